@@ -1,0 +1,64 @@
+# make demo: set-up, then the known-truth audit.   make test: set-up, lints, types, every test.
+# make lock: resolve requirements.lock anew.       make wheel: a wheel for others, in dist/.
+
+SHELL := /bin/bash
+PYTHON ?= python3
+export PYTHON
+
+UV := .ci/uv
+STEP := .ci/step
+BIN := .venv/bin
+RUST_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml' -o -name '*.c')
+export VIRTUAL_ENV := $(CURDIR)/.venv
+export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.uv/bin:$(PATH)
+
+.PHONY: demo test setup tools lint types rust-checks python-tests lock wheel clean
+.NOTPARALLEL:
+
+demo: setup
+	@$(STEP) "Known-truth audit: mia-batch demo" $(BIN)/mia-batch demo
+
+test: setup lint types rust-checks python-tests
+
+setup: tools .venv/.built
+
+tools:
+	@.ci/tools
+
+.venv/.synced: requirements.lock .ci/uv
+	@[ -x $(BIN)/python ] || $(STEP) "Environment" $(UV) venv --quiet --clear --python $(PYTHON) .venv
+	@$(STEP) "Packages, from requirements.lock" $(UV) pip sync --quiet --require-hashes requirements.lock
+	@touch $@
+
+.venv/.built: .venv/.synced Cargo.toml Cargo.lock pyproject.toml $(RUST_SOURCES)
+	@$(STEP) "Rust extension, release mode" $(BIN)/maturin develop --uv --release --locked --quiet
+	@touch $@
+
+lint:
+	@$(STEP) "Format and lint: ruff" bash -c 'ruff format --check . && ruff check .'
+	@$(STEP) "Docstrings: pydoclint" pydoclint --quiet python/mia_batch
+	@$(STEP) "Import contract: lint-imports" lint-imports
+
+types:
+	@$(STEP) "Types: mypy" mypy
+	@$(STEP) "Type stub against the binary: stubtest" python -m mypy.stubtest mia_batch._native
+
+rust-checks:
+	@$(STEP) "Rust format" cargo fmt --all -- --check
+	@$(STEP) "Rust lints: clippy" cargo clippy --quiet --workspace --all-targets --all-features --locked -- -D warnings
+	@$(STEP) "Rust tests" cargo test --quiet --workspace --release --locked
+	@$(STEP) "Rust documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --locked
+
+python-tests:
+	@$(STEP) "Tests: pytest" pytest --durations=15
+
+lock:
+	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate \
+		--override requirements.override --python-version 3.11 \
+		pyproject.toml --extra demo --group dev -o requirements.lock
+
+wheel: setup
+	$(BIN)/maturin build --profile dist --locked --out dist
+
+clean:
+	rm -rf .venv .uv target dist demo

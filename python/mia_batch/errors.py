@@ -1,0 +1,41 @@
+"""Every exception that the package raises on purpose."""
+
+from __future__ import annotations
+
+__all__ = [
+    "CorpusError",
+    "EngineError",
+    "MiaBatchError",
+    "RequestError",
+    "RunFolderError",
+    "SchemaMismatchError",
+    "SettingsError",
+]
+
+
+class MiaBatchError(Exception):
+    """Base of every exception that the package raises on purpose."""
+
+
+class RequestError(MiaBatchError, ValueError):
+    """What was asked for cannot be done as asked; found before any model is loaded."""
+
+
+class SettingsError(RequestError):
+    """A setting is unknown, malformed, or contradicts another."""
+
+
+class CorpusError(RequestError):
+    """The input cannot be read as a corpus; the message names file, row and column."""
+
+
+class RunFolderError(MiaBatchError, RuntimeError):
+    """The run folder cannot be used: unwritable, held by a live run, or of other settings."""
+
+
+class EngineError(MiaBatchError, RuntimeError):
+    """An engine cannot start or cannot go on."""
+
+
+class SchemaMismatchError(MiaBatchError, TypeError):
+    """A table does not have the columns or types that a stage needs."""

@@ -1,0 +1,179 @@
+"""One schema per table: the columns that a stage may rely on, and what they mean.
+
+Tables may carry further columns of the user's corpus (pass-through); they follow the named ones.
+"""
+
+from __future__ import annotations
+
+import dataframely as dy
+import polars as pl
+
+__all__ = [
+    "RESERVED_COLUMNS",
+    "Documents",
+    "Features",
+    "Metrics",
+    "Role",
+    "Samples",
+    "Scores",
+    "Targets",
+    "Unscored",
+]
+
+Role = pl.Enum(["target", "non_member", "calibration", "canary", "shot"])
+"""Why a text is in the targets table: its membership is asked, or it helps to answer."""
+
+
+class Documents(dy.Schema):
+    """One row per text of the user's corpus, whole, in the corpus' order."""
+
+    document_id = dy.String(nullable=True)
+    """The user's identifier, unique; null throughout where the corpus has none."""
+    text = dy.String(nullable=True)
+    """The text as it was read; null texts are kept and end up unscored."""
+    member = dy.Bool(nullable=True)
+    """Whether the text was in the training data; null = unknown."""
+    group = dy.String(nullable=True)
+    """Documents whose errors move together (book, author, site); null = a group of its own."""
+    prefix = dy.String(nullable=True)
+    """The user's own prefix; null = cut from the text."""
+    reference = dy.String(nullable=True)
+    """The user's own reference; null = cut from the text."""
+
+
+class Targets(dy.Schema):
+    """One row per text whose membership is asked, or that helps to answer."""
+
+    target_id = dy.String(primary_key=True, regex="^[0-9a-f]{32}$")
+    """Hash of the document's identity, the window and the text; the same on every machine."""
+    role = dy.Enum(Role.categories.to_list())
+    document_id = dy.String(nullable=True)
+    group = dy.String(nullable=True)
+    member = dy.Bool(nullable=True)
+    window_index = dy.UInt32()
+    """Position of the window in its document, from 0."""
+    target = dy.String(nullable=True)
+    """The text asked about; null where the document's text is null."""
+    prefix = dy.String(nullable=True)
+    """The part given to the model; null where the target cannot be split."""
+    reference = dy.String(nullable=True)
+    """The true continuation; null where the target cannot be split."""
+    n_words = dy.UInt32(nullable=True)
+    """Words of the target under the run's word rule; null where the target is null."""
+    reason = dy.String(nullable=True)
+    """Why the target cannot be sampled; null where it can."""
+
+
+class Samples(dy.Schema):
+    """One row per sampled continuation, or per continuation that could not be had."""
+
+    target_id = dy.String(primary_key=True)
+    sample_index = dy.UInt32(primary_key=True)
+    candidate = dy.String(nullable=True)
+    """The decoded prompt and output, less the decoded prompt, without special tokens."""
+    prompt = dy.String(nullable=True)
+    """The decoded prompt where it differs from the target's prefix, else null."""
+    n_tokens = dy.UInt32(nullable=True)
+    """Tokens decoded, the end-of-text token included."""
+    finish_reason = dy.String(nullable=True)
+    """``stop`` (the model ended the text) or ``length`` (the budget or the context ended it)."""
+    short = dy.Bool(nullable=True)
+    """True where the candidate ended by length with fewer words than its reference."""
+    reason = dy.String(nullable=True)
+    """Why there is no candidate; null where there is one."""
+
+
+class Features(dy.Schema):
+    """One row per candidate-reference pair, numbers only; null where there is no such pair.
+
+    ``overlap_N`` counts the word N-grams that both sides have, each as often as the side with
+    fewer has it. ``..._matched`` is the same for the candidate cut to the reference's number of
+    words.
+    """
+
+    target_id = dy.String(primary_key=True)
+    sample_index = dy.UInt32(primary_key=True)
+    words_candidate = dy.UInt32(nullable=True)
+    words_reference = dy.UInt32(nullable=True)
+    overlap_1 = dy.UInt32(nullable=True)
+    overlap_2 = dy.UInt32(nullable=True)
+    overlap_3 = dy.UInt32(nullable=True)
+    overlap_4 = dy.UInt32(nullable=True)
+    overlap_5 = dy.UInt32(nullable=True)
+    zlib_candidate = dy.UInt32(nullable=True)
+    """Bytes of the candidate's UTF-8 text, compressed by classic zlib at level 6."""
+    words_candidate_matched = dy.UInt32(nullable=True)
+    overlap_1_matched = dy.UInt32(nullable=True)
+    overlap_2_matched = dy.UInt32(nullable=True)
+    overlap_3_matched = dy.UInt32(nullable=True)
+    overlap_4_matched = dy.UInt32(nullable=True)
+    overlap_5_matched = dy.UInt32(nullable=True)
+    zlib_candidate_matched = dy.UInt32(nullable=True)
+    """The same of the cut candidate's words, joined by single spaces."""
+    n_tokens = dy.UInt32(nullable=True)
+    """As in the samples table."""
+    short = dy.Bool(nullable=True)
+    """As in the samples table."""
+
+
+class Scores(dy.Schema):
+    """One row per target.
+
+    Each attack adds a Float64 column of its name: null = unscored, higher = more likely a member.
+    """
+
+    target_id = dy.String(primary_key=True)
+    document_id = dy.String(nullable=True)
+    group = dy.String(nullable=True)
+    member = dy.Bool(nullable=True)
+    window_index = dy.UInt32()
+    n_words = dy.UInt32(nullable=True)
+    n_samples = dy.UInt32()
+    """Samples that the scores rest on."""
+    n_short = dy.UInt32()
+    """Samples that ended short of the reference's length."""
+
+
+class Unscored(dy.Schema):
+    """One row per missing score."""
+
+    target_id = dy.String(primary_key=True)
+    attack = dy.String(primary_key=True)
+    reason = dy.String()
+
+
+class Metrics(dy.Schema):
+    """One fact of a labelled run per row; rates and areas lie in [0, 1]."""
+
+    attack = dy.String()
+    versus = dy.String(nullable=True)
+    """The other attack, in comparisons."""
+    slice = dy.String()
+    """Which targets: ``all`` or a named part."""
+    metric = dy.String()
+    fpr = dy.Float64(nullable=True)
+    """The budget of a TPR@FPR; null for other metrics."""
+    value = dy.Float64(nullable=True)
+    """Null where the data cannot support the figure."""
+    low = dy.Float64(nullable=True)
+    high = dy.Float64(nullable=True)
+    confidence = dy.Float64(nullable=True)
+    method = dy.String(nullable=True)
+    """How the interval was made."""
+    reason = dy.String(nullable=True)
+    """Why value is null."""
+    n_members = dy.UInt32()
+    """Scored members."""
+    n_nonmembers = dy.UInt32()
+    """Scored non-members."""
+    n_unscored = dy.UInt32()
+    """Labelled targets without a score."""
+
+
+RESERVED_COLUMNS = frozenset(
+    name
+    for schema in (Targets, Samples, Scores)
+    for name in schema.column_names()
+    if name not in Documents.column_names()
+)
+"""Columns that the package writes; a corpus may not have a pass-through column of these names."""

@@ -1,0 +1,301 @@
+"""The settings of a run: from options and a TOML file to one validated value."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from mia_batch.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic_core import ErrorDetails
+
+__all__ = ["CONFIG_NAME", "EVIDENCE_SETTINGS", "Settings", "load_settings"]
+
+CONFIG_NAME = "mia-batch.toml"
+"""Name of the settings file that is looked for beside the input, then in the working directory."""
+
+_PATHS = ("input", "out", "model")
+
+EVIDENCE_SETTINGS = (
+    "model",
+    "revision",
+    "engine",
+    "dtype",
+    "engine_arg",
+    "tensor_parallel_size",
+    "preset",
+    "prefix_ratio",
+    "word_rule",
+    "window_words",
+    "stride",
+    "text_length",
+    "max_length",
+    "temperature",
+    "top_k",
+    "top_p",
+    "seed",
+)
+"""Settings that change a sample: a run folder holds samples of one value of each."""
+
+
+def _names(value: object) -> object:
+    """Accept ``"a,b"`` as well as a list."""
+    if isinstance(value, str):
+        return tuple(name.strip() for name in value.split(",") if name.strip())
+    return value
+
+
+def _arguments(value: object) -> object:
+    """Accept ``["key=value", ...]`` as well as a table; a value is JSON where it parses as such."""
+    if not isinstance(value, list | tuple):
+        return value
+    pairs = [str(item).partition("=") for item in value]
+    if wrong := [key for key, equals, _ in pairs if not (key and equals)]:
+        msg = f"each must read KEY=VALUE, but {wrong[0]!r} does not"
+        raise ValueError(msg)
+    return {key.replace("-", "_"): _literal(text) for key, _, text in pairs}
+
+
+def _literal(text: str) -> object:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+Column = Annotated[str | None, Field(min_length=1)]
+
+
+class Settings(BaseModel):
+    """Everything that decides what a run does; frozen, validated as a whole.
+
+    Attributes are described by their fields; ``mia-batch --help`` prints the same sentences.
+    """
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        defer_build=True,
+    )
+
+    input: str = Field(
+        min_length=1,
+        description="Corpus: Parquet (file, folder or glob), JSONL, CSV, or a folder of .txt.",
+    )
+    model: str = Field(min_length=1, description="Checkpoint folder or hub name of the model.")
+    out: Path | None = Field(None, description="Run folder.  [default: runs/INPUT-MODEL]")
+    preset: Literal["default", "samia"] = Field(
+        "default",
+        description="default: length-matched attacks; samia: the SaMIA authors' procedure whole.",
+    )
+    attacks: Annotated[tuple[str, ...] | None, BeforeValidator(_names)] = Field(
+        None, description="Attacks, separated by commas.  [default: the preset's]"
+    )
+    samples: int = Field(10, ge=1, le=65536, description="Continuations sampled per target.")
+    seed: int = Field(0, ge=0, lt=2**62, description="Seed of the run; same seed, same samples.")
+    engine: Literal["auto", "vllm", "transformers"] = Field(
+        "auto", description="What runs the model; auto: vllm where it can run, else transformers."
+    )
+    revision: str | None = Field(None, min_length=1, description="Hub revision of the model.")
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(
+        "auto", description="auto: the checkpoint's own on a GPU, float32 on a CPU."
+    )
+    tensor_parallel_size: int = Field(1, ge=1, description="GPUs that share one copy of the model.")
+    engine_arg: Annotated[dict[str, Any], BeforeValidator(_arguments)] = Field(
+        default_factory=dict,
+        description="KEY=VALUE for the engine itself, such as max_model_len=2048; repeatable.",
+    )
+    prefix_ratio: float = Field(
+        0.5, gt=0, lt=1, description="Share of a target's words that is given to the model."
+    )
+    word_rule: Literal["whitespace", "space"] = Field(
+        "whitespace",
+        description="How text is split into words.  [default: whitespace; samia preset: space]",
+    )
+    window_words: int | None = Field(
+        None, ge=2, description="Cut documents into windows of this many words."
+    )
+    stride: int | None = Field(
+        None, ge=1, description="Words between the starts of windows.  [default: window-words]"
+    )
+    text_length: Literal[32, 64, 128, 256] | None = Field(
+        None, description="Nominal words of a text (samia preset).  [default: each text's own]"
+    )
+    max_length: int = Field(
+        1024, ge=2, description="Most tokens of prompt and output, where whole candidates count."
+    )
+    temperature: float = Field(1.0, gt=0, description="Divides the logits.")
+    top_k: int = Field(50, ge=0, description="Draw from the k likeliest tokens only; 0: all.")
+    top_p: float = Field(1.0, gt=0, le=1, description="Draw from this much probability only.")
+    text_column: Column = Field(None, description="Column with the text.  [default: text]")
+    document_id_column: Column = Field(
+        None, description="Column that identifies documents.  [default: document_id, if there]"
+    )
+    member_column: Column = Field(
+        None, description="Column with true/false/null membership.  [default: member, if there]"
+    )
+    label_column: Column = Field(
+        None, description="Column with membership as 1/0/null.  [default: label, if there]"
+    )
+    group_column: Column = Field(
+        None, description="Column with the group, such as a book.  [default: group, if there]"
+    )
+    prefix_column: Column = Field(
+        None, description="Column with a prefix of your own.  [default: prefix, if there]"
+    )
+    reference_column: Column = Field(
+        None, description="Column with its true continuation.  [default: reference, if there]"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _preset_defaults(cls, values: object) -> object:
+        if isinstance(values, dict) and values.get("preset") == "samia":
+            return {"word_rule": "space", **values}
+        return values
+
+    @field_validator("text_length", mode="before")
+    @classmethod
+    def _text_length_number(cls, value: object) -> object:
+        return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+    @field_validator("attacks")
+    @classmethod
+    def _known_attacks(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        from mia_batch.attacks import get
+
+        if names is None:
+            return None
+        if not names:
+            msg = "name at least one attack; `mia-batch attacks` lists them"
+            raise ValueError(msg)
+        return tuple(get(name).name for name in dict.fromkeys(names))
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.stride is not None and self.window_words is None:
+            msg = "setting 'stride' needs 'window_words' beside it"
+            raise ValueError(msg)
+        if self.preset == "samia" and self.word_rule != "space":
+            msg = f"setting 'word_rule' is {self.word_rule!r}, but preset 'samia' needs 'space'"
+            raise ValueError(msg)
+        if self.text_length is not None and self.preset != "samia":
+            msg = "setting 'text_length' belongs to preset 'samia'; leave it out or set the preset"
+            raise ValueError(msg)
+        if self.text_length is not None and self.window_words not in (None, self.text_length):
+            msg = (
+                f"settings 'window_words' ({self.window_words}) and 'text_length' "
+                f"({self.text_length}) must be equal where both are given"
+            )
+            raise ValueError(msg)
+        return self
+
+    @property
+    def folder(self) -> Path:
+        """The run folder: ``out``, or ``runs/<input>-<model>`` in the working directory."""
+        if self.out is not None:
+            return self.out
+        return Path("runs") / f"{_file_name(self.input)}-{_file_name(self.model)}"
+
+    @property
+    def evidence(self) -> dict[str, Any]:
+        """The settings that change a sample, by name, as JSON values."""
+        return self.model_dump(mode="json", include=set(EVIDENCE_SETTINGS))
+
+
+def _file_name(path_or_name: str) -> str:
+    """Last part of a path or hub name without its suffix; wildcards become ``_``."""
+    path = Path(path_or_name)
+    name = path.stem if path.suffix in {".parquet", ".jsonl", ".ndjson", ".csv"} else path.name
+    return "".join("_" if letter in "*?[]" else letter for letter in name) or "here"
+
+
+def load_settings(options: Mapping[str, object], config: Path | None = None) -> Settings:
+    """Join options and the settings file, options first, and validate the whole.
+
+    Parameters
+    ----------
+    options
+        Settings by name; those that are None count as not given.
+    config
+        A TOML file of settings; by default ``mia-batch.toml`` beside the input, else in the
+        working directory, where there is one. Paths in it are relative to its own folder.
+
+    Returns
+    -------
+    Settings
+        The validated settings, defaults filled in.
+
+    Raises
+    ------
+    SettingsError
+        If the file cannot be read, or a setting is unknown, missing, malformed or contradicts
+        another; one line per setting: its name, what came, what is allowed.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    path = config or _find_config(given.get("input"))
+    values = (_read_config(path) if path else {}) | given
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        lines = [_sentence(detail, path) for detail in error.errors()]
+        raise SettingsError("\n".join(lines)) from None
+
+
+def _find_config(source: object) -> Path | None:
+    folders = [Path()] if source is None else [Path(str(source)).parent, Path()]
+    if source is not None and Path(str(source)).is_dir():
+        folders.insert(0, Path(str(source)))
+    return next((found for folder in folders if (found := folder / CONFIG_NAME).is_file()), None)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        values = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        msg = f"setting 'config': there is no file {path}"
+        raise SettingsError(msg) from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        msg = f"setting 'config': {path} cannot be read as TOML: {error}"
+        raise SettingsError(msg) from None
+    values = {name.replace("-", "_"): value for name, value in values.items()}
+    for name in _PATHS:
+        value = values.get(name)
+        if isinstance(value, str) and (name != "model" or (path.parent / value).exists()):
+            values[name] = str(path.parent / value)
+    return values
+
+
+def _sentence(detail: ErrorDetails, path: Path | None) -> str:
+    """One pydantic error as a sentence that names the setting."""
+    name = str(detail["loc"][0]) if detail["loc"] else ""
+    where = f" in {path}" if path else ""
+    if detail["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(name, Settings.model_fields, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else "; `mia-batch --help` lists them all"
+        return f"there is no setting {name!r}{where}{hint}"
+    if detail["type"] == "missing":
+        option = name.replace("_", "-")
+        return f"setting {name!r} is missing: give --{option}, or {name} = ... in {CONFIG_NAME}"
+    message = detail["msg"].removeprefix("Value error, ")
+    if not name:
+        return message
+    return f"setting {name!r} is {detail['input']!r}: {message[0].lower()}{message[1:]}"
