@@ -1,0 +1,14 @@
+use thiserror::Error;
+
+use crate::limits::MAX_BYTES;
+
+/// Why a kernel gives no number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum KernelError {
+    /// The counts might not fit 32 bits.
+    #[error("a text has {0} bytes, more than the {MAX_BYTES} allowed; cut it into windows")]
+    TooLong(usize),
+    /// zlib stopped before the end of the text.
+    #[error("zlib stopped before the end of a text; free some memory and try again")]
+    Zlib,
+}

@@ -1,0 +1,21 @@
+use crate::error::KernelError;
+
+/// The longest text in bytes: 1 GiB, so that every count fits 32 bits.
+pub const MAX_BYTES: usize = 1 << 30;
+
+/// Refuses a text of more than [`MAX_BYTES`].
+pub(crate) fn check_length(text: &[u8]) -> Result<(), KernelError> {
+    if text.len() > MAX_BYTES {
+        return Err(KernelError::TooLong(text.len()));
+    }
+    Ok(())
+}
+
+/// A count as it is stored.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a text within the limit has at most 2^29 words and five n-grams a word"
+)]
+pub(crate) fn number(count: usize) -> u32 {
+    count as u32
+}

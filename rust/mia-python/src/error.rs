@@ -1,0 +1,36 @@
+//! Each cause to its own Python exception.
+
+use mia_kernels::KernelError;
+use pyo3::PyErr;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3_arrow::error::PyArrowError;
+use thiserror::Error;
+
+/// Why a call from Python gives no array.
+#[derive(Debug, Error)]
+pub(crate) enum NativeError {
+    #[error("{name} is no column of text but {found}; pass strings in Arrow form")]
+    NotText { name: &'static str, found: String },
+    #[error("candidate has {candidate} rows and reference {reference}; pass columns of one length")]
+    UnequalLengths { candidate: usize, reference: usize },
+    #[error("unknown word rule {0:?}; use \"whitespace\" or \"space\"")]
+    UnknownRule(String),
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    #[error(transparent)]
+    Arrow(#[from] PyArrowError),
+}
+
+impl From<NativeError> for PyErr {
+    fn from(error: NativeError) -> Self {
+        let message = error.to_string();
+        match error {
+            NativeError::NotText { .. } => PyTypeError::new_err(message),
+            NativeError::UnequalLengths { .. }
+            | NativeError::UnknownRule(_)
+            | NativeError::Kernel(KernelError::TooLong(_)) => PyValueError::new_err(message),
+            NativeError::Kernel(KernelError::Zlib) => PyRuntimeError::new_err(message),
+            NativeError::Arrow(error) => error.into(),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The kernels of mia-batch for Python: Arrow arrays in, Arrow arrays out, without the GIL.
+
+mod columns;
+mod error;
+mod features;
+mod rows;
+
+use std::sync::Arc;
+
+use arrow_array::UInt32Array;
+use mia_kernels::{PairReader, WordRule, ZlibSizer};
+use pyo3::prelude::*;
+use pyo3_arrow::PyArray;
+use pyo3_arrow::error::PyArrowError;
+
+use crate::columns::TextColumn;
+use crate::error::NativeError;
+use crate::features::struct_array;
+use crate::rows::map_rows;
+
+#[pyfunction]
+#[pyo3(signature = (candidate, reference, *, words))]
+fn pair_features(
+    py: Python<'_>,
+    candidate: &Bound<'_, PyAny>,
+    reference: &Bound<'_, PyAny>,
+    words: &str,
+) -> Result<PyArray, NativeError> {
+    let candidate = TextColumn::import("candidate", candidate)?;
+    let reference = TextColumn::import("reference", reference)?;
+    let rule = word_rule(words)?;
+    py.detach(|| {
+        let pairs = zip(&candidate.texts(), &reference.texts())?;
+        let features = map_rows(
+            &pairs,
+            || PairReader::new(rule),
+            |reader, (candidate, reference)| reader.read(candidate, reference),
+        )?;
+        let array = struct_array(&features).map_err(PyArrowError::from)?;
+        Ok(PyArray::from_array_ref(Arc::new(array)))
+    })
+}
+
+#[pyfunction]
+fn zlib_size(py: Python<'_>, text: &Bound<'_, PyAny>) -> Result<PyArray, NativeError> {
+    let text = TextColumn::import("text", text)?;
+    py.detach(|| {
+        let sizes = map_rows(&text.texts(), ZlibSizer::default, |sizer, text| {
+            sizer.size(text.as_bytes())
+        })?;
+        Ok(numbers(sizes))
+    })
+}
+
+#[pyfunction]
+#[pyo3(signature = (text, *, words))]
+fn count_words(
+    py: Python<'_>,
+    text: &Bound<'_, PyAny>,
+    words: &str,
+) -> Result<PyArray, NativeError> {
+    let text = TextColumn::import("text", text)?;
+    let rule = word_rule(words)?;
+    py.detach(|| {
+        let counts = map_rows(&text.texts(), || (), |(), text| rule.count(text))?;
+        Ok(numbers(counts))
+    })
+}
+
+#[pyfunction]
+fn zlib_version() -> &'static str {
+    mia_kernels::zlib_version()
+}
+
+#[pyfunction]
+fn build_profile() -> &'static str {
+    if cfg!(debug_assertions) { "debug" } else { "release" }
+}
+
+fn word_rule(name: &str) -> Result<WordRule, NativeError> {
+    match name {
+        "whitespace" => Ok(WordRule::Whitespace),
+        "space" => Ok(WordRule::Space),
+        _ => Err(NativeError::UnknownRule(name.to_owned())),
+    }
+}
+
+/// Rows of both columns; null where either side is null.
+fn zip<'a>(
+    candidate: &[Option<&'a str>],
+    reference: &[Option<&'a str>],
+) -> Result<Vec<Option<(&'a str, &'a str)>>, NativeError> {
+    if candidate.len() != reference.len() {
+        return Err(NativeError::UnequalLengths {
+            candidate: candidate.len(),
+            reference: reference.len(),
+        });
+    }
+    let rows = candidate.iter().zip(reference);
+    Ok(rows.map(|(candidate, reference)| candidate.zip(*reference)).collect())
+}
+
+fn numbers(values: Vec<Option<u32>>) -> PyArray {
+    PyArray::from_array_ref(Arc::new(UInt32Array::from(values)))
+}
+
+/// The compiled part of `mia_batch`.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_function(wrap_pyfunction!(pair_features, module)?)?;
+    module.add_function(wrap_pyfunction!(zlib_size, module)?)?;
+    module.add_function(wrap_pyfunction!(count_words, module)?)?;
+    module.add_function(wrap_pyfunction!(zlib_version, module)?)?;
+    module.add_function(wrap_pyfunction!(build_profile, module)?)
+}
