@@ -1,0 +1,157 @@
+"""The checking pass: every row is read once, and what is wrong is said before work starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from mia_batch.errors import CorpusError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from mia_batch.corpus.columns import Columns
+
+__all__ = ["check_rows"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fault:
+    wrong: pl.Expr
+    """True in rows that are refused."""
+    shown: pl.Expr
+    """The value that the message quotes."""
+    message: str
+
+
+def check_rows(
+    frames: Callable[[list[str]], Iterator[pl.DataFrame]],
+    columns: Columns,
+    *,
+    locate: Callable[[int], str],
+) -> int:
+    """Read all rows once and refuse the first wrong one.
+
+    Memory grows by a few bytes a row, and only where there is a ``document_id``.
+
+    Parameters
+    ----------
+    frames
+        Yields some of the user's columns, all rows in order.
+    columns
+        The columns and their parts.
+    locate
+        Says where a row is, counted from 0.
+
+    Returns
+    -------
+    int
+        Number of rows.
+
+    Raises
+    ------
+    CorpusError
+        If a membership is neither 0 nor 1 or contradicts itself, an identifier is null or not
+        unique, or a row has only one half of its text.
+    """
+    faults = _faults(columns)
+    identifier = columns.expression("document_id")
+    hashes: list[np.ndarray] = []
+    n_rows = 0
+    for frame in frames(columns.raw.names()):
+        _refuse_first(frame, faults, lambda row, start=n_rows: locate(start + row))
+        n_rows += frame.height
+        if "document_id" in columns.parts:
+            hashes.append(frame.select(identifier.hash()).to_series().to_numpy())
+    if repeated := _repeated(hashes):
+        names = frames(columns.needed(["document_id"]))
+        _refuse_duplicate((frame.select(identifier) for frame in names), repeated, locate)
+    return n_rows
+
+
+def _faults(columns: Columns) -> list[_Fault]:
+    parts = columns.parts
+    faults = [_neither_0_nor_1(columns, part) for part in ("member", "label") if part in parts]
+    if "member" in parts and "label" in parts:
+        member, label = columns.truth("member"), columns.truth("label")
+        faults.append(_contradiction(member, label, parts["member"], parts["label"]))
+    if "document_id" in parts:
+        faults.append(_null(parts["document_id"]))
+    if "prefix" in parts:
+        faults += [
+            _half(parts["prefix"], parts["reference"]),
+            _half(parts["reference"], parts["prefix"]),
+        ]
+    return faults
+
+
+def _neither_0_nor_1(columns: Columns, part: str) -> _Fault:
+    name = columns.parts[part]
+    return _Fault(
+        wrong=pl.col(name).is_not_null() & columns.truth(part).is_null(),
+        shown=pl.col(name),
+        message=f"column {name!r} is {{}}, neither 0 nor 1; use 0, 1 or null",
+    )
+
+
+def _contradiction(member: pl.Expr, label: pl.Expr, member_name: str, label_name: str) -> _Fault:
+    return _Fault(
+        wrong=(member != label).fill_null(value=False),
+        shown=member,
+        message=f"column {member_name!r} is {{}} but {label_name!r} says otherwise; keep one of them",
+    )
+
+
+def _null(name: str) -> _Fault:
+    return _Fault(
+        wrong=pl.col(name).is_null(),
+        shown=pl.col(name),
+        message=f"column {name!r} is {{}}; give every document an identifier or none",
+    )
+
+
+def _half(there: str, lacking: str) -> _Fault:
+    return _Fault(
+        wrong=pl.col(there).is_not_null() & pl.col(lacking).is_null(),
+        shown=pl.col(lacking),
+        message=f"column {lacking!r} is {{}} but {there!r} is not; give both or neither",
+    )
+
+
+def _refuse_first(
+    frame: pl.DataFrame, faults: list[_Fault], locate: Callable[[int], str]
+) -> None:
+    for fault in faults:
+        row = frame.select(fault.wrong.arg_true().first()).item()
+        if row is not None:
+            value = frame.slice(row, 1).select(fault.shown.cast(pl.String).fill_null("null")).item()
+            raise CorpusError(f"{locate(row)}: {fault.message.format(value)}")
+
+
+def _repeated(hashes: list[np.ndarray]) -> set[int]:
+    """Return the hashes that occur more than once."""
+    if not hashes:
+        return set()
+    ordered = np.sort(np.concatenate(hashes))
+    return set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+
+
+def _refuse_duplicate(
+    frames: Iterator[pl.DataFrame], repeated: set[int], locate: Callable[[int], str]
+) -> None:
+    """Compare the identifiers of equal hash in full; different ones may share a hash."""
+    first: dict[str, int] = {}
+    suspects = pl.Series(list(repeated), dtype=pl.UInt64)
+    start = 0
+    for frame in frames:
+        names = frame.to_series()
+        for row in names.hash().is_in(suspects).arg_true():
+            before = first.setdefault(names[row], start + row)
+            if before != start + row:
+                places = f"{locate(before)} and in {locate(start + row)}"
+                msg = f"document_id {names[row]!r} is in {places}; identifiers must be unique"
+                raise CorpusError(msg)
+        start += frame.height

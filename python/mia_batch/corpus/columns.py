@@ -1,0 +1,176 @@
+"""Which column of the user's corpus plays which part, and how it becomes one of ours."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from mia_batch.corpus.truth import truth
+from mia_batch.errors import CorpusError
+from mia_batch.schemas import RESERVED_COLUMNS, Documents
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+__all__ = ["ColumnNames", "Columns", "resolve"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnNames:
+    """The user's names for the columns of a corpus.
+
+    Attributes
+    ----------
+    text
+        The text: a string column, which must exist.
+    document_id
+        Unique identifier: strings or integers. None, here and below, means the column of the same
+        name as the attribute, where there is one; a name that is given must exist.
+    member
+        True or false, also as 1 or 0; null = unknown.
+    label
+        The same under its usual name; a row that has both must have them equal.
+    group
+        Documents whose errors move together: strings or integers.
+    prefix
+        The user's own first half of the text; only together with ``reference``.
+    reference
+        The user's own second half of the text.
+    """
+
+    text: str = "text"
+    document_id: str | None = None
+    member: str | None = None
+    label: str | None = None
+    group: str | None = None
+    prefix: str | None = None
+    reference: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """The columns of a corpus, each with its part.
+
+    Attributes
+    ----------
+    raw
+        The columns as they are read.
+    parts
+        Part (an attribute of `ColumnNames`) to the user's column.
+    """
+
+    raw: pl.Schema
+    parts: Mapping[str, str]
+
+    @property
+    def further(self) -> dict[str, pl.DataType]:
+        """The pass-through columns; nested JSON values pass as text."""
+        return {
+            name: pl.String() if dtype == pl.Object else dtype
+            for name, dtype in self.raw.items()
+            if name not in self.parts.values()
+        }
+
+    @property
+    def schema(self) -> pl.Schema:
+        """The columns of the documents table."""
+        return pl.Schema({**Documents.create_empty().schema, **self.further})
+
+    def expression(self, name: str) -> pl.Expr:
+        """Return a column of the documents table as an expression over the user's columns."""
+        if name == "member":
+            answers = [self.truth(part) for part in ("member", "label") if part in self.parts]
+            return pl.coalesce(*answers, pl.lit(None, pl.Boolean)).alias(name)
+        if name in Documents.column_names():
+            source = self.parts.get(name)
+            column = pl.lit(None, pl.String) if source is None else pl.col(source).cast(pl.String)
+            return column.alias(name)
+        return pl.col(name)
+
+    def truth(self, part: str) -> pl.Expr:
+        """Return ``member`` or ``label`` as the user's column says it, Boolean."""
+        return truth(self.parts[part], self.raw[self.parts[part]])
+
+    def needed(self, names: Collection[str]) -> list[str]:
+        """Return the user's columns behind some columns of the documents table, at least one."""
+        roots = {root for name in names for root in self.expression(name).meta.root_names()}
+        return [name for name in self.raw if name in roots] or [self.parts["text"]]
+
+
+def resolve(
+    names: ColumnNames, raw: pl.Schema, *, where: str, reserved: Collection[str] = ()
+) -> Columns:
+    """Find the columns of a corpus and check their names and types.
+
+    Parameters
+    ----------
+    names
+        The user's names.
+    raw
+        The columns that the files have.
+    where
+        How to call the corpus in messages.
+    reserved
+        Names that pass-through columns may not have, besides those that the package writes.
+
+    Returns
+    -------
+    Columns
+        Each column with its part.
+
+    Raises
+    ------
+    CorpusError
+        If a column is missing, of a wrong type, or named like one that the package writes.
+    """
+    parts = _find_parts(names, raw, where)
+    columns = Columns(raw=raw, parts=parts)
+    for part, name in parts.items():
+        _check_type(part, name, raw[name], where)
+    taken = {*reserved, *RESERVED_COLUMNS, *Documents.column_names()}
+    for name in columns.further:
+        if name in taken:
+            msg = f"{where} has a column {name!r}, a name that this program writes; rename it"
+            raise CorpusError(msg)
+    return columns
+
+
+def _find_parts(names: ColumnNames, raw: pl.Schema, where: str) -> dict[str, str]:
+    given = {part: name for part, name in asdict(names).items() if name is not None}
+    for part, name in given.items():
+        if name not in raw:
+            raise _missing(part, name, raw, where)
+    found = {part: part for part in asdict(names) if part in raw and part not in given}
+    # A column that the user gave another part is not also taken by its own name.
+    parts = {**given, **{part: part for part in found if part not in given.values()}}
+    for half, other in (("prefix", "reference"), ("reference", "prefix")):
+        if half in parts and other not in parts:
+            msg = f"{where} has a column {parts[half]!r} but no {other!r}; give both or neither"
+            raise CorpusError(msg)
+    return parts
+
+
+def _missing(part: str, name: str, raw: pl.Schema, where: str) -> CorpusError:
+    near = get_close_matches(name, raw.names(), n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    present = ", ".join(repr(column) for column in raw) or "none"
+    option = f"--{part.replace('_', '-')}-column"
+    msg = f"{where} has no column {name!r}{hint}, only {present}; name the {part} with {option}"
+    return CorpusError(msg)
+
+
+def _check_type(part: str, name: str, dtype: pl.DataType, where: str) -> None:
+    allowed = dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null)
+    wanted = "strings"
+    if part in ("document_id", "group"):
+        allowed, wanted = allowed or dtype.is_integer(), "strings or integers"
+    if part in ("member", "label"):
+        allowed = allowed or dtype == pl.Boolean or dtype.is_integer() or dtype.is_float()
+        wanted = "booleans, or 0 and 1"
+    if not allowed:
+        came = "nested JSON values" if dtype == pl.Object else f"type {dtype}"
+        msg = f"{where}: column {name!r} is the {part} but holds {came}; it must hold {wanted}"
+        raise CorpusError(msg)

@@ -1,0 +1,122 @@
+"""CSV files: comma-separated, with a header, quoted as in RFC 4180.
+
+CSV has no types and no null: every column is text, and an empty field is null. Blank lines are
+skipped. The reader is Python's, in its strict mode, because it refuses what others repair.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from mia_batch.corpus.formats.agree import agreed_schema
+from mia_batch.corpus.formats.lines import broken, not_utf8, open_bytes
+from mia_batch.errors import CorpusError
+
+if TYPE_CHECKING:
+    import _csv
+    from collections.abc import Iterator, Sequence
+
+    from mia_batch.corpus.files import SourceFile
+
+__all__ = ["locate", "read_rows", "read_schema"]
+
+_BATCH_CHARS = 8 << 20
+_Record = tuple[int, list[str]]  # first line, fields
+
+
+def read_schema(files: Sequence[SourceFile]) -> pl.Schema:
+    """Return the columns that all files share, each of type String."""
+    return agreed_schema({str(file.path): _file_schema(file) for file in files})
+
+
+def read_rows(
+    files: Sequence[SourceFile], schema: pl.Schema, columns: Sequence[str]
+) -> Iterator[pl.DataFrame]:
+    """Yield the rows of all files in order, some megabytes at a time."""
+    for file in files:
+        for header, records in _batches(file):
+            fields = zip(*(record for _, record in records), strict=True)
+            frame = pl.DataFrame(dict(zip(header, fields, strict=True)), schema_overrides=schema)
+            yield frame.select(pl.when(pl.col(name) != "").then(pl.col(name)) for name in columns)
+
+
+def locate(files: Sequence[SourceFile], row: int) -> str:
+    """Say where a row is, counted from 0 over all files: data row and line."""
+    for file in files:
+        place = row
+        for _, records in _batches(file):
+            if place < len(records):
+                return f"{file.path}, row {row + 1} (line {records[place][0]})"
+            place -= len(records)
+        row = place
+    raise IndexError(row)
+
+
+def _file_schema(file: SourceFile) -> pl.Schema:
+    header = next(_raw_batches(file), [(1, list[str]())])[0][1]
+    if not header:
+        msg = f"{file.path} is empty; its first line must name the columns"
+        raise CorpusError(msg)
+    for name in header:
+        if not name or header.count(name) > 1:
+            msg = f"{file.path}, line 1: column {name!r} is unnamed or there twice; rename it"
+            raise CorpusError(msg)
+    return pl.Schema(dict.fromkeys(header, pl.String()))
+
+
+def _batches(file: SourceFile) -> Iterator[tuple[list[str], list[_Record]]]:
+    """Yield the header with some records at a time; each has as many fields as the header."""
+    header: list[str] = []
+    for batch in _raw_batches(file):
+        records = batch if header else batch[1:]
+        header = header or batch[0][1]
+        for line, record in records:
+            if len(record) != len(header):
+                what = f"{len(record)} fields where the header has {len(header)}"
+                raise broken(file, line, what)
+        if records:
+            yield header, records
+
+
+def _raw_batches(file: SourceFile) -> Iterator[list[_Record]]:
+    with open_bytes(file) as raw:
+        text = io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+        reader = csv.reader(text, strict=True)
+        while batch := _next_batch(file, reader):
+            yield batch
+
+
+def _next_batch(file: SourceFile, reader: _csv.Reader) -> list[_Record]:
+    batch: list[_Record] = []
+    size = 0
+    line = reader.line_num + 1
+    try:
+        with _unlimited_fields():
+            for record in reader:
+                if record:
+                    batch.append((line, record))
+                    size += sum(map(len, record))
+                line = reader.line_num + 1
+                if size >= _BATCH_CHARS:
+                    break
+    except csv.Error as error:
+        raise broken(file, line, f"not valid CSV ({error})") from error
+    except UnicodeDecodeError as error:
+        raise not_utf8(file) from error
+    return batch
+
+
+@contextmanager
+def _unlimited_fields() -> Iterator[None]:
+    """Lift the process-wide limit of 128 KiB per field for a moment."""
+    before = csv.field_size_limit(sys.maxsize)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)

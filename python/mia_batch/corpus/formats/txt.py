@@ -1,0 +1,75 @@
+"""A folder of ``.txt`` files: each file is one document, its name below the folder its id."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from mia_batch.corpus.formats.lines import BOM, not_utf8, open_bytes
+from mia_batch.errors import CorpusError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mia_batch.corpus.files import SourceFile
+
+__all__ = ["locate", "read_rows", "read_schema"]
+
+_BATCH_BYTES = 8 << 20
+
+
+def read_schema(files: Sequence[SourceFile]) -> pl.Schema:
+    """Return the two columns: ``document_id`` and ``text``."""
+    for file in files:
+        if not _is_unicode(file.name):
+            msg = f"the file name {file.name!r} is not valid UTF-8; rename the file"
+            raise CorpusError(msg)
+    return pl.Schema({"document_id": pl.String(), "text": pl.String()})
+
+
+def read_rows(
+    files: Sequence[SourceFile], schema: pl.Schema, columns: Sequence[str]
+) -> Iterator[pl.DataFrame]:
+    """Yield one row per file; line ends are kept, a byte-order mark is not."""
+    for group in _groups(files):
+        rows = {
+            "document_id": [file.name for file in group],
+            "text": [_read(file) for file in group] if "text" in columns else [""] * len(group),
+        }
+        yield pl.DataFrame(rows, schema=schema).select(columns)
+
+
+def locate(files: Sequence[SourceFile], row: int) -> str:
+    """Name the file that is the row."""
+    return str(files[row].path)
+
+
+def _groups(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
+    group: list[SourceFile] = []
+    size = 0
+    for file in files:
+        group.append(file)
+        size += file.size
+        if size >= _BATCH_BYTES or len(group) >= 4096:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _read(file: SourceFile) -> str:
+    with open_bytes(file) as stream:
+        content = stream.read()
+    try:
+        return content.removeprefix(BOM).decode()
+    except UnicodeDecodeError as error:
+        raise not_utf8(file) from error
+
+
+def _is_unicode(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,75 @@
+"""How documents are cut into targets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from mia_batch.errors import SettingsError
+
+__all__ = ["Preset", "TargetPlan", "WordRule"]
+
+WordRule = Literal["whitespace", "space"]
+Preset = Literal["default", "samia"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetPlan:
+    """How documents are cut into targets.
+
+    Attributes
+    ----------
+    prefix_ratio
+        Share of the words that the prefix gets, between 0 and 1: ``int(n_words * prefix_ratio)``.
+    words
+        What a word is: ``whitespace`` (as `str.split`) or ``space`` (between plain spaces).
+        The preset ``samia`` counts and cuts by ``whitespace`` whatever stands here.
+    window_words
+        Words of a window; None = the whole document is one target.
+    stride
+        Words from the start of a window to the start of the next; None = ``window_words``.
+    preset
+        ``default`` cuts so that prefix and reference join to the target; ``samia`` cuts as the
+        authors' code does.
+    text_length
+        Nominal number of words of a text, for ``samia`` only; None = each text's own.
+
+    Raises
+    ------
+    SettingsError
+        If a value is out of range or two contradict each other.
+    """
+
+    prefix_ratio: float = 0.5
+    words: WordRule = "whitespace"
+    window_words: int | None = None
+    stride: int | None = None
+    preset: Preset = "default"
+    text_length: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.prefix_ratio < 1:
+            msg = f"prefix_ratio is {self.prefix_ratio}; it must lie between 0 and 1"
+            raise SettingsError(msg)
+        for name in ("window_words", "stride", "text_length"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                msg = f"{name} is {value}; it must be at least 1"
+                raise SettingsError(msg)
+        if self.stride is not None and self.window_words is None:
+            msg = f"stride is {self.stride} without window_words; set window_words too"
+            raise SettingsError(msg)
+        self._check_text_length()
+
+    def _check_text_length(self) -> None:
+        if self.text_length is None:
+            return
+        if self.preset != "samia":
+            msg = f"text_length is {self.text_length} without preset samia; leave it out"
+            raise SettingsError(msg)
+        if self.window_words not in (None, self.text_length):
+            msg = (
+                f"text_length is {self.text_length} but window_words is {self.window_words}; "
+                "make them equal"
+            )
+            raise SettingsError(msg)

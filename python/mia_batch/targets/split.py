@@ -1,0 +1,130 @@
+"""Split a target into prefix and reference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from mia_batch.targets.reasons import (
+    EMPTY_TEXT,
+    NO_REFERENCE,
+    NULL_TEXT,
+    TOO_SHORT,
+    WORDLESS_HALF,
+)
+
+if TYPE_CHECKING:
+    from mia_batch.targets.words import Words
+
+__all__ = ["NULL_SPLIT", "Split", "join_halves", "split_at_word", "split_samia"]
+
+
+class Split(NamedTuple):
+    """A target with its halves; they are null, with the reason, where it cannot be split."""
+
+    target: str | None
+    prefix: str | None
+    reference: str | None
+    n_words: int | None
+    reason: str | None
+
+
+NULL_SPLIT = Split(None, None, None, None, NULL_TEXT)
+"""What becomes of a null text."""
+
+
+def split_at_word(target: str, words: Words, ratio: float) -> Split:
+    """Split after the first ``int(n_words * ratio)`` words.
+
+    Prefix and reference join to the target; whitespace between them belongs to the reference, so
+    the prefix ends with a word.
+
+    Parameters
+    ----------
+    target
+        The target's text.
+    words
+        Its words.
+    ratio
+        Share of the words that the prefix gets.
+
+    Returns
+    -------
+    Split
+        Without halves where one of them would have no word.
+    """
+    n_words = len(words.ends)
+    n_prefix = int(n_words * ratio)
+    if n_words == 0:
+        return Split(target, None, None, 0, EMPTY_TEXT)
+    if not 0 < n_prefix < n_words:
+        return Split(target, None, None, n_words, TOO_SHORT)
+    cut = int(words.ends[n_prefix - 1]) - words.begin
+    return Split(target, target[:cut], target[cut:], n_words, None)
+
+
+def split_samia(target: str, n_words: int, ratio: float, text_length: int | None) -> Split:
+    """Split as the authors of SaMIA do.
+
+    The prefix is the first ``int(n_words * ratio)`` words of ``target.split()``, the reference
+    the words of ``target.split(" ")`` that are not empty, less the first
+    ``round(text_length * 0.5)``, whatever the ratio; both are joined by single spaces.
+
+    Parameters
+    ----------
+    target
+        The target's text.
+    n_words
+        Words of ``target.split()``.
+    ratio
+        Share of the words that the prefix gets.
+    text_length
+        Nominal number of words; None = ``n_words``.
+
+    Returns
+    -------
+    Split
+        Without halves where one of them would be empty.
+
+    References
+    ----------
+    Kaneko et al., "Sampling-based pseudo-likelihood for membership inference attacks" (2024), and
+    the authors' code, which differs from the paper in these rules.
+    """
+    if n_words == 0:
+        return Split(target, None, None, 0, EMPTY_TEXT)
+    n_prefix = int(n_words * ratio)
+    prefix = " ".join(target.split(maxsplit=n_prefix)[:n_prefix])
+    if not prefix:
+        return Split(target, None, None, n_words, TOO_SHORT)
+    n_cut = round((text_length or n_words) * 0.5)
+    reference = " ".join([word for word in target.split(" ") if word][n_cut:])
+    if not reference:
+        return Split(target, None, None, n_words, NO_REFERENCE)
+    return Split(target, prefix, reference, n_words, None)
+
+
+def join_halves(prefix: str, reference: str, words: Words) -> Split:
+    """Take the user's own halves as they are.
+
+    Parameters
+    ----------
+    prefix
+        The user's prefix.
+    reference
+        The user's reference.
+    words
+        The words of ``prefix + reference``.
+
+    Returns
+    -------
+    Split
+        Its target is ``prefix + reference``; without halves where one of them has no word.
+    """
+    target = prefix + reference
+    n_words = len(words.starts)
+    cut = words.begin + len(prefix)
+    if n_words == 0:
+        return Split(target, None, None, 0, EMPTY_TEXT)
+    if words.starts[0] >= cut or words.ends[-1] <= cut:
+        return Split(target, None, None, n_words, WORDLESS_HALF)
+    return Split(target, prefix, reference, n_words, None)
