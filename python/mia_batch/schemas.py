@@ -101,7 +101,7 @@ class Features(dy.Schema):
     overlap_4 = dy.UInt32(nullable=True)
     overlap_5 = dy.UInt32(nullable=True)
     zlib_candidate = dy.UInt32(nullable=True)
-    """Bytes of the candidate's UTF-8 text, compressed by classic zlib at level 6."""
+    """Bytes of the candidate's words, joined by single spaces, after classic zlib at level 6."""
     words_candidate_matched = dy.UInt32(nullable=True)
     overlap_1_matched = dy.UInt32(nullable=True)
     overlap_2_matched = dy.UInt32(nullable=True)
@@ -109,7 +109,6 @@ class Features(dy.Schema):
     overlap_4_matched = dy.UInt32(nullable=True)
     overlap_5_matched = dy.UInt32(nullable=True)
     zlib_candidate_matched = dy.UInt32(nullable=True)
-    """The same of the cut candidate's words, joined by single spaces."""
     n_tokens = dy.UInt32(nullable=True)
     """As in the samples table."""
     short = dy.Bool(nullable=True)

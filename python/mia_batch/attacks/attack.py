@@ -1,0 +1,97 @@
+"""An attack: a named Polars expression over the evidence rows of one target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from mia_batch.errors import SchemaMismatchError, SettingsError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+__all__ = ["Attack"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attack:
+    """A membership score, written as a Polars expression.
+
+    The expression aggregates the evidence rows of one target to one number, and **a higher score
+    always means "more likely a member"**. Null means unscored.
+
+    Attributes
+    ----------
+    name
+        Unique lower-case name with a version, such as ``"samia_v1"``; it never changes meaning.
+    expr
+        Aggregating expression over evidence columns. It sees the rows of one target that have
+        evidence, in the order of ``sample_index``.
+    source
+        Where the formula is defined: paper, equation, and where the authors' code differs.
+    undefined
+        Why the score can be null although there is evidence, as a short sentence.
+    evidence
+        What it needs: ``samples`` (sampled continuations).
+    whole_candidates
+        True where candidates must be decoded to their end, not only to the reference's length.
+
+    Raises
+    ------
+    SettingsError
+        If the expression gives more than one value per target.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> longest = Attack(
+    ...     name="longest_v1",
+    ...     expr=pl.col("words_candidate").max(),
+    ...     source="none",
+    ...     undefined="there is no candidate",
+    ... )
+    >>> longest.columns
+    ('words_candidate',)
+    """
+
+    name: str
+    expr: pl.Expr
+    source: str
+    undefined: str
+    evidence: Literal["samples"] = "samples"
+    whole_candidates: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.expr.meta.is_scalar():
+            msg = (
+                f"attack {self.name!r} must aggregate to one value per target; "
+                "end its expression with mean(), max(), first() or the like"
+            )
+            raise SettingsError(msg)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Evidence columns that the expression reads, in alphabetical order."""
+        return tuple(sorted(set(self.expr.meta.root_names())))
+
+    def check(self, evidence: pl.LazyFrame) -> None:
+        """Check that ``evidence`` can feed this attack, without reading it.
+
+        Parameters
+        ----------
+        evidence
+            Any evidence table; only its schema is looked at.
+
+        Raises
+        ------
+        SchemaMismatchError
+            If a column that the expression reads is missing.
+        """
+        present = evidence.collect_schema().names()
+        missing = [column for column in self.columns if column not in present]
+        if missing:
+            msg = (
+                f"attack {self.name!r} needs the columns {missing}, "
+                f"but the evidence table has {present}; leave the attack out or make them"
+            )
+            raise SchemaMismatchError(msg)

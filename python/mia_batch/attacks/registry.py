@@ -1,0 +1,77 @@
+"""Attacks by name."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Literal
+
+from mia_batch.attacks.sampling import MATCHED_ATTACKS, SAMIA_ATTACKS
+from mia_batch.errors import SettingsError
+
+if TYPE_CHECKING:
+    from mia_batch.attacks.attack import Attack
+
+__all__ = ["defaults", "get", "names"]
+
+_ATTACKS = {attack.name: attack for attack in (*MATCHED_ATTACKS, *SAMIA_ATTACKS)}
+
+
+def names() -> tuple[str, ...]:
+    """Names of every attack, family by family.
+
+    Returns
+    -------
+    tuple of str
+        The names that ``get`` knows.
+    """
+    return tuple(_ATTACKS)
+
+
+def get(name: str) -> Attack:
+    """Look an attack up.
+
+    Parameters
+    ----------
+    name
+        Such as ``"samia_matched_v1"``.
+
+    Returns
+    -------
+    Attack
+        The attack of that name.
+
+    Raises
+    ------
+    SettingsError
+        If there is none.
+
+    Examples
+    --------
+    >>> get("samia_v1").whole_candidates
+    True
+    """
+    if name not in _ATTACKS:
+        near = get_close_matches(name, _ATTACKS) or ["samia_matched_v1", "samia_v1"]
+        msg = (
+            f"attacks: there is no attack {name!r}; the nearest names are "
+            f"{', '.join(near)}, and `mia-batch attacks` lists all"
+        )
+        raise SettingsError(msg)
+    return _ATTACKS[name]
+
+
+def defaults(preset: Literal["default", "samia"]) -> tuple[str, ...]:
+    """Names of the attacks that a preset computes where none are asked for.
+
+    Parameters
+    ----------
+    preset
+        ``default``: the length-matched family; ``samia``: the authors' over whole candidates.
+
+    Returns
+    -------
+    tuple of str
+        The names; the preset's main attack comes first.
+    """
+    family = MATCHED_ATTACKS if preset == "default" else SAMIA_ATTACKS
+    return tuple(attack.name for attack in family)

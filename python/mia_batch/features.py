@@ -1,0 +1,84 @@
+"""Samples and targets to the features table: the one place where candidates meet references."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import polars as pl
+
+from mia_batch.errors import SettingsError
+from mia_batch.kernels import pair_features
+from mia_batch.schemas import Features
+
+if TYPE_CHECKING:
+    from mia_batch.kernels import WordRule
+
+__all__ = ["build_features"]
+
+
+def build_features(
+    samples: pl.DataFrame,
+    targets: pl.DataFrame,
+    *,
+    words: WordRule,
+    preset: Literal["default", "samia"],
+    text_length: int | None,
+) -> pl.DataFrame:
+    """Compare each candidate with its target's reference.
+
+    Parameters
+    ----------
+    samples
+        Rows of the samples table, those of one target in the order of ``sample_index``.
+    targets
+        Rows of the targets table, at least those that ``samples`` belongs to.
+    words
+        How text is split into words.
+    preset
+        ``default`` compares the candidate as it is; ``samia`` cuts it from prompt and candidate
+        as the authors' code does.
+    text_length
+        For ``samia``: nominal number of words of a target; null = each target's own.
+
+    Returns
+    -------
+    DataFrame
+        Rows of the features table, in the order of ``samples``; the numbers are null where there
+        is no candidate or no reference.
+
+    Raises
+    ------
+    SettingsError
+        If the preset is ``samia`` and the word rule is not ``space``.
+
+    References
+    ----------
+    Kaneko et al. (2024), "Sampling-based Pseudo-Likelihood for Membership Inference
+    Attacks", equations 1 and 7; the cut is that of the authors' code.
+    """
+    if preset == "samia" and words != "space":
+        msg = f"word rule is {words!r}, but preset 'samia' scores by 'space'; use that rule"
+        raise SettingsError(msg)
+    candidate = pl.col("candidate") if preset == "default" else _authors_candidate(text_length)
+    pairs = samples.join(
+        targets.select("target_id", "prefix", "reference", "n_words"),
+        on="target_id",
+        how="left",
+        maintain_order="left",
+    )
+    numbers = pair_features(candidate, pl.col("reference"), words=words)
+    return (
+        pairs.select("target_id", "sample_index", "n_tokens", "short", numbers.alias("numbers"))
+        .unnest("numbers")
+        .select(Features.column_names())
+    )
+
+
+def _authors_candidate(text_length: int | None) -> pl.Expr:
+    """Words of prompt and candidate behind half of the nominal length, joined by single spaces."""
+    prompt = pl.coalesce("prompt", "prefix")
+    words = (prompt + pl.col("candidate")).str.split(" ").list.filter(pl.element() != "")
+    n_words = pl.col("n_words") if text_length is None else pl.lit(text_length)
+    return words.list.slice((n_words * 0.5).round(mode="half_to_even").cast(pl.UInt32)).list.join(
+        " "
+    )

@@ -1,0 +1,50 @@
+"""Small tables for tests, with the columns and types of their schemas."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from mia_batch.schemas import Features, Samples, Targets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import dataframely as dy
+
+
+def table(
+    schema: type[dy.Schema], rows: Iterable[Mapping[str, Any]], **defaults: Any
+) -> pl.DataFrame:
+    """Table of a schema; columns that no row names have their default, else null."""
+    blank = dict.fromkeys(schema.column_names()) | defaults
+    types = schema.create_empty().schema
+    return pl.DataFrame([blank | dict(row) for row in rows], schema=types)
+
+
+def target_id(number: int) -> str:
+    return f"{number:032x}"
+
+
+def targets(*rows: Mapping[str, Any]) -> pl.DataFrame:
+    """Targets numbered from 0."""
+    numbered = [{"target_id": target_id(number), **row} for number, row in enumerate(rows)]
+    return table(Targets, numbered, role="target", window_index=0)
+
+
+def samples(*candidates: Iterable[str | Mapping[str, Any] | None]) -> pl.DataFrame:
+    """Candidates of target 0, of target 1, ...; a mapping gives further columns."""
+    rows = [
+        {"target_id": target_id(number), "sample_index": index}
+        | (dict(candidate) if isinstance(candidate, dict) else {"candidate": candidate})
+        for number, of_target in enumerate(candidates)
+        for index, candidate in enumerate(of_target)
+    ]
+    return table(Samples, rows, n_tokens=1, short=False)
+
+
+def features(*rows: Mapping[str, Any]) -> pl.DataFrame:
+    """Features; every number that a row leaves out is 0."""
+    numbers = dict.fromkeys(Features.column_names(), 0)
+    return table(Features, rows, **numbers | {"short": False})

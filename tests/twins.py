@@ -1,0 +1,104 @@
+"""Slow twins of the scores, written from the papers in plain Python, for clarity alone.
+
+SaMIA: Kaneko et al. (2024), arXiv:2404.11262v2, and where its code differs, its code.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+SIZES = range(1, 6)
+
+CLASSIC_ZLIB = re.fullmatch(r"1\.(2\.(8|11|12|13)|3|3\.1)", zlib.ZLIB_RUNTIME_VERSION) is not None
+"""Whether this Python compresses with classic zlib, as published scores did."""
+
+
+def name(family: str, n: int) -> str:
+    return f"{family}_v1" if n == 1 else f"{family}_n{n}_v1"
+
+
+def ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
+    return Counter(tuple(words[at : at + n]) for at in range(len(words) - n + 1))
+
+
+def overlap(candidate: Sequence[str], reference: Sequence[str], n: int) -> int:
+    """Equation 1, numerator: each n-gram counts as often as the side that has fewer has it."""
+    return (ngrams(candidate, n) & ngrams(reference, n)).total()
+
+
+def compressed(words: Iterable[str]) -> int:
+    return len(zlib.compress(" ".join(words).encode()))
+
+
+def mean(values: Sequence[float]) -> float:
+    """Sum in the order of the samples, one by one."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total / len(values)
+
+
+def authors_prefix(text: str) -> str:
+    words = text.split()
+    return " ".join(words[: int(len(words) * 0.5)])
+
+
+def authors_words(text: str, text_length: int) -> list[str]:
+    words = [word for word in text.split(" ") if word != ""]
+    return words[round(text_length * 0.5) :]
+
+
+def authors_scores(text: str, outputs: Sequence[str], text_length: int) -> dict[str, float]:
+    """Scores of one text from whole outputs (decoded prompt and continuation), by attack."""
+    reference = authors_words(text, text_length)
+    candidates = [authors_words(output, text_length) for output in outputs]
+    sizes = [compressed(candidate) for candidate in candidates]
+    scores = {}
+    for n in SIZES:
+        shared = [overlap(candidate, reference, n) for candidate in candidates]
+        recall = [count / len(reference) if reference else 0.0 for count in shared]
+        scores[name("samia", n)] = mean(recall)
+        scores[name("samia_precision", n)] = mean(
+            [
+                count / len(candidate) if candidate else 0.0
+                for count, candidate in zip(shared, candidates, strict=True)
+            ]
+        )
+        scores[name("samia_zlib", n)] = mean(
+            [share * size for share, size in zip(recall, sizes, strict=True)]
+        )
+        if n == 1:
+            scores["samia_plus_zlib_v1"] = mean(
+                [share + size for share, size in zip(recall, sizes, strict=True)]
+            )
+    return scores
+
+
+def matched_scores(reference: str, candidates: Sequence[str]) -> dict[str, float | None]:
+    """Scores from candidates cut to the reference's number of words, by attack."""
+    words = reference.split()
+    cut = [candidate.split()[: len(words)] for candidate in candidates]
+    scores: dict[str, float | None] = {}
+    for n in SIZES:
+        of_n = [name(f"samia_matched{kind}", n) for kind in ("", "_precision", "_zlib")]
+        if len(words) < n:
+            scores |= dict.fromkeys(of_n)
+            continue
+        shared = [overlap(candidate, words, n) for candidate in cut]
+        n_candidate = [max(len(candidate) - n + 1, 0) for candidate in cut]
+        recall = [count / (len(words) - n + 1) for count in shared]
+        precision = [
+            count / total if total else 0.0
+            for count, total in zip(shared, n_candidate, strict=True)
+        ]
+        product = [
+            share * compressed(candidate) for share, candidate in zip(recall, cut, strict=True)
+        ]
+        scores |= dict(zip(of_n, map(mean, (recall, precision, product)), strict=True))
+    return scores

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import random
+
+import polars as pl
+import pytest
+
+from mia_batch.attacks import Attack, get, score
+from mia_batch.attacks import whole_targets as whole_targets_module
+from mia_batch.errors import SchemaMismatchError
+from mia_batch.schemas import Scores, Unscored
+from tests import frames
+from tests.frames import target_id
+
+RECALL = get("samia_v1")
+TRIGRAMS = get("samia_matched_n3_v1")
+
+
+def pair(number, index, overlap, words=4, **more):
+    """A row of features."""
+    return {
+        "target_id": target_id(number),
+        "sample_index": index,
+        "words_candidate": 1,
+        "words_reference": words,
+        "overlap_1": overlap,
+    } | more
+
+
+def run(features, targets, *, samples=None, attacks=(RECALL,)):
+    """Scores and missing scores, collected and checked against their schemas."""
+    samples = frames.samples() if samples is None else samples
+    scored = score(features.lazy(), samples.lazy(), targets.lazy(), attacks)
+    scores, unscored = scored.scores.collect(), scored.unscored.collect()
+    Scores.validate(scores)
+    Unscored.validate(unscored)
+    return scores, unscored
+
+
+def test_every_target_has_one_row_in_the_order_of_the_targets():
+    targets = frames.targets({}, {}, {}).reverse()
+    scores, _ = run(frames.features(pair(0, 0, 1), pair(2, 0, 3), pair(1, 0, 2)), targets)
+    assert scores["target_id"].to_list() == [target_id(2), target_id(1), target_id(0)]
+    assert scores["samia_v1"].to_list() == [3 / 4, 2 / 4, 1 / 4]
+
+
+def test_each_target_is_averaged_over_its_own_candidates_only():
+    mixed = frames.features(pair(0, 0, 4), pair(1, 0, 0), pair(0, 1, 2), pair(1, 1, 1))
+    scores, _ = run(mixed, frames.targets({}, {}))
+    assert scores["samia_v1"].to_list() == [(4 / 4 + 2 / 4) / 2, (0 / 4 + 1 / 4) / 2]
+
+
+def test_the_number_of_candidates_stands_beside_the_score():
+    features = frames.features(
+        *[pair(0, index, 1, short=index < 3) for index in range(10)],
+        pair(1, 0, 1, short=None),
+        pair(1, 1, None, words=None, words_candidate=None, short=None),
+    )
+    scores, _ = run(features, frames.targets({}, {}, {}))
+    assert scores["n_samples"].to_list() == [10, 1, 0]
+    assert scores["n_short"].to_list() == [3, 0, 0]
+
+
+def test_a_sample_without_candidate_does_not_count_as_zero():
+    features = frames.features(pair(0, 0, 4), pair(0, 1, None, words=None, words_candidate=None))
+    scores, unscored = run(features, frames.targets({}))
+    assert scores["samia_v1"].to_list() == [1.0]
+    assert unscored.is_empty()
+
+
+def test_columns_of_the_corpus_pass_through_at_the_end():
+    targets = frames.targets({"member": True, "group": "g"}, {}).with_columns(
+        row=pl.Series([7, 8]), year=pl.Series(["x", None])
+    )
+    scores, _ = run(frames.features(pair(0, 0, 4)), targets)
+    assert scores.columns == [*Scores.column_names(), "samia_v1", "row", "year"]
+    assert scores.select("member", "group", "row", "year").rows() == [
+        (True, "g", 7, "x"),
+        (None, None, 8, None),
+    ]
+
+
+def test_targets_without_features_are_not_cut_off():
+    scores, unscored = run(frames.features(pair(0, 0, 4)), frames.targets({}, {}, {}))
+    assert scores["samia_v1"].to_list() == [1.0, None, None]
+    assert unscored["target_id"].to_list() == [target_id(1), target_id(2)]
+
+
+def test_features_of_texts_that_are_no_targets_change_nothing():
+    scores, _ = run(frames.features(pair(5, 0, 4), pair(0, 0, 2)), frames.targets({}))
+    assert scores["samia_v1"].to_list() == [0.5]
+
+
+def test_a_missing_score_is_null_and_has_its_reason():
+    targets = frames.targets(
+        {"reason": "the text is null"},
+        {"reason": None},
+        {},
+        {},
+        {"reason": "the text is null"},
+    )
+    samples = frames.samples(
+        [],
+        [{"reason": "second", "sample_index": 1}, {"reason": "first", "sample_index": 0}],
+        [],
+        [{"reason": "refused", "sample_index": 0}, {"candidate": "a b", "sample_index": 1}],
+        [{"reason": "not asked", "sample_index": 0}],
+    )
+    features = frames.features(pair(3, 1, 1, words=2))
+    scores, unscored = run(features, targets, samples=samples, attacks=[RECALL, TRIGRAMS])
+    assert scores["samia_v1"].to_list() == [None, None, None, 0.5, None]
+    assert scores["samia_matched_n3_v1"].null_count() == 5
+    assert unscored.rows() == [
+        (target_id(0), "samia_v1", "the text is null"),
+        (target_id(0), "samia_matched_n3_v1", "the text is null"),
+        (target_id(1), "samia_v1", "first"),
+        (target_id(1), "samia_matched_n3_v1", "first"),
+        (target_id(2), "samia_v1", "no continuation was sampled"),
+        (target_id(2), "samia_matched_n3_v1", "no continuation was sampled"),
+        (target_id(3), "samia_matched_n3_v1", "the reference has fewer than 3 words"),
+        (target_id(4), "samia_v1", "the text is null"),
+        (target_id(4), "samia_matched_n3_v1", "the text is null"),
+    ]
+
+
+def test_a_sample_that_is_there_twice_is_refused():
+    twice = frames.features(pair(0, 0, 1), pair(1, 3, 1), pair(1, 0, 1), pair(1, 3, 2))
+    with pytest.raises(SchemaMismatchError, match=f"sample 3 of target {target_id(1)} twice"):
+        run(twice, frames.targets({}, {}))
+
+
+@pytest.mark.parametrize("at_once", [5, 1000])
+def test_parts_in_any_order_give_the_same_bits(monkeypatch, at_once):
+    """Ten samples first, seven more in later parts, then every row shuffled."""
+    monkeypatch.setattr(whole_targets_module, "_PAIRS_AT_ONCE", at_once)
+    draw = random.Random(0)
+    texts = [[(draw.randrange(60), draw.randrange(60, 99)) for _ in range(17)] for _ in range(9)]
+    rows = [
+        pair(number, index, overlap, words=words)
+        for first, last in ((0, 10), (10, 17))
+        for number, text in enumerate(texts)
+        for index, (overlap, words) in list(enumerate(text))[first:last]
+    ]
+    expected = []
+    for text in texts:
+        total = 0.0
+        for overlap, words in text:
+            total += overlap / words
+        expected.append(total / 17)
+    for order in (rows, draw.sample(rows, len(rows))):
+        scores, _ = run(frames.features(*order), frames.targets(*[{}] * len(texts)))
+        assert scores["samia_v1"].to_list() == expected
+
+
+def test_texts_are_not_read(tmp_path):
+    def unreadable(*columns):
+        def fail(_):
+            raise AssertionError
+
+        return [pl.col(column).map_batches(fail, pl.String) for column in columns]
+
+    targets = frames.targets({}).lazy().with_columns(unreadable("target", "prefix", "reference"))
+    samples = frames.samples(["a"]).lazy().with_columns(unreadable("candidate", "prompt"))
+    scored = score(frames.features(pair(0, 0, 4)).lazy(), samples, targets, [RECALL, TRIGRAMS])
+    scored.scores.sink_parquet(tmp_path / "scores.parquet")
+    scored.unscored.sink_parquet(tmp_path / "unscored.parquet")
+    assert pl.read_parquet(tmp_path / "scores.parquet")["samia_v1"].to_list() == [1.0]
+
+
+def test_a_column_named_like_an_attack_is_refused():
+    targets = frames.targets({}).with_columns(samia_v1=pl.lit(1.0))
+    with pytest.raises(SchemaMismatchError, match="column 'samia_v1', the name of an attack"):
+        run(frames.features(), targets)
+
+
+def test_features_that_lack_a_column_are_refused():
+    with pytest.raises(SchemaMismatchError, match=r"'samia_v1' needs the columns \['overlap_1'\]"):
+        run(frames.features(pair(0, 0, 1)).drop("overlap_1"), frames.targets({}))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_score_is_never_nan_or_infinite(value):
+    wrong = Attack(name="wrong_v1", expr=pl.lit(value), source="none", undefined="it is no number")
+    scores, unscored = run(frames.features(pair(0, 0, 1)), frames.targets({}), attacks=[wrong])
+    assert scores["wrong_v1"].to_list() == [None]
+    assert unscored["reason"].to_list() == ["it is no number"]
+
+
+def test_whole_numbers_become_float64():
+    longest = Attack(
+        name="longest_v1", expr=pl.col("words_reference").max(), source="none", undefined="never"
+    )
+    scores, _ = run(frames.features(pair(0, 0, 1)), frames.targets({}), attacks=[longest])
+    assert scores["longest_v1"].to_list() == [4.0]
+    assert scores["longest_v1"].dtype == pl.Float64
+
+
+def test_empty_tables_give_empty_tables():
+    scores, unscored = run(frames.features(), frames.targets(), attacks=[RECALL, TRIGRAMS])
+    assert scores.height == unscored.height == 0

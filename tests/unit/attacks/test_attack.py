@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from mia_batch.attacks import Attack
+from mia_batch.errors import SchemaMismatchError, SettingsError
+
+
+def attack(expr):
+    return Attack(name="mine_v1", expr=expr, source="none", undefined="never")
+
+
+def test_it_knows_the_columns_it_reads():
+    assert attack((pl.col("b") / pl.col("a") + pl.col("b")).max()).columns == ("a", "b")
+
+
+def test_an_expression_of_many_values_is_refused():
+    with pytest.raises(SettingsError, match="'mine_v1' must aggregate to one value"):
+        attack(pl.col("a") * 2)
+
+
+def test_missing_evidence_is_named():
+    evidence = pl.LazyFrame({"a": [1], "c": [1]})
+    attack(pl.col("a").max()).check(evidence)
+    with pytest.raises(
+        SchemaMismatchError, match=r"'mine_v1' needs the columns \['b'\].*\['a', 'c'\]"
+    ):
+        attack((pl.col("a") + pl.col("b")).max()).check(evidence)

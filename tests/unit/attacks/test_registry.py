@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pytest
+
+from mia_batch.attacks import defaults, get, names
+from mia_batch.errors import SettingsError
+from mia_batch.schemas import Features
+from tests import twins
+
+MATCHED = {
+    twins.name(family, n)
+    for family in ("samia_matched", "samia_matched_precision", "samia_matched_zlib")
+    for n in twins.SIZES
+}
+AUTHORS = {
+    twins.name(family, n)
+    for family in ("samia", "samia_precision", "samia_zlib")
+    for n in twins.SIZES
+} | {"samia_plus_zlib_v1"}
+
+
+def test_every_attack_of_the_family_is_there_once():
+    assert sorted(names()) == sorted(MATCHED | AUTHORS)
+
+
+def test_presets_compute_their_family_and_its_main_attack_first():
+    assert set(defaults("default")) == MATCHED
+    assert defaults("default")[0] == "samia_matched_v1"
+    assert set(defaults("samia")) == AUTHORS
+    assert defaults("samia")[0] == "samia_v1"
+
+
+def test_only_the_authors_family_needs_whole_candidates():
+    assert {name for name in names() if get(name).whole_candidates} == AUTHORS
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_attack_reads_features_and_says_where_it_comes_from(name):
+    attack = get(name)
+    assert attack.name == name
+    assert attack.evidence == "samples"
+    assert set(attack.columns) <= set(Features.column_names())
+    assert attack.source.startswith("Kaneko et al. 2024 (arXiv:2404.11262v2), ")
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("samia_v2", "samia_v1"), ("samia_matched", "samia_matched_v1"), ("?", "samia")],
+)
+def test_an_unknown_name_is_refused_with_the_nearest(name, near):
+    with pytest.raises(SettingsError) as refusal:
+        get(name)
+    assert repr(name) in str(refusal.value)
+    assert near in str(refusal.value)
+    assert "mia-batch attacks" in str(refusal.value)
