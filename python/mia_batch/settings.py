@@ -33,8 +33,6 @@ CONFIG_NAME = "mia-batch.toml"
 _PATHS = ("input", "out", "model")
 
 EVIDENCE_SETTINGS = (
-    "model",
-    "revision",
     "engine",
     "dtype",
     "engine_arg",
@@ -51,7 +49,7 @@ EVIDENCE_SETTINGS = (
     "top_p",
     "seed",
 )
-"""Settings that change a sample: a run folder holds samples of one value of each."""
+"""Settings that change a sample, beside the model: a run holds samples of one value of each."""
 
 
 def _names(value: object) -> object:
@@ -145,7 +143,7 @@ class Settings(BaseModel):
     temperature: float = Field(1.0, gt=0, description="Divides the logits.")
     top_k: int = Field(50, ge=0, description="Draw from the k likeliest tokens only; 0: all.")
     top_p: float = Field(1.0, gt=0, le=1, description="Draw from this much probability only.")
-    text_column: Column = Field(None, description="Column with the text.  [default: text]")
+    text_column: str = Field("text", min_length=1, description="Column with the text.")
     document_id_column: Column = Field(
         None, description="Column that identifies documents.  [default: document_id, if there]"
     )

@@ -1,0 +1,140 @@
+"""The command line: the only place that prints or exits."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from mia_batch.cli.options import settings_options
+from mia_batch.errors import MiaBatchError, RequestError
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from rich.console import Console
+
+__all__ = ["main"]
+
+_EPILOG = """\b
+Examples:
+  mia-batch --input corpus.parquet --model MODEL
+  mia-batch --input books/ --model MODEL --window-words 128
+  mia-batch attacks
+  mia-batch demo
+"""
+
+
+def main() -> None:
+    """Run ``mia-batch``; exit 0 when done, 2 on a wrong request, 1 on anything else."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        status = command.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        _fail("stopped; the same command goes on from here", 1)
+    except MiaBatchError as error:
+        _fail(str(error), 2 if isinstance(error, RequestError) else 1)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    for line in message.splitlines():
+        click.echo(f"mia-batch: {line}", err=True)
+    sys.exit(status)
+
+
+def _console(*, stderr: bool) -> Console:
+    from rich.console import Console
+
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=120)
+
+
+@click.group(invoke_without_command=True, epilog=_EPILOG)
+@settings_options
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="TOML file of settings.  [default: mia-batch.toml beside the input, else here]",
+)
+@click.option("--dry-run", is_flag=True, help="Show settings, targets and decode budget; stop.")
+@click.version_option(package_name="mia-batch")
+@click.pass_context
+def command(
+    context: click.Context, /, *, config: Path | None, dry_run: bool, **options: object
+) -> None:
+    """Audit what a language model was trained on.
+
+    Sample the model's continuations of the corpus' texts, compare them with the true ones, and say
+    which texts the model remembers. The same command again goes on where the run stopped.
+    """
+    given = {name: value for name, value in options.items() if value not in (None, ())}
+    if context.invoked_subcommand is not None:
+        if given or config or dry_run:
+            msg = f"{context.invoked_subcommand} takes its own options, after its name"
+            raise click.UsageError(msg)
+        return
+    if not given and config is None and not dry_run and len(sys.argv) == 1:
+        click.echo(context.get_help())
+        return
+    from mia_batch.settings import load_settings
+
+    settings = load_settings(given, config)
+    if dry_run:
+        from mia_batch.cli.show import show_plan
+        from mia_batch.pipeline import plan
+
+        show_plan(plan(settings), settings, _console(stderr=False))
+        return
+    _audit(settings)
+
+
+def _audit(settings: Any) -> None:  # noqa: ANN401 - Settings is imported at use
+    from mia_batch.cli.console import ConsoleObserver
+    from mia_batch.cli.show import show_run
+    from mia_batch.pipeline import run_audit
+
+    observer = ConsoleObserver(_console(stderr=True))
+    run = run_audit(settings, observer)
+    observer.ended()
+    show_run(run, settings, _console(stderr=False))
+
+
+@command.command("attacks")
+def attacks() -> None:
+    """List every attack: name, what it needs, source."""
+    from mia_batch.attacks import get, names
+    from mia_batch.cli.show import show_attacks
+
+    show_attacks([get(name) for name in names()], _console(stderr=False))
+
+
+@command.command("demo")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    default=Path("demo"),
+    show_default=True,
+    help="Where corpus, model and run are kept and used again.",
+)
+@click.option("--fresh", is_flag=True, help="Start over.")
+def demo(*, folder: Path, fresh: bool) -> None:
+    """Train a small model on half of a corpus, and audit it: the truth is known."""
+    from mia_batch.demo import prepare
+    from mia_batch.settings import load_settings
+
+    console = _console(stderr=True)
+    prepared = prepare(folder, fresh=fresh, notify=lambda line: console.print(line, markup=False))
+    console.print(f"mia-batch --input {prepared.corpus}", style="bold", highlight=False)
+    _audit(load_settings({"input": str(prepared.corpus)}, prepared.config))

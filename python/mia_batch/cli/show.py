@@ -1,0 +1,137 @@
+"""Tables for people: attacks, a plan, a finished run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+
+    from mia_batch.attacks import Attack
+    from mia_batch.pipeline import Plan, Run
+    from mia_batch.settings import Settings
+
+__all__ = ["show_attacks", "show_plan", "show_run"]
+
+_TOP = 10
+_TEXT_SHOWN = 48
+
+
+def show_attacks(attacks: Sequence[Attack], console: Console) -> None:
+    """List attacks: name, what each needs, source."""
+    table = Table(box=None, pad_edge=False)
+    for heading in ("attack", "needs", "source"):
+        table.add_column(heading, no_wrap=heading != "source")
+    for attack in attacks:
+        table.add_row(attack.name, _needs(attack), attack.source)
+    console.print(table)
+
+
+def _needs(attack: Attack) -> str:
+    return "whole samples" if attack.whole_candidates else attack.evidence
+
+
+def show_plan(plan: Plan, settings: Settings, console: Console) -> None:
+    """Show resolved settings, targets and decode budget."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, value in settings.model_dump(mode="json").items():
+        shown = ", ".join(value) if isinstance(value, list) else value
+        table.add_row(name, "-" if shown is None else str(shown))
+    table.add_row("out", str(settings.folder))
+    table.add_section()
+    for name, value in plan.lines():
+        table.add_row(name, value)
+    console.print(table, highlight=False)
+
+
+def show_run(run: Run, settings: Settings, console: Console) -> None:
+    """Show metrics of a labelled run, the highest scores of another, and where the files are."""
+    metrics = run.metrics
+    if metrics.is_empty():
+        console.print(_top_table(run))
+    else:
+        console.print(_metrics_table(metrics))
+        console.print(_counts_sentence(metrics), highlight=False)
+    for line in _unscored_lines(run):
+        console.print(line, highlight=False, markup=False)
+    console.print(f"scores, metrics and evidence: {settings.folder}", highlight=False, markup=False)
+
+
+def _metrics_table(metrics: pl.DataFrame) -> Table:
+    """One row per attack, one column per figure; the AUC's interval stands beside it."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("attack", no_wrap=True)
+    figures = metrics.select("metric", "fpr").unique(maintain_order=True).rows()
+    for metric, fpr in figures:
+        table.add_column(_heading(metric, fpr), justify="right", no_wrap=True)
+        if metric == "roc_auc":
+            table.add_column("95 % interval", no_wrap=True)
+    for (attack,), rows in metrics.group_by("attack", maintain_order=True):
+        table.add_row(str(attack), *_cells(rows))
+    return table
+
+
+def _cells(rows: pl.DataFrame) -> Iterator[str]:
+    for row in rows.iter_rows(named=True):
+        yield "-" if row["value"] is None else f"{row['value']:.3f}"
+        if row["metric"] == "roc_auc":
+            yield "-" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}"
+
+
+def _heading(metric: str, fpr: float | None) -> str:
+    names = {"roc_auc": "AUC", "tpr_at_fpr": "TPR@", "tpr_nearest_fpr": "TPR near "}
+    name = names.get(metric, metric.replace("_", " "))
+    return name if fpr is None else f"{name}{100 * fpr:g}%"
+
+
+def _counts_sentence(metrics: pl.DataFrame) -> str:
+    row = metrics.row(0, named=True)
+    sentence = f"{row['n_members']:,} members, {row['n_nonmembers']:,} non-members"
+    if metrics["value"].null_count():
+        sentence += "; -: the data cannot support the figure, reasons in metrics.parquet"
+    return sentence
+
+
+def _top_table(run: Run) -> Table:
+    scores = run.scores
+    attack = run.manifest["scored"]["attacks"][0]
+    top = (
+        scores.lazy()
+        .filter(pl.col(attack).is_not_null())
+        .top_k(_TOP, by=[attack, "target_id"])
+        .join(run.targets.lazy().select("target_id", "target"), on="target_id", how="left")
+        .sort(attack, "target_id", descending=True)
+        .collect()
+    )
+    table = Table(box=None, pad_edge=False, title=f"highest {attack}", title_justify="left")
+    for heading in ("document", "group", "window", attack, "text"):
+        table.add_column(heading, no_wrap=True)
+    for row in top.iter_rows(named=True):
+        text = " ".join(row["target"].split())[:_TEXT_SHOWN]
+        table.add_row(
+            row["document_id"] or row["target_id"],
+            row["group"] or "",
+            str(row["window_index"]),
+            f"{row[attack]:.3f}",
+            text,
+        )
+    return table
+
+
+def _unscored_lines(run: Run) -> list[str]:
+    counts = (
+        run.unscored.lazy()
+        .group_by("reason")
+        .agg(pl.col("target_id").n_unique())
+        .sort("target_id", "reason", descending=[True, False])
+        .collect()
+    )
+    lines = [f"unscored: {count:,} targets: {reason}" for reason, count in counts.iter_rows()]
+    if short := run.scores["n_short"].sum():
+        lines.append(f"short: {short:,} candidates ended before their reference's length")
+    return lines

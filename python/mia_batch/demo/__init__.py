@@ -1,0 +1,12 @@
+"""An audit whose truth is known: real text, half of it learned by a small model made here.
+
+Membership is random within each group, so nothing but the model's memory separates the classes.
+"""
+
+from __future__ import annotations
+
+from mia_batch.demo.folder import prepare
+from mia_batch.demo.making import DemoFolder
+from mia_batch.demo.settings import DemoSettings
+
+__all__ = ["DemoFolder", "DemoSettings", "prepare"]

@@ -1,0 +1,163 @@
+"""Makes a demo beside the old one, then puts it in its place."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mia_batch import tables
+from mia_batch.demo.corpus import build_corpus
+from mia_batch.demo.process import run_training
+from mia_batch.demo.record import Record, digest_files
+from mia_batch.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mia_batch.demo.settings import DemoSettings
+
+__all__ = ["DemoFolder", "make_demo", "recipe_of", "write_config"]
+
+_RECIPE = 1  # raise it when the same settings come to mean another demo
+_STAGING = ".making-"
+_CONFIG = """\
+# What `mia-batch demo` audits. The ordinary command reads it, too:
+#     mia-batch --input corpus.parquet
+model = "model"
+dtype = "float32"
+seed = 0
+out = "run-{digest}"
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoFolder:
+    """Where the parts of a demo are.
+
+    Attributes
+    ----------
+    corpus
+        Parquet file of ``document_id``, ``text``, ``member`` and ``group``.
+    model
+        Checkpoint folder of the model that has learned the members.
+    config
+        Settings of the audit.
+    """
+
+    corpus: Path
+    model: Path
+    config: Path
+
+    @classmethod
+    def at(cls, folder: Path) -> DemoFolder:
+        """Name the parts of the demo in ``folder``, there or not."""
+        return cls(
+            corpus=folder / "corpus.parquet",
+            model=folder / "model",
+            config=folder / "mia-batch.toml",
+        )
+
+
+def make_demo(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -> None:
+    """Make a demo; what was there before stays until the new one is complete.
+
+    Parameters
+    ----------
+    folder
+        Where the demo goes; held by this process alone.
+    settings
+        Sizes and seed.
+    notify
+        Receives one line per step.
+
+    Raises
+    ------
+    SettingsError
+        If a package is missing, or this Python carries too little documentation.
+    MiaBatchError
+        If the training fails.
+    """
+    _require_packages()
+    for leftover in folder.glob(f"{_STAGING}*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+    staging = Path(tempfile.mkdtemp(prefix=_STAGING, dir=folder))
+    try:
+        _make_corpus(staging, settings, notify)
+        _make_model(staging, settings, notify)
+        _put_in_place(staging, folder, recipe_of(settings))
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def recipe_of(settings: DemoSettings) -> str:
+    """Digest of what decides a demo, but for Python and the packages.
+
+    Parameters
+    ----------
+    settings
+        Sizes and seed.
+
+    Returns
+    -------
+    str
+        Hexadecimal SHA-256.
+    """
+    return hashlib.sha256(repr((_RECIPE, settings)).encode()).hexdigest()
+
+
+def write_config(folder: Path) -> None:
+    """Write the audit's settings; another corpus or model gets another run folder.
+
+    Parameters
+    ----------
+    folder
+        Where a demo is.
+    """
+    record = Record.of(folder)
+    files = json.dumps(record.files if record else {}, sort_keys=True)
+    digest = hashlib.sha256(files.encode()).hexdigest()[:8]
+    tables.write_text(DemoFolder.at(folder).config, _CONFIG.format(digest=digest))
+
+
+def _require_packages() -> None:
+    needed = ("tokenizers", "torch", "transformers")
+    if missing := [name for name in needed if find_spec(name) is None]:
+        msg = f"the demo needs {', '.join(missing)}; run pip install 'mia-batch[demo]'"
+        raise SettingsError(msg)
+
+
+def _make_corpus(staging: Path, settings: DemoSettings, notify: Callable[[str], None]) -> None:
+    began = time.monotonic()
+    corpus = build_corpus(settings)
+    corpus.write_parquet(DemoFolder.at(staging).corpus)
+    notify(
+        f"cut the documentation of {corpus['group'].n_unique()} standard modules into "
+        f"{corpus.height} passages, {corpus['member'].sum()} of them members "
+        f"({time.monotonic() - began:.0f} s)"
+    )
+
+
+def _make_model(staging: Path, settings: DemoSettings, notify: Callable[[str], None]) -> None:
+    began = time.monotonic()
+    run_training(staging, settings, notify)
+    notify(f"made a model that has learned the members ({time.monotonic() - began:.0f} s)")
+
+
+def _put_in_place(staging: Path, folder: Path, recipe: str) -> None:
+    """Replace file by file, so that nothing but the demo's own files is lost."""
+    new, old = DemoFolder.at(staging), DemoFolder.at(folder)
+    paths = [new.corpus, *sorted(new.model.iterdir())]
+    files = digest_files(staging, [path.relative_to(staging).as_posix() for path in paths])
+    Record(recipe=recipe, files={}).write(folder)
+    old.model.mkdir(exist_ok=True)
+    for name in files:
+        (staging / name).replace(folder / name)
+    Record(recipe=recipe, files=files).write(folder)
+    write_config(folder)

@@ -1,0 +1,52 @@
+"""What the demo's corpus and model are made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["DemoSettings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSettings:
+    """Sizes of the demo; with the same settings a machine makes the same demo.
+
+    The defaults train in under two minutes on two cores, to a memory that is good but not perfect.
+
+    Attributes
+    ----------
+    seed
+        Decides which passages are members, their order, and the model's training.
+    n_passages
+        Passages in the corpus, even; half of them are members.
+    per_group
+        Most passages of one group (module), even.
+    n_words
+        Words of a passage.
+    vocabulary
+        Tokens of the tokenizer, at most; at least the 256 bytes and two special tokens.
+    hidden
+        Width of the model.
+    head
+        Width of an attention head; divides the former.
+    layers
+        Layers of the model.
+    context
+        Most tokens that the model can read and write.
+    epochs
+        Times that the model sees each member.
+    learning_rate
+        Highest step size of AdamW.
+    """
+
+    seed: int = 0
+    n_passages: int = 256
+    per_group: int = 8
+    n_words: int = 128
+    vocabulary: int = 4096
+    hidden: int = 128
+    head: int = 64
+    layers: int = 3
+    context: int = 1024
+    epochs: int = 16
+    learning_rate: float = 3e-3

@@ -1,0 +1,170 @@
+"""The program that trains the demo's model, in a process of its own: only here torch is loaded.
+
+Run as ``python -m mia_batch.demo.train FOLDER SETTINGS``: it reads ``FOLDER/corpus.parquet``,
+writes the checkpoint ``FOLDER/model``, and tells its progress in lines on the standard output.
+It ends when its standard input does, so that it never outlives the one who started it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from mia_batch.demo.settings import DemoSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tokenizers import Tokenizer
+    from torch import Tensor
+    from torch.optim import Optimizer
+    from transformers import LlamaForCausalLM
+
+__all__ = ["main"]
+
+_BOS, _EOS = "<|begin_of_text|>", "<|end_of_text|>"
+_THREADS = 2
+_REPORTS = 8
+
+
+def main(folder: Path, settings: DemoSettings) -> None:
+    """Train the tokenizer and the model on ``corpus.parquet``, and save both as a checkpoint.
+
+    Parameters
+    ----------
+    folder
+        Where the corpus is and the checkpoint goes.
+    settings
+        Sizes and seed.
+    """
+    corpus = pl.read_parquet(folder / "corpus.parquet")
+    tokenizer = _train_tokenizer(corpus["text"], settings.vocabulary)
+    members = corpus.filter("member")["text"].to_list()
+    rows = [tokenizer.encode(f"{text}{_EOS}").ids for text in members]
+    model = _new_model(tokenizer, settings)
+    _tell(
+        f"training a Llama of {model.num_parameters() / 1e6:.1f} million parameters on "
+        f"{len(rows)} members ({sum(map(len, rows)):,} tokens), {settings.epochs} times each"
+    )
+    _train(model, rows, settings)
+    _save(model, tokenizer, folder / "model")
+
+
+def _train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
+    """Train a byte-level BPE on members and non-members alike, so that it tells nothing of them.
+
+    Encoding puts the beginning-of-text token before a text by itself.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[_BOS, _EOS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{_BOS} $A", special_tokens=[(_BOS, tokenizer.token_to_id(_BOS))]
+    )
+    return tokenizer
+
+
+def _new_model(tokenizer: Tokenizer, settings: DemoSettings) -> LlamaForCausalLM:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.set_num_threads(min(_THREADS, torch.get_num_threads()))  # another number, other sums
+    torch.use_deterministic_algorithms(mode=True)
+    torch.manual_seed(settings.seed)
+    config = LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=settings.hidden,
+        intermediate_size=3 * settings.hidden,
+        num_hidden_layers=settings.layers,
+        num_attention_heads=settings.hidden // settings.head,
+        max_position_embeddings=settings.context,
+        tie_word_embeddings=True,
+        initializer_range=0.06,  # narrow layers learn slowly from the usual 0.02
+        bos_token_id=tokenizer.token_to_id(_BOS),
+        eos_token_id=tokenizer.token_to_id(_EOS),
+    )
+    return LlamaForCausalLM(config)
+
+
+def _train(model: LlamaForCausalLM, rows: list[list[int]], settings: DemoSettings) -> None:
+    """Take one step per member and epoch, whatever the time, so that the model is always the same.
+
+    Single members need no padding, and many small steps learn by heart in fewer epochs.
+    """
+    import torch
+
+    began = time.monotonic()
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.95), weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer,
+        max_lr=settings.learning_rate,
+        total_steps=settings.epochs * len(rows),
+        pct_start=0.05,
+        cycle_momentum=False,
+    )
+    shuffle = random.Random(settings.seed).shuffle
+    for epoch in range(1, settings.epochs + 1):
+        shuffle(rows)
+        loss = 0.0
+        for row in rows:
+            loss += _step(model, optimizer, torch.tensor([row])) / len(rows)
+            schedule.step()
+        if epoch % -(-settings.epochs // _REPORTS) == 0:
+            seconds = time.monotonic() - began
+            _tell(f"epoch {epoch} of {settings.epochs}: loss {loss:.2f} ({seconds:.0f} s)")
+
+
+def _step(model: LlamaForCausalLM, optimizer: Optimizer, tokens: Tensor) -> float:
+    from torch.nn.utils import clip_grad_norm_
+
+    loss: Tensor = model(input_ids=tokens, labels=tokens).loss
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    return loss.item()
+
+
+def _save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    model.save_pretrained(folder)
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=_BOS,
+        eos_token=_EOS,
+        model_max_length=model.config.max_position_embeddings,
+        clean_up_tokenization_spaces=False,
+    ).save_pretrained(folder)
+
+
+def _tell(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def _end_with_parent() -> None:
+    sys.stdin.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    Thread(target=_end_with_parent, daemon=True).start()
+    main(Path(sys.argv[1]), DemoSettings(**json.loads(sys.argv[2])))

@@ -1,0 +1,54 @@
+"""How many tokens to decode for one candidate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Budget", "DecodeScope"]
+
+DecodeScope = Literal["matched", "whole"]
+"""``matched``: only as far as the reference is long; ``whole``: to the paper's full length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Rule for the tokens to decode.
+
+    Attributes
+    ----------
+    scope
+        ``matched`` decodes as many tokens as the reference has, with a margin, and more where a
+        candidate stays short of the reference's words; ``whole`` decodes to ``max_length``.
+    max_length
+        Most tokens of prompt and output together under ``whole`` (the SaMIA paper: 1024).
+    max_model_len
+        The model's context, in tokens; nothing exceeds it.
+    """
+
+    scope: DecodeScope
+    max_length: int
+    max_model_len: int
+
+    def room(self, prompt_tokens: int) -> int:
+        """Most tokens that may ever be decoded after a prompt; 0 or less where it does not fit."""
+        limit = self.max_model_len
+        if self.scope == "whole":
+            limit = min(limit, self.max_length)
+        return limit - prompt_tokens
+
+    def first(self, prompt_tokens: int, reference_tokens: int) -> int:
+        """Tokens to decode at first.
+
+        The margin, a quarter and 8 tokens, lets most candidates reach the reference's number of
+        words at the first attempt: words of sampled text vary in length.
+        """
+        room = self.room(prompt_tokens)
+        if self.scope == "whole":
+            return room
+        return min(reference_tokens + reference_tokens // 4 + 8, room)
+
+    def next(self, prompt_tokens: int, tried: int) -> int | None:
+        """Tokens to decode after ``tried`` were too few; None where there is no room for more."""
+        room = self.room(prompt_tokens)
+        return min(2 * tried, room) if tried < room else None

@@ -1,0 +1,42 @@
+"""Name to engine; an engine's library is imported when it is used."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mia_batch.evidence.engines.checkpoint import check_model
+from mia_batch.evidence.engines.choice import choose_engine
+
+if TYPE_CHECKING:
+    from mia_batch.evidence.engine import Engine, EngineSpec
+
+__all__ = ["check_model", "choose_engine", "load_engine"]
+
+
+def load_engine(spec: EngineSpec) -> Engine:
+    """Start an engine in this process.
+
+    Parameters
+    ----------
+    spec
+        What to start.
+
+    Returns
+    -------
+    Engine
+        Ready for requests.
+
+    Raises
+    ------
+    SettingsError
+        If a setting cannot be followed by the engine.
+    EngineError
+        If the engine cannot start.
+    """
+    if spec.engine == "vllm":
+        from mia_batch.evidence.engines.vllm import VllmEngine
+
+        return VllmEngine(spec)
+    from mia_batch.evidence.engines.transformers import TransformersEngine
+
+    return TransformersEngine(spec)

@@ -1,0 +1,302 @@
+"""Sampling with the transformers library, on any machine that has torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+
+from mia_batch.errors import EngineError, MiaBatchError, SettingsError
+from mia_batch.evidence.causes import cause_of
+from mia_batch.evidence.engine import EngineInfo, SampleOutput, SampleResult
+from mia_batch.evidence.engines.ends import cut_at_end, end_token_ids
+from mia_batch.evidence.engines.memory import available_memory
+from mia_batch.evidence.engines.requests import why_impossible
+from mia_batch.evidence.engines.rows import Row, Shape, take_batch
+from mia_batch.evidence.engines.sampler import SeededSampler
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+    from mia_batch.evidence.engine import EngineSpec, SampleRequest
+
+__all__ = ["TransformersEngine"]
+
+_DEFAULT_CONTEXT = 2048  # of models whose configuration names none
+_SEQUENCES_ON_CPU = 64
+_SEQUENCES_ON_ACCELERATOR = 256
+_SHARE_OF_MEMORY = 0.5  # of what is left beside the weights, on a CPU
+
+
+class TransformersEngine:
+    """Batches of left-padded prompts, each continuation drawn with its own seeded generator.
+
+    Of ``engine_args``, ``batch_size`` (most sequences at once) and ``max_model_len`` are meant for
+    this class, all others for ``AutoModelForCausalLM.from_pretrained``.
+
+    Parameters
+    ----------
+    spec
+        What to start.
+
+    Raises
+    ------
+    SettingsError
+        If a setting cannot be followed by this engine.
+    EngineError
+        If the model cannot be loaded.
+    """
+
+    def __init__(self, spec: EngineSpec) -> None:
+        if spec.tensor_parallel_size != 1:
+            msg = (
+                "setting 'tensor_parallel_size': the transformers engine runs on one accelerator; "
+                "take engine vllm, or leave the setting at 1"
+            )
+            raise SettingsError(msg)
+        arguments = dict(spec.engine_args)
+        batch_size = _take_positive(arguments, "batch_size")
+        max_model_len = _take_positive(arguments, "max_model_len")
+        self._decoding = spec.decoding
+        self._model = _load_model(spec, arguments)
+        self._ends = _find_ends(self._model, spec)
+        self._replace_generation_config()
+        text_config = self._model.config.get_text_config()
+        self._vocab_size: int = text_config.vocab_size
+        self._bytes_per_token = _cache_bytes(text_config, self._model.dtype)
+        self._memory = int(available_memory() * _SHARE_OF_MEMORY)
+        self._batch_size = batch_size or self._default_batch_size()
+        self._info = self._describe(_shorten(_context(text_config), max_model_len))
+        self._rows: list[Row] = []
+        self._outputs: dict[int, dict[int, SampleOutput]] = {}
+        self._refused: list[SampleResult] = []
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the started engine says of itself."""
+        return self._info
+
+    def submit(self, request: SampleRequest) -> None:
+        """Queue a request.
+
+        Parameters
+        ----------
+        request
+            The request; one that cannot be answered comes back with its reason.
+        """
+        room = self._info.max_model_len
+        reason = why_impossible(request, max_model_len=room, vocab_size=self._vocab_size)
+        if reason is not None:
+            refused = SampleResult(request_id=request.request_id, outputs=[], error=reason)
+            self._refused.append(refused)
+            return
+        max_tokens = min(request.max_tokens, room - len(request.prompt_token_ids))
+        self._outputs[request.request_id] = {}
+        self._rows.extend(
+            Row(request=request, index=index, max_tokens=max_tokens) for index in range(request.n)
+        )
+
+    def step(self) -> list[SampleResult]:
+        """Decode one batch.
+
+        Returns
+        -------
+        list of SampleResult
+            Requests that are complete, possibly none.
+
+        Raises
+        ------
+        EngineError
+            If memory does not suffice for a single sequence.
+        """
+        complete, self._refused = self._refused, []
+        batch = take_batch(self._rows, self._fits)
+        if not batch:
+            return complete
+        decoded = self._try_to_decode(batch)
+        if decoded is None:
+            self._put_back(batch)
+            return complete
+        for row, output in zip(batch, decoded, strict=True):
+            outputs = self._outputs[row.request.request_id]
+            outputs[row.index] = output
+            if len(outputs) == row.request.n:
+                complete.append(self._collect(row.request))
+        return complete
+
+    def close(self) -> None:
+        """Free the model."""
+        del self._model
+
+    def _describe(self, max_model_len: int) -> EngineInfo:
+        device: torch.device = self._model.device
+        return EngineInfo(
+            engine="transformers",
+            version=transformers.__version__,
+            device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+            dtype=str(self._model.dtype).removeprefix("torch."),
+            max_model_len=max_model_len,
+            max_sequences=self._batch_size,
+        )
+
+    def _default_batch_size(self) -> int:
+        on_cpu = self._model.device.type == "cpu"
+        return _SEQUENCES_ON_CPU if on_cpu else _SEQUENCES_ON_ACCELERATOR
+
+    def _replace_generation_config(self) -> None:
+        """Nothing of the checkpoint's own ``generation_config.json`` reaches ``generate``."""
+        self._model.generation_config = transformers.GenerationConfig()
+
+    def _fits(self, shape: Shape) -> bool:
+        """Whether a batch fits the context and main memory; an accelerator says so itself."""
+        n_tokens = shape.n_prompt + shape.n_output
+        if shape.n_rows > self._batch_size or n_tokens > self._info.max_model_len:
+            return False
+        if self._model.device.type != "cpu":
+            return True
+        return shape.n_rows * n_tokens * self._bytes_per_token <= self._memory
+
+    def _put_back(self, batch: list[Row]) -> None:
+        """After memory ran out: the same rows again, half as many at once."""
+        if len(batch) == 1:
+            msg = (
+                f"memory does not suffice for one sequence of {len(batch[0].prompt)} + "
+                f"{batch[0].max_tokens} tokens; set a smaller max_model_len through --engine-arg, "
+                "or a smaller dtype"
+            )
+            raise EngineError(msg)
+        self._batch_size = len(batch) // 2
+        self._rows[:0] = batch
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+    def _try_to_decode(self, batch: list[Row]) -> list[SampleOutput] | None:
+        """Decode a batch; null where memory ran out."""
+        try:
+            return self._decode(batch)
+        except RuntimeError as error:  # on a CPU there is no type of its own for it
+            if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+                return None
+            raise
+
+    @torch.inference_mode()
+    def _decode(self, batch: list[Row]) -> list[SampleOutput]:
+        device = self._model.device
+        prompts, mask = _pad_left([row.prompt for row in batch], device)
+        sampler = SeededSampler(self._decoding, [row.seed for row in batch], device)
+        budgets = torch.tensor([row.max_tokens for row in batch], device=device)
+        sequences = self._model.generate(
+            prompts,
+            attention_mask=mask,
+            generation_config=transformers.GenerationConfig(
+                max_new_tokens=max(row.max_tokens for row in batch), do_sample=False, pad_token_id=0
+            ),
+            logits_processor=[sampler],
+            stopping_criteria=[_Finished(prompts.shape[1], budgets, sorted(self._ends))],
+        )
+        decoded = sequences[:, prompts.shape[1] :].tolist()
+        return [
+            cut_at_end(ids, self._ends, row.max_tokens)
+            for row, ids in zip(batch, decoded, strict=True)
+        ]
+
+    def _collect(self, request: SampleRequest) -> SampleResult:
+        outputs = self._outputs.pop(request.request_id)
+        in_order = [outputs[index] for index in range(request.n)]
+        return SampleResult(request_id=request.request_id, outputs=in_order)
+
+
+class _Finished:
+    """Which rows of a batch need no further token."""
+
+    def __init__(self, prompt_width: int, budgets: Tensor, ends: list[int]) -> None:
+        self._prompt_width = prompt_width
+        self._budgets = budgets
+        self._ends = torch.tensor(ends, dtype=torch.long, device=budgets.device)
+        self._done = torch.zeros_like(budgets, dtype=torch.bool)
+
+    def __call__(self, input_ids: Tensor, scores: Tensor, **_: object) -> Tensor:  # noqa: ARG002
+        self._done |= torch.isin(input_ids[:, -1], self._ends)
+        self._done |= self._budgets <= input_ids.shape[1] - self._prompt_width
+        return self._done
+
+
+def _load_model(spec: EngineSpec, arguments: dict[str, Any]) -> PreTrainedModel:
+    on_cpu = not torch.cuda.is_available()
+    dtype = "float32" if on_cpu and spec.dtype == "auto" else spec.dtype
+    options = {"revision": spec.revision, "dtype": dtype, **arguments}
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(spec.model, **options)
+        if "device_map" not in arguments:
+            model = model.to("cpu" if on_cpu else "cuda")
+    except torch.OutOfMemoryError as error:
+        msg = (
+            f"the weights of {spec.model!r} do not fit the accelerator's memory; take a smaller "
+            "dtype, or engine vllm with a larger tensor_parallel_size"
+        )
+        raise EngineError(msg) from error
+    except Exception as error:
+        raise _load_error(spec, arguments, error) from error
+    return model.eval()
+
+
+def _take_positive(arguments: dict[str, Any], name: str) -> int | None:
+    """Take an argument of ours out of those that go to transformers."""
+    value = arguments.pop(name, None)
+    if value is not None and (not isinstance(value, int) or value < 1):
+        msg = f"setting 'engine_arg': {name} is {value!r}; give a whole number above 0"
+        raise SettingsError(msg)
+    return value
+
+
+def _load_error(spec: EngineSpec, arguments: dict[str, Any], error: Exception) -> MiaBatchError:
+    unknown = [key for key in arguments if repr(key) in str(error)]
+    if isinstance(error, TypeError) and unknown:
+        msg = f"setting 'engine_arg': transformers knows no {unknown[0]!r}; leave it out"
+        return SettingsError(msg)
+    return EngineError(f"the transformers engine cannot load {spec.model!r} ({cause_of(error)})")
+
+
+def _find_ends(model: PreTrainedModel, spec: EngineSpec) -> frozenset[int]:
+    tokenizer = transformers.AutoTokenizer.from_pretrained(spec.model, revision=spec.revision)
+    return end_token_ids(
+        tokenizer.eos_token_id,
+        model.config.get_text_config().eos_token_id,
+        model.generation_config.eos_token_id,
+    )
+
+
+def _context(config: PreTrainedConfig) -> int:
+    """Most tokens that the model was built for."""
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
+        if (length := getattr(config, name, None)) is not None:
+            return int(length)
+    return _DEFAULT_CONTEXT
+
+
+def _shorten(context: int, max_model_len: int | None) -> int:
+    if max_model_len is not None and max_model_len > context:
+        msg = f"setting 'engine_arg': max_model_len is above the model's context of {context}"
+        raise SettingsError(msg)
+    return max_model_len or context
+
+
+def _cache_bytes(config: PreTrainedConfig, dtype: torch.dtype) -> int:
+    """Memory that one token takes while a batch is decoded, roughly.
+
+    Keys and values of every layer, twice, since they are copied as they grow.
+    """
+    heads: int = config.num_attention_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return 4 * int(config.num_hidden_layers * kv_heads * head_size) * dtype.itemsize
+
+
+def _pad_left(prompts: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Token ids and attention mask, prompts by the longest prompt's length."""
+    width = max(len(prompt) for prompt in prompts)
+    ids = [[0] * (width - len(prompt)) + prompt for prompt in prompts]
+    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
+    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)

@@ -1,0 +1,235 @@
+"""An engine in a process of its own, with an environment of its own.
+
+It works whatever the caller has imported before, from a script without a main guard and from a
+notebook, and reading, decoding and writing go on beside it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from multiprocessing import Pipe
+from time import monotonic
+from typing import TYPE_CHECKING, Self, cast
+
+from mia_batch.errors import EngineError, MiaBatchError
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from pathlib import Path
+    from types import TracebackType
+
+    from mia_batch.evidence.engine import EngineInfo, EngineSpec, SampleRequest, SampleResult
+
+__all__ = ["EngineProcess"]
+
+_SECONDS_TO_CLOSE = 10.0
+_SECONDS_TO_DIE = 5.0
+
+
+class EngineProcess:
+    """A running engine; made by :meth:`start`, used as a context manager.
+
+    One thread may submit while another reads results.
+
+    Parameters
+    ----------
+    process
+        The engine's process.
+    connection
+        This side's end of the pipe.
+    log
+        Where the engine's libraries write.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], connection: Connection, log: Path) -> None:
+        self._process = process
+        self._connection = connection
+        self._log = log
+        self._info: EngineInfo | None = None
+        self._failure: MiaBatchError | None = None
+
+    @classmethod
+    def start(cls, spec: EngineSpec, *, log: Path) -> Self:
+        """Start an engine and wait until it is ready.
+
+        Parameters
+        ----------
+        spec
+            What to start.
+        log
+            File for what the engine's libraries write; appended to.
+
+        Returns
+        -------
+        EngineProcess
+            Ready for requests.
+
+        Raises
+        ------
+        SettingsError
+            If a setting cannot be followed by the engine.
+        EngineError
+            If the engine cannot start.
+        """
+        ours, theirs = Pipe()
+        with theirs, log.open("ab") as output:
+            process = subprocess.Popen(
+                _command(theirs.fileno()),
+                pass_fds=[theirs.fileno()],
+                process_group=0,  # no Ctrl-C from the terminal, and one group to end
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        engine = cls(process, ours, log)
+        try:
+            engine._send(spec)
+            engine._info = cast("EngineInfo", engine._receive())
+        except BaseException:
+            engine.close()
+            raise
+        return engine
+
+    @property
+    def info(self) -> EngineInfo:
+        """What the started engine says of itself."""
+        if self._info is None:
+            msg = "the engine has not started; make it with EngineProcess.start"
+            raise EngineError(msg)
+        return self._info
+
+    def submit(self, request: SampleRequest) -> None:
+        """Queue a request; returns at once.
+
+        Parameters
+        ----------
+        request
+            The request.
+
+        Raises
+        ------
+        EngineError
+            If the engine has stopped.
+        """
+        self._send(request)
+
+    def results(self, timeout: float | None = None) -> list[SampleResult]:
+        """Answers that are complete.
+
+        Parameters
+        ----------
+        timeout
+            Seconds to wait for the first; null = as long as it takes.
+
+        Returns
+        -------
+        list of SampleResult
+            At least one, except where the time passed before.
+
+        Raises
+        ------
+        EngineError
+            If the engine has stopped.
+        """
+        if self._failure is not None:
+            raise self._failure
+        results: list[SampleResult] = []
+        try:
+            while self._connection.poll(0.0 if results else timeout):
+                results.extend(cast("list[SampleResult]", self._receive()))
+        except MiaBatchError as error:
+            if not results:
+                raise
+            self._failure = error  # what was finished before comes first
+        return results
+
+    def close(self) -> None:
+        """End the engine; within seconds, by force where it must be."""
+        if self._connection.closed:
+            return
+        with suppress(OSError, EOFError):
+            self._connection.send(None)
+            deadline = monotonic() + _SECONDS_TO_CLOSE
+            while self._connection.poll(max(0.0, deadline - monotonic())):
+                self._connection.recv()  # results that nobody waits for
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _send(self, message: EngineSpec | SampleRequest) -> None:
+        try:
+            self._connection.send(message)
+        except OSError as error:
+            raise self._why_ended() from error
+
+    def _receive(self) -> object:
+        """Wait for the next message; an exception is raised here."""
+        try:
+            message = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise self._why_ended() from error
+        if isinstance(message, EngineError):
+            msg = f"{message}; the engine's log is {self._log}"
+            raise EngineError(msg)
+        if isinstance(message, MiaBatchError):
+            raise message
+        return message
+
+    def _why_ended(self) -> MiaBatchError:
+        """Find what the worker said last, or else how its process ended."""
+        if self._connection.closed:
+            return EngineError("the engine has been closed; start another")
+        with suppress(EOFError, OSError):
+            while self._connection.poll(0.0):
+                if isinstance(message := self._connection.recv(), MiaBatchError):
+                    return message
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_SECONDS_TO_DIE)
+        return EngineError(_explain_exit(self._process.poll(), self._log))
+
+    def _end(self) -> None:
+        """Leave nothing behind: neither the process nor what it has started."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._connection.close()
+
+
+def _command(descriptor: int) -> list[str]:
+    """Run the worker with this process's module path, as multiprocessing does."""
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; "
+        f"from mia_batch.evidence.worker import main; main({descriptor}, {os.getpid()})"
+    )
+    return [sys.executable, "-X", "faulthandler", "-c", code]
+
+
+def _explain_exit(code: int | None, log: Path) -> str:
+    if code == -signal.SIGKILL:
+        return (
+            "the engine's process was killed, most likely because the machine ran out of memory; "
+            "take a smaller dtype, or a smaller max_model_len or max_num_seqs through --engine-arg"
+        )
+    if code is not None and code < 0:
+        ending = f"was ended by {signal.Signals(-code).name}"
+    else:
+        ending = f"ended with exit code {code}"
+    return f"the engine's process {ending} ({_last_line(log)}); the whole log is in {log}"
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")

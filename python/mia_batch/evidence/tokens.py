@@ -1,0 +1,172 @@
+"""Text to token ids and back, exactly as the model's own tokenizer does it."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from itertools import takewhile
+from operator import eq
+from typing import TYPE_CHECKING, Self
+
+from mia_batch.errors import SettingsError
+from mia_batch.evidence.causes import cause_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["Tokenizer"]
+
+_NO_LIMIT = 2**62  # lengths are checked against the engine's context, not the tokenizer's
+
+
+class Tokenizer:
+    """The tokenizer of a checkpoint.
+
+    Loading imports torch, because transformers does; a pipeline does it while the engine starts.
+
+    Parameters
+    ----------
+    tokenizer
+        A tokenizer of the transformers library.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._tokenizer = tokenizer
+        self._tokenizer.model_max_length = _NO_LIMIT
+        self._digest = _digest(tokenizer)
+        self._n_appended = self._count_appended()
+
+    @classmethod
+    def load(cls, model: str, revision: str | None = None) -> Self:
+        """Load the tokenizer of a model.
+
+        Parameters
+        ----------
+        model
+            Checkpoint folder or hub name.
+        revision
+            Hub revision; null = the default branch.
+
+        Returns
+        -------
+        Tokenizer
+            Ready to use.
+
+        Raises
+        ------
+        SettingsError
+            If it cannot be loaded.
+        """
+        from transformers import AutoTokenizer
+
+        try:
+            loaded = AutoTokenizer.from_pretrained(
+                model, revision=revision, trust_remote_code=False
+            )
+        except Exception as error:  # every library behind a tokenizer raises its own kind
+            msg = (
+                f"setting 'model': the tokenizer of {model!r} cannot be loaded "
+                f"({cause_of(error)}); save a tokenizer beside the model's weights"
+            )
+            raise SettingsError(msg) from error
+        return cls(loaded)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of everything that decides how text is cut into tokens, in hexadecimal."""
+        return self._digest
+
+    def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of prompts, with the special tokens that the tokenizer puts before a text.
+
+        Parameters
+        ----------
+        texts
+            The prompts.
+
+        Returns
+        -------
+        list of list of int
+            One list per text. Tokens that the tokenizer puts after a text (an end-of-text token)
+            are left out, because the model shall go on.
+        """
+        encoded = self._encode(texts, add_special_tokens=True)
+        if not self._n_appended:
+            return encoded
+        return [ids[: -self._n_appended] for ids in encoded]
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each text, special tokens not counted.
+
+        Parameters
+        ----------
+        texts
+            The texts.
+
+        Returns
+        -------
+        list of int
+            One number per text.
+        """
+        return [len(ids) for ids in self._encode(texts, add_special_tokens=False)]
+
+    def decode_candidates(
+        self, prompt_ids: Sequence[int], outputs: Sequence[Sequence[int]]
+    ) -> tuple[str, list[str]]:
+        """Text of sampled continuations of one prompt.
+
+        A continuation alone can decode to another text than it does after its prompt (a first
+        space is lost, for one), so both are decoded together and the prompt's text is taken off.
+
+        Parameters
+        ----------
+        prompt_ids
+            The prompt, special tokens included.
+        outputs
+            What was sampled, end-of-text tokens included.
+
+        Returns
+        -------
+        tuple of str and list of str
+            The decoded prompt and one candidate per output, special tokens removed from both.
+        """
+        prompt = list(prompt_ids)
+        whole = [prompt, *(prompt + list(output) for output in outputs)]
+        decoded_prompt, *texts = self._tokenizer.batch_decode(
+            whole, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return decoded_prompt, [_after(decoded_prompt, text) for text in texts]
+
+    def _encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
+        if not texts:
+            return []
+        encoded: list[list[int]] = self._tokenizer(
+            list(texts), add_special_tokens=add_special_tokens, return_attention_mask=False
+        )["input_ids"]
+        return encoded
+
+    def _count_appended(self) -> int:
+        """Count the special tokens that the tokenizer puts after a text by itself."""
+        (whole,) = self._encode(["a"], add_special_tokens=True)
+        (bare,) = self._encode(["a"], add_special_tokens=False)
+        extra = len(whole) - len(bare)
+        starts = (i for i in range(extra + 1) if whole[i : i + len(bare)] == bare)
+        return extra - next(starts, extra)
+
+
+def _after(prompt: str, text: str) -> str:
+    """Cut ``prompt`` off the start of ``text``, as far as ``text`` starts with it."""
+    if text.startswith(prompt):
+        return text[len(prompt) :]
+    shared = sum(takewhile(bool, map(eq, prompt, text)))
+    return text[shared:]
+
+
+def _digest(tokenizer: PreTrainedTokenizerBase) -> str:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        content = backend.to_str()
+    else:  # a tokenizer written in Python
+        content = repr((type(tokenizer).__name__, sorted(tokenizer.get_vocab().items())))
+    return sha256(content.encode()).hexdigest()

@@ -1,0 +1,145 @@
+"""The engine's own process: requests come in over a pipe, results go out.
+
+Started by :mod:`mia_batch.evidence.process`. It ends when the pipe closes or the parent dies,
+whatever the engine is doing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+import traceback
+from multiprocessing.connection import Connection
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+from mia_batch.errors import EngineError, MiaBatchError
+from mia_batch.evidence.causes import cause_of
+from mia_batch.evidence.engines import load_engine
+from mia_batch.evidence.engines.choice import has_accelerator
+
+if TYPE_CHECKING:
+    from mia_batch.evidence.engine import Engine, EngineSpec, SampleRequest
+
+__all__ = ["main"]
+
+_PARENT_CHECK_SECONDS = 1.0
+
+_Requests = SimpleQueue["SampleRequest | None"]
+_Answers = SimpleQueue[Any]
+
+
+def main(descriptor: int, parent: int) -> None:
+    """Serve one engine until the parent closes it.
+
+    Parameters
+    ----------
+    descriptor
+        File descriptor of this process's end of the pipe.
+    parent
+        Process id of the parent.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    connection = Connection(descriptor)
+    spec: EngineSpec = connection.recv()
+    _set_environment(spec)
+    Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
+    requests: _Requests = SimpleQueue()
+    Thread(target=_receive, args=(connection, requests), daemon=True).start()
+    answers: _Answers = SimpleQueue()
+    sender = Thread(target=_send, args=(connection, answers), daemon=True)
+    sender.start()
+    try:
+        _start_and_serve(spec, requests, answers)
+    except MiaBatchError as error:
+        traceback.print_exc()
+        answers.put(error)
+    except Exception as error:
+        traceback.print_exc()
+        answers.put(EngineError(f"the {spec.engine} engine stopped ({cause_of(error)})"))
+    answers.put(None)
+    sender.join()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # what the libraries do at exit takes seconds and frees nothing that is not freed
+
+
+def _set_environment(spec: EngineSpec) -> None:
+    """Set what the engine's libraries read when they are imported; the user's own values stay."""
+    wanted = {
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "VLLM_DO_NOT_TRACK": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+    }
+    if not has_accelerator():
+        wanted["OMP_NUM_THREADS"] = "1"  # more threads spin against each other and other processes
+    if spec.tensor_parallel_size == 1:
+        wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    for name, value in wanted.items():
+        os.environ.setdefault(name, value)
+
+
+def _end_with_parent(parent: int) -> None:
+    """End this process group once the parent is gone, even if a copy of the pipe lives on."""
+    while os.getppid() == parent:
+        time.sleep(_PARENT_CHECK_SECONDS)
+    _end_group()
+
+
+def _receive(connection: Connection, requests: _Requests) -> None:
+    """Empty the pipe at all times, so that the parent never waits to send."""
+    try:
+        while (request := connection.recv()) is not None:
+            requests.put(request)
+    except (EOFError, OSError):
+        _end_group()
+    requests.put(None)
+
+
+def _send(connection: Connection, answers: _Answers) -> None:
+    """Send what is ready, so that the engine never waits for the parent to read."""
+    try:
+        while (answer := answers.get()) is not None:
+            connection.send(answer)
+    except OSError:
+        _end_group()
+
+
+def _end_group() -> None:
+    """End this process and all that the engine started, at once."""
+    os.killpg(0, signal.SIGKILL)
+
+
+def _start_and_serve(spec: EngineSpec, requests: _Requests, answers: _Answers) -> None:
+    engine = load_engine(spec)
+    answers.put(engine.info)
+    _serve(engine, requests, answers)
+    engine.close()
+
+
+def _serve(engine: Engine, requests: _Requests, answers: _Answers) -> None:
+    """Feed the engine and pass its results on, until the parent says that all is done."""
+    open_requests = 0
+    while True:
+        for request in _waiting(requests, block=open_requests == 0):
+            if request is None:
+                return
+            engine.submit(request)
+            open_requests += 1
+        if results := engine.step():
+            open_requests -= len(results)
+            answers.put(results)
+
+
+def _waiting(requests: _Requests, *, block: bool) -> list[SampleRequest | None]:
+    """Everything that has arrived; with ``block`` at least one."""
+    waiting = [requests.get()] if block else []
+    try:
+        while True:
+            waiting.append(requests.get_nowait())
+    except Empty:
+        return waiting

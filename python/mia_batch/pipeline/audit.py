@@ -1,0 +1,111 @@
+"""An audit: every stage in order, going on where an earlier call stopped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mia_batch.evidence import choose_engine, identify_model, unsampled
+from mia_batch.pipeline.manifest import Manifest, describe_model
+from mia_batch.pipeline.observer import SilentObserver
+from mia_batch.pipeline.resolve import chosen_attacks, decode_scope, open_corpus
+from mia_batch.pipeline.run import Run
+from mia_batch.pipeline.sampling import collect_samples
+from mia_batch.pipeline.scoring import make_missing_features, score_run
+from mia_batch.pipeline.targeting import make_targets
+from mia_batch.settings import load_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mia_batch.pipeline.observer import Observer
+    from mia_batch.settings import Settings
+
+__all__ = ["audit", "run_audit"]
+
+
+def audit(
+    *, config: Path | None = None, observer: Observer | None = None, **settings: object
+) -> Run:
+    """Audit a corpus against a model, or go on with an audit that stopped.
+
+    Parameters
+    ----------
+    config
+        A TOML file of settings; by default ``mia-batch.toml`` beside the input, else in the
+        working directory, where there is one.
+    observer
+        Is told what the run does; by default nobody is.
+    **settings
+        The settings of ``mia-batch`` by name: ``input``, ``model``, ``samples``, ...
+
+    Returns
+    -------
+    Run
+        The finished run; its tables are Polars frames.
+
+    Raises
+    ------
+    RequestError
+        If the input or a setting is wrong; found before a model is loaded.
+    EngineError
+        If the engine cannot start or go on; what is complete is kept.
+    RunFolderError
+        If the run folder cannot be used.
+
+    Examples
+    --------
+    >>> import mia_batch
+    >>> mia_batch.audit(input="corpus.parquet", model="models/llama", samples=0)
+    Traceback (most recent call last):
+    ...
+    mia_batch.errors.SettingsError: setting 'samples' is 0: input should be greater than or equal...
+    """
+    return run_audit(load_settings(settings, config), observer or SilentObserver())
+
+
+def run_audit(settings: Settings, observer: Observer) -> Run:
+    """Run an audit from validated settings; see `audit`.
+
+    Parameters
+    ----------
+    settings
+        What to do.
+    observer
+        Is told what the run does.
+
+    Returns
+    -------
+    Run
+        The finished run.
+    """
+    attacks = chosen_attacks(settings)
+    run = Run(settings.folder)
+    manifest = Manifest.of(run) or _new_manifest(settings)
+    corpus = open_corpus(settings)
+    observer.stage(f"{settings.input}: {corpus.n_documents:,} documents")
+    with run.held():
+        manifest.request(settings, decode_scope(attacks), run)
+        make_targets(settings, corpus, manifest, run)
+        observer.stage(_targets_sentence(manifest.targets))
+        work = unsampled(run.targets_path, run.samples_folder, settings.samples)
+        if work.targets:
+            collect_samples(settings, manifest, run, work, observer)
+        make_missing_features(settings, run)
+        score_run(settings, attacks, manifest, run)
+    return run
+
+
+def _new_manifest(settings: Settings) -> Manifest:
+    """Begin a manifest; what is wrong with engine or model is said before the corpus is read."""
+    engine, why = choose_engine(settings.engine)
+    identity = identify_model(settings.model, settings.revision)
+    model = describe_model(settings, identity.digest)
+    evidence = {"model": model} | settings.evidence | {"engine": engine}
+    return Manifest(evidence=evidence, engine_choice=why)
+
+
+def _targets_sentence(targets: dict[str, int]) -> str:
+    """Say how many targets there are, and how many cannot be sampled, by reason."""
+    refused = [f"{count:,} {reason}" for reason, count in targets.items() if reason != "total"]
+    left_out = f" (cannot be sampled: {'; '.join(refused)})" if refused else ""
+    return f"{targets['total']:,} targets{left_out}"

@@ -1,0 +1,147 @@
+"""``run.json``: what made a run's tables, and whether another request may go on with them."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import asdict, dataclass, field, fields
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from mia_batch import kernels, tables
+from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.evidence import digest_folder
+
+if TYPE_CHECKING:
+    from mia_batch.evidence import DecodeScope, EngineInfo
+    from mia_batch.pipeline.run import Run
+    from mia_batch.settings import Settings
+
+__all__ = ["Manifest", "describe_model"]
+
+_PACKAGES = ("mia-batch", "polars", "numpy", "torch", "transformers", "tokenizers")
+
+
+@dataclass(slots=True, kw_only=True)
+class Manifest:
+    """The contents of ``run.json``.
+
+    Attributes
+    ----------
+    evidence
+        What changes a sample, by name: settings as they resolved, and digests.
+    engine_choice
+        Why the engine was taken.
+    engine
+        What the engine said of itself when it last started; empty until then.
+    settings
+        All settings of the latest request.
+    input
+        Digest, files and number of documents of the corpus.
+    targets
+        ``total``, and by reason how many targets cannot be sampled.
+    scored
+        What the scores were made from; empty until there are scores.
+    """
+
+    evidence: dict[str, Any]
+    engine_choice: str
+    engine: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    input: dict[str, Any] = field(default_factory=dict)
+    targets: dict[str, int] = field(default_factory=dict)
+    scored: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, run: Run) -> Manifest | None:
+        """Read a run's manifest; None where the run has not begun.
+
+        Raises
+        ------
+        RunFolderError
+            If ``run.json`` is there but is not a manifest.
+        """
+        stored = run.manifest
+        if not stored:
+            return None
+        try:
+            return cls(**{item.name: stored[item.name] for item in fields(cls)})
+        except KeyError as error:
+            msg = f"{run.manifest_path} lacks {error}; choose another --out"
+            raise RunFolderError(msg) from None
+
+    def write(self, run: Run) -> None:
+        """Store the manifest in the run's folder."""
+        text = json.dumps(asdict(self) | {"versions": _versions()}, indent=2, ensure_ascii=False)
+        tables.write_text(run.manifest_path, text + "\n")
+
+    def request(self, settings: Settings, scope: DecodeScope, run: Run) -> None:
+        """Take in the settings of a request, if the run's samples were made with the same.
+
+        Raises
+        ------
+        SettingsError
+            If any setting that changes a sample differs; the message names each with its old and
+            new value.
+        """
+        model = describe_model(settings, digest_folder(settings.model))
+        wanted = {"model": model} | settings.evidence | {"decode": scope}
+        if settings.engine == "auto":
+            del wanted["engine"]
+        self.agree(wanted, run)
+        self.settings = settings.model_dump(mode="json")
+
+    def agree(self, wanted: dict[str, Any], run: Run) -> None:
+        """Record evidence values, refusing those that differ from recorded ones.
+
+        Raises
+        ------
+        SettingsError
+            If any differs.
+        """
+        differing = [
+            f"{name!r} was {self.evidence[name]!r}, is now {value!r}"
+            for name, value in wanted.items()
+            if name in self.evidence and not _same(self.evidence[name], value)
+        ]
+        if differing:
+            msg = (
+                f"{run.folder} holds samples made with other settings: {'; '.join(differing)}; "
+                "give the old values, or choose another --out"
+            )
+            raise SettingsError(msg)
+        self.evidence |= wanted
+
+    def started(self, info: EngineInfo, run: Run) -> None:
+        """Record the engine that has started, and store the manifest.
+
+        Raises
+        ------
+        SettingsError
+            If the run's samples were made in another type.
+        """
+        self.agree({"model_dtype": info.dtype}, run)
+        self.engine = asdict(info)
+        self.write(run)
+
+
+def describe_model(settings: Settings, digest: str | None) -> dict[str, str | None]:
+    """Return what is recorded of a model: name, revision, and digest where it is known."""
+    return {"name": settings.model, "revision": settings.revision, "digest": digest}
+
+
+def _same(old: object, new: object) -> bool:
+    """Tell whether two values mean the same; of models, the digest counts where both have one."""
+    if isinstance(old, dict) and isinstance(new, dict) and old.get("digest") and new.get("digest"):
+        return bool(old["digest"] == new["digest"])
+    return old == new
+
+
+def _versions() -> dict[str, str | None]:
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None
+    return versions | {"zlib": kernels.zlib_version()}

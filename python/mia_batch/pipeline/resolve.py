@@ -1,0 +1,87 @@
+"""From settings to what the stages take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mia_batch.attacks import defaults, get, names
+from mia_batch.corpus import ColumnNames, read_documents
+from mia_batch.evidence import Budget, Decoding, EngineSpec
+from mia_batch.targets import TargetPlan
+
+if TYPE_CHECKING:
+    from mia_batch.attacks import Attack
+    from mia_batch.corpus import Corpus
+    from mia_batch.evidence import DecodeScope, EngineName
+    from mia_batch.settings import Settings
+
+__all__ = [
+    "chosen_attacks",
+    "decode_budget",
+    "decode_scope",
+    "engine_spec",
+    "open_corpus",
+    "target_plan",
+]
+
+
+def chosen_attacks(settings: Settings) -> list[Attack]:
+    """Return the attacks that were asked for by name, else the preset's."""
+    return [get(name) for name in settings.attacks or defaults(settings.preset)]
+
+
+def decode_scope(attacks: list[Attack]) -> DecodeScope:
+    """Say how far candidates must be decoded for these attacks."""
+    return "whole" if any(attack.whole_candidates for attack in attacks) else "matched"
+
+
+def decode_budget(settings: Settings, scope: DecodeScope, max_model_len: int) -> Budget:
+    """Return the rule for the tokens to decode in a model with this context."""
+    return Budget(scope=scope, max_length=settings.max_length, max_model_len=max_model_len)
+
+
+def engine_spec(settings: Settings, engine: EngineName) -> EngineSpec:
+    """Return what the chosen engine needs to start."""
+    return EngineSpec(
+        engine=engine,
+        model=settings.model,
+        revision=settings.revision,
+        dtype=settings.dtype,
+        tensor_parallel_size=settings.tensor_parallel_size,
+        decoding=Decoding(
+            temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p
+        ),
+        engine_args=settings.engine_arg,
+    )
+
+
+def open_corpus(settings: Settings) -> Corpus:
+    """Read and check the corpus that the settings name.
+
+    Raises
+    ------
+    CorpusError
+        If the input cannot be read as a corpus; the message names file, row and column.
+    """
+    columns = ColumnNames(
+        text=settings.text_column,
+        document_id=settings.document_id_column,
+        member=settings.member_column,
+        label=settings.label_column,
+        group=settings.group_column,
+        prefix=settings.prefix_column,
+        reference=settings.reference_column,
+    )
+    return read_documents(settings.input, columns, reserved=frozenset(names()))
+
+
+def target_plan(settings: Settings) -> TargetPlan:
+    """Say how documents are cut into targets under these settings."""
+    return TargetPlan(
+        prefix_ratio=settings.prefix_ratio,
+        words=settings.word_rule,
+        window_words=settings.window_words,
+        stride=settings.stride,
+        preset=settings.preset,
+        text_length=settings.text_length,
+    )

@@ -1,0 +1,156 @@
+"""A run is a folder: where its tables lie, and how they are read."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from filelock import FileLock, Timeout
+
+from mia_batch import tables
+from mia_batch.errors import RunFolderError
+from mia_batch.schemas import Features, Metrics, Samples, Scores, Targets, Unscored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import polars as pl
+
+__all__ = ["Run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run's folder and its tables, each read from disk when it is asked for.
+
+    Attributes
+    ----------
+    folder
+        Where everything lies.
+    """
+
+    folder: Path
+
+    @property
+    def targets_path(self) -> Path:
+        """The targets table."""
+        return self.folder / "targets.parquet"
+
+    @property
+    def samples_folder(self) -> Path:
+        """Parts of the samples table."""
+        return self.folder / "samples"
+
+    @property
+    def features_folder(self) -> Path:
+        """Parts of the features table, named as the parts of samples they were made from."""
+        return self.folder / "features"
+
+    @property
+    def scores_path(self) -> Path:
+        """The scores table."""
+        return self.folder / "scores.parquet"
+
+    @property
+    def unscored_path(self) -> Path:
+        """The table of missing scores."""
+        return self.folder / "unscored.parquet"
+
+    @property
+    def metrics_path(self) -> Path:
+        """The metrics table."""
+        return self.folder / "metrics.parquet"
+
+    @property
+    def manifest_path(self) -> Path:
+        """What made the tables: settings, versions, model, input."""
+        return self.folder / "run.json"
+
+    @property
+    def engine_log(self) -> Path:
+        """What the engine's libraries printed."""
+        return self.folder / "engine.log"
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What made the tables; empty where the run has not begun.
+
+        Raises
+        ------
+        RunFolderError
+            If ``run.json`` is there but cannot be read.
+        """
+        try:
+            manifest = json.loads(self.manifest_path.read_text("utf-8"))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            msg = f"{self.manifest_path} cannot be read ({error}); choose another --out"
+            raise RunFolderError(msg) from None
+        if not isinstance(manifest, dict):
+            msg = f"{self.manifest_path} is not a run's manifest; choose another --out"
+            raise RunFolderError(msg)
+        return manifest
+
+    @property
+    def targets(self) -> pl.DataFrame:
+        """The targets table."""
+        return tables.scan(self.targets_path, Targets).collect()
+
+    @property
+    def samples(self) -> pl.DataFrame:
+        """The samples table, all parts, in the order of their blocks."""
+        return tables.scan(self.samples_folder, Samples).collect()
+
+    @property
+    def features(self) -> pl.DataFrame:
+        """The features table, all parts, in the order of their blocks."""
+        return tables.scan(self.features_folder, Features).collect()
+
+    @property
+    def scores(self) -> pl.DataFrame:
+        """The scores table: one row per target, one column per attack."""
+        return tables.scan(self.scores_path, Scores).collect()
+
+    @property
+    def unscored(self) -> pl.DataFrame:
+        """The table of missing scores, with their reasons."""
+        return tables.scan(self.unscored_path, Unscored).collect()
+
+    @property
+    def metrics(self) -> pl.DataFrame:
+        """The metrics table; empty where the corpus has no labels."""
+        return tables.scan(self.metrics_path, Metrics).collect()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Make the folder where it is missing, and hold it against other live runs.
+
+        Yields
+        ------
+        None
+            While this run holds the folder.
+
+        Raises
+        ------
+        RunFolderError
+            If the folder cannot be made or written, or another live run holds it.
+        """
+        try:
+            for folder in (self.folder, self.samples_folder, self.features_folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.folder / ".lock", timeout=0)
+            lock.acquire()
+        except Timeout:
+            msg = f"{self.folder} is held by another live run; wait for it, or choose another --out"
+            raise RunFolderError(msg) from None
+        except OSError as error:
+            msg = f"{self.folder} cannot be written ({error.strerror}); choose another --out"
+            raise RunFolderError(msg) from None
+        try:
+            yield
+        finally:
+            lock.release()

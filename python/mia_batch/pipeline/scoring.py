@@ -1,0 +1,95 @@
+"""From samples to features, scores and metrics."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from mia_batch import tables
+from mia_batch.attacks import score
+from mia_batch.features import build_features
+from mia_batch.schemas import Features, Metrics, Samples, Scores, Targets, Unscored
+from mia_batch.verdict import evaluate
+
+if TYPE_CHECKING:
+    from mia_batch.attacks import Attack
+    from mia_batch.pipeline.manifest import Manifest
+    from mia_batch.pipeline.run import Run
+    from mia_batch.settings import Settings
+
+__all__ = ["make_missing_features", "score_run", "write_features"]
+
+
+def write_features(
+    settings: Settings, run: Run, part_name: str, samples: pl.DataFrame, targets: pl.DataFrame
+) -> None:
+    """Store the features of one part of samples.
+
+    Parameters
+    ----------
+    settings
+        Preset, word rule and nominal text length.
+    run
+        The run, held.
+    part_name
+        File name of the part.
+    samples
+        The part's rows.
+    targets
+        At least the targets of these rows.
+    """
+    features = build_features(
+        samples,
+        targets,
+        words=settings.word_rule,
+        preset=settings.preset,
+        text_length=settings.text_length,
+    )
+    tables.sink(features, run.features_folder / part_name, Features)
+
+
+def make_missing_features(settings: Settings, run: Run) -> None:
+    """Make the features of parts of samples that have none: an earlier call stopped in between."""
+    for part in sorted(run.samples_folder.glob("*.parquet")):
+        if (run.features_folder / part.name).exists():
+            continue
+        samples = tables.scan(part, Samples).collect()
+        targets = tables.scan(run.targets_path, Targets).join(
+            samples.lazy().select("target_id").unique(), on="target_id", how="semi"
+        )
+        write_features(settings, run, part.name, samples, targets.collect(engine="streaming"))
+
+
+def score_run(settings: Settings, attacks: list[Attack], manifest: Manifest, run: Run) -> None:
+    """Write scores, missing scores and metrics, unless those that are there are up to date."""
+    made_from = _made_from(settings, attacks, manifest, run)
+    tables_there = (run.scores_path, run.unscored_path, run.metrics_path)
+    if manifest.scored == made_from and all(path.exists() for path in tables_there):
+        return
+    within = pl.col("sample_index") < settings.samples
+    scored = score(
+        tables.scan(run.features_folder, Features).filter(within),
+        tables.scan(run.samples_folder, Samples).filter(within),
+        tables.scan(run.targets_path, Targets),
+        attacks,
+    )
+    tables.sink(scored.scores, run.scores_path, Scores)
+    tables.sink(scored.unscored, run.unscored_path, Unscored)
+    metrics = evaluate(run.scores, [attack.name for attack in attacks], preset=settings.preset)
+    tables.sink(metrics, run.metrics_path, Metrics)
+    manifest.scored = made_from
+    manifest.write(run)
+
+
+def _made_from(
+    settings: Settings, attacks: list[Attack], manifest: Manifest, run: Run
+) -> dict[str, Any]:
+    parts = sorted(part.name for part in run.features_folder.glob("*.parquet"))
+    return {
+        "attacks": [attack.name for attack in attacks],
+        "samples": settings.samples,
+        "input": manifest.input["sha256"],
+        "parts": sha256("\n".join(parts).encode()).hexdigest(),
+    }

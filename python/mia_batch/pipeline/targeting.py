@@ -1,0 +1,94 @@
+"""Bring a run's targets up to its corpus."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from mia_batch import tables
+from mia_batch.errors import SettingsError
+from mia_batch.pipeline.resolve import target_plan
+from mia_batch.schemas import Targets
+from mia_batch.targets import build_targets
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mia_batch.corpus import Corpus
+    from mia_batch.pipeline.manifest import Manifest
+    from mia_batch.pipeline.run import Run
+    from mia_batch.settings import Settings
+
+__all__ = ["make_targets"]
+
+
+def make_targets(settings: Settings, corpus: Corpus, manifest: Manifest, run: Run) -> None:
+    """Write the targets table, unless the one that is there was made from the same corpus.
+
+    Parameters
+    ----------
+    settings
+        How documents are cut.
+    corpus
+        The documents.
+    manifest
+        The run's manifest; corpus and counts are recorded in it, and it is stored.
+    run
+        The run, held.
+
+    Raises
+    ------
+    SettingsError
+        If a target that the run has already is now cut in another place.
+    """
+    digest = corpus.digest()
+    if manifest.input.get("sha256") != digest or not run.targets_path.exists():
+        new = run.folder / "targets.new.parquet"
+        tables.sink(build_targets(corpus.documents, target_plan(settings)), new, Targets)
+        if run.targets_path.exists():
+            _check_same_cut(run.targets_path, new)
+        new.replace(run.targets_path)
+        manifest.input = {
+            "sha256": digest,
+            "files": [str(file.path) for file in corpus.files],
+            "n_documents": corpus.n_documents,
+        }
+        manifest.targets = _count(run.targets_path)
+    manifest.write(run)
+
+
+def _check_same_cut(old: Path, new: Path) -> None:
+    """Refuse targets that kept their text but not their prefix: their samples would be mixed."""
+    columns = ("target_id", "prefix", "reference")
+    before, after = (tables.scan(path, Targets).select(columns) for path in (old, new))
+    moved = (
+        before.join(after, on="target_id", suffix="_new")
+        .filter(
+            pl.col("prefix").ne_missing(pl.col("prefix_new"))
+            | pl.col("reference").ne_missing(pl.col("reference_new"))
+        )
+        .select(pl.len())
+        .collect(engine="streaming")
+        .item()
+    )
+    if moved:
+        new.unlink()
+        msg = (
+            f"the prefix or reference of {moved:,} targets differs from the run's own although "
+            "their text is the same; choose another --out"
+        )
+        raise SettingsError(msg)
+
+
+def _count(targets: Path) -> dict[str, int]:
+    """Count targets: ``total``, and by reason those that cannot be sampled."""
+    counts = (
+        tables.scan(targets, Targets)
+        .group_by("reason")
+        .len()
+        .sort("reason")
+        .collect(engine="streaming")
+    )
+    refused = counts.drop_nulls("reason")
+    return {"total": int(counts["len"].sum())} | dict(zip(*refused.get_columns(), strict=True))

@@ -1,0 +1,40 @@
+"""What all tests share: hypothesis profiles, real text, the demo's corpus and model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+REPOSITORY = Path(__file__).parents[1]
+
+_SLOW_MACHINES = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile("fast", deadline=None, suppress_health_check=_SLOW_MACHINES)
+settings.register_profile("slow", settings.get_profile("fast"), max_examples=2000)
+settings.load_profile("fast")  # pytest --hypothesis-profile=slow searches longer
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Folder of real text that lies beside the repository, where it does."""
+    folder = REPOSITORY.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip("the folder of real text, ../shared/data, is not beside the repository")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def demo():
+    """The demo's corpus and trained model, made where `mia-batch demo` keeps them."""
+    from mia_batch.demo import prepare
+
+    return prepare(REPOSITORY / "demo")
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory) -> Path:
+    """A tiny random model with a tokenizer of its own; context 256 tokens."""
+    from tests.checkpoints import save_checkpoint
+
+    return save_checkpoint(tmp_path_factory.mktemp("checkpoint"))

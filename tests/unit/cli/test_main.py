@@ -1,0 +1,129 @@
+"""The command as a user runs it: exit codes, what is printed where, what is loaded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import polars as pl
+import pytest
+from click.testing import CliRunner
+
+from mia_batch.attacks import names
+from mia_batch.cli.main import command
+from mia_batch.settings import Settings
+
+HEAVY = ("numpy", "polars", "sklearn", "torch", "transformers", "vllm")
+
+
+def run(*arguments, cwd=None):
+    """Exit code, standard output, standard error."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mia_batch", *map(str, arguments)],
+        capture_output=True,
+        cwd=cwd,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("statement", ["import mia_batch", "from mia_batch.cli import main"])
+def test_nothing_heavy_is_loaded_before_it_is_needed(statement):
+    code = f"import sys, json; {statement}; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert not set(HEAVY) & set(json.loads(done.stdout))
+
+
+def test_help_names_every_setting():
+    result = CliRunner().invoke(command, ["--help"])
+    assert result.exit_code == 0
+    missing = [
+        name for name in Settings.model_fields if f"--{name.replace('_', '-')}" not in result.output
+    ]
+    assert missing == []
+
+
+def test_without_anything_it_shows_the_help():
+    code, out, err = run()
+    assert (code, err) == (0, "")
+    assert out.startswith("Usage: ")
+
+
+def test_attacks_lists_every_attack_with_its_source():
+    code, out, _ = run("attacks")
+    assert code == 0
+    listed = [line.split()[0] for line in out.splitlines() if line.startswith("samia")]
+    assert listed == list(names())
+    assert "2404.11262" in out
+
+
+def test_a_dry_run_shows_settings_targets_and_budget_and_writes_nothing(checkpoint, tmp_path):
+    words = " ".join(f"w{number}" for number in range(20))
+    pl.DataFrame({"text": [words, words, None]}).write_parquet(tmp_path / "corpus.parquet")
+    code, out, err = run(
+        "--input",
+        "corpus.parquet",
+        "--model",
+        checkpoint,
+        "--samples",
+        4,
+        "--dry-run",
+        cwd=tmp_path,
+    )
+    assert (code, err) == (0, "")
+    facts = dict(line.split(None, 1) for line in out.splitlines() if len(line.split()) > 1)
+    assert facts["samples"].strip() == "8"
+    assert facts["prefix_ratio"].strip() == "0.5"
+    assert facts["targets"].strip() == "3"
+    assert [path.name for path in tmp_path.iterdir()] == ["corpus.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--input", "none.parquet", "--model", "{model}"], "none.parquet"),
+        (["--input", "{corpus}", "--model", "nowhere/at/all"], "setting 'model'"),
+        (["--input", "{corpus}", "--model", "{model}", "--samples", "0"], "setting 'samples' is"),
+        (["--input", "{corpus}", "--model", "{model}", "--engine", "x"], "setting 'engine' is 'x'"),
+        (["--input", "{corpus}"], "setting 'model' is missing"),
+        (["--input", "{corpus}", "--model", "{model}", "--attacks", "x_v1"], "no attack 'x_v1'"),
+        (["--input", "{corpus}", "--model", "{model}", "--config", "no.toml"], "no file no.toml"),
+        (["--nonsense"], "No such option"),
+        (["--samples", "3", "attacks"], "takes its own options"),
+    ],
+)
+def test_a_wrong_request_exits_with_2_one_sentence_and_no_traceback(
+    checkpoint, tmp_path, arguments, message
+):
+    corpus = tmp_path / "corpus.parquet"
+    pl.DataFrame({"text": ["one two three four"]}).write_parquet(corpus)
+    filled = [text.format(corpus=corpus, model=checkpoint) for text in arguments]
+    code, out, err = run(*filled, cwd=tmp_path)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_unlabelled_input_shows_the_highest_scores(small_cli_run):
+    code, out, err, folder = small_cli_run
+    assert code == 0, err
+    assert "highest samia_matched_v1" in out
+    assert "unscored: 1 targets: " in out
+    assert "sampling: 2 of 2 texts" in err
+    scores = pl.read_parquet(folder / "run" / "scores.parquet")
+    assert scores["samia_matched_v1"].null_count() == 1
+
+
+@pytest.fixture(scope="module")
+def small_cli_run(checkpoint, tmp_path_factory):
+    """An audit of three unlabelled texts, one of them null."""
+    folder = tmp_path_factory.mktemp("cli")
+    texts = ["[red]markup[/red] " * 10, "plain words " * 10, None]
+    pl.DataFrame({"text": texts}).write_parquet(folder / "corpus.parquet")
+    (folder / "mia-batch.toml").write_text(
+        f'model = "{checkpoint}"\nengine = "transformers"\nsamples = 2\nout = "run"\n'
+    )
+    return *run("--input", "corpus.parquet", cwd=folder), folder

@@ -1,0 +1,177 @@
+"""Settings: options over file over defaults, and one sentence for each thing that is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mia_batch.errors import SettingsError
+from mia_batch.settings import CONFIG_NAME, EVIDENCE_SETTINGS, Settings, load_settings
+
+GIVEN = {"input": "corpus.parquet", "model": "models/llama"}
+
+
+def refusal(**settings):
+    with pytest.raises(SettingsError) as caught:
+        load_settings(GIVEN | settings)
+    return str(caught.value)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """No settings file of the working directory takes part."""
+    monkeypatch.chdir(tmp_path)
+
+
+def test_defaults_are_the_papers_decoding_and_the_matched_preset():
+    settings = load_settings(GIVEN)
+    assert (settings.samples, settings.temperature, settings.top_k, settings.top_p) == (
+        10,
+        1.0,
+        50,
+        1.0,
+    )
+    assert (settings.max_length, settings.prefix_ratio) == (1024, 0.5)
+    assert (settings.preset, settings.word_rule, settings.engine) == (
+        "default",
+        "whitespace",
+        "auto",
+    )
+
+
+def test_preset_samia_brings_its_word_rule():
+    assert load_settings(GIVEN | {"preset": "samia"}).word_rule == "space"
+
+
+def test_options_as_text_are_parsed():
+    settings = load_settings(
+        GIVEN
+        | {
+            "samples": "3",
+            "top_p": "0.95",
+            "attacks": "samia_v1, samia_v1,samia_n2_v1",
+            "preset": "samia",
+            "text_length": "64",
+            "engine_arg": ("max-model-len=128", "quantization=fp8", "enforce_eager=true"),
+        }
+    )
+    assert settings.samples == 3
+    assert settings.top_p == 0.95
+    assert settings.attacks == ("samia_v1", "samia_n2_v1")
+    assert settings.text_length == 64
+    assert settings.engine_arg == {
+        "max_model_len": 128,
+        "quantization": "fp8",
+        "enforce_eager": True,
+    }
+
+
+def test_the_file_beside_the_input_is_read_options_win_and_paths_are_the_files_own(tmp_path):
+    folder = tmp_path / "demo"
+    (folder / "model").mkdir(parents=True)
+    (folder / CONFIG_NAME).write_text('model = "model"\nsamples = 4\nseed = 7\nout = "run"\n')
+    settings = load_settings({"input": "demo/corpus.parquet", "samples": "2"})
+    assert settings.model == str(Path("demo/model"))
+    assert settings.out == Path("demo/run")
+    assert (settings.samples, settings.seed) == (2, 7)
+
+
+def test_a_hub_name_in_the_file_stays_a_hub_name(tmp_path):
+    (tmp_path / CONFIG_NAME).write_text('model = "owner/name"\n')
+    assert load_settings({"input": "corpus.parquet"}).model == "owner/name"
+
+
+def test_a_named_file_wins_over_the_one_beside_the_input(tmp_path):
+    (tmp_path / CONFIG_NAME).write_text("samples = 4\n")
+    other = tmp_path / "other.toml"
+    other.write_text("samples = 5\nprefix-ratio = 0.25\n")
+    settings = load_settings(GIVEN, other)
+    assert (settings.samples, settings.prefix_ratio) == (5, 0.25)
+
+
+@pytest.mark.parametrize(
+    ("source", "model", "folder"),
+    [
+        ("data/corpus.parquet", "models/llama", "runs/corpus-llama"),
+        ("books/", "owner/Name-7b.v2", "runs/books-Name-7b.v2"),
+        ("parts/*.parquet", "m", "runs/_-m"),
+        (".", "m", "runs/here-m"),
+    ],
+)
+def test_the_run_folder_is_named_after_input_and_model(source, model, folder):
+    assert load_settings({"input": source, "model": model}).folder == Path(folder)
+
+
+def test_an_unknown_setting_names_the_nearest():
+    assert refusal(sample=3) == "there is no setting 'sample'; did you mean 'samples'?"
+
+
+def test_an_unknown_setting_of_a_file_names_the_file(tmp_path):
+    (tmp_path / CONFIG_NAME).write_text("colour = 1\n")
+    expected = "there is no setting 'colour' in mia-batch.toml; `mia-batch --help` lists them all"
+    with pytest.raises(SettingsError, match=f"^{expected}$"):
+        load_settings(GIVEN)
+
+
+def test_a_missing_setting_names_option_and_file():
+    with pytest.raises(SettingsError) as caught:
+        load_settings({"input": "corpus.parquet"})
+    expected = "setting 'model' is missing: give --model, or model = ... in mia-batch.toml"
+    assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"samples": "0"}, "setting 'samples' is '0': input should be greater than or equal to 1"),
+        ({"engine": "x"}, "setting 'engine' is 'x': input should be 'auto', 'vllm' or 'transf"),
+        ({"prefix_ratio": "1"}, "setting 'prefix_ratio' is '1': input should be less than 1"),
+        ({"prefix_ratio": "nan"}, "setting 'prefix_ratio' is 'nan': "),
+        ({"temperature": "0"}, "setting 'temperature' is '0': input should be greater than 0"),
+        ({"temperature": "inf"}, "setting 'temperature' is 'inf': input should be a finite number"),
+        ({"engine_arg": ("dtype",)}, "setting 'engine_arg' is ('dtype',): each must read KEY=VAL"),
+        ({"stride": "3"}, "setting 'stride' needs 'window_words' beside it"),
+        ({"text_length": "64"}, "setting 'text_length' belongs to preset 'samia'; leave it out or"),
+        ({"attacks": ","}, "setting 'attacks' is ',': name at least one attack"),
+        (
+            {"preset": "samia", "word_rule": "whitespace"},
+            "setting 'word_rule' is 'whitespace', but preset 'samia' needs 'space'",
+        ),
+        (
+            {"preset": "samia", "text_length": "64", "window_words": "32"},
+            "settings 'window_words' (32) and 'text_length' (64) must be equal where both are gi",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_came_and_what_is_allowed(settings, message):
+    assert refusal(**settings).startswith(message)
+
+
+def test_an_unknown_attack_names_the_nearest():
+    message = refusal(attacks="samia_v1,samia_matchd_v1")
+    assert message.startswith("setting 'attacks'")
+    assert "'samia_matchd_v1'" in message
+    assert "samia_matched_v1" in message
+
+
+def test_every_wrong_setting_has_its_line():
+    assert len(refusal(samples="0", engine="x").splitlines()) == 2
+
+
+@pytest.mark.parametrize("content", [b"samples = ", b"\xff\xfe"])
+def test_a_broken_file_is_named(tmp_path, content):
+    path = tmp_path / "broken.toml"
+    path.write_bytes(content)
+    with pytest.raises(SettingsError, match=r"^setting 'config': .*broken.toml cannot be read"):
+        load_settings(GIVEN, path)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(SettingsError, match=r"^setting 'config': there is no file .*none.toml$"):
+        load_settings(GIVEN, tmp_path / "none.toml")
+
+
+def test_evidence_settings_are_settings_and_how_many_samples_is_none_of_them():
+    assert set(EVIDENCE_SETTINGS) < set(Settings.model_fields)
+    assert not {"samples", "attacks", "input", "out"} & set(EVIDENCE_SETTINGS)
