@@ -79,6 +79,5 @@ def _authors_candidate(text_length: int | None) -> pl.Expr:
     prompt = pl.coalesce("prompt", "prefix")
     words = (prompt + pl.col("candidate")).str.split(" ").list.filter(pl.element() != "")
     n_words = pl.col("n_words") if text_length is None else pl.lit(text_length)
-    return words.list.slice((n_words * 0.5).round(mode="half_to_even").cast(pl.UInt32)).list.join(
-        " "
-    )
+    n_cut = (n_words * 0.5).round(mode="half_to_even").cast(pl.UInt32)
+    return words.list.slice(n_cut).list.join(" ")

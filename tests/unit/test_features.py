@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 import pytest
 from hypothesis import given
@@ -17,7 +19,7 @@ NUMBERS = [
 ]
 
 
-def default_features(candidate, reference):
+def default_features(candidate: str | None, reference: str | None) -> dict[str, Any]:
     built = build_features(
         frames.samples([candidate]),
         frames.targets({"reference": reference}),
@@ -28,7 +30,13 @@ def default_features(candidate, reference):
     return built.row(0, named=True)
 
 
-def authors_features(candidate, *, text_length=None, prompt=None, **target):
+def authors_features(
+    candidate: str | None,
+    *,
+    text_length: int | None = None,
+    prompt: str | None = None,
+    **target: Any,
+) -> dict[str, Any]:
     built = build_features(
         frames.samples([{"candidate": candidate, "prompt": prompt}]),
         frames.targets(target),

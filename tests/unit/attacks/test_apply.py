@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
@@ -12,11 +13,16 @@ from mia_batch.schemas import Scores, Unscored
 from tests import frames
 from tests.frames import target_id
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 RECALL = get("samia_v1")
 TRIGRAMS = get("samia_matched_n3_v1")
 
 
-def pair(number, index, overlap, words=4, **more):
+def pair(
+    number: int, index: int, overlap: int | None, words: int | None = 4, **more: Any
+) -> dict[str, Any]:
     """A row of features."""
     return {
         "target_id": target_id(number),
@@ -27,7 +33,13 @@ def pair(number, index, overlap, words=4, **more):
     } | more
 
 
-def run(features, targets, *, samples=None, attacks=(RECALL,)):
+def run(
+    features: pl.DataFrame,
+    targets: pl.DataFrame,
+    *,
+    samples: pl.DataFrame | None = None,
+    attacks: Sequence[Attack] = (RECALL,),
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Scores and missing scores, collected and checked against their schemas."""
     samples = frames.samples() if samples is None else samples
     scored = score(features.lazy(), samples.lazy(), targets.lazy(), attacks)
@@ -153,8 +165,8 @@ def test_parts_in_any_order_give_the_same_bits(monkeypatch, at_once):
 
 
 def test_texts_are_not_read(tmp_path):
-    def unreadable(*columns):
-        def fail(_):
+    def unreadable(*columns: str) -> list[pl.Expr]:
+        def fail(_: pl.Series) -> pl.Series:
             raise AssertionError
 
         return [pl.col(column).map_batches(fail, pl.String) for column in columns]

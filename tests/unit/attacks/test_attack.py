@@ -7,7 +7,7 @@ from mia_batch.attacks import Attack
 from mia_batch.errors import SchemaMismatchError, SettingsError
 
 
-def attack(expr):
+def attack(expr: pl.Expr) -> Attack:
     return Attack(name="mine_v1", expr=expr, source="none", undefined="never")
 
 

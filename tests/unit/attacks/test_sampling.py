@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import polars as pl
 import pytest
@@ -9,6 +11,9 @@ from hypothesis import strategies as st
 from mia_batch.attacks import defaults, get, names, score
 from mia_batch.features import build_features
 from tests import frames, twins
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 # Reference: 4 words. Candidate 0: 5 words, of which the first 4 count when matched; candidate 1: 2.
 REFERENCE = "a b a c"
@@ -33,16 +38,16 @@ BY_HAND = {
 }
 
 
-def scores(reference, candidates, *, attacks=None):
+def scores(reference: str, candidates: Sequence[str]) -> dict[str, float | None]:
     """Scores of one target, by attack."""
     targets = frames.targets({"reference": reference})
     samples = frames.samples(candidates)
     features = build_features(
         samples, targets, words="whitespace", preset="default", text_length=None
     )
-    chosen = [get(name) for name in attacks or names()]
+    chosen = [get(name) for name in names()]
     scored = score(features.lazy(), samples.lazy(), targets.lazy(), chosen)
-    return scored.scores.select(attack.name for attack in chosen).collect().row(0, named=True)
+    return scored.scores.select(names()).collect().row(0, named=True)
 
 
 @pytest.mark.parametrize("name", BY_HAND)
@@ -114,7 +119,7 @@ def test_scores_lie_in_their_range_and_matched_ones_equal_their_twin(reference, 
             assert given_scores[name] == value
 
 
-def with_empty_rows(pairs):
+def with_empty_rows(pairs: pl.DataFrame) -> pl.DataFrame:
     """Every third row again, without evidence."""
     holes = pairs.with_row_index("at").gather_every(3).with_columns(words_reference=None)
     return (

@@ -9,7 +9,7 @@ from mia_batch.attacks import whole_targets as module
 from mia_batch.attacks.whole_targets import whole_targets
 
 
-def pairs_of(*keys):
+def pairs_of(*keys: tuple[int, int]) -> pl.LazyFrame:
     return pl.LazyFrame(keys, schema={"row": pl.UInt32, "sample_index": pl.UInt32}, orient="row")
 
 

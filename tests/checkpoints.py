@@ -1,0 +1,98 @@
+"""Tiny checkpoints with tokenizers of their own, made on the spot."""
+
+from __future__ import annotations
+
+import json
+from pydoc_data.topics import topics
+from typing import TYPE_CHECKING, Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONTEXT = 256
+TEXTS = [text for name, text in sorted(topics.items()) if len(text) > 500]
+BOS, EOS = "<s>", "</s>"
+BOS_ID, EOS_ID = 0, 1
+
+HOSTILE = {
+    "do_sample": True,
+    "temperature": 0.1,
+    "top_k": 1,
+    "top_p": 0.1,
+    "repetition_penalty": 5.0,
+    "max_new_tokens": 2,
+    "min_new_tokens": 20,
+}
+"""A ``generation_config.json`` that would change every sample, were it followed."""
+
+
+def byte_level_tokenizer() -> Tokenizer:
+    """GPT-2's kind: bytes, no special treatment of a text's start."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return _trained(tokenizer, pre_tokenizers.ByteLevel.alphabet())
+
+
+def metaspace_tokenizer() -> Tokenizer:
+    """Sentencepiece's kind: a text's first word gets a space, and loses it when decoded."""
+    tokenizer = Tokenizer(models.BPE(byte_fallback=False))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="first")
+    return _trained(tokenizer, [])
+
+
+def _trained(tokenizer: Tokenizer, alphabet: list[str]) -> Tokenizer:
+    special = [AddedToken(BOS, special=True), AddedToken(EOS, special=True)]
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(TEXTS[:20], trainer)
+    return tokenizer
+
+
+def save_tokenizer(tokenizer: Tokenizer, folder: Path, template: str = f"{BOS} $A") -> None:
+    """Write the files of a tokenizer that puts special tokens as ``template`` says."""
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=template, special_tokens=[(BOS, BOS_ID), (EOS, EOS_ID)]
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    described = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": BOS,
+        "eos_token": EOS,
+        "model_max_length": CONTEXT,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(described))
+
+
+def save_checkpoint(folder: Path, generation: dict[str, Any] | None = None) -> Path:
+    """Write a random Llama that ends one text in a few, and its ``generation_config.json``."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokenizer = byte_level_tokenizer()
+    save_tokenizer(tokenizer, folder)
+    config = LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=CONTEXT,
+        initializer_range=0.3,  # a wide spread: some tokens are far likelier than others
+        bos_token_id=BOS_ID,
+        eos_token_id=EOS_ID,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        model.lm_head.weight[EOS_ID] *= 2.0  # so that it is often likely enough
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").write_text(json.dumps(generation or {}))
+    return folder

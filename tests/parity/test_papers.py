@@ -1,0 +1,116 @@
+"""The SaMIA authors' procedure on real text, against its slow twin, to the last bit."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+import pytest
+
+from mia_batch.attacks import defaults, get, score
+from mia_batch.features import build_features
+from mia_batch.schemas import Documents
+from mia_batch.targets import TargetPlan, build_targets
+from tests import frames, twins
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ATTACKS = [name for name in defaults("samia") if twins.CLASSIC_ZLIB or "zlib" not in name]
+
+
+def read_texts(shared_data: Path, length: int) -> list[str]:
+    lines = (shared_data / "wikimia" / f"{length}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["input"] for line in lines]
+
+
+def regurgitation(text: str) -> str:
+    words = text.split()
+    return "".join(f" {word}" for word in words[int(len(words) * 0.5) :])
+
+
+def continuations(texts: list[str], number: int, draw: random.Random) -> list[dict[str, str]]:
+    """Ten outputs such as a model gives, with all that makes splitting and cutting hard."""
+    text = texts[number]
+    prefix, rest = twins.authors_prefix(text), regurgitation(text)
+    words = rest.split()
+    other = draw.choice(texts).split()
+    mixed = draw.choices(words + other, k=draw.randrange(1, 400))
+    gaps = draw.choices([" ", "  ", "\n", "\n\n", "\t", " \n "], k=len(words))
+    return [
+        {"candidate": rest},
+        {"candidate": f"{rest} {' '.join(other)}"},
+        {"candidate": " " + " ".join(draw.sample(words, len(words)))},
+        {"candidate": " " + " ".join(mixed)},
+        {"candidate": "".join(f"{gap}{word}" for gap, word in zip(gaps, words, strict=True))},
+        {"candidate": ""},
+        {"candidate": "\n\n" + " ".join(other)},
+        {"candidate": f" {words[0]}" * 200},
+        {"candidate": rest, "prompt": prefix.replace(" ", "  ", 3)},  # the tokenizer's own spaces
+        {"candidate": rest.upper(), "prompt": prefix.replace(" ", "\n", 2)},  # two words fewer
+    ]
+
+
+def outputs(text: str, samples: list[dict[str, str]]) -> list[str]:
+    prefix = twins.authors_prefix(text)
+    return [sample.get("prompt", prefix) + sample["candidate"] for sample in samples]
+
+
+def authors_table(
+    texts: list[str], sampled: list[list[dict[str, str]]], text_length: int | None
+) -> pl.DataFrame:
+    """Scores of the texts as a run with the preset ``samia`` makes them."""
+    documents = frames.table(Documents, [{"text": text} for text in texts])
+    plan = TargetPlan(preset="samia", text_length=text_length)
+    targets = build_targets(documents.lazy(), plan).collect()
+    number = pl.col("target_id").str.to_integer(base=16, dtype=pl.UInt32)
+    samples = frames.samples(*sampled).with_columns(
+        target_id=pl.lit(targets["target_id"]).gather(number)
+    )
+    features = build_features(
+        samples, targets, words="space", preset="samia", text_length=text_length
+    )
+    attacks = [get(name) for name in defaults("samia")]
+    return score(features.lazy(), samples.lazy(), targets.lazy(), attacks).scores.collect()
+
+
+@pytest.mark.parametrize("length", [64, 128])
+@pytest.mark.parametrize("nominal", [True, False])
+def test_every_text_of_wikimia(shared_data, length, nominal):
+    texts = read_texts(shared_data, length)
+    draw = random.Random(length)
+    sampled = [continuations(texts, number, draw) for number in range(len(texts))]
+    scored = authors_table(texts, sampled, length if nominal else None)
+    assert scored["n_samples"].to_list() == [10] * len(texts)
+    found = scored.select(ATTACKS).rows(named=True)
+    for text, text_samples, row in zip(texts, sampled, found, strict=True):
+        n_words = length if nominal else len(text.split())
+        expected = twins.authors_scores(text, outputs(text, text_samples), n_words)
+        assert row == {name: expected[name] for name in ATTACKS}
+
+
+def test_a_perfect_regurgitation_scores_exactly_one_at_n_1(shared_data):
+    text = read_texts(shared_data, 64)[0]
+    scored = authors_table([text], [[{"candidate": regurgitation(text)}] * 3], None)
+    n_words = len(text.split())
+    n_reference = n_words - round(n_words * 0.5)
+    assert scored["samia_v1"].item() == 1.0
+    assert scored["samia_n2_v1"].item() == pytest.approx((n_reference - 1) / n_reference)
+
+
+def test_identical_texts_of_16_words_give_15_sixteenths_at_n_2():
+    """The authors divide by words, not by n-grams."""
+    words = [f"w{n}" for n in range(32)]
+    text = " ".join(words)
+    assert twins.authors_scores(text, [text], 32)["samia_n2_v1"] == 0.9375
+
+
+def test_the_authors_own_order_of_addition_changes_no_more_than_the_last_bits():
+    """They average with numpy, which from eight samples on adds eight partial sums."""
+    draw = random.Random(0)
+    for _ in range(2000):
+        recalls = [draw.randrange(33) / 32.0 / 3 for _ in range(10)]
+        assert abs(twins.mean(recalls) - np.mean(recalls)) <= 4 * np.spacing(np.mean(recalls))
