@@ -139,7 +139,7 @@ class EngineProcess:
             raise self._failure
         results: list[SampleResult] = []
         try:
-            while self._connection.poll(0.0 if results else timeout):
+            while self._wait(0.0 if results else timeout):
                 results.extend(cast("list[SampleResult]", self._receive()))
         except MiaBatchError as error:
             if not results:
@@ -172,6 +172,13 @@ class EngineProcess:
     def _send(self, message: EngineSpec | SampleRequest) -> None:
         try:
             self._connection.send(message)
+        except OSError as error:
+            raise self._why_ended() from error
+
+    def _wait(self, timeout: float | None) -> bool:
+        """Wait for a message, or for the end of the worker."""
+        try:
+            return self._connection.poll(timeout)
         except OSError as error:
             raise self._why_ended() from error
 

@@ -1,0 +1,30 @@
+"""A tiny checkpoint, and engines that run it, shared by the tests of this stage."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mia_batch.evidence.engine import EngineSpec
+from mia_batch.evidence.process import EngineProcess
+from tests.checkpoints import save_checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture(scope="session")
+def transformers_engine(
+    checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EngineProcess]:
+    """An engine with small batches, so that most requests are spread over several."""
+    spec = EngineSpec(engine="transformers", model=str(checkpoint), engine_args={"batch_size": 16})
+    with EngineProcess.start(spec, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
+        yield engine

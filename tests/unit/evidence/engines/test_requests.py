@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from mia_batch.evidence.engine import SampleRequest
+from mia_batch.evidence.engines.requests import why_impossible
+
+
+def reason(**changes: Any) -> str | None:
+    values = {"request_id": 0, "prompt_token_ids": [1, 2], "seed": 0, "n": 1, "max_tokens": 1}
+    return why_impossible(SampleRequest(**(values | changes)), max_model_len=4, vocab_size=9)
+
+
+@pytest.mark.parametrize("prompt", [[1], [0, 8, 8]])
+def test_a_prompt_that_leaves_room_for_one_token_is_possible(prompt: list[int]):
+    assert reason(prompt_token_ids=prompt) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"prompt_token_ids": []}, "the prompt has no tokens"),
+        ({"prompt_token_ids": [1] * 4}, "4 tokens, which leaves no room in .* context of 4"),
+        ({"prompt_token_ids": [9]}, "outside the model's vocabulary of 9"),
+        ({"prompt_token_ids": [-1]}, "outside the model's vocabulary of 9"),
+        ({"n": 0}, "at least one sample"),
+        ({"max_tokens": 0}, "and one token"),
+    ],
+)
+def test_what_no_engine_can_answer_has_its_reason(changes: dict[str, Any], words: str):
+    found = reason(**changes)
+    assert found is not None
+    assert re.search(words, found)

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from mia_batch.errors import EngineError, SettingsError
+from mia_batch.evidence.engine import EngineSpec
+from mia_batch.evidence.engines import transformers as engine_module
+from mia_batch.evidence.engines.transformers import TransformersEngine
+from tests.engine_laws import EngineLaws, outputs, prompts, request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from mia_batch.evidence.engine import SampleResult
+    from mia_batch.evidence.process import EngineProcess
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As in an engine's own process, and so that tests do not spin against each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def started(checkpoint: Path, **changes: Any) -> TransformersEngine:
+    return TransformersEngine(EngineSpec(engine="transformers", model=str(checkpoint), **changes))
+
+
+def all_results(engine: TransformersEngine, n: int) -> dict[int, SampleResult]:
+    found: dict[int, SampleResult] = {}
+    while len(found) < n:
+        found |= {result.request_id: result for result in engine.step()}
+    return found
+
+
+class TestTransformers(EngineLaws):
+    @pytest.fixture
+    def engine(self, transformers_engine: EngineProcess) -> EngineProcess:
+        return transformers_engine
+
+
+def test_an_end_that_only_the_generation_config_names_ends_a_text(
+    checkpoint: Path, tmp_path: Path, transformers_engine: EngineProcess
+):
+    each = request(0, [0], n=20, max_tokens=30)
+    plain = outputs(transformers_engine, [each])[0]
+    common = max(range(2, 600), key=lambda token: sum(token in p.token_ids for p in plain))
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for file in checkpoint.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [common]}))
+    engine = started(folder)
+    engine.submit(each)
+    for cut, whole in zip(all_results(engine, 1)[0].outputs, plain, strict=True):
+        if common in whole.token_ids:
+            assert cut.token_ids == whole.token_ids[: whole.token_ids.index(common) + 1]
+            assert cut.finish_reason == "stop"
+        else:
+            assert cut == whole
+
+
+def test_when_memory_runs_out_batches_are_halved_and_nothing_is_lost(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch, transformers_engine: EngineProcess
+):
+    engine = started(checkpoint, engine_args={"batch_size": 16})
+    tried: list[int] = []
+
+    def decode(batch: list[Any]) -> Any:
+        tried.append(len(batch))
+        if len(batch) > 3:
+            raise torch.OutOfMemoryError
+        return TransformersEngine._decode(engine, batch)
+
+    monkeypatch.setattr(engine, "_decode", decode)
+    requests = [request(i, prompt, n=2) for i, prompt in enumerate(prompts(8))]
+    for each in requests:
+        engine.submit(each)
+    found = {key: result.outputs for key, result in all_results(engine, 8).items()}
+    assert tried[:4] == [16, 8, 4, 2]
+    assert found == outputs(transformers_engine, requests)
+
+
+def test_memory_that_does_not_suffice_for_one_sequence_ends_the_engine(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+):
+    engine = started(checkpoint)
+
+    def decode(_: list[Any]) -> Any:
+        msg = "[enforce fail] DefaultCPUAllocator: can't allocate memory"
+        raise RuntimeError(msg)
+
+    monkeypatch.setattr(engine, "_decode", decode)
+    engine.submit(request(0, [0, 5], n=2, max_tokens=30))
+    assert engine.step() == []
+    with pytest.raises(EngineError, match=r"one sequence of 2 \+ 30 tokens; set a smaller"):
+        engine.step()
+
+
+def test_batches_keep_within_main_memory(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engine_module, "available_memory", lambda: 2**20)
+    engine = started(checkpoint)
+    sizes: list[int] = []
+    decode = engine._decode
+    monkeypatch.setattr(engine, "_decode", lambda rows: sizes.append(len(rows)) or decode(rows))
+    engine.submit(request(0, [0], n=30, max_tokens=31))
+    all_results(engine, 1)
+    # Keys and values of 2 layers, 1 head of 32 numbers, twice, in float32: 1024 bytes a token.
+    assert sizes == [2**19 // (32 * 1024), 14]
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "words"),
+    [
+        ({"tensor_parallel_size": 2}, SettingsError, "'tensor_parallel_size': .* engine vllm"),
+        ({"engine_args": {"bach_size": 8}}, SettingsError, "'engine_arg': .* 'bach_size'"),
+        ({"engine_args": {"batch_size": 0}}, SettingsError, "'engine_arg': batch_size is 0"),
+        ({"engine_args": {"max_model_len": "9"}}, SettingsError, "max_model_len is '9'; give a"),
+        ({"engine_args": {"max_model_len": 257}}, SettingsError, "above .* context of 256"),
+        ({"engine_args": {"attn_implementation": "x"}}, EngineError, "cannot load .*Error: "),
+    ],
+)
+def test_a_wrong_setting_is_named(
+    checkpoint: Path, changes: dict[str, Any], kind: type[Exception], words: str
+):
+    with pytest.raises(kind, match=words):
+        started(checkpoint, **changes)
+
+
+def test_broken_weights_are_named(checkpoint: Path, tmp_path: Path):
+    for file in checkpoint.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes()[:1000])
+    (tmp_path / "config.json").write_bytes((checkpoint / "config.json").read_bytes())
+    with pytest.raises(EngineError, match=f"cannot load '{tmp_path}'"):
+        started(tmp_path)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from mia_batch.evidence.engine import EngineSpec
+from mia_batch.evidence.process import EngineProcess
+from tests.engine_laws import EngineLaws
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+
+SMALL = {"kv_cache_memory_bytes": 64 << 20, "max_num_seqs": 16}
+
+
+@pytest.fixture(scope="module")
+def vllm_engine(
+    checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EngineProcess]:
+    spec = EngineSpec(engine="vllm", model=str(checkpoint), engine_args=SMALL)
+    with EngineProcess.start(spec, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
+        yield engine
+
+
+class TestVllm(EngineLaws):
+    @pytest.fixture
+    def engine(self, vllm_engine: EngineProcess) -> EngineProcess:
+        return vllm_engine
+
+
+WRONG = {
+    "unknown argument": {"engine_args": {"max_model_length": 9}},
+    "argument out of range": {"engine_args": {**SMALL, "max_model_len": 10**6}},
+    "no room for one sequence": {"engine_args": {**SMALL, "kv_cache_memory_bytes": 1}},
+    "too hot": {"decoding": {"temperature": 3.0}},
+    "too cold": {"decoding": {"temperature": 0.001}},
+}
+
+
+@pytest.fixture(scope="module")
+def said(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
+    """What vLLM's engine says to each wrong specification."""
+    answer = tmp_path_factory.mktemp("refusals") / "said.json"
+    specifications = [{"model": str(checkpoint), **wrong} for wrong in WRONG.values()]
+    subprocess.run(
+        [
+            sys.executable,
+            Path(__file__).with_name("refusals.py"),
+            json.dumps(specifications),
+            answer,
+        ],
+        check=True,
+        capture_output=True,
+        env={"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1"},
+    )
+    return dict(zip(WRONG, json.loads(answer.read_text()), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "words"),
+    [
+        ("unknown argument", "SettingsError", ["'engine_arg'", "did you mean 'max_model_len'?"]),
+        ("argument out of range", "EngineError", ["max_model_len (1000000)"]),
+        ("no room for one sequence", "EngineError", ["memory", "set a smaller max_model_len"]),
+        ("too hot", "SettingsError", ["temperature must be in [0, 2]"]),
+        ("too cold", "SettingsError", ["'temperature'", "would raise 0.001 to 0.01"]),
+    ],
+)
+def test_a_wrong_specification_gets_one_sentence_with_its_cause(
+    said: dict[str, Any], wrong: str, kind: str, words: list[str]
+):
+    assert said[wrong][0] == kind
+    assert "\n" not in said[wrong][1]
+    for word in words:
+        assert word in said[wrong][1]

@@ -1,0 +1,115 @@
+"""Requests and answers of a real engine, and the rows made from them."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from mia_batch.evidence.blocks import Block
+from mia_batch.evidence.budget import Budget
+from mia_batch.evidence.collect import Collector
+from mia_batch.evidence.tokens import Tokenizer
+from mia_batch.schemas import Samples
+from tests import frames
+from tests.checkpoints import CONTEXT, TEXTS
+
+
+@pytest.fixture(scope="module")
+def tokenizer(checkpoint):
+    return Tokenizer.load(str(checkpoint))
+
+
+def block(index=0, *, first=0, last=3, texts=None) -> Block:
+    """A block of short targets."""
+    words = [text.split() for text in (texts or TEXTS[4 * index : 4 * index + 4])]
+    rows = [
+        {"prefix": " ".join(each[:8]), "reference": " " + " ".join(each[8:12])} for each in words
+    ]
+    numbered = frames.targets(*rows).with_columns(
+        target_id=pl.Series([f"{index:016x}{row:016x}" for row in range(len(rows))])
+    )
+    return Block(index=index, first=first, last=last, attempt=0, targets=numbered)
+
+
+def collect(engine, tokenizer, blocks, *, scope="matched", max_model_len=CONTEXT):
+    """Samples of each block by its index, and what was told of the progress."""
+    told = []
+    budget = Budget(scope=scope, max_length=CONTEXT, max_model_len=max_model_len)
+    collector = Collector(
+        engine,
+        tokenizer,
+        budget,
+        words="whitespace",
+        run_seed=0,
+        sampled=lambda targets, tokens: told.append((targets, tokens)),
+    )
+    return {each.index: rows for each, rows in collector.collect(blocks)}, told
+
+
+def test_every_sample_has_its_row_in_order(transformers_engine, tokenizer):
+    blocks = [block(0), block(1)]
+    found, told = collect(transformers_engine, tokenizer, blocks)
+    assert sorted(found) == [0, 1]
+    for each in blocks:
+        rows = Samples.validate(found[each.index])
+        expected = [(target, index) for target in each.targets["target_id"] for index in range(3)]
+        assert rows.select("target_id", "sample_index").rows() == expected
+        assert rows["candidate"].null_count() == 0
+        assert rows["reason"].null_count() == rows.height
+    assert sum(targets for targets, _ in told) == 8
+    assert sum(tokens for _, tokens in told) >= sum(
+        rows["n_tokens"].sum() for rows in found.values()
+    )
+
+
+def test_a_matched_candidate_reaches_the_references_length_and_starts_like_the_whole_one(
+    transformers_engine, tokenizer
+):
+    matched, _ = collect(transformers_engine, tokenizer, [block()])
+    whole, _ = collect(transformers_engine, tokenizer, [block()], scope="whole")
+    n_reference = 4
+    for short, long in zip(
+        matched[0].iter_rows(named=True), whole[0].iter_rows(named=True), strict=True
+    ):
+        words = long["candidate"].split()[:n_reference]
+        assert short["candidate"].split()[:n_reference] == words
+        assert long["candidate"].startswith(short["candidate"].rstrip("\N{REPLACEMENT CHARACTER}"))
+        assert short["short"] == (short["finish_reason"] == "length" and len(words) < n_reference)
+    assert matched[0]["n_tokens"].sum() < whole[0]["n_tokens"].sum()
+
+
+def test_what_is_added_later_equals_what_is_sampled_at_once(transformers_engine, tokenizer):
+    at_once, _ = collect(transformers_engine, tokenizer, [block(last=5)])
+    earlier, _ = collect(transformers_engine, tokenizer, [block(last=2)])
+    later, _ = collect(transformers_engine, tokenizer, [block(first=2, last=5)])
+    joined = pl.concat([earlier[0], later[0]]).sort("target_id", "sample_index")
+    assert joined.equals(at_once[0])
+
+
+def test_a_prefix_without_room_is_kept_with_its_reason_and_stops_nothing(
+    transformers_engine, tokenizer
+):
+    long = " ".join(TEXTS[0].split() * 20)
+    targets = frames.targets(
+        {"prefix": TEXTS[1][:40], "reference": " and more"}, {"prefix": long, "reference": " end"}
+    )
+    odd = Block(index=0, first=0, last=2, attempt=0, targets=targets)
+    found, told = collect(transformers_engine, tokenizer, [odd])
+    candidates = found[0]["candidate"].is_not_null().to_list()
+    assert candidates == [True, True, False, False]
+    n_tokens = len(tokenizer.encode_prompts([long])[0])
+    reason = f"the prefix has {n_tokens} tokens, which leaves no room to continue within {CONTEXT}"
+    assert found[0]["reason"].to_list() == [None, None, reason, reason]
+    assert sum(targets for targets, _ in told) == 2
+
+
+def test_a_block_in_which_nothing_fits_is_complete_at_once(transformers_engine, tokenizer):
+    long = " ".join(TEXTS[0].split() * 20)
+    targets = frames.targets({"prefix": long, "reference": " end"})
+    odd = Block(index=7, first=0, last=2, attempt=0, targets=targets)
+    found, _ = collect(transformers_engine, tokenizer, [odd])
+    assert found[7]["reason"].null_count() == 0
+
+
+def test_nothing_to_collect_gives_nothing(transformers_engine, tokenizer):
+    assert collect(transformers_engine, tokenizer, []) == ({}, [])

@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from mia_batch.errors import EngineError, SettingsError
+from mia_batch.evidence.engine import EngineSpec
+from mia_batch.evidence.process import EngineProcess
+from tests.checkpoints import BOS_ID, CONTEXT
+from tests.engine_laws import answers, outputs, request
+
+SECONDS_TO_GO = 30.0
+
+
+def start(checkpoint: Path, folder: Path, **changes: object) -> EngineProcess:
+    spec = EngineSpec(engine="transformers", model=str(checkpoint), **changes)  # type: ignore[arg-type]
+    return EngineProcess.start(spec, log=folder / "engine.log")
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + SECONDS_TO_GO
+    while is_alive(pid):
+        assert time.monotonic() < deadline, f"process {pid} lives on"
+        time.sleep(0.05)
+
+
+LONG = {"n": 200, "max_tokens": CONTEXT - 2}
+
+
+def test_a_killed_worker_is_an_error_at_once(checkpoint: Path, tmp_path: Path):
+    with start(checkpoint, tmp_path) as engine:
+        engine.submit(request(0, [BOS_ID], **LONG))
+        assert engine.results(timeout=0.2) == []
+        os.kill(engine._process.pid, signal.SIGKILL)
+        with pytest.raises(EngineError, match="was killed, most likely .* out of memory; take a"):
+            engine.results()
+        with pytest.raises(EngineError, match="was killed"):
+            engine.submit(request(1, [BOS_ID]))
+
+
+def test_a_crash_loses_nothing_that_was_finished_and_is_explained(checkpoint: Path, tmp_path: Path):
+    with start(checkpoint, tmp_path) as engine:
+        engine.submit(request(0, [BOS_ID], max_tokens=1))
+        assert engine._connection.poll(SECONDS_TO_GO)
+        os.kill(engine._process.pid, signal.SIGSEGV)
+        engine._process.wait()
+        assert [result.request_id for result in engine.results()] == [0]
+        match = f"ended by SIGSEGV .*whole log is in {tmp_path}/engine.log"
+        with pytest.raises(EngineError, match=match):
+            engine.results()
+
+
+SCRIPT = """
+import sys
+from pathlib import Path
+import torch
+torch.set_num_threads(2)
+torch.ones(500, 500) @ torch.ones(500, 500)
+from mia_batch.evidence.engine import EngineSpec
+from mia_batch.evidence.process import EngineProcess
+from tests.engine_laws import outputs, request
+
+engine = EngineProcess.start(
+    EngineSpec(engine="transformers", model=sys.argv[1]), log=Path(sys.argv[2])
+)
+print(engine._process.pid)
+print(outputs(engine, [request(0, [0], seed=7, n=9)]), flush=True)
+engine.submit(request(1, [0], n=200, max_tokens=200))
+engine.results()
+"""
+
+
+def test_an_engine_works_in_any_script_and_dies_with_it(
+    checkpoint: Path, tmp_path: Path, transformers_engine: EngineProcess
+):
+    """A script without a main guard that has used torch, killed while its engine works."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    with subprocess.Popen(
+        [sys.executable, script, checkpoint, tmp_path / "engine.log"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={"PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as running:
+        assert running.stdout is not None
+        worker = int(running.stdout.readline())
+        said = running.stdout.readline().strip()
+        assert is_alive(worker)
+        running.kill()
+    assert said == str(outputs(transformers_engine, [request(0, [0], seed=7, n=9)]))
+    wait_until_gone(worker)
+
+
+def test_closing_a_busy_engine_takes_seconds_and_ends_it(checkpoint: Path, tmp_path: Path):
+    engine = start(checkpoint, tmp_path)
+    for i in range(50):
+        engine.submit(request(i, [BOS_ID], **LONG))
+    engine.close()
+    assert not is_alive(engine._process.pid)
+    engine.close()
+    with pytest.raises(EngineError, match="has been closed"):
+        engine.submit(request(0, [BOS_ID]))
+    with pytest.raises(EngineError, match="has been closed"):
+        engine.results()
+
+
+def test_interrupts_are_the_parents_business(transformers_engine: EngineProcess):
+    os.killpg(transformers_engine._process.pid, signal.SIGINT)
+    assert len(answers(transformers_engine, [request(0, [BOS_ID])])) == 1
+
+
+def test_an_idle_engine_waits_and_then_goes_on(transformers_engine: EngineProcess):
+    assert transformers_engine.results(timeout=0.01) == []
+    assert len(answers(transformers_engine, [request(0, [BOS_ID])])) == 1
+
+
+@pytest.mark.parametrize("prompt", [[BOS_ID] * CONTEXT, [BOS_ID]], ids=["refused", "answered"])
+def test_any_number_of_requests_can_wait_while_nobody_reads(
+    transformers_engine: EngineProcess, prompt: list[int]
+):
+    n = 30_000 if len(prompt) == CONTEXT else 2_000
+    found = answers(transformers_engine, (request(i, prompt, max_tokens=1) for i in range(n)))
+    assert sorted(found) == list(range(n))
+
+
+def test_a_wrong_setting_arrives_as_it_was_raised(checkpoint: Path, tmp_path: Path):
+    with pytest.raises(SettingsError, match="'tensor_parallel_size'"):
+        start(checkpoint, tmp_path, tensor_parallel_size=2)
+
+
+def test_a_model_that_cannot_start_names_its_cause_and_the_log(tmp_path: Path):
+    with pytest.raises(EngineError, match=rf"cannot load .* \(\w+: .*\); .*log is {tmp_path}"):
+        start(tmp_path / "nothing", tmp_path)
