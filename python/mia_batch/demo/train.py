@@ -46,7 +46,7 @@ def main(folder: Path, settings: DemoSettings) -> None:
         Sizes and seed.
     """
     corpus = pl.read_parquet(folder / "corpus.parquet")
-    tokenizer = _train_tokenizer(corpus["text"], settings.vocabulary)
+    tokenizer = _train_tokenizer(corpus["text"].sort(), settings.vocabulary)
     members = corpus.filter("member")["text"].to_list()
     rows = [tokenizer.encode(f"{text}{_EOS}").ids for text in members]
     model = _new_model(tokenizer, settings)

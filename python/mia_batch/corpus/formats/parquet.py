@@ -33,7 +33,7 @@ def read_rows(
     wanted = [pl.col(name).cast(schema[name]) for name in columns]
     for file in files:
         for start, length in _slices(file):
-            yield _read_slice(file, start, length, wanted)
+            yield from _read_slice(file, start, length, wanted).iter_slices(2048)
 
 
 def locate(files: Sequence[SourceFile], row: int) -> str:

@@ -1,0 +1,145 @@
+"""Whole audits of the demo's model: the truth is known, so the numbers can be judged."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import find_spec
+
+import polars as pl
+import pytest
+
+import mia_batch
+from mia_batch.attacks import defaults
+from tests import twins
+
+pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+
+ATTACK = "samia_matched_v1"
+
+
+def audit_demo(demo, out, **settings):
+    settings = {"input": str(demo.corpus), "out": str(out)} | settings
+    return mia_batch.audit(config=demo.config, **settings)
+
+
+def auc(run, attack=ATTACK) -> float:
+    return run.metrics.filter(attack=attack, metric="roc_auc")["value"].item()
+
+
+@pytest.fixture(scope="session")
+def vllm_run(demo, tmp_path_factory):
+    return audit_demo(demo, tmp_path_factory.mktemp("vllm") / "run", engine="vllm")
+
+
+@pytest.fixture(scope="session")
+def transformers_run(demo, tmp_path_factory):
+    out = tmp_path_factory.mktemp("transformers") / "run"
+    return audit_demo(demo, out, engine="transformers")
+
+
+@pytest.fixture(scope="session")
+def first_documents(demo, tmp_path_factory):
+    """The corpus' first twenty documents, in the other order."""
+    path = tmp_path_factory.mktemp("first") / "corpus.parquet"
+    pl.read_parquet(demo.corpus).head(20).reverse().write_parquet(path)
+    return str(path)
+
+
+def samples_of(run, document_ids):
+    """Samples of some documents in an order of their own."""
+    chosen = run.targets.filter(pl.col("document_id").is_in(document_ids)).select("target_id")
+    return chosen.join(run.samples, on="target_id").sort("target_id", "sample_index")
+
+
+def test_the_model_remembers_its_members_well_but_not_perfectly(vllm_run):
+    assert 0.70 <= auc(vllm_run) <= 0.98
+    assert vllm_run.unscored.is_empty()
+    assert vllm_run.scores["n_samples"].unique().to_list() == [10]
+
+
+def test_nothing_but_memory_separates_the_classes(vllm_run):
+    """The members' and the others' lengths and compressed sizes cannot be told apart."""
+    lengths = vllm_run.targets.select(
+        "member", words=pl.col("n_words"), letters=pl.col("target").str.len_chars()
+    )
+    assert lengths["words"].unique().to_list() == [128]
+    mean, spread = (
+        lengths.group_by("member")
+        .agg(mean=pl.col("letters").mean(), spread=pl.col("letters").std() / pl.len().sqrt())
+        .select(pl.col("mean").diff().abs().last(), pl.col("spread").sum())
+        .row(0)
+    )
+    assert mean < 3 * spread
+
+
+def test_samples_do_not_depend_on_what_else_is_in_the_batch(
+    vllm_run, demo, first_documents, tmp_path
+):
+    few = audit_demo(
+        demo, tmp_path / "run", engine="vllm", input=first_documents, engine_arg={"max_num_seqs": 7}
+    )
+    ids = pl.read_parquet(first_documents)["document_id"].to_list()
+    assert samples_of(few, ids).height == 200
+    assert samples_of(few, ids).equals(samples_of(vllm_run, ids))
+
+
+def test_two_engines_with_the_same_sampler_give_the_same_text(
+    transformers_run, demo, first_documents, tmp_path
+):
+    exact = audit_demo(
+        demo,
+        tmp_path / "run",
+        engine="vllm",
+        input=first_documents,
+        engine_arg={"use_fp64_gumbel": True},
+    )
+    ids = pl.read_parquet(first_documents)["document_id"].to_list()
+    assert samples_of(exact, ids).equals(samples_of(transformers_run, ids))
+
+
+def test_two_engines_agree_within_sampling_error(vllm_run, transformers_run):
+    joined = vllm_run.scores.join(transformers_run.scores, on="target_id", suffix="_other")
+    difference = joined[ATTACK] - joined[f"{ATTACK}_other"]
+    assert abs(difference.mean()) < 4 * difference.std() / len(difference) ** 0.5
+    widths = [
+        run.metrics.filter(attack=ATTACK, metric="roc_auc").select(pl.col("high") - pl.col("low"))
+        for run in (vllm_run, transformers_run)
+    ]
+    assert abs(auc(vllm_run) - auc(transformers_run)) < max(width.item() for width in widths) / 2
+
+
+@pytest.mark.parametrize("length", [64, 128])
+@pytest.mark.parametrize(
+    ("rows", "samples", "max_length"), [((0, 20), 10, 1024), ((20, None), 1, 128)]
+)
+def test_preset_samia_equals_its_slow_twin_to_the_last_bit(
+    demo, shared_data, tmp_path, length, rows, samples, max_length
+):
+    lines = (
+        (shared_data / "wikimia" / f"{length}.jsonl").read_text("utf-8").splitlines()[slice(*rows)]
+    )
+    corpus = tmp_path / "corpus.jsonl"
+    corpus.write_text("\n".join(lines), "utf-8")
+    run = audit_demo(
+        demo,
+        tmp_path / "run",
+        engine="vllm",
+        input=str(corpus),
+        preset="samia",
+        text_length=length,
+        samples=samples,
+        max_length=max_length * length // 64 if samples == 1 else max_length,
+    )
+    names = [name for name in defaults("samia") if twins.CLASSIC_ZLIB or "zlib" not in name]
+    texts = [json.loads(line)["input"] for line in lines]
+    sampled = dict(run.samples.group_by("target_id", maintain_order=True).__iter__())
+    found = run.scores.select("target_id", *names).rows(named=True)
+    for text, row in zip(texts, found, strict=True):
+        of_text = sampled[(row.pop("target_id"),)]
+        prefix = twins.authors_prefix(text)
+        outputs = [
+            (prompt or prefix) + candidate
+            for prompt, candidate in of_text.select("prompt", "candidate").iter_rows()
+        ]
+        expected = twins.authors_scores(text, outputs, length)
+        assert row == {name: expected[name] for name in names}

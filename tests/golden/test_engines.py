@@ -1,0 +1,69 @@
+"""Two engines, one law: vLLM's float64 sampler and ours draw the same tokens."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from mia_batch.evidence.engine import Decoding, EngineSpec
+from mia_batch.evidence.engines.transformers import TransformersEngine
+from mia_batch.evidence.process import EngineProcess
+from tests.checkpoints import HOSTILE, save_checkpoint
+from tests.engine_laws import outputs, prompts, request
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from mia_batch.evidence.engine import SampleOutput
+
+pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+
+REQUESTS = [request(i, prompt, n=5, max_tokens=20 + i) for i, prompt in enumerate(prompts(24))]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As in an engine's own process."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def by_vllm(model: Path, decoding: Decoding, log: Path) -> dict[int, list[SampleOutput]]:
+    arguments: dict[str, Any] = {"kv_cache_memory_bytes": 64 << 20, "use_fp64_gumbel": True}
+    spec = EngineSpec(engine="vllm", model=str(model), decoding=decoding, engine_args=arguments)
+    with EngineProcess.start(spec, log=log) as engine:
+        return outputs(engine, REQUESTS)
+
+
+def by_transformers(model: Path, decoding: Decoding) -> dict[int, list[SampleOutput]]:
+    spec = EngineSpec(engine="transformers", model=str(model), decoding=decoding)
+    engine = TransformersEngine(spec)
+    for each in REQUESTS:
+        engine.submit(each)
+    found: dict[int, list[SampleOutput]] = {}
+    while len(found) < len(REQUESTS):
+        found |= {result.request_id: result.outputs for result in engine.step()}
+    return dict(sorted(found.items()))
+
+
+@pytest.mark.parametrize(
+    "decoding", [Decoding(), Decoding(temperature=0.8, top_k=40, top_p=0.9)], ids=["plain", "all"]
+)
+def test_engines_draw_the_same_tokens_whatever_the_model_suggests(
+    decoding: Decoding, tmp_path: Path
+):
+    plain = save_checkpoint(tmp_path / "plain")
+    hostile = save_checkpoint(tmp_path / "hostile", HOSTILE)
+    drawn = by_vllm(hostile, decoding, tmp_path / "engine.log")
+    assert drawn == by_transformers(plain, decoding)
+    assert drawn == by_transformers(hostile, decoding)
+    assert {output.finish_reason for found in drawn.values() for output in found} == {
+        "stop",
+        "length",
+    }
