@@ -23,7 +23,7 @@ def audit_demo(demo, out, **settings):
 
 
 def auc(run, attack=ATTACK) -> float:
-    return run.metrics.filter(attack=attack, metric="roc_auc")["value"].item()
+    return float(run.metrics.filter(attack=attack, metric="roc_auc")["value"].item())
 
 
 @pytest.fixture(scope="session")
