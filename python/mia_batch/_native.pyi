@@ -1,42 +1,49 @@
-"""The compiled kernels; call them through ``mia_batch.kernels``.
+"""The compiled kernels; `mia_batch.kernels` calls them and says what the numbers mean.
 
 Columns of text come in any object of the Arrow PyCapsule interface (Polars, pyarrow, pandas,
-DuckDB): ``Utf8``, ``LargeUtf8``, ``Utf8View`` or ``Null``, sliced or in chunks. Arrays go out
-the same way. The GIL is released and the rows are spread over all cores. Each function raises
-TypeError for a column that is not text, and ValueError for a text of more than 1 GiB.
+DuckDB) as `Utf8`, `LargeUtf8`, `Utf8View` or `Null`, sliced or in chunks, and arrays of
+numbers go out the same way. Null gives null. The GIL is released and the rows are spread over
+all cores. TypeError: a column is not text. ValueError: columns of unequal length, an unknown
+word rule, a text of more than 1 GiB.
 """
+# ruff: noqa: PYI021 (this stub is the manual of the compiled module)
 
-from __future__ import annotations
+from typing import Protocol, type_check_only
 
-from typing import Protocol
+__all__ = [
+    "__version__",
+    "build_profile",
+    "count_words",
+    "pair_features",
+    "zlib_size",
+    "zlib_version",
+]
 
 __version__: str
 
+@type_check_only
 class ArrowArray(Protocol):
-    """An Arrow array, such as ``polars.Series`` takes."""
-
     def __arrow_c_array__(
         self, requested_schema: object | None = None
     ) -> tuple[object, object]: ...
 
+@type_check_only
 class ArrowStream(Protocol):
-    """An Arrow array in chunks, such as a ``polars.Series``."""
-
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 def pair_features(
     candidate: ArrowArray | ArrowStream, reference: ArrowArray | ArrowStream, *, words: str
 ) -> ArrowArray:
-    """One struct of UInt32 per pair; ValueError for unequal lengths or an unknown word rule."""
+    """Struct of UInt32 per pair, null where either side is null."""
 
 def zlib_size(text: ArrowArray | ArrowStream) -> ArrowArray:
     """UInt32: bytes of the text after zlib at level 6."""
 
 def count_words(text: ArrowArray | ArrowStream, *, words: str) -> ArrowArray:
-    """UInt32: words of the text; ValueError for an unknown word rule."""
+    """UInt32: words of the text."""
 
 def zlib_version() -> str:
     """Version of the zlib inside."""
 
 def build_profile() -> str:
-    """``"release"`` or ``"debug"``."""
+    """How the module was compiled: "release" or "debug"."""

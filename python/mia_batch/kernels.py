@@ -36,9 +36,8 @@ WORD_RULES: Final[tuple[WordRule, ...]] = get_args(WordRule)
 """Every word rule."""
 
 FEATURES: Final = pl.Struct(
-    {
-        name: pl.UInt32
-        for name in (
+    dict.fromkeys(
+        (
             "words_candidate",
             "words_reference",
             "overlap_1",
@@ -54,8 +53,9 @@ FEATURES: Final = pl.Struct(
             "overlap_4_matched",
             "overlap_5_matched",
             "zlib_candidate_matched",
-        )
-    }
+        ),
+        pl.UInt32,
+    )
 )
 """Data type of ``pair_features``."""
 
@@ -79,18 +79,13 @@ def pair_features(
         String column: the true continuation, aligned row by row. Rows that share one should
         stand together: it is then read once.
     words
-        How texts are cut into words.
+        How texts are cut into words; another name is a ``SettingsError``.
 
     Returns
     -------
     Expr
         Struct column of data type ``FEATURES``, named ``features``; null, fields included,
         where either text is null.
-
-    Raises
-    ------
-    SettingsError
-        If the word rule is unknown.
 
     References
     ----------
@@ -149,17 +144,12 @@ def count_words(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Ex
     text
         String column.
     words
-        How texts are cut into words.
+        How texts are cut into words; another name is a ``SettingsError``.
 
     Returns
     -------
     Expr
         UInt32; 0 where there is nothing but separators, null where the text is null.
-
-    Raises
-    ------
-    SettingsError
-        If the word rule is unknown.
     """
     _check_rule(words)
     return _column(text).map_batches(

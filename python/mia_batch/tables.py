@@ -1,10 +1,11 @@
-"""Tables on disk and in flight: checked where they enter and leave a stage, written whole or not at all."""
+"""Tables: checked where they enter and leave a stage, written whole or not at all."""
 
 from __future__ import annotations
 
 import os
+import re
 import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -86,7 +87,8 @@ def scan(path: Path, schema: type[dy.Schema]) -> pl.LazyFrame:
     try:
         check(frame, schema, what=str(path))
     except (OSError, pl.exceptions.PolarsError) as error:
-        msg = f"{path} cannot be read as a table: {_first_line(error)}"
+        reason = _system_reason(error) or str(error)
+        msg = f"{path} cannot be read as a table: {reason}; remove it to have it made again"
         raise RunFolderError(msg) from error
     return frame
 
@@ -153,8 +155,8 @@ def generate(
     schema
         The columns of the table.
     frames
-        Yields the rows in order. Its argument names the columns that are asked for (None = all);
-        it may yield more.
+        Yields the rows in order. Its argument names the columns that are asked for, None or none
+        stands for all; it may yield more.
 
     Returns
     -------
@@ -170,12 +172,11 @@ def generate(
         _batch_size: int | None,
     ) -> Iterator[pl.DataFrame]:
         left = n_rows
+        names = with_columns or schema.names()
         for frame in frames(with_columns):
-            batch = frame.head(left) if left is not None else frame
-            left = left - batch.height if left is not None else None
-            batch = batch.select(with_columns or schema.names())
+            batch = frame.select(names).head(frame.height if left is None else left)
             yield batch if predicate is None else batch.filter(predicate)
-            if left == 0:
+            if left is not None and (left := left - batch.height) == 0:
                 return
 
     return register_io_source(source, schema=schema)
@@ -190,11 +191,14 @@ def _replacing(path: Path) -> Iterator[Path]:
         _sync(temporary)
         temporary.replace(path)
         _sync(path.parent)
-    except OSError as error:
-        msg = f"{path} cannot be written: {_first_line(error)}; free or change the output folder"
+    except (OSError, pl.exceptions.ComputeError) as error:
+        if (reason := _system_reason(error)) is None:
+            raise
+        msg = f"{path} cannot be written: {reason}; make room or choose another folder"
         raise RunFolderError(msg) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # gone already, or the folder never was
+            temporary.unlink()
 
 
 def _sync(path: Path) -> None:
@@ -205,6 +209,12 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _first_line(error: Exception) -> str:
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return text.strip().split("\n", 1)[0]
+def _system_reason(error: Exception) -> str | None:
+    """Return what the system said, such as "No space left on device"; None if it said nothing.
+
+    Polars passes the system's errors on in its own, with their number in the text.
+    """
+    number = getattr(error, "errno", None)
+    if number is None and (found := re.search(r"\(os error (\d+)\)", str(error))):
+        number = int(found[1])
+    return None if number is None else os.strerror(number)

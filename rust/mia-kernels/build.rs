@@ -5,6 +5,8 @@ fn main() {
     println!("cargo::rerun-if-env-changed=DEP_Z_ROOT");
     // libz-sys names its root only where it compiled the zlib in its own package.
     if std::env::var_os("DEP_Z_ROOT").is_none() {
-        println!("cargo::error=zlib must be the bundled one; unset LIBZ_SYS_STATIC and build again");
+        println!(
+            "cargo::error=zlib must be the bundled one; unset LIBZ_SYS_STATIC and build again"
+        );
     }
 }

@@ -62,7 +62,7 @@ def check_rows(
     hashes: list[np.ndarray] = []
     n_rows = 0
     for frame in frames(columns.raw.names()):
-        _refuse_first(frame, faults, lambda row, start=n_rows: locate(start + row))
+        _refuse_first(frame, faults, locate, start=n_rows)
         n_rows += frame.height
         if "document_id" in columns.parts:
             hashes.append(frame.select(identifier.hash()).to_series().to_numpy())
@@ -101,7 +101,7 @@ def _contradiction(member: pl.Expr, label: pl.Expr, member_name: str, label_name
     return _Fault(
         wrong=(member != label).fill_null(value=False),
         shown=member,
-        message=f"column {member_name!r} is {{}} but {label_name!r} says otherwise; keep one of them",
+        message=f"column {member_name!r} is {{}} but {label_name!r} is not; make them agree",
     )
 
 
@@ -122,13 +122,15 @@ def _half(there: str, lacking: str) -> _Fault:
 
 
 def _refuse_first(
-    frame: pl.DataFrame, faults: list[_Fault], locate: Callable[[int], str]
+    frame: pl.DataFrame, faults: list[_Fault], locate: Callable[[int], str], *, start: int
 ) -> None:
     for fault in faults:
         row = frame.select(fault.wrong.arg_true().first()).item()
         if row is not None:
-            value = frame.slice(row, 1).select(fault.shown.cast(pl.String).fill_null("null")).item()
-            raise CorpusError(f"{locate(row)}: {fault.message.format(value)}")
+            shown = fault.shown.cast(pl.String).fill_null("null")
+            value = frame.slice(row, 1).select(shown).item()
+            msg = f"{locate(start + row)}: {fault.message.format(value)}"
+            raise CorpusError(msg)
 
 
 def _repeated(hashes: list[np.ndarray]) -> set[int]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from mia_batch.corpus.columns import Columns
-    from mia_batch.corpus.files import SourceFile
+    from mia_batch.corpus.files import Source, SourceFile
 
 __all__ = ["Corpus", "read_documents"]
 
@@ -49,9 +49,12 @@ class Corpus:
     n_documents: int
 
     def digest(self) -> str:
-        """Return the SHA-256 of the files' SHA-256 digests in order, 64 hex digits.
+        """Hash the content of the files, whatever their names and places.
 
-        It depends on content alone, not on names or places.
+        Returns
+        -------
+        str
+            SHA-256 of the files' SHA-256 digests in order, 64 hexadecimal digits.
 
         Raises
         ------
@@ -96,18 +99,23 @@ def read_documents(
     source = find_files(path)
     reader = FORMATS[source.kind]
     raw = reader.read_schema(source.files)
+    if not raw:  # JSON Lines without a line
+        raise _empty(source)
     found = resolve(columns or ColumnNames(), raw, where=source.given, reserved=reserved)
     read_rows = partial(reader.read_rows, source.files, raw)
     n_documents = check_rows(read_rows, found, locate=partial(reader.locate, source.files))
     if n_documents == 0:
-        msg = f"{source.given} has no rows; give a corpus with at least one text"
-        raise CorpusError(msg)
+        raise _empty(source)
     return Corpus(
         documents=_documents(read_rows, found),
         files=source.files,
         ignored=source.ignored,
         n_documents=n_documents,
     )
+
+
+def _empty(source: Source) -> CorpusError:
+    return CorpusError(f"{source.given} has no rows; give a corpus with at least one text")
 
 
 def _documents(
@@ -119,7 +127,8 @@ def _documents(
         wanted = names or schema.names()
         expressions = [columns.expression(name) for name in wanted]
         for rows in read_rows(columns.needed(wanted)):
-            yield rows.select(expressions)
+            # Not select() alone: of constants only, it would make a single row.
+            yield rows.with_columns(expressions).select(wanted)
 
     return tables.generate(schema, frames)
 

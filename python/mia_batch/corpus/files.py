@@ -97,29 +97,30 @@ def find_files(path: Path | str) -> Source:
         If nothing readable is there, or files of several kinds.
     """
     given = str(path)
+    if not given or "\0" in given:
+        msg = f"{given!r} is no path; give a file, a folder or a glob"
+        raise CorpusError(msg)
     try:
         base, found = _expand(given)
         return _source(given, base, sorted(found, key=lambda file: file.relative_to(base).parts))
-    except (OSError, ValueError) as error:
-        if isinstance(error, CorpusError):
-            raise
-        reason = error.strerror if isinstance(error, OSError) else error
-        msg = f"{given or 'the empty path'} cannot be read: {reason}"
+    except (OSError, RuntimeError) as error:  # the latter where "~name" is nobody's home
+        where = getattr(error, "filename", None) or given
+        msg = f"{where} cannot be read: {getattr(error, 'strerror', error)}"
         raise CorpusError(msg) from error
 
 
 def _expand(given: str) -> tuple[Path, list[Path]]:
     """Return the folder that names are relative to, and the candidate files."""
     path = Path(given).expanduser()
-    if given and path.is_dir():
+    if path.is_dir():
         return path, list(_walk(path))
-    if given and path.exists():
+    if path.exists():
         _refuse_unknown(path)
         return path.parent, [path]
     if glob.has_magic(given):
         matches = glob.glob(str(path), recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
         return _literal_base(path), [Path(match) for match in matches if not Path(match).is_dir()]
-    msg = f"{given or 'the empty path'} does not exist; give a file, a folder or a glob"
+    msg = f"{given} does not exist; give a file, a folder or a glob"
     raise CorpusError(msg)
 
 
@@ -183,6 +184,7 @@ def _source_file(path: Path, base: Path) -> SourceFile:
     if not stat.S_ISREG(status.st_mode):
         msg = f"{path} is not a regular file; give a file, a folder or a glob"
         raise CorpusError(msg)
+    path.open("rb").close()  # refuses what this user may not read
     return SourceFile(
         path=path,
         name=path.relative_to(base).as_posix(),

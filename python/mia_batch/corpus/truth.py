@@ -28,6 +28,6 @@ def truth(name: str, dtype: pl.DataType) -> pl.Expr:
     if dtype in (pl.Boolean, pl.Null):
         return column.cast(pl.Boolean)
     if dtype.is_numeric():
-        return pl.when(column.is_in([0, 1])).then(column == 1)
+        return pl.when((column == 0) | (column == 1)).then(column == 1)
     words = column.cast(pl.String).str.to_lowercase()
     return words.replace_strict(_WORDS, default=None, return_dtype=pl.Boolean)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from multiprocessing import Pipe
+from multiprocessing.connection import wait
 from time import monotonic
 from typing import TYPE_CHECKING, Self, cast
 
@@ -49,6 +50,7 @@ class EngineProcess:
         self._process = process
         self._connection = connection
         self._log = log
+        self._exit = os.pidfd_open(process.pid)
         self._info: EngineInfo | None = None
         self._failure: MiaBatchError | None = None
 
@@ -88,9 +90,10 @@ class EngineProcess:
         engine = cls(process, ours, log)
         try:
             engine._send(spec)
+            engine._wait(None)
             engine._info = cast("EngineInfo", engine._receive())
         except BaseException:
-            engine.close()
+            engine._end()
             raise
         return engine
 
@@ -176,11 +179,13 @@ class EngineProcess:
             raise self._why_ended() from error
 
     def _wait(self, timeout: float | None) -> bool:
-        """Wait for a message, or for the end of the worker."""
-        try:
-            return self._connection.poll(timeout)
-        except OSError as error:
-            raise self._why_ended() from error
+        """Wait for a message; the end of the worker is an error, even if a child of it lives on."""
+        if self._connection.closed:
+            raise self._why_ended()
+        ready = wait([self._connection, self._exit], timeout)
+        if ready and self._connection not in ready:
+            raise self._why_ended()
+        return bool(ready)
 
     def _receive(self) -> object:
         """Wait for the next message; an exception is raised here."""
@@ -213,6 +218,7 @@ class EngineProcess:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._connection.close()
+        os.close(self._exit)
 
 
 def _command(descriptor: int) -> list[str]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from mia_batch.errors import EngineError, MiaBatchError
 from mia_batch.evidence.causes import cause_of
 from mia_batch.evidence.engines import load_engine
-from mia_batch.evidence.engines.choice import has_accelerator
+from mia_batch.evidence.engines.choice import runs_on_cpu
 
 if TYPE_CHECKING:
     from mia_batch.evidence.engine import Engine, EngineSpec, SampleRequest
@@ -75,7 +75,7 @@ def _set_environment(spec: EngineSpec) -> None:
         "VLLM_DO_NOT_TRACK": "1",
         "VLLM_NO_USAGE_STATS": "1",
     }
-    if not has_accelerator():
+    if runs_on_cpu(spec.engine):
         wanted["OMP_NUM_THREADS"] = "1"  # more threads spin against each other and other processes
     if spec.tensor_parallel_size == 1:
         wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"

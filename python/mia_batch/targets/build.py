@@ -10,11 +10,10 @@ import polars as pl
 from mia_batch import tables
 from mia_batch.errors import SettingsError
 from mia_batch.schemas import Documents, Targets
+from mia_batch.targets.cut import cut_documents
 from mia_batch.targets.identity import from_document_id, from_text, target_id, text_digest
 from mia_batch.targets.ordinals import Ordinals
-from mia_batch.targets.split import NULL_SPLIT, Split, join_halves, split_at_word, split_samia
-from mia_batch.targets.windows import windows
-from mia_batch.targets.words import Words, word_spans
+from mia_batch.targets.split import Split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["build_targets"]
 
-_PIECE_BYTES = 4 << 20  # of text at a time, in and out
+_PIECE_BYTES = 2 << 20  # of text at a time, in and out
 _Row = tuple[int, int, str, Split]  # document, window_index, target_id
 
 
@@ -46,14 +45,12 @@ def build_targets(documents: pl.LazyFrame, plan: TargetPlan) -> pl.LazyFrame:
 
     Raises
     ------
-    SettingsError
-        If windows are asked for and documents bring their own prefix and reference.
     SchemaMismatchError
         If ``documents`` is no documents table.
+    SettingsError
+        When collected, if windows are asked for and a document has its own prefix and reference.
     """
     tables.check(documents, Documents, what="documents")
-    if plan.window_words is not None:
-        _refuse_halves(documents)
     types = documents.collect_schema()
     further = {name: types[name] for name in types if name not in Documents.column_names()}
     schema = pl.Schema({**Targets.create_empty().schema, **further})
@@ -61,6 +58,8 @@ def build_targets(documents: pl.LazyFrame, plan: TargetPlan) -> pl.LazyFrame:
     def frames(_names: list[str] | None) -> Iterator[pl.DataFrame]:
         ordinals = Ordinals()
         for batch in documents.collect_batches(maintain_order=True):
+            if plan.window_words is not None:
+                _refuse_halves(batch)
             for piece in _pieces(batch):
                 names = _identities(piece, ordinals)
                 for rows in _rows(piece, names, plan):
@@ -69,8 +68,8 @@ def build_targets(documents: pl.LazyFrame, plan: TargetPlan) -> pl.LazyFrame:
     return tables.generate(schema, frames)
 
 
-def _refuse_halves(documents: pl.LazyFrame) -> None:
-    if documents.select(pl.col("prefix").is_not_null().any()).collect().item():
+def _refuse_halves(batch: pl.DataFrame) -> None:
+    if batch["prefix"].is_not_null().any():
         msg = (
             "window_words is set but the corpus has its own prefix and reference; "
             "leave out the one or the other"
@@ -104,13 +103,12 @@ def _identities(piece: pl.DataFrame, ordinals: Ordinals) -> list[bytes]:
     ]
 
 
-def _rows(
-    piece: pl.DataFrame, identities: list[bytes], plan: TargetPlan
-) -> Iterator[list[_Row]]:
+def _rows(piece: pl.DataFrame, identities: list[bytes], plan: TargetPlan) -> Iterator[list[_Row]]:
     """Yield the targets of a piece, a few megabytes of text at a time."""
     rows: list[_Row] = []
     size = 0
-    for document, splits in enumerate(_splits(piece, plan)):
+    cut = cut_documents(piece["text"], piece["prefix"], piece["reference"], plan)
+    for document, splits in enumerate(cut):
         for window_index, split in enumerate(splits):
             name = target_id(identities[document], window_index, split.target)
             rows.append((document, window_index, name, split))
@@ -120,43 +118,6 @@ def _rows(
                 rows, size = [], 0
     if rows:
         yield rows
-
-
-def _splits(piece: pl.DataFrame, plan: TargetPlan) -> Iterator[Iterator[Split]]:
-    """Yield the targets of each document."""
-    halves = list(zip(piece["prefix"], piece["reference"], strict=True))
-    joined = [
-        text if prefix is None or reference is None else prefix + reference
-        for text, (prefix, reference) in zip(piece["text"], halves, strict=True)
-    ]
-    rule = "whitespace" if plan.preset == "samia" else plan.words
-    all_words = word_spans([text or "" for text in joined], rule)
-    for text, (prefix, reference), words in zip(joined, halves, all_words, strict=True):
-        if prefix is not None and reference is not None:
-            yield iter([join_halves(prefix, reference, words)])
-        elif text is None:
-            yield iter([NULL_SPLIT])
-        else:
-            yield _cut(text, words, plan)
-
-
-def _cut(text: str, words: Words, plan: TargetPlan) -> Iterator[Split]:
-    """Yield the windows of a text, each split; a text that is one window keeps its outer whitespace."""
-    n_words = len(words.starts)
-    for window in windows(n_words, plan.window_words, plan.stride):
-        if len(window) == n_words:
-            yield _split(text, words, plan)
-        else:
-            starts, ends = words.starts[window.start : window.stop], words.ends[window.start : window.stop]
-            begin = int(starts[0])
-            target = text[begin - words.begin : int(ends[-1]) - words.begin]
-            yield _split(target, Words(begin, starts, ends), plan)
-
-
-def _split(target: str, words: Words, plan: TargetPlan) -> Split:
-    if plan.preset == "samia":
-        return split_samia(target, len(words.starts), plan.prefix_ratio, plan.text_length)
-    return split_at_word(target, words, plan.prefix_ratio)
 
 
 def _frame(rows: list[_Row], piece: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 
 __all__ = ["Ordinals"]
+
+_Keys = npt.NDArray[np.uint64]
+_Counts = npt.NDArray[np.uint32]
+_Numbers = npt.NDArray[np.int64]
 
 
 class Ordinals:
@@ -15,9 +20,9 @@ class Ordinals:
     """
 
     def __init__(self) -> None:
-        self._runs: list[tuple[np.ndarray, np.ndarray]] = []
+        self._runs: list[tuple[_Keys, _Counts]] = []
 
-    def number(self, keys: np.ndarray) -> np.ndarray:
+    def number(self, keys: _Keys) -> _Numbers:
         """Return for each key how many equal ones came before it, in this call or earlier ones.
 
         Parameters
@@ -33,25 +38,25 @@ class Ordinals:
         if keys.size == 0:
             return np.empty(0, np.int64)
         unique, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
-        before = sum((_look_up(run, unique) for run in self._runs), np.zeros(unique.size, np.int64))
+        numbers = _rank_among_equals(inverse, counts)
+        for run in self._runs:
+            numbers += _look_up(run, unique)[inverse]
         self._add(unique, counts.astype(np.uint32))
-        return before[inverse] + _rank_among_equals(inverse, counts)
+        return numbers
 
-    def _add(self, keys: np.ndarray, counts: np.ndarray) -> None:
+    def _add(self, keys: _Keys, counts: _Counts) -> None:
         self._runs.append((keys, counts))
         while len(self._runs) > 1 and self._runs[-2][0].size < 2 * self._runs[-1][0].size:
             self._runs[-2:] = [_merge(*self._runs[-2:])]
 
 
-def _look_up(run: tuple[np.ndarray, np.ndarray], keys: np.ndarray) -> np.ndarray:
+def _look_up(run: tuple[_Keys, _Counts], keys: _Keys) -> _Numbers:
     known, counts = run
     places = np.minimum(np.searchsorted(known, keys), known.size - 1)
-    return np.where(known[places] == keys, counts[places], 0)
+    return np.where(known[places] == keys, counts[places].astype(np.int64), 0)
 
 
-def _merge(
-    left: tuple[np.ndarray, np.ndarray], right: tuple[np.ndarray, np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
+def _merge(left: tuple[_Keys, _Counts], right: tuple[_Keys, _Counts]) -> tuple[_Keys, _Counts]:
     keys = np.concatenate((left[0], right[0]))
     counts = np.concatenate((left[1], right[1]))
     order = np.argsort(keys, kind="stable")
@@ -60,7 +65,7 @@ def _merge(
     return ordered[first], np.add.reduceat(counts[order], first, dtype=np.uint32)
 
 
-def _rank_among_equals(inverse: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def _rank_among_equals(inverse: npt.NDArray[np.intp], counts: npt.NDArray[np.intp]) -> _Numbers:
     order = np.argsort(inverse, kind="stable")
     ranks = np.empty(inverse.size, np.int64)
     ranks[order] = np.arange(inverse.size) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -10,4 +10,6 @@ NULL_TEXT: Final = "The text is null."
 EMPTY_TEXT: Final = "The text has no words."
 TOO_SHORT: Final = "The text is too short to split: its prefix or its reference would have no word."
 WORDLESS_HALF: Final = "The given prefix or reference has no word."
-NO_REFERENCE: Final = "The text is shorter than the cut of the samia preset: nothing is left to compare."
+NO_REFERENCE: Final = (
+    "The text is shorter than the cut of the samia preset: nothing is left to compare."
+)

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,16 +18,23 @@ __all__ = ["Words", "word_spans"]
 
 _SEPARATOR = " "  # outside words under every rule
 
+Positions = npt.NDArray[np.int64]
+
 
 class Words(NamedTuple):
     """The words of one text, as positions in all texts of a sweep."""
 
     begin: int
     """Where the text begins; subtract it for positions in the text."""
-    starts: np.ndarray
+    starts: Positions
     """First characters of the words, int64."""
-    ends: np.ndarray
+    ends: Positions
     """Characters after the last ones, int64."""
+
+    def part(self, words: range) -> Words:
+        """Return some consecutive words, at least one, as a text that begins with the first."""
+        starts = self.starts[words.start : words.stop]
+        return Words(int(starts[0]), starts, self.ends[words.start : words.stop])
 
 
 def word_spans(texts: Sequence[str], rule: WordRule) -> Iterator[Words]:
@@ -54,14 +62,14 @@ def word_spans(texts: Sequence[str], rule: WordRule) -> Iterator[Words]:
         yield Words(begin, starts[first:last], ends[first:last])
 
 
-def _is_inside(codes: np.ndarray, rule: WordRule) -> np.ndarray:
+def _is_inside(codes: npt.NDArray[np.int32], rule: WordRule) -> npt.NDArray[np.bool]:
     if rule == "space":
-        return codes != ord(" ")
-    return _inside_words().take(codes, mode="clip")
+        return np.not_equal(codes, ord(" "))
+    return np.take(_inside_words(), codes, mode="clip")
 
 
 @cache
-def _inside_words() -> np.ndarray:
+def _inside_words() -> npt.NDArray[np.bool]:
     """Return for each code point whether it is not whitespace, up to the last that is.
 
     One more entry stands for all code points after it.
@@ -69,7 +77,7 @@ def _inside_words() -> np.ndarray:
     return np.array([not chr(code).isspace() for code in range(0x3002)])
 
 
-def _runs(inside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _runs(inside: npt.NDArray[np.bool]) -> tuple[Positions, Positions]:
     """Return where the runs of true begin and end; the last entry is false."""
     edges = np.flatnonzero(inside[1:] != inside[:-1]) + 1
     if inside[0]:

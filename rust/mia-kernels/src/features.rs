@@ -84,7 +84,7 @@ impl PairReader {
     fn read_reference(&mut self, reference: &str) {
         if self.reference.as_deref() != Some(reference) {
             self.index.read(reference, self.rule);
-            self.reference = Some(reference.to_owned());
+            reference.clone_into(self.reference.get_or_insert_default());
         }
     }
 

@@ -40,8 +40,8 @@ impl WordRule {
     /// What stands before and after the first separator of `text`.
     fn cut(self, text: &[u8]) -> (&[u8], &[u8]) {
         match self {
-            Self::Whitespace => cut_at(text, |b| b <= b' ' || (0xc2..=0xe3).contains(&b), whitespace),
-            Self::Space => cut_at(text, |byte| byte == b' ', |_| 1),
+            Self::Whitespace => cut_at(text, whitespace),
+            Self::Space => cut_at(text, |rest| usize::from(rest.starts_with(b" "))),
         }
     }
 }
@@ -69,21 +69,13 @@ impl<'a> Iterator for Words<'a> {
 }
 
 /// Cuts `text` at its first separator, whose length in bytes `separator` tells (0 for none).
-///
-/// Only bytes that `may_start` accepts are looked at closely.
-fn cut_at(
-    text: &[u8],
-    may_start: impl Fn(u8) -> bool,
-    separator: impl Fn(&[u8]) -> usize,
-) -> (&[u8], &[u8]) {
-    let mut from = 0;
-    while let Some(offset) = text.iter().skip(from).position(|&byte| may_start(byte)) {
-        let (word, rest) = text.split_at(from + offset);
+fn cut_at(text: &[u8], separator: impl Fn(&[u8]) -> usize) -> (&[u8], &[u8]) {
+    for end in 0..text.len() {
+        let (word, rest) = text.split_at(end);
         let length = separator(rest);
         if length > 0 {
             return (word, rest.get(length..).unwrap_or_default());
         }
-        from += offset + 1;
     }
     (text, &[])
 }

@@ -5,7 +5,7 @@ use std::ffi::CStr;
 use flate2::{Compress, Compression, FlushCompress, Status};
 
 use crate::error::KernelError;
-use crate::limits::{check_length, number};
+use crate::limits::check_length;
 
 /// What Python's `zlib.compress` takes by default.
 const LEVEL: u32 = 6;
@@ -40,13 +40,19 @@ impl ZlibSizer {
         self.stream.reset();
         let mut rest = text;
         while self.compress(rest)? != Status::StreamEnd {
-            rest = text.get(self.stream.total_in() as usize..).unwrap_or_default();
+            let read = usize::try_from(self.stream.total_in()).ok();
+            rest = read
+                .and_then(|read| text.get(read..))
+                .ok_or(KernelError::Zlib)?;
         }
-        Ok(number(self.stream.total_out() as usize))
+        u32::try_from(self.stream.total_out()).map_err(|_| KernelError::TooLong(text.len()))
     }
 
     fn compress(&mut self, text: &[u8]) -> Result<Status, KernelError> {
-        match self.stream.compress(text, &mut self.output, FlushCompress::Finish) {
+        match self
+            .stream
+            .compress(text, &mut self.output, FlushCompress::Finish)
+        {
             Ok(Status::BufError) | Err(_) => Err(KernelError::Zlib),
             Ok(status) => Ok(status),
         }

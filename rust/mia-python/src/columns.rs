@@ -20,9 +20,10 @@ impl TextColumn {
         argument: &Bound<'_, PyAny>,
     ) -> Result<Self, NativeError> {
         let not_text = |found| NativeError::NotText { name, found };
-        let Ok(array) = argument.extract::<AnyArray>() else {
+        if !is_arrow(argument)? {
             return Err(not_text(argument.get_type().to_string()));
-        };
+        }
+        let array: AnyArray = argument.extract()?;
         let (chunks, field) = array.into_chunked_array()?.into_inner();
         match field.data_type() {
             DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View | DataType::Null => {
@@ -34,7 +35,7 @@ impl TextColumn {
 
     /// The texts, row by row.
     pub(crate) fn texts(&self) -> Vec<Option<&str>> {
-        let n_rows = self.chunks.iter().map(|chunk| chunk.len()).sum();
+        let n_rows = self.chunks.iter().map(Array::len).sum();
         let mut texts = Vec::with_capacity(n_rows);
         for chunk in &self.chunks {
             match chunk.data_type() {
@@ -46,4 +47,8 @@ impl TextColumn {
         }
         texts
     }
+}
+
+fn is_arrow(argument: &Bound<'_, PyAny>) -> PyResult<bool> {
+    Ok(argument.hasattr("__arrow_c_array__")? || argument.hasattr("__arrow_c_stream__")?)
 }

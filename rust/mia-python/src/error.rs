@@ -9,7 +9,7 @@ use thiserror::Error;
 /// Why a call from Python gives no array.
 #[derive(Debug, Error)]
 pub(crate) enum NativeError {
-    #[error("{name} is no column of text but {found}; pass strings in Arrow form")]
+    #[error("{name} must be an Arrow column of strings, not {found}; cast it")]
     NotText { name: &'static str, found: String },
     #[error("candidate has {candidate} rows and reference {reference}; pass columns of one length")]
     UnequalLengths { candidate: usize, reference: usize },
@@ -19,6 +19,8 @@ pub(crate) enum NativeError {
     Kernel(#[from] KernelError),
     #[error(transparent)]
     Arrow(#[from] PyArrowError),
+    #[error(transparent)]
+    Python(#[from] PyErr),
 }
 
 impl From<NativeError> for PyErr {
@@ -31,6 +33,7 @@ impl From<NativeError> for PyErr {
             | NativeError::Kernel(KernelError::TooLong(_)) => PyValueError::new_err(message),
             NativeError::Kernel(KernelError::Zlib) => PyRuntimeError::new_err(message),
             NativeError::Arrow(error) => error.into(),
+            NativeError::Python(error) => error,
         }
     }
 }

@@ -27,12 +27,29 @@ const NAMES: [&str; 15] = [
 
 /// The numbers of one pair, in the order of [`NAMES`].
 fn values(features: &PairFeatures) -> [u32; NAMES.len()] {
-    let PairFeatures { words_reference, candidate, matched } = features;
+    let PairFeatures {
+        words_reference,
+        candidate,
+        matched,
+    } = features;
     let [o1, o2, o3, o4, o5] = candidate.overlaps;
     let [m1, m2, m3, m4, m5] = matched.overlaps;
     [
-        candidate.words, *words_reference, o1, o2, o3, o4, o5, candidate.zlib,
-        matched.words, m1, m2, m3, m4, m5, matched.zlib,
+        candidate.words,
+        *words_reference,
+        o1,
+        o2,
+        o3,
+        o4,
+        o5,
+        candidate.zlib,
+        matched.words,
+        m1,
+        m2,
+        m3,
+        m4,
+        m5,
+        matched.zlib,
     ]
 }
 
@@ -40,12 +57,17 @@ fn values(features: &PairFeatures) -> [u32; NAMES.len()] {
 pub(crate) fn struct_array(pairs: &[Option<PairFeatures>]) -> Result<StructArray, ArrowError> {
     let rows: Vec<_> = pairs.iter().map(|pair| pair.as_ref().map(values)).collect();
     let nulls: NullBuffer = pairs.iter().map(Option::is_some).collect();
-    let fields: Fields = NAMES.iter().map(|&name| Field::new(name, DataType::UInt32, true)).collect();
+    let fields: Fields = NAMES
+        .iter()
+        .map(|&name| Field::new(name, DataType::UInt32, true))
+        .collect();
     let columns = (0..NAMES.len()).map(|i| column(&rows, i)).collect();
     StructArray::try_new(fields, columns, Some(nulls))
 }
 
 fn column(rows: &[Option<[u32; NAMES.len()]>], i: usize) -> ArrayRef {
-    let values = rows.iter().map(|row| row.and_then(|row| row.get(i).copied()));
+    let values = rows
+        .iter()
+        .map(|row| row.and_then(|row| row.get(i).copied()));
     Arc::new(values.collect::<UInt32Array>())
 }

@@ -74,7 +74,11 @@ fn zlib_version() -> &'static str {
 
 #[pyfunction]
 fn build_profile() -> &'static str {
-    if cfg!(debug_assertions) { "debug" } else { "release" }
+    if cfg!(debug_assertions) {
+        "debug"
+    } else {
+        "release"
+    }
 }
 
 fn word_rule(name: &str) -> Result<WordRule, NativeError> {
@@ -97,7 +101,9 @@ fn zip<'a>(
         });
     }
     let rows = candidate.iter().zip(reference);
-    Ok(rows.map(|(candidate, reference)| candidate.zip(*reference)).collect())
+    Ok(rows
+        .map(|(candidate, reference)| candidate.zip(*reference))
+        .collect())
 }
 
 fn numbers(values: Vec<Option<u32>>) -> PyArray {

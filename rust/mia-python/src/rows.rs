@@ -3,9 +3,9 @@
 use mia_kernels::KernelError;
 use rayon::prelude::*;
 
-/// Rows that one core takes at a time: enough to make a reader pay, and to keep most of the
-/// samples of a target, which share its reference, on one core.
-const MIN_ROWS: usize = 64;
+/// Fewest rows that a core takes, so that its reader pays and the samples of a target, which
+/// share their reference, seldom part.
+const MIN_ROWS: usize = 8;
 
 /// Applies `read` to every row, with a reader of its own for each core.
 ///

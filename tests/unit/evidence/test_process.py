@@ -46,7 +46,7 @@ def test_a_killed_worker_is_an_error_at_once(checkpoint: Path, tmp_path: Path):
         engine.submit(request(0, [BOS_ID], **LONG))
         assert engine.results(timeout=0.2) == []
         os.kill(engine._process.pid, signal.SIGKILL)
-        with pytest.raises(EngineError, match="was killed, most likely .* out of memory; take a"):
+        with pytest.raises(EngineError, match=r"was killed, most likely .* out of memory; take a"):
             engine.results()
         with pytest.raises(EngineError, match="was killed"):
             engine.submit(request(1, [BOS_ID]))

@@ -49,15 +49,12 @@ def _refuse_other_names(first: str, expected: pl.Schema, path: str, schema: pl.S
         raise CorpusError(msg)
 
 
-def _agree(
-    name: str, left: pl.DataType, right: pl.DataType, first: str, path: str
-) -> pl.DataType:
-    if right == pl.Null or left == right:
+def _agree(name: str, left: pl.DataType, right: pl.DataType, first: str, path: str) -> pl.DataType:
+    if right in (pl.Null, left):
         return left
     if left == pl.Null:
         return right
     msg = (
-        f"column {name!r} is {left} in {first} but {right} in {path}; "
-        "give it one type in all files"
+        f"column {name!r} is {left} in {first} but {right} in {path}; give it one type in all files"
     )
     raise CorpusError(msg)

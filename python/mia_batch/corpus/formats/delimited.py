@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["locate", "read_rows", "read_schema"]
 
-_BATCH_CHARS = 8 << 20
+_BATCH_CHARS = 4 << 20
 _Record = tuple[int, list[str]]  # first line, fields
 
 
@@ -47,14 +47,12 @@ def read_rows(
 
 
 def locate(files: Sequence[SourceFile], row: int) -> str:
-    """Say where a row is, counted from 0 over all files: data row and line."""
+    """Say where a row is, counted from 0 over all files: the line where it begins."""
     for file in files:
-        place = row
         for _, records in _batches(file):
-            if place < len(records):
-                return f"{file.path}, row {row + 1} (line {records[place][0]})"
-            place -= len(records)
-        row = place
+            if row < len(records):
+                return f"{file.path}, line {records[row][0]}"
+            row -= len(records)
     raise IndexError(row)
 
 
@@ -63,9 +61,10 @@ def _file_schema(file: SourceFile) -> pl.Schema:
     if not header:
         msg = f"{file.path} is empty; its first line must name the columns"
         raise CorpusError(msg)
-    for name in header:
-        if not name or header.count(name) > 1:
-            msg = f"{file.path}, line 1: column {name!r} is unnamed or there twice; rename it"
+    for number, name in enumerate(header, 1):
+        if not name or name in header[: number - 1]:
+            what = f"is named {name!r} like one before it" if name else "has no name"
+            msg = f"{file.path}, line 1: column {number} {what}; give it a name of its own"
             raise CorpusError(msg)
     return pl.Schema(dict.fromkeys(header, pl.String()))
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["locate", "read_rows", "read_schema"]
 
-_BATCH_BYTES = 8 << 20
+_BATCH_BYTES = 4 << 20
 
 
 class _LongInteger:
@@ -55,10 +55,8 @@ def read_schema(files: Sequence[SourceFile]) -> pl.Schema:
 def read_rows(
     files: Sequence[SourceFile], schema: pl.Schema, columns: Sequence[str]
 ) -> Iterator[pl.DataFrame]:
-    """Yield the rows of all files in order, some megabytes at a time; nested values as JSON text."""
-    types = {
-        name: pl.String() if schema[name] == pl.Object else schema[name] for name in columns
-    }
+    """Yield the rows of all files in order, some megabytes at a time, nested values as JSON."""
+    types = {name: pl.String() if schema[name] == pl.Object else schema[name] for name in columns}
     for file in files:
         for lines in _batches(file):
             yield _read_batch(file, lines, types)

@@ -46,7 +46,5 @@ def not_utf8(file: SourceFile) -> CorpusError:
                 line.decode()
             except UnicodeDecodeError as error:
                 what = f"byte 0x{line[error.start]:02x} is not valid UTF-8"
-                return CorpusError(
-                    f"{file.path}, line {number}: {what}; save the file as UTF-8"
-                )
+                return CorpusError(f"{file.path}, line {number}: {what}; save the file as UTF-8")
     return CorpusError(f"{file.path} changed while it was read; start again")

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["locate", "read_rows", "read_schema"]
 
-_SLICE_BYTES = 16 << 20  # compressed
+_SLICE_BYTES = 16 << 20  # compressed; a slice costs one read of its whole row group
+_FRAME_ROWS = 2048
 _ERRORS = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
 
@@ -33,7 +34,8 @@ def read_rows(
     wanted = [pl.col(name).cast(schema[name]) for name in columns]
     for file in files:
         for start, length in _slices(file):
-            yield from _read_slice(file, start, length, wanted).iter_slices(2048)
+            # Engines read some frames ahead, whatever their size, so they had better be small.
+            yield from _read_slice(file, start, length, wanted).iter_slices(_FRAME_ROWS)
 
 
 def locate(files: Sequence[SourceFile], row: int) -> str:
@@ -74,7 +76,7 @@ def _read_slice(
         return rows.collect()
     except _ERRORS as error:
         row = start + _first_broken(rows, length)
-        msg = f"{file.path} is broken at row {row + 1}: {_first_line(error)}"
+        msg = f"{file.path} is broken at row {row + 1}: {_first_line(error)}; restore the file"
         raise CorpusError(msg) from error
 
 
@@ -97,7 +99,7 @@ def _refusing(file: SourceFile) -> Iterator[None]:
     try:
         yield
     except _ERRORS as error:
-        msg = f"{file.path} cannot be read as Parquet: {_first_line(error)}"
+        msg = f"{file.path} cannot be read as Parquet: {_first_line(error)}; restore the file"
         raise CorpusError(msg) from error
 
 

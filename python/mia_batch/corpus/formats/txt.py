@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["locate", "read_rows", "read_schema"]
 
-_BATCH_BYTES = 8 << 20
+_BATCH_BYTES = 4 << 20
 
 
 def read_schema(files: Sequence[SourceFile]) -> pl.Schema:

@@ -58,10 +58,11 @@ def _check_folder(folder: Path) -> None:
 
 
 def _check_hub(model: str, revision: str | None) -> None:
-    from huggingface_hub import errors, model_info, try_to_load_from_cache, utils
+    from huggingface_hub import errors, model_info, try_to_load_from_cache
 
+    cached: object = None
     try:
-        utils.validate_repo_id(model)
+        cached = try_to_load_from_cache(model, "config.json", revision=revision)
         model_info(model, revision=revision, timeout=_SECONDS_FOR_HUB)
     except errors.HFValidationError as error:
         cause = "it is neither a folder here nor a possible hub name; check the spelling"
@@ -73,7 +74,7 @@ def _check_hub(model: str, revision: str | None) -> None:
         cause = "it is neither a folder here nor on the hub; check the spelling"
         raise _unresolved(model, cause) from error
     except Exception as error:  # whatever the network throws
-        if isinstance(try_to_load_from_cache(model, "config.json", revision=revision), str):
+        if isinstance(cached, str):
             return
         cause = (
             "it is no folder here, and the hub cannot be reached; check the network, or give the "
@@ -92,8 +93,11 @@ def _check_config(model: str, revision: str | None) -> None:
     try:
         AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)
     except Exception as error:
+        way_out = "give a model that the installed transformers library knows"
+        if "gated" in str(error):
+            way_out = "ask for access on the hub, then log in with 'hf auth login'"
         msg = (
             f"setting 'model': the configuration of {model!r} cannot be read ({cause_of(error)}); "
-            "give a model that the installed transformers library knows"
+            f"{way_out}"
         )
         raise SettingsError(msg) from error

@@ -13,7 +13,7 @@ from mia_batch.errors import SettingsError
 if TYPE_CHECKING:
     from mia_batch.evidence.engine import EngineName
 
-__all__ = ["choose_engine", "has_accelerator"]
+__all__ = ["choose_engine", "runs_on_cpu"]
 
 _ACCELERATORS = ("nvidia[0-9]*", "kfd", "dxg")  # device files: NVIDIA, AMD, either under WSL
 
@@ -53,15 +53,20 @@ def choose_engine(name: EngineName | Literal["auto"]) -> tuple[EngineName, str]:
     raise SettingsError(msg)
 
 
-def has_accelerator() -> bool:
-    """Whether this machine shows a GPU, told from its device files.
+def runs_on_cpu(engine: EngineName) -> bool:
+    """Whether an engine will run on the CPU of this machine.
+
+    Parameters
+    ----------
+    engine
+        The engine.
 
     Returns
     -------
     bool
-        True where there is one.
+        True for vLLM's CPU build, and for transformers where no GPU shows.
     """
-    return any(any(Path("/dev").glob(pattern)) for pattern in _ACCELERATORS)
+    return _is_cpu_build() if engine == "vllm" else not _has_accelerator()
 
 
 def _vllm_obstacle() -> str | None:
@@ -70,9 +75,14 @@ def _vllm_obstacle() -> str | None:
     if _is_cpu_build():
         if which("lscpu") is None:
             return "vLLM's CPU build needs the program lscpu (Debian package util-linux)"
-    elif not has_accelerator():
+    elif not _has_accelerator():
         return "vLLM's GPU build is installed and this machine shows no GPU"
     return None
+
+
+def _has_accelerator() -> bool:
+    """Whether this machine shows a GPU, told from its device files."""
+    return any(any(Path("/dev").glob(pattern)) for pattern in _ACCELERATORS)
 
 
 def _transformers_obstacle() -> str | None:

@@ -17,7 +17,7 @@ def end_token_ids(*declared: int | list[int] | None) -> frozenset[int]:
 
     Parameters
     ----------
-    declared
+    *declared
         The end-of-text token of the tokenizer, of ``config.json`` and of
         ``generation_config.json``: a number, a list of numbers, or nothing.
 

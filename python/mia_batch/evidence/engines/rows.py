@@ -50,8 +50,10 @@ class Shape:
     ----------
     n_rows
         Rows.
-    n_prompt, n_output
-        Tokens of the longest prompt, and most tokens to decode for any row.
+    n_prompt
+        Tokens of the longest prompt.
+    n_output
+        Most tokens to decode for any row.
     """
 
     n_rows: int = 0
@@ -96,7 +98,8 @@ def take_batch(rows: list[Row], fits: Callable[[Shape], bool]) -> list[Row]:
     if not rows:
         return []
     oldest = rows[0]
-    shape, batch = Shape(), []
+    shape = Shape()
+    batch: list[Row] = []
     for row in sorted(rows, key=lambda row: _difference(row, oldest)):
         larger = shape.plus(row)
         if batch and not fits(larger):

@@ -28,6 +28,7 @@ _DEFAULT_CONTEXT = 2048  # of models whose configuration names none
 _SEQUENCES_ON_CPU = 64
 _SEQUENCES_ON_ACCELERATOR = 256
 _SHARE_OF_MEMORY = 0.5  # of what is left beside the weights, on a CPU
+_DRAWING_BYTES = 32  # per row and token of the vocabulary: logits, probabilities, noise
 
 
 class TransformersEngine:
@@ -65,7 +66,7 @@ class TransformersEngine:
         self._replace_generation_config()
         text_config = self._model.config.get_text_config()
         self._vocab_size: int = text_config.vocab_size
-        self._bytes_per_token = _cache_bytes(text_config, self._model.dtype)
+        self._token_bytes = _numbers_per_token(text_config) * self._model.dtype.itemsize
         self._memory = int(available_memory() * _SHARE_OF_MEMORY)
         self._batch_size = batch_size or self._default_batch_size()
         self._info = self._describe(_shorten(_context(text_config), max_model_len))
@@ -156,7 +157,8 @@ class TransformersEngine:
             return False
         if self._model.device.type != "cpu":
             return True
-        return shape.n_rows * n_tokens * self._bytes_per_token <= self._memory
+        row_bytes = n_tokens * self._token_bytes + self._vocab_size * _DRAWING_BYTES
+        return bool(shape.n_rows * row_bytes <= self._memory)
 
     def _put_back(self, batch: list[Row]) -> None:
         """After memory ran out: the same rows again, half as many at once."""
@@ -260,7 +262,9 @@ def _load_error(spec: EngineSpec, arguments: dict[str, Any], error: Exception) -
 
 
 def _find_ends(model: PreTrainedModel, spec: EngineSpec) -> frozenset[int]:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(spec.model, revision=spec.revision)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        spec.model, revision=spec.revision, trust_remote_code=False
+    )
     return end_token_ids(
         tokenizer.eos_token_id,
         model.config.get_text_config().eos_token_id,
@@ -283,15 +287,16 @@ def _shorten(context: int, max_model_len: int | None) -> int:
     return max_model_len or context
 
 
-def _cache_bytes(config: PreTrainedConfig, dtype: torch.dtype) -> int:
-    """Memory that one token takes while a batch is decoded, roughly.
+def _numbers_per_token(config: PreTrainedConfig) -> int:
+    """Count the numbers that one token of a batch needs in memory, roughly.
 
-    Keys and values of every layer, twice, since they are copied as they grow.
+    Keys and values of every layer, twice, since they are copied as they grow, and what one layer
+    computes from the token.
     """
-    heads: int = config.num_attention_heads
+    heads = getattr(config, "num_attention_heads", 1)
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return 4 * int(config.num_hidden_layers * kv_heads * head_size) * dtype.itemsize
+    return int(4 * config.num_hidden_layers * kv_heads * head_size + 16 * config.hidden_size)
 
 
 def _pad_left(prompts: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:

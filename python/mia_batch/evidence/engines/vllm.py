@@ -191,7 +191,7 @@ def _cache_bytes(config: VllmConfig) -> int:
     tokens = min(model.max_model_len, _USUAL_TOKENS) + block
     usual = config.scheduler_config.max_num_seqs * tokens
     longest = model.max_model_len + 2 * block
-    wanted = max(usual, longest) * token_bytes
+    wanted = int(max(usual, longest) * token_bytes)
     return min(wanted, int(available_memory() * _SHARE_OF_MEMORY))
 
 

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
-import httpx
 import huggingface_hub
 import pytest
 from huggingface_hub import errors
+from transformers import AutoConfig
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines import check_model
@@ -55,20 +56,31 @@ def test_a_file_is_no_checkpoint(folder: Path):
 @pytest.mark.parametrize("content", ["{", "{}", '{"model_type": "no-such-architecture"}'])
 def test_a_configuration_that_cannot_be_read_is_named(folder: Path, content: str):
     (folder / "config.json").write_text(content)
-    with pytest.raises(SettingsError, match="the configuration of .* cannot be read"):
+    with pytest.raises(SettingsError, match=r"the configuration of .* cannot be read"):
         check_model(str(folder))
 
 
 def test_a_name_that_no_hub_could_have_is_refused_without_asking():
-    with pytest.raises(SettingsError, match="'a b' cannot be found: .* check the spelling"):
+    with pytest.raises(SettingsError, match=r"'a b' cannot be found: .* check the spelling"):
         check_model("a b")
 
 
 def answer(kind: type[Exception]) -> Exception:
     if issubclass(kind, errors.HfHubHTTPError):
-        request = httpx.Request("GET", "http://hub.invalid")
-        return kind("no", response=httpx.Response(404, request=request))
+        response: Any = SimpleNamespace(headers={}, request=None)
+        return kind("no", response=response)
     return kind("no")
+
+
+def test_a_model_from_the_hubs_cache_needs_no_hub(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise ConnectionError
+
+    snapshot = str(folder / "config.json")
+    monkeypatch.setattr(huggingface_hub, "model_info", refuse)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: snapshot)
+    monkeypatch.setattr(AutoConfig, "from_pretrained", lambda *_, **__: None)
+    check_model("some/model")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +89,7 @@ def answer(kind: type[Exception]) -> Exception:
         (errors.RepositoryNotFoundError, "neither a folder here nor on the hub"),
         (errors.RevisionNotFoundError, "no revision 'main2'; check the setting 'revision'"),
         (errors.OfflineModeIsEnabled, "the hub cannot be reached"),
-        (httpx.ConnectError, "the hub cannot be reached"),
+        (ConnectionError, "the hub cannot be reached"),
     ],
 )
 def test_what_the_hub_answers_becomes_one_sentence(

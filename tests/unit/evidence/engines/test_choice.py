@@ -8,6 +8,7 @@ import pytest
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines import choice, choose_engine
+from mia_batch.evidence.engines.choice import runs_on_cpu
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def cpu_build(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def show_gpu(monkeypatch: pytest.MonkeyPatch, *, there: bool) -> None:
-    monkeypatch.setattr(choice, "has_accelerator", lambda: there)
+    monkeypatch.setattr(choice, "_has_accelerator", lambda: there)
 
 
 @pytest.mark.usefixtures("installed", "cpu_build")
@@ -83,13 +84,27 @@ def test_without_any_engine_both_ways_out_are_named(installed: set[str]):
 @pytest.mark.usefixtures("installed", "cpu_build")
 def test_the_cpu_build_needs_lscpu(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(choice, "which", lambda _: None)
-    with pytest.raises(SettingsError, match="lscpu .*util-linux"):
+    with pytest.raises(SettingsError, match=r"lscpu .*util-linux"):
         choose_engine("vllm")
 
 
 @pytest.mark.usefixtures("installed")
 def test_what_was_asked_for_and_can_run_is_taken():
     assert choose_engine("transformers") == ("transformers", "asked for")
+
+
+@pytest.mark.usefixtures("cpu_build")
+def test_the_cpu_build_runs_on_the_cpu_even_beside_a_gpu(monkeypatch: pytest.MonkeyPatch):
+    show_gpu(monkeypatch, there=True)
+    assert runs_on_cpu("vllm")
+    assert not runs_on_cpu("transformers")
+
+
+@pytest.mark.usefixtures("gpu_build")
+def test_without_a_gpu_transformers_runs_on_the_cpu(monkeypatch: pytest.MonkeyPatch):
+    show_gpu(monkeypatch, there=False)
+    assert runs_on_cpu("transformers")
+    assert not runs_on_cpu("vllm")
 
 
 def test_choosing_imports_no_engine():

@@ -10,7 +10,13 @@ from mia_batch.evidence.engines.requests import why_impossible
 
 
 def reason(**changes: Any) -> str | None:
-    values = {"request_id": 0, "prompt_token_ids": [1, 2], "seed": 0, "n": 1, "max_tokens": 1}
+    values: dict[str, Any] = {
+        "request_id": 0,
+        "prompt_token_ids": [1, 2],
+        "seed": 0,
+        "n": 1,
+        "max_tokens": 1,
+    }
     return why_impossible(SampleRequest(**(values | changes)), max_model_len=4, vocab_size=9)
 
 

@@ -28,7 +28,8 @@ def kept_twin(logits: list[float], top_k: int, top_p: float) -> set[int]:
         weakest = logits[order[min(top_k, len(order)) - 1]]
         order = [token for token in order if logits[token] >= weakest]
     weights = [math.exp(logits[token]) for token in order]
-    kept, mass = set(), 0.0
+    kept: set[int] = set()
+    mass = 0.0
     for token, weight in zip(order, weights, strict=True):
         if kept and mass >= top_p:
             break

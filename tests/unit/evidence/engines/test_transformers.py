@@ -105,15 +105,20 @@ def test_memory_that_does_not_suffice_for_one_sequence_ends_the_engine(
 
 
 def test_batches_keep_within_main_memory(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(engine_module, "available_memory", lambda: 2**20)
+    monkeypatch.setattr(engine_module, "available_memory", lambda: 2**21)
     engine = started(checkpoint)
     sizes: list[int] = []
-    decode = engine._decode
-    monkeypatch.setattr(engine, "_decode", lambda rows: sizes.append(len(rows)) or decode(rows))
+
+    def decode(batch: list[Any]) -> Any:
+        sizes.append(len(batch))
+        return TransformersEngine._decode(engine, batch)
+
+    monkeypatch.setattr(engine, "_decode", decode)
     engine.submit(request(0, [0], n=30, max_tokens=31))
     all_results(engine, 1)
-    # Keys and values of 2 layers, 1 head of 32 numbers, twice, in float32: 1024 bytes a token.
-    assert sizes == [2**19 // (32 * 1024), 14]
+    # Numbers a token: 2 layers of 1 key and 1 value head of 32, twice, and 16 times 64.
+    row_bytes = 32 * (2 * 2 * 32 * 2 + 16 * 64) * 4 + 600 * 32
+    assert sizes == [2**20 // row_bytes] * 6 == [5] * 6
 
 
 @pytest.mark.parametrize(

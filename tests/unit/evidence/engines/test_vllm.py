@@ -36,7 +36,7 @@ class TestVllm(EngineLaws):
         return vllm_engine
 
 
-WRONG = {
+WRONG: dict[str, dict[str, Any]] = {
     "unknown argument": {"engine_args": {"max_model_length": 9}},
     "argument out of range": {"engine_args": {**SMALL, "max_model_len": 10**6}},
     "no room for one sequence": {"engine_args": {**SMALL, "kv_cache_memory_bytes": 1}},

@@ -1,0 +1,194 @@
+"""Answers that were paid for, on disk before they count."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import contextmanager
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Self, cast
+
+from mia_batch.errors import EngineError
+from mia_batch.evidence.endpoint.cost import Tokens
+from mia_batch.evidence.endpoint.messages import TextOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+    from mia_batch.evidence.endpoint.messages import TextRequest
+
+__all__ = ["Journal", "identify"]
+
+_SCHEMA = """
+PRAGMA locking_mode = EXCLUSIVE;
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = FULL;
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS answers (
+    request BLOB NOT NULL,
+    sample INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    n_tokens INTEGER,
+    finish_reason TEXT,
+    PRIMARY KEY (request, sample)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS spent (tokens_in INTEGER NOT NULL, tokens_out INTEGER NOT NULL);
+INSERT INTO spent SELECT 0, 0 WHERE NOT EXISTS (SELECT * FROM spent);
+COMMIT;
+"""
+
+
+class Journal:
+    """A table of answers in an SQLite file, used by one thread of one process.
+
+    Parameters
+    ----------
+    path
+        The file; made where there is none.
+
+    Raises
+    ------
+    EngineError
+        If the file cannot be used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with self._explained():
+            self._database = sqlite3.connect(path, timeout=1.0, isolation_level=None)
+            try:
+                self._database.executescript(_SCHEMA)
+            except BaseException:
+                self._database.close()
+                raise
+
+    def find(self, request: bytes) -> dict[int, TextOutput]:
+        """Look up what has been answered of a request.
+
+        Parameters
+        ----------
+        request
+            The request's identity.
+
+        Returns
+        -------
+        dict
+            Outputs by their place among the request's samples, from 0.
+
+        Raises
+        ------
+        EngineError
+            If the journal cannot be read.
+        """
+        with self._explained():
+            rows = self._database.execute(
+                "SELECT sample, text, n_tokens, finish_reason FROM answers WHERE request = ?",
+                (request,),
+            ).fetchall()
+        return {
+            sample: TextOutput(text=text, n_tokens=n_tokens, finish_reason=finish_reason)
+            for sample, text, n_tokens, finish_reason in rows
+        }
+
+    def record(self, request: bytes, outputs: Mapping[int, TextOutput], used: Tokens) -> None:
+        """Store what one HTTP answer brought and cost; on disk when this returns.
+
+        Parameters
+        ----------
+        request
+            The request's identity.
+        outputs
+            Outputs by their place among the request's samples.
+        used
+            Tokens paid for.
+
+        Raises
+        ------
+        EngineError
+            If the journal cannot be written.
+        """
+        rows = [
+            (request, sample, output.text, output.n_tokens, output.finish_reason)
+            for sample, output in outputs.items()
+        ]
+        with self._explained(), self._transaction():
+            self._database.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?)", rows)
+            self._database.execute(
+                "UPDATE spent SET tokens_in = tokens_in + ?, tokens_out = tokens_out + ?", used
+            )
+
+    def spent(self) -> Tokens:
+        """Add up the tokens of all answers.
+
+        Returns
+        -------
+        Tokens
+            The sums.
+
+        Raises
+        ------
+        EngineError
+            If the journal cannot be read.
+        """
+        with self._explained():
+            row = self._database.execute("SELECT tokens_in, tokens_out FROM spent").fetchone()
+        return Tokens(*cast("tuple[int, int]", row))
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._database.execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:  # some errors have rolled back already
+                self._database.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            msg = (
+                f"the journal of answers {self._path} cannot be used ({error}); free disk space, "
+                "or end the other run that holds it, and give the same command again"
+            )
+            raise EngineError(msg) from error
+
+
+def identify(request: TextRequest, sample_identity: Mapping[str, object]) -> bytes:
+    """Digest everything that decides what the answer to a request is.
+
+    Parameters
+    ----------
+    request
+        The request; its ``request_id`` does not count.
+    sample_identity
+        The settings that change a sample.
+
+    Returns
+    -------
+    bytes
+        16 bytes, equal only for requests whose answers are interchangeable.
+    """
+    asked = [request.key, request.prompt, request.seed, request.n, request.max_tokens]
+    text = json.dumps([dict(sample_identity), asked], sort_keys=True)
+    return blake2b(text.encode(), digest_size=16, person=b"mia-journal").digest()

@@ -1,0 +1,163 @@
+"""Which failures of a request are worth another try, and after what time.
+
+The rules are those of OpenAI's own Python client, with longer waits and full jitter, as suits
+batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from math import isfinite
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from random import Random
+
+__all__ = ["LONGEST_STATED_WAIT", "Next", "after_refusal", "backoff", "stated_wait"]
+
+LONGEST_STATED_WAIT = 120.0
+"""Seconds that an endpoint may ask to wait; for longer ones nobody should stand by."""
+
+_FIRST_WAIT = 0.5
+_LONGEST_WAIT = 60.0
+_RETRIED = frozenset({408, 409, 429})
+_EXHAUSTED = frozenset(
+    {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "account_deactivated"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Next:
+    """What to do after a failure.
+
+    Attributes
+    ----------
+    step
+        ``again``; ``give_up``: this request has failed; ``exhausted``: the account is empty;
+        ``later``: the endpoint asks for a longer wait than anyone should stand by for.
+    wait
+        Seconds: before the next try, or as the endpoint asked for under ``later``.
+    stated
+        Whether the endpoint named the wait, so that it holds for every request.
+    """
+
+    step: Literal["again", "give_up", "exhausted", "later"]
+    wait: float = 0.0
+    stated: bool = False
+
+
+def after_refusal(
+    status: int,
+    headers: Mapping[str, str],
+    codes: frozenset[str],
+    *,
+    attempt: int,
+    max_retries: int,
+    rng: Random,
+    now: datetime,
+) -> Next:
+    """Decide what follows an answer with an error status.
+
+    Parameters
+    ----------
+    status
+        HTTP status, not 2xx.
+    headers
+        The answer's headers, names in lower case.
+    codes
+        The error's ``code`` and ``type``, as far as the body has them.
+    attempt
+        Tries made before this one.
+    max_retries
+        Tries allowed beside the first.
+    rng
+        Source of the jitter.
+    now
+        The time, with its zone.
+
+    Returns
+    -------
+    Next
+        The next step.
+    """
+    if status == 402 or codes & _EXHAUSTED:
+        return Next(step="exhausted")
+    if not _is_retried(status, headers) or attempt >= max_retries:
+        return Next(step="give_up")
+    wait = stated_wait(headers, now)
+    if wait is None:
+        return Next(step="again", wait=backoff(attempt, rng))
+    if wait > LONGEST_STATED_WAIT:
+        return Next(step="later", wait=wait, stated=True)
+    return Next(step="again", wait=wait, stated=True)
+
+
+def backoff(attempt: int, rng: Random) -> float:
+    """Seconds to wait where the endpoint names none: full jitter over a doubling span.
+
+    Parameters
+    ----------
+    attempt
+        Tries made before the one that failed.
+    rng
+        Source of the jitter.
+
+    Returns
+    -------
+    float
+        Uniform between 0 and 0.5 * 2**attempt, at most 60.
+    """
+    return rng.uniform(0.0, min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(attempt, 16)))
+
+
+def stated_wait(headers: Mapping[str, str], now: datetime) -> float | None:
+    """Read how long the endpoint asks to wait.
+
+    Parameters
+    ----------
+    headers
+        The answer's headers, names in lower case. ``retry-after-ms`` comes before ``retry-after``,
+        which holds seconds or an HTTP date (RFC 9110, section 10.2.3).
+    now
+        The time, with its zone.
+
+    Returns
+    -------
+    float or None
+        Seconds, at least 0; null where nothing readable is stated.
+    """
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000.0
+    stated = headers.get("retry-after")
+    seconds = _number(stated)
+    return seconds if seconds is not None else _until(stated, now)
+
+
+def _is_retried(status: int, headers: Mapping[str, str]) -> bool:
+    """Follow ``x-should-retry`` where it is sent, else the status."""
+    wished = headers.get("x-should-retry")
+    if wished in {"true", "false"}:
+        return wished == "true"
+    return status in _RETRIED or status >= 500
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if isfinite(number) and number >= 0 else None
+
+
+def _until(text: str | None, now: datetime) -> float | None:
+    try:
+        date = parsedate_to_datetime(text or "")
+    except ValueError:
+        return None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)
+    return max(0.0, (date - now).total_seconds())

@@ -1,0 +1,77 @@
+"""Texts to targets: windows, each split into prefix and reference."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mia_batch.targets.split import NULL_SPLIT, Split, join_halves, split_at_word, split_samia
+from mia_batch.targets.windows import windows
+from mia_batch.targets.words import Words, word_spans
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from mia_batch.targets.plan import TargetPlan
+
+__all__ = ["cut_documents"]
+
+
+def cut_documents(
+    texts: Iterable[str | None],
+    prefixes: Iterable[str | None],
+    references: Iterable[str | None],
+    plan: TargetPlan,
+) -> Iterator[Iterator[Split]]:
+    """Cut each document into its targets.
+
+    Parameters
+    ----------
+    texts
+        The documents' texts, some megabytes together.
+    prefixes
+        The users' own prefixes; where both halves are there, they are the document's one target.
+    references
+        The users' own references.
+    plan
+        How to cut.
+
+    Yields
+    ------
+    Iterator
+        The targets of one document, in order, at least one.
+    """
+    rows = list(zip(texts, prefixes, references, strict=True))
+    whole = [_whole(*row) for row in rows]
+    rule = "whitespace" if plan.preset == "samia" else plan.words
+    for row, text, words in zip(rows, whole, word_spans(whole, rule), strict=True):
+        match row:
+            case (_, str(prefix), str(reference)):
+                yield iter([join_halves(prefix, reference, words)])
+            case (None, _, _):
+                yield iter([NULL_SPLIT])
+            case _:
+                yield _cut(text, words, plan)
+
+
+def _whole(text: str | None, prefix: str | None, reference: str | None) -> str:
+    if prefix is None or reference is None:
+        return text or ""
+    return prefix + reference
+
+
+def _cut(text: str, words: Words, plan: TargetPlan) -> Iterator[Split]:
+    """Yield the windows of a text, each split; a single one keeps the text's outer whitespace."""
+    n_words = len(words.starts)
+    for window in windows(n_words, plan.window_words, plan.stride):
+        if len(window) == n_words:
+            yield _split(text, words, plan)
+        else:
+            part = words.part(window)
+            begin, end = part.begin - words.begin, int(part.ends[-1]) - words.begin
+            yield _split(text[begin:end], part, plan)
+
+
+def _split(target: str, words: Words, plan: TargetPlan) -> Split:
+    if plan.preset == "samia":
+        return split_samia(target, len(words.starts), plan.prefix_ratio, plan.text_length)
+    return split_at_word(target, words, plan.prefix_ratio)

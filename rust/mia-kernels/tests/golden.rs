@@ -1,0 +1,158 @@
+//! Cases counted by hand; zlib sizes by Python 3.11 on zlib 1.2.13.
+
+use mia_kernels::{CandidateFeatures, KernelError, MAX_BYTES, PairReader, WordRule, ZlibSizer};
+
+fn words(rule: WordRule, text: &str) -> Vec<&str> {
+    rule.words(text)
+        .map(|word| std::str::from_utf8(word).unwrap())
+        .collect()
+}
+
+#[test]
+fn whitespace_is_what_python_calls_space() {
+    let spaces = "\t\n\u{b}\u{c}\r\u{1c}\u{1d}\u{1e}\u{1f} \u{85}\u{a0}\u{1680}\u{2000}\u{2001}\
+                  \u{2002}\u{2003}\u{2004}\u{2005}\u{2006}\u{2007}\u{2008}\u{2009}\u{200a}\
+                  \u{2028}\u{2029}\u{202f}\u{205f}\u{3000}";
+    for character in (0..=0x0010_ffff).filter_map(char::from_u32) {
+        let text = format!("a{character}b");
+        let n_words = if spaces.contains(character) { 2 } else { 1 };
+        assert_eq!(
+            WordRule::Whitespace.count(&text),
+            Ok(n_words),
+            "{character:?}"
+        );
+    }
+}
+
+#[test]
+fn whitespace_leaves_no_empty_word() {
+    let text = "\n\u{3000} to  be,\tor\u{a0}not \r\n";
+    assert_eq!(
+        words(WordRule::Whitespace, text),
+        ["to", "be,", "or", "not"]
+    );
+    assert_eq!(words(WordRule::Whitespace, " \n"), [""; 0]);
+    assert_eq!(words(WordRule::Whitespace, ""), [""; 0]);
+}
+
+#[test]
+fn space_keeps_newlines_and_tabs_inside_words() {
+    let text = "  to\nbe  or\tnot\u{a0}to ";
+    assert_eq!(words(WordRule::Space, text), ["to\nbe", "or\tnot\u{a0}to"]);
+}
+
+/// Words: a 3 b 2 c 1 against a 2 b 2. Pairs: ab 2 ba 2 ac 1 against ab 2 ba 1.
+/// Triples: aba 2 bab 1 bac 1 against aba 1 bab 1. Then abab 1 against abab 1.
+#[test]
+fn overlaps_are_clipped_on_both_sides() {
+    let features = PairReader::new(WordRule::Whitespace)
+        .read("a b a b a c", "a b a b")
+        .unwrap();
+    assert_eq!(features.words_reference, 4);
+    assert_eq!(features.candidate.words, 6);
+    assert_eq!(features.candidate.overlaps, [4, 3, 2, 1, 0]);
+}
+
+#[test]
+fn candidate_is_cut_to_the_words_of_the_reference() {
+    let features = PairReader::new(WordRule::Whitespace)
+        .read("x  the\ncat sat on the mat", "the cat sat")
+        .unwrap();
+    let whole = CandidateFeatures {
+        words: 7,
+        overlaps: [3, 2, 1, 0, 0],
+        zlib: 27,
+    };
+    let cut = CandidateFeatures {
+        words: 3,
+        overlaps: [2, 1, 0, 0, 0],
+        zlib: 17,
+    };
+    assert_eq!(features.candidate, whole);
+    assert_eq!(features.matched, cut);
+}
+
+#[test]
+fn regurgitation_matches_every_ngram() {
+    let text = "it was the best of times it was the worst of times";
+    let features = PairReader::new(WordRule::Whitespace)
+        .read(text, text)
+        .unwrap();
+    assert_eq!(features.candidate.overlaps, [12, 11, 10, 9, 8]);
+    assert_eq!(features.matched, features.candidate);
+}
+
+#[test]
+fn empty_sides_share_nothing() {
+    let mut reader = PairReader::new(WordRule::Whitespace);
+    let nothing = CandidateFeatures {
+        words: 0,
+        overlaps: [0; 5],
+        zlib: 8,
+    };
+    for (candidate, reference) in [("", ""), ("", "a b"), (" \n ", "a")] {
+        let features = reader.read(candidate, reference).unwrap();
+        assert_eq!((features.candidate, features.matched), (nothing, nothing));
+    }
+    let features = reader.read("a b", " ").unwrap();
+    assert_eq!(features.words_reference, 0);
+    assert_eq!((features.candidate.words, features.candidate.zlib), (2, 11));
+    assert_eq!(features.matched, nothing);
+}
+
+#[test]
+fn case_and_punctuation_tell_words_apart() {
+    let features = PairReader::new(WordRule::Whitespace)
+        .read("The cat. sat", "the cat sat")
+        .unwrap();
+    assert_eq!(features.candidate.overlaps, [1, 0, 0, 0, 0]);
+}
+
+#[test]
+fn zlib_is_the_bundled_one() {
+    assert_eq!(mia_kernels::zlib_version(), "1.3.1");
+}
+
+#[test]
+fn zlib_sizes_are_those_of_python() {
+    let mut sizer = ZlibSizer::default();
+    let run = "a".repeat(1000);
+    let cases = [
+        ("", 8),
+        ("a", 9),
+        ("the cat sat on the mat", 27),
+        ("caf\u{e9} \u{4f60}\u{597d}", 21),
+        (&run, 17),
+    ];
+    for (text, size) in cases {
+        assert_eq!(sizer.size(text.as_bytes()), Ok(size), "{text}");
+    }
+}
+
+/// Longer than the output buffer, so that zlib is called many times.
+#[test]
+fn zlib_sizes_of_long_texts_are_those_of_python() {
+    let mut sizer = ZlibSizer::default();
+    let noise: Vec<u8> = std::iter::successors(Some(1_u64), |x| {
+        Some((x * 1_103_515_245 + 12_345) % (1 << 31))
+    })
+    .skip(1)
+    .take(100_000)
+    .map(|x| (x >> 16 & 0xff) as u8)
+    .collect();
+    let letters = |n| noise.iter().map(|byte| b'a' + byte % n).collect::<Vec<_>>();
+    assert_eq!(sizer.size(&noise), Ok(100_041));
+    assert_eq!(sizer.size(&letters(26)), Ok(63_450));
+    assert_eq!(sizer.size(&letters(3)), Ok(23_891));
+}
+
+#[test]
+fn texts_beyond_the_limit_are_refused() {
+    let text = String::from_utf8(vec![0; MAX_BYTES + 1]).unwrap(); // zero pages cost no memory
+    let refusal = KernelError::TooLong(MAX_BYTES + 1);
+    let mut reader = PairReader::new(WordRule::Space);
+    assert_eq!(reader.read(&text, "a"), Err(refusal));
+    assert_eq!(reader.read("a", &text), Err(refusal));
+    assert_eq!(WordRule::Space.count(&text), Err(refusal));
+    assert_eq!(ZlibSizer::default().size(text.as_bytes()), Err(refusal));
+}

@@ -1,0 +1,103 @@
+"""The kernels against slow twins, on random texts in random Arrow layouts."""
+
+from __future__ import annotations
+
+import sys
+
+import polars as pl
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mia_batch import _native
+from mia_batch.kernels import FEATURES, WORD_RULES, count_words, pair_features, zlib_size
+from tests import twins
+from tests.arrow import ArrowText
+
+SPLIT = {
+    "whitespace": str.split,
+    "space": lambda text: [word for word in text.split(" ") if word != ""],
+}
+SPACES = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()]
+
+word = st.sampled_from(["a", "b", "the", "the", "The", "café", "你好", "🙂", "\0"])
+space = st.sampled_from([" ", " ", " ", "  ", *SPACES])
+prose = st.lists(st.tuples(word, space), max_size=40).map(
+    lambda parts: "".join(f"{word}{space}" for word, space in parts)
+)
+text = prose | st.text(max_size=30)
+rule = st.sampled_from(WORD_RULES)
+pair = st.tuples(st.none() | text, st.none() | text)
+
+
+def twin(candidate: str | None, reference: str | None, rule: str) -> dict[str, int | None]:
+    if candidate is None or reference is None:
+        return dict.fromkeys(FEATURES.to_schema())
+    words, right = SPLIT[rule](candidate), SPLIT[rule](reference)
+    cut = words[: len(right)]
+    return (
+        {"words_candidate": len(words), "words_reference": len(right)}
+        | {f"overlap_{n}": twins.overlap(words, right, n) for n in twins.SIZES}
+        | {"zlib_candidate": twins.compressed(words)}
+        | {"words_candidate_matched": len(cut)}
+        | {f"overlap_{n}_matched": twins.overlap(cut, right, n) for n in twins.SIZES}
+        | {"zlib_candidate_matched": twins.compressed(cut)}
+    )
+
+
+def compared(rows: list[dict[str, int | None]]) -> list[dict[str, int | None]]:
+    """Rows without what depends on Python's own zlib, where that is not the classic one."""
+    kept = [name for name in FEATURES.to_schema() if twins.CLASSIC_ZLIB or "zlib" not in name]
+    return [{name: row[name] for name in kept} for row in rows]
+
+
+@given(st.lists(pair, max_size=20), rule)
+def test_features_equal_the_slow_twin(pairs, rule):
+    frame = pl.DataFrame(pairs, {"candidate": pl.String, "reference": pl.String}, orient="row")
+    numbers = frame.select(pair_features("candidate", "reference", words=rule).struct.unnest())
+    assert compared(numbers.to_dicts()) == compared([twin(*pair, rule) for pair in pairs])
+
+
+@given(st.lists(st.lists(pair, max_size=6), min_size=1, max_size=4), st.data())
+def test_chunks_slices_and_layouts_change_nothing(chunks, data):
+    schema = {"candidate": pl.String, "reference": pl.String}
+    frame = pl.concat([pl.DataFrame(rows, schema, orient="row") for rows in chunks], rechunk=False)
+    offset = data.draw(st.integers(0, frame.height))
+    layout = data.draw(st.sampled_from(["utf8", "large_utf8"]))
+    candidate = frame["candidate"][offset:]
+    reference = ArrowText(frame["reference"].to_list(), layout, offset=offset)
+    numbers = pl.Series(_native.pair_features(candidate, reference, words="whitespace"))
+    expected = [twin(*pair, "whitespace") for pair in frame[offset:].rows()]
+    assert compared(numbers.struct.unnest().to_dicts()) == compared(expected)
+
+
+@given(st.lists(st.none() | text, max_size=8), text, rule)
+def test_literals_on_either_side(texts, literal, rule):
+    frame = pl.DataFrame({"text": texts}, {"text": pl.String})
+    right = frame.select(pair_features("text", pl.lit(literal), words=rule).struct.unnest())
+    left = frame.select(pair_features(pl.lit(literal), "text", words=rule).struct.unnest())
+    assert compared(right.to_dicts()) == compared([twin(text, literal, rule) for text in texts])
+    assert compared(left.to_dicts()) == compared([twin(literal, text, rule) for text in texts])
+
+
+@given(text, text)
+def test_recall_one_way_is_precision_the_other(left, right):
+    frame = pl.DataFrame({"left": [left], "right": [right]})
+    there, back = (
+        frame.select(pair_features(*sides)).unnest("features").row(0, named=True)
+        for sides in [("left", "right"), ("right", "left")]
+    )
+    assert there["words_candidate"] == back["words_reference"]
+    assert [there[f"overlap_{n}"] for n in twins.SIZES] == [
+        back[f"overlap_{n}"] for n in twins.SIZES
+    ]
+
+
+@given(st.lists(st.none() | text, max_size=20), rule)
+def test_words_and_sizes_of_single_texts(texts, rule):
+    frame = pl.DataFrame({"text": texts}, {"text": pl.String})
+    numbers = frame.select(length=count_words("text", words=rule), size=zlib_size("text"))
+    lengths = [None if text is None else len(SPLIT[rule](text)) for text in texts]
+    assert numbers["length"].to_list() == lengths
+    if twins.CLASSIC_ZLIB:
+        sizes = [None if text is None else twins.compressed([text]) for text in texts]
+        assert numbers["size"].to_list() == sizes

@@ -1,0 +1,352 @@
+import gzip
+import hashlib
+import json
+import re
+import tempfile
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from mia_batch import tables
+from mia_batch.corpus import ColumnNames, read_documents
+from mia_batch.errors import CorpusError
+from mia_batch.schemas import Documents
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Write columns to a file of the kind that its name says; return its path."""
+
+    def write(name="corpus.parquet", **columns):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        frame = pl.DataFrame(columns)
+        writers = {".parquet": frame.write_parquet, ".csv": frame.write_csv}
+        writers.get(path.suffix, frame.write_ndjson)(path)
+        return path
+
+    return write
+
+
+def refusal(path, columns=None, **settings):
+    with pytest.raises(CorpusError) as error:
+        read_documents(path, columns, **settings)
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+KINDS = ["corpus.parquet", "corpus.jsonl", "corpus.csv"]
+FULL = {
+    "year": ["1999", "2001"],
+    "text": ["one two", "drei vier\r\n\"fünf\", 🦆"],
+    "document_id": ["a", "b"],
+    "member": [True, None],
+    "group": ["g", None],
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_gives_the_same_documents(corpus, name):
+    found = read_documents(corpus(name, **FULL))
+    tables.check(found.documents, Documents, what="documents")
+    assert found.n_documents == 2
+    assert found.ignored == ()
+    documents = found.documents.collect()
+    assert documents.columns == [*Documents.column_names(), "year"]
+    assert documents.rows() == [
+        ("a", "one two", True, "g", None, None, "1999"),
+        ("b", 'drei vier\r\n"fünf", 🦆', None, None, None, None, "2001"),
+    ]
+
+
+def test_a_folder_of_texts(tmp_path):
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "b.txt").write_bytes(b"\xef\xbb\xbfline\r\nline\n\x00")
+    (tmp_path / "sub" / "a.txt").write_bytes(b"")
+    documents = read_documents(tmp_path).documents.collect()
+    assert documents.select("document_id", "text").rows() == [
+        ("b.txt", "line\r\nline\n\0"),
+        ("sub/a.txt", ""),
+    ]
+    assert documents.null_count().select("member", "group", "prefix").row(0) == (2, 2, 2)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_null_and_empty_texts_are_kept(corpus, name):
+    path = corpus(name, text=[None, " ", "a b"], document_id=["x", "y", "z"])
+    assert read_documents(path).documents.collect()["text"].to_list() == [None, " ", "a b"]
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_columns_may_have_other_names(corpus, name):
+    path = corpus(name, body=["a", "b"], key=[7, 8], seen=[1, 0], author=[3, 4], title=["t", "u"])
+    names = ColumnNames(text="body", document_id="key", label="seen", group="author")
+    documents = read_documents(path, names).documents.collect()
+    assert documents.rows() == [
+        ("7", "a", True, "3", None, None, "t"),
+        ("8", "b", False, "4", None, None, "u"),
+    ]
+
+
+def test_one_column_may_play_two_parts(corpus):
+    path = corpus(text=["a", "b"], author=["x", "y"])
+    names = ColumnNames(document_id="author", group="author")
+    documents = read_documents(path, names).documents.collect()
+    assert documents.select("document_id", "group").rows() == [("x", "x"), ("y", "y")]
+
+
+@pytest.mark.parametrize("dtype", [pl.Categorical, pl.Enum(["a b", "c d"])])
+def test_dictionary_columns_are_strings(corpus, dtype):
+    words = pl.Series(["a b", "c d", None], dtype=dtype)
+    path = corpus(text=words, document_id=["1", "2", "3"], group=words)
+    documents = read_documents(path).documents.collect()
+    assert documents["text"].to_list() == documents["group"].to_list() == ["a b", "c d", None]
+
+
+def test_a_column_of_nulls_only_is_allowed(corpus):
+    path = corpus(text=["a"], member=[None], group=[None], prefix=[None], reference=[None])
+    assert read_documents(path).documents.collect().row(0) == (None, "a", *[None] * 4)
+
+
+LABELS = [
+    pl.Series([1, 0, None], dtype=pl.UInt8),
+    pl.Series([1.0, 0.0, None]),
+    pl.Series([True, False, None]),
+    pl.Series(["1", "0", None]),
+    pl.Series(["True", "false", None]),
+    pl.Series(["1.0", "0.0", None], dtype=pl.Categorical),
+]
+
+
+@pytest.mark.parametrize("labels", LABELS, ids=lambda labels: str(labels.dtype))
+@pytest.mark.parametrize("column", ["label", "member"])
+@pytest.mark.parametrize("name", KINDS)
+def test_membership_is_read_however_it_is_written(corpus, name, column, labels):
+    path = corpus(name, text=["a", "b", "c"], **{column: labels})
+    assert read_documents(path).documents.collect()["member"].to_list() == [True, False, None]
+
+
+def test_label_and_member_complete_each_other(corpus):
+    path = corpus(text=list("abcd"), member=[True, None, False, None], label=[1, 0, None, None])
+    assert read_documents(path).documents.collect()["member"].to_list() == [True, False, False, None]
+
+
+def test_the_users_halves(corpus):
+    path = corpus(text=["a b", "c"], prefix=["a", None], reference=[" b", None])
+    documents = read_documents(path).documents.collect()
+    assert documents.select("prefix", "reference").rows() == [("a", " b"), (None, None)]
+
+
+@pytest.mark.parametrize("parts", ["parts", "parts/*", "parts/**/*"])
+@pytest.mark.parametrize("kind", [".parquet", ".jsonl", ".csv"])
+def test_parts_are_read_in_the_order_of_their_names(corpus, tmp_path, parts, kind):
+    for name, text in [("2", "c"), ("10", "b"), ("1", "a")]:
+        corpus(f"parts/{name}{kind}", text=[text, text], place=[name, name])
+    found = read_documents(tmp_path / parts)
+    assert [file.path.stem for file in found.files] == ["1", "10", "2"]
+    assert found.documents.collect()["text"].to_list() == list("aabbcc")
+    assert found.n_documents == 6
+
+
+def test_compressed_lines(tmp_path):
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}\n'))
+    assert read_documents(tmp_path / "a.jsonl.gz").documents.collect()["text"].item() == "a"
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"text\nb\n"))
+    assert read_documents(tmp_path / "b.csv.gz").documents.collect()["text"].item() == "b"
+
+
+def test_the_digest_is_of_the_content_alone(tmp_path):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "a.csv").write_bytes(b"text\na\n")
+    (tmp_path / "x" / "b.csv").write_bytes(b"text\na\n")
+    content = hashlib.sha256(b"text\na\n").digest()
+    digest = read_documents(tmp_path / "a.csv").digest()
+    assert digest == hashlib.sha256(content).hexdigest()
+    assert digest == read_documents(tmp_path / "x" / "b.csv").digest()
+    assert read_documents(tmp_path).digest() == hashlib.sha256(content + content).hexdigest()
+
+
+def test_the_digest_of_a_file_that_went_away_is_refused(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"text\na\n")
+    found = read_documents(path)
+    path.unlink()
+    with pytest.raises(CorpusError, match=r"a\.csv cannot be read: No such file or directory"):
+        found.digest()
+
+
+def test_documents_are_read_anew_each_time_and_only_as_asked(corpus):
+    documents = read_documents(corpus(**FULL)).documents
+    assert documents.select(pl.len()).collect().item() == 2
+    assert documents.select("prefix").collect().height == 2
+    assert documents.filter(pl.col("member")).select("text").collect().item() == "one two"
+    assert documents.select("year").tail(1).collect().item() == "2001"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_corpus_without_rows_is_refused(corpus, name, tmp_path):
+    path = corpus(name, text=pl.Series([], dtype=pl.String))
+    if name == "corpus.jsonl":
+        assert refusal(path) == f"{path} has no rows; give a corpus with at least one text"
+        path.write_text("\n \n")
+    assert refusal(path) == f"{path} has no rows; give a corpus with at least one text"
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_missing_text_column_is_refused_with_the_nearest_name(corpus, name):
+    path = corpus(name, texts=["a"], title=["b"])
+    assert refusal(path) == (
+        f"{path} has no column 'text' (did you mean 'texts'?), only 'texts', 'title'; "
+        "name the text with --text-column"
+    )
+
+
+def test_a_column_that_was_named_must_exist(corpus):
+    path = corpus(text=["a"])
+    assert refusal(path, ColumnNames(document_id="key")) == (
+        f"{path} has no column 'key', only 'text'; name the document_id with --document-id-column"
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "values", "came", "wanted"),
+    [
+        ("text", [1], "type Int64", "strings"),
+        ("text", [b"a"], "type Binary", "strings"),
+        ("text", [["a"]], "type List(String)", "strings"),
+        ("document_id", [1.0], "type Float64", "strings or integers"),
+        ("group", [True], "type Boolean", "strings or integers"),
+        ("member", [["a"]], "type List(String)", "booleans, or 0 and 1"),
+        ("label", [b"1"], "type Binary", "booleans, or 0 and 1"),
+    ],
+)
+def test_a_wrongly_typed_column_is_refused(corpus, part, values, came, wanted):
+    path = corpus(**{"text": ["a"], part: values})
+    assert refusal(path) == (
+        f"{path}: column {part!r} is the {part} but holds {came}; it must hold {wanted}"
+    )
+
+
+@pytest.mark.parametrize("value", [1, 1.5, True, ["a"], {"a": "b"}])
+def test_a_wrongly_typed_column_of_json_is_refused(tmp_path, value):
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"text": value}))
+    assert "column 'text' is the text but holds" in refusal(path)
+
+
+@pytest.mark.parametrize(
+    "labels", [[1, 2], [0, -1], [0.5, None], [float("nan"), 1], ["yes", "no"], ["", "1"]]
+)
+@pytest.mark.parametrize("column", ["label", "member"])
+def test_a_label_that_is_neither_0_nor_1_is_refused(corpus, column, labels):
+    path = corpus(text=["a", "b", "c"], **{column: [None, *labels]})
+    row = 3 if labels[0] in (0, 1) else 2
+    assert re.fullmatch(
+        rf"{path}, row {row}: column '{column}' is \S*, neither 0 nor 1; use 0, 1 or null",
+        refusal(path),
+    )
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.csv"])
+def test_a_wrong_label_is_named_by_its_line(corpus, name):
+    path = corpus(name, text=["a", "b\nc", "d"], label=[0, 1, 7])
+    line = 3 if name == "corpus.jsonl" else 5
+    assert refusal(path) == (
+        f"{path}, line {line}: column 'label' is 7, neither 0 nor 1; use 0, 1 or null"
+    )
+
+
+def test_a_wrong_row_is_named_by_its_part(corpus, tmp_path):
+    corpus("parts/1.parquet", text=["a", "b"], label=[0, 1])
+    second = corpus("parts/2.parquet", text=["a", "b"], label=[0, 5])
+    assert refusal(tmp_path / "parts").startswith(f"{second}, row 2: column 'label' is 5, ")
+
+
+def test_label_and_member_that_disagree_are_refused(corpus):
+    path = corpus(text=["a", "b"], member=[True, False], label=[1, 1])
+    assert refusal(path) == (
+        f"{path}, row 2: column 'member' is false but 'label' is not; make them agree"
+    )
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_duplicate_document_id_is_refused_with_both_rows(corpus, name):
+    path = corpus(name, text=["a", "b", "c"], document_id=["x", "y", "x"])
+    places = {"corpus.csv": ("line 2", "line 4"), "corpus.parquet": ("row 1", "row 3")}
+    first, second = places.get(name, ("line 1", "line 3"))
+    assert refusal(path) == (
+        f"document_id 'x' is in {path}, {first} and in {path}, {second}; identifiers must be unique"
+    )
+
+
+def test_a_duplicate_across_parts_and_batches_is_found(corpus, tmp_path):
+    keys = [str(key) for key in range(10_000)]
+    first = corpus("parts/1.parquet", text=["a"] * 10_000, document_id=keys)
+    second = corpus("parts/2.parquet", text=["a", "b"], document_id=["new", "9999"])
+    assert refusal(tmp_path / "parts").startswith(
+        f"document_id '9999' is in {first}, row 10000 and in {second}, row 2; "
+    )
+
+
+def test_integers_and_strings_of_the_same_digits_are_one_identifier(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a", "document_id": 1}\n{"text": "b", "document_id": 1}\n')
+    assert refusal(path).startswith("document_id '1' is in")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_null_document_id_is_refused(corpus, name):
+    path = corpus(name, text=["a", "b"], document_id=["x", None])
+    place = {"corpus.csv": "line 3", "corpus.jsonl": "line 2"}.get(name, "row 2")
+    assert refusal(path) == (
+        f"{path}, {place}: column 'document_id' is null; "
+        "give every document an identifier or none"
+    )
+
+
+@pytest.mark.parametrize("name", ["target_id", "candidate", "n_samples", "samia_v1"])
+def test_a_column_named_like_one_of_ours_is_refused(corpus, name):
+    path = corpus(**{"text": ["a"], name: [1]})
+    assert refusal(path, reserved={"samia_v1"}) == (
+        f"{path} has a column {name!r}, a name that this program writes; rename it"
+    )
+
+
+def test_a_further_column_that_a_named_one_would_overwrite_is_refused(corpus):
+    path = corpus(text=["a"], author=["b"], group=["c"])
+    assert "has a column 'group'" in refusal(path, ColumnNames(group="author"))
+
+
+@pytest.mark.parametrize(("there", "lacking"), [("prefix", "reference"), ("reference", "prefix")])
+def test_one_half_alone_is_refused(corpus, there, lacking):
+    path = corpus(**{"text": ["a"], there: ["a"]})
+    assert refusal(path) == (
+        f"{path} has a column {there!r} but no {lacking!r}; give both or neither"
+    )
+    path = corpus(**{"text": ["a", "b"], there: ["a", "b"], lacking: ["c", None]})
+    assert refusal(path) == (
+        f"{path}, row 2: column {lacking!r} is null but {there!r} is not; give both or neither"
+    )
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    path = tmp_path / "gone.parquet"
+    assert refusal(path) == f"{path} does not exist; give a file, a folder or a glob"
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl", "a.csv", "a.txt"])
+def test_a_file_without_permission_is_refused(name, without_privileges):
+    with tempfile.TemporaryDirectory() as folder:  # tmp_path is closed to others
+        Path(folder).chmod(0o755)
+        path = Path(folder, name)
+        path.touch(mode=0)
+        with without_privileges():
+            assert refusal(path) == f"{path} cannot be read: Permission denied"
+
+
+def test_the_checks_see_every_batch(corpus):
+    labels = [0] * 50_000 + [3]
+    path = corpus(text=["some text"] * 50_001, label=labels)
+    assert refusal(path).startswith(f"{path}, row 50001: ")

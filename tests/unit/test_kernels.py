@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal, assert_series_equal
+
+from mia_batch import _native
+from mia_batch.errors import SchemaMismatchError, SettingsError
+from mia_batch.kernels import (
+    FEATURES,
+    WORD_RULES,
+    count_words,
+    pair_features,
+    zlib_size,
+    zlib_version,
+)
+from tests.arrow import ArrowText
+
+PAIRS = pl.DataFrame(
+    {
+        "candidate": ["x  the\ncat sat on the mat", "the the the", "", None, "a"],
+        "reference": ["the cat sat", "the cat", "a b", "a", None],
+    }
+)
+
+NUMBERS = pl.DataFrame(
+    {
+        "words_candidate": [7, 3, 0, None, None],
+        "words_reference": [3, 2, 2, None, None],
+        "overlap_1": [3, 1, 0, None, None],
+        "overlap_2": [2, 0, 0, None, None],
+        "overlap_3": [1, 0, 0, None, None],
+        "overlap_4": [0, 0, 0, None, None],
+        "overlap_5": [0, 0, 0, None, None],
+        "zlib_candidate": [27, 14, 8, None, None],
+        "words_candidate_matched": [3, 2, 0, None, None],
+        "overlap_1_matched": [2, 1, 0, None, None],
+        "overlap_2_matched": [1, 0, 0, None, None],
+        "overlap_3_matched": [0, 0, 0, None, None],
+        "overlap_4_matched": [0, 0, 0, None, None],
+        "overlap_5_matched": [0, 0, 0, None, None],
+        "zlib_candidate_matched": [17, 15, 8, None, None],
+    },
+    schema=FEATURES.to_schema(),
+)
+"""Counted by hand, the sizes by Python's zlib 1.2.13."""
+
+
+def features(frame: pl.DataFrame | pl.LazyFrame, **texts: pl.Expr) -> pl.Series:
+    columns = {"candidate": pl.col("candidate"), "reference": pl.col("reference")} | texts
+    selected = frame.lazy().select(pair_features(columns["candidate"], columns["reference"]))
+    return selected.collect().to_series()
+
+
+def test_features_of_hand_counted_pairs():
+    selected = PAIRS.select(pair_features("candidate", "reference"))
+    assert selected.schema == {"features": FEATURES}
+    assert selected["features"].is_null().to_list() == [False, False, False, True, True]
+    assert_frame_equal(selected.unnest("features"), NUMBERS)
+
+
+def test_other_columns_stay_as_they_are():
+    extended = PAIRS.with_columns(pair_features("candidate", "reference"))
+    assert_frame_equal(extended.drop("features"), PAIRS)
+    assert_frame_equal(extended.select("features").unnest("features"), NUMBERS)
+
+
+def test_streaming_engine_and_files(tmp_path):
+    source, target = tmp_path / "pairs.parquet", tmp_path / "features.parquet"
+    pl.concat([PAIRS] * 50).write_parquet(source, row_group_size=7)
+    query = pl.scan_parquet(source).select(
+        pair_features("candidate", "reference").struct.unnest(),
+        size=zlib_size("candidate"),
+        length=count_words("candidate"),
+    )
+    expected = pl.concat([NUMBERS] * 50)
+    query.sink_parquet(target)
+    for result in (query.collect(engine="streaming"), pl.read_parquet(target)):
+        assert_frame_equal(result.drop("size", "length"), expected)
+        assert_series_equal(result["length"], expected["words_candidate"], check_names=False)
+
+
+def test_groups_and_windows():
+    pairs = pl.DataFrame(
+        {"key": [1, 2, 1], "candidate": ["a b", "c", "b"], "reference": ["b", "c", "b"]}
+    )
+    overlap = pair_features("candidate", "reference").struct.field("overlap_1")
+    grouped = pairs.group_by("key", maintain_order=True).agg(overlap.sum())
+    assert grouped["overlap_1"].to_list() == [2, 1]
+    assert pairs.select(overlap.sum().over("key"))["overlap_1"].to_list() == [2, 1, 2]
+
+
+@pytest.mark.parametrize("engine", ["in-memory", "streaming"])
+def test_literal_sides_are_repeated_and_never_swapped(engine):
+    texts = pl.LazyFrame({"text": ["a", "a b c d", None]})
+    words = [
+        texts.select(pair_features(*sides).struct.unnest())
+        .collect(engine=engine)
+        .select("words_candidate", "words_reference", "words_candidate_matched")
+        .rows()
+        for sides in [("text", pl.lit("a b")), (pl.lit("a b"), "text")]
+    ]
+    assert words[0] == [(1, 2, 1), (4, 2, 2), (None, None, None)]
+    assert words[1] == [(2, 1, 1), (2, 4, 2), (None, None, None)]
+
+
+@pytest.mark.parametrize("engine", ["in-memory", "streaming"])
+def test_two_literals_fill_the_frame(engine):
+    frame = pl.LazyFrame({"row": [0, 1, 2]})
+    pair = pair_features(pl.lit("a b c"), pl.lit("b c"))
+    filled = frame.with_columns(pair.struct.field("overlap_2")).collect(engine=engine)
+    assert filled["overlap_2"].to_list() == [1, 1, 1]
+    assert frame.select(pair).collect(engine=engine).height == 1
+
+
+@pytest.mark.parametrize("reference", [pl.col("reference"), pl.lit("a b")])
+def test_empty_frames_give_empty_columns(reference):
+    empty = PAIRS.clear().select(
+        pair_features("candidate", reference),
+        size=zlib_size("candidate"),
+        length=count_words("candidate"),
+    )
+    assert empty.schema == {"features": FEATURES, "size": pl.UInt32, "length": pl.UInt32}
+    assert empty.height == 0
+
+
+def test_columns_of_nothing_but_nulls():
+    nothing = pl.DataFrame({"text": [None, None], "other": ["a", "b"]})
+    assert nothing.schema["text"] == pl.Null
+    numbers = nothing.select(
+        zlib_size("text"),
+        length=count_words("text"),
+        left=pair_features("text", "other"),
+        right=pair_features("other", "text"),
+        literal=pair_features("other", pl.lit(None)),
+    )
+    assert numbers.null_count().row(0) == (2, 2, 2, 2, 2)
+    assert numbers.schema["left"] == numbers.schema["literal"] == FEATURES
+
+
+def test_slices_and_chunks():
+    chunks = pl.concat([PAIRS[1:3], PAIRS[:2], PAIRS[4:]], rechunk=False)
+    assert chunks.n_chunks() == 3
+    expected = pl.concat([NUMBERS[1:3], NUMBERS[:2], NUMBERS[4:]])
+    found = chunks.select(pair_features("candidate", "reference")).unnest("features")
+    assert_frame_equal(found, expected)
+    sides = chunks.with_columns(pl.col("reference").rechunk())
+    assert_frame_equal(
+        sides.select(pair_features("candidate", "reference")).unnest("features"), expected
+    )
+
+
+@pytest.mark.parametrize("layout", ["utf8", "large_utf8"])
+def test_other_arrow_layouts(layout):
+    columns = [ArrowText(PAIRS[side].to_list(), layout, offset=1) for side in PAIRS.columns]
+    found = pl.Series(_native.pair_features(*columns, words="whitespace"))
+    assert_frame_equal(found.struct.unnest(), NUMBERS[1:])
+    mixed = _native.pair_features(columns[0], PAIRS["reference"][1:], words="whitespace")
+    assert_series_equal(pl.Series(mixed), found)
+
+
+def test_rows_do_not_depend_on_the_number_of_threads():
+    program = """
+import polars as pl
+from mia_batch.kernels import pair_features
+row = pl.int_range(2000)
+frame = pl.select(
+    candidate=pl.format("a b {} a {}", row, row.reverse()),
+    reference=pl.format("a {}", row // 10),
+)
+print(frame.select(pair_features("candidate", "reference")).hash_rows().sum())
+"""
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"RAYON_NUM_THREADS": threads},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for threads in ("1", "2", "5")
+    }
+    assert len(digests) == 1
+
+
+def test_word_rules():
+    text = pl.lit(" to\nbe  or\u00a0not ")
+    assert pl.select(count_words(text)).item() == 4
+    assert pl.select(count_words(text, words="space")).item() == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("", 8), ("a", 9), ("the cat sat on the mat", 27), ("café 你好", 21)]
+)
+def test_zlib_size(text, size):
+    assert pl.select(zlib_size(pl.lit(text))).item() == size
+
+
+def test_zlib_is_pinned():
+    assert zlib_version() == "1.3.1"
+
+
+def test_numbers_keep_the_name_of_the_text():
+    assert PAIRS.select(zlib_size("candidate"), count_words("reference")).columns == [
+        "candidate",
+        "reference",
+    ]
+
+
+@pytest.mark.parametrize("expression", [zlib_size, count_words])
+def test_columns_that_are_not_text_are_refused(expression):
+    with pytest.raises(SchemaMismatchError, match=r"text must be .* strings, not Int64; cast it"):
+        pl.DataFrame({"a": [1]}).select(expression("a"))
+
+
+@pytest.mark.parametrize("side", ["candidate", "reference"])
+def test_the_side_that_is_not_text_is_named(side):
+    numbers = PAIRS.with_columns(pl.lit(1.5).alias(side))
+    with pytest.raises(SchemaMismatchError, match=f"{side} must be .* strings, not Float64"):
+        features(numbers)
+
+
+def test_categories_are_refused():
+    categories = PAIRS.with_columns(pl.col("candidate").cast(pl.Categorical))
+    with pytest.raises(SchemaMismatchError, match="candidate must be"):
+        features(categories)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        lambda words: pair_features("a", "b", words=words),
+        lambda words: count_words("a", words=words),
+    ],
+)
+def test_unknown_word_rules_are_refused(expression):
+    with pytest.raises(
+        SettingsError, match="unknown word rule 'rouge'; use one of whitespace, space"
+    ):
+        expression("rouge")
+
+
+def test_native_functions_refuse_what_they_cannot_read():
+    texts = pl.Series(["a", "b"])
+    with pytest.raises(ValueError, match="candidate has 2 rows and reference 1"):
+        _native.pair_features(texts, texts[:1], words="space")
+    with pytest.raises(ValueError, match='unknown word rule "rouge"'):
+        _native.count_words(texts, words="rouge")
+    with pytest.raises(TypeError, match=r"text must be .* not <class 'list'>"):
+        _native.zlib_size(["a"])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"reference must be .* not Int64"):
+        _native.pair_features(texts, pl.Series([1, 2]), words="space")
+
+
+@pytest.mark.parametrize("rule", WORD_RULES)
+def test_native_module_knows_every_word_rule(rule):
+    assert pl.Series(_native.count_words(pl.Series(["a b"]), words=rule)).to_list() == [2]
+
+
+def test_tests_run_optimised_code():
+    assert _native.build_profile() == "release"

@@ -1,0 +1,177 @@
+import os
+import re
+import resource
+from pathlib import Path
+
+import dataframely as dy
+import polars as pl
+import pytest
+
+from mia_batch import tables
+from mia_batch.errors import CorpusError, RunFolderError, SchemaMismatchError
+
+
+class Numbers(dy.Schema):
+    name = dy.String(nullable=True)
+    value = dy.Int64()
+
+
+FRAME = pl.DataFrame({"name": ["a", None], "value": [1, 2], "further": [True, False]})
+
+
+def test_check_allows_further_columns_and_any_order():
+    tables.check(FRAME.select("further", "value", "name"), Numbers, what="numbers")
+    tables.check(FRAME.lazy(), Numbers, what="numbers")
+
+
+def test_check_lists_what_is_missing_and_what_is_wrong():
+    with pytest.raises(SchemaMismatchError) as error:
+        tables.check(pl.DataFrame({"value": [1.5]}), Numbers, what="parts/1.parquet")
+    assert str(error.value) == (
+        "parts/1.parquet is no Numbers table: 'name' is missing, "
+        "'value' is Float64 instead of Int64"
+    )
+
+
+def test_sink_and_scan_give_the_table_back(tmp_path):
+    tables.sink(FRAME.lazy(), tmp_path / "numbers.parquet", Numbers)
+    back = tables.scan(tmp_path / "numbers.parquet", Numbers).collect()
+    assert back.equals(FRAME)
+    assert [path.name for path in tmp_path.iterdir()] == ["numbers.parquet"]
+
+
+def test_sink_writes_the_same_bytes_again(tmp_path):
+    long = pl.LazyFrame({"name": [f"row {n}" for n in range(50_000)], "value": range(50_000)})
+    for name in ("first", "second"):
+        tables.sink(long, tmp_path / name, Numbers)
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+
+
+def test_sink_replaces_an_older_table(tmp_path):
+    path = tmp_path / "numbers.parquet"
+    tables.sink(FRAME, path, Numbers)
+    tables.sink(FRAME.head(1), path, Numbers)
+    assert tables.scan(path, Numbers).collect().height == 1
+
+
+def test_sink_refuses_another_table_and_writes_nothing(tmp_path):
+    with pytest.raises(SchemaMismatchError, match="'value' is missing"):
+        tables.sink(FRAME.drop("value"), tmp_path / "numbers.parquet", Numbers)
+    assert not list(tmp_path.iterdir())
+
+
+def test_sink_leaves_nothing_behind_when_the_rows_fail(tmp_path):
+    def frames(_names):
+        yield FRAME.drop("further")
+        msg = "row 3 is wrong"
+        raise CorpusError(msg)
+
+    broken = tables.generate(FRAME.drop("further").schema, frames)
+    with pytest.raises(CorpusError, match="^row 3 is wrong$"):
+        tables.sink(broken, tmp_path / "numbers.parquet", Numbers)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def small_files():
+    """No file of this process may grow beyond 1,000 bytes, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_sink_says_when_the_disk_is_full(tmp_path, small_files):
+    noise = pl.DataFrame({"name": [os.urandom(1000).hex()] * 3 + [os.urandom(9000).hex()]})
+    path = tmp_path / "numbers.parquet"
+    with pytest.raises(RunFolderError) as error:
+        tables.sink(noise.with_columns(value=1).cast({"value": pl.Int64}), path, Numbers)
+    reason = "File too large; make room or choose another folder"
+    assert str(error.value) == f"{path} cannot be written: {reason}"
+    assert not list(tmp_path.iterdir())
+
+
+def test_write_text_says_when_the_disk_is_full_and_keeps_the_old_file(tmp_path, small_files):
+    path = tmp_path / "run.json"
+    tables.write_text(path, "old")
+    with pytest.raises(RunFolderError, match="File too large"):
+        tables.write_text(path, "x" * 5000)
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["run.json"]
+
+
+@pytest.mark.parametrize("folder", ["missing", "file"])
+def test_sink_says_when_there_is_no_folder(tmp_path, folder):
+    (tmp_path / "file").touch()
+    with pytest.raises(RunFolderError, match=r"numbers\.parquet cannot be written: .*irectory"):
+        tables.sink(FRAME, tmp_path / folder / "numbers.parquet", Numbers)
+
+
+def test_an_error_of_polars_itself_is_not_blamed_on_the_disk(tmp_path):
+    wrong = FRAME.lazy().with_columns(value=pl.col("name").str.to_integer())
+    with pytest.raises(pl.exceptions.ComputeError, match="strict integer parsing"):
+        tables.sink(wrong, tmp_path / "numbers.parquet", Numbers)
+    assert not list(tmp_path.iterdir())
+
+
+def test_write_text_keeps_line_ends_and_is_utf8(tmp_path):
+    tables.write_text(tmp_path / "run.json", "é\r\n")
+    assert (tmp_path / "run.json").read_bytes() == b"\xc3\xa9\r\n"
+
+
+def test_scan_says_what_is_wrong(tmp_path):
+    (tmp_path / "short.parquet").write_bytes(b"PAR1")
+    with pytest.raises(RunFolderError, match=r"short\.parquet cannot be read as a table: .*; remo"):
+        tables.scan(tmp_path / "short.parquet", Numbers)
+    missing = tmp_path / "missing.parquet"
+    with pytest.raises(RunFolderError, match=re.escape(f"{missing} cannot be read as a table: No")):
+        tables.scan(missing, Numbers)
+    FRAME.drop("name").write_parquet(tmp_path / "other.parquet")
+    with pytest.raises(SchemaMismatchError, match=r"other\.parquet is no Numbers table: 'name'"):
+        tables.scan(tmp_path / "other.parquet", Numbers)
+
+
+def test_scan_takes_a_path_literally(tmp_path):
+    folder = tmp_path / "a=1[x]*"
+    folder.mkdir()
+    tables.sink(FRAME, folder / "numbers.parquet", Numbers)
+    assert tables.scan(folder / "numbers.parquet", Numbers).collect().columns == FRAME.columns
+
+
+def three_frames(names: list[str] | None):
+    for start in range(0, 30, 10):
+        frame = pl.DataFrame({"a": range(start, start + 10), "b": ["x"] * 10})
+        yield frame if names is None else frame.select([*names] or ["a"])
+
+
+def test_generate_answers_every_kind_of_question():
+    frame = tables.generate(pl.Schema({"a": pl.Int64(), "b": pl.String()}), three_frames)
+    assert frame.collect()["a"].to_list() == list(range(30))
+    assert frame.select("b").collect().shape == (30, 1)
+    assert frame.select(pl.len()).collect().item() == 30
+    assert frame.filter(pl.col("a") > 25).select("b").collect().height == 4
+    assert frame.slice(8, 4).collect()["a"].to_list() == [8, 9, 10, 11]
+    assert frame.head(0).collect().height == 0
+    assert frame.tail(1).collect()["a"].to_list() == [29]
+    assert frame.head(12).filter(pl.col("a") >= 5).collect()["a"].to_list() == [*range(5, 12)]
+    assert frame.filter(pl.col("a") >= 5).head(12).collect()["a"].to_list() == [*range(5, 17)]
+
+
+def test_generate_reads_only_a_little_ahead():
+    made = 0
+
+    def frames(_names):
+        nonlocal made
+        for _ in range(1000):
+            made += 1
+            yield pl.DataFrame({"a": [made]})
+
+    frame = tables.generate(pl.Schema({"a": pl.Int64()}), frames)
+    assert next(iter(frame.collect_batches(chunk_size=1, maintain_order=True))).item() == 1
+    assert made < 100
+
+
+def test_a_path_may_be_relative(tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tables.write_text(Path("here.txt"), "x")
+    assert Path("here.txt").read_text() == "x"
