@@ -41,7 +41,7 @@ lint:
 
 types:
 	@$(STEP) "Types: mypy" mypy
-	@$(STEP) "Type stub against the binary: stubtest" python -m mypy.stubtest mia_batch._native
+	@$(STEP) "Type stub against the binary: stubtest" python -m mypy.stubtest --mypy-config-file .ci/stubtest.ini mia_batch._native
 
 rust-checks:
 	@$(STEP) "Rust format" cargo fmt --all -- --check

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 from itertools import accumulate
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,39 +44,57 @@ class _Array(ctypes.Structure):
     ]
 
 
-@_RELEASE
-def _release(address: int) -> None:
+def _forget(address: int) -> None:
     _Array.from_address(address).release = _RELEASE()
 
 
-class ArrowText:
-    """Column of strings with 32-bit or 64-bit offsets, from row ``offset`` of ``texts`` on."""
+_release = _RELEASE(_forget)
 
-    def __init__(
-        self, texts: Sequence[str | None], layout: Literal["utf8", "large_utf8"], *, offset: int = 0
-    ) -> None:
-        encoded = [(text or "").encode() for text in texts]
-        valid = sum(1 << row for row, text in enumerate(texts) if text is not None)
-        ends = accumulate(map(len, encoded), initial=0)
-        number = ctypes.c_int32 if layout == "utf8" else ctypes.c_int64
-        self._buffers = (
-            ctypes.create_string_buffer(valid.to_bytes(len(texts) // 8 + 1, "little")),
-            (number * (len(texts) + 1))(*ends),
-            ctypes.create_string_buffer(b"".join(encoded)),
-        )
-        self._addresses = (ctypes.c_void_p * 3)(*map(ctypes.addressof, self._buffers))
-        self._schema = _Schema(format=b"u" if layout == "utf8" else b"U", flags=2, release=_release)
-        self._array = _Array(
-            length=len(texts) - offset,
+
+class ArrowColumn:
+    """A column that exports itself anew whenever it is asked."""
+
+    def __init__(self, kind: bytes, length: int, *buffers: ctypes.Array[Any], offset: int = 0):
+        self._kind = kind
+        self._length = length
+        self._offset = offset
+        self._buffers = buffers
+        self._addresses = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers))
+        self._lent: list[ctypes.Structure] = []
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
+        schema = _Schema(format=self._kind, flags=2, release=_release)
+        array = _Array(
+            length=self._length - self._offset,
             null_count=-1,
-            offset=offset,
-            n_buffers=3,
+            offset=self._offset,
+            n_buffers=len(self._buffers),
             buffers=self._addresses,
             release=_release,
         )
+        self._lent += [schema, array]
+        return _capsule(schema, b"arrow_schema"), _capsule(array, b"arrow_array")
 
-    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
-        return _capsule(self._schema, b"arrow_schema"), _capsule(self._array, b"arrow_array")
+
+def strings(texts: Sequence[str | None], bits: Literal[32, 64], *, offset: int = 0) -> ArrowColumn:
+    """Strings with offsets of 32 or 64 bits, from row ``offset`` on."""
+    encoded = [(text or "").encode() for text in texts]
+    valid = sum(1 << row for row, text in enumerate(texts) if text is not None)
+    ends = accumulate(map(len, encoded), initial=0)
+    kind, number = (b"u", ctypes.c_int32) if bits == 32 else (b"U", ctypes.c_int64)
+    return ArrowColumn(
+        kind,
+        len(texts),
+        ctypes.create_string_buffer(valid.to_bytes(len(texts) // 8 + 1, "little")),
+        (number * (len(texts) + 1))(*ends),
+        ctypes.create_string_buffer(b"".join(encoded)),
+        offset=offset,
+    )
+
+
+def nulls(length: int) -> ArrowColumn:
+    """Nulls of no type."""
+    return ArrowColumn(b"n", length)
 
 
 def _capsule(structure: ctypes.Structure, name: bytes) -> object:

@@ -178,8 +178,13 @@ def _apply(
     kernel: Callable[..., _native.ArrowArray], *columns: pl.Series, **settings: str
 ) -> pl.Series:
     try:
-        return pl.Series(kernel(*columns, **settings))
+        return pl.Series(kernel(*map(_nulls_as_text, columns), **settings))
     except TypeError as error:
         raise SchemaMismatchError(str(error)) from error
     except ValueError as error:
         raise MiaBatchError(str(error)) from error
+
+
+def _nulls_as_text(column: pl.Series) -> pl.Series:
+    """Give nulls of no type one, because Arrow libraries disagree on their layout."""
+    return column.cast(pl.String) if column.dtype == pl.Null else column

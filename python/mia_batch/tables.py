@@ -6,7 +6,7 @@ import os
 import re
 import uuid
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import polars as pl
 from polars.io.plugins import register_io_source
@@ -116,9 +116,9 @@ def sink(frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Schema]
         If a column is missing or has another type.
     """
     check(frame, schema, what=path.name)
-    with _replacing(path) as temporary:
+    with _replacing(path) as stream:
         frame.lazy().sink_parquet(
-            temporary,
+            stream,
             compression="zstd",
             compression_level=1,
             row_group_size=_ROW_GROUP_ROWS,
@@ -141,8 +141,8 @@ def write_text(path: Path, text: str) -> None:
     RunFolderError
         If the file cannot be written.
     """
-    with _replacing(path) as temporary:
-        temporary.write_bytes(text.encode())
+    with _replacing(path) as stream:
+        stream.write(text.encode())
 
 
 def generate(
@@ -183,14 +183,19 @@ def generate(
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """Lend a temporary name beside ``path``; what was written there takes its place at the end."""
+def _replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Lend a temporary file beside ``path``; what was written there takes its place at the end.
+
+    It is lent open: by name, Polars might create it again after a failure, from another thread.
+    """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        yield temporary
-        _sync(temporary)
+        with temporary.open("wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
         temporary.replace(path)
-        _sync(path.parent)
+        _sync_folder(path.parent)
     except (OSError, pl.exceptions.ComputeError) as error:
         if (reason := _system_reason(error)) is None:
             raise
@@ -201,8 +206,8 @@ def _replacing(path: Path) -> Iterator[Path]:
             temporary.unlink()
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -35,7 +35,11 @@ def one_thread() -> Iterator[None]:
 
 
 def by_vllm(model: Path, decoding: Decoding, log: Path) -> dict[int, list[SampleOutput]]:
-    arguments: dict[str, Any] = {"kv_cache_memory_bytes": 64 << 20, "use_fp64_gumbel": True}
+    arguments = {
+        "kv_cache_memory_bytes": 64 << 20,
+        "max_num_seqs": 64,
+        "use_fp64_gumbel": True,
+    }
     spec = EngineSpec(engine="vllm", model=str(model), decoding=decoding, engine_args=arguments)
     with EngineProcess.start(spec, log=log) as engine:
         return outputs(engine, REQUESTS)

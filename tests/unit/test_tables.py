@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import os
 import re
 import resource
@@ -67,7 +69,7 @@ def test_sink_leaves_nothing_behind_when_the_rows_fail(tmp_path):
         raise CorpusError(msg)
 
     broken = tables.generate(FRAME.drop("further").schema, frames)
-    with pytest.raises(CorpusError, match="^row 3 is wrong$"):
+    with pytest.raises(CorpusError, match=r"^row 3 is wrong$"):
         tables.sink(broken, tmp_path / "numbers.parquet", Numbers)
     assert not list(tmp_path.iterdir())
 
@@ -129,6 +131,14 @@ def test_scan_says_what_is_wrong(tmp_path):
     FRAME.drop("name").write_parquet(tmp_path / "other.parquet")
     with pytest.raises(SchemaMismatchError, match=r"other\.parquet is no Numbers table: 'name'"):
         tables.scan(tmp_path / "other.parquet", Numbers)
+
+
+def test_a_folder_of_parts_is_one_table_without_unfinished_ones(tmp_path):
+    assert tables.scan(tmp_path, Numbers).collect().equals(Numbers.create_empty())
+    for name, row in [("b", 1), ("a", 0)]:
+        tables.sink(FRAME.slice(row, 1), tmp_path / f"{name}.parquet", Numbers)
+    (tmp_path / ".c.parquet.0.tmp").write_bytes(b"PAR1")
+    assert tables.scan(tmp_path, Numbers).collect()["value"].to_list() == [1, 2]
 
 
 def test_scan_takes_a_path_literally(tmp_path):

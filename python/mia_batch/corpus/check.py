@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,9 +23,10 @@ __all__ = ["check_rows"]
 class _Fault:
     wrong: pl.Expr
     """True in rows that are refused."""
-    shown: pl.Expr
-    """The value that the message quotes."""
-    message: str
+    name: str
+    """The column whose value the message shows."""
+    rest: str
+    """What the message says after the value."""
 
 
 def check_rows(
@@ -66,7 +68,8 @@ def check_rows(
         n_rows += frame.height
         if "document_id" in columns.parts:
             hashes.append(frame.select(identifier.hash()).to_series().to_numpy())
-    if repeated := _repeated(hashes):
+    repeated = _repeated(hashes)
+    if not repeated.is_empty():
         names = frames(columns.needed(["document_id"]))
         _refuse_duplicate((frame.select(identifier) for frame in names), repeated, locate)
     return n_rows
@@ -76,49 +79,35 @@ def _faults(columns: Columns) -> list[_Fault]:
     parts = columns.parts
     faults = [_neither_0_nor_1(columns, part) for part in ("member", "label") if part in parts]
     if "member" in parts and "label" in parts:
-        member, label = columns.truth("member"), columns.truth("label")
-        faults.append(_contradiction(member, label, parts["member"], parts["label"]))
+        faults.append(_contradiction(columns))
     if "document_id" in parts:
         faults.append(_null(parts["document_id"]))
     if "prefix" in parts:
-        faults += [
-            _half(parts["prefix"], parts["reference"]),
-            _half(parts["reference"], parts["prefix"]),
-        ]
+        faults.append(_half(parts["prefix"], parts["reference"]))
+        faults.append(_half(parts["reference"], parts["prefix"]))
     return faults
 
 
 def _neither_0_nor_1(columns: Columns, part: str) -> _Fault:
     name = columns.parts[part]
-    return _Fault(
-        wrong=pl.col(name).is_not_null() & columns.truth(part).is_null(),
-        shown=pl.col(name),
-        message=f"column {name!r} is {{}}, neither 0 nor 1; use 0, 1 or null",
-    )
+    wrong = pl.col(name).is_not_null() & columns.truth(part).is_null()
+    return _Fault(wrong=wrong, name=name, rest=", neither 0 nor 1; use 0, 1 or null")
 
 
-def _contradiction(member: pl.Expr, label: pl.Expr, member_name: str, label_name: str) -> _Fault:
-    return _Fault(
-        wrong=(member != label).fill_null(value=False),
-        shown=member,
-        message=f"column {member_name!r} is {{}} but {label_name!r} is not; make them agree",
-    )
+def _contradiction(columns: Columns) -> _Fault:
+    wrong = (columns.truth("member") != columns.truth("label")).fill_null(value=False)
+    rest = f" but {columns.parts['label']!r} says the opposite; make them agree"
+    return _Fault(wrong=wrong, name=columns.parts["member"], rest=rest)
 
 
 def _null(name: str) -> _Fault:
-    return _Fault(
-        wrong=pl.col(name).is_null(),
-        shown=pl.col(name),
-        message=f"column {name!r} is {{}}; give every document an identifier or none",
-    )
+    rest = "; give every document an identifier or none"
+    return _Fault(wrong=pl.col(name).is_null(), name=name, rest=rest)
 
 
 def _half(there: str, lacking: str) -> _Fault:
-    return _Fault(
-        wrong=pl.col(there).is_not_null() & pl.col(lacking).is_null(),
-        shown=pl.col(lacking),
-        message=f"column {lacking!r} is {{}} but {there!r} is not; give both or neither",
-    )
+    wrong = pl.col(there).is_not_null() & pl.col(lacking).is_null()
+    return _Fault(wrong=wrong, name=lacking, rest=f" but {there!r} is not; give both or neither")
 
 
 def _refuse_first(
@@ -127,30 +116,27 @@ def _refuse_first(
     for fault in faults:
         row = frame.select(fault.wrong.arg_true().first()).item()
         if row is not None:
-            shown = fault.shown.cast(pl.String).fill_null("null")
-            value = frame.slice(row, 1).select(shown).item()
-            msg = f"{locate(start + row)}: {fault.message.format(value)}"
+            value = frame[fault.name][row]
+            shown = "null" if value is None else reprlib.repr(value)
+            msg = f"{locate(start + row)}: column {fault.name!r} is {shown}{fault.rest}"
             raise CorpusError(msg)
 
 
-def _repeated(hashes: list[np.ndarray]) -> set[int]:
+def _repeated(hashes: list[np.ndarray]) -> pl.Series:
     """Return the hashes that occur more than once."""
-    if not hashes:
-        return set()
-    ordered = np.sort(np.concatenate(hashes))
-    return set(ordered[1:][ordered[1:] == ordered[:-1]].tolist())
+    ordered = np.sort(np.concatenate(hashes or [np.empty(0, np.uint64)]))
+    return pl.Series(np.unique(ordered[1:][ordered[1:] == ordered[:-1]]))
 
 
 def _refuse_duplicate(
-    frames: Iterator[pl.DataFrame], repeated: set[int], locate: Callable[[int], str]
+    frames: Iterator[pl.DataFrame], repeated: pl.Series, locate: Callable[[int], str]
 ) -> None:
     """Compare the identifiers of equal hash in full; different ones may share a hash."""
     first: dict[str, int] = {}
-    suspects = pl.Series(list(repeated), dtype=pl.UInt64)
     start = 0
     for frame in frames:
         names = frame.to_series()
-        for row in names.hash().is_in(suspects).arg_true():
+        for row in names.hash().is_in(repeated.implode()).arg_true():
             before = first.setdefault(names[row], start + row)
             if before != start + row:
                 places = f"{locate(before)} and in {locate(start + row)}"

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ColumnNames", "Columns", "resolve"]
 
+_SHOWN = 20  # column names in a message
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnNames:
@@ -126,10 +128,11 @@ def resolve(
     CorpusError
         If a column is missing, of a wrong type, or named like one that the package writes.
     """
+    _refuse_patterns(raw, where)
     parts = _find_parts(names, raw, where)
-    columns = Columns(raw=raw, parts=parts)
     for part, name in parts.items():
         _check_type(part, name, raw[name], where)
+    columns = Columns(raw=raw, parts=parts)
     taken = {*reserved, *RESERVED_COLUMNS, *Documents.column_names()}
     for name in columns.further:
         if name in taken:
@@ -138,14 +141,23 @@ def resolve(
     return columns
 
 
+def _refuse_patterns(raw: pl.Schema, where: str) -> None:
+    for name in raw:
+        if name == "*" or (name.startswith("^") and name.endswith("$")):
+            msg = (
+                f"{where} has a column {name!r}, a name that Polars takes for a pattern; rename it"
+            )
+            raise CorpusError(msg)
+
+
 def _find_parts(names: ColumnNames, raw: pl.Schema, where: str) -> dict[str, str]:
     given = {part: name for part, name in asdict(names).items() if name is not None}
     for part, name in given.items():
         if name not in raw:
             raise _missing(part, name, raw, where)
-    found = {part: part for part in asdict(names) if part in raw and part not in given}
-    # A column that the user gave another part is not also taken by its own name.
-    parts = {**given, **{part: part for part in found if part not in given.values()}}
+    # A column that the user gave another part does not also play its own.
+    free = [part for part in asdict(names) if part in raw and part not in given.values()]
+    parts = {part: part for part in free} | given
     for half, other in (("prefix", "reference"), ("reference", "prefix")):
         if half in parts and other not in parts:
             msg = f"{where} has a column {parts[half]!r} but no {other!r}; give both or neither"
@@ -156,7 +168,7 @@ def _find_parts(names: ColumnNames, raw: pl.Schema, where: str) -> dict[str, str
 def _missing(part: str, name: str, raw: pl.Schema, where: str) -> CorpusError:
     near = get_close_matches(name, raw.names(), n=1)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
-    present = ", ".join(repr(column) for column in raw) or "none"
+    present = ", ".join(map(repr, raw.names()[:_SHOWN])) + (", ..." if len(raw) > _SHOWN else "")
     option = f"--{part.replace('_', '-')}-column"
     msg = f"{where} has no column {name!r}{hint}, only {present}; name the {part} with {option}"
     return CorpusError(msg)

@@ -97,7 +97,7 @@ def find_files(path: Path | str) -> Source:
         If nothing readable is there, or files of several kinds.
     """
     given = str(path)
-    if not given or "\0" in given:
+    if not given or "\0" in given or not _is_unicode(given):
         msg = f"{given!r} is no path; give a file, a folder or a glob"
         raise CorpusError(msg)
     try:
@@ -180,6 +180,9 @@ def _refuse_unknown(path: Path) -> None:
 
 
 def _source_file(path: Path, base: Path) -> SourceFile:
+    if not _is_unicode(str(path)):
+        msg = f"the file name {str(path)!r} is not valid UTF-8; rename the file"
+        raise CorpusError(msg)
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         msg = f"{path} is not a regular file; give a file, a folder or a glob"
@@ -191,3 +194,12 @@ def _source_file(path: Path, base: Path) -> SourceFile:
         size=status.st_size,
         modified_ns=status.st_mtime_ns,
     )
+
+
+def _is_unicode(name: str) -> bool:
+    """Return whether a name that came from the system is text; it may hold any bytes."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from mia_batch.errors import MiaBatchError
@@ -39,11 +37,10 @@ def run_training(folder: Path, settings: DemoSettings, notify: Callable[[str], N
     MiaBatchError
         If the training ends early.
     """
-    command = [sys.executable, "-P", "-m", "mia_batch.demo.train", str(folder)]
     with (
         (folder / _LOG).open("wb") as log,
         subprocess.Popen(
-            [*command, json.dumps(asdict(settings))],
+            _command(folder, settings),
             process_group=0,  # Ctrl-C is for this process, which ends the other
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -56,10 +53,21 @@ def run_training(folder: Path, settings: DemoSettings, notify: Callable[[str], N
                 notify(line.rstrip("\n"))
         except BaseException:
             process.kill()
+            process.wait()
             raise
     if process.returncode:
         msg = f"the training of the demo's model {_explain(process.returncode, folder / _LOG)}"
         raise MiaBatchError(msg)
+
+
+def _command(folder: Path, settings: DemoSettings) -> list[str]:
+    """Run the program with this process's module path, as multiprocessing does."""
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; from pathlib import Path; "
+        "from mia_batch.demo.settings import DemoSettings; from mia_batch.demo.train import main; "
+        f"main(Path({str(folder)!r}), {settings!r})"
+    )
+    return [sys.executable, "-c", code]
 
 
 def _explain(code: int, log: Path) -> str:

@@ -46,7 +46,7 @@ class DemoSettings:
     vocabulary: int = 4096
     hidden: int = 128
     head: int = 64
-    layers: int = 3
+    layers: int = 2
     context: int = 1024
-    epochs: int = 16
-    learning_rate: float = 3e-3
+    epochs: int = 12
+    learning_rate: float = 2e-3

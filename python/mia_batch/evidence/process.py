@@ -80,7 +80,7 @@ class EngineProcess:
         ours, theirs = Pipe()
         with theirs, log.open("ab") as output:
             process = subprocess.Popen(
-                _command(theirs.fileno()),
+                _command(theirs.fileno(), log),
                 pass_fds=[theirs.fileno()],
                 process_group=0,  # no Ctrl-C from the terminal, and one group to end
                 stdin=subprocess.DEVNULL,
@@ -118,6 +118,8 @@ class EngineProcess:
         EngineError
             If the engine has stopped.
         """
+        if self._failure is not None:
+            raise self._failure
         self._send(request)
 
     def results(self, timeout: float | None = None) -> list[SampleResult]:
@@ -145,9 +147,9 @@ class EngineProcess:
             while self._wait(0.0 if results else timeout):
                 results.extend(cast("list[SampleResult]", self._receive()))
         except MiaBatchError as error:
-            if not results:
+            self._failure = error
+            if not results:  # what was finished before comes first
                 raise
-            self._failure = error  # what was finished before comes first
         return results
 
     def close(self) -> None:
@@ -193,9 +195,6 @@ class EngineProcess:
             message = self._connection.recv()
         except (EOFError, OSError) as error:
             raise self._why_ended() from error
-        if isinstance(message, EngineError):
-            msg = f"{message}; the engine's log is {self._log}"
-            raise EngineError(msg)
         if isinstance(message, MiaBatchError):
             raise message
         return message
@@ -221,11 +220,12 @@ class EngineProcess:
         os.close(self._exit)
 
 
-def _command(descriptor: int) -> list[str]:
+def _command(descriptor: int, log: Path) -> list[str]:
     """Run the worker with this process's module path, as multiprocessing does."""
+    arguments = f"{descriptor}, {os.getpid()}, {str(log)!r}"
     code = (
         f"import sys; sys.path[:] = {sys.path!r}; "
-        f"from mia_batch.evidence.worker import main; main({descriptor}, {os.getpid()})"
+        f"from mia_batch.evidence.worker import main; main({arguments})"
     )
     return [sys.executable, "-X", "faulthandler", "-c", code]
 

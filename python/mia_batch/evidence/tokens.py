@@ -23,7 +23,7 @@ _NO_LIMIT = 2**62  # lengths are checked against the engine's context, not the t
 class Tokenizer:
     """The tokenizer of a checkpoint.
 
-    Loading imports torch, because transformers does; a pipeline does it while the engine starts.
+    Loading imports torch, because transformers does.
 
     Parameters
     ----------

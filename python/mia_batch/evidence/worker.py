@@ -12,12 +12,13 @@ import sys
 import time
 import traceback
 from multiprocessing.connection import Connection
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from mia_batch.errors import EngineError, MiaBatchError
-from mia_batch.evidence.causes import cause_of
+from mia_batch.errors import EngineError, RequestError
+from mia_batch.evidence.causes import cause_of, first_error_in
 from mia_batch.evidence.engines import load_engine
 from mia_batch.evidence.engines.choice import runs_on_cpu
 
@@ -27,12 +28,13 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _PARENT_CHECK_SECONDS = 1.0
+_CAUSE_IN_LOG = ("root cause above", "trace (above)")  # vLLM, of an error in its own processes
 
 _Requests = SimpleQueue["SampleRequest | None"]
 _Answers = SimpleQueue[Any]
 
 
-def main(descriptor: int, parent: int) -> None:
+def main(descriptor: int, parent: int, log: str) -> None:
     """Serve one engine until the parent closes it.
 
     Parameters
@@ -41,7 +43,10 @@ def main(descriptor: int, parent: int) -> None:
         File descriptor of this process's end of the pipe.
     parent
         Process id of the parent.
+    log
+        File that this process writes to.
     """
+    log_start = Path(log).stat().st_size
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     connection = Connection(descriptor)
     spec: EngineSpec = connection.recv()
@@ -54,12 +59,11 @@ def main(descriptor: int, parent: int) -> None:
     sender.start()
     try:
         _start_and_serve(spec, requests, answers)
-    except MiaBatchError as error:
-        traceback.print_exc()
+    except RequestError as error:
         answers.put(error)
     except Exception as error:
+        answers.put(_explain(error, spec.engine, log, log_start))
         traceback.print_exc()
-        answers.put(EngineError(f"the {spec.engine} engine stopped ({cause_of(error)})"))
     answers.put(None)
     sender.join()
     sys.stdout.flush()
@@ -112,6 +116,18 @@ def _send(connection: Connection, answers: _Answers) -> None:
 def _end_group() -> None:
     """End this process and all that the engine started, at once."""
     os.killpg(0, signal.SIGKILL)
+
+
+def _explain(error: Exception, engine: str, log: str, log_start: int) -> EngineError:
+    """Put the cause and the log's place in one sentence."""
+    if isinstance(error, EngineError):
+        cause = str(error)
+    else:
+        cause = f"the {engine} engine stopped ({cause_of(error)})"
+    if any(words in str(error.__cause__) for words in _CAUSE_IN_LOG):
+        written = Path(log).read_bytes()[log_start:].decode(errors="replace")
+        cause = f"{cause}: {first_error_in(written)}"
+    return EngineError(f"{cause}; the engine's log is {log}")
 
 
 def _start_and_serve(spec: EngineSpec, requests: _Requests, answers: _Answers) -> None:

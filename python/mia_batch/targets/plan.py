@@ -59,7 +59,18 @@ class TargetPlan:
         if self.stride is not None and self.window_words is None:
             msg = f"stride is {self.stride} without window_words; set window_words too"
             raise SettingsError(msg)
+        self._check_window()
         self._check_text_length()
+
+    def _check_window(self) -> None:
+        if self.window_words is None:
+            return
+        if not 0 < int(self.window_words * self.prefix_ratio) < self.window_words:
+            msg = (
+                f"window_words is {self.window_words}, too few to split with prefix_ratio "
+                f"{self.prefix_ratio}; make windows longer"
+            )
+            raise SettingsError(msg)
 
     def _check_text_length(self) -> None:
         if self.text_length is None:

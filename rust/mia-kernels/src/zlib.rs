@@ -60,7 +60,7 @@ impl ZlibSizer {
 }
 
 /// Version of the zlib inside, such as `"1.3.1"`.
-#[allow(unsafe_code, reason = "a call into C")]
+#[expect(unsafe_code, reason = "a call into C")]
 pub fn zlib_version() -> &'static str {
     // SAFETY: zlib returns a pointer to a constant, terminated string.
     let version = unsafe { CStr::from_ptr(libz_sys::zlibVersion()) };

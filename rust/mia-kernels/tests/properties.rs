@@ -24,7 +24,7 @@ fn rule() -> impl Strategy<Value = WordRule> {
 }
 
 /// Every n-gram with how often it occurs.
-fn ngrams<'a>(text: &'a str, n: usize) -> HashMap<Vec<&'a str>, u32> {
+fn ngrams(text: &str, n: usize) -> HashMap<Vec<&str>, u32> {
     let words: Vec<_> = text.split(' ').filter(|word| !word.is_empty()).collect();
     let mut counts = HashMap::new();
     for ngram in words.windows(n) {

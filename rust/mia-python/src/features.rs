@@ -7,7 +7,9 @@ use arrow_buffer::NullBuffer;
 use arrow_schema::{ArrowError, DataType, Field, Fields};
 use mia_kernels::PairFeatures;
 
-const NAMES: [&str; 15] = [
+const N_FIELDS: usize = 15;
+
+const NAMES: [&str; N_FIELDS] = [
     "words_candidate",
     "words_reference",
     "overlap_1",
@@ -26,7 +28,10 @@ const NAMES: [&str; 15] = [
 ];
 
 /// The numbers of one pair, in the order of [`NAMES`].
-fn values(features: &PairFeatures) -> [u32; NAMES.len()] {
+pub(crate) type Numbers = [u32; N_FIELDS];
+
+/// Lays out the features of one pair.
+pub(crate) fn numbers(features: &PairFeatures) -> Numbers {
     let PairFeatures {
         words_reference,
         candidate,
@@ -34,40 +39,28 @@ fn values(features: &PairFeatures) -> [u32; NAMES.len()] {
     } = features;
     let [o1, o2, o3, o4, o5] = candidate.overlaps;
     let [m1, m2, m3, m4, m5] = matched.overlaps;
-    [
-        candidate.words,
-        *words_reference,
-        o1,
-        o2,
-        o3,
-        o4,
-        o5,
-        candidate.zlib,
-        matched.words,
-        m1,
-        m2,
-        m3,
-        m4,
-        m5,
-        matched.zlib,
-    ]
+    #[rustfmt::skip]
+    let numbers = [
+        candidate.words, *words_reference, o1, o2, o3, o4, o5, candidate.zlib,
+        matched.words, m1, m2, m3, m4, m5, matched.zlib,
+    ];
+    numbers
 }
 
 /// One struct per pair; a null pair gives a null struct with null fields.
-pub(crate) fn struct_array(pairs: &[Option<PairFeatures>]) -> Result<StructArray, ArrowError> {
-    let rows: Vec<_> = pairs.iter().map(|pair| pair.as_ref().map(values)).collect();
-    let nulls: NullBuffer = pairs.iter().map(Option::is_some).collect();
+pub(crate) fn struct_array(pairs: &[Option<Numbers>]) -> Result<StructArray, ArrowError> {
     let fields: Fields = NAMES
         .iter()
         .map(|&name| Field::new(name, DataType::UInt32, true))
         .collect();
-    let columns = (0..NAMES.len()).map(|i| column(&rows, i)).collect();
-    StructArray::try_new(fields, columns, Some(nulls))
+    let columns = (0..N_FIELDS).map(|field| column(pairs, field)).collect();
+    let valid: NullBuffer = pairs.iter().map(Option::is_some).collect();
+    StructArray::try_new(fields, columns, Some(valid))
 }
 
-fn column(rows: &[Option<[u32; NAMES.len()]>], i: usize) -> ArrayRef {
-    let values = rows
+fn column(pairs: &[Option<Numbers>], field: usize) -> ArrayRef {
+    let values = pairs
         .iter()
-        .map(|row| row.and_then(|row| row.get(i).copied()));
+        .map(|numbers| numbers.and_then(|numbers| numbers.get(field).copied()));
     Arc::new(values.collect::<UInt32Array>())
 }

@@ -15,9 +15,10 @@ use pyo3_arrow::error::PyArrowError;
 
 use crate::columns::TextColumn;
 use crate::error::NativeError;
-use crate::features::struct_array;
+use crate::features::{numbers, struct_array};
 use crate::rows::map_rows;
 
+/// Struct of `UInt32` per pair, null where either side is null.
 #[pyfunction]
 #[pyo3(signature = (candidate, reference, *, words))]
 fn pair_features(
@@ -31,16 +32,17 @@ fn pair_features(
     let rule = word_rule(words)?;
     py.detach(|| {
         let pairs = zip(&candidate.texts(), &reference.texts())?;
-        let features = map_rows(
+        let rows = map_rows(
             &pairs,
             || PairReader::new(rule),
-            |reader, (candidate, reference)| reader.read(candidate, reference),
+            |reader, (candidate, reference)| Ok(numbers(&reader.read(candidate, reference)?)),
         )?;
-        let array = struct_array(&features).map_err(PyArrowError::from)?;
+        let array = struct_array(&rows).map_err(PyArrowError::from)?;
         Ok(PyArray::from_array_ref(Arc::new(array)))
     })
 }
 
+/// `UInt32`: bytes of the text after zlib at level 6.
 #[pyfunction]
 fn zlib_size(py: Python<'_>, text: &Bound<'_, PyAny>) -> Result<PyArray, NativeError> {
     let text = TextColumn::import("text", text)?;
@@ -48,10 +50,11 @@ fn zlib_size(py: Python<'_>, text: &Bound<'_, PyAny>) -> Result<PyArray, NativeE
         let sizes = map_rows(&text.texts(), ZlibSizer::default, |sizer, text| {
             sizer.size(text.as_bytes())
         })?;
-        Ok(numbers(sizes))
+        Ok(array(sizes))
     })
 }
 
+/// `UInt32`: words of the text.
 #[pyfunction]
 #[pyo3(signature = (text, *, words))]
 fn count_words(
@@ -63,15 +66,17 @@ fn count_words(
     let rule = word_rule(words)?;
     py.detach(|| {
         let counts = map_rows(&text.texts(), || (), |(), text| rule.count(text))?;
-        Ok(numbers(counts))
+        Ok(array(counts))
     })
 }
 
+/// Version of the zlib inside.
 #[pyfunction]
 fn zlib_version() -> &'static str {
     mia_kernels::zlib_version()
 }
 
+/// How the module was compiled: "release" or "debug".
 #[pyfunction]
 fn build_profile() -> &'static str {
     if cfg!(debug_assertions) {
@@ -106,7 +111,7 @@ fn zip<'a>(
         .collect())
 }
 
-fn numbers(values: Vec<Option<u32>>) -> PyArray {
+fn array(values: Vec<Option<u32>>) -> PyArray {
     PyArray::from_array_ref(Arc::new(UInt32Array::from(values)))
 }
 

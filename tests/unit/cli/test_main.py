@@ -9,6 +9,7 @@ import sys
 import polars as pl
 import pytest
 from click.testing import CliRunner
+from filelock import FileLock
 
 from mia_batch.attacks import names
 from mia_batch.cli.main import command
@@ -127,3 +128,12 @@ def small_cli_run(checkpoint, tmp_path_factory):
         f'model = "{checkpoint}"\nengine = "transformers"\nsamples = 2\nout = "run"\n'
     )
     return *run("--input", "corpus.parquet", cwd=folder), folder
+
+
+def test_a_folder_that_is_held_exits_with_1(small_cli_run):
+    *_, folder = small_cli_run
+    with FileLock(folder / "run" / ".lock"):
+        code, out, err = run("--input", "corpus.parquet", cwd=folder)
+    assert (code, out) == (1, "")
+    assert "held by another live run" in err
+    assert "Traceback" not in err

@@ -1,4 +1,6 @@
-"""Corpora in the making: every kind of file from a few rows, and a user with no rights."""
+"""A user with no rights."""
+
+from __future__ import annotations
 
 import os
 from contextlib import contextmanager

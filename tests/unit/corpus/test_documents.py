@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import gzip
 import hashlib
 import json
@@ -22,8 +24,13 @@ def corpus(tmp_path):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         frame = pl.DataFrame(columns)
-        writers = {".parquet": frame.write_parquet, ".csv": frame.write_csv}
-        writers.get(path.suffix, frame.write_ndjson)(path)
+        match path.suffix:
+            case ".parquet":
+                frame.write_parquet(path)
+            case ".csv":
+                frame.write_csv(path)
+            case _:
+                frame.write_ndjson(path)
         return path
 
     return write
@@ -40,7 +47,7 @@ def refusal(path, columns=None, **settings):
 KINDS = ["corpus.parquet", "corpus.jsonl", "corpus.csv"]
 FULL = {
     "year": ["1999", "2001"],
-    "text": ["one two", "drei vier\r\n\"fünf\", 🦆"],
+    "text": ["one two", 'drei vier\r\n"fünf", 🦆'],
     "document_id": ["a", "b"],
     "member": [True, None],
     "group": ["g", None],
@@ -130,7 +137,12 @@ def test_membership_is_read_however_it_is_written(corpus, name, column, labels):
 
 def test_label_and_member_complete_each_other(corpus):
     path = corpus(text=list("abcd"), member=[True, None, False, None], label=[1, 0, None, None])
-    assert read_documents(path).documents.collect()["member"].to_list() == [True, False, False, None]
+    assert read_documents(path).documents.collect()["member"].to_list() == [
+        True,
+        False,
+        False,
+        None,
+    ]
 
 
 def test_the_users_halves(corpus):
@@ -252,9 +264,9 @@ def test_a_label_that_is_neither_0_nor_1_is_refused(corpus, column, labels):
 @pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.csv"])
 def test_a_wrong_label_is_named_by_its_line(corpus, name):
     path = corpus(name, text=["a", "b\nc", "d"], label=[0, 1, 7])
-    line = 3 if name == "corpus.jsonl" else 5
+    line, shown = (3, "7") if name == "corpus.jsonl" else (5, "'7'")
     assert refusal(path) == (
-        f"{path}, line {line}: column 'label' is 7, neither 0 nor 1; use 0, 1 or null"
+        f"{path}, line {line}: column 'label' is {shown}, neither 0 nor 1; use 0, 1 or null"
     )
 
 
@@ -267,7 +279,7 @@ def test_a_wrong_row_is_named_by_its_part(corpus, tmp_path):
 def test_label_and_member_that_disagree_are_refused(corpus):
     path = corpus(text=["a", "b"], member=[True, False], label=[1, 1])
     assert refusal(path) == (
-        f"{path}, row 2: column 'member' is false but 'label' is not; make them agree"
+        f"{path}, row 2: column 'member' is False but 'label' says the opposite; make them agree"
     )
 
 
@@ -301,8 +313,7 @@ def test_a_null_document_id_is_refused(corpus, name):
     path = corpus(name, text=["a", "b"], document_id=["x", None])
     place = {"corpus.csv": "line 3", "corpus.jsonl": "line 2"}.get(name, "row 2")
     assert refusal(path) == (
-        f"{path}, {place}: column 'document_id' is null; "
-        "give every document an identifier or none"
+        f"{path}, {place}: column 'document_id' is null; give every document an identifier or none"
     )
 
 

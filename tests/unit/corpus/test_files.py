@@ -1,3 +1,5 @@
+from __future__ import annotations
+
 import os
 import stat
 
@@ -79,7 +81,9 @@ def test_a_path_without_files_is_refused(tmp_path, monkeypatch, path, message):
 
 def test_an_unknown_extension_is_refused(tmp_path):
     touch(tmp_path, "corpus.xlsx")
-    with pytest.raises(CorpusError, match=r"corpus\.xlsx has an unknown extension; .* one of \.par"):
+    with pytest.raises(
+        CorpusError, match=r"corpus\.xlsx has an unknown extension; .* one of \.par"
+    ):
         find_files(tmp_path / "corpus.xlsx")
 
 
@@ -101,6 +105,14 @@ def test_a_pipe_is_refused_without_waiting_for_it(tmp_path):
         find_files(tmp_path / "corpus.csv")
 
 
+def test_a_name_that_is_not_utf8_is_refused(tmp_path):
+    touch(tmp_path, os.fsdecode(b"caf\xe9.txt"))
+    with pytest.raises(CorpusError, match=r"the file name '.*caf.udce9\.txt' is not valid UTF-8"):
+        find_files(tmp_path)
+    with pytest.raises(CorpusError, match=r"'caf.udce9\.txt' is no path; give a file"):
+        find_files(os.fsdecode(b"caf\xe9.txt"))
+
+
 def test_a_dangling_link_is_refused(tmp_path):
     (tmp_path / "a.csv").symlink_to(tmp_path / "gone.csv")
     with pytest.raises(CorpusError, match="cannot be read: No such file or directory"):
@@ -111,6 +123,9 @@ def test_a_folder_without_permission_is_refused(tmp_path, without_privileges):
     locked = tmp_path / "locked"
     touch(tmp_path, "locked/a.txt")
     locked.chmod(0)
-    with without_privileges(), pytest.raises(CorpusError, match="cannot be read: Permission denied"):
+    with (
+        without_privileges(),
+        pytest.raises(CorpusError, match="cannot be read: Permission denied"),
+    ):
         find_files(locked)
     locked.chmod(stat.S_IRWXU)

@@ -33,7 +33,8 @@ def library(tmp_path_factory):
 @pytest.fixture(scope="session")
 def made(tiny, tmp_path_factory):
     """A finished demo, its folder and what was told."""
-    folder, told = tmp_path_factory.mktemp("made") / "demo", []
+    told: list[str] = []
+    folder = tmp_path_factory.mktemp("made") / "demo"
     return prepare(folder, notify=told.append, settings=tiny), folder, told
 
 
@@ -45,11 +46,10 @@ def trainers():
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             try:
-                arguments = (process / "cmdline").read_bytes().split(b"\0")
+                command = (process / "cmdline").read_bytes()
             except OSError:
                 continue
-            here = any(argument.startswith(os.fsencode(folder)) for argument in arguments)
-            if here and b"mia_batch.demo.train" in arguments:
+            if b"mia_batch.demo.train" in command and os.fsencode(folder) in command:
                 found.append(int(process.name))
         return found
 

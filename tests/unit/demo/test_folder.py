@@ -60,11 +60,12 @@ def test_parts_are_named_by_the_folder(made):
 def test_each_step_is_told_in_a_line(made):
     lines = made[2]
     assert lines[0].startswith("cut the documentation of 4 standard modules into 16 passages, 8 ")
-    assert lines[1].startswith("training a Llama of 0.0 million parameters on 8 members")
-    assert lines[2].startswith("epoch 1 of 2: loss ")
-    assert lines[3].startswith("epoch 2 of 2: loss ")
-    assert lines[4].startswith("made a model that has learned the members (")
-    assert len(lines) == 5
+    assert lines[1] == "trained a tokenizer of 300 tokens on all passages"
+    assert lines[2].startswith("training a Llama of 0.0 million parameters on 8 members")
+    assert lines[3].startswith("epoch 1 of 2: loss ")
+    assert lines[4].startswith("epoch 2 of 2: loss ")
+    assert lines[5].startswith("made a model that has learned the members (")
+    assert len(lines) == 6
     assert not any("\n" in line for line in lines)
 
 
@@ -93,7 +94,8 @@ def test_record_says_what_made_it(made):
 
 @pytest.mark.usefixtures("no_torch")
 def test_kept_demo_needs_no_training_and_is_not_touched(made, copy, tiny):
-    before, told = content(copy), []
+    told: list[str] = []
+    before = content(copy)
     prepare(copy, notify=told.append, settings=tiny)
     assert content(copy) == before
     assert len(told) == 1
@@ -125,7 +127,7 @@ def test_edited_settings_are_kept_and_missing_ones_written(copy, tiny):
 )
 def test_spoiled_demo_is_made_anew(copy, tiny, spoil):
     spoil(copy)
-    told = []
+    told: list[str] = []
     with pytest.raises(SettingsError, match=r"needs torch; run pip install 'mia-batch\[demo\]'"):
         prepare(copy, notify=told.append, settings=tiny)
     assert "unfinished, changed or of another version" in told[0]
@@ -166,7 +168,7 @@ def test_killed_demo_is_made_by_the_next_and_two_at_once_agree(made, tmp_path, t
     folder = tmp_path / "deep" / "demo"
     killed = start(folder, tiny)
     for line in killed.stdout:
-        if line.startswith("training"):
+        if line.startswith("trained a tokenizer"):
             break
     (trainer,) = trainers(folder)
     killed.kill()

@@ -149,7 +149,7 @@ def test_near_duplicates_share_thirteen_words():
 
 @given(st.lists(st.text(alphabet="ab", min_size=13, max_size=30).map(" ".join), max_size=8))
 def test_kept_passages_are_the_greedy_choice(texts):
-    kept = []
+    kept: list[str] = []
     for text in texts:
         if all(runs(text).isdisjoint(runs(other)) for other in kept):
             kept.append(text)

@@ -50,6 +50,8 @@ def test_a_killed_worker_is_an_error_at_once(checkpoint: Path, tmp_path: Path):
             engine.results()
         with pytest.raises(EngineError, match="was killed"):
             engine.submit(request(1, [BOS_ID]))
+        with pytest.raises(EngineError, match="was killed"):
+            engine.results()
 
 
 def test_a_crash_loses_nothing_that_was_finished_and_is_explained(checkpoint: Path, tmp_path: Path):

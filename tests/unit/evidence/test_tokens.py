@@ -144,6 +144,12 @@ def test_a_word_that_the_candidate_goes_on_with_has_no_space(metaspace: Pair):
     assert tokenizer.decode_candidates(prompt, [output]) == ("the im", ["t"])
 
 
+def test_a_token_that_only_the_model_knows_has_no_text(byte_level: Pair):
+    output = bare(byte_level, " os")
+    decoded = byte_level[0].decode_candidates([BOS_ID], [[10**6, *output]])
+    assert decoded == ("", [" os"])
+
+
 def test_spaces_are_not_tidied(byte_level: Pair):
     odd = " do n't , really ?"
     decoded = byte_level[0].decode_candidates([BOS_ID], [bare(byte_level, odd)])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -199,3 +201,17 @@ def test_a_wrong_request_leaves_no_folder_behind(copied, tmp_path):
     with pytest.raises(mia_batch.SettingsError):
         mia_batch.audit(**copied | {"model": str(tmp_path / "nowhere"), "out": settings["out"]})
     assert not Path(settings["out"]).exists()
+
+
+def test_it_works_from_a_script_without_main_guard_that_imported_torch_before(copied, tmp_path):
+    settings = copied | {"out": str(tmp_path / "script"), "samples": 1}
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\nimport mia_batch\n"
+        f"run = mia_batch.audit(**{settings!r})\n"
+        "print(run.scores['n_samples'].sum())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("6\n", "", 0)

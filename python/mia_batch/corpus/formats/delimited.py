@@ -105,7 +105,7 @@ def _next_batch(file: SourceFile, reader: _csv.Reader) -> list[_Record]:
                 if size >= _BATCH_CHARS:
                     break
     except csv.Error as error:
-        raise broken(file, line, f"not valid CSV ({error})") from error
+        raise broken(file, line, f"not valid CSV, {error}") from error
     except UnicodeDecodeError as error:
         raise not_utf8(file) from error
     return batch

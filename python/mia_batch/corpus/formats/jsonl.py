@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["locate", "read_rows", "read_schema"]
 
 _BATCH_BYTES = 4 << 20
+_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+_Line = tuple[int, bytes]  # number from 1, content
 
 
 class _LongInteger:
@@ -58,8 +60,8 @@ def read_rows(
     """Yield the rows of all files in order, some megabytes at a time, nested values as JSON."""
     types = {name: pl.String() if schema[name] == pl.Object else schema[name] for name in columns}
     for file in files:
-        for lines in _batches(file):
-            yield _read_batch(file, lines, types)
+        for batch in _batches(file):
+            yield _read_batch(file, batch, types)
 
 
 def locate(files: Sequence[SourceFile], row: int) -> str:
@@ -72,7 +74,7 @@ def locate(files: Sequence[SourceFile], row: int) -> str:
     raise IndexError(row)
 
 
-def _lines(file: SourceFile) -> Iterator[tuple[int, bytes]]:
+def _lines(file: SourceFile) -> Iterator[_Line]:
     """Yield the lines that hold something, with their numbers from 1."""
     with open_bytes(file) as stream:
         for number, raw in enumerate(stream, 1):
@@ -81,11 +83,11 @@ def _lines(file: SourceFile) -> Iterator[tuple[int, bytes]]:
                 yield number, line
 
 
-def _batches(file: SourceFile) -> Iterator[list[bytes]]:
-    batch: list[bytes] = []
+def _batches(file: SourceFile) -> Iterator[list[_Line]]:
+    batch: list[_Line] = []
     size = 0
-    for _, line in _lines(file):
-        batch.append(line)
+    for number, line in _lines(file):
+        batch.append((number, line))
         size += len(line)
         if size >= _BATCH_BYTES:
             yield batch
@@ -96,13 +98,14 @@ def _batches(file: SourceFile) -> Iterator[list[bytes]]:
 
 def _parse(file: SourceFile, number: int, line: bytes) -> Mapping[str, object]:
     try:
-        record = from_json(line, allow_inf_nan=False)
+        record = from_json(line.strip(), allow_inf_nan=False)
     except ValueError as error:
         try:
             line.decode()
         except UnicodeDecodeError:
             raise not_utf8(file) from error
-        raise broken(file, number, f"not valid JSON ({error})") from error
+        what = str(error).replace(" at line 1 column", " at column")
+        raise broken(file, number, f"not valid JSON, {what}") from error
     if not isinstance(record, dict):
         raise broken(file, number, "not a JSON object")
     return record
@@ -130,10 +133,21 @@ def _column_type(name: str, kinds: Mapping[type, str]) -> pl.DataType:
 
 
 def _read_batch(
-    file: SourceFile, lines: list[bytes], types: Mapping[str, pl.DataType]
+    file: SourceFile, batch: list[_Line], types: Mapping[str, pl.DataType]
 ) -> pl.DataFrame:
     try:
-        return pl.read_ndjson(b"".join(lines), schema=types)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        msg = f"{file.path} cannot be read as JSON Lines: {error}"
-        raise CorpusError(msg) from error
+        return pl.read_ndjson(b"".join(line for _, line in batch), schema=types)
+    except _ERRORS as error:
+        raise _first_broken(file, batch, types) from error
+
+
+def _first_broken(
+    file: SourceFile, batch: list[_Line], types: Mapping[str, pl.DataType]
+) -> CorpusError:
+    """Find the line that the strict parser let pass and Polars does not, such as 1e400."""
+    for number, line in batch:
+        try:
+            pl.read_ndjson(line, schema=types)
+        except _ERRORS as error:
+            return broken(file, number, str(error).split("\n", 1)[0])
+    return CorpusError(f"{file.path} cannot be read as JSON Lines; restore the file")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["locate", "read_rows", "read_schema"]
 
 _SLICE_BYTES = 16 << 20  # compressed; a slice costs one read of its whole row group
+_SLICE_ROWS = 1 << 17  # for texts that compress well
 _FRAME_ROWS = 2048
 _ERRORS = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
 
@@ -64,7 +65,7 @@ def _height(file: SourceFile) -> int:
 
 def _slices(file: SourceFile) -> Iterator[tuple[int, int]]:
     height = _height(file)
-    step = max(1, height * _SLICE_BYTES // max(file.size, 1))
+    step = min(max(1, height * _SLICE_BYTES // max(file.size, 1)), _SLICE_ROWS)
     return ((start, min(step, height - start)) for start in range(0, height, step))
 
 

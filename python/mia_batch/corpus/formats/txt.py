@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from mia_batch.corpus.formats.lines import BOM, not_utf8, open_bytes
-from mia_batch.errors import CorpusError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,12 +18,8 @@ __all__ = ["locate", "read_rows", "read_schema"]
 _BATCH_BYTES = 4 << 20
 
 
-def read_schema(files: Sequence[SourceFile]) -> pl.Schema:
+def read_schema(_files: Sequence[SourceFile]) -> pl.Schema:
     """Return the two columns: ``document_id`` and ``text``."""
-    for file in files:
-        if not _is_unicode(file.name):
-            msg = f"the file name {file.name!r} is not valid UTF-8; rename the file"
-            raise CorpusError(msg)
     return pl.Schema({"document_id": pl.String(), "text": pl.String()})
 
 
@@ -65,11 +60,3 @@ def _read(file: SourceFile) -> str:
         return content.removeprefix(BOM).decode()
     except UnicodeDecodeError as error:
         raise not_utf8(file) from error
-
-
-def _is_unicode(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import fields
 from difflib import get_close_matches
+from threading import Thread
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +14,8 @@ from vllm.inputs.engine import tokens_input
 from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.usage.usage_lib import UsageContext
+from vllm.v1.engine.core_client import SyncMPClient
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.causes import cause_of
@@ -22,6 +26,7 @@ from mia_batch.evidence.engines.requests import why_impossible
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
+    from vllm.v1.engine.core_client import EngineCoreClient
 
     from mia_batch.evidence.engine import Decoding, EngineSpec, SampleRequest
 
@@ -29,6 +34,7 @@ __all__ = ["VllmEngine"]
 
 _SHARE_OF_MEMORY = 0.4  # for the key-value cache on a CPU
 _USUAL_TOKENS = 1024  # of a sequence; longer ones wait for room in the cache
+_SECONDS_BETWEEN_LOOKS = 1.0
 _WAY_OUT = (
     "set a smaller max_model_len, max_num_seqs or gpu_memory_utilization through --engine-arg, a "
     "smaller dtype, or a larger tensor_parallel_size"
@@ -62,6 +68,7 @@ class VllmEngine:
         except Exception as error:
             raise _start_error(spec, error) from error
         self._sampling["stop_token_ids"] = sorted(_find_ends(self._engine))
+        _wake_on_death(self._engine.engine_core)
         self._vocab_size = config.model_config.get_vocab_size()
         self._info = _describe(config)
         self._refused: list[SampleResult] = []
@@ -195,6 +202,19 @@ def _cache_bytes(config: VllmConfig) -> int:
     return min(wanted, int(available_memory() * _SHARE_OF_MEMORY))
 
 
+def _wake_on_death(core: EngineCoreClient) -> None:
+    """Let ``step`` fail when vLLM's own core process is killed; alone it would wait for ever."""
+    if not isinstance(core, SyncMPClient):
+        return
+
+    def watch() -> None:
+        while not core.resources.engine_dead:
+            sleep(_SECONDS_BETWEEN_LOOKS)
+        core.outputs_queue.put_nowait(EngineDeadError())
+
+    Thread(target=watch, daemon=True).start()
+
+
 def _find_ends(engine: vllm.LLMEngine) -> frozenset[int]:
     model = engine.model_config
     return end_token_ids(
@@ -234,12 +254,17 @@ def _start_error(spec: EngineSpec, error: Exception) -> EngineError:
     if _is_out_of_memory(error):
         msg = f"{spec.model!r} does not fit this machine's memory ({cause_of(error)}); {_WAY_OUT}"
         return EngineError(msg)
+    if "root cause above" in str(error):  # said by vLLM's own processes, in the log
+        msg = f"vLLM's processes cannot start with {spec.model!r}; if memory is short, {_WAY_OUT}"
+        return EngineError(msg)
     return EngineError(f"vLLM cannot start with {spec.model!r} ({cause_of(error)})")
 
 
 def _step_error(error: Exception) -> EngineError:
     if _is_out_of_memory(error):
         return EngineError(f"vLLM ran out of memory ({cause_of(error)}); {_WAY_OUT}")
+    if isinstance(error, EngineDeadError):
+        return EngineError(f"a process of vLLM ended; if memory is short, {_WAY_OUT}")
     return EngineError(f"vLLM stopped ({cause_of(error)})")
 
 

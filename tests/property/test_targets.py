@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mia_batch.schemas import Documents
+from mia_batch.targets import TargetPlan, build_targets, reasons
+
+SPACES = st.sampled_from(
+    [" ", "  ", "\n", "\t", "\r\n", "\x1c", "\x85", "\xa0", "\u2028", "\u3000"]
+)
+WORDS = st.sampled_from(["a", "b", "né", "🦆", "\u200b", "e\u0301", "\0", "word,"])
+TEXTS = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=60),
+    st.lists(st.one_of(SPACES, WORDS), max_size=40).map("".join),
+)
+RULES = st.sampled_from(["whitespace", "space"])
+
+
+def split(text, rule):
+    """Return the words of a text, as the rule is stated."""
+    return text.split() if rule == "whitespace" else [word for word in text.split(" ") if word]
+
+
+def build(texts, document_ids=None, **plan):
+    types = Documents.create_empty().schema
+    columns = {name: [None] * len(texts) for name in types}
+    columns |= {"text": texts, "document_id": document_ids or columns["document_id"]}
+    frame = pl.LazyFrame(columns, schema_overrides=types)
+    return build_targets(frame, TargetPlan(**plan)).collect()
+
+
+@given(texts=st.lists(TEXTS, max_size=5), rule=RULES, ratio=st.floats(0.01, 0.99))
+def test_prefix_and_reference_join_to_the_text(texts, rule, ratio):
+    targets = build(texts, words=rule, prefix_ratio=ratio)
+    assert targets["target"].to_list() == texts
+    for row in targets.iter_rows(named=True):
+        words = split(row["target"], rule)
+        n_prefix = int(len(words) * ratio)
+        assert row["n_words"] == len(words)
+        if 0 < n_prefix < len(words):
+            assert row["prefix"] + row["reference"] == row["target"]
+            assert split(row["prefix"], rule) == words[:n_prefix]
+            assert split(row["reference"], rule) == words[n_prefix:]
+            assert split(row["prefix"][-1], rule) == [row["prefix"][-1]]
+            assert split(row["reference"][0], rule) == []
+            assert row["reason"] is None
+        else:
+            assert row["prefix"] is row["reference"] is None
+            assert row["reason"] == (reasons.TOO_SHORT if words else reasons.EMPTY_TEXT)
+
+
+@given(text=TEXTS, rule=RULES, window=st.integers(2, 8), data=st.data())
+def test_windows_cover_every_word_up_to_the_last_full_one(text, rule, window, data):
+    stride = data.draw(st.integers(1, window), label="stride")
+    targets = build([text], words=rule, window_words=window, stride=stride)["target"].to_list()
+    words = split(text, rule)
+    if len(words) <= window:
+        assert targets == [text]
+        return
+    starts = range(0, len(words) - window + 1, stride)
+    assert [split(target, rule) for target in targets] == [
+        words[start : start + window] for start in starts
+    ]
+    covered = {place for start in starts for place in range(start, start + window)}
+    assert covered == set(range(starts[-1] + window))
+    assert len(words) - len(covered) < stride
+
+
+@given(text=TEXTS, rule=RULES, window=st.integers(2, 8))
+def test_windows_lie_in_the_text_one_after_the_other(text, rule, window):
+    targets = build([text], words=rule, window_words=window)["target"].to_list()
+    end = 0
+    for target in targets:
+        end = text.index(target, end) + len(target)
+    for before, after in pairwise(targets):
+        assert split(before[-1], rule)
+        assert split(after[0], rule)
+
+
+@given(
+    texts=st.lists(st.one_of(st.none(), TEXTS), max_size=6),
+    further=st.lists(st.one_of(st.none(), TEXTS), max_size=3),
+    window=st.sampled_from([None, 2, 3]),
+    identified=st.booleans(),
+)
+def test_names_are_unique_and_stay_when_the_corpus_grows(texts, further, window, identified):
+    everything = texts + further
+    names = [f"document {place}" for place in range(len(everything))] if identified else None
+    before = build(texts, names and names[: len(texts)], window_words=window)
+    after = build(everything, names, window_words=window)
+    assert after["target_id"].n_unique() == after.height
+    assert after.head(before.height).equals(before)
+
+
+@given(texts=st.lists(TEXTS, min_size=1, max_size=4), place=st.integers(0, 3))
+def test_a_name_depends_on_no_other_document(texts, place):
+    place %= len(texts)
+    alone = build([texts[place]], ["x"])
+    ids = ["x" if index == place else f"other {index}" for index in range(len(texts))]
+    among = build(texts, ids)
+    assert among["target_id"][place] == alone["target_id"][0]
+
+
+def samia_twin(text, ratio, text_length):
+    """Cut a text as FIELD.md, section 1, says the authors' code does."""
+    words = text.split()
+    prefix = " ".join(words[: int(len(words) * ratio)])
+    nominal = len(words) if text_length is None else text_length
+    reference = [word for word in text.split(" ") if word != ""]
+    return prefix, " ".join(reference[round(nominal * 0.5) :]), len(words)
+
+
+@given(
+    texts=st.lists(TEXTS, max_size=5),
+    ratio=st.floats(0.01, 0.99),
+    text_length=st.sampled_from([None, 1, 3, 8]),
+)
+def test_samia_cuts_as_its_twin(texts, ratio, text_length):
+    targets = build(texts, preset="samia", prefix_ratio=ratio, text_length=text_length)
+    for row, text in zip(targets.iter_rows(named=True), texts, strict=True):
+        prefix, reference, n_words = samia_twin(text, ratio, text_length)
+        assert (row["target"], row["n_words"]) == (text, n_words)
+        expected = (prefix, reference) if prefix and reference else (None, None)
+        assert (row["prefix"], row["reference"]) == expected
+        assert (row["reason"] is None) == (expected != (None, None))
+
+
+@pytest.mark.parametrize("ratio", [0.25, 0.5, 0.75])
+@pytest.mark.parametrize(("bucket", "text_length"), [(64, None), (64, 64), (128, None), (128, 128)])
+def test_samia_cuts_wikimia_as_its_twin(shared_data, bucket, text_length, ratio):
+    lines = (shared_data / "wikimia" / f"{bucket}.jsonl").read_text().splitlines()
+    texts = [json.loads(line)["input"] for line in lines]
+    targets = build(texts, preset="samia", prefix_ratio=ratio, text_length=text_length)
+    assert targets["reason"].null_count() == len(texts) > 200
+    assert targets.select("prefix", "reference", "n_words").rows() == [
+        samia_twin(text, ratio, text_length) for text in texts
+    ]

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from mia_batch.corpus.truth import truth
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([True, False, None], [True, False, None]),
+        ([1, 0, 2, -1, None], [True, False, None, None, None]),
+        ([1.0, -0.0, 0.5, float("nan"), float("inf")], [True, False, None, None, None]),
+        (["1", "0", "TRUE", "False", "1.0", "0.0"], [True, False, True, False, True, False]),
+        (["", " 1", "yes", "01", None], [None] * 5),
+        ([None, None], [None, None]),
+    ],
+)
+def test_truth(values, expected):
+    column = pl.Series("x", values)
+    found = column.to_frame().select(truth("x", column.dtype)).to_series()
+    assert found.dtype == pl.Boolean
+    assert found.to_list() == expected
