@@ -14,6 +14,7 @@ export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.uv/bin:$(PATH)
 
 .PHONY: demo test setup tools lint types rust-checks python-tests lock wheel clean
 .NOTPARALLEL:
+export PYTHONDONTWRITEBYTECODE := # torch and vLLM take minutes to start without compiled files
 
 demo: setup
 	@$(STEP) "Known-truth audit: mia-batch demo" $(BIN)/mia-batch demo
@@ -31,7 +32,7 @@ tools:
 	@touch $@
 
 .venv/.built: .venv/.synced Cargo.toml Cargo.lock pyproject.toml $(RUST_SOURCES)
-	@$(STEP) "Rust extension, release mode" $(BIN)/maturin develop --uv --release --locked --quiet
+	@$(STEP) "Rust extension, release mode" $(UV) pip install --quiet --no-deps --no-build-isolation --reinstall --editable .
 	@touch $@
 
 lint:
@@ -55,7 +56,7 @@ python-tests:
 lock:
 	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate \
 		--override requirements.override --python-version 3.11 \
-		pyproject.toml --extra demo --group dev -o requirements.lock
+		pyproject.toml --extra demo --extra openai --group dev -o requirements.lock
 
 wheel: setup
 	$(BIN)/maturin build --profile dist --locked --out dist

@@ -114,7 +114,8 @@ class Settings(BaseModel):
     )
     revision: str | None = Field(None, min_length=1, description="Hub revision of the model.")
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(
-        "auto", description="auto: the checkpoint's own on a GPU, float32 on a CPU."
+        "auto",
+        description="auto: float32 on a CPU; on a GPU the engine's choice for the checkpoint.",
     )
     tensor_parallel_size: int = Field(1, ge=1, description="GPUs that share one copy of the model.")
     engine_arg: Annotated[dict[str, Any], BeforeValidator(_arguments)] = Field(

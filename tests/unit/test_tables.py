@@ -69,8 +69,9 @@ def test_sink_leaves_nothing_behind_when_the_rows_fail(tmp_path):
         raise CorpusError(msg)
 
     broken = tables.generate(FRAME.drop("further").schema, frames)
-    with pytest.raises(CorpusError, match=r"^row 3 is wrong$"):
-        tables.sink(broken, tmp_path / "numbers.parquet", Numbers)
+    for _ in range(100):  # a late thread may leave a file behind, but not every time
+        with pytest.raises(CorpusError, match=r"^row 3 is wrong$"):
+            tables.sink(broken, tmp_path / "numbers.parquet", Numbers)
     assert not list(tmp_path.iterdir())
 
 

@@ -6,6 +6,7 @@ Sources are parsed, never imported. The same Python gives the same passages on e
 from __future__ import annotations
 
 import ast
+import os
 import re
 import sysconfig
 import warnings
@@ -34,7 +35,7 @@ __all__ = [
 SHARED_RUN = 13
 """Words in a row that no two passages may share: more would carry members into non-members."""
 
-_CHARACTERS_PER_WORD = 9
+_CHARACTERS_PER_WORD = 9  # at most; tables and drawings have more, prose about 6
 _TOPICS = "pydoc_data.topics"
 _NOT_DOCUMENTATION = frozenset(
     {"__pycache__", "dist-packages", "idlelib", "lib2to3", "site-packages", "test", "tests"}
@@ -72,8 +73,8 @@ def read_modules(library: Path | None = None) -> Iterator[tuple[str, str]]:
     Yields
     ------
     tuple[str, str]
-        Name and documentation of a module, sorted by path; modules without documentation are left
-        out. Files that are not valid Python are, too.
+        Name and documentation of a module, in a fixed order. Modules without documentation are
+        left out, and so are files that cannot be read as Python.
     """
     root = Path(sysconfig.get_path("stdlib")) if library is None else library
     for path in _source_files(root):
@@ -82,13 +83,10 @@ def read_modules(library: Path | None = None) -> Iterator[tuple[str, str]]:
             yield module, text
 
 
-def _source_files(folder: Path) -> Iterator[Path]:
-    for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if entry.is_dir():
-            if entry.name not in _NOT_DOCUMENTATION and not entry.is_symlink():
-                yield from _source_files(entry)
-        elif entry.suffix == ".py":
-            yield entry
+def _source_files(root: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(set(folders) - _NOT_DOCUMENTATION)
+        yield from (Path(folder, name) for name in sorted(names) if name.endswith(".py"))
 
 
 def _documentation(path: Path, *, topics: bool) -> str:
@@ -96,9 +94,10 @@ def _documentation(path: Path, *, topics: bool) -> str:
         warnings.simplefilter("ignore")  # invalid escapes in old sources
         try:
             tree = ast.parse(path.read_bytes())
-        except (SyntaxError, ValueError):
+        except (OSError, SyntaxError, ValueError):
             return ""
-    return "\n\n".join(_topics(tree) if topics else _docstrings(tree))
+    text = "\n\n".join(_topics(tree) if topics else _docstrings(tree))
+    return text.encode(errors="ignore").decode()  # without lone surrogates
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:
@@ -221,8 +220,4 @@ def hash_order(passages: Iterable[Passage], *salt: object) -> list[Passage]:
     list[Passage]
         The passages, sorted by hash.
     """
-    return sorted(passages, key=lambda passage: _digest(passage.text, *salt))
-
-
-def _digest(text: str, *salt: object) -> bytes:
-    return blake2b(repr((*salt, text)).encode(), digest_size=16).digest()
+    return sorted(passages, key=lambda passage: blake2b(f"{salt} {passage.text}".encode()).digest())

@@ -73,6 +73,8 @@ def _command(folder: Path, settings: DemoSettings) -> list[str]:
 def _explain(code: int, log: Path) -> str:
     if code == -signal.SIGKILL:
         return "was killed, most likely because the machine ran out of memory; free some, try again"
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
     lines = log.read_text("utf-8", errors="replace").splitlines()
     last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
     return f"ended with exit code {code}: {last}"

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _BOS, _EOS = "<|begin_of_text|>", "<|end_of_text|>"
-_REPORTS = 8
+_REPORTS = 6  # lines about the training, roughly
 
 
 def main(folder: Path, settings: DemoSettings) -> None:
@@ -127,7 +127,7 @@ def _train(model: LlamaForCausalLM, rows: list[list[int]], settings: DemoSetting
         for row in rows:
             loss += _step(model, optimizer, torch.tensor([row])) / len(rows)
             schedule.step()
-        if epoch % -(-settings.epochs // _REPORTS) == 0:
+        if (settings.epochs - epoch) % -(-settings.epochs // _REPORTS) == 0:
             seconds = time.monotonic() - began
             _tell(f"epoch {epoch} of {settings.epochs}: loss {loss:.2f} ({seconds:.0f} s)")
 

@@ -59,8 +59,8 @@ class EngineSpec:
     revision
         Hub revision; null = the default branch.
     dtype
-        ``auto`` (the checkpoint's own on an accelerator, float32 on a CPU), ``float32``,
-        ``float16`` or ``bfloat16``.
+        ``float32``, ``float16``, ``bfloat16``, or ``auto``: float32 on a CPU, and on an
+        accelerator what the engine takes for the checkpoint.
     tensor_parallel_size
         Accelerators that share one copy of the model.
     decoding
@@ -179,7 +179,12 @@ class Engine(Protocol):
         """Queue a request."""
 
     def step(self) -> list[SampleResult]:
-        """Work on what is queued for a while; answers that are complete, possibly none.
+        """Work on what is queued for a while.
+
+        Returns
+        -------
+        list of SampleResult
+            Answers that are complete, possibly none.
 
         Raises
         ------

@@ -54,7 +54,17 @@ class Manifest:
 
     @classmethod
     def of(cls, run: Run) -> Manifest | None:
-        """Read a run's manifest; None where the run has not begun.
+        """Read a run's manifest.
+
+        Parameters
+        ----------
+        run
+            The run.
+
+        Returns
+        -------
+        Manifest or None
+            Null where the run has not begun.
 
         Raises
         ------
@@ -78,6 +88,15 @@ class Manifest:
     def request(self, settings: Settings, scope: DecodeScope, run: Run) -> None:
         """Take in the settings of a request, if the run's samples were made with the same.
 
+        Parameters
+        ----------
+        settings
+            The settings.
+        scope
+            How far candidates are decoded.
+        run
+            The run, for the message.
+
         Raises
         ------
         SettingsError
@@ -92,12 +111,19 @@ class Manifest:
         self.settings = settings.model_dump(mode="json")
 
     def agree(self, wanted: dict[str, Any], run: Run) -> None:
-        """Record evidence values, refusing those that differ from recorded ones.
+        """Record values that change a sample, refusing those that differ from recorded ones.
+
+        Parameters
+        ----------
+        wanted
+            The values by name.
+        run
+            The run, for the message.
 
         Raises
         ------
         SettingsError
-            If any differs.
+            If any differs; the message names each with its old and new value.
         """
         differing = [
             f"{name!r} was {self.evidence[name]!r}, is now {value!r}"
@@ -114,6 +140,13 @@ class Manifest:
 
     def started(self, info: EngineInfo, run: Run) -> None:
         """Record the engine that has started, and store the manifest.
+
+        Parameters
+        ----------
+        info
+            What the engine says of itself.
+        run
+            The run, held.
 
         Raises
         ------

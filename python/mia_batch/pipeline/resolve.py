@@ -58,6 +58,16 @@ def engine_spec(settings: Settings, engine: EngineName) -> EngineSpec:
 def open_corpus(settings: Settings) -> Corpus:
     """Read and check the corpus that the settings name.
 
+    Parameters
+    ----------
+    settings
+        Input and names of columns.
+
+    Returns
+    -------
+    Corpus
+        The documents, found right.
+
     Raises
     ------
     CorpusError

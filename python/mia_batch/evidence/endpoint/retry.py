@@ -25,7 +25,12 @@ _FIRST_WAIT = 0.5
 _LONGEST_WAIT = 60.0
 _RETRIED = frozenset({408, 409, 429})
 _EXHAUSTED = frozenset(
-    {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "account_deactivated"}
+    {
+        "insufficient_quota",
+        "billing_hard_limit_reached",
+        "billing_not_active",
+        "account_deactivated",
+    }
 )
 
 

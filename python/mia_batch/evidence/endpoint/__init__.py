@@ -1,0 +1,21 @@
+"""Endpoints that speak OpenAI's protocol: text goes out, text comes back, every answer is kept."""
+
+from __future__ import annotations
+
+from mia_batch.evidence.endpoint.capabilities import Capabilities
+from mia_batch.evidence.endpoint.client import Endpoint
+from mia_batch.evidence.endpoint.cost import Estimate, estimate_cost
+from mia_batch.evidence.endpoint.messages import TextOutput, TextRequest, TextResult
+from mia_batch.evidence.endpoint.settings import CHAT_INSTRUCTION, EndpointSettings
+
+__all__ = [
+    "CHAT_INSTRUCTION",
+    "Capabilities",
+    "Endpoint",
+    "EndpointSettings",
+    "Estimate",
+    "TextOutput",
+    "TextRequest",
+    "TextResult",
+    "estimate_cost",
+]

@@ -1,0 +1,225 @@
+"""An OpenAI-compatible endpoint on loopback that does whatever a test scripts it to do."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import count
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from mia_batch.evidence.endpoint.probe import PROBE_PROMPT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+MODEL = "tiny"
+EVERYTHING = frozenset(
+    {"n", "seed", "top_k", "prompt_token_ids", "output_token_ids", "echo_logprobs"}
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A request as it arrived."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    fields: dict[str, Any]
+    at: float
+
+    @property
+    def prompt(self) -> Any:
+        """What is to be continued; of a chat, the message."""
+        messages = self.fields.get("messages")
+        return messages[-1]["content"] if messages else self.fields.get("prompt")
+
+    @property
+    def is_probe(self) -> bool:
+        """Whether the client only tries what the endpoint can do."""
+        prompt = self.prompt
+        return not isinstance(prompt, str) or PROBE_PROMPT in prompt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What is sent back: JSON, or bytes as they are."""
+
+    status: int = 200
+    content: Any = None
+    headers: dict[str, str] = field(default_factory=dict)
+    cut_after: int | None = None
+    """Bytes of the body that are sent before the connection is cut."""
+    hold: threading.Event | None = None
+    """Nothing is sent before this is set."""
+
+
+def failure(status: int, message: str, code: str | None = None, **headers: str) -> Reply:
+    """Refuse as OpenAI does."""
+    error = {"message": message, "type": "an_error", "code": code}
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return Reply(status=status, content={"error": error}, headers=named)
+
+
+class TinyModel:
+    """An honest endpoint: prompt and seed give the text; what it does not honour, it ignores."""
+
+    def __init__(
+        self, *, honours: Iterable[str] = EVERYTHING, refuses: Iterable[str] = (), most: int = 99
+    ) -> None:
+        self.honours = frozenset(honours)
+        self.refuses = frozenset(refuses)
+        self.most = most
+        self._unseeded = count(-1, -1)
+
+    def __call__(self, asked: Asked) -> Reply:
+        if asked.method == "GET":
+            return Reply(content={"data": [{"id": MODEL, "max_model_len": 2048}]})
+        fields = asked.fields
+        if refused := self.refuses & fields.keys():
+            return failure(400, f"unknown field {sorted(refused)}")
+        if isinstance(asked.prompt, list) and "prompt_token_ids" not in self.honours:
+            return failure(400, "prompt must be a string")
+        n = min(fields.get("n", 1) if "n" in self.honours else 1, self.most)
+        return Reply(content=self._document(asked, n))
+
+    def text(self, prompt: Any, seed: int) -> str:
+        """Continuation of a prompt with a seed."""
+        dice = random.Random(f"{prompt}:{seed}")
+        return "".join(f" {dice.choice('abcdefgh')}{dice.randrange(100)}" for _ in range(6))
+
+    def _document(self, asked: Asked, n: int) -> dict[str, Any]:
+        given = len(asked.prompt if isinstance(asked.prompt, list) else asked.prompt.split())
+        return {
+            "choices": [self._choice(asked, index, given) for index in range(n)],
+            "usage": {"prompt_tokens": given, "completion_tokens": 6 * n},
+        }
+
+    def _choice(self, asked: Asked, index: int, given: int) -> dict[str, Any]:
+        fields = asked.fields
+        seed = fields["seed"] + index if self._takes(fields, "seed") else next(self._unseeded)
+        if fields.get("top_k") == 1 and "top_k" in self.honours:
+            seed = 0
+        text = self.text(asked.prompt, seed)
+        choice: dict[str, Any] = {"index": index, "finish_reason": "length"}
+        if fields.get("return_token_ids") and "output_token_ids" in self.honours:
+            choice["token_ids"] = list(range(6))
+        if fields.get("echo") and "echo_logprobs" in self.honours:
+            text = asked.prompt + text
+            choice["logprobs"] = {"token_logprobs": [None] + [-1.0] * given}
+        if asked.path.endswith("/chat/completions"):
+            return {**choice, "message": {"role": "assistant", "content": text}}
+        return {**choice, "text": text}
+
+    def _takes(self, fields: dict[str, Any], name: str) -> bool:
+        return name in self.honours and name in fields
+
+
+class Script:
+    """Replies to the first requests for samples, in order; an honest endpoint for all else."""
+
+    def __init__(self, *replies: Reply, then: Callable[[Asked], Reply] | None = None) -> None:
+        self._replies = iter(replies)
+        self._then = then or TinyModel()
+
+    def __call__(self, asked: Asked) -> Reply:
+        reply = None if asked.is_probe else next(self._replies, None)
+        return reply or self._then(asked)
+
+
+class HostileServer:
+    """Runs in threads of its own; a context manager.
+
+    ``asked`` holds the requests for samples in the order of their arrival, ``probes`` the others.
+    """
+
+    def __init__(self, answer: Callable[[Asked], Reply]) -> None:
+        self.asked: list[Asked] = []
+        self.probes: list[Asked] = []
+        self.closing = threading.Event()
+        self._answer = answer
+        self._lock = threading.Lock()
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.reply = self._reply
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
+
+    @property
+    def url(self) -> str:
+        """Base address."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+
+    def never(self) -> Reply:
+        """Answer nothing as long as the server runs."""
+        return Reply(hold=self.closing)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closing.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def _reply(self, asked: Asked) -> Reply | None:
+        with self._lock:
+            (self.probes if asked.is_probe else self.asked).append(asked)
+            reply = self._answer(asked)
+        if reply.hold is not None:
+            reply.hold.wait()
+        return None if self.closing.is_set() else reply
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 256
+    reply: Callable[[Asked], Reply | None]
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients may go at any time."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def do_GET(self) -> None:
+        self._handle({})
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["content-length"]))
+        self._handle(json.loads(body))
+
+    def log_message(self, *_: object) -> None:
+        """Be quiet."""
+
+    def _handle(self, fields: dict[str, Any]) -> None:
+        asked = Asked(
+            method=self.command,
+            path=self.path,
+            headers={name.lower(): value for name, value in self.headers.items()},
+            fields=fields,
+            at=time.monotonic(),
+        )
+        reply = cast("_Server", self.server).reply(asked)
+        if reply is None:
+            self.close_connection = True
+            return
+        self._send(reply)
+
+    def _send(self, reply: Reply) -> None:
+        content = reply.content
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(reply.status)
+        for name, value in reply.headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: reply.cut_after])
+        self.close_connection = self.close_connection or reply.cut_after is not None

@@ -1,0 +1,160 @@
+"""Bodies of answers, sound and broken."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mia_batch.evidence.endpoint import EndpointSettings, TextOutput
+from mia_batch.evidence.endpoint.answers import Answer, read_answer
+from mia_batch.evidence.endpoint.chat import Chat
+from mia_batch.evidence.endpoint.completions import Completions
+from mia_batch.evidence.endpoint.cost import Tokens
+from tests.unit.evidence.endpoint.asking import KEY
+
+SETTINGS = EndpointSettings(base_url="http://host/v1", model="m", api_key=KEY)
+
+
+def read(document: Any, n: int = 2) -> Answer:
+    body = document if isinstance(document, bytes) else json.dumps(document).encode()
+    return read_answer(body, n, Completions(), SETTINGS)
+
+
+def choices(*items: Any, **more: Any) -> dict[str, Any]:
+    return {"choices": list(items), **more}
+
+
+def output(text: str, n_tokens: int | None = None, finish: Any = None) -> TextOutput:
+    return TextOutput(text=text, n_tokens=n_tokens, finish_reason=finish)
+
+
+def test_choices_are_put_in_the_order_of_their_index():
+    answer = read(
+        choices(
+            {"index": 1, "text": " b", "finish_reason": "stop", "token_ids": [7]},
+            {"index": 0, "text": " a", "finish_reason": "length", "token_ids": [7, 8]},
+            usage={"prompt_tokens": 3, "completion_tokens": 3},
+        )
+    )
+    assert answer.outputs == {0: output(" a", 2, "length"), 1: output(" b", 1, "stop")}
+    assert (answer.used, answer.problem) == (Tokens(3, 3), None)
+
+
+def test_of_a_single_choice_the_usage_tells_the_tokens():
+    usage = {"prompt_tokens": 3, "completion_tokens": 9, "total_tokens": 12}
+    answer = read(choices({"text": "a", "finish_reason": "eos_token"}, usage=usage))
+    assert answer.outputs == {0: output("a", 9, "stop")}
+    answer = read(choices({"text": "a"}, {"text": ""}, usage=usage))
+    assert answer.outputs == {0: output("a"), 1: output("")}
+
+
+@pytest.mark.parametrize(
+    "usage", [None, 3, {}, {"prompt_tokens": -1}, {"prompt_tokens": "3"}, {"prompt_tokens": 2**70}]
+)
+def test_a_usage_that_makes_no_sense_counts_as_unknown(usage: Any):
+    answer = read(choices({"text": "a"}, usage=usage))
+    assert (answer.used, answer.problem) == (None, None)
+
+
+def test_fewer_choices_are_no_problem_here():
+    answer = read(choices({"index": 1, "text": "b"}))
+    assert (answer.outputs, answer.problem) == ({1: output("b")}, None)
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        ({"text": None}, "choice 0 cannot be used (Input should be a valid string)"),
+        ({}, "choice 0 cannot be used (Input should be a valid string)"),
+        ({"text": 3}, "choice 0 cannot be used (Input should be a valid string)"),
+        ({"text": "a", "index": "0"}, "choice 0 cannot be used (Input should be a valid integer)"),
+        ({"text": "\ud800"}, "choice 0 cannot be used (its text is not valid Unicode)"),
+        (
+            {"text": "a", "finish_reason": "content_filter"},
+            "choice 0 cannot be used (its finish_reason is 'content_filter')",
+        ),
+        ("a", "choice 0 cannot be used (it is not an object)"),
+    ],
+)
+def test_a_choice_that_cannot_be_used_leaves_the_others(bad: Any, problem: str):
+    answer = read(choices(bad, {"index": 1, "text": "b"}))
+    assert answer.outputs == {1: output("b")}
+    assert answer.problem == problem
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        (choices(), "it holds no choices"),
+        ({"error": {"message": "no"}}, "it holds no choices: {'message': 'no'}"),
+        ({"choices": {"text": "a"}}, "it holds no choices"),
+        (choices({"text": "a"}, {"text": "b"}, {"text": "c"}), "it holds 3 choices where 2"),
+        (choices({"index": 0, "text": "a"}, {"index": 0, "text": "b"}), "index 0 twice or beyond"),
+        (choices({"index": 2, "text": "a"}), "index 2 twice or beyond 1"),
+        (choices({"index": -1, "text": "a"}), "index -1 twice or beyond 1"),
+        (b'{"choices": [{"text": "a"', 'it is not JSON: {"choices": [{"text": "a"'),
+        (b"[1]", "it is not JSON: [1]"),
+        (b"", "it is not JSON: nothing"),
+        (b"\xff\xfe\x00", "it is not JSON"),
+        (b"[" * 100_000, "it is not JSON: [[["),
+        (b'{"choices": ' + b"9" * 5000 + b"}", "it is not JSON"),
+        (
+            b"<html><style>p {}</style><body>\n<h1>Bad\x1b[31m gateway</h1></body></html>",
+            "it is not JSON: Bad [31m gateway",
+        ),
+    ],
+)
+def test_an_answer_that_is_not_what_was_asked_for_has_nothing(document: Any, problem: str):
+    answer = read(document)
+    assert answer.outputs == {}
+    assert answer.problem is not None
+    assert problem in answer.problem
+
+
+def test_the_key_is_not_quoted():
+    assert KEY not in str(read(f"you sent {KEY}".encode()).problem)
+    assert KEY not in str(read({"error": f"you sent {KEY}"}).problem)
+    assert KEY not in str(read(choices({"text": "a", "finish_reason": KEY})).problem)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=8,
+)
+choice_like = st.fixed_dictionaries(
+    {}, optional=dict.fromkeys(["text", "index", "finish_reason", "token_ids"], json_values)
+)
+document_like = st.fixed_dictionaries(
+    {},
+    optional={
+        "choices": st.lists(choice_like | json_values, max_size=3) | json_values,
+        "usage": json_values,
+        "error": json_values,
+    },
+)
+
+
+@given(document_like | json_values)
+def test_nothing_that_json_can_say_breaks_the_reader(document: Any):
+    answer = read(document)
+    assert set(answer.outputs) <= {0, 1}
+    assert all(isinstance(found.text, str) for found in answer.outputs.values())
+    assert answer.outputs or answer.problem is not None
+
+
+def test_chat_answers_hold_the_text_in_a_message():
+    chat = Chat("Go on.")
+    assert chat.prompt_fields("Once") == {
+        "messages": [{"role": "user", "content": "Go on.\n\nOnce"}]
+    }
+    body = json.dumps(
+        choices({"message": {"content": "upon"}, "finish_reason": "stop"}, {"message": None})
+    ).encode()
+    answer = read_answer(body, 2, chat, SETTINGS)
+    assert answer.outputs == {0: output("upon", None, "stop")}
+    assert answer.problem == "choice 1 cannot be used (Input should be a valid string)"

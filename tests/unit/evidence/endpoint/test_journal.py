@@ -1,0 +1,121 @@
+"""Answers on disk."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mia_batch.errors import EngineError
+from mia_batch.evidence.endpoint import TextOutput
+from mia_batch.evidence.endpoint.cost import Tokens
+from mia_batch.evidence.endpoint.journal import Journal, identify
+from tests.unit.evidence.endpoint.asking import request
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ODD = TextOutput(text=" é\x00\n\u2028\U0001f600 end ", n_tokens=None, finish_reason=None)
+EMPTY = TextOutput(text="", n_tokens=0, finish_reason="stop")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.sqlite"
+
+
+def test_answers_come_back_as_they_were_by_sample(path: Path):
+    with Journal(path) as journal:
+        assert journal.find(b"a") == {}
+        journal.record(b"a", {0: ODD}, Tokens(5, 2))
+        journal.record(b"a", {3: EMPTY}, Tokens(5, 1))
+        journal.record(b"b", {0: EMPTY}, Tokens(1, 0))
+    with Journal(path) as journal:
+        assert journal.find(b"a") == {0: ODD, 3: EMPTY}
+        assert journal.find(b"b") == {0: EMPTY}
+        assert journal.find(b"c") == {}
+        assert journal.spent() == Tokens(11, 3)
+
+
+def test_the_first_answer_counts(path: Path):
+    with Journal(path) as journal:
+        journal.record(b"a", {0: EMPTY}, Tokens(1, 1))
+        journal.record(b"a", {0: ODD, 1: ODD}, Tokens(1, 1))
+        assert journal.find(b"a") == {0: EMPTY, 1: ODD}
+
+
+def test_every_commit_is_synced(path: Path):
+    with Journal(path) as journal:
+        database = journal._database
+        assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert database.execute("PRAGMA synchronous").fetchone() == (2,)
+
+
+def test_an_answer_that_cannot_be_stored_leaves_nothing_and_says_so(path: Path):
+    with Journal(path) as journal:
+        pages = journal._database.execute("PRAGMA page_count").fetchone()[0]
+        journal._database.execute(f"PRAGMA max_page_count = {pages}")  # a full disk
+        long = TextOutput(text="x" * 10**6, n_tokens=1, finish_reason="stop")
+        with pytest.raises(EngineError, match=r"journal.*is full.*free disk space.*same command"):
+            journal.record(b"a", {0: long}, Tokens(1, 1))
+        assert journal.find(b"a") == {}
+        assert journal.spent() == Tokens(0, 0)
+
+
+def test_a_journal_has_one_owner(path: Path):
+    with Journal(path), pytest.raises(EngineError, match=r"locked.*end the other run"):
+        Journal(path)
+    Journal(path).close()
+
+
+def test_a_file_that_is_no_journal_is_left_alone(path: Path):
+    path.write_bytes(b"my thesis, only copy" * 100)
+    with pytest.raises(EngineError, match="file is not a database"):
+        Journal(path)
+    assert path.read_bytes() == b"my thesis, only copy" * 100
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path):
+    with pytest.raises(EngineError, match="unable to open database file"):
+        Journal(tmp_path / "missing" / "journal.sqlite")
+
+
+def test_a_transaction_that_a_crash_cut_short_never_happened(path: Path, tmp_path: Path):
+    with Journal(path) as journal:
+        journal.record(b"a", {0: EMPTY}, Tokens(1, 1))
+        journal.record(b"b", {0: ODD}, Tokens(1, 1))
+        cut = tmp_path / "cut.sqlite"
+        log = (tmp_path / "journal.sqlite-wal").read_bytes()
+        cut.write_bytes(path.read_bytes())
+        (tmp_path / "cut.sqlite-wal").write_bytes(log[:-100])
+    with Journal(cut) as journal:
+        assert journal.find(b"a") == {0: EMPTY}
+        assert journal.find(b"b") == {}
+        assert journal.spent() == Tokens(1, 1)
+
+
+def test_it_is_an_ordinary_database(path: Path):
+    with Journal(path) as journal:
+        journal.record(b"a", {0: ODD}, Tokens(1, 1))
+    database = sqlite3.connect(path)
+    assert database.execute("SELECT sample, text FROM answers").fetchall() == [(0, ODD.text)]
+    database.close()
+
+
+def test_requests_share_an_answer_only_where_nothing_differs():
+    asked = request(1, n=2)
+    settings: dict[str, object] = {"model": "m", "top_k": 50}
+    same = identify(asked, settings)
+    assert same == identify(replace(asked, request_id=7), {"top_k": 50, "model": "m"})
+    others = [
+        identify(replace(asked, key="other"), settings),
+        identify(replace(asked, prompt="other"), settings),
+        identify(replace(asked, seed=1), settings),
+        identify(replace(asked, n=3), settings),
+        identify(replace(asked, max_tokens=9), settings),
+        identify(asked, settings | {"top_k": None}),
+        identify(asked, settings | {"model": "other"}),
+    ]
+    assert len({same, *others}) == 8

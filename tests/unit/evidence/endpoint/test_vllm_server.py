@@ -1,0 +1,149 @@
+"""A real peer: vLLM's own API server, against the same model run in-process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from dataclasses import asdict
+from importlib.util import find_spec
+from time import monotonic, sleep
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mia_batch.evidence import EngineProcess, EngineSpec, Tokenizer
+from mia_batch.evidence.endpoint import Endpoint, EndpointSettings, TextRequest
+from mia_batch.evidence.seeds import sample_seed
+from tests.checkpoints import CONTEXT, TEXTS
+from tests.engine_laws import outputs, request
+from tests.unit.evidence.endpoint.asking import results
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+
+Sample = tuple[str, int | None, str | None]
+"""Text, number of tokens, finish_reason."""
+HALF = "\N{REPLACEMENT CHARACTER}"
+"""How half a character decodes; the server leaves it out where a text ends with it."""
+SAMPLES, MAX_TOKENS = 5, 24
+PROMPTS = [text[100 : 130 + 7 * i] for i, text in enumerate(TEXTS[:12])]
+FLAGS = (
+    "--host 127.0.0.1 --dtype float32 --enforce-eager --no-enable-chunked-prefill "
+    f"--max-model-len {CONTEXT} --max-num-batched-tokens 2048 --served-model-name tiny"
+)
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # one process less to start
+    "VLLM_NO_USAGE_STATS": "1",
+}
+
+
+@pytest.fixture(scope="module")
+def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Base address of a running server."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    log = tmp_path_factory.mktemp("server") / "server.log"
+    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+    command += ["--model", str(checkpoint), "--port", str(port), *FLAGS.split()]
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            command,
+            env=os.environ | ENVIRONMENT,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        wait_until_ready(url, process, log)
+        yield f"{url}/v1"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    deadline = monotonic() + 480
+    while process.poll() is None and monotonic() < deadline:
+        try:
+            urllib.request.urlopen(f"{url}/health", timeout=10).close()
+        except (urllib.error.URLError, OSError):
+            sleep(0.2)
+        else:
+            return
+    pytest.fail(f"the server did not start:\n{log.read_text(errors='replace')[-3000:]}")
+
+
+def over_http(server: str, folder: Path) -> dict[int, list[Sample]]:
+    settings = EndpointSettings(base_url=server, model="tiny", max_concurrency=6)
+    asked = [
+        TextRequest(
+            request_id=i,
+            key=f"{i}:0:{SAMPLES}:{MAX_TOKENS}",
+            prompt=prompt,
+            seed=sample_seed(0, str(i)),
+            n=SAMPLES,
+            max_tokens=MAX_TOKENS,
+        )
+        for i, prompt in enumerate(PROMPTS)
+    ]
+    with Endpoint.open(settings, journal=folder / "journal.sqlite") as endpoint:
+        assert asdict(endpoint.capabilities) == {
+            "n": "honoured",
+            "seed": "honoured",
+            "varied": True,
+            "top_k": "honoured",
+            "prompt_token_ids": True,
+            "output_token_ids": True,
+            "echo_logprobs": True,
+            "max_model_len": CONTEXT,
+        }
+        found = results(endpoint, asked)
+    assert [result.error for result in found.values()] == [None] * len(PROMPTS)
+    return {
+        i: [(output.text, output.n_tokens, output.finish_reason) for output in result.outputs]
+        for i, result in found.items()
+    }
+
+
+def in_process(checkpoint: Path, folder: Path) -> dict[int, list[Sample]]:
+    tokenizer = Tokenizer.load(str(checkpoint))
+    ids = tokenizer.encode_prompts(PROMPTS)
+    requests = [
+        request(i, prompt, seed=sample_seed(0, str(i)), n=SAMPLES, max_tokens=MAX_TOKENS)
+        for i, prompt in enumerate(ids)
+    ]
+    spec = EngineSpec(
+        engine="vllm", model=str(checkpoint), engine_args={"kv_cache_memory_bytes": 64 << 20}
+    )
+    with EngineProcess.start(spec, log=folder / "engine.log") as engine:
+        drawn = outputs(engine, requests)
+    found: dict[int, list[Sample]] = {}
+    for i, samples in drawn.items():
+        _, texts = tokenizer.decode_candidates(ids[i], [sample.token_ids for sample in samples])
+        found[i] = [
+            (text.rstrip(HALF), len(sample.token_ids), sample.finish_reason)
+            for text, sample in zip(texts, samples, strict=True)
+        ]
+    return found
+
+
+def test_samples_over_http_are_those_of_the_same_model_in_process(
+    server: str, checkpoint: Path, tmp_path: Path
+):
+    found = over_http(server, tmp_path)
+    assert found == in_process(checkpoint, tmp_path)
+    assert {finish for samples in found.values() for _, _, finish in samples} == {"stop", "length"}
