@@ -1,4 +1,4 @@
-"""Why a target cannot be sampled: whole short sentences, as users read them."""
+"""Why a target cannot be sampled: short sentences, as users read them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Final
 
 __all__ = ["EMPTY_TEXT", "NO_REFERENCE", "NULL_TEXT", "TOO_SHORT", "WORDLESS_HALF"]
 
-NULL_TEXT: Final = "The text is null."
-EMPTY_TEXT: Final = "The text has no words."
-TOO_SHORT: Final = "The text is too short to split: its prefix or its reference would have no word."
-WORDLESS_HALF: Final = "The given prefix or reference has no word."
+NULL_TEXT: Final = "the text is null"
+EMPTY_TEXT: Final = "the text has no words"
+TOO_SHORT: Final = "the text is too short to split: its prefix or its reference would have no word"
+WORDLESS_HALF: Final = "the given prefix or reference has no word"
 NO_REFERENCE: Final = (
-    "The text is shorter than the cut of the samia preset: nothing is left to compare."
+    "the text is shorter than the cut of the samia preset: nothing is left to compare"
 )
