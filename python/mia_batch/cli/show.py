@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 from rich.table import Table
+from rich.text import Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,13 +40,13 @@ def _needs(attack: Attack) -> str:
 def show_plan(plan: Plan, settings: Settings, console: Console) -> None:
     """Show resolved settings, targets and decode budget."""
     table = Table(box=None, pad_edge=False, show_header=False)
-    for name, value in settings.model_dump(mode="json").items():
+    resolved = settings.model_dump(mode="json") | {"out": str(settings.folder)}
+    for name, value in resolved.items():
         shown = ", ".join(value) if isinstance(value, list) else value
-        table.add_row(name, "-" if shown is None else str(shown))
-    table.add_row("out", str(settings.folder))
+        table.add_row(name, "-" if shown is None else _plain(shown))
     table.add_section()
     for name, value in plan.lines():
-        table.add_row(name, value)
+        table.add_row(name, _plain(value))
     console.print(table, highlight=False)
 
 
@@ -114,13 +115,18 @@ def _top_table(run: Run) -> Table:
     for row in top.iter_rows(named=True):
         text = " ".join(row["target"].split())[:_TEXT_SHOWN]
         table.add_row(
-            row["document_id"] or row["target_id"],
-            row["group"] or "",
+            _plain(row["document_id"] or row["target_id"]),
+            _plain(row["group"] or ""),
             str(row["window_index"]),
             f"{row[attack]:.3f}",
-            text,
+            _plain(text),
         )
     return table
+
+
+def _plain(value: object) -> Text:
+    """Show a value as it is: no markup, and nothing that a terminal would obey."""
+    return Text("".join(letter if letter.isprintable() else "\ufffd" for letter in str(value)))
 
 
 def _unscored_lines(run: Run) -> list[str]:

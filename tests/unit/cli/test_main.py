@@ -112,6 +112,7 @@ def test_unlabelled_input_shows_the_highest_scores(small_cli_run):
     code, out, err, folder = small_cli_run
     assert code == 0, err
     assert "highest samia_matched_v1" in out
+    assert "[red]markup[/red] \ufffd[2Jclear" in out
     assert "unscored: 1 targets: " in out
     assert "sampling: 2 of 2 texts" in err
     scores = pl.read_parquet(folder / "run" / "scores.parquet")
@@ -122,7 +123,7 @@ def test_unlabelled_input_shows_the_highest_scores(small_cli_run):
 def small_cli_run(checkpoint, tmp_path_factory):
     """An audit of three unlabelled texts, one of them null."""
     folder = tmp_path_factory.mktemp("cli")
-    texts = ["[red]markup[/red] " * 10, "plain words " * 10, None]
+    texts = ["[red]markup[/red] \x1b[2Jclear " * 10, "plain words " * 10, None]
     pl.DataFrame({"text": texts}).write_parquet(folder / "corpus.parquet")
     (folder / "mia-batch.toml").write_text(
         f'model = "{checkpoint}"\nengine = "transformers"\nsamples = 2\nout = "run"\n'
