@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 import pytest
 
@@ -27,7 +29,7 @@ def small_audit(checkpoint, tmp_path_factory):
     """The settings of a finished audit, and its run."""
     folder = tmp_path_factory.mktemp("audit")
     documents().write_parquet(folder / "corpus.parquet")
-    settings = {
+    settings: dict[str, Any] = {
         "input": str(folder / "corpus.parquet"),
         "model": str(checkpoint),
         "engine": "transformers",
