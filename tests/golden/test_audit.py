@@ -138,13 +138,14 @@ def test_preset_samia_equals_its_slow_twin_to_the_last_bit(
         engine="vllm",
         input=str(corpus),
         preset="samia",
+        text_column="input",
         text_length=length,
         samples=samples,
         max_length=max_length * length // 64 if samples == 1 else max_length,
     )
     names = [name for name in defaults("samia") if twins.CLASSIC_ZLIB or "zlib" not in name]
     texts = [json.loads(line)["input"] for line in lines]
-    sampled = dict(run.samples.group_by("target_id", maintain_order=True).__iter__())
+    sampled = dict(run.samples.group_by("target_id", maintain_order=True))
     found = run.scores.select("target_id", *names).rows(named=True)
     for text, row in zip(texts, found, strict=True):
         of_text = sampled[(row.pop("target_id"),)]
