@@ -122,7 +122,7 @@ def test_two_engines_agree_within_sampling_error(three_samples, transformers_run
 
 @pytest.mark.parametrize("length", [64, 128])
 @pytest.mark.parametrize(
-    ("rows", "samples", "max_length"), [((0, 20), 10, 1024), ((20, None), 1, 128)]
+    ("rows", "samples", "max_length"), [((0, 20), 10, 1024), ((20, None), 1, 192)]
 )
 def test_preset_samia_equals_its_slow_twin_to_the_last_bit(
     demo, shared_data, tmp_path, length, rows, samples, max_length
@@ -149,6 +149,9 @@ def test_preset_samia_equals_its_slow_twin_to_the_last_bit(
     found = run.scores.select("target_id", *names).rows(named=True)
     for text, row in zip(texts, found, strict=True):
         of_text = sampled[(row.pop("target_id"),)]
+        if of_text["reason"].null_count() == 0:  # a prefix that leaves no room to continue
+            assert set(row.values()) == {None}
+            continue
         prefix = twins.authors_prefix(text)
         outputs = [
             (prompt or prefix) + candidate
