@@ -30,7 +30,8 @@ __all__ = ["CONFIG_NAME", "EVIDENCE_SETTINGS", "Settings", "load_settings"]
 CONFIG_NAME = "mia-batch.toml"
 """Name of the settings file that is looked for beside the input, then in the working directory."""
 
-_PATHS = ("input", "out", "model")
+_PATHS = ("input", "out", "model", "tokenizer", "samples_from")
+_NAMES_OR_PATHS = ("model", "tokenizer")
 
 EVIDENCE_SETTINGS = (
     "engine",
@@ -50,6 +51,19 @@ EVIDENCE_SETTINGS = (
     "seed",
 )
 """Settings that change a sample, beside the model: a run holds samples of one value of each."""
+
+_RESOURCES = frozenset(
+    {
+        "batch_size",
+        "cpu_offload_gb",
+        "gpu_memory_utilization",
+        "kv_cache_memory_bytes",
+        "max_num_batched_tokens",
+        "max_num_seqs",
+        "swap_space",
+    }
+)
+"""Arguments of engines that decide how much memory they take, never what they sample."""
 
 
 def _names(value: object) -> object:
@@ -77,6 +91,9 @@ def _literal(text: str) -> object:
         return text
 
 
+_ENGINE_OF = {"base_url": "openai", "samples_from": "replay"}
+"""Settings that only one engine has, and which."""
+
 Column = Annotated[str | None, Field(min_length=1)]
 
 
@@ -98,7 +115,9 @@ class Settings(BaseModel):
         min_length=1,
         description="Corpus: Parquet (file, folder or glob), JSONL, CSV, or a folder of .txt.",
     )
-    model: str = Field(min_length=1, description="Checkpoint folder or hub name of the model.")
+    model: str = Field(
+        min_length=1, description="Checkpoint folder, hub name, or the name at the endpoint."
+    )
     out: Path | None = Field(None, description="Run folder.  [default: runs/INPUT-MODEL]")
     preset: Literal["default", "samia"] = Field(
         "default",
@@ -109,8 +128,10 @@ class Settings(BaseModel):
     )
     samples: int = Field(10, ge=1, le=65536, description="Continuations sampled per target.")
     seed: int = Field(0, ge=0, lt=2**62, description="Seed of the run; same seed, same samples.")
-    engine: Literal["auto", "vllm", "transformers"] = Field(
-        "auto", description="What runs the model; auto: vllm where it can run, else transformers."
+    engine: Literal["auto", "vllm", "transformers", "openai", "replay"] = Field(
+        "auto",
+        description="Where samples come from; auto: openai with base-url, replay with "
+        "samples-from, else vllm where it can run, else transformers.",
     )
     revision: str | None = Field(None, min_length=1, description="Hub revision of the model.")
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(
@@ -144,6 +165,50 @@ class Settings(BaseModel):
     temperature: float = Field(1.0, gt=0, description="Divides the logits.")
     top_k: int = Field(50, ge=0, description="Draw from the k likeliest tokens only; 0: all.")
     top_p: float = Field(1.0, gt=0, le=1, description="Draw from this much probability only.")
+    retry_failed: bool = Field(
+        default=False, description="Try again what could not be sampled before."
+    )
+    max_failed: float = Field(
+        0.05,
+        ge=0,
+        le=1,
+        description="Share of targets that may fail; with more the exit code is 1.",
+    )
+    base_url: str | None = Field(
+        None, description="Address of an OpenAI-compatible endpoint, such as http://host:8000/v1."
+    )
+    api_key_env: str = Field(
+        "OPENAI_API_KEY", min_length=1, description="Environment variable with the endpoint's key."
+    )
+    chat: bool = Field(
+        default=False, description="Ask the endpoint's chat completions, for chat-only models."
+    )
+    chat_instruction: str | None = Field(
+        None, min_length=1, description="What a chat model is told before the text to continue."
+    )
+    tokenizer: str | None = Field(
+        None,
+        min_length=1,
+        description="Folder or hub name of the endpoint's tokenizer.  [default: tokens estimated]",
+    )
+    max_concurrency: int = Field(32, ge=1, le=4096, description="Most requests in flight.")
+    requests_per_minute: float | None = Field(None, gt=0, description="Limit kept by the client.")
+    tokens_per_minute: float | None = Field(None, gt=0, description="Limit kept by the client.")
+    timeout: float = Field(600.0, gt=0, description="Seconds that an endpoint's answer may take.")
+    max_retries: int = Field(8, ge=0, le=100, description="Times that a request is repeated.")
+    price_in: float | None = Field(None, ge=0, description="Money per million prompt tokens.")
+    price_out: float | None = Field(None, ge=0, description="Money per million output tokens.")
+    max_cost: float | None = Field(
+        None, gt=0, description="Stop before this much money is spent; needs both prices."
+    )
+    samples_from: str | None = Field(
+        None,
+        min_length=1,
+        description="Recorded continuations (Parquet or JSONL), scored without a model.",
+    )
+    candidate_column: str = Field(
+        "candidate", min_length=1, description="Column with the recorded continuation."
+    )
     text_column: str = Field("text", min_length=1, description="Column with the text.")
     document_id_column: Column = Field(
         None, description="Column that identifies documents.  [default: document_id, if there]"
@@ -166,9 +231,18 @@ class Settings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _preset_defaults(cls, values: object) -> object:
-        if isinstance(values, dict) and values.get("preset") == "samia":
-            return {"word_rule": "space", **values}
+    def _dependent_defaults(cls, values: object) -> object:
+        if not isinstance(values, dict):
+            return values
+        values = dict(values)
+        if values.get("preset") == "samia":
+            values.setdefault("word_rule", "space")
+        if values.get("engine", "auto") == "auto":
+            for setting, engine in _ENGINE_OF.items():
+                if values.get(setting) is not None:
+                    values["engine"] = engine
+        if values.get("engine") == "replay" and values.get("samples_from"):
+            values.setdefault("model", _file_name(str(values["samples_from"])))
         return values
 
     @field_validator("text_length", mode="before")
@@ -190,6 +264,16 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        for setting, engine in _ENGINE_OF.items():
+            if (getattr(self, setting) is None) == (self.engine == engine):
+                msg = f"setting {setting!r} and engine {engine!r} need each other; give both"
+                raise ValueError(msg)
+        if self.max_cost is not None and None in (self.price_in, self.price_out):
+            msg = "setting 'max_cost' needs prices; give 'price_in' and 'price_out' beside it"
+            raise ValueError(msg)
+        if self.chat_instruction is not None and not self.chat:
+            msg = "setting 'chat_instruction' belongs to 'chat'; set that too"
+            raise ValueError(msg)
         if self.stride is not None and self.window_words is None:
             msg = "setting 'stride' needs 'window_words' beside it"
             raise ValueError(msg)
@@ -217,7 +301,10 @@ class Settings(BaseModel):
     @property
     def evidence(self) -> dict[str, Any]:
         """The settings that change a sample, by name, as JSON values."""
-        return self.model_dump(mode="json", include=set(EVIDENCE_SETTINGS))
+        values = self.model_dump(mode="json", include=set(EVIDENCE_SETTINGS))
+        arguments = values["engine_arg"].items()
+        kept = {name: value for name, value in arguments if name not in _RESOURCES}
+        return values | {"engine_arg": kept}
 
 
 def _file_name(path_or_name: str) -> str:
@@ -278,7 +365,9 @@ def _read_config(path: Path) -> dict[str, Any]:
     values = {name.replace("-", "_"): value for name, value in values.items()}
     for name in _PATHS:
         value = values.get(name)
-        if isinstance(value, str) and (name != "model" or (path.parent / value).exists()):
+        if isinstance(value, str) and (
+            name not in _NAMES_OR_PATHS or (path.parent / value).exists()
+        ):
             values[name] = str(path.parent / value)
     return values
 

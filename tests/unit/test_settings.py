@@ -125,12 +125,17 @@ def test_a_missing_setting_names_option_and_file():
     ("settings", "message"),
     [
         ({"samples": "0"}, "setting 'samples' is '0': input should be greater than or equal to 1"),
-        ({"engine": "x"}, "setting 'engine' is 'x': input should be 'auto', 'vllm' or 'transf"),
+        ({"engine": "x"}, "setting 'engine' is 'x': input should be 'auto', 'vllm', 'transf"),
         ({"prefix_ratio": "1"}, "setting 'prefix_ratio' is '1': input should be less than 1"),
         ({"prefix_ratio": "nan"}, "setting 'prefix_ratio' is 'nan': "),
         ({"temperature": "0"}, "setting 'temperature' is '0': input should be greater than 0"),
         ({"temperature": "inf"}, "setting 'temperature' is 'inf': input should be a finite number"),
         ({"engine_arg": ("dtype",)}, "setting 'engine_arg' is ('dtype',): each must read KEY=VAL"),
+        ({"engine": "openai"}, "setting 'base_url' and engine 'openai' need each other; give both"),
+        ({"engine": "vllm", "base_url": "http://a/v1"}, "setting 'base_url' and engine 'openai' n"),
+        ({"engine": "replay"}, "setting 'samples_from' and engine 'replay' need each other"),
+        ({"base_url": "http://a/v1", "max_cost": "1"}, "setting 'max_cost' needs prices; give 'pr"),
+        ({"chat_instruction": "Go on."}, "setting 'chat_instruction' belongs to 'chat'; set that"),
         ({"stride": "3"}, "setting 'stride' needs 'window_words' beside it"),
         ({"text_length": "64"}, "setting 'text_length' belongs to preset 'samia'; leave it out or"),
         ({"attacks": ","}, "setting 'attacks' is ',': name at least one attack"),
@@ -146,6 +151,17 @@ def test_a_missing_setting_names_option_and_file():
 )
 def test_a_wrong_setting_is_named_with_what_came_and_what_is_allowed(settings, message):
     assert refusal(**settings).startswith(message)
+
+
+def test_an_address_means_an_endpoint_and_a_recording_means_replay():
+    assert load_settings(GIVEN | {"base_url": "http://host/v1"}).engine == "openai"
+    recorded = load_settings({"input": "corpus.parquet", "samples_from": "made/samples.parquet"})
+    assert (recorded.engine, recorded.model) == ("replay", "samples")
+
+
+def test_arguments_that_only_take_memory_are_no_evidence():
+    given = {"engine_arg": {"max_num_seqs": 8, "max_model_len": 512}}
+    assert load_settings(GIVEN | given).evidence["engine_arg"] == {"max_model_len": 512}
 
 
 def test_an_unknown_attack_names_the_nearest():

@@ -26,6 +26,9 @@ def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _option(name: str, field: FieldInfo) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    if field.annotation is bool:
+        option = name.replace("_", "-")
+        return click.option(f"--{option}/--no-{option}", name, default=None, help=field.description)
     return click.option(
         f"--{name.replace('_', '-')}",
         name,

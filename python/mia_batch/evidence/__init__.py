@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from mia_batch.evidence.blocks import Block, Work, missing_blocks, unsampled
+from mia_batch.evidence.blocks import Block, Missing, Work
 from mia_batch.evidence.budget import Budget, DecodeScope
 from mia_batch.evidence.collect import Collector
 from mia_batch.evidence.engine import Decoding, EngineInfo, EngineName, EngineSpec
 from mia_batch.evidence.engines import choose_engine
+from mia_batch.evidence.local import LocalSource
+from mia_batch.evidence.measure import Measure, estimate_tokens
 from mia_batch.evidence.model import ModelIdentity, digest_folder, identify_model
 from mia_batch.evidence.process import EngineProcess
+from mia_batch.evidence.source import Source
 from mia_batch.evidence.tokens import Tokenizer
+from mia_batch.evidence.workload import Workload
 
 __all__ = [
     "Block",
@@ -21,12 +25,16 @@ __all__ = [
     "EngineName",
     "EngineProcess",
     "EngineSpec",
+    "LocalSource",
+    "Measure",
+    "Missing",
     "ModelIdentity",
+    "Source",
     "Tokenizer",
     "Work",
+    "Workload",
     "choose_engine",
     "digest_folder",
+    "estimate_tokens",
     "identify_model",
-    "missing_blocks",
-    "unsampled",
 ]

@@ -6,6 +6,7 @@ That is the whole resume logic.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["BLOCK_TARGETS", "Block", "Work", "missing_blocks", "unsampled"]
+__all__ = ["BLOCK_TARGETS", "Block", "Missing", "Work"]
 
 BLOCK_TARGETS = 64
 """Targets in a block: few enough that little is lost with an unfinished one."""
@@ -26,6 +27,7 @@ BLOCK_TARGETS = 64
 _READ_TARGETS = 64 * BLOCK_TARGETS
 _KEY = pl.col("target_id").str.slice(0, 16).str.to_integer(base=16, dtype=pl.UInt64)
 """Half of a target's hash: 8 bytes a target instead of a string."""
+_NO_FAILED = pl.DataFrame(schema={"key": pl.UInt64, "sample_index": pl.UInt32})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +77,8 @@ class Work:
     done: int
 
 
-def unsampled(targets: Path, samples: Path, n_samples: int) -> Work:
-    """Count what is still to be sampled.
+class Missing:
+    """What the parts of a run lack.
 
     Parameters
     ----------
@@ -86,76 +88,110 @@ def unsampled(targets: Path, samples: Path, n_samples: int) -> Work:
         Folder of the parts that exist.
     n_samples
         Samples wanted per target.
-
-    Returns
-    -------
-    Work
-        The counts.
+    retry_failed
+        Whether samples that could not be had count as missing.
     """
-    wanted = tables.scan(targets, Targets).filter(pl.col("reason").is_null())
-    counted = (
-        wanted.select(_KEY.alias("key"))
-        .join(_count_done(samples).lazy(), on="key", how="left")
-        .select(
-            total=pl.len(),
-            done=(pl.col("done").fill_null(0) >= n_samples).sum(),
+
+    def __init__(
+        self, targets: Path, samples: Path, n_samples: int, *, retry_failed: bool = False
+    ) -> None:
+        self._targets = targets
+        self._n_samples = n_samples
+        self._done = _find_done(samples)
+        self._failed = _find_failed(samples) if retry_failed else _NO_FAILED
+        self._attempts = _count_attempts(samples)
+
+    def count(self) -> Work:
+        """Count the targets.
+
+        Returns
+        -------
+        Work
+            The counts.
+        """
+        lacking = pl.col("done").fill_null(0) < self._n_samples
+        failed = self._failed.lazy().select(pl.col("key").unique(), failed=True)
+        total, lacks = (
+            tables.scan(self._targets, Targets)
+            .filter(pl.col("reason").is_null())
+            .select(_KEY.alias("key"))
+            .join(self._done.lazy(), on="key", how="left")
+            .join(failed, on="key", how="left")
+            .select(pl.len(), (lacking | pl.col("failed").is_not_null()).sum().alias("lacks"))
+            .collect(engine="streaming")
+            .row(0)
         )
-        .collect(engine="streaming")
-    )
-    total, done = counted.row(0)
-    return Work(targets=total - done, done=done)
+        return Work(targets=lacks, done=total - lacks)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield what is to be sampled, in the targets' order.
+
+        Yields
+        ------
+        Block
+            A block that lacks samples.
+        """
+        table = tables.scan(self._targets, Targets)
+        height = table.select(pl.len()).collect().item()
+        for start in range(0, height, _READ_TARGETS):
+            rows = table.slice(start, _READ_TARGETS).collect()
+            rows = rows.with_columns(_KEY.alias("key")).join(
+                self._done, on="key", how="left", maintain_order="left"
+            )
+            yield from self._split(rows, start)
+
+    def _split(self, rows: pl.DataFrame, start: int) -> Iterator[Block]:
+        """One block for each range of samples that targets of one block lack."""
+        place = pl.int_range(start, start + pl.len(), dtype=pl.UInt32)
+        rows = rows.with_columns(index=place // BLOCK_TARGETS).filter(pl.col("reason").is_null())
+        done = pl.col("done").fill_null(0)
+        new = rows.filter(done < self._n_samples).select(
+            "key", first=done, last=pl.lit(self._n_samples, pl.UInt32)
+        )
+        failed = _ranges(self._failed.join(rows, on="key", how="semi"))
+        ranges = pl.concat([new, failed.filter(pl.col("last") <= self._n_samples)])
+        grouped = rows.join(ranges, on="key", maintain_order="left").group_by(
+            "index", "first", "last", maintain_order=True
+        )
+        for (index, first, last), targets in grouped:
+            block = f"block-{index:08d}.samples-{first:05d}-{last:05d}"
+            yield Block(
+                index=int(str(index)),
+                first=int(str(first)),
+                last=int(str(last)),
+                attempt=self._attempts[block],
+                targets=targets.drop("key", "done", "index", "first", "last"),
+            )
 
 
-def _count_done(samples: Path) -> pl.DataFrame:
+def _count_attempts(samples: Path) -> Counter[str]:
+    """Count the parts of each block and range of samples, by their name without the attempt."""
+    return Counter(part.name.partition(".attempt-")[0] for part in samples.glob("*.parquet"))
+
+
+def _find_done(samples: Path) -> pl.DataFrame:
     """Count the samples of each target that the parts hold: ``key`` (UInt64), ``done`` (UInt32)."""
     if not any(samples.glob("*.parquet")):
         return pl.DataFrame(schema={"key": pl.UInt64, "done": pl.UInt32})
-    parts = tables.scan(samples, Samples)
-    counted = parts.group_by(_KEY.alias("key")).agg(pl.len().cast(pl.UInt32).alias("done"))
+    found = tables.scan(samples, Samples).group_by(_KEY.alias("key"))
+    counted = found.agg(done=(pl.col("sample_index").max() + 1))  # a part holds whole ranges
     return counted.collect(engine="streaming")
 
 
-def missing_blocks(targets: Path, samples: Path, n_samples: int) -> Iterator[Block]:
-    """Yield what is still to be sampled, in the targets' order.
-
-    Parameters
-    ----------
-    targets
-        The targets table; those with a ``reason`` are left out.
-    samples
-        Folder of the parts that exist.
-    n_samples
-        Samples wanted per target.
-
-    Yields
-    ------
-    Block
-        A block that lacks samples.
-    """
-    done = _count_done(samples)
-    table = tables.scan(targets, Targets)
-    height = table.select(pl.len()).collect().item()
-    for start in range(0, height, _READ_TARGETS):
-        rows = table.slice(start, _READ_TARGETS).collect()
-        rows = rows.with_columns(_KEY.alias("key")).join(
-            done, on="key", how="left", maintain_order="left"
-        )
-        for offset in range(0, rows.height, BLOCK_TARGETS):
-            chunk = rows.slice(offset, BLOCK_TARGETS).filter(
-                pl.col("reason").is_null(), pl.col("done").fill_null(0) < n_samples
-            )
-            yield from _split((start + offset) // BLOCK_TARGETS, chunk, samples, n_samples)
+def _find_failed(samples: Path) -> pl.DataFrame:
+    """Find samples with a reason in every part that has them: ``key``, ``sample_index``."""
+    rows = tables.scan(samples, Samples).select(_KEY.alias("key"), "sample_index", "reason")
+    failed = rows.filter(pl.col("reason").is_not_null()).drop("reason").unique()
+    had = rows.filter(pl.col("reason").is_null())
+    return failed.join(had, on=["key", "sample_index"], how="anti").collect(engine="streaming")
 
 
-def _split(index: int, chunk: pl.DataFrame, samples: Path, n_samples: int) -> Iterator[Block]:
-    """One block for each number of samples that targets have already."""
-    for (done,), rows in chunk.group_by(pl.col("done").fill_null(0), maintain_order=True):
-        first = int(str(done))
-        pattern = f"block-{index:08d}.samples-{first:05d}-{n_samples:05d}.attempt-*.parquet"
-        yield Block(
-            index=index,
-            first=first,
-            last=n_samples,
-            attempt=len(list(samples.glob(pattern))),
-            targets=rows.drop("key", "done"),
-        )
+def _ranges(failed: pl.DataFrame) -> pl.DataFrame:
+    """Join neighbouring samples of a target: ``key``, ``first``, ``last``."""
+    ordered = failed.sort("key", "sample_index")
+    place = pl.int_range(pl.len(), dtype=pl.Int64).over("key")
+    return (
+        ordered.group_by("key", run=pl.col("sample_index") - place, maintain_order=True)
+        .agg(first=pl.col("sample_index").min(), last=pl.col("sample_index").max() + 1)
+        .drop("run")
+    )

@@ -24,11 +24,15 @@ class Budget:
         Most tokens of prompt and output together under ``whole`` (the SaMIA paper: 1024).
     max_model_len
         The model's context, in tokens; nothing exceeds it.
+    max_attempts
+        Times that a candidate is decoded at most; null = until the context is full. With a single
+        attempt the first budget is twice as large: some words take more tokens than others.
     """
 
     scope: DecodeScope
     max_length: int
     max_model_len: int
+    max_attempts: int | None = None
 
     def room(self, prompt_tokens: int) -> int:
         """Most tokens that may ever be decoded after a prompt; 0 or less where it does not fit."""
@@ -46,9 +50,24 @@ class Budget:
         room = self.room(prompt_tokens)
         if self.scope == "whole":
             return room
-        return min(reference_tokens + reference_tokens // 4 + 8, room)
+        usual = reference_tokens + reference_tokens // 4 + 8
+        return min(usual if self.max_attempts != 1 else 2 * usual, room)
 
-    def next(self, prompt_tokens: int, tried: int) -> int | None:
-        """Tokens to decode after ``tried`` were too few; None where there is no room for more."""
+    def next(self, prompt_tokens: int, tried: int, attempts: int) -> int | None:
+        """Tokens to decode after ``attempts`` of which the last, of ``tried``, were too few.
+
+        None where there is no room for more, or no further attempt.
+        """
         room = self.room(prompt_tokens)
-        return min(2 * tried, room) if tried < room else None
+        if tried >= room or attempts == self.max_attempts:
+            return None
+        return min(2 * tried, room)
+
+    def most(self, prompt_tokens: int, reference_tokens: int) -> int:
+        """Tokens that are decoded if every attempt is too short, all attempts added up."""
+        total, attempts = 0, 0
+        budget: int | None = self.first(prompt_tokens, reference_tokens)
+        while budget is not None and self.scope == "matched":
+            total, attempts = total + budget, attempts + 1
+            budget = self.next(prompt_tokens, budget, attempts)
+        return total or self.room(prompt_tokens)

@@ -1,16 +1,16 @@
-"""Ask an engine for the samples of blocks, and turn its answers into rows."""
+"""Ask a source for the samples of blocks, and turn its answers into rows."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from mia_batch import kernels
-from mia_batch.evidence.engine import SampleRequest
 from mia_batch.evidence.seeds import sample_seed
+from mia_batch.evidence.source import TextRequest
 from mia_batch.schemas import Samples
 
 if TYPE_CHECKING:
@@ -18,26 +18,13 @@ if TYPE_CHECKING:
 
     from mia_batch.evidence.blocks import Block
     from mia_batch.evidence.budget import Budget
-    from mia_batch.evidence.engine import EngineInfo, SampleOutput, SampleResult
-    from mia_batch.evidence.tokens import Tokenizer
+    from mia_batch.evidence.engine import FinishReason
+    from mia_batch.evidence.measure import Measure
+    from mia_batch.evidence.source import Source, TextOutput, TextResult
 
-__all__ = ["Collector", "SampleSource"]
+__all__ = ["Collector"]
 
 _SCHEMA = Samples.create_empty().schema
-
-
-class SampleSource(Protocol):
-    """A started engine, as the collector sees it."""
-
-    @property
-    def info(self) -> EngineInfo:
-        """What the engine says of itself."""
-
-    def submit(self, request: SampleRequest) -> None:
-        """Queue a request."""
-
-    def results(self, timeout: float | None = None) -> list[SampleResult]:
-        """Wait for answers."""
 
 
 @dataclass(slots=True)
@@ -45,7 +32,7 @@ class _Open:
     """A block on its way: rows so far, and how many of its targets are not yet done."""
 
     block: Block
-    prompts: list[list[int]]
+    measures: list[Measure]
     waiting: int
     pending: list[int] = field(default_factory=list)
     rows: list[tuple[int, dict[str, object]]] = field(default_factory=list)
@@ -60,17 +47,18 @@ class _Asked:
     first: int
     n: int
     budget: int
+    attempts: int = 1
 
 
 class Collector:
-    """Keeps an engine busy with the requests of successive blocks.
+    """Keeps a source busy with the requests of successive blocks.
 
     Parameters
     ----------
     source
-        The engine.
-    tokenizer
-        The model's tokenizer.
+        What continues texts.
+    measure
+        Tells how long prefixes and references are.
     budget
         How many tokens to decode.
     words
@@ -83,8 +71,8 @@ class Collector:
 
     def __init__(
         self,
-        source: SampleSource,
-        tokenizer: Tokenizer,
+        source: Source,
+        measure: Callable[[list[str], list[str]], list[Measure]],
         budget: Budget,
         *,
         words: kernels.WordRule,
@@ -92,7 +80,7 @@ class Collector:
         sampled: Callable[[int, int], None],
     ) -> None:
         self._source = source
-        self._tokenizer = tokenizer
+        self._measure = measure
         self._budget = budget
         self._words: kernels.WordRule = words
         self._run_seed = run_seed
@@ -120,14 +108,13 @@ class Collector:
         Raises
         ------
         EngineError
-            If the engine as a whole cannot go on.
+            If the source as a whole cannot go on.
         """
         asked = self._requests(blocks)
-        most = 2 * self._source.info.max_sequences
         while True:
             while self._again:
                 self._submit(self._again.popleft())
-            while self._sequences < most and (request := next(asked, None)) is not None:
+            while self._has_room() and (request := next(asked, None)) is not None:
                 self._submit(request)
             while self._finished:
                 done = self._finished.popleft()
@@ -137,44 +124,44 @@ class Collector:
             for result in self._source.results():
                 self._take(result)
 
+    def _has_room(self) -> bool:
+        return self._source.has_room(requests=len(self._in_flight), samples=self._sequences)
+
     def _requests(self, blocks: Iterable[Block]) -> Iterator[_Asked]:
         for block in blocks:
             opened = self._open(block)
-            for row, budget in enumerate(self._first_budgets(opened)):
-                n = block.last - block.first
-                if budget > 0:
+            n = block.last - block.first
+            for row, measure in enumerate(opened.measures):
+                budget = self._budget.first(measure.prompt_tokens, measure.reference_tokens)
+                if measure.prompt_tokens > 0 and budget > 0:
                     yield _Asked(opened, row, block.first, n, budget)
                 else:
-                    self._refuse(opened, row, block.first, n, self._too_long(opened, row))
+                    self._refuse(opened, row, block.first, n, self._too_long(measure))
 
     def _open(self, block: Block) -> _Open:
-        prompts = self._tokenizer.encode_prompts(block.targets["prefix"].to_list())
-        opened = _Open(block, prompts, waiting=block.targets.height)
-        opened.pending = [block.last - block.first] * block.targets.height
+        targets = block.targets
+        measures = self._measure(targets["prefix"].to_list(), targets["reference"].to_list())
+        opened = _Open(block, measures, waiting=targets.height)
+        opened.pending = [block.last - block.first] * targets.height
         return opened
 
-    def _first_budgets(self, opened: _Open) -> list[int]:
-        references = opened.block.targets["reference"].to_list()
-        lengths = self._tokenizer.count_tokens(references)
-        return [
-            self._budget.first(len(prompt), length) if prompt else 0
-            for prompt, length in zip(opened.prompts, lengths, strict=True)
-        ]
-
-    def _too_long(self, opened: _Open, row: int) -> str:
-        n_tokens = len(opened.prompts[row])
+    def _too_long(self, measure: Measure) -> str:
+        n_tokens = measure.prompt_tokens
         if n_tokens == 0:
             return "the prefix has no token, and the tokenizer adds none"
         limit = n_tokens + self._budget.room(n_tokens)
         return f"the prefix has {n_tokens} tokens, which leaves no room to continue within {limit}"
 
     def _submit(self, asked: _Asked) -> None:
-        target_id = asked.open.block.targets["target_id"][asked.row]
+        targets = asked.open.block.targets
+        target_id = targets["target_id"][asked.row]
         self._in_flight[self._request_id] = asked
         self._sequences += asked.n
-        request = SampleRequest(
+        request = TextRequest(
             request_id=self._request_id,
-            prompt_token_ids=asked.open.prompts[asked.row],
+            key=f"{target_id}:{asked.first}:{asked.n}:{asked.budget}",
+            prompt=targets["prefix"][asked.row],
+            prompt_token_ids=asked.open.measures[asked.row].prompt_token_ids,
             seed=sample_seed(self._run_seed, target_id) + asked.first,
             n=asked.n,
             max_tokens=asked.budget,
@@ -182,52 +169,51 @@ class Collector:
         self._request_id += 1
         self._source.submit(request)
 
-    def _take(self, result: SampleResult) -> None:
+    def _take(self, result: TextResult) -> None:
         asked = self._in_flight.pop(result.request_id)
         self._sequences -= asked.n
         if result.error is not None:
             self._refuse(asked.open, asked.row, asked.first, asked.n, result.error)
             return
-        token_ids = [output.token_ids for output in result.outputs]
-        prompt, candidates = self._tokenizer.decode_candidates(
-            asked.open.prompts[asked.row], token_ids
-        )
         targets = asked.open.block.targets
-        lengths = _count_words([targets["reference"][asked.row], *candidates], self._words)
-        self._sampled(0, sum(map(len, token_ids)))
-        differs = prompt if prompt != targets["prefix"][asked.row] else None
-        for index, (output, candidate) in enumerate(zip(result.outputs, candidates, strict=True)):
+        texts = [output.text for output in result.outputs]
+        lengths = _count_words([targets["reference"][asked.row], *texts], self._words)
+        self._sampled(0, sum(output.n_tokens or 0 for output in result.outputs))
+        differs = result.prompt if result.prompt != targets["prefix"][asked.row] else None
+        for index, output in enumerate(result.outputs):
             missing = lengths[0] - lengths[index + 1]
-            if self._ask_again(asked, index, output, candidate, missing):
+            if self._ask_again(asked, index, output, missing):
                 continue
             self._keep(
                 asked.open,
                 asked.row,
                 {
                     "sample_index": asked.first + index,
-                    "candidate": candidate,
+                    "candidate": output.text,
                     "prompt": differs,
-                    "n_tokens": len(output.token_ids),
+                    "n_tokens": output.n_tokens,
                     "finish_reason": output.finish_reason,
-                    "short": output.finish_reason == "length" and missing > 0,
+                    "short": _is_short(output.finish_reason, missing),
                 },
             )
 
-    def _ask_again(
-        self, asked: _Asked, index: int, output: SampleOutput, candidate: str, missing: int
-    ) -> bool:
+    def _ask_again(self, asked: _Asked, index: int, output: TextOutput, missing: int) -> bool:
         """Decode a candidate again, same seed, if its budget ended it within the words that count.
 
         The last of those words counts as whole once something follows it.
         """
-        if self._budget.scope == "whole" or output.finish_reason != "length":
+        if self._budget.scope == "whole" or output.finish_reason != "length" or missing < 0:
             return False
-        if missing < 0 or (missing == 0 and candidate[-1:].isspace()):
+        if missing == 0 and output.text[-1:].isspace():
             return False
-        budget = self._budget.next(len(asked.open.prompts[asked.row]), asked.budget)
+        n_tokens = asked.open.measures[asked.row].prompt_tokens
+        budget = self._budget.next(n_tokens, asked.budget, asked.attempts)
         if budget is None:
             return False
-        self._again.append(_Asked(asked.open, asked.row, asked.first + index, 1, budget))
+        again = _Asked(
+            asked.open, asked.row, asked.first + index, 1, budget, attempts=asked.attempts + 1
+        )
+        self._again.append(again)
         return True
 
     def _refuse(self, opened: _Open, row: int, first: int, n: int, reason: str) -> None:
@@ -243,6 +229,10 @@ class Collector:
             self._sampled(1, 0)
         if opened.waiting == 0:
             self._finished.append(opened)
+
+
+def _is_short(finish_reason: FinishReason | None, missing: int) -> bool | None:
+    return None if finish_reason is None else finish_reason == "length" and missing > 0
 
 
 def _count_words(texts: list[str], words: kernels.WordRule) -> list[int]:

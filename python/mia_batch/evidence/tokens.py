@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.causes import cause_of
+from mia_batch.evidence.measure import Measure
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Tokenizer"]
 
+_CUT = "\N{REPLACEMENT CHARACTER}"
+"""What the first bytes of a character decode to where the rest of them is missing."""
 _NO_LIMIT = 2**62  # lengths are checked against the engine's context, not the tokenizer's
 
 
@@ -111,6 +114,27 @@ class Tokenizer:
         """
         return [len(ids) for ids in self._encode(texts, add_special_tokens=False)]
 
+    def measure(self, prefixes: Sequence[str], references: Sequence[str]) -> list[Measure]:
+        """Encode prompts, and count the tokens of their references.
+
+        Parameters
+        ----------
+        prefixes
+            First parts of the targets.
+        references
+            Their second parts, as many.
+
+        Returns
+        -------
+        list of Measure
+            One per target.
+        """
+        prompts, lengths = self.encode_prompts(prefixes), self.count_tokens(references)
+        return [
+            Measure(prompt_token_ids=ids, prompt_tokens=len(ids), reference_tokens=length)
+            for ids, length in zip(prompts, lengths, strict=True)
+        ]
+
     def decode_candidates(
         self, prompt_ids: Sequence[int], outputs: Sequence[Sequence[int]]
     ) -> tuple[str, list[str]]:
@@ -118,6 +142,7 @@ class Tokenizer:
 
         A continuation alone can decode to another text than it does after its prompt (a first
         space is lost, for one), so both are decoded together and the prompt's text is taken off.
+        A last character that the budget cut within its bytes is left out, as servers do it.
 
         Parameters
         ----------
@@ -136,7 +161,7 @@ class Tokenizer:
         decoded_prompt, *texts = self._tokenizer.batch_decode(
             whole, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
-        return decoded_prompt, [_after(decoded_prompt, text) for text in texts]
+        return decoded_prompt, [_after(decoded_prompt, text).rstrip(_CUT) for text in texts]
 
     def _encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
         if not texts:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mia_batch.evidence import choose_engine, identify_model, unsampled
+from mia_batch.evidence import Missing, identify_model
+from mia_batch.pipeline.failures import count_failures
 from mia_batch.pipeline.manifest import Manifest, describe_model
 from mia_batch.pipeline.observer import SilentObserver
-from mia_batch.pipeline.resolve import chosen_attacks, decode_scope, open_corpus
+from mia_batch.pipeline.resolve import (
+    chosen_attacks,
+    chosen_engine,
+    decode_scope,
+    open_corpus,
+    runs_here,
+)
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.sampling import collect_samples
 from mia_batch.pipeline.scoring import make_missing_features, score_run
@@ -87,9 +94,15 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         manifest.request(settings, decode_scope(attacks), run)
         make_targets(settings, corpus, manifest, run)
         observer.stage(_targets_sentence(manifest.targets))
-        work = unsampled(run.targets_path, run.samples_folder, settings.samples)
-        if work.targets:
-            collect_samples(settings, manifest, run, work, observer)
+        missing = Missing(
+            run.targets_path,
+            run.samples_folder,
+            settings.samples,
+            retry_failed=settings.retry_failed,
+        )
+        if missing.count().targets:
+            collect_samples(settings, manifest, run, missing, observer)
+        manifest.failed = count_failures(run, manifest.targets)
         make_missing_features(settings, run)
         score_run(settings, attacks, manifest, run)
     return run
@@ -97,9 +110,11 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
 
 def _new_manifest(settings: Settings) -> Manifest:
     """Begin a manifest; what is wrong with engine or model is said before the corpus is read."""
-    engine, why = choose_engine(settings.engine)
-    identity = identify_model(settings.model, settings.revision)
-    model = describe_model(settings, identity.digest)
+    engine, why = chosen_engine(settings)
+    digest = None
+    if runs_here(settings):
+        digest = identify_model(settings.model, settings.revision).digest
+    model = describe_model(settings, digest)
     evidence = {"model": model} | settings.evidence | {"engine": engine}
     return Manifest(evidence=evidence, engine_choice=why)
 

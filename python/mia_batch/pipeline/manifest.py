@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from mia_batch import kernels, tables
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence import digest_folder
+from mia_batch.pipeline.resolve import runs_here
 
 if TYPE_CHECKING:
-    from mia_batch.evidence import DecodeScope, EngineInfo
+    from mia_batch.evidence import DecodeScope
     from mia_batch.pipeline.run import Run
     from mia_batch.settings import Settings
 
 __all__ = ["Manifest", "describe_model"]
 
-_PACKAGES = ("mia-batch", "polars", "numpy", "torch", "transformers", "tokenizers")
+_PACKAGES = ("mia-batch", "polars", "numpy", "torch", "transformers", "tokenizers", "httpx")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,6 +43,9 @@ class Manifest:
         ``total``, and by reason how many targets cannot be sampled.
     scored
         What the scores were made from; empty until there are scores.
+    failed
+        ``targets`` that lack samples although they could be sampled, of how many (``of``), and
+        their ``reasons`` with counts; empty until there are samples.
     """
 
     evidence: dict[str, Any]
@@ -51,6 +55,7 @@ class Manifest:
     input: dict[str, Any] = field(default_factory=dict)
     targets: dict[str, int] = field(default_factory=dict)
     scored: dict[str, Any] = field(default_factory=dict)
+    failed: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, run: Run) -> Manifest | None:
@@ -74,11 +79,11 @@ class Manifest:
         stored = run.manifest
         if not stored:
             return None
-        try:
-            return cls(**{item.name: stored[item.name] for item in fields(cls)})
-        except KeyError as error:
-            msg = f"{run.manifest_path} lacks {error}; choose another --out"
-            raise RunFolderError(msg) from None
+        for item in fields(cls):
+            if item.name not in stored and item.default_factory is MISSING:
+                msg = f"{run.manifest_path} lacks {item.name!r}; choose another --out"
+                raise RunFolderError(msg)
+        return cls(**{item.name: stored[item.name] for item in fields(cls) if item.name in stored})
 
     def write(self, run: Run) -> None:
         """Store the manifest in the run's folder."""
@@ -103,7 +108,8 @@ class Manifest:
             If any setting that changes a sample differs; the message names each with its old and
             new value.
         """
-        model = describe_model(settings, digest_folder(settings.model))
+        digest = digest_folder(settings.model) if runs_here(settings) else None
+        model = describe_model(settings, digest)
         wanted = {"model": model} | settings.evidence | {"decode": scope}
         if settings.engine == "auto":
             del wanted["engine"]
@@ -138,23 +144,25 @@ class Manifest:
             raise SettingsError(msg)
         self.evidence |= wanted
 
-    def started(self, info: EngineInfo, run: Run) -> None:
+    def started(self, engine: dict[str, Any], evidence: dict[str, Any], run: Run) -> None:
         """Record the engine that has started, and store the manifest.
 
         Parameters
         ----------
-        info
+        engine
             What the engine says of itself.
+        evidence
+            What of it changes a sample.
         run
             The run, held.
 
         Raises
         ------
         SettingsError
-            If the run's samples were made in another type.
+            If the run's samples were made with other evidence.
         """
-        self.agree({"model_dtype": info.dtype}, run)
-        self.engine = asdict(info)
+        self.agree(evidence, run)
+        self.engine = engine
         self.write(run)
 
 

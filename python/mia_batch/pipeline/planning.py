@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from mia_batch.evidence import Tokenizer, choose_engine, identify_model
+from mia_batch.evidence import Workload
 from mia_batch.pipeline.resolve import (
     chosen_attacks,
-    decode_budget,
+    chosen_engine,
     decode_scope,
     open_corpus,
     target_plan,
 )
+from mia_batch.pipeline.sampling import sampling_for
 from mia_batch.targets import build_targets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mia_batch.evidence import Budget
+    from mia_batch.pipeline.sampling import Sampling
     from mia_batch.settings import Settings
 
 __all__ = ["Plan", "plan"]
@@ -43,12 +44,10 @@ class Plan:
         How many there are.
     refused
         By reason, how many targets would not be sampled.
-    prefixes, samples
-        How many prefixes would be given to the model, and continuations sampled.
-    first_tokens
-        Most tokens to decode at the first attempt.
-    most_tokens
-        Most tokens to decode if every candidate had to be decoded to the model's context.
+    workload
+        What would be decoded.
+    described
+        What the engine says of that, as name and text.
     """
 
     engine: str
@@ -57,10 +56,8 @@ class Plan:
     documents: int
     targets: int = 0
     refused: Counter[str] = field(default_factory=Counter)
-    prefixes: int = 0
-    samples: int = 0
-    first_tokens: int = 0
-    most_tokens: int = 0
+    workload: Workload = field(default_factory=Workload)
+    described: tuple[tuple[str, str], ...] = ()
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield the plan's facts as name and text."""
@@ -70,9 +67,8 @@ class Plan:
         yield "targets", f"{self.targets:,}"
         for reason, count in self.refused.most_common():
             yield "not sampled", f"{count:,}: {reason}"
-        yield "prefixes", f"{self.prefixes:,}"
-        yield "samples", f"{self.samples:,}"
-        yield "tokens to decode", f"{self.first_tokens:,}, at most {self.most_tokens:,}"
+        yield from self.workload.lines()
+        yield from self.described
 
 
 def plan(settings: Settings) -> Plan:
@@ -94,8 +90,8 @@ def plan(settings: Settings) -> Plan:
         If the input or a setting is wrong.
     """
     attacks = chosen_attacks(settings)
-    engine, why = choose_engine(settings.engine)
-    identity = identify_model(settings.model, settings.revision)
+    engine, why = chosen_engine(settings)
+    sampling = sampling_for(settings, engine, decode_scope(attacks))
     corpus = open_corpus(settings)
     planned = Plan(
         engine=engine,
@@ -103,31 +99,20 @@ def plan(settings: Settings) -> Plan:
         attacks=tuple(attack.name for attack in attacks),
         documents=corpus.n_documents,
     )
-    stated = settings.engine_arg.get("max_model_len") or identity.max_model_len
-    context = int(stated or settings.max_length)
-    budget = decode_budget(settings, decode_scope(attacks), context)
-    tokenizer = Tokenizer.load(settings.model, settings.revision)
     targets = build_targets(corpus.documents, target_plan(settings))
     columns = targets.select("prefix", "reference", "reason")
     for rows in columns.collect_batches(chunk_size=_ROWS_AT_ONCE):
-        _count(planned, rows, tokenizer, budget, settings.samples)
+        _count(planned, rows, sampling, settings.samples)
+    planned.described = tuple(sampling.describe(planned.workload))
     return planned
 
 
-def _count(
-    planned: Plan, rows: pl.DataFrame, tokenizer: Tokenizer, budget: Budget, n_samples: int
-) -> None:
+def _count(planned: Plan, rows: pl.DataFrame, sampling: Sampling, n_samples: int) -> None:
     planned.targets += rows.height
     planned.refused.update(rows["reason"].drop_nulls().to_list())
     kept = rows.filter(pl.col("reason").is_null())
-    prompts = tokenizer.encode_prompts(kept["prefix"].to_list())
-    references = tokenizer.count_tokens(kept["reference"].to_list())
-    for prompt, reference in zip(prompts, references, strict=True):
-        first = budget.first(len(prompt), reference)
-        if not prompt or first <= 0:
-            planned.refused["prefix leaves no room in the model's context"] += 1
-            continue
-        planned.prefixes += 1
-        planned.samples += n_samples
-        planned.first_tokens += n_samples * first
-        planned.most_tokens += n_samples * budget.room(len(prompt))
+    prefixes, references = kept["prefix"].to_list(), kept["reference"].to_list()
+    budget = sampling.expected_budget
+    measures = sampling.measure(prefixes, references)
+    for prefix, measure in zip(prefixes, measures, strict=True):
+        planned.workload.add(prefix, measure, n_samples, budget)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mia_batch.attacks import defaults, get, names
 from mia_batch.corpus import ColumnNames, read_documents
-from mia_batch.evidence import Budget, Decoding, EngineSpec
+from mia_batch.evidence import Budget, Decoding, EngineSpec, choose_engine
 from mia_batch.targets import TargetPlan
 
 if TYPE_CHECKING:
@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "chosen_attacks",
+    "chosen_engine",
     "decode_budget",
     "decode_scope",
     "engine_spec",
     "open_corpus",
+    "runs_here",
     "target_plan",
 ]
 
@@ -30,14 +32,51 @@ def chosen_attacks(settings: Settings) -> list[Attack]:
     return [get(name) for name in settings.attacks or defaults(settings.preset)]
 
 
+def runs_here(settings: Settings) -> bool:
+    """Whether a model runs on this machine; else samples come from an endpoint or a recording."""
+    return settings.engine not in ("openai", "replay")
+
+
+def chosen_engine(settings: Settings) -> tuple[str, str]:
+    """Choose the engine that samples.
+
+    Parameters
+    ----------
+    settings
+        Names it, or leaves the choice.
+
+    Returns
+    -------
+    tuple of str and str
+        The engine, and why it was chosen.
+
+    Raises
+    ------
+    SettingsError
+        If it cannot run here.
+    """
+    match settings.engine:
+        case "openai" | "replay":
+            return settings.engine, "asked for"
+        case local:
+            return choose_engine(local)
+
+
 def decode_scope(attacks: list[Attack]) -> DecodeScope:
     """Say how far candidates must be decoded for these attacks."""
     return "whole" if any(attack.whole_candidates for attack in attacks) else "matched"
 
 
-def decode_budget(settings: Settings, scope: DecodeScope, max_model_len: int) -> Budget:
+def decode_budget(
+    settings: Settings, scope: DecodeScope, max_model_len: int, max_attempts: int | None = None
+) -> Budget:
     """Return the rule for the tokens to decode in a model with this context."""
-    return Budget(scope=scope, max_length=settings.max_length, max_model_len=max_model_len)
+    return Budget(
+        scope=scope,
+        max_length=settings.max_length,
+        max_model_len=max_model_len,
+        max_attempts=max_attempts,
+    )
 
 
 def engine_spec(settings: Settings, engine: EngineName) -> EngineSpec:

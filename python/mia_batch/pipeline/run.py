@@ -70,6 +70,11 @@ class Run:
         return self.folder / "run.json"
 
     @property
+    def journal_path(self) -> Path:
+        """Answers of an endpoint as they came."""
+        return self.folder / "journal.sqlite"
+
+    @property
     def engine_log(self) -> Path:
         """What the engine's libraries printed."""
         return self.folder / "engine.log"

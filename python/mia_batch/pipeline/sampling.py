@@ -2,29 +2,103 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from mia_batch import tables
-from mia_batch.evidence import Collector, EngineProcess, Tokenizer, identify_model, missing_blocks
-from mia_batch.pipeline.manifest import describe_model
-from mia_batch.pipeline.resolve import decode_budget, engine_spec
+from mia_batch.evidence import Collector, Workload
+from mia_batch.pipeline.local import LocalSampling
+from mia_batch.pipeline.remote import RemoteSampling
 from mia_batch.pipeline.scoring import write_features
 from mia_batch.schemas import Samples
 
 if TYPE_CHECKING:
-    from mia_batch.evidence import Work
+    from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
+
+    from mia_batch.evidence import Block, Budget, DecodeScope, Measure, Missing, Source
     from mia_batch.pipeline.manifest import Manifest
     from mia_batch.pipeline.observer import Observer
     from mia_batch.pipeline.run import Run
     from mia_batch.settings import Settings
 
-__all__ = ["collect_samples"]
+__all__ = ["Sampling", "collect_samples", "count_work", "sampling_for"]
+
+
+class Sampling(Protocol):
+    """A source that is still to be opened."""
+
+    def measure(self, prefixes: list[str], references: list[str], /) -> list[Measure]:
+        """Tell how long the parts of targets are in tokens."""
+
+    @property
+    def expected_budget(self) -> Budget:
+        """How many tokens to decode, as far as it is known before opening."""
+
+    def describe(self, workload: Workload) -> Iterator[tuple[str, str]]:
+        """Yield what is to be said of the work before it begins, as name and text."""
+
+    def opened(
+        self, manifest: Manifest, run: Run, observer: Observer
+    ) -> AbstractContextManager[tuple[Source, Budget]]:
+        """Open the source."""
+
+
+def sampling_for(settings: Settings, engine: str, scope: DecodeScope) -> Sampling:
+    """Choose how samples are had.
+
+    Parameters
+    ----------
+    settings
+        How to sample.
+    engine
+        The engine, chosen.
+    scope
+        How far candidates are decoded.
+
+    Returns
+    -------
+    Sampling
+        The source, not opened yet.
+
+    Raises
+    ------
+    SettingsError
+        If what it needs cannot be found.
+    """
+    if engine == "openai":
+        return RemoteSampling(settings, scope)
+    return LocalSampling(settings, "vllm" if engine == "vllm" else "transformers", scope)
+
+
+def count_work(blocks: Iterable[Block], sampling: Sampling) -> Workload:
+    """Add up what there is to decode.
+
+    Parameters
+    ----------
+    blocks
+        What is to be sampled.
+    sampling
+        Knows lengths and budget.
+
+    Returns
+    -------
+    Workload
+        The sums.
+    """
+    workload = Workload()
+    budget = sampling.expected_budget
+    for block in blocks:
+        prefixes = block.targets["prefix"].to_list()
+        measures = sampling.measure(prefixes, block.targets["reference"].to_list())
+        for prefix, measure in zip(prefixes, measures, strict=True):
+            workload.add(prefix, measure, block.last - block.first, budget)
+    return workload
 
 
 def collect_samples(
-    settings: Settings, manifest: Manifest, run: Run, work: Work, observer: Observer
+    settings: Settings, manifest: Manifest, run: Run, missing: Missing, observer: Observer
 ) -> None:
-    """Start the engine, sample what is missing, and store each block's samples and features.
+    """Open the source, sample what is missing, and store each block's samples and features.
 
     Parameters
     ----------
@@ -34,10 +108,10 @@ def collect_samples(
         The run's manifest; model, tokenizer and engine are recorded in it.
     run
         The run, held.
-    work
-        How much is missing.
+    missing
+        What there is to sample.
     observer
-        Is told of the engine and of progress.
+        Is told of the work, of the engine and of progress.
 
     Raises
     ------
@@ -46,36 +120,32 @@ def collect_samples(
     EngineError
         If the engine cannot start or go on; parts that are complete stay.
     """
-    observer.stage(f"starting {manifest.evidence['engine']}: {manifest.engine_choice}")
-    identity = identify_model(settings.model, settings.revision)
-    tokenizer = Tokenizer.load(settings.model, settings.revision)
-    model = describe_model(settings, identity.digest)
-    manifest.agree({"model": model, "tokenizer": tokenizer.digest}, run)
-    spec = engine_spec(settings, manifest.evidence["engine"])
-    with EngineProcess.start(spec, log=run.engine_log) as engine:
-        manifest.started(engine.info, run)
-        observer.stage(_engine_sentence(settings, engine))
+    sampling = sampling_for(settings, manifest.evidence["engine"], manifest.evidence["decode"])
+    workload = count_work(missing.blocks(), sampling)
+    for name, text in (*workload.lines(), *sampling.describe(workload)):
+        observer.stage(f"{name}: {text}")
+    decoded = 0
+
+    def sampled(targets: int, tokens: int) -> None:
+        nonlocal decoded
+        decoded += tokens
+        observer.sampled(targets, tokens)
+
+    with sampling.opened(manifest, run, observer) as (source, budget):
         collector = Collector(
-            engine,
-            tokenizer,
-            decode_budget(settings, manifest.evidence["decode"], engine.info.max_model_len),
+            source,
+            sampling.measure,
+            budget,
             words=settings.word_rule,
             run_seed=settings.seed,
-            sampled=observer.sampled,
+            sampled=sampled,
         )
-        blocks = missing_blocks(run.targets_path, run.samples_folder, settings.samples)
+        work = missing.count()
         observer.sampling(done=work.done, total=work.done + work.targets)
         try:
-            for block, samples in collector.collect(blocks):
+            for block, samples in collector.collect(missing.blocks()):
                 tables.sink(samples, run.samples_folder / block.part_name, Samples)
                 write_features(settings, run, block.part_name, samples, block.targets)
         finally:
             observer.sampling_ended()
-
-
-def _engine_sentence(settings: Settings, engine: EngineProcess) -> str:
-    info = engine.info
-    return (
-        f"{info.engine} {info.version} runs {settings.model} in {info.dtype} on {info.device}, "
-        f"context {info.max_model_len:,} tokens"
-    )
+    observer.stage(workload.outcome(decoded))

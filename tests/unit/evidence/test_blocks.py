@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from mia_batch import tables
-from mia_batch.evidence.blocks import BLOCK_TARGETS, Block, Work, missing_blocks, unsampled
+from mia_batch.evidence.blocks import BLOCK_TARGETS, Block, Missing, Work
 from mia_batch.schemas import Samples, Targets
 from tests import frames
 
@@ -27,24 +27,29 @@ def run(tmp_path):
     return tmp_path
 
 
-def missing(run, n_samples) -> list[Block]:
-    return list(missing_blocks(run / "targets.parquet", run / "samples", n_samples))
+def find(run, n_samples, **options) -> Missing:
+    return Missing(run / "targets.parquet", run / "samples", n_samples, **options)
 
 
-def store(run, block: Block, *, rows: int = BLOCK_TARGETS):
-    """Write a part with every sample of a block, or of its first rows only."""
+def missing(run, n_samples, **options) -> list[Block]:
+    return list(find(run, n_samples, **options).blocks())
+
+
+def store(run, block: Block, *, rows: int = BLOCK_TARGETS, failed=()):
+    """Write a part with the samples of a block's first rows; some pairs of row and index fail."""
     ids = block.targets["target_id"].head(rows).to_list()
     found = [
-        {"target_id": target_id, "sample_index": index, "candidate": "c"}
-        for target_id in ids
+        {"target_id": target_id, "sample_index": index}
+        | ({"reason": "refused"} if (row, index) in failed else {"candidate": "c"})
+        for row, target_id in enumerate(ids)
         for index in range(block.first, block.last)
     ]
     part = frames.table(Samples, found)
     tables.sink(part, run / "samples" / block.part_name, Samples)
 
 
-def work(run, n_samples) -> Work:
-    return unsampled(run / "targets.parquet", run / "samples", n_samples)
+def work(run, n_samples, **options) -> Work:
+    return find(run, n_samples, **options).count()
 
 
 def test_at_first_everything_is_missing_but_what_cannot_be_sampled(run):
@@ -91,3 +96,32 @@ def test_a_part_that_is_there_is_never_written_again(run):
     again = missing(run, 10)[0]
     assert (again.index, again.first, again.last, again.attempt) == (0, 0, 10, 1)
     assert again.part_name == "block-00000000.samples-00000-00010.attempt-1.parquet"
+
+
+def test_failed_samples_are_missing_only_when_they_are_to_be_tried_again(run):
+    for block in missing(run, 4):
+        store(run, block, failed={(0, 0), (0, 1), (0, 3), (5, 2), (6, 2)})
+    assert missing(run, 4) == []
+    again = missing(run, 4, retry_failed=True)
+    first = [block for block in again if block.index == 0]
+    found = {(b.first, b.last): b.targets["target_id"].str.slice(0, 16).to_list() for b in first}
+    whole = missing(run, 5)[0].targets["target_id"].str.slice(0, 16).to_list()
+    assert found == {(0, 2): whole[:1], (3, 4): whole[:1], (2, 3): whole[5:7]}
+    assert {block.index for block in again} == {0, 1, 2}
+    assert work(run, 4, retry_failed=True) == Work(targets=9, done=N_TARGETS - 1 - 9)
+
+
+def test_failures_that_were_tried_again_with_success_are_not_missing(run):
+    for block in missing(run, 4):
+        store(run, block, failed={(0, 0), (5, 2)})
+    for block in missing(run, 4, retry_failed=True):
+        store(run, block, failed={(0, 2)})
+    left = missing(run, 4, retry_failed=True)
+    assert [(b.first, b.last, b.attempt, b.targets.height) for b in left] == [(2, 3, 1, 1)] * 3
+    assert missing(run, 4) == []
+
+
+def test_failed_and_new_samples_are_asked_for_in_one_go(run):
+    store(run, missing(run, 4)[0], failed={(0, 1)})
+    ranges = [(b.index, b.first, b.last) for b in missing(run, 6, retry_failed=True)]
+    assert ranges == [(0, 4, 6), (0, 1, 2), (1, 0, 6), (2, 0, 6)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mia_batch.evidence.budget import Budget
@@ -33,6 +35,22 @@ def test_a_small_context_bounds_both():
 
 
 def test_the_budget_doubles_up_to_the_room_and_then_ends():
-    assert MATCHED.next(1900, 50) == 100
-    assert MATCHED.next(1900, 100) == 148
-    assert MATCHED.next(1900, 148) is None
+    assert MATCHED.next(1900, 50, 1) == 100
+    assert MATCHED.next(1900, 100, 2) == 148
+    assert MATCHED.next(1900, 148, 3) is None
+
+
+def test_attempts_end_where_each_is_paid_for():
+    paid = replace(MATCHED, max_attempts=3)
+    assert paid.next(100, 200, 2) == 400
+    assert paid.next(100, 400, 3) is None
+
+
+def test_a_single_attempt_has_twice_the_usual_budget():
+    assert replace(MATCHED, max_attempts=1).first(100, 80) == 2 * (80 + 20 + 8)
+
+
+def test_the_most_is_the_sum_of_all_attempts():
+    assert replace(MATCHED, max_attempts=3).most(100, 80) == 108 + 216 + 432
+    assert MATCHED.most(1900, 40) == 58 + 116 + 148
+    assert WHOLE.most(100, 80) == 924

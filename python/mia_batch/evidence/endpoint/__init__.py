@@ -5,7 +5,6 @@ from __future__ import annotations
 from mia_batch.evidence.endpoint.capabilities import Capabilities
 from mia_batch.evidence.endpoint.client import Endpoint
 from mia_batch.evidence.endpoint.cost import Estimate, estimate_cost
-from mia_batch.evidence.endpoint.messages import TextOutput, TextRequest, TextResult
 from mia_batch.evidence.endpoint.settings import CHAT_INSTRUCTION, EndpointSettings
 
 __all__ = [
@@ -14,8 +13,5 @@ __all__ = [
     "Endpoint",
     "EndpointSettings",
     "Estimate",
-    "TextOutput",
-    "TextRequest",
-    "TextResult",
     "estimate_cost",
 ]

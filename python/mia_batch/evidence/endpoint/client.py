@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from mia_batch.evidence.endpoint.capabilities import Capabilities
     from mia_batch.evidence.endpoint.dispatch import Dispatcher
-    from mia_batch.evidence.endpoint.messages import TextRequest, TextResult
     from mia_batch.evidence.endpoint.settings import EndpointSettings
+    from mia_batch.evidence.source import TextRequest, TextResult
 
 __all__ = ["Endpoint"]
 
@@ -100,9 +100,14 @@ class Endpoint:
         return self._ready.result()[1]
 
     @property
-    def max_in_flight(self) -> int:
-        """Requests to keep submitted, so that the client never waits for the next."""
-        return 2 * self._settings.max_concurrency
+    def repeats(self) -> bool:
+        """Whether the same prompt and seed give the same continuation again."""
+        found = self.capabilities
+        return found.seed == "honoured" or not found.varied
+
+    def has_room(self, *, requests: int, samples: int) -> bool:  # noqa: ARG002 - of the protocol
+        """Keep so many requests submitted that the client never waits for the next."""
+        return requests < 2 * self._settings.max_concurrency
 
     def submit(self, request: TextRequest) -> None:
         """Queue a request; returns at once.

@@ -13,9 +13,9 @@ from mia_batch.evidence.causes import cause_of
 from mia_batch.evidence.endpoint.cost import Tokens, most_prompt_tokens
 from mia_batch.evidence.endpoint.exchange import Ask
 from mia_batch.evidence.endpoint.journal import identify
-from mia_batch.evidence.endpoint.messages import TextResult
 from mia_batch.evidence.endpoint.payload import sampling_fields
 from mia_batch.evidence.endpoint.refusal import RefusedError
+from mia_batch.evidence.source import TextResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from mia_batch.evidence.endpoint.exchange import Exchange
     from mia_batch.evidence.endpoint.journal import Journal
     from mia_batch.evidence.endpoint.limits import Concurrency
-    from mia_batch.evidence.endpoint.messages import TextOutput, TextRequest
     from mia_batch.evidence.endpoint.settings import EndpointSettings
+    from mia_batch.evidence.source import TextOutput, TextRequest
 
 __all__ = ["Dispatcher"]
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Self, cast
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence.endpoint.cost import Tokens
-from mia_batch.evidence.endpoint.messages import TextOutput
+from mia_batch.evidence.source import TextOutput
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
     from types import TracebackType
 
-    from mia_batch.evidence.endpoint.messages import TextRequest
+    from mia_batch.evidence.source import TextRequest
 
 __all__ = ["Journal", "identify"]
 

@@ -7,14 +7,15 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import EngineError
-from mia_batch.evidence.endpoint import Endpoint, EndpointSettings, TextRequest
+from mia_batch.evidence.endpoint import Endpoint, EndpointSettings
+from mia_batch.evidence.source import TextRequest
 from tests.hostile_server import MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from mia_batch.evidence.endpoint import TextResult
+    from mia_batch.evidence.source import TextResult
     from tests.hostile_server import HostileServer
 
 KEY = "sk-never-to-be-seen"

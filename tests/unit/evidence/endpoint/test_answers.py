@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.evidence.endpoint import EndpointSettings, TextOutput
+from mia_batch.evidence.endpoint import EndpointSettings
 from mia_batch.evidence.endpoint.answers import Answer, read_answer
 from mia_batch.evidence.endpoint.chat import Chat
 from mia_batch.evidence.endpoint.completions import Completions
 from mia_batch.evidence.endpoint.cost import Tokens
+from mia_batch.evidence.source import TextOutput
 from tests.unit.evidence.endpoint.asking import KEY
 
 SETTINGS = EndpointSettings(base_url="http://host/v1", model="m", api_key=KEY)

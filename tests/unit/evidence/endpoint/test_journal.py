@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mia_batch.errors import EngineError
-from mia_batch.evidence.endpoint import TextOutput
 from mia_batch.evidence.endpoint.cost import Tokens
 from mia_batch.evidence.endpoint.journal import Journal, identify
+from mia_batch.evidence.source import TextOutput
 from tests.unit.evidence.endpoint.asking import request
 
 if TYPE_CHECKING:

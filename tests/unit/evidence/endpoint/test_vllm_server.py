@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mia_batch.evidence import EngineProcess, EngineSpec, Tokenizer
-from mia_batch.evidence.endpoint import Endpoint, EndpointSettings, TextRequest
+from mia_batch.evidence.endpoint import Endpoint, EndpointSettings
 from mia_batch.evidence.seeds import sample_seed
+from mia_batch.evidence.source import TextRequest
 from tests.checkpoints import CONTEXT, TEXTS
 from tests.engine_laws import outputs, request
 from tests.unit.evidence.endpoint.asking import results
@@ -31,8 +32,6 @@ pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not i
 
 Sample = tuple[str, int | None, str | None]
 """Text, number of tokens, finish_reason."""
-HALF = "\N{REPLACEMENT CHARACTER}"
-"""How half a character decodes; the server leaves it out where a text ends with it."""
 SAMPLES, MAX_TOKENS = 5, 24
 PROMPTS = [text[100 : 130 + 7 * i] for i, text in enumerate(TEXTS[:12])]
 FLAGS = (
@@ -135,7 +134,7 @@ def in_process(checkpoint: Path, folder: Path) -> dict[int, list[Sample]]:
     for i, samples in drawn.items():
         _, texts = tokenizer.decode_candidates(ids[i], [sample.token_ids for sample in samples])
         found[i] = [
-            (text.rstrip(HALF), len(sample.token_ids), sample.finish_reason)
+            (text, len(sample.token_ids), sample.finish_reason)
             for text, sample in zip(texts, samples, strict=True)
         ]
     return found

@@ -1,0 +1,48 @@
+"""Which targets lack samples that could have been had."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from mia_batch import tables
+from mia_batch.schemas import Samples
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mia_batch.pipeline.run import Run
+
+__all__ = ["count_failures"]
+
+
+def count_failures(run: Run, targets: Mapping[str, int]) -> dict[str, Any]:
+    """Count the targets with a failed sample.
+
+    Parameters
+    ----------
+    run
+        The run, held.
+    targets
+        ``total``, and by reason how many targets cannot be sampled.
+
+    Returns
+    -------
+    dict
+        ``targets`` with a failed sample, ``of`` those that could be sampled, and ``reasons``: how
+        many targets have each, the most frequent first.
+    """
+    failed = (
+        tables.scan(run.samples_folder, Samples)
+        .filter(pl.col("reason").is_not_null())
+        .select("target_id", "reason")
+        .unique()
+        .collect(engine="streaming")
+    )
+    reasons = failed.group_by("reason").len().sort("len", "reason", descending=[True, False])
+    return {
+        "targets": failed["target_id"].n_unique(),
+        "of": 2 * targets["total"] - sum(targets.values()),
+        "reasons": dict(reasons.iter_rows()),
+    }
