@@ -120,6 +120,7 @@ def collect_samples(
     EngineError
         If the engine cannot start or go on; parts that are complete stay.
     """
+    observer.stage("counting what there is to decode")
     sampling = sampling_for(settings, manifest.evidence["engine"], manifest.evidence["decode"])
     workload = count_work(missing.blocks(), sampling)
     for name, text in (*workload.lines(), *sampling.describe(workload)):
