@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import signal
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from mia_batch.cli.options import settings_options
+from mia_batch.cli.stopping import Stopping, command_line
 from mia_batch.errors import MiaBatchError, RequestError
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from rich.console import Console
 
 __all__ = ["main"]
@@ -30,21 +29,26 @@ Examples:
 
 def main() -> None:
     """Run ``mia-batch``; exit 0 when done, 2 on a wrong request, 1 on anything else."""
-    signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        status = command.main(standalone_mode=False)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except (click.Abort, KeyboardInterrupt):
-        _fail("stopped; the same command goes on from here", 1)
-    except MiaBatchError as error:
-        _fail(str(error), 2 if isinstance(error, RequestError) else 1)
+    _open_standard_streams()
+    goes_on = command_line()
+    with Stopping(goes_on).listening():
+        try:
+            status = command.main(standalone_mode=False, obj=goes_on)
+        except click.ClickException as error:
+            error.show()
+            sys.exit(2)
+        except MiaBatchError as error:
+            _fail(str(error), 2 if isinstance(error, RequestError) else 1)
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _interrupt(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise KeyboardInterrupt
+def _open_standard_streams() -> None:
+    """Take the numbers of closed streams, or a file would get one, and messages with it."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 def _fail(message: str, status: int) -> NoReturn:
@@ -129,12 +133,15 @@ def attacks() -> None:
     help="Where corpus, model and run are kept and used again.",
 )
 @click.option("--fresh", is_flag=True, help="Start over.")
-def demo(*, folder: Path, fresh: bool) -> None:
+@click.pass_obj
+def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
     """Train a small model on half of a corpus, and audit it: the truth is known."""
     from mia_batch.demo import prepare
     from mia_batch.settings import load_settings
 
     console = _console(stderr=True)
     prepared = prepare(folder, fresh=fresh, notify=lambda line: console.print(line, markup=False))
+    if fresh:
+        goes_on.remove("--fresh")
     console.print(f"mia-batch --input {prepared.corpus}", style="bold", highlight=False)
     _audit(load_settings({"input": str(prepared.corpus)}, prepared.config))

@@ -156,12 +156,15 @@ class EngineProcess:
         """End the engine; within seconds, by force where it must be."""
         if self._connection.closed:
             return
-        with suppress(OSError, EOFError):
+        try:
             self._connection.send(None)
             deadline = monotonic() + _SECONDS_TO_CLOSE
             while self._connection.poll(max(0.0, deadline - monotonic())):
                 self._connection.recv()  # results that nobody waits for
-        self._end()
+        except (OSError, EOFError):
+            pass  # it has ended
+        finally:
+            self._end()
 
     def __enter__(self) -> Self:
         return self
@@ -172,7 +175,10 @@ class EngineProcess:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+        elif not self._connection.closed:
+            self._end()  # nobody waits for what it still does
 
     def _send(self, message: EngineSpec | SampleRequest) -> None:
         try:
