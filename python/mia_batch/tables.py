@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import dataframely as dy
 
-__all__ = ["check", "generate", "scan", "sink", "write_text"]
+__all__ = ["check", "generate", "is_whole", "remove_unfinished", "scan", "sink", "write_text"]
 
 # Small row groups keep the memory of writers and readers of long texts low.
 _ROW_GROUP_ROWS = 8192
@@ -124,6 +124,39 @@ def sink(frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Schema]
             row_group_size=_ROW_GROUP_ROWS,
             statistics=False,  # they would repeat whole texts
         )
+
+
+def is_whole(path: Path) -> bool:
+    """Tell whether a Parquet file has its end, which a file that was cut short lacks.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Returns
+    -------
+    bool
+        Whether the file ends as Parquet does, and is long enough for what its end announces.
+    """
+    with path.open("rb", buffering=0) as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, size - 8))
+        end = stream.read(8)
+    return end[4:] == b"PAR1" and int.from_bytes(end[:4], "little") + 12 <= size
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove the temporary files of writers that were killed; none may be at work in the folder.
+
+    Parameters
+    ----------
+    folder
+        Where to look; not below it.
+    """
+    for path in folder.glob(".*.tmp"):
+        if re.fullmatch(r"\..+\.[0-9a-f]{32}\.tmp", path.name):
+            path.unlink()
 
 
 def write_text(path: Path, text: str) -> None:

@@ -142,6 +142,18 @@ def test_a_folder_of_parts_is_one_table_without_unfinished_ones(tmp_path):
     assert tables.scan(tmp_path, Numbers).collect()["value"].to_list() == [1, 2]
 
 
+@pytest.mark.parametrize("left", [0, 1, 4, 8, 12, 0.5, -1])
+def test_a_file_that_was_cut_short_is_not_whole(tmp_path, left):
+    path = tmp_path / "numbers.parquet"
+    tables.sink(FRAME, path, Numbers)
+    assert tables.is_whole(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(left * len(whole)) if isinstance(left, float) else left])
+    assert not tables.is_whole(path)
+    path.write_bytes(whole[-20:])
+    assert not tables.is_whole(path)
+
+
 def test_scan_takes_a_path_literally(tmp_path):
     folder = tmp_path / "a=1[x]*"
     folder.mkdir()

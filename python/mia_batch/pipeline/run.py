@@ -134,6 +134,8 @@ class Run:
     def held(self) -> Iterator[None]:
         """Make the folder where it is missing, and hold it against other live runs.
 
+        Temporary files of killed runs are removed.
+
         Yields
         ------
         None
@@ -144,11 +146,14 @@ class Run:
         RunFolderError
             If the folder cannot be made or written, or another live run holds it.
         """
+        folders = (self.folder, self.samples_folder, self.features_folder)
+        lock = FileLock(self.folder / ".lock", timeout=0)
         try:
-            for folder in (self.folder, self.samples_folder, self.features_folder):
+            for folder in folders:
                 folder.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.folder / ".lock", timeout=0)
             lock.acquire()
+            for folder in folders:
+                tables.remove_unfinished(folder)
         except Timeout:
             msg = f"{self.folder} is held by another live run; wait for it, or choose another --out"
             raise RunFolderError(msg) from None

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from mia_batch.evidence.engine import EngineSpec
 from mia_batch.evidence.process import EngineProcess
 from tests.checkpoints import BOS_ID, CONTEXT
 from tests.engine_laws import answers, outputs, request
+from tests.processes import is_alive, wait_until_gone
 
 SECONDS_TO_GO = 30.0
 
@@ -21,21 +21,6 @@ SECONDS_TO_GO = 30.0
 def start(checkpoint: Path, folder: Path, **changes: object) -> EngineProcess:
     spec = EngineSpec(engine="transformers", model=str(checkpoint), **changes)  # type: ignore[arg-type]
     return EngineProcess.start(spec, log=folder / "engine.log")
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state != "Z"
-
-
-def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + SECONDS_TO_GO
-    while is_alive(pid):
-        assert time.monotonic() < deadline, f"process {pid} lives on"
-        time.sleep(0.05)
 
 
 LONG = {"n": 200, "max_tokens": CONTEXT - 2}
@@ -118,6 +103,13 @@ def test_closing_a_busy_engine_takes_seconds_and_ends_it(checkpoint: Path, tmp_p
         engine.submit(request(0, [BOS_ID]))
     with pytest.raises(EngineError, match="has been closed"):
         engine.results()
+
+
+def test_an_engine_that_an_error_leaves_behind_is_not_waited_for(checkpoint: Path, tmp_path: Path):
+    with pytest.raises(KeyboardInterrupt), start(checkpoint, tmp_path) as engine:
+        os.kill(engine._process.pid, signal.SIGSTOP)  # it would not answer a request to end
+        raise KeyboardInterrupt
+    assert not is_alive(engine._process.pid)
 
 
 def test_interrupts_are_the_parents_business(transformers_engine: EngineProcess):

@@ -1,0 +1,155 @@
+"""Signals, sent to the real command while it works."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from mia_batch.cli.stopping import command_line
+from tests.checkpoints import TEXTS
+from tests.processes import children, wait_until, wait_until_gone
+
+SECONDS_TO_STOP = 10
+MIA_BATCH = [sys.executable, "-m", "mia_batch"]
+
+
+@pytest.fixture(scope="module")
+def corpus(checkpoint, tmp_path_factory):
+    """A folder with texts for three blocks, and settings that let them end one by one."""
+    folder = tmp_path_factory.mktemp("stop it")
+    words = " ".join(TEXTS).split()
+    texts = [" ".join(words[start : start + 16]) for start in range(0, 16 * 3 * 64, 16)]
+    members = [number % 2 == 0 for number in range(len(texts))]
+    pl.DataFrame({"text": texts, "member": members}).write_parquet(folder / "the corpus.parquet")
+    (folder / "mia-batch.toml").write_text(
+        f'model = "{checkpoint}"\nengine = "transformers"\nsamples = 2\nengine_arg.batch_size = 16\n'
+    )
+    return folder
+
+
+@contextmanager
+def running(command, folder):
+    """The command at work; it and what it has started must be gone afterwards."""
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.kill()
+
+
+def stop(process, number):
+    """Exit code and last line after a signal; nothing that the process started is left."""
+    started = children(process.pid)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=SECONDS_TO_STOP)
+    for child in started:
+        wait_until_gone(child)
+    assert out == ""
+    assert "Traceback" not in err
+    *_, said, command = err.splitlines()
+    assert said.startswith("mia-batch: stopped; what is complete is kept")
+    return process.returncode, command.strip(), started
+
+
+def tables(run):
+    return {path.relative_to(run): path.read_bytes() for path in run.rglob("*.parquet")}
+
+
+def test_a_run_that_is_stopped_twice_ends_as_one_that_never_was(corpus):
+    command = [*MIA_BATCH, "--input", "the corpus.parquet", "--out"]
+    subprocess.run([*command, "undisturbed"], cwd=corpus, capture_output=True, check=True)
+    parts = corpus / "a run" / "samples"
+    printed = shlex.join([*command, "a run"])
+    for number, n_parts in [(signal.SIGINT, 1), (signal.SIGTERM, 2)]:
+        with running(["sh", "-c", f"exec {printed}"], corpus) as process:
+            wait_until(lambda n=n_parts: len(list(parts.glob("*.parquet"))) >= n, "a part")
+            code, printed, started = stop(process, number)
+        assert code == 1
+        assert started
+        assert printed == shlex.join([*command, "a run"])
+        assert not (corpus / "a run" / "scores.parquet").exists()
+    subprocess.run(["sh", "-c", printed], cwd=corpus, capture_output=True, check=True)
+    assert tables(corpus / "a run") == tables(corpus / "undisturbed")
+
+
+def test_a_run_whose_engine_is_still_starting_is_stopped(corpus):
+    with running(
+        [*MIA_BATCH, "--input", "the corpus.parquet", "--out", "early"], corpus
+    ) as process:
+        wait_until((corpus / "early" / "engine.log").exists, "the engine starts")
+        wait_until(lambda: children(process.pid), "the engine's process")
+        code, _, started = stop(process, signal.SIGINT)
+    assert (code, len(started)) == (1, 1)
+
+
+def test_a_demo_that_is_stopped_in_training_starts_over_as_it_was_asked_to(tmp_path):
+    command = [*MIA_BATCH, "demo", "--folder", "it's mine", "--fresh"]
+    with running(command, tmp_path) as process:
+        wait_until(lambda: children(process.pid), "the training")
+        code, printed, started = stop(process, signal.SIGTERM)
+    assert (code, len(started)) == (1, 1)
+    assert printed == shlex.join(command)
+
+
+STUCK = """
+import ctypes
+from contextlib import suppress
+from mia_batch.cli.stopping import Stopping
+
+lock, libc = ctypes.create_string_buffer(64), ctypes.CDLL(None)
+libc.pthread_mutex_lock(lock)
+with Stopping(["a", "b c"]).listening():
+    with suppress(KeyboardInterrupt):
+        print(flush=True)
+        libc.pthread_mutex_lock(lock)  # for ever, and no signal ends it
+    libc.pthread_mutex_lock(lock)
+"""
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]])
+def test_a_main_thread_that_cannot_be_interrupted_stops_nobody(tmp_path, signals):
+    with running([sys.executable, "-c", STUCK], tmp_path) as process:
+        process.stdout.readline()
+        for number in signals[:-1]:
+            process.send_signal(number)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(timeout=1)
+        assert stop(process, signals[-1])[:2] == (1, "a 'b c'")
+
+
+REPHRASED = """
+import signal
+from mia_batch.cli.stopping import Stopping
+
+with Stopping(["a", "b c"]).listening():
+    try:
+        print(flush=True)
+        signal.pause()
+    except KeyboardInterrupt:
+        raise ValueError from None
+"""
+
+
+def test_what_libraries_make_of_the_interrupt_does_not_matter(tmp_path):
+    with running([sys.executable, "-c", REPHRASED], tmp_path) as process:
+        process.stdout.readline()
+        assert stop(process, signal.SIGINT)[:2] == (1, "a 'b c'")
+
+
+def test_the_command_line_is_what_can_be_typed_again(monkeypatch, tmp_path):
+    script = tmp_path / "mia-batch"
+    script.touch(mode=0o755)
+    monkeypatch.setattr(sys, "argv", [str(script), "--input", "a b"])
+    assert command_line() == [str(script), "--input", "a b"]
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert command_line() == ["mia-batch", "--input", "a b"]
+    monkeypatch.setattr(sys, "argv", [str(Path("x") / "__main__.py"), "attacks"])
+    assert command_line() == sys.orig_argv

@@ -1,0 +1,146 @@
+"""Tables that a crash has cut short are made again, and are what they were."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mia_batch
+from mia_batch.pipeline.repair import repair
+from tests.processes import wait_until_gone
+
+MADE_AGAIN = ["targets", "scores", "unscored", "metrics"]
+
+
+@pytest.fixture
+def copied(small_audit, tmp_path):
+    """A copy of the finished audit that a test may change: settings, and the run."""
+    settings, run = small_audit
+    shutil.copytree(run.folder, tmp_path / "run")
+    settings = settings | {"out": str(tmp_path / "run")}
+    return settings, mia_batch.Run(tmp_path / "run")
+
+
+def contents(run):
+    return {
+        str(path.relative_to(run.folder)): path.read_bytes()
+        for path in run.folder.rglob("*.parquet")
+    }
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def repaired(run) -> list[str]:
+    with run.held():
+        return repair(run)
+
+
+def test_a_run_without_fault_is_left_as_it_is(copied):
+    _, run = copied
+    before = contents(run)
+    assert repaired(run) == []
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize("name", MADE_AGAIN)
+def test_a_table_that_was_cut_short_is_made_again(copied, name):
+    settings, run = copied
+    before = contents(run)
+    cut(run.folder / f"{name}.parquet")
+    assert repaired(run) == [f"{run.folder / name}.parquet is made again"]
+    mia_batch.audit(**settings)
+    assert contents(run) == before
+
+
+@pytest.mark.parametrize("size", [0, 7, 11])
+def test_features_that_were_cut_short_are_made_again_and_with_them_the_scores(copied, size):
+    settings, run = copied
+    before = contents(run)
+    (part,) = run.features_folder.iterdir()
+    part.write_bytes(b"PAR1\xff\xff\xffPAR1"[-size:] if size else b"")
+    assert repaired(run) == [f"{part} is made again", f"{run.scores_path} is made again"]
+    mia_batch.audit(**settings)
+    assert contents(run) == before
+
+
+def test_samples_that_were_cut_short_are_set_aside_and_drawn_again(copied):
+    settings, run = copied
+    before = contents(run)
+    (part,) = run.samples_folder.iterdir()
+    for path in run.folder.rglob("*.parquet"):
+        cut(path)
+    first, *others = repaired(run)
+    assert first == f"{part} was cut short; set aside, its samples are missing again"
+    assert len(others) == 1 + len(MADE_AGAIN)
+    assert contents(run) == {}
+    assert part.with_name(f"{part.name}.broken").exists()
+    mia_batch.audit(**settings)
+    assert contents(run) == before
+
+
+def test_what_was_made_from_lost_samples_goes_with_them(copied):
+    _, run = copied
+    (part,) = run.samples_folder.iterdir()
+    part.unlink()
+    assert len(repaired(run)) == 2
+    assert set(contents(run)) == {f"{name}.parquet" for name in MADE_AGAIN} - {"scores.parquet"}
+
+
+def test_a_manifest_that_was_cut_short_is_refused(copied):
+    settings, run = copied
+    cut(run.manifest_path)
+    with pytest.raises(
+        mia_batch.RunFolderError, match=r"run\.json cannot be read .* another --out"
+    ):
+        mia_batch.audit(**settings)
+
+
+def test_a_part_that_is_no_file_is_refused(copied):
+    _, run = copied
+    (run.samples_folder / "x.parquet").mkdir()
+    with pytest.raises(mia_batch.RunFolderError, match=r"x\.parquet cannot be repaired: Is a dir"):
+        repaired(run)
+
+
+def test_what_killed_writers_left_is_removed_and_nothing_else(copied):
+    settings, run = copied
+    left = [
+        folder / f".x.parquet.{'0f' * 16}.tmp"
+        for folder in (run.folder, run.samples_folder, run.features_folder)
+    ]
+    mine = [run.folder / "mine.tmp", run.folder / ".mine.tmp", run.samples_folder / ".a.b.tmp"]
+    for path in (*left, *mine):
+        path.write_text("PAR1")
+    mia_batch.audit(**settings)
+    assert not any(path.exists() for path in left)
+    assert all(path.exists() for path in mine)
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+import mia_batch
+with mia_batch.Run(Path(sys.argv[1])).held():
+    print(flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_live_run_holds_its_folder_and_a_killed_one_does_not(copied):
+    settings, run = copied
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, run.folder], stdout=subprocess.PIPE
+    ) as holder:
+        holder.stdout.readline()
+        with pytest.raises(mia_batch.RunFolderError, match="is held by another live run"):
+            mia_batch.audit(**settings)
+        holder.kill()
+    wait_until_gone(holder.pid)
+    assert (run.folder / ".lock").exists()
+    assert mia_batch.audit(**settings).scores.height == 8
