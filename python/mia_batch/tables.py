@@ -24,6 +24,8 @@ __all__ = ["check", "generate", "is_whole", "remove_unfinished", "scan", "sink",
 # Small row groups keep the memory of writers and readers of long texts low.
 _ROW_GROUP_ROWS = 8192
 
+_ROOM_ASKED_FOR = 1 << 20
+
 
 def check(frame: pl.DataFrame | pl.LazyFrame, schema: type[dy.Schema], *, what: str) -> None:
     """Check that a table has the columns of a schema, without reading it.
@@ -139,10 +141,12 @@ def is_whole(path: Path) -> bool:
     bool
         Whether the file ends as Parquet does, and is long enough for what its end announces.
     """
-    with path.open("rb", buffering=0) as stream:
-        size = stream.seek(0, os.SEEK_END)
-        stream.seek(max(0, size - 8))
-        end = stream.read(8)
+    descriptor = os.open(path, os.O_RDONLY)  # a third of the time of path.open()
+    try:
+        size = os.fstat(descriptor).st_size
+        end = os.pread(descriptor, 8, max(0, size - 8))
+    finally:
+        os.close(descriptor)
     return end[4:] == b"PAR1" and int.from_bytes(end[:4], "little") + 12 <= size
 
 
@@ -224,7 +228,11 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("wb") as stream:
-            yield stream
+            try:
+                yield stream
+            except pl.exceptions.ComputeError:
+                _ask_system(stream)
+                raise
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(path)
@@ -237,6 +245,12 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
     finally:
         with suppress(OSError):  # gone already, or the folder never was
             temporary.unlink()
+
+
+def _ask_system(stream: IO[bytes]) -> None:
+    """Raise what the system says to further bytes: Polars hides it where a footer finds no room."""
+    stream.write(bytes(_ROOM_ASKED_FOR))
+    stream.flush()
 
 
 def _sync_folder(folder: Path) -> None:

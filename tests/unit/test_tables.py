@@ -76,25 +76,30 @@ def test_sink_leaves_nothing_behind_when_the_rows_fail(tmp_path):
 
 
 @pytest.fixture
-def small_files():
-    """No file of this process may grow beyond 1,000 bytes, as on a full disk."""
+def limit_files():
+    """Lets no file of this process grow beyond a size, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
-    yield
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_sink_says_when_the_disk_is_full(tmp_path, small_files):
-    noise = pl.DataFrame({"name": [os.urandom(1000).hex()] * 3 + [os.urandom(9000).hex()]})
+def test_sink_says_when_the_disk_is_full_wherever_the_room_ends(tmp_path, limit_files):
+    noise = pl.DataFrame({"name": [os.urandom(500).hex()] * 3, "value": [1, 2, 3]})
     path = tmp_path / "numbers.parquet"
-    with pytest.raises(RunFolderError) as error:
-        tables.sink(noise.with_columns(value=1).cast({"value": pl.Int64}), path, Numbers)
-    reason = "File too large; make room or choose another folder"
-    assert str(error.value) == f"{path} cannot be written: {reason}"
-    assert not list(tmp_path.iterdir())
+    tables.sink(noise, path, Numbers)
+    whole = path.read_bytes()
+    for size in range(0, len(whole), 13):
+        limit_files(size)
+        with pytest.raises(RunFolderError) as error:
+            tables.sink(noise, path, Numbers)
+        reason = "File too large; make room or choose another folder"
+        assert str(error.value) == f"{path} cannot be written: {reason}"
+        assert path.read_bytes() == whole
+        assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_write_text_says_when_the_disk_is_full_and_keeps_the_old_file(tmp_path, small_files):
+def test_write_text_says_when_the_disk_is_full_and_keeps_the_old_file(tmp_path, limit_files):
+    limit_files(1000)
     path = tmp_path / "run.json"
     tables.write_text(path, "old")
     with pytest.raises(RunFolderError, match="File too large"):

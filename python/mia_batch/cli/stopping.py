@@ -44,22 +44,19 @@ class Stopping:
 
     def __init__(self, command: list[str]) -> None:
         self._command = command
-        self._asked = self._told = False
+        self._asked = False
         self._woken, self._waker = socketpair()
 
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Listen to signals; the first one raises `KeyboardInterrupt` in the main thread.
 
+        After a signal the process ends with status 1, once the command that goes on was shown.
+
         Yields
         ------
         None
             While the program works.
-
-        Raises
-        ------
-        SystemExit
-            With status 1 after a signal, once the command that goes on has been shown.
         """
         self._waker.setblocking(False)
         signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
@@ -71,8 +68,7 @@ class Stopping:
         except BaseException:  # libraries turn the interrupt into errors of their own
             if not self._asked:
                 raise
-            self._tell()
-            sys.exit(1)
+            self._end()
 
     def _interrupt(self, _signal: int, _frame: FrameType | None) -> None:
         if not self._asked:
@@ -86,20 +82,17 @@ class Stopping:
         while select([self._woken], [], [], 0.0)[0]:
             self._woken.recv(1)
         select([self._woken], [], [], _SECONDS_TO_END)
-        self._tell()
-        os._exit(1)
+        self._end()
 
-    def _tell(self) -> None:
-        """Write past Python's buffers, which the main thread may hold."""
-        if self._told:
-            return
-        self._told = True
+    def _end(self) -> NoReturn:
+        """Write past Python's buffers, which the main thread may hold, and skip what ends slowly."""
         text = (
             "mia-batch: stopped; what is complete is kept, and this goes on from there:\n"
             f"  {shlex.join(self._command)}\n"
         )
         with suppress(OSError):  # nobody reads
             os.write(2, os.fsencode(_SHOW_CURSOR + text if os.isatty(2) else text))
+        os._exit(1)
 
 
 def command_line() -> list[str]:

@@ -39,7 +39,7 @@ def repair(run: Run) -> list[str]:
     try:
         return _repair(run)
     except OSError as error:
-        msg = f"{error.filename} cannot be repaired: {error.strerror}; choose another --out"
+        msg = f"{error.filename or run.folder} cannot be repaired: {error.strerror}; choose another --out"
         raise RunFolderError(msg) from error
 
 

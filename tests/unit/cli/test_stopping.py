@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -35,6 +36,14 @@ def corpus(checkpoint, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def undisturbed(corpus):
+    """Tables of a run that nothing stopped."""
+    command = [*MIA_BATCH, "--input", "the corpus.parquet", "--out", "undisturbed"]
+    subprocess.run(command, cwd=corpus, capture_output=True, check=True)
+    return tables(corpus / "undisturbed")
+
+
 @contextmanager
 def running(command, folder):
     """The command at work; it and what it has started must be gone afterwards."""
@@ -63,21 +72,55 @@ def tables(run):
     return {path.relative_to(run): path.read_bytes() for path in run.rglob("*.parquet")}
 
 
-def test_a_run_that_is_stopped_twice_ends_as_one_that_never_was(corpus):
-    command = [*MIA_BATCH, "--input", "the corpus.parquet", "--out"]
-    subprocess.run([*command, "undisturbed"], cwd=corpus, capture_output=True, check=True)
+def test_a_run_that_is_stopped_twice_ends_as_one_that_never_was(corpus, undisturbed):
+    command = shlex.join([*MIA_BATCH, "--input", "the corpus.parquet", "--out", "a run"])
     parts = corpus / "a run" / "samples"
-    printed = shlex.join([*command, "a run"])
+    printed = command
     for number, n_parts in [(signal.SIGINT, 1), (signal.SIGTERM, 2)]:
         with running(["sh", "-c", f"exec {printed}"], corpus) as process:
             wait_until(lambda n=n_parts: len(list(parts.glob("*.parquet"))) >= n, "a part")
             code, printed, started = stop(process, number)
         assert code == 1
         assert started
-        assert printed == shlex.join([*command, "a run"])
+        assert printed == command
         assert not (corpus / "a run" / "scores.parquet").exists()
     subprocess.run(["sh", "-c", printed], cwd=corpus, capture_output=True, check=True)
-    assert tables(corpus / "a run") == tables(corpus / "undisturbed")
+    assert tables(corpus / "a run") == undisturbed
+
+
+DISK = """
+mount -t tmpfs -o size=4m none disk || exit 77
+MIA_BATCH --input 'the corpus.parquet' --out disk/run &
+until ls disk/run/samples/*.parquet; do sleep 0.05; kill -0 $! || exit 1; done >/dev/null 2>&1
+cp /dev/zero disk/ballast 2>/dev/null
+wait $!; echo $? $(ls disk/run/samples | wc -l)
+mount -o remount,ro disk
+MIA_BATCH --input 'the corpus.parquet' --out disk/run; echo $?
+mount -o remount,rw disk
+rm disk/ballast
+MIA_BATCH --input 'the corpus.parquet' --out disk/run >/dev/null; echo $?
+cp -r disk/run 'after a full disk'
+"""
+
+
+def test_a_full_disk_and_a_read_only_one_are_said_and_survived(corpus, undisturbed):
+    """On a disk of its own, which nobody else sees."""
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare(1), which gives a process disks of its own")
+    (corpus / "disk").mkdir()
+    script = DISK.replace("MIA_BATCH", shlex.join(MIA_BATCH))
+    command = ["unshare", "--mount", "--map-root-user", "sh", "-c", script]
+    done = subprocess.run(command, cwd=corpus, capture_output=True, text=True, check=False)
+    if done.returncode == 77 or done.stderr.startswith("unshare: "):
+        pytest.skip(f"this machine gives a process no disk of its own: {done.stderr.strip()}")
+    full, read_only, again = done.stdout.split("\n")[:3]
+    code, n_parts = map(int, full.split())
+    assert (code, read_only, again) == (1, "1", "0"), done.stderr
+    assert 1 <= n_parts < 3
+    assert ".parquet cannot be written: No space left on device; make room or" in done.stderr
+    assert "disk/run cannot be written (Read-only file system); choose" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert tables(corpus / "after a full disk") == undisturbed
 
 
 def test_a_run_whose_engine_is_still_starting_is_stopped(corpus):

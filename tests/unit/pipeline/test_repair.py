@@ -5,13 +5,16 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 import mia_batch
 from mia_batch.pipeline.repair import repair
 from tests.processes import wait_until_gone
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MADE_AGAIN = ["targets", "scores", "unscored", "metrics"]
 
@@ -21,8 +24,7 @@ def copied(small_audit, tmp_path):
     """A copy of the finished audit that a test may change: settings, and the run."""
     settings, run = small_audit
     shutil.copytree(run.folder, tmp_path / "run")
-    settings = settings | {"out": str(tmp_path / "run")}
-    return settings, mia_batch.Run(tmp_path / "run")
+    return settings | {"out": str(tmp_path / "run")}, mia_batch.Run(tmp_path / "run")
 
 
 def contents(run):
@@ -104,7 +106,7 @@ def test_a_manifest_that_was_cut_short_is_refused(copied):
 def test_a_part_that_is_no_file_is_refused(copied):
     _, run = copied
     (run.samples_folder / "x.parquet").mkdir()
-    with pytest.raises(mia_batch.RunFolderError, match=r"x\.parquet cannot be repaired: Is a dir"):
+    with pytest.raises(mia_batch.RunFolderError, match=r"run cannot be repaired: Is a dir"):
         repaired(run)
 
 
