@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from importlib.util import find_spec
 
 import polars as pl
 import pytest
 
-import mia_batch
-from mia_batch.attacks import defaults
-from tests import twins
+from tests.audits import audit_demo
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 
 ATTACK = "samia_matched_v1"
-
-
-def audit_demo(demo, out, **settings):
-    settings = {"input": str(demo.corpus), "out": str(out)} | settings
-    return mia_batch.audit(config=demo.config, **settings)
 
 
 def auc(run, attack=ATTACK) -> float:
@@ -118,44 +110,3 @@ def test_two_engines_agree_within_sampling_error(three_samples, transformers_run
     assert (
         abs(auc(three_samples) - auc(transformers_run)) < max(width.item() for width in widths) / 2
     )
-
-
-@pytest.mark.parametrize("length", [64, 128])
-@pytest.mark.parametrize(
-    ("rows", "samples", "max_length"), [((0, 20), 10, 1024), ((20, None), 1, 192)]
-)
-def test_preset_samia_equals_its_slow_twin_to_the_last_bit(
-    demo, shared_data, tmp_path, length, rows, samples, max_length
-):
-    lines = (
-        (shared_data / "wikimia" / f"{length}.jsonl").read_text("utf-8").splitlines()[slice(*rows)]
-    )
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text("\n".join(lines), "utf-8")
-    run = audit_demo(
-        demo,
-        tmp_path / "run",
-        engine="vllm",
-        input=str(corpus),
-        preset="samia",
-        text_column="input",
-        text_length=length,
-        samples=samples,
-        max_length=max_length * length // 64 if samples == 1 else max_length,
-    )
-    names = [name for name in defaults("samia") if twins.CLASSIC_ZLIB or "zlib" not in name]
-    texts = [json.loads(line)["input"] for line in lines]
-    sampled = dict(run.samples.group_by("target_id", maintain_order=True))
-    found = run.scores.select("target_id", *names).rows(named=True)
-    for text, row in zip(texts, found, strict=True):
-        of_text = sampled[(row.pop("target_id"),)]
-        if of_text["reason"].null_count() == 0:  # a prefix that leaves no room to continue
-            assert set(row.values()) == {None}
-            continue
-        prefix = twins.authors_prefix(text)
-        outputs = [
-            (prompt or prefix) + candidate
-            for prompt, candidate in of_text.select("prompt", "candidate").iter_rows()
-        ]
-        expected = twins.authors_scores(text, outputs, length)
-        assert row == {name: expected[name] for name in names}
