@@ -1,7 +1,7 @@
 """Attacks: named expressions that turn evidence into one score per target."""
 
-from mia_batch.attacks.apply import ScoredTables, score
+from mia_batch.attacks.apply import find_unscored, score
 from mia_batch.attacks.attack import Attack
 from mia_batch.attacks.registry import defaults, get, names
 
-__all__ = ["Attack", "ScoredTables", "defaults", "get", "names", "score"]
+__all__ = ["Attack", "defaults", "find_unscored", "get", "names", "score"]

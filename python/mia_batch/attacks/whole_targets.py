@@ -8,45 +8,63 @@ import numpy as np
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from numpy.typing import NDArray
 
-__all__ = ["whole_targets"]
-
-_PAIRS_AT_ONCE = 250_000
+__all__ = ["count_pairs", "whole_targets"]
 
 
-def whole_targets(pairs: pl.LazyFrame, n_targets: int) -> Iterator[pl.DataFrame]:
-    """Read a table of pairs in batches that never split a target.
-
-    The table is read twice: to count, and to hand over. Pairs of a target that is not complete
-    yet wait in memory, so memory stays flat where targets come roughly in order.
+def count_pairs(batches: Iterable[pl.DataFrame], n_targets: int) -> NDArray[np.uint32]:
+    """Count the pairs of each target.
 
     Parameters
     ----------
-    pairs
-        Numbers of candidate-reference pairs in any order, with ``row`` (UInt32: position of the
-        target, from 0) and ``sample_index``.
+    batches
+        All pairs, with ``row`` (position of the target, from 0).
     n_targets
         Number of targets.
+
+    Returns
+    -------
+    ndarray
+        Uint32, one number per target.
+    """
+    counts = np.zeros(n_targets, np.uint32)
+    for batch in batches:
+        _add(counts, batch, 1)
+    return counts
+
+
+def whole_targets(
+    batches: Iterable[pl.DataFrame], to_come: NDArray[np.uint32]
+) -> Iterator[pl.DataFrame]:
+    """Regroup batches of pairs so that none splits a target.
+
+    Pairs of a target that is not complete yet wait in memory.
+
+    Parameters
+    ----------
+    batches
+        All pairs in any order, with ``row`` (position of the target, from 0) and
+        ``sample_index``.
+    to_come
+        The pairs of each target, as `count_pairs` gives them; counted down to 0.
 
     Yields
     ------
     DataFrame
         All pairs of some targets, sorted by ``row`` and ``sample_index``.
     """
-    to_come = np.zeros(n_targets, dtype=np.int64)
-    for batch in pairs.select("row").collect_batches(chunk_size=_PAIRS_AT_ONCE):
-        to_come += _pairs_per_target(batch, n_targets)
-    waiting = pairs.clear().collect()
-    for batch in pairs.collect_batches(chunk_size=_PAIRS_AT_ONCE):
-        to_come -= _pairs_per_target(batch, n_targets)
-        arrived = pl.concat([waiting, batch])
-        whole = pl.Series(to_come[arrived["row"].to_numpy()] == 0)
+    waiting: list[pl.DataFrame] = []
+    for batch in batches:
+        _add(to_come, batch, -1)
+        arrived = pl.concat([*waiting, batch])
+        whole = pl.Series(to_come[arrived["row"].to_numpy()] == 0, dtype=pl.Boolean)
         yield arrived.filter(whole).sort("row", "sample_index")
-        waiting = arrived.filter(~whole)
+        waiting = [arrived.filter(~whole)]
 
 
-def _pairs_per_target(batch: pl.DataFrame, n_targets: int) -> NDArray[np.int64]:
-    return np.bincount(batch["row"].to_numpy(), minlength=n_targets)
+def _add(counts: NDArray[np.uint32], batch: pl.DataFrame, sign: int) -> None:
+    rows, numbers = np.unique(batch["row"].to_numpy(), return_counts=True)
+    counts[rows] += (sign * numbers).astype(np.uint32)  # -1 wraps around, and back

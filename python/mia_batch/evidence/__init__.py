@@ -10,6 +10,7 @@ from mia_batch.evidence.engines import choose_engine
 from mia_batch.evidence.local import LocalSource
 from mia_batch.evidence.measure import Measure, estimate_tokens
 from mia_batch.evidence.model import ModelIdentity, digest_folder, identify_model
+from mia_batch.evidence.parts import scan_features, scan_samples
 from mia_batch.evidence.process import EngineProcess
 from mia_batch.evidence.source import Source
 from mia_batch.evidence.tokens import Tokenizer
@@ -37,4 +38,6 @@ __all__ = [
     "digest_folder",
     "estimate_tokens",
     "identify_model",
+    "scan_features",
+    "scan_samples",
 ]

@@ -11,7 +11,8 @@ from filelock import FileLock, Timeout
 
 from mia_batch import tables
 from mia_batch.errors import RunFolderError
-from mia_batch.schemas import Features, Metrics, Samples, Scores, Targets, Unscored
+from mia_batch.evidence import scan_features, scan_samples
+from mia_batch.schemas import Metrics, Scores, Targets, Unscored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,12 +109,12 @@ class Run:
     @property
     def samples(self) -> pl.DataFrame:
         """The samples table, all parts, in the order of their blocks."""
-        return tables.scan(self.samples_folder, Samples).collect()
+        return scan_samples(self.samples_folder).collect()
 
     @property
     def features(self) -> pl.DataFrame:
         """The features table, all parts, in the order of their blocks."""
-        return tables.scan(self.features_folder, Features).collect()
+        return scan_features(self.features_folder).collect()
 
     @property
     def scores(self) -> pl.DataFrame:

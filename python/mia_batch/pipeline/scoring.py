@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from mia_batch import tables
-from mia_batch.attacks import score
+from mia_batch.attacks import find_unscored, score
+from mia_batch.evidence import scan_samples
 from mia_batch.features import build_features
 from mia_batch.schemas import Features, Metrics, Samples, Scores, Targets, Unscored
 from mia_batch.verdict import evaluate
@@ -69,15 +70,13 @@ def score_run(settings: Settings, attacks: list[Attack], manifest: Manifest, run
     if manifest.scored == made_from and all(path.exists() for path in tables_there):
         return
     within = pl.col("sample_index") < settings.samples
-    scored = score(
-        tables.scan(run.features_folder, Features).filter(within),
-        tables.scan(run.samples_folder, Samples).filter(within),
-        tables.scan(run.targets_path, Targets),
-        attacks,
-    )
-    tables.sink(scored.scores, run.scores_path, Scores)
-    tables.sink(scored.unscored, run.unscored_path, Unscored)
-    metrics = evaluate(run.scores, [attack.name for attack in attacks], preset=settings.preset)
+    targets = tables.scan(run.targets_path, Targets)
+    features = tables.scan(run.features_folder, Features).filter(within)
+    tables.sink(score(features, targets, attacks), run.scores_path, Scores)
+    scores = tables.scan(run.scores_path, Scores)
+    samples = scan_samples(run.samples_folder).filter(within)
+    tables.sink(find_unscored(scores, samples, targets, attacks), run.unscored_path, Unscored)
+    metrics = evaluate(scores, [attack.name for attack in attacks], preset=settings.preset)
     tables.sink(metrics, run.metrics_path, Metrics)
     manifest.scored = made_from
     manifest.write(run)

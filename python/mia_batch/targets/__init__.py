@@ -5,5 +5,6 @@ from __future__ import annotations
 from mia_batch.targets import reasons
 from mia_batch.targets.build import build_targets
 from mia_batch.targets.plan import TargetPlan
+from mia_batch.targets.rows import RowIndex
 
-__all__ = ["TargetPlan", "build_targets", "reasons"]
+__all__ = ["RowIndex", "TargetPlan", "build_targets", "reasons"]

@@ -11,7 +11,7 @@ import polars as pl
 from mia_batch.schemas import Metrics
 from mia_batch.verdict.authors import N_FOLDS, accuracy_5_fold, tpr_nearest_fpr
 from mia_batch.verdict.intervals import auc_interval
-from mia_batch.verdict.roc import RocCurve, roc_auc, roc_curve
+from mia_batch.verdict.roc import RocCurve, roc_curve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,15 +28,15 @@ _AUTHORS_FPR = 0.1
 
 
 def evaluate(
-    scores: pl.DataFrame, attacks: Sequence[str], *, preset: Literal["default", "samia"]
+    scores: pl.LazyFrame, attacks: Sequence[str], *, preset: Literal["default", "samia"]
 ) -> pl.DataFrame:
     """Measure how well each attack separates members from non-members.
 
     Parameters
     ----------
     scores
-        The scores table, or at least ``member`` and the attacks' columns. Rows of unknown
-        membership are left out.
+        The scores table, or at least ``member`` and the attacks' columns, read one attack at a
+        time. Rows of unknown membership are left out.
     attacks
         Names of the attacks.
     preset
@@ -50,11 +50,12 @@ def evaluate(
     """
     labelled = scores.filter(pl.col("member").is_not_null())
     schema = Metrics.create_empty().schema
-    if labelled.is_empty():
+    n_labelled = labelled.select(pl.len()).collect(engine="streaming").item()
+    if n_labelled == 0:
         return pl.DataFrame(schema=schema)
     facts = []
     for attack in attacks:
-        classes = _classes(labelled, attack)
+        classes = _classes(labelled, attack, n_labelled)
         same = {"attack": attack, "slice": "all", **classes.counts}
         facts += [same | asdict(fact) for fact in _facts(classes, preset)]
     return pl.DataFrame(facts, schema=schema)
@@ -108,12 +109,13 @@ class _Fact:
     reason: str | None = None
 
 
-def _classes(labelled: pl.DataFrame, attack: str) -> _Classes:
-    scored = labelled.select("member", attack).filter(pl.col(attack).is_finite())
+def _classes(labelled: pl.LazyFrame, attack: str, n_labelled: int) -> _Classes:
+    known = labelled.select("member", attack).filter(pl.col(attack).is_finite())
+    scored = known.collect(engine="streaming")
     return _Classes(
         member=scored["member"].to_numpy(),
         score=scored[attack].to_numpy(),
-        n_unscored=labelled.height - scored.height,
+        n_unscored=n_labelled - scored.height,
     )
 
 
@@ -129,11 +131,9 @@ def _facts(classes: _Classes, preset: Literal["default", "samia"]) -> Iterator[_
 def _auc(classes: _Classes) -> _Fact:
     if classes.lack:
         return _Fact(metric="roc_auc", reason=classes.lack)
-    member, score = classes.member, classes.score
-    auc = roc_auc(member, score)
-    return _Fact(
-        metric="roc_auc", value=auc, **asdict(auc_interval(score[member], score[~member], auc))
-    )
+    curve = classes.curve
+    interval = auc_interval(curve.members, curve.nonmembers, curve.area)
+    return _Fact(metric="roc_auc", value=curve.area, **asdict(interval))
 
 
 def _tpr_at_fpr(classes: _Classes, budget: float) -> _Fact:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mia_batch.verdict.roc import n_beaten
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -86,15 +88,12 @@ def auc_interval(
 
 
 def _delong_variance(members: NDArray[np.float64], nonmembers: NDArray[np.float64]) -> float:
-    """DeLong's variance of the AUC from mid-ranks (Sun and Xu 2014); 0 where undefined."""
-    from scipy.stats import rankdata
-
+    """DeLong's variance of the AUC; 0 where undefined."""
     n1, n0 = members.size, nonmembers.size
     if min(n1, n0) < 2:
         return 0.0
-    ranks = rankdata(np.concatenate([members, nonmembers]))
-    beaten = (ranks[:n1] - rankdata(members)) / n0
-    beating = (ranks[n1:] - rankdata(nonmembers)) / n1
+    beaten = n_beaten(members, np.sort(nonmembers)) / n0
+    beating = n_beaten(nonmembers, np.sort(members)) / n1
     return float(beaten.var(ddof=1) / n1 + beating.var(ddof=1) / n0)
 
 

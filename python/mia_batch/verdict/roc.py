@@ -6,6 +6,7 @@ be present and scores finite.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["OperatingPoint", "RocCurve", "roc_auc", "roc_curve"]
+__all__ = ["OperatingPoint", "RocCurve", "n_beaten", "roc_auc", "roc_curve"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,29 +39,48 @@ class OperatingPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RocCurve:
-    """Every point of a ROC curve, from the highest threshold to the lowest.
+    """Every point of a ROC curve, in 8 bytes a score.
 
     Attributes
     ----------
-    threshold
-        Float64, infinity first, then every distinct score, falling.
-    fpr
-        Float64 in [0, 1], same length, rising.
-    tpr
-        Float64 in [0, 1], same length, rising.
+    members
+        Scores of the members, float64, rising; at least one.
+    nonmembers
+        Scores of the non-members, the same.
     """
 
-    threshold: NDArray[np.float64]
-    fpr: NDArray[np.float64]
-    tpr: NDArray[np.float64]
+    members: NDArray[np.float64]
+    nonmembers: NDArray[np.float64]
 
-    def point(self, index: int) -> OperatingPoint:
-        """Point at a position of the curve.
+    @property
+    def threshold(self) -> NDArray[np.float64]:
+        """Infinity, then every distinct score, falling."""
+        scores = np.unique(np.concatenate([self.members, self.nonmembers]))
+        return np.append(scores, np.inf)[::-1]
+
+    @property
+    def fpr(self) -> NDArray[np.float64]:
+        """False-positive rate at each threshold, in [0, 1], rising."""
+        return _share_from(self.nonmembers, self.threshold)
+
+    @property
+    def tpr(self) -> NDArray[np.float64]:
+        """True-positive rate at each threshold, in [0, 1], rising."""
+        return _share_from(self.members, self.threshold)
+
+    @property
+    def area(self) -> float:
+        """Probability that a member outscores a non-member, ties one half; in [0, 1]."""
+        beaten = n_beaten(self.members, self.nonmembers)
+        return float(beaten.sum() / (self.members.size * self.nonmembers.size))
+
+    def point(self, threshold: float) -> OperatingPoint:
+        """Point at a threshold.
 
         Parameters
         ----------
-        index
-            Position.
+        threshold
+            Any number.
 
         Returns
         -------
@@ -68,9 +88,9 @@ class RocCurve:
             The point.
         """
         return OperatingPoint(
-            threshold=float(self.threshold[index]),
-            fpr=float(self.fpr[index]),
-            tpr=float(self.tpr[index]),
+            threshold=threshold,
+            fpr=float(_share_from(self.nonmembers, threshold)),
+            tpr=float(_share_from(self.members, threshold)),
         )
 
     def at_fpr(self, budget: float) -> OperatingPoint:
@@ -88,7 +108,16 @@ class RocCurve:
         OperatingPoint
             The point; where no score can be flagged within the budget, its threshold is infinite.
         """
-        return self.point(int(np.searchsorted(self.fpr, budget, side="right")) - 1)
+        n = self.nonmembers.size
+        spared = n - bisect_right(range(n + 1), budget, key=lambda flagged: flagged / n) + 1
+        classes = (self.members, self.nonmembers)
+        if spared == 0:
+            return self.point(float(min(scores[0] for scores in classes)))
+        highest_spared = self.nonmembers[spared - 1]
+        above = [scores[scores.searchsorted(highest_spared, side="right") :] for scores in classes]
+        return self.point(
+            float(min((scores[0] for scores in above if scores.size), default=np.inf))
+        )
 
     def widest_gap(self) -> OperatingPoint:
         """Point of the largest TPR - FPR; of several, the one with the highest threshold.
@@ -98,11 +127,11 @@ class RocCurve:
         OperatingPoint
             The point.
         """
-        return self.point(int(np.argmax(self.tpr - self.fpr)))
+        return self.point(float(self.threshold[np.argmax(self.tpr - self.fpr)]))
 
 
 def roc_curve(member: NDArray[np.bool_], score: NDArray[np.float64]) -> RocCurve:
-    """ROC curve over every distinct score; equal scores move together.
+    """Make the ROC curve over every distinct score; equal scores move together.
 
     Parameters
     ----------
@@ -116,10 +145,7 @@ def roc_curve(member: NDArray[np.bool_], score: NDArray[np.float64]) -> RocCurve
     RocCurve
         Distinct scores + 1 points, from (0, 0) to (1, 1).
     """
-    from sklearn.metrics import roc_curve as sklearn_roc_curve
-
-    fpr, tpr, threshold = sklearn_roc_curve(member, score, drop_intermediate=False)
-    return RocCurve(threshold=threshold, fpr=fpr, tpr=tpr)
+    return RocCurve(members=np.sort(score[member]), nonmembers=np.sort(score[~member]))
 
 
 def roc_auc(member: NDArray[np.bool_], score: NDArray[np.float64]) -> float:
@@ -137,6 +163,30 @@ def roc_auc(member: NDArray[np.bool_], score: NDArray[np.float64]) -> float:
     float
         Area under the ROC curve, in [0, 1].
     """
-    from sklearn.metrics import roc_auc_score
+    return roc_curve(member, score).area
 
-    return float(roc_auc_score(member, score))
+
+def n_beaten(scores: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Count for each score the others below it, ties one half.
+
+    Parameters
+    ----------
+    scores
+        Any scores.
+    others
+        The scores to compare with, rising.
+
+    Returns
+    -------
+    ndarray
+        Float64, in the order of ``scores``.
+    """
+    below, not_above = (others.searchsorted(scores, side=side) for side in ("left", "right"))
+    return (below + not_above) / 2
+
+
+def _share_from(
+    scores: NDArray[np.float64], threshold: float | NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Share of rising scores that reach a threshold."""
+    return (scores.size - scores.searchsorted(threshold, side="left")) / scores.size

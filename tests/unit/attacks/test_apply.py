@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
-from mia_batch.attacks import Attack, get, score
-from mia_batch.attacks import whole_targets as whole_targets_module
+from mia_batch.attacks import Attack, apply, find_unscored, get, score
 from mia_batch.errors import SchemaMismatchError
 from mia_batch.schemas import Scores, Unscored
 from tests import frames
@@ -42,8 +41,8 @@ def run(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Scores and missing scores, collected and checked against their schemas."""
     samples = frames.samples() if samples is None else samples
-    scored = score(features.lazy(), samples.lazy(), targets.lazy(), attacks)
-    scores, unscored = scored.scores.collect(), scored.unscored.collect()
+    scores = score(features.lazy(), targets.lazy(), attacks).collect()
+    unscored = find_unscored(scores.lazy(), samples.lazy(), targets.lazy(), attacks).collect()
     Scores.validate(scores)
     Unscored.validate(unscored)
     return scores, unscored
@@ -144,7 +143,8 @@ def test_a_sample_that_is_there_twice_is_refused():
 @pytest.mark.parametrize("at_once", [5, 1000])
 def test_parts_in_any_order_give_the_same_bits(monkeypatch, at_once):
     """Ten samples first, seven more in later parts, then every row shuffled."""
-    monkeypatch.setattr(whole_targets_module, "_PAIRS_AT_ONCE", at_once)
+    monkeypatch.setattr(apply, "_PAIRS_AT_ONCE", at_once)
+    monkeypatch.setattr(apply, "_TARGETS_AT_ONCE", at_once)
     draw = random.Random(0)
     texts = [[(draw.randrange(60), draw.randrange(60, 99)) for _ in range(17)] for _ in range(9)]
     rows = [
@@ -173,10 +173,12 @@ def test_texts_are_not_read(tmp_path):
 
     targets = frames.targets({}).lazy().with_columns(unreadable("target", "prefix", "reference"))
     samples = frames.samples(["a"]).lazy().with_columns(unreadable("candidate", "prompt"))
-    scored = score(frames.features(pair(0, 0, 4)).lazy(), samples, targets, [RECALL, TRIGRAMS])
-    scored.scores.sink_parquet(tmp_path / "scores.parquet")
-    scored.unscored.sink_parquet(tmp_path / "unscored.parquet")
-    assert pl.read_parquet(tmp_path / "scores.parquet")["samia_v1"].to_list() == [1.0]
+    attacks = [RECALL, TRIGRAMS]
+    scores = score(frames.features(pair(0, 0, 4)).lazy(), targets, attacks)
+    scores.sink_parquet(tmp_path / "scores.parquet")
+    written = pl.scan_parquet(tmp_path / "scores.parquet")
+    find_unscored(written, samples, targets, attacks).sink_parquet(tmp_path / "unscored.parquet")
+    assert written.collect()["samia_v1"].to_list() == [1.0]
 
 
 def test_a_column_named_like_an_attack_is_refused():

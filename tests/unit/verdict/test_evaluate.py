@@ -33,7 +33,7 @@ def scores(
 def metrics(
     frame: pl.DataFrame, *, preset: Literal["default", "samia"] = "default"
 ) -> dict[tuple[str, float | None], dict[str, Any]]:
-    table = evaluate(frame, ["a_v1"], preset=preset)
+    table = evaluate(frame.lazy(), ["a_v1"], preset=preset)
     Metrics.validate(table)
     return {(row["metric"], row["fpr"]): row for row in table.iter_rows(named=True)}
 
@@ -120,14 +120,14 @@ def test_five_folds_need_five_texts_of_each_class():
 
 
 def test_a_corpus_without_labels_has_no_metrics():
-    table = evaluate(scores([], [], unknown=[1, 2]), ["a_v1"], preset="default")
+    table = evaluate(scores([], [], unknown=[1, 2]).lazy(), ["a_v1"], preset="default")
     assert table.is_empty()
     Metrics.validate(table)
 
 
 def test_each_attack_has_its_own_rows():
     frame = scores([2, 3], [0, 1]).with_columns(b_v1=-pl.col("a_v1"))
-    table = evaluate(frame, ["b_v1", "a_v1"], preset="default").filter(metric="roc_auc")
+    table = evaluate(frame.lazy(), ["b_v1", "a_v1"], preset="default").filter(metric="roc_auc")
     assert table.select("attack", "value").rows() == [("b_v1", 0.0), ("a_v1", 1.0)]
 
 

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mia_batch.targets import RowIndex
+
+KEYS = st.lists(st.none() | st.sampled_from("abcde"), max_size=30)
+
+
+def index_of(keys: list[str | None]) -> RowIndex:
+    return RowIndex(pl.LazyFrame({"key": keys}, schema={"key": pl.String}))
+
+
+@given(KEYS, KEYS)
+def test_every_row_of_a_key_is_found_in_order(table, keys):
+    index = index_of(table)
+    which, rows = index.find(pl.Series(keys, dtype=pl.String))
+    expected = [
+        (place, row)
+        for place, key in enumerate(keys)
+        for row, known in enumerate(table)
+        if key is not None and key == known
+    ]
+    assert list(zip(which.tolist(), rows.tolist(), strict=True)) == expected
+    counts = [0 if key is None else table.count(key) for key in keys]
+    assert index.count(pl.Series(keys, dtype=pl.String)).tolist() == counts
+
+
+@pytest.mark.parametrize("keys", [[], [None], ["a", None, "a"]])
+def test_the_height_counts_rows_without_key(keys):
+    assert index_of(keys).height == len(keys)
