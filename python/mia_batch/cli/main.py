@@ -105,6 +105,7 @@ def command(
 
 
 def _audit(settings: Any) -> None:  # noqa: ANN401 - Settings is imported at use
+    """Audit and show the result; exit 1 where too many targets have failed."""
     from mia_batch.cli.console import ConsoleObserver
     from mia_batch.cli.show import show_run
     from mia_batch.pipeline import run_audit
@@ -113,6 +114,14 @@ def _audit(settings: Any) -> None:  # noqa: ANN401 - Settings is imported at use
     run = run_audit(settings, observer)
     observer.ended()
     show_run(run, settings, _console(stderr=False))
+    failed = run.manifest["failed"]
+    if failed["targets"] > settings.max_failed * failed["of"]:
+        share = f"{failed['targets']:,} of {failed['of']:,} targets"
+        msg = (
+            f"{share} have failed samples, more than setting 'max_failed' ({settings.max_failed:g}) "
+            "allows; the same command with --retry-failed tries them again"
+        )
+        _fail(msg, 1)
 
 
 @command.command("attacks")

@@ -58,7 +58,7 @@ def show_run(run: Run, settings: Settings, console: Console) -> None:
     else:
         console.print(_metrics_table(metrics))
         console.print(_counts_sentence(metrics), highlight=False)
-    for line in _unscored_lines(run):
+    for line in (*_failed_lines(run), *_unscored_lines(run)):
         console.print(line, highlight=False, markup=False)
     console.print(f"scores, metrics and evidence: {settings.folder}", highlight=False, markup=False)
 
@@ -127,6 +127,11 @@ def _top_table(run: Run) -> Table:
 def _plain(value: object) -> Text:
     """Show a value as it is: no markup, and nothing that a terminal would obey."""
     return Text("".join(letter if letter.isprintable() else "\ufffd" for letter in str(value)))
+
+
+def _failed_lines(run: Run) -> list[str]:
+    reasons = run.manifest["failed"]["reasons"]
+    return [f"failed samples: {count:,} targets: {reason}" for reason, count in reasons.items()]
 
 
 def _unscored_lines(run: Run) -> list[str]:

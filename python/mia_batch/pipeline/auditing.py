@@ -8,6 +8,7 @@ from mia_batch.evidence import Missing, identify_model
 from mia_batch.pipeline.failures import count_failures
 from mia_batch.pipeline.manifest import Manifest, describe_model
 from mia_batch.pipeline.observer import SilentObserver
+from mia_batch.pipeline.repair import repair
 from mia_batch.pipeline.resolve import (
     chosen_attacks,
     chosen_engine,
@@ -91,6 +92,8 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
     corpus = open_corpus(settings)
     observer.stage(f"{settings.input}: {corpus.n_documents:,} documents")
     with run.held():
+        for sentence in repair(run):
+            observer.stage(sentence)
         manifest.request(settings, decode_scope(attacks), run)
         make_targets(settings, corpus, manifest, run)
         observer.stage(_targets_sentence(manifest.targets))

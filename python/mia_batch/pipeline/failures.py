@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from mia_batch import tables
-from mia_batch.schemas import Samples
+from mia_batch.evidence import scan_samples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +33,7 @@ def count_failures(run: Run, targets: Mapping[str, int]) -> dict[str, Any]:
         many targets have each, the most frequent first.
     """
     failed = (
-        tables.scan(run.samples_folder, Samples)
+        scan_samples(run.samples_folder)
         .filter(pl.col("reason").is_not_null())
         .select("target_id", "reason")
         .unique()

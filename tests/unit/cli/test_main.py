@@ -14,6 +14,8 @@ from filelock import FileLock
 from mia_batch.attacks import names
 from mia_batch.cli.main import command
 from mia_batch.settings import Settings
+from tests.checkpoints import TEXTS
+from tests.hostile_server import MODEL, HostileServer, Script, failure
 
 HEAVY = ("numpy", "polars", "sklearn", "torch", "transformers", "vllm")
 
@@ -138,3 +140,21 @@ def test_a_folder_that_is_held_exits_with_1(small_cli_run):
     assert (code, out) == (1, "")
     assert "held by another live run" in err
     assert "Traceback" not in err
+
+
+def test_more_failures_than_allowed_make_the_exit_code_1(tmp_path):
+    texts = [" ".join(text.split()[:40]) for text in TEXTS[:6]]
+    pl.DataFrame({"text": texts}).write_parquet(tmp_path / "corpus.parquet")
+    refused = Script(failure(400, "this text is not allowed"))
+    with HostileServer(refused) as server:
+        options = ["--input", "corpus.parquet", "--base-url", server.url, "--model", MODEL]
+        status, shown, said = run(*options, cwd=tmp_path)
+        enough, *_ = run(*options, "--max-failed", "0.2", cwd=tmp_path)
+        again, mended, _ = run(*options, "--retry-failed", cwd=tmp_path)
+    assert (status, enough, again) == (1, 0, 0)
+    assert "failed samples: 1 targets: the endpoint refused the request: status 400" in shown
+    assert said.splitlines()[-1] == (
+        "mia-batch: 1 of 6 targets have failed samples, more than setting 'max_failed' (0.05) "
+        "allows; the same command with --retry-failed tries them again"
+    )
+    assert "failed samples" not in mended

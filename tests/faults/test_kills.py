@@ -1,0 +1,110 @@
+"""Runs killed at random moments and started again end like a run that nothing disturbed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+
+from mia_batch.evidence.blocks import BLOCK_TARGETS
+from tests.checkpoints import TEXTS
+from tests.hostile_server import MODEL, HostileServer, TinyModel
+from tests.processes import wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WORDS = " ".join(TEXTS).split()
+LONGEST_PAUSE = 0.4
+"""Seconds from a new part to the kill: about what a block takes."""
+TABLES = ("targets", "scores", "unscored", "metrics")
+
+
+def write_corpus(path: Path, n_blocks: int, n_words: int = 16) -> Path:
+    """Short labelled texts for a number of blocks."""
+    rows = range(n_blocks * BLOCK_TARGETS)
+    starts = [7 * row % (len(WORDS) - n_words) for row in rows]
+    texts = [
+        " ".join([*WORDS[start : start + n_words], f"n{row}"])
+        for row, start in zip(rows, starts, strict=True)
+    ]
+    pl.DataFrame({"text": texts, "member": [row % 2 == 0 for row in rows]}).write_parquet(path)
+    return path
+
+
+def command(corpus: Path, out: Path, *options: str) -> list[str]:
+    return [sys.executable, "-m", "mia_batch", "--input", str(corpus), "--out", str(out), *options]
+
+
+def parts(out: Path) -> int:
+    return len(list((out / "samples").glob("*.parquet")))
+
+
+def kill_after_a_new_part(asked: list[str], out: Path, dice: random.Random) -> bool:
+    """Start the command and kill it a while after its next part; false where it ended before."""
+    before = parts(out)
+    with subprocess.Popen(asked, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        wait_until(lambda: parts(out) > before or process.poll() is not None, "a new part", 300)
+        time.sleep(dice.uniform(0, LONGEST_PAUSE))  # the moment is random, not waited for
+        os.kill(process.pid, signal.SIGKILL)
+    return process.returncode == -signal.SIGKILL
+
+
+def run_to_its_end(asked: list[str]) -> None:
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    """Every table's bytes by its name."""
+    found = {f"{name}.parquet": (out / f"{name}.parquet").read_bytes() for name in TABLES}
+    for folder in ("samples", "features"):
+        found |= {f"{folder}/{p.name}": p.read_bytes() for p in (out / folder).glob("*.parquet")}
+    return found
+
+
+def kill_and_compare(corpus: Path, folder: Path, kills: int, *options: str) -> None:
+    """Kill so often, finish, and hold all tables against those of an undisturbed run."""
+    dice = random.Random(kills)
+    asked = command(corpus, folder / "killed", *options)
+    for kill in range(kills):
+        assert kill_after_a_new_part(asked, folder / "killed", dice), f"it ended before kill {kill}"
+    run_to_its_end(asked)
+    run_to_its_end(command(corpus, folder / "undisturbed", *options))
+    assert contents(folder / "killed") == contents(folder / "undisturbed")
+    assert not list((folder / "killed").rglob(".*.tmp"))
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "transformers",
+        pytest.param(
+            "vllm",
+            marks=pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
+        ),
+    ],
+)
+def test_a_model_on_this_machine(engine, checkpoint, tmp_path):
+    corpus = write_corpus(tmp_path / "corpus.parquet", 6)
+    options = ("--model", str(checkpoint), "--engine", engine, "--samples", "2")
+    kill_and_compare(corpus, tmp_path, 3, *options, "--dtype", "float32")
+
+
+def test_an_endpoint_which_is_asked_for_no_journalled_answer_again(tmp_path):
+    corpus = write_corpus(tmp_path / "corpus.parquet", 6)
+    in_flight = 8
+    with HostileServer(TinyModel()) as server:
+        options = ("--model", MODEL, "--base-url", server.url, "--samples", "3")
+        kill_and_compare(corpus, tmp_path, 3, *options, "--max-concurrency", str(in_flight))
+        asked = [(a.prompt, a.fields["seed"], a.fields["max_tokens"]) for a in server.asked]
+    distinct = len(set(asked))
+    assert 2 * distinct <= len(asked) <= 2 * distinct + 3 * in_flight  # two runs, three kills
