@@ -16,17 +16,26 @@ if TYPE_CHECKING:
 
     from mia_batch.corpus.columns import Columns
 
-__all__ = ["check_rows"]
+__all__ = ["Fault", "check_rows", "refuse_first"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Fault:
+class Fault:
+    """What makes a row wrong.
+
+    Attributes
+    ----------
+    wrong
+        True in rows that are refused.
+    name
+        The column whose value the message shows.
+    rest
+        What the message says after the value.
+    """
+
     wrong: pl.Expr
-    """True in rows that are refused."""
     name: str
-    """The column whose value the message shows."""
     rest: str
-    """What the message says after the value."""
 
 
 def check_rows(
@@ -64,7 +73,7 @@ def check_rows(
     hashes: list[np.ndarray] = []
     n_rows = 0
     for frame in frames(columns.raw.names()):
-        _refuse_first(frame, faults, locate, start=n_rows)
+        refuse_first(frame, faults, locate, start=n_rows)
         n_rows += frame.height
         if "document_id" in columns.parts:
             hashes.append(frame.select(identifier.hash()).to_series().to_numpy())
@@ -75,7 +84,7 @@ def check_rows(
     return n_rows
 
 
-def _faults(columns: Columns) -> list[_Fault]:
+def _faults(columns: Columns) -> list[Fault]:
     parts = columns.parts
     faults = [_neither_0_nor_1(columns, part) for part in ("member", "label") if part in parts]
     if "member" in parts and "label" in parts:
@@ -88,31 +97,49 @@ def _faults(columns: Columns) -> list[_Fault]:
     return faults
 
 
-def _neither_0_nor_1(columns: Columns, part: str) -> _Fault:
+def _neither_0_nor_1(columns: Columns, part: str) -> Fault:
     name = columns.parts[part]
     wrong = pl.col(name).is_not_null() & columns.truth(part).is_null()
-    return _Fault(wrong=wrong, name=name, rest=", neither 0 nor 1; use 0, 1 or null")
+    return Fault(wrong=wrong, name=name, rest=", neither 0 nor 1; use 0, 1 or null")
 
 
-def _contradiction(columns: Columns) -> _Fault:
+def _contradiction(columns: Columns) -> Fault:
     wrong = (columns.truth("member") != columns.truth("label")).fill_null(value=False)
     rest = f" but {columns.parts['label']!r} says the opposite; make them agree"
-    return _Fault(wrong=wrong, name=columns.parts["member"], rest=rest)
+    return Fault(wrong=wrong, name=columns.parts["member"], rest=rest)
 
 
-def _null(name: str) -> _Fault:
+def _null(name: str) -> Fault:
     rest = "; give every document an identifier or none"
-    return _Fault(wrong=pl.col(name).is_null(), name=name, rest=rest)
+    return Fault(wrong=pl.col(name).is_null(), name=name, rest=rest)
 
 
-def _half(there: str, lacking: str) -> _Fault:
+def _half(there: str, lacking: str) -> Fault:
     wrong = pl.col(there).is_not_null() & pl.col(lacking).is_null()
-    return _Fault(wrong=wrong, name=lacking, rest=f" but {there!r} is not; give both or neither")
+    return Fault(wrong=wrong, name=lacking, rest=f" but {there!r} is not; give both or neither")
 
 
-def _refuse_first(
-    frame: pl.DataFrame, faults: list[_Fault], locate: Callable[[int], str], *, start: int
+def refuse_first(
+    frame: pl.DataFrame, faults: list[Fault], locate: Callable[[int], str], *, start: int
 ) -> None:
+    """Refuse a frame that has a wrong row.
+
+    Parameters
+    ----------
+    frame
+        Some rows of a table.
+    faults
+        What would be wrong.
+    locate
+        Says where a row of the table is, counted from 0.
+    start
+        Rows of the table before the frame.
+
+    Raises
+    ------
+    CorpusError
+        Of the first fault that a row has; the message names place, column and value.
+    """
     for fault in faults:
         row = frame.select(fault.wrong.arg_true().first()).item()
         if row is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 from mia_batch import tables
 from mia_batch.corpus.check import check_rows
 from mia_batch.corpus.columns import ColumnNames, resolve
-from mia_batch.corpus.files import find_files
+from mia_batch.corpus.files import digest_files, find_files
 from mia_batch.corpus.formats import FORMATS
 from mia_batch.errors import CorpusError
 
@@ -61,10 +60,7 @@ class Corpus:
         CorpusError
             If a file can no longer be read.
         """
-        whole = hashlib.sha256()
-        for file in self.files:
-            whole.update(_digest(file))
-        return whole.hexdigest()
+        return digest_files(self.files)
 
 
 def read_documents(
@@ -131,12 +127,3 @@ def _documents(
             yield rows.with_columns(expressions).select(wanted)
 
     return tables.generate(schema, frames)
-
-
-def _digest(file: SourceFile) -> bytes:
-    try:
-        with file.path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").digest()
-    except OSError as error:
-        msg = f"{file.path} cannot be read: {error.strerror}"
-        raise CorpusError(msg) from error

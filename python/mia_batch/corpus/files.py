@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import hashlib
 import os
 import stat
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from mia_batch.errors import CorpusError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["Kind", "Source", "SourceFile", "find_files"]
+__all__ = ["Kind", "Source", "SourceFile", "digest_files", "find_files"]
 
 Kind = Literal["parquet", "jsonl", "csv", "txt"]
 
@@ -107,6 +108,35 @@ def find_files(path: Path | str) -> Source:
         where = getattr(error, "filename", None) or given
         msg = f"{where} cannot be read: {getattr(error, 'strerror', error)}"
         raise CorpusError(msg) from error
+
+
+def digest_files(files: Iterable[SourceFile]) -> str:
+    """Hash the content of files, whatever their names and places.
+
+    Parameters
+    ----------
+    files
+        The files.
+
+    Returns
+    -------
+    str
+        SHA-256 of the files' SHA-256 digests in order, 64 hexadecimal digits.
+
+    Raises
+    ------
+    CorpusError
+        If a file can no longer be read.
+    """
+    whole = hashlib.sha256()
+    for file in files:
+        try:
+            with file.path.open("rb") as stream:
+                whole.update(hashlib.file_digest(stream, "sha256").digest())
+        except OSError as error:
+            msg = f"{file.path} cannot be read: {error.strerror}"
+            raise CorpusError(msg) from error
+    return whole.hexdigest()
 
 
 def _expand(given: str) -> tuple[Path, list[Path]]:

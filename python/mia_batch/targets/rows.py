@@ -38,6 +38,16 @@ class RowIndex:
         self._hashes = known["hash"].to_numpy()
         self._rows = known["row"].to_numpy()
 
+    @property
+    def n_keys(self) -> int:
+        """Rows that have a key."""
+        return self._hashes.size
+
+    @property
+    def unique(self) -> bool:
+        """Whether no two rows have the same key."""
+        return not bool((self._hashes[1:] == self._hashes[:-1]).any())
+
     def count(self, keys: pl.Series) -> NDArray[np.int64]:
         """Count the rows of each key.
 

@@ -1,0 +1,145 @@
+"""Which column of a recording plays which part, and how it becomes one of the samples table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import polars as pl
+
+from mia_batch.corpus.check import Fault
+from mia_batch.errors import CorpusError
+
+__all__ = ["Columns", "Key", "resolve"]
+
+Key = Literal["target_id", "document_id", "prefix"]
+"""What a recording names targets by; the first of these columns that it has."""
+
+_TEXTS = ("prompt", "finish_reason", "reason")
+_NUMBERS = ("sample_index", "n_tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """The columns of a recording, each with its part.
+
+    Attributes
+    ----------
+    raw
+        The columns as they are read.
+    candidate
+        The column with the continuations.
+    key
+        The column that names the target.
+    """
+
+    raw: pl.Schema
+    candidate: str
+    key: Key
+
+    @property
+    def needed(self) -> list[str]:
+        """The columns that are read; texts that play no part are not among them."""
+        used = {self.candidate, self.key, *_TEXTS, *_NUMBERS}
+        return [name for name in self.raw if name in used]
+
+    @property
+    def small(self) -> list[str]:
+        """Those whose values can be wrong, and the key."""
+        return [name for name in (self.key, *_NUMBERS, "finish_reason") if self.has(name)]
+
+    def has(self, name: str) -> bool:
+        """Whether a column is there and not null throughout."""
+        return self.raw.get(name, pl.Null) != pl.Null
+
+    @property
+    def small_rows(self) -> list[pl.Expr]:
+        """``key`` and ``sample_index``, as expressions over the recording's columns."""
+        key = pl.col(self.key).cast(pl.String).alias("key")
+        return [key, self._or_null("sample_index", pl.UInt32())]
+
+    @property
+    def rows(self) -> list[pl.Expr]:
+        """``key`` and columns of the samples table, the same."""
+        candidate = pl.col(self.candidate).cast(pl.String).alias("candidate")
+        texts = [self._or_null(name, pl.String()) for name in _TEXTS]
+        return [*self.small_rows, candidate, *texts, self._or_null("n_tokens", pl.UInt32())]
+
+    def _or_null(self, name: str, dtype: pl.DataType) -> pl.Expr:
+        column = pl.col(name) if self.has(name) else pl.lit(None)
+        return column.cast(dtype, strict=False).alias(name)
+
+    @property
+    def faults(self) -> list[Fault]:
+        """What makes a row wrong."""
+        found = []
+        if self.has("sample_index"):
+            rest = ", no position of a sample; number each target's samples 0, 1, 2, ..."
+            wrong = self._not_whole("sample_index").fill_null(value=True)
+            found.append(Fault(wrong=wrong, name="sample_index", rest=rest))
+        if self.has("n_tokens"):
+            value = pl.col("n_tokens")
+            known = value.is_not_nan() if self.raw["n_tokens"].is_float() else pl.lit(value=True)
+            wrong = value.is_not_null() & known & self._not_whole("n_tokens").fill_null(value=True)
+            rest = ", no number of tokens; use whole numbers, or null where it is unknown"
+            found.append(Fault(wrong=wrong, name="n_tokens", rest=rest))
+        if self.has("finish_reason"):
+            known = pl.col("finish_reason").cast(pl.String).is_in(["stop", "length"])
+            rest = ", neither 'stop' nor 'length'; use one of them, or null where it is unknown"
+            found.append(Fault(wrong=~known, name="finish_reason", rest=rest))
+        return found
+
+    def _not_whole(self, name: str) -> pl.Expr:
+        return pl.col(name) != pl.col(name).cast(pl.UInt32, strict=False)
+
+
+def resolve(raw: pl.Schema, *, candidate: str, where: str) -> Columns:
+    """Find the columns of a recording and check their types.
+
+    Parameters
+    ----------
+    raw
+        The columns that the files have.
+    candidate
+        The user's name for the column with the continuations.
+    where
+        How to call the recording in messages.
+
+    Returns
+    -------
+    Columns
+        Each column with its part.
+
+    Raises
+    ------
+    CorpusError
+        If there is no column of continuations or none that names targets, or one has a wrong type.
+    """
+    present = ", ".join(map(repr, raw))
+    if candidate not in raw:
+        msg = f"{where} has no column {candidate!r} with the continuations, only {present}; name it"
+        raise CorpusError(msg)
+    keys = [key for key in get_args(Key) if raw.get(key, pl.Null) != pl.Null]
+    if not keys:
+        msg = (
+            f"{where} names no targets; it must have a column 'target_id', 'document_id' or "
+            f"'prefix', but has {present}"
+        )
+        raise CorpusError(msg)
+    columns = Columns(raw=raw, candidate=candidate, key=keys[0])
+    for name in columns.needed:
+        _check_type(name, raw[name], where, number=name in _NUMBERS)
+    return columns
+
+
+def _check_type(name: str, dtype: pl.DataType, where: str, *, number: bool) -> None:
+    allowed = dtype in (pl.String, pl.Categorical, pl.Enum)
+    wanted = "strings"
+    if number:
+        allowed, wanted = dtype.is_integer() or dtype.is_float(), "whole numbers"
+    if name == "document_id":
+        allowed, wanted = allowed or dtype.is_integer(), "strings or integers"
+    if not allowed and dtype != pl.Null:
+        came = "nested JSON values" if dtype == pl.Object else f"type {dtype}"
+        msg = f"{where}: column {name!r} holds {came}; it must hold {wanted}"
+        raise CorpusError(msg)

@@ -1,0 +1,97 @@
+"""Rows that come in any order, laid aside on disk in portions that are small enough to hold."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from mia_batch.errors import RunFolderError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["Partition"]
+
+_SIZE_BYTES = 8
+
+
+class Partition:
+    """Portions of rows in a folder of its own.
+
+    Parameters
+    ----------
+    folder
+        Where to keep them; what a killed run left there is removed.
+
+    Raises
+    ------
+    RunFolderError
+        Here and below, if the folder cannot be used.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with self._refusing():
+            self.remove()
+            folder.mkdir(parents=True)
+
+    def append(self, number: int, rows: pl.DataFrame) -> None:
+        """Add rows to a portion.
+
+        Parameters
+        ----------
+        number
+            Which portion.
+        rows
+            The rows; those of one portion have the same columns.
+        """
+        packed = io.BytesIO()
+        rows.write_ipc_stream(packed, compression="lz4")
+        with self._refusing(), self._path(number).open("ab") as file:
+            file.write(packed.tell().to_bytes(_SIZE_BYTES, "little"))
+            file.write(packed.getbuffer())
+
+    def read(self, number: int) -> list[pl.DataFrame]:
+        """Return what was added to a portion, in order.
+
+        Parameters
+        ----------
+        number
+            Which portion.
+
+        Returns
+        -------
+        list of DataFrame
+            As it was added; empty if nothing was.
+        """
+        found = []
+        with self._refusing():
+            if not self._path(number).exists():
+                return []
+            with self._path(number).open("rb") as file:
+                while size := file.read(_SIZE_BYTES):
+                    packed = io.BytesIO(file.read(int.from_bytes(size, "little")))
+                    found.append(pl.read_ipc_stream(packed))
+        return found
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        if self._folder.exists():
+            shutil.rmtree(self._folder)
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:08d}"
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            why = f"{error.strerror}; make room or choose another --out"
+            msg = f"{self._folder} cannot be used: {why}"
+            raise RunFolderError(msg) from error

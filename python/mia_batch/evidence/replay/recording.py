@@ -1,0 +1,268 @@
+"""A recording of continuations: read once and found right, then asked for the samples of blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from mia_batch import tables
+from mia_batch.corpus.files import digest_files, find_files
+from mia_batch.corpus.formats import FORMATS
+from mia_batch.errors import CorpusError, SettingsError
+from mia_batch.evidence.blocks import BLOCK_TARGETS
+from mia_batch.evidence.replay.columns import resolve
+from mia_batch.evidence.replay.partition import Partition
+from mia_batch.evidence.replay.rows import check_rows, read_rows, text_bytes
+from mia_batch.evidence.replay.samples import MISSING, answer, first_of_each
+from mia_batch.schemas import Targets
+from mia_batch.targets import RowIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator
+    from pathlib import Path
+
+    from mia_batch.corpus.files import Source
+    from mia_batch.evidence.blocks import Block
+    from mia_batch.evidence.replay.columns import Columns, Key
+    from mia_batch.kernels import WordRule
+
+__all__ = ["Counts", "Recording"]
+
+_PORTION_BYTES = 8 << 20  # of text, in memory at a time
+_PORTION_BLOCKS = 64
+_NOTHING = pl.DataFrame(
+    schema={
+        "key": pl.UInt64,
+        "sample_index": pl.UInt32,
+        "candidate": pl.String,
+        "prompt": pl.String,
+        "finish_reason": pl.String,
+        "reason": pl.String,
+        "n_tokens": pl.UInt32,
+    }
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """What a recording held and what of it was used; where two targets share a prefix, twice.
+
+    Attributes
+    ----------
+    rows
+        Rows of the recording.
+    matched
+        Samples that were asked for and recorded, without text included.
+    missing
+        Samples that were asked for and not recorded.
+    surplus
+        Rows beyond the samples that were asked for.
+    duplicates
+        Rows of a sample that another row gives already.
+    unmatched
+        Rows of no target.
+    """
+
+    rows: int
+    matched: int = 0
+    missing: int = 0
+    surplus: int = 0
+    duplicates: int = 0
+    unmatched: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Recording:
+    """Continuations that were generated elsewhere, read once and found right.
+
+    Attributes
+    ----------
+    source
+        The files.
+    columns
+        Their columns, each with its part.
+    counts
+        What was used of it; complete once `collect` is through.
+    """
+
+    source: Source
+    columns: Columns
+    counts: Counts
+    _most_samples: int = field(repr=False)
+
+    @classmethod
+    def open(cls, source: str, *, candidate_column: str = "candidate") -> Recording:
+        """Open a recording: Parquet or JSON Lines, one file, a folder or a glob.
+
+        A row is a continuation. It names its target by ``target_id``, else ``document_id``, else
+        the exact ``prefix``, and may have ``sample_index`` (else rows of a target are numbered in
+        their order), ``n_tokens``, ``finish_reason`` (``stop``, ``length`` or null), ``prompt``,
+        and ``reason`` (why there is no text). A run's folder of samples is such a recording.
+
+        Parameters
+        ----------
+        source
+            The path or glob.
+        candidate_column
+            Name of the column with the continuations.
+
+        Returns
+        -------
+        Recording
+            The recording; every row was looked at, no text kept.
+
+        Raises
+        ------
+        CorpusError
+            If it cannot be read or a row is wrong; the message names file, row and column.
+        """
+        found = find_files(source)
+        if found.kind not in ("parquet", "jsonl"):
+            msg = f"{source} is {found.kind}, which has no types; give Parquet or JSON Lines"
+            raise CorpusError(msg)
+        raw = FORMATS[found.kind].read_schema(found.files)
+        columns = resolve(raw, candidate=candidate_column, where=source) if raw else None
+        n_rows, most_samples = check_rows(found, columns) if columns else (0, 0)
+        if columns is None or n_rows == 0:  # JSON Lines without a line have no columns
+            msg = f"{source} has no rows; give a recording with at least one continuation"
+            raise CorpusError(msg)
+        counts = Counts(rows=n_rows)
+        return cls(source=found, columns=columns, counts=counts, _most_samples=most_samples)
+
+    @property
+    def key(self) -> Key:
+        """What targets are named by."""
+        return self.columns.key
+
+    @property
+    def has_finish_reason(self) -> bool:
+        """Whether the recording says how candidates ended; without, they count as whole."""
+        return self.columns.has("finish_reason")
+
+    def digest(self) -> str:
+        """Hash the content of the files, as `Corpus.digest` does.
+
+        Returns
+        -------
+        str
+            64 hexadecimal digits.
+        """
+        return digest_files(self.source.files)
+
+    def most_samples(self) -> int:
+        """Return the largest number of samples that a target may have.
+
+        Returns
+        -------
+        int
+            Largest ``sample_index`` plus 1; without that column, the most rows of one key.
+        """
+        return self._most_samples
+
+    def collect(
+        self, targets: Path, blocks: Iterable[Block], work: Path, words: WordRule
+    ) -> Generator[tuple[Block, pl.DataFrame]]:
+        """Give blocks their samples; memory does not grow with the recording.
+
+        Parameters
+        ----------
+        targets
+            The targets table.
+        blocks
+            What is asked for, in the order of the targets, all up to the same sample.
+        work
+            Folder for rows that are laid aside; a folder ``replay`` is made in it and removed.
+        words
+            Word rule by which a candidate's length is held against its reference's.
+
+        Returns
+        -------
+        Generator of tuple[Block, DataFrame]
+            Each block and its rows of the samples table, in the order of its targets and of
+            ``sample_index``. A sample that was not recorded has a ``reason``. Closing it removes
+            what was laid aside.
+
+        Raises
+        ------
+        SettingsError
+            If the recording names documents, and these are not one target each.
+        """
+        index = RowIndex(tables.scan(targets, Targets).select(self.key))
+        if self.key == "document_id":
+            self._refuse_documents(index)
+        return self._collect(index, iter(blocks), work / "replay", words)
+
+    def _refuse_documents(self, index: RowIndex) -> None:
+        if index.unique and index.n_keys > 0:
+            return
+        lack = "have several targets each" if index.n_keys else "have no identifier in the corpus"
+        msg = (
+            f"{self.source.given} names documents, but these {lack}; "
+            "give it a column 'target_id' or 'prefix' instead"
+        )
+        raise SettingsError(msg)
+
+    def _collect(
+        self, index: RowIndex, blocks: Iterator[Block], folder: Path, words: WordRule
+    ) -> Generator[tuple[Block, pl.DataFrame]]:
+        self.counts = Counts(rows=self.counts.rows)
+        first = next(blocks, None)
+        if first is None:
+            return
+        partition = Partition(folder)
+        try:
+            portion = self._lay_aside(index, partition, first.last)
+            held, rows = -1, pl.DataFrame()
+            for block in chain([first], blocks):
+                number = block.index * BLOCK_TARGETS // portion
+                if number != held:
+                    held, rows = number, self._read(partition, number)
+                samples = answer(block, rows, key=self.key, words=words)
+                missing = int((samples["reason"] == MISSING).sum())
+                self.counts.missing += missing
+                self.counts.matched += samples.height - missing
+                yield block, samples
+        finally:
+            partition.remove()
+
+    def _lay_aside(self, index: RowIndex, partition: Partition, n_samples: int) -> int:
+        """Sort the rows into portions of targets that stand together; return how many targets."""
+        portion = 0
+        for rows in read_rows(self.source, self.columns):
+            portion = portion or self._portion(rows, index)
+            known = rows.filter(pl.Series(index.count(rows["key"]) > 0, dtype=pl.Boolean))
+            wanted = known.filter(pl.col("sample_index") < n_samples)
+            self.counts.unmatched += rows.height - known.height
+            self.counts.surplus += known.height - wanted.height
+            _append(partition, wanted, index, portion)
+        return portion
+
+    def _portion(self, rows: pl.DataFrame, index: RowIndex) -> int:
+        """Say how many targets' rows can be held, judging by the first; whole blocks."""
+        a_target = text_bytes(rows) / rows.height * self.counts.rows / max(index.n_keys, 1)
+        n_blocks = int(_PORTION_BYTES / (a_target + 1)) // BLOCK_TARGETS
+        return BLOCK_TARGETS * min(max(n_blocks, 1), _PORTION_BLOCKS)
+
+    def _read(self, partition: Partition, number: int) -> pl.DataFrame:
+        """Return the rows of a portion, each sample once."""
+        rows = pl.concat([_NOTHING, *partition.read(number)])
+        distinct = first_of_each(rows)
+        self.counts.duplicates += rows.height - distinct.height
+        return distinct
+
+
+def _append(partition: Partition, rows: pl.DataFrame, index: RowIndex, portion: int) -> None:
+    """Add each row to the portions that hold a target of its key; the key becomes its hash."""
+    which, places = index.find(rows["key"])
+    numbers = pl.DataFrame({"which": which, "number": places // portion}).unique(
+        maintain_order=True
+    )
+    known = rows.with_columns(pl.col("key").hash())[numbers["which"]]
+    parts = known.with_columns(numbers["number"]).partition_by(
+        "number", as_dict=True, include_key=False
+    )
+    for (number,), part in parts.items():
+        partition.append(int(number), part)

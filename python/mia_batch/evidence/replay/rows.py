@@ -1,0 +1,96 @@
+"""The rows of a recording: checked once, then read in the columns of the samples table."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from mia_batch.corpus.check import refuse_first
+from mia_batch.corpus.formats import FORMATS
+from mia_batch.targets import Ordinals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mia_batch.corpus.files import Source
+    from mia_batch.evidence.replay.columns import Columns
+
+__all__ = ["check_rows", "read_rows", "text_bytes"]
+
+_HELD_BYTES = 8 << 20  # of text, in memory at a time
+_HELD_ROWS = 1 << 15  # the same, for short texts
+
+
+def check_rows(source: Source, columns: Columns) -> tuple[int, int]:
+    """Look at every row, texts aside.
+
+    Parameters
+    ----------
+    source
+        The files.
+    columns
+        Their columns.
+
+    Returns
+    -------
+    tuple of int
+        Number of rows; largest ``sample_index`` plus 1, in rows without it the most of one key.
+
+    Raises
+    ------
+    CorpusError
+        Of the first row that is wrong.
+    """
+    reader = FORMATS[source.kind]
+    ordinals = Ordinals()
+    n_rows = most_samples = 0
+    for frame in reader.read_rows(source.files, columns.raw, columns.small):
+        refuse_first(frame, columns.faults, partial(reader.locate, source.files), start=n_rows)
+        n_rows += frame.height
+        indices = _numbered(frame.select(columns.small_rows), columns, ordinals)["sample_index"]
+        most_samples = max(most_samples, int(indices.to_numpy().max()) + 1)
+    return n_rows, most_samples
+
+
+def read_rows(source: Source, columns: Columns) -> Iterator[pl.DataFrame]:
+    """Read a recording in portions of some megabytes.
+
+    Parameters
+    ----------
+    source
+        The files.
+    columns
+        Their columns.
+
+    Yields
+    ------
+    DataFrame
+        ``key`` (text) and columns of the samples table. Where the recording has no
+        ``sample_index``, the rows of a key are numbered in their order.
+    """
+    ordinals = Ordinals()
+    held: list[pl.DataFrame] = []
+    n_rows = n_bytes = 0
+    for frame in FORMATS[source.kind].read_rows(source.files, columns.raw, columns.needed):
+        held.append(_numbered(frame.select(columns.rows), columns, ordinals))
+        n_rows += frame.height
+        n_bytes += text_bytes(held[-1])
+        if n_rows >= _HELD_ROWS or n_bytes >= _HELD_BYTES:
+            yield pl.concat(held)
+            held, n_rows, n_bytes = [], 0, 0
+    if held:
+        yield pl.concat(held)
+
+
+def text_bytes(rows: pl.DataFrame) -> int:
+    """Return the bytes of all texts."""
+    return int(sum(rows.select(pl.col(pl.String).str.len_bytes().sum()).row(0)))
+
+
+def _numbered(rows: pl.DataFrame, columns: Columns, ordinals: Ordinals) -> pl.DataFrame:
+    if columns.has("sample_index"):
+        return rows
+    numbers = ordinals.number(rows["key"].hash().to_numpy())
+    return rows.with_columns(sample_index=pl.Series(numbers, dtype=pl.UInt32))

@@ -1,0 +1,89 @@
+"""Rows of a recording to the samples of a block."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from mia_batch import kernels
+
+if TYPE_CHECKING:
+    from mia_batch.evidence.blocks import Block
+    from mia_batch.evidence.replay.columns import Key
+
+__all__ = ["MISSING", "answer", "first_of_each"]
+
+MISSING = "the recording lacks this sample"
+_NO_TEXT = "the recording has no text"
+
+
+def first_of_each(rows: pl.DataFrame) -> pl.DataFrame:
+    """Keep one row of each sample: the first with a text, else the first.
+
+    Parameters
+    ----------
+    rows
+        ``key`` and the columns of the samples table, in the order of the recording.
+
+    Returns
+    -------
+    DataFrame
+        The rows that count.
+    """
+    textless_last = rows.sort(pl.col("candidate").is_null(), maintain_order=True)
+    return textless_last.unique(["key", "sample_index"], keep="first")
+
+
+def answer(block: Block, rows: pl.DataFrame, *, key: Key, words: kernels.WordRule) -> pl.DataFrame:
+    """Give a block its samples.
+
+    Parameters
+    ----------
+    block
+        What is asked for.
+    rows
+        What was recorded, each sample once: ``key`` (hash of what names the target) and the
+        columns of the samples table.
+    key
+        What the recording names targets by.
+    words
+        Word rule by which a candidate's length is held against its reference's.
+
+    Returns
+    -------
+    DataFrame
+        Rows of the samples table, in the order of the block's targets and of ``sample_index``;
+        samples that were not recorded have `MISSING` for their reason.
+    """
+    indices = pl.int_range(block.first, block.last, dtype=pl.UInt32, eager=True)
+    targets = block.targets.select("target_id", "prefix", "reference", key=pl.col(key).hash())
+    theirs = rows.lazy().filter(pl.col("key").is_in(targets["key"].implode()))
+    asked = (
+        targets.lazy().with_columns(sample_index=pl.lit(indices.implode())).explode("sample_index")
+    )
+    n_words, n_reference = (
+        kernels.count_words(name, words=words) for name in ("candidate", "reference")
+    )
+    has_text = pl.col("candidate").is_not_null()
+    why = pl.when("recorded").then(pl.col("reason").fill_null(_NO_TEXT)).otherwise(pl.lit(MISSING))
+    ended_by_length = (pl.col("finish_reason") == "length").fill_null(value=False)
+    return (
+        asked.join(
+            theirs.with_columns(recorded=pl.lit(value=True)),
+            on=["key", "sample_index"],
+            how="left",
+            maintain_order="left",
+        )
+        .select(
+            "target_id",
+            "sample_index",
+            "candidate",
+            prompt=pl.when(has_text & (pl.col("prompt") != pl.col("prefix"))).then("prompt"),
+            n_tokens=pl.when(has_text).then("n_tokens"),
+            finish_reason=pl.when(has_text).then("finish_reason"),
+            short=pl.when(has_text).then(ended_by_length & (n_words < n_reference)),
+            reason=pl.when(~has_text).then(why),
+        )
+        .collect()
+    )

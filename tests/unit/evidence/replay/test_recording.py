@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import asdict
+from hashlib import sha256
+
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mia_batch.errors import CorpusError, SettingsError
+from mia_batch.evidence import missing_blocks
+from mia_batch.evidence.replay import Counts, Recording
+from mia_batch.evidence.replay import recording as module
+from mia_batch.schemas import Samples
+from tests import frames
+from tests.unit.evidence.replay.conftest import N_SAMPLES, N_TARGETS
+
+N_ROWS = (N_TARGETS - 1) * N_SAMPLES
+
+
+@pytest.fixture
+def expected(replay, recorded, tmp_path) -> pl.DataFrame:
+    recorded.drop("document_id", "prefix").write_parquet(tmp_path / "in-order.parquet")
+    samples, _ = replay(tmp_path / "in-order.parquet")
+    assert isinstance(samples, pl.DataFrame)
+    return samples
+
+
+def test_every_sample_comes_in_the_order_of_the_targets(expected, recorded):
+    assert Samples.validate(expected).height == N_ROWS
+    same = ["target_id", "sample_index", "candidate", "n_tokens", "finish_reason"]
+    wanted = recorded.select(same).cast({"sample_index": pl.UInt32, "n_tokens": pl.UInt32})
+    assert expected.select(same).equals(wanted)
+    assert expected.select("prompt", "reason").null_count().row(0) == (N_ROWS, N_ROWS)
+
+
+def test_short_is_what_ended_by_length_with_fewer_words_than_its_reference(expected):
+    n_words = expected["candidate"].str.split(" ").list.len()
+    short = (expected["finish_reason"] == "length") & (n_words < 15)
+    assert expected["short"].to_list() == short.to_list()
+    assert 0 < short.sum() < N_ROWS
+
+
+@given(seed=st.integers(0, 2**32), portion_bytes=st.sampled_from([1, 20_000, 1 << 23]))
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_order_of_the_file_gives_the_same_table(
+    seed, portion_bytes, expected, recorded, replay, tmp_path
+):
+    shuffled = recorded.sample(fraction=1, shuffle=True, seed=seed)
+    shuffled.write_parquet(tmp_path / "shuffled.parquet")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_PORTION_BYTES", portion_bytes)
+        samples, recording = replay(tmp_path / "shuffled.parquet")
+    assert samples.equals(expected)
+    assert recording.counts == Counts(rows=N_ROWS, matched=N_ROWS)
+
+
+@pytest.mark.parametrize("key", ["document_id", "prefix"])
+def test_targets_named_otherwise_get_the_same_samples(key, expected, recorded, replay, tmp_path):
+    named = recorded.drop({"target_id", "document_id", "prefix"} - {key})
+    named.write_parquet(tmp_path / "named.parquet")
+    samples, recording = replay(tmp_path / "named.parquet")
+    assert recording.key == key
+    assert samples.equals(expected)
+
+
+def test_json_lines_with_whole_number_identifiers(expected, recorded, replay, tmp_path):
+    rows = recorded.drop("target_id", "prefix").with_columns(pl.col("document_id").cast(pl.Int64))
+    rows.write_ndjson(tmp_path / "rows.jsonl")
+    assert replay(tmp_path / "rows.jsonl")[0].equals(expected)
+
+
+def test_without_sample_index_the_rows_of_a_target_are_numbered(
+    expected, recorded, replay, tmp_path
+):
+    mixed = recorded.sort("sample_index", "target_id").drop("sample_index")
+    mixed.write_parquet(tmp_path / "unnumbered.parquet")
+    samples, recording = replay(tmp_path / "unnumbered.parquet")
+    assert samples.equals(expected)
+    assert recording.most_samples() == N_SAMPLES
+
+
+def test_without_finish_reason_candidates_are_whole(expected, recorded, replay, tmp_path):
+    recorded.drop("finish_reason").write_parquet(tmp_path / "bare.parquet")
+    samples, recording = replay(tmp_path / "bare.parquet")
+    assert not recording.has_finish_reason
+    assert not samples["short"].any()
+    assert samples["candidate"].equals(expected["candidate"])
+
+
+def test_the_samples_of_a_run_are_a_recording(expected, replay, tmp_path):
+    (tmp_path / "samples").mkdir()
+    for number, part in enumerate(expected.iter_slices(100)):
+        part.write_parquet(tmp_path / "samples" / f"part-{number}.parquet")
+    samples, recording = replay(tmp_path / "samples")
+    assert samples.equals(expected)
+    assert recording.has_finish_reason
+
+
+def test_a_failed_sample_keeps_its_reason_and_gives_way_to_a_text(expected, replay, tmp_path):
+    lost = expected.with_row_index().with_columns(
+        reason=pl.when(pl.col("index") < 2).then(pl.lit("refused")),
+        candidate=pl.when(pl.col("index") > 2).then("candidate"),
+    )
+    pl.concat([lost, lost.slice(1, 1).with_columns(candidate=pl.lit("again"))]).write_parquet(
+        tmp_path / "lost.parquet"
+    )
+    samples, recording = replay(tmp_path / "lost.parquet")
+    assert samples.select("candidate", "reason", "n_tokens", "short").head(3).rows() == [
+        (None, "refused", None, None),
+        ("again", None, 11, expected["short"][1]),
+        (None, "the recording has no text", None, None),
+    ]
+    assert recording.counts == Counts(rows=N_ROWS + 1, matched=N_ROWS, duplicates=1)
+
+
+def test_a_prompt_is_kept_where_it_differs_from_the_prefix(recorded, replay, tmp_path):
+    prompt = pl.when(sample_index=0).then("prefix").otherwise(pl.lit("<s>") + pl.col("prefix"))
+    recorded.with_columns(prompt=prompt).write_parquet(tmp_path / "prompts.parquet")
+    samples, _ = replay(tmp_path / "prompts.parquet")
+    assert samples["prompt"].is_null().to_list() == (samples["sample_index"] == 0).to_list()
+
+
+def test_what_is_missing_surplus_double_or_foreign_is_counted(expected, recorded, replay, tmp_path):
+    strange = recorded.head(5).with_columns(target_id=pl.lit("0" * 32))
+    nameless = recorded.head(2).with_columns(target_id=pl.lit(None, pl.String))
+    double = recorded.slice(40, 3).with_columns(candidate=pl.lit("a second answer"))
+    pl.concat([recorded.slice(10), strange, nameless, double]).write_parquet(
+        tmp_path / "odd.parquet"
+    )
+    samples, recording = replay(tmp_path / "odd.parquet", n_samples=3)
+    kept = expected.filter(pl.col("sample_index") < 3)
+    missing = samples["reason"] == "the recording lacks this sample"
+    n_missing = 3 + 3 + 2
+    assert missing.sum() == n_missing
+    assert samples.filter(missing.fill_null(value=False).not_()).equals(kept.slice(n_missing))
+    assert asdict(recording.counts) == {
+        "rows": N_ROWS,
+        "matched": kept.height - n_missing,
+        "missing": n_missing,
+        "surplus": N_TARGETS - 1 - 2,
+        "duplicates": 3,
+        "unmatched": 7,
+    }
+
+
+def test_more_samples_than_recorded_are_missing(replay, recorded, tmp_path):
+    recorded.write_parquet(tmp_path / "few.parquet")
+    samples, recording = replay(tmp_path / "few.parquet", n_samples=N_SAMPLES + 2)
+    assert recording.counts.missing == 2 * (N_TARGETS - 1)
+    assert samples["reason"].count() == recording.counts.missing
+
+
+def test_targets_of_the_same_prefix_get_the_same_continuations(tmp_path):
+    twins = frames.targets(*[{"prefix": "one two", "reference": "three"}] * 100)
+    twins.write_parquet(tmp_path / "targets.parquet")
+    pl.DataFrame({"prefix": ["one two"] * 2, "candidate": ["a", "b"]}).write_parquet(
+        tmp_path / "rows.parquet"
+    )
+    recording = Recording.open(str(tmp_path / "rows.parquet"))
+    blocks = missing_blocks(tmp_path / "targets.parquet", tmp_path / "none", 2)
+    found = recording.collect(tmp_path / "targets.parquet", blocks, tmp_path, "whitespace")
+    samples = pl.concat([part for _, part in found])
+    assert samples["candidate"].to_list() == ["a", "b"] * 100
+    assert recording.counts == Counts(rows=2, matched=200)
+
+
+def test_going_on_takes_only_what_a_run_lacks(targets, recorded, expected, tmp_path):
+    """And what a killed run left in the work folder is gone."""
+    recorded.write_parquet(tmp_path / "rows.parquet")
+    (tmp_path / "replay").mkdir()
+    (tmp_path / "replay" / "00000000").write_bytes(b"left over")
+    done = tmp_path / "samples"
+    done.mkdir()
+    expected.filter(pl.col("sample_index") < 2).head(100).write_parquet(done / "part.parquet")
+    recording = Recording.open(str(tmp_path / "rows.parquet"))
+    blocks = missing_blocks(targets, done, N_SAMPLES)
+    parts = [part for _, part in recording.collect(targets, blocks, tmp_path, "whitespace")]
+    both = pl.concat([expected.filter(pl.col("sample_index") < 2).head(100), *parts])
+    key = ["target_id", "sample_index"]
+    assert both.sort(key).equals(expected.sort(key))
+    assert recording.counts.missing == 0
+    assert not (tmp_path / "replay").exists()
+
+
+def test_the_work_folder_is_removed_when_collecting_stops_half_way(targets, recorded, tmp_path):
+    recorded.write_parquet(tmp_path / "rows.parquet")
+    recording = Recording.open(str(tmp_path / "rows.parquet"))
+    blocks = missing_blocks(targets, tmp_path / "none", N_SAMPLES)
+    found = recording.collect(targets, blocks, tmp_path, "whitespace")
+    next(found)
+    assert (tmp_path / "replay").exists()
+    found.close()
+    assert not (tmp_path / "replay").exists()
+
+
+def test_documents_of_several_targets_are_refused(recorded, tmp_path):
+    recorded.drop("target_id").write_parquet(tmp_path / "rows.parquet")
+    recording = Recording.open(str(tmp_path / "rows.parquet"))
+    for ids, complaint in ((["a", "a"], "several targets"), ([None, None], "no identifier")):
+        table = frames.targets(*[{"document_id": name} for name in ids])
+        table.write_parquet(tmp_path / "targets.parquet")
+        with pytest.raises(SettingsError, match=complaint):
+            recording.collect(tmp_path / "targets.parquet", [], tmp_path, "whitespace")
+
+
+def test_the_digest_is_of_the_content_in_order(recorded, tmp_path):
+    (tmp_path / "rows").mkdir()
+    whole = sha256()
+    for number, part in enumerate(recorded.iter_slices(200)):
+        path = tmp_path / "rows" / f"{number}.parquet"
+        part.write_parquet(path)
+        whole.update(sha256(path.read_bytes()).digest())
+    assert Recording.open(str(tmp_path / "rows")).digest() == whole.hexdigest()
+
+
+def test_odd_texts_survive(targets, replay, tmp_path):
+    odd = ["", "\0", "a\0b", "\u2028", "\U0001f600" * 3, '"\\', "x" * 5_000_000, "NaN"]
+    first = pl.read_parquet(targets)["target_id"][0]
+    rows = [{"target_id": first, "candidate": text} for text in odd]
+    lines = [json.dumps(row) for row in random.Random(0).sample(rows, len(rows))]
+    pl.DataFrame(rows).write_parquet(tmp_path / "rows.parquet")
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines), "utf-8")
+    for name in ("rows.parquet", "rows.jsonl"):
+        samples, recording = replay(tmp_path / name, n_samples=len(odd))
+        assert sorted(samples["candidate"].drop_nulls()) == sorted(odd)
+        assert recording.most_samples() == len(odd)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("empty.jsonl", "", "has no rows"),
+        ("blank.jsonl", "\n\n", "has no rows"),
+        ("rows.csv", "target_id,candidate\na,b\n", "is csv, which has no types"),
+        ("rows.txt", "a", "is txt, which has no types"),
+        ("rows.dat", "a", "unknown extension"),
+        ("csv.jsonl", "target_id,candidate\na,b\n", "line 1: not valid JSON"),
+        ("csv.parquet", "target_id,candidate\na,b\n", "cannot be read as Parquet"),
+        ("nan.jsonl", '{"target_id": "a", "candidate": NaN}', "not valid JSON"),
+        ("cut.jsonl", '{"target_id": "a", "cand', "not valid JSON"),
+        ("other.jsonl", '{"target_id": "a", "text": "b"}', "no column 'candidate'.*'text'"),
+        ("unnamed.jsonl", '{"id": "a", "candidate": "b"}', "names no targets.*'id', 'candidate'"),
+        ("null.jsonl", '{"target_id": null, "candidate": "b"}', "names no targets"),
+        ("number.jsonl", '{"target_id": 1, "candidate": "b"}', "'target_id' holds type Int64"),
+        ("list.jsonl", '{"target_id": "a", "candidate": ["b"]}', "holds nested JSON values"),
+        (
+            "half.jsonl",
+            '{"target_id": "a", "candidate": "b", "sample_index": 0.5}',
+            "line 1: column 'sample_index' is 0.5, no position of a sample",
+        ),
+        (
+            "negative.jsonl",
+            '{"target_id": "a", "candidate": "b", "sample_index": -1}',
+            "is -1, no position",
+        ),
+        (
+            "huge.jsonl",
+            '{"target_id": "a", "candidate": "b", "sample_index": 4294967296}',
+            "is 4294967296, no position",
+        ),
+        (
+            "gap.jsonl",
+            '{"target_id": "a", "candidate": "b", "sample_index": 0}\n'
+            '{"target_id": "a", "candidate": "b"}',
+            "line 2: column 'sample_index' is null, no position",
+        ),
+        (
+            "tokens.jsonl",
+            '{"target_id": "a", "candidate": "b", "n_tokens": -3}',
+            "'n_tokens' is -3, no number of tokens",
+        ),
+        (
+            "end.jsonl",
+            '{"target_id": "a", "candidate": "b", "finish_reason": "eos"}',
+            "'finish_reason' is 'eos', neither 'stop' nor 'length'",
+        ),
+        ("lone.jsonl", '{"target_id": "a", "candidate": "\\ud800"}', "not valid JSON"),
+    ],
+)
+def test_what_is_no_recording_is_refused_in_a_sentence(name, content, complaint, tmp_path):
+    (tmp_path / name).write_text(content, "utf-8")
+    with pytest.raises(CorpusError, match=complaint) as refusal:
+        Recording.open(str(tmp_path / name))
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(CorpusError, match="does not exist"):
+        Recording.open(str(tmp_path / "none.parquet"))
+
+
+def test_missing_numbers_may_be_nan_as_pandas_writes_them(replay, recorded, tmp_path):
+    n_tokens = pl.when(pl.col("n_tokens") > 10).then(pl.col("n_tokens").cast(pl.Float64))
+    floats = recorded.with_columns(
+        n_tokens=n_tokens.fill_null(float("nan")), sample_index=pl.col("sample_index").cast(float)
+    )
+    floats.write_parquet(tmp_path / "floats.parquet")
+    samples, _ = replay(tmp_path / "floats.parquet")
+    assert set(samples["n_tokens"]) == {None, 11, 12, 13}
+
+
+def test_the_candidates_may_have_another_name(expected, recorded, replay, tmp_path):
+    recorded.rename({"candidate": "output"}).write_parquet(tmp_path / "rows.parquet")
+    samples, _ = replay(tmp_path / "rows.parquet", candidate_column="output")
+    assert samples.equals(expected)
