@@ -241,8 +241,8 @@ class Settings(BaseModel):
             for setting, engine in _ENGINE_OF.items():
                 if values.get(setting) is not None:
                     values["engine"] = engine
-        if values.get("engine") == "replay" and values.get("samples_from"):
-            values.setdefault("model", _file_name(str(values["samples_from"])))
+        if values.get("engine") == "replay":
+            values.setdefault("model", "recorded")
         return values
 
     @field_validator("text_length", mode="before")

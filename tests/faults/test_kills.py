@@ -33,7 +33,7 @@ def write_corpus(path: Path, n_blocks: int, n_words: int = 16) -> Path:
     rows = range(n_blocks * BLOCK_TARGETS)
     starts = [7 * row % (len(WORDS) - n_words) for row in rows]
     texts = [
-        " ".join([*WORDS[start : start + n_words], f"n{row}"])
+        " ".join([f"n{row}", *WORDS[start : start + n_words]])
         for row, start in zip(rows, starts, strict=True)
     ]
     pl.DataFrame({"text": texts, "member": [row % 2 == 0 for row in rows]}).write_parquet(path)
@@ -108,3 +108,14 @@ def test_an_endpoint_which_is_asked_for_no_journalled_answer_again(tmp_path):
         asked = [(a.prompt, a.fields["seed"], a.fields["max_tokens"]) for a in server.asked]
     distinct = len(set(asked))
     assert 2 * distinct <= len(asked) <= 2 * distinct + 3 * in_flight  # two runs, three kills
+
+
+def test_a_recording_killed_twenty_times(tmp_path):
+    corpus = write_corpus(tmp_path / "corpus.parquet", 420)
+    texts = pl.read_parquet(corpus)["text"]
+    prefixes = texts.str.split(" ").list.head(8).list.join(" ")
+    rows = [(text, f" candidate {number} of it") for text in prefixes for number in range(2)]
+    recorded = pl.DataFrame(rows, schema=["prefix", "candidate"], orient="row")
+    recorded.sample(fraction=1.0, shuffle=True, seed=0).write_parquet(tmp_path / "made.parquet")
+    options = ("--samples-from", str(tmp_path / "made.parquet"))
+    kill_and_compare(corpus, tmp_path, 20, *options)

@@ -156,7 +156,7 @@ def test_a_wrong_setting_is_named_with_what_came_and_what_is_allowed(settings, m
 def test_an_address_means_an_endpoint_and_a_recording_means_replay():
     assert load_settings(GIVEN | {"base_url": "http://host/v1"}).engine == "openai"
     recorded = load_settings({"input": "corpus.parquet", "samples_from": "made/samples.parquet"})
-    assert (recorded.engine, recorded.model) == ("replay", "samples")
+    assert (recorded.engine, recorded.model) == ("replay", "recorded")
 
 
 def test_arguments_that_only_take_memory_are_no_evidence():

@@ -9,6 +9,7 @@ from mia_batch.pipeline.failures import count_failures
 from mia_batch.pipeline.manifest import Manifest, describe_model
 from mia_batch.pipeline.observer import SilentObserver
 from mia_batch.pipeline.repair import repair
+from mia_batch.pipeline.replaying import open_recording, recorded_settings, replay_samples
 from mia_batch.pipeline.resolve import (
     chosen_attacks,
     chosen_engine,
@@ -86,6 +87,9 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
     Run
         The finished run.
     """
+    recording = open_recording(settings)
+    if recording is not None:
+        settings = recorded_settings(settings, recording)
     attacks = chosen_attacks(settings)
     run = Run(settings.folder)
     manifest = Manifest.of(run) or _new_manifest(settings)
@@ -94,7 +98,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
     with run.held():
         for sentence in repair(run):
             observer.stage(sentence)
-        manifest.request(settings, decode_scope(attacks), run)
+        manifest.request(settings, None if recording else decode_scope(attacks), run)
         make_targets(settings, corpus, manifest, run)
         observer.stage(_targets_sentence(manifest.targets))
         missing = Missing(
@@ -103,7 +107,9 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
             settings.samples,
             retry_failed=settings.retry_failed,
         )
-        if missing.count().targets:
+        if recording is not None:
+            replay_samples(settings, recording, manifest, run, missing, observer)
+        elif missing.count().targets:
             collect_samples(settings, manifest, run, missing, observer)
         manifest.failed = count_failures(run, manifest.targets)
         make_missing_features(settings, run)

@@ -90,7 +90,7 @@ class Manifest:
         text = json.dumps(asdict(self) | {"versions": _versions()}, indent=2, ensure_ascii=False)
         tables.write_text(run.manifest_path, text + "\n")
 
-    def request(self, settings: Settings, scope: DecodeScope, run: Run) -> None:
+    def request(self, settings: Settings, scope: DecodeScope | None, run: Run) -> None:
         """Take in the settings of a request, if the run's samples were made with the same.
 
         Parameters
@@ -98,7 +98,7 @@ class Manifest:
         settings
             The settings.
         scope
-            How far candidates are decoded.
+            How far candidates are decoded; null where they were recorded.
         run
             The run, for the message.
 
@@ -111,7 +111,7 @@ class Manifest:
         digest = digest_folder(settings.model) if runs_here(settings) else None
         model = describe_model(settings, digest)
         wanted = {"model": model} | settings.evidence | {"decode": scope}
-        if settings.engine == "auto":
+        if settings.engine == "auto" and self.evidence["engine"] not in ("openai", "replay"):
             del wanted["engine"]
         self.agree(wanted, run)
         self.settings = settings.model_dump(mode="json")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from mia_batch.evidence import Workload
+from mia_batch.pipeline.replaying import describe_recording, open_recording, recorded_settings
 from mia_batch.pipeline.resolve import (
     chosen_attacks,
     chosen_engine,
@@ -47,7 +48,7 @@ class Plan:
     workload
         What would be decoded.
     described
-        What the engine says of that, as name and text.
+        What is to be said of the samples, as name and text.
     """
 
     engine: str
@@ -67,7 +68,6 @@ class Plan:
         yield "targets", f"{self.targets:,}"
         for reason, count in self.refused.most_common():
             yield "not sampled", f"{count:,}: {reason}"
-        yield from self.workload.lines()
         yield from self.described
 
 
@@ -89,9 +89,12 @@ def plan(settings: Settings) -> Plan:
     RequestError
         If the input or a setting is wrong.
     """
+    recording = open_recording(settings)
+    if recording is not None:
+        settings = recorded_settings(settings, recording)
     attacks = chosen_attacks(settings)
     engine, why = chosen_engine(settings)
-    sampling = sampling_for(settings, engine, decode_scope(attacks))
+    sampling = None if recording else sampling_for(settings, engine, decode_scope(attacks))
     corpus = open_corpus(settings)
     planned = Plan(
         engine=engine,
@@ -103,13 +106,20 @@ def plan(settings: Settings) -> Plan:
     columns = targets.select("prefix", "reference", "reason")
     for rows in columns.collect_batches(chunk_size=_ROWS_AT_ONCE):
         _count(planned, rows, sampling, settings.samples)
-    planned.described = tuple(sampling.describe(planned.workload))
+    lines: tuple[tuple[str, str], ...] = ()
+    if sampling is not None:
+        lines = (*planned.workload.lines(), *sampling.describe(planned.workload))
+    if recording is not None:
+        lines = (("samples", f"{settings.samples:,} a target"), *describe_recording(recording))
+    planned.described = lines
     return planned
 
 
-def _count(planned: Plan, rows: pl.DataFrame, sampling: Sampling, n_samples: int) -> None:
+def _count(planned: Plan, rows: pl.DataFrame, sampling: Sampling | None, n_samples: int) -> None:
     planned.targets += rows.height
     planned.refused.update(rows["reason"].drop_nulls().to_list())
+    if sampling is None:
+        return
     kept = rows.filter(pl.col("reason").is_null())
     prefixes, references = kept["prefix"].to_list(), kept["reference"].to_list()
     budget = sampling.expected_budget

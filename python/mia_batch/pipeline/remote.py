@@ -63,12 +63,17 @@ class RemoteSampling:
         return self._budget(_UNSTATED_CONTEXT, _MOST_ATTEMPTS)
 
     def describe(self, workload: Workload) -> Iterator[tuple[str, str]]:
-        """Yield what the work may cost, as name and text.
+        """Say what the work may cost.
 
         Parameters
         ----------
         workload
             What there is to sample.
+
+        Yields
+        ------
+        tuple[str, str]
+            Name and text.
         """
         if not workload.prefixes:
             return

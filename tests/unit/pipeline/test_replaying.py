@@ -1,0 +1,89 @@
+"""Audits of recorded continuations: the same numbers, whichever engine they came from."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+import mia_batch
+from mia_batch.attacks import defaults, names
+
+
+@pytest.fixture
+def replayed(small_audit, tmp_path):
+    """Replay a recording of the finished audit's corpus."""
+    settings, _ = small_audit
+
+    def replay(source, **changed):
+        return mia_batch.audit(
+            input=settings["input"], samples_from=str(source), out=tmp_path / "run", **changed
+        )
+
+    return replay
+
+
+@pytest.fixture
+def recorded(small_audit):
+    """What a script of the user's would have written: prefix and text, in an order of its own."""
+    _, run = small_audit
+    texts = run.samples.join(run.targets.select("target_id", "prefix"), on="target_id")
+    return texts.select("sample_index", "prefix", written="candidate").reverse()
+
+
+def test_a_runs_own_samples_give_its_scores_to_the_bit(small_audit, replayed):
+    _, run = small_audit
+    again = replayed(run.samples_folder)
+    assert again.scores.equals(run.scores)
+    assert again.metrics.equals(run.metrics)
+    assert again.unscored.equals(run.unscored)
+    assert again.samples.equals(run.samples)
+    assert again.manifest["engine"]["counts"] == {
+        "rows": 18,
+        "matched": 18,
+        "missing": 0,
+        "surplus": 0,
+        "duplicates": 0,
+        "unmatched": 0,
+    }
+
+
+def test_without_finish_reason_candidates_are_whole_and_the_whole_family_is_scored(
+    small_audit, recorded, replayed, tmp_path
+):
+    _, run = small_audit
+    recorded.write_ndjson(tmp_path / "recorded.jsonl")
+    again = replayed(tmp_path / "recorded.jsonl", candidate_column="written")
+    assert [name for name in again.scores.columns if name.startswith("samia")] == list(names())
+    matched = defaults("default")
+    assert again.scores.select(matched).equals(run.scores.select(matched))
+    assert again.scores["n_short"].sum() == 0
+
+
+def test_what_was_not_recorded_is_counted_and_fails(recorded, replayed, tmp_path):
+    recorded.filter(pl.col("sample_index") < 2).write_parquet(tmp_path / "two.parquet")
+    two = replayed(tmp_path / "two.parquet", candidate_column="written")
+    assert two.scores["n_samples"].to_list() == [2] * 6 + [0, 0]
+    assert two.manifest["failed"]["targets"] == 0
+    with pytest.raises(mia_batch.SettingsError, match="'recording' was "):
+        recorded.write_parquet(tmp_path / "three.parquet")
+        replayed(tmp_path / "three.parquet", candidate_column="written")
+
+
+def test_more_samples_than_were_recorded_are_missing_with_their_reason(small_audit, replayed):
+    _, run = small_audit
+    more = replayed(run.samples_folder, samples=4)
+    assert more.manifest["failed"] == {
+        "targets": 6,
+        "of": 6,
+        "reasons": {"the recording lacks this sample": 6},
+    }
+    assert more.scores.equals(run.scores)
+
+
+def test_a_folder_of_recorded_samples_is_not_gone_on_with_by_an_engine(
+    small_audit, replayed, tmp_path
+):
+    settings, run = small_audit
+    replayed(run.samples_folder)
+    with pytest.raises(mia_batch.SettingsError, match="'engine' was 'replay', is now 'transf"):
+        mia_batch.audit(**settings | {"out": str(tmp_path / "run")})
