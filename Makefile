@@ -1,5 +1,6 @@
 # make demo: set-up, then the known-truth audit.   make test: set-up, lints, types, every test.
-# make lock: resolve requirements.lock anew.       make wheel: a wheel for others, in dist/.
+# make bench: speed and memory, measured.         make lock: resolve requirements.lock anew.
+# make wheel: a wheel for others, in dist/.
 
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -12,7 +13,7 @@ RUST_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml' -o -name '*
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.uv/bin:$(PATH)
 
-.PHONY: demo test setup tools lint types rust-checks python-tests lock wheel clean
+.PHONY: demo test bench setup tools lint types rust-checks python-tests lock wheel clean
 .NOTPARALLEL:
 export PYTHONDONTWRITEBYTECODE := # torch and vLLM take minutes to start without compiled files
 
@@ -20,6 +21,9 @@ demo: setup
 	@$(STEP) "Known-truth audit: mia-batch demo" $(BIN)/mia-batch demo
 
 test: setup lint types rust-checks python-tests
+
+bench: setup
+	@for bench in benches/*.py; do $(STEP) "Bench: $$bench" python "$$bench" || exit 1; done
 
 setup: tools .venv/.built
 

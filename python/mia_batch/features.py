@@ -60,17 +60,14 @@ def build_features(
         msg = f"word rule is {words!r}, but preset 'samia' scores by 'space'; use that rule"
         raise SettingsError(msg)
     candidate = pl.col("candidate") if preset == "default" else _authors_candidate(text_length)
-    pairs = samples.join(
-        targets.select("target_id", "prefix", "reference", "n_words"),
-        on="target_id",
-        how="left",
-        maintain_order="left",
-    )
+    halves = targets.lazy().select("target_id", "prefix", "reference", "n_words")
+    pairs = samples.lazy().join(halves, on="target_id", how="left", maintain_order="left")
     numbers = pair_features(candidate, pl.col("reference"), words=words)
     return (
         pairs.select("target_id", "sample_index", "n_tokens", "short", numbers.alias("numbers"))
         .unnest("numbers")
         .select(Features.column_names())
+        .collect()
     )
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import uuid
 from contextlib import contextmanager, suppress
+from functools import cache
 from typing import IO, TYPE_CHECKING
 
 import polars as pl
@@ -47,7 +48,7 @@ def check(frame: pl.DataFrame | pl.LazyFrame, schema: type[dy.Schema], *, what: 
         If a column is missing or has another type.
     """
     present = frame.lazy().collect_schema()
-    wanted = schema.create_empty().schema
+    wanted = _columns(schema)
     faults = [f"{name!r} is missing" for name in wanted if name not in present]
     faults += [
         f"{name!r} is {present[name]} instead of {dtype}"
@@ -57,6 +58,11 @@ def check(frame: pl.DataFrame | pl.LazyFrame, schema: type[dy.Schema], *, what: 
     if faults:
         msg = f"{what} is no {schema.__name__} table: {', '.join(faults)}"
         raise SchemaMismatchError(msg)
+
+
+@cache
+def _columns(schema: type[dy.Schema]) -> pl.Schema:
+    return schema.create_empty().schema
 
 
 def scan(path: Path, schema: type[dy.Schema]) -> pl.LazyFrame:

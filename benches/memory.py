@@ -1,0 +1,169 @@
+"""Peak memory and time of whole audits of recorded continuations, from Parquet to scores.
+
+Each size runs in a process of its own. Texts are random words: only their amount matters here.
+
+    python benches/memory.py [NUMBER OF TARGETS ...]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+SIZES = (10_000, 100_000, 1_000_000)
+SAMPLES = 10
+WORDS_OF_A_TEXT = 60
+ROWS_AT_ONCE = 20_000
+RESULTS = Path(__file__).parent / "results" / "memory.json"
+LIMIT_MB = 1024
+GROWTH_LIMIT = 0.2
+
+RNG = np.random.default_rng(0)
+VOCABULARY = pl.Series([f"{RNG.integers(36**5):x}"[: 2 + n % 7] for n in range(5000)])
+
+
+class Clock:
+    """Notes when each stage of a run ends."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._names = iter(["corpus", "targets"])
+        self._last = time.perf_counter()
+
+    def _note(self, name: str) -> None:
+        now = time.perf_counter()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
+        self._last = now
+
+    def stage(self, _sentence: str) -> None:
+        self._note(next(self._names, "recording"))
+
+    def sampling(self, **_counts: int) -> None:
+        self._note("recording")
+
+    def sampled(self, *_counts: int) -> None:
+        pass
+
+    def sampling_ended(self) -> None:
+        self._note("samples and features")
+
+    def ended(self) -> None:
+        self._note("scores")
+
+    def __getattr__(self, _event: str) -> object:
+        return lambda *_args, **_values: None
+
+
+def texts(n: int, n_words: int) -> pl.Series:
+    words = VOCABULARY[RNG.integers(len(VOCABULARY), size=n * n_words)]
+    return words.reshape((n, n_words)).cast(pl.List(pl.String)).list.join(" ")
+
+
+def write_corpus(path: Path, n: int, *, labelled: bool = True) -> None:
+    def part(start: int, end: int) -> pl.DataFrame:
+        numbers = pl.int_range(start, end, eager=True)
+        columns = {
+            "document_id": numbers.cast(pl.String),
+            "text": texts(end - start, WORDS_OF_A_TEXT),
+        }
+        return pl.DataFrame(columns | ({"member": numbers % 2 == 0} if labelled else {}))
+
+    write(path, n, part)
+
+
+def write_recording(path: Path, n: int) -> None:
+    """All samples in an order that jumps from target to target."""
+    total = n * SAMPLES
+    step = 7_368_787  # a prime: every row comes once
+
+    def part(start: int, end: int) -> pl.DataFrame:
+        place = pl.Series(np.arange(start, end) * step % total)
+        return pl.DataFrame(
+            {
+                "document_id": (place // SAMPLES).cast(pl.String),
+                "sample_index": place % SAMPLES,
+                "candidate": texts(end - start, WORDS_OF_A_TEXT // 2),
+                "finish_reason": ["length"] * (end - start),
+            }
+        )
+
+    write(path, total, part)
+
+
+def write(path: Path, n: int, part: object) -> None:
+    from polars.io.plugins import register_io_source
+
+    parts = (part(at, min(at + ROWS_AT_ONCE, n)) for at in range(0, n, ROWS_AT_ONCE))
+    first = part(0, 1)
+    source = register_io_source(lambda *_: parts, schema=first.schema)
+    source.sink_parquet(path, row_group_size=ROWS_AT_ONCE)
+
+
+def run(folder: Path) -> None:
+    """Audit in this process, and print what it took."""
+    import mia_batch
+
+    clock = Clock()
+    mia_batch.audit(
+        input=str(folder / "corpus.parquet"),
+        engine="replay",
+        samples_from=str(folder / "recording.parquet"),
+        samples=SAMPLES,
+        out=folder / "run",
+        observer=clock,
+    )
+    clock.ended()
+    peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"peak_mb": round(peak_mb), "seconds": clock.seconds}))
+
+
+def measure(n: int) -> dict[str, object]:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_corpus(folder / "corpus.parquet", n)
+        write_recording(folder / "recording.parquet", n)
+        command = [sys.executable, __file__, "--in", str(folder)]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    seconds = {stage: round(value, 1) for stage, value in found["seconds"].items()}
+    return {"targets": n, "peak_mb": found["peak_mb"], "seconds": seconds}
+
+
+def machine() -> dict[str, object]:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(": ")[1] for line in lines if line.startswith("model name")), "")
+    return {"cpu": model or platform.processor(), "cores": os.cpu_count()}
+
+
+def main(sizes: list[int]) -> None:
+    rows = []
+    print(f"{'targets':>9} {'peak MB':>8}  seconds")
+    for n in sizes:
+        row = measure(n)
+        rows.append(row)
+        stages = ", ".join(f"{name} {value}" for name, value in row["seconds"].items())
+        print(f"{n:>9,} {row['peak_mb']:>8,}  {stages}", flush=True)
+    first, last = rows[0]["peak_mb"], rows[-1]["peak_mb"]
+    print(
+        f"growth {last / first - 1:+.0%} (limit {GROWTH_LIMIT:+.0%}), peak {last:,} MB "
+        f"(limit {LIMIT_MB:,})"
+    )
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps({"machine": machine(), "runs": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--in"]:
+        run(Path(sys.argv[2]))
+    else:
+        main([int(size) for size in sys.argv[1:]] or list(SIZES))
