@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -29,7 +30,7 @@ Examples:
 
 def main() -> None:
     """Run ``mia-batch``; exit 0 when done, 2 on a wrong request, 1 on anything else."""
-    _open_standard_streams()
+    _prepare_streams()
     goes_on = command_line()
     with Stopping(goes_on).listening():
         try:
@@ -39,16 +40,30 @@ def main() -> None:
             sys.exit(2)
         except MiaBatchError as error:
             _fail(str(error), 2 if isinstance(error, RequestError) else 1)
+        except OSError as error:
+            _fail(_system_sentence(error), 1)
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _open_standard_streams() -> None:
-    """Take the numbers of closed streams, or a file would get one, and messages with it."""
+def _prepare_streams() -> None:
+    """Take the numbers of closed streams, or a file would get one; let any text be printed."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _system_sentence(error: OSError) -> str:
+    """Say what the system refused: of files the stages speak themselves, so it is mostly output."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return "the working directory has been deleted; change to one that exists"
+    where = f" ({error.filename})" if error.filename else ""
+    return f"the system refused to read or write{where}: {error.strerror or error}"
 
 
 def _fail(message: str, status: int) -> NoReturn:

@@ -85,7 +85,7 @@ class Stopping:
         self._end()
 
     def _end(self) -> NoReturn:
-        """Write past Python's buffers, which the main thread may hold, and skip what ends slowly."""
+        """Write past Python's buffers, which the main thread may hold, and wait for nothing."""
         text = (
             "mia-batch: stopped; what is complete is kept, and this goes on from there:\n"
             f"  {shlex.join(self._command)}\n"

@@ -39,7 +39,8 @@ def repair(run: Run) -> list[str]:
     try:
         return _repair(run)
     except OSError as error:
-        msg = f"{error.filename or run.folder} cannot be repaired: {error.strerror}; choose another --out"
+        where = error.filename or run.folder
+        msg = f"{where} cannot be repaired: {error.strerror}; choose another --out"
         raise RunFolderError(msg) from error
 
 

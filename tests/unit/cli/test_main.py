@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -108,6 +109,53 @@ def test_a_wrong_request_exits_with_2_one_sentence_and_no_traceback(
     assert (code, out) == (2, "")
     assert message in err
     assert "Traceback" not in err
+
+
+def shell(script, folder):
+    """Exit code, standard output, standard error of a script that runs the command as ``$M``."""
+    environment = os.environ | {"M": f"{sys.executable} -m mia_batch"}
+    done = subprocess.run(
+        ["sh", "-c", script],
+        capture_output=True,
+        cwd=folder,
+        env=environment,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_what_the_system_refuses_is_said_in_one_sentence(checkpoint, tmp_path):
+    full = "mia-batch: the system refused to read or write: No space left on device\n"
+    assert shell("$M attacks >/dev/full", tmp_path) == (1, "", full)
+    gone = "mia-batch: the working directory has been deleted; change to one that exists\n"
+    pl.DataFrame({"text": ["one two three four"]}).write_parquet(tmp_path / "corpus.parquet")
+    (tmp_path / "x").mkdir()
+    script = f"cd x; rmdir ../x; $M --input {tmp_path}/corpus.parquet --model {checkpoint}"
+    assert shell(script, tmp_path) == (1, "", gone)
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("$M attacks >&-", 0),
+        ("$M attacks <&- >&- 2>&-", 0),
+        ("$M attacks 2>&- >out; head -1 out >/dev/null", 0),
+        ("$M --input none --model x <&- >&- 2>&-", 2),
+        ("env -u HOME COLUMNS=5 TERM=dumb NO_COLOR=1 LC_ALL=C $M attacks >out", 0),
+    ],
+)
+def test_closed_streams_and_poor_terminals_change_nothing(tmp_path, script, code):
+    assert shell(script, tmp_path) == (code, "", "")
+
+
+def test_a_name_that_the_terminal_cannot_show_is_shown_all_the_same(checkpoint, tmp_path):
+    pl.DataFrame({"text": ["one two three four"]}).write_parquet(tmp_path / "a [b] é?.parquet")
+    script = f"PYTHONIOENCODING=ascii $M --input ./a*.parquet --model '{checkpoint}' --dry-run"
+    code, out, err = shell(script, tmp_path)
+    assert (code, err) == (0, "")
+    assert "./a [b] \\xe9?.parquet" in out
 
 
 def test_unlabelled_input_shows_the_highest_scores(small_cli_run):

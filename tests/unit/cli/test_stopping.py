@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -31,7 +32,8 @@ def corpus(checkpoint, tmp_path_factory):
     members = [number % 2 == 0 for number in range(len(texts))]
     pl.DataFrame({"text": texts, "member": members}).write_parquet(folder / "the corpus.parquet")
     (folder / "mia-batch.toml").write_text(
-        f'model = "{checkpoint}"\nengine = "transformers"\nsamples = 2\nengine_arg.batch_size = 16\n'
+        f'model = "{checkpoint}"\nengine = "transformers"\n'
+        "samples = 2\nengine_arg.batch_size = 16\n"
     )
     return folder
 
@@ -68,6 +70,10 @@ def stop(process, number):
     return process.returncode, command.strip(), started
 
 
+def has_parts(folder, n_parts):
+    return len(list(folder.glob("*.parquet"))) >= n_parts
+
+
 def tables(run):
     return {path.relative_to(run): path.read_bytes() for path in run.rglob("*.parquet")}
 
@@ -78,7 +84,7 @@ def test_a_run_that_is_stopped_twice_ends_as_one_that_never_was(corpus, undistur
     printed = command
     for number, n_parts in [(signal.SIGINT, 1), (signal.SIGTERM, 2)]:
         with running(["sh", "-c", f"exec {printed}"], corpus) as process:
-            wait_until(lambda n=n_parts: len(list(parts.glob("*.parquet"))) >= n, "a part")
+            wait_until(partial(has_parts, parts, n_parts), "a part")
             code, printed, started = stop(process, number)
         assert code == 1
         assert started

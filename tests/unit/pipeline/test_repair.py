@@ -139,6 +139,7 @@ def test_a_live_run_holds_its_folder_and_a_killed_one_does_not(copied):
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, run.folder], stdout=subprocess.PIPE
     ) as holder:
+        assert holder.stdout is not None
         holder.stdout.readline()
         with pytest.raises(mia_batch.RunFolderError, match="is held by another live run"):
             mia_batch.audit(**settings)
