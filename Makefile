@@ -23,7 +23,9 @@ demo: setup
 test: setup lint types rust-checks python-tests
 
 bench: setup
-	@for bench in benches/*.py; do $(STEP) "Bench: $$bench" python "$$bench" || exit 1; done
+	@[ -f demo/demo.json ] || $(STEP) "The demo's model" $(BIN)/mia-batch demo
+	@$(STEP) "Speed beside bare vLLM and transformers" python -m benches.sampling
+	@$(STEP) "Memory and time of whole audits" python -m benches.memory
 
 setup: tools .venv/.built
 

@@ -2,29 +2,34 @@
 
 Each size runs in a process of its own. Texts are random words: only their amount matters here.
 
-    python benches/memory.py [NUMBER OF TARGETS ...]
+    python -m benches.memory [NUMBER OF TARGETS ...]
 """
 
 from __future__ import annotations
 
 import json
-import os
-import platform
 import resource
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
+from benches.results import machine, write_results
+from polars.io.plugins import register_io_source
+
+from mia_batch.pipeline import SilentObserver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SIZES = (10_000, 100_000, 1_000_000)
 SAMPLES = 10
 WORDS_OF_A_TEXT = 60
 ROWS_AT_ONCE = 20_000
-RESULTS = Path(__file__).parent / "results" / "memory.json"
 LIMIT_MB = 1024
 GROWTH_LIMIT = 0.2
 
@@ -32,36 +37,32 @@ RNG = np.random.default_rng(0)
 VOCABULARY = pl.Series([f"{RNG.integers(36**5):x}"[: 2 + n % 7] for n in range(5000)])
 
 
-class Clock:
-    """Notes when each stage of a run ends."""
+class Clock(SilentObserver):
+    """Notes how long each stage of a run takes; a stage ends where the next begins."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self._names = iter(["corpus", "targets"])
-        self._last = time.perf_counter()
+        self._stage, self._began = "corpus", time.perf_counter()
 
-    def _note(self, name: str) -> None:
+    def _begin(self, name: str) -> None:
         now = time.perf_counter()
-        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
-        self._last = now
+        self.seconds[self._stage] = self.seconds.get(self._stage, 0.0) + now - self._began
+        self._stage, self._began = name, now
 
-    def stage(self, _sentence: str) -> None:
-        self._note(next(self._names, "recording"))
+    def stage(self, sentence: str) -> None:
+        if sentence.endswith("documents"):
+            self._begin("targets")
+        elif sentence.startswith("recorded"):
+            self._begin("recording")
+        elif sentence.startswith("scoring"):
+            self._begin("scores")
 
-    def sampling(self, **_counts: int) -> None:
-        self._note("recording")
-
-    def sampled(self, *_counts: int) -> None:
-        pass
-
-    def sampling_ended(self) -> None:
-        self._note("samples and features")
+    def sampling(self, *, done: int, total: int) -> None:
+        del done, total
+        self._begin("samples and features")
 
     def ended(self) -> None:
-        self._note("scores")
-
-    def __getattr__(self, _event: str) -> object:
-        return lambda *_args, **_values: None
+        self._begin("")
 
 
 def texts(n: int, n_words: int) -> pl.Series:
@@ -100,9 +101,7 @@ def write_recording(path: Path, n: int) -> None:
     write(path, total, part)
 
 
-def write(path: Path, n: int, part: object) -> None:
-    from polars.io.plugins import register_io_source
-
+def write(path: Path, n: int, part: Callable[[int, int], pl.DataFrame]) -> None:
     parts = (part(at, min(at + ROWS_AT_ONCE, n)) for at in range(0, n, ROWS_AT_ONCE))
     first = part(0, 1)
     source = register_io_source(lambda *_: parts, schema=first.schema)
@@ -127,22 +126,16 @@ def run(folder: Path) -> None:
     print(json.dumps({"peak_mb": round(peak_mb), "seconds": clock.seconds}))
 
 
-def measure(n: int) -> dict[str, object]:
+def measure(n: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_corpus(folder / "corpus.parquet", n)
         write_recording(folder / "recording.parquet", n)
-        command = [sys.executable, __file__, "--in", str(folder)]
+        command = [sys.executable, "-m", "benches.memory", "--in", str(folder)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found = json.loads(done.stdout.splitlines()[-1])
     seconds = {stage: round(value, 1) for stage, value in found["seconds"].items()}
     return {"targets": n, "peak_mb": found["peak_mb"], "seconds": seconds}
-
-
-def machine() -> dict[str, object]:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.split(": ")[1] for line in lines if line.startswith("model name")), "")
-    return {"cpu": model or platform.processor(), "cores": os.cpu_count()}
 
 
 def main(sizes: list[int]) -> None:
@@ -158,8 +151,8 @@ def main(sizes: list[int]) -> None:
         f"growth {last / first - 1:+.0%} (limit {GROWTH_LIMIT:+.0%}), peak {last:,} MB "
         f"(limit {LIMIT_MB:,})"
     )
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps({"machine": machine(), "runs": rows}, indent=2) + "\n")
+    print(machine())
+    write_results("memory", {"samples": SAMPLES, "words": WORDS_OF_A_TEXT, "runs": rows})
 
 
 if __name__ == "__main__":

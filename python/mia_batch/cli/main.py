@@ -131,10 +131,10 @@ def _audit(settings: Any) -> None:  # noqa: ANN401 - Settings is imported at use
     show_run(run, settings, _console(stderr=False))
     failed = run.manifest["failed"]
     if failed["targets"] > settings.max_failed * failed["of"]:
-        share = f"{failed['targets']:,} of {failed['of']:,} targets"
         msg = (
-            f"{share} have failed samples, more than setting 'max_failed' ({settings.max_failed:g}) "
-            "allows; the same command with --retry-failed tries them again"
+            f"{failed['targets']:,} of {failed['of']:,} targets have failed samples, more than "
+            f"setting 'max_failed' ({settings.max_failed:g}) allows; the same command with "
+            "--retry-failed tries them again"
         )
         _fail(msg, 1)
 

@@ -112,6 +112,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         elif missing.count().targets:
             collect_samples(settings, manifest, run, missing, observer)
         manifest.failed = count_failures(run, manifest.targets)
+        observer.stage(f"scoring {len(attacks)} attacks")
         make_missing_features(settings, run)
         score_run(settings, attacks, manifest, run)
     return run

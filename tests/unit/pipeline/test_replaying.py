@@ -64,8 +64,8 @@ def test_what_was_not_recorded_is_counted_and_fails(recorded, replayed, tmp_path
     two = replayed(tmp_path / "two.parquet", candidate_column="written")
     assert two.scores["n_samples"].to_list() == [2] * 6 + [0, 0]
     assert two.manifest["failed"]["targets"] == 0
+    recorded.write_parquet(tmp_path / "three.parquet")
     with pytest.raises(mia_batch.SettingsError, match="'recording' was "):
-        recorded.write_parquet(tmp_path / "three.parquet")
         replayed(tmp_path / "three.parquet", candidate_column="written")
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from mia_batch.evidence import missing_blocks
+from mia_batch.evidence import Missing
 from mia_batch.evidence.replay import Recording
 from mia_batch.schemas import Documents
 from mia_batch.targets import TargetPlan, build_targets
@@ -70,7 +70,7 @@ def replay(targets, tmp_path):
         recording = Recording.open(str(source), candidate_column=candidate_column)
         nothing = tmp_path / "no-samples"
         nothing.mkdir(exist_ok=True)
-        blocks = missing_blocks(targets, nothing, n_samples)
+        blocks = Missing(targets, nothing, n_samples).blocks()
         found = recording.collect(targets, blocks, tmp_path, "whitespace")
         parts = [samples for _, samples in found]
         assert not (tmp_path / "replay").exists()
