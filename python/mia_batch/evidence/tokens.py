@@ -142,7 +142,8 @@ class Tokenizer:
 
         A continuation alone can decode to another text than it does after its prompt (a first
         space is lost, for one), so both are decoded together and the prompt's text is taken off.
-        A last character that the budget cut within its bytes is left out, as servers do it.
+        Where the last character is cut within its bytes, the tokens that begin it are left out,
+        as servers do it.
 
         Parameters
         ----------
@@ -157,11 +158,20 @@ class Tokenizer:
             The decoded prompt and one candidate per output, special tokens removed from both.
         """
         prompt = list(prompt_ids)
-        whole = [prompt, *(prompt + list(output) for output in outputs)]
-        decoded_prompt, *texts = self._tokenizer.batch_decode(
-            whole, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        (decoded_prompt,) = self._decode([prompt])
+        texts = self._decode([prompt + list(output) for output in outputs])
+        for place, output in enumerate(outputs):
+            n_tokens = len(output)
+            while texts[place].endswith(_CUT) and n_tokens:
+                n_tokens -= 1
+                (texts[place],) = self._decode([prompt + list(output[:n_tokens])])
+        return decoded_prompt, [_after(decoded_prompt, text) for text in texts]
+
+    def _decode(self, ids: list[list[int]]) -> list[str]:
+        decoded: list[str] = self._tokenizer.batch_decode(
+            ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
-        return decoded_prompt, [_after(decoded_prompt, text).rstrip(_CUT) for text in texts]
+        return decoded
 
     def _encode(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[int]]:
         if not texts:

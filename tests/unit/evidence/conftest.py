@@ -1,4 +1,4 @@
-"""A tiny checkpoint, and engines that run it, shared by the tests of this stage."""
+"""An engine that runs the tiny checkpoint, shared by the tests of this stage."""
 
 from __future__ import annotations
 
@@ -8,16 +8,10 @@ import pytest
 
 from mia_batch.evidence.engine import EngineSpec
 from mia_batch.evidence.process import EngineProcess
-from tests.checkpoints import save_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-
-@pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
 @pytest.fixture(scope="session")

@@ -130,23 +130,7 @@ class Endpoint:
             raise EngineError(msg) from None
 
     def results(self, timeout: float | None = None) -> list[TextResult]:
-        """Answers that are complete, and journalled.
-
-        Parameters
-        ----------
-        timeout
-            Seconds to wait for the first; null = as long as it takes.
-
-        Returns
-        -------
-        list of TextResult
-            At least one, except where the time passed before.
-
-        Raises
-        ------
-        EngineError
-            If no request can be answered any more; what was finished before comes first.
-        """
+        """Wait for answers, which are journalled then; see `Source.results`."""
         if self._failure is not None:
             raise self._failure
         results: list[TextResult] = []

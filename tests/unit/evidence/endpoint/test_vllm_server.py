@@ -12,10 +12,12 @@ import urllib.request
 from dataclasses import asdict
 from importlib.util import find_spec
 from time import monotonic, sleep
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import polars as pl
 import pytest
 
+import mia_batch
 from mia_batch.evidence import EngineProcess, EngineSpec, Tokenizer
 from mia_batch.evidence.endpoint import Endpoint, EndpointSettings
 from mia_batch.evidence.seeds import sample_seed
@@ -146,3 +148,28 @@ def test_samples_over_http_are_those_of_the_same_model_in_process(
     found = over_http(server, tmp_path)
     assert found == in_process(checkpoint, tmp_path)
     assert {finish for samples in found.values() for _, _, finish in samples} == {"stop", "length"}
+
+
+def test_an_audit_over_http_has_the_tables_of_one_in_process(
+    server: str, checkpoint: Path, tmp_path: Path
+):
+    texts = [" ".join(text.split()[:40]) for text in TEXTS[:12]]
+    pl.DataFrame({"text": texts}).write_parquet(tmp_path / "corpus.parquet")
+    same: dict[str, Any] = {
+        "input": str(tmp_path / "corpus.parquet"),
+        "samples": SAMPLES,
+        "attacks": "samia_v1",
+    }
+    here = mia_batch.audit(
+        **same,
+        model=str(checkpoint),
+        engine="vllm",
+        engine_arg={"kv_cache_memory_bytes": 64 << 20},
+        out=tmp_path / "here",
+    )
+    there = mia_batch.audit(
+        **same, model="tiny", base_url=server, tokenizer=str(checkpoint), out=tmp_path / "there"
+    )
+    assert there.samples.height == 12 * SAMPLES
+    for path in sorted(here.folder.rglob("*.parquet")):
+        assert (there.folder / path.relative_to(here.folder)).read_bytes() == path.read_bytes()
