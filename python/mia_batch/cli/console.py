@@ -11,7 +11,6 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     TextColumn,
-    TimeElapsedColumn,
     TimeRemainingColumn,
 )
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ConsoleObserver"]
 
 _SECONDS_BETWEEN_LINES = 5.0
+_WIDTH_OF_ALL = 80
 
 
 class ConsoleObserver:
@@ -76,16 +76,16 @@ class _Bar:
     def __init__(self, console: Console, done: int, total: int) -> None:
         self._began = time.monotonic()
         self._tokens = 0
-        self._bar = Progress(
-            TextColumn("sampling"),
-            BarColumn(),
+        columns = [
             MofNCompleteColumn(),
-            TextColumn("texts  {task.fields[speed]:,.0f} tokens/s"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
+            TextColumn("texts,"),
             TimeRemainingColumn(),
-            console=console,
-        )
+            TextColumn("left"),
+        ]
+        if console.width >= _WIDTH_OF_ALL:
+            speed = TextColumn("{task.fields[speed]:,.0f} tokens/s,")
+            columns = [TextColumn("sampling"), BarColumn(), *columns[:2], speed, *columns[2:]]
+        self._bar = Progress(*columns, console=console)
         self._task = self._bar.add_task("sampling", total=total, completed=done, speed=0.0)
         self._bar.start()
 

@@ -21,6 +21,9 @@ __all__ = ["show_attacks", "show_plan", "show_run"]
 
 _TOP = 10
 _TEXT_SHOWN = 48
+_SHOWN = {"document": 32, "group": 32}
+_LEAST_WIDTH = 80  # tables are made for; a narrower terminal breaks their lines
+_WIDTH_OF_LONG_HEADINGS = 100
 
 
 def show_attacks(attacks: Sequence[Attack], console: Console) -> None:
@@ -30,6 +33,12 @@ def show_attacks(attacks: Sequence[Attack], console: Console) -> None:
         table.add_column(heading, no_wrap=heading != "source")
     for attack in attacks:
         table.add_row(attack.name, _needs(attack), attack.source)
+    _print_whole(table, console)
+
+
+def _print_whole(table: Table | str, console: Console) -> None:
+    """Print a table of which no column may be lost, however narrow the terminal is."""
+    console.width = max(console.width, _LEAST_WIDTH)
     console.print(table)
 
 
@@ -54,22 +63,23 @@ def show_run(run: Run, settings: Settings, console: Console) -> None:
     """Show metrics of a labelled run, the highest scores of another, and where the files are."""
     metrics = run.metrics
     if metrics.is_empty():
-        console.print(_top_table(run))
+        _print_whole(_top_table(run), console)
     else:
-        console.print(_metrics_table(metrics))
+        short = console.width < _WIDTH_OF_LONG_HEADINGS
+        _print_whole(_metrics_table(metrics, "@\n" if short else "@"), console)
         console.print(_counts_sentence(metrics), highlight=False)
     for line in (*_failed_lines(run), *_unscored_lines(run)):
         console.print(line, highlight=False, markup=False)
     console.print(f"scores, metrics and evidence: {settings.folder}", highlight=False, markup=False)
 
 
-def _metrics_table(metrics: pl.DataFrame) -> Table:
+def _metrics_table(metrics: pl.DataFrame, at: str) -> Table:
     """One row per attack, one column per figure; the AUC's interval stands beside it."""
-    table = Table(box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, collapse_padding="\n" in at)
     table.add_column("attack", no_wrap=True)
     figures = metrics.select("metric", "fpr").unique(maintain_order=True).rows()
     for metric, fpr in figures:
-        table.add_column(_heading(metric, fpr), justify="right", no_wrap=True)
+        table.add_column(_heading(metric, fpr).replace("@", at), justify="right", no_wrap=True)
         if metric == "roc_auc":
             table.add_column("95 % interval", no_wrap=True)
     for (attack,), rows in metrics.group_by("attack", maintain_order=True):
@@ -98,7 +108,7 @@ def _counts_sentence(metrics: pl.DataFrame) -> str:
     return sentence
 
 
-def _top_table(run: Run) -> Table:
+def _top_table(run: Run) -> Table | str:
     scores = run.scores
     attack = run.manifest["scored"]["attacks"][0]
     top = (
@@ -109,18 +119,25 @@ def _top_table(run: Run) -> Table:
         .sort(attack, "target_id", descending=True)
         .collect()
     )
+    if top.is_empty():
+        return "no target has a score"
+    columns = {
+        "score": [f"{score:.3f}" for score in top[attack]],
+        "document": top["document_id"].fill_null(top["target_id"]).to_list(),
+        "group": top["group"].fill_null("").to_list(),
+        "window": top["window_index"].to_list(),
+        "text": [" ".join(text.split())[:_TEXT_SHOWN] for text in top["target"]],
+    }
+    if top["group"].count() == 0:
+        del columns["group"]
+    if not top["window_index"].cast(pl.Boolean).any():
+        del columns["window"]
     table = Table(box=None, pad_edge=False, title=f"highest {attack}", title_justify="left")
-    for heading in ("document", "group", "window", attack, "text"):
-        table.add_column(heading, no_wrap=True)
-    for row in top.iter_rows(named=True):
-        text = " ".join(row["target"].split())[:_TEXT_SHOWN]
-        table.add_row(
-            _plain(row["document_id"] or row["target_id"]),
-            _plain(row["group"] or ""),
-            str(row["window_index"]),
-            f"{row[attack]:.3f}",
-            _plain(text),
-        )
+    for heading in columns:
+        kept = len(heading) if heading in {"score", "window"} else None
+        table.add_column(heading, no_wrap=True, min_width=kept, max_width=_SHOWN.get(heading))
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*map(_plain, row))
     return table
 
 
