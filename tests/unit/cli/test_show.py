@@ -3,89 +3,98 @@
 from __future__ import annotations
 
 import io
+import json
 
-import numpy as np
 import polars as pl
 import pytest
 from rich.console import Console
 
 from mia_batch.attacks import defaults, get, names
-from mia_batch.cli import show
-from mia_batch.verdict import evaluate
+from mia_batch.cli.show import show_attacks, show_run
+from mia_batch.pipeline import Run
+from mia_batch.schemas import Metrics, Scores, Targets, Unscored
+from mia_batch.settings import Settings
+
+ATTACKS = ["samia_v1", *defaults("default")]
+FPR = [None, 0.001, 0.005, 0.01, 0.05, 0.1]
 
 
-def shown(width, print_to):
-    console = Console(file=io.StringIO(), width=width)
-    print_to(console)
-    return console.file.getvalue()
+def write(schema, path, rows, **columns):
+    """Write rows, all other columns null, and further columns."""
+    frame = pl.DataFrame(rows, schema=schema.create_empty().schema)
+    frame.with_columns(**columns).write_parquet(path)
 
 
-class Finished:
-    """A run's tables: 40 labelled targets, or two that are not."""
-
-    unscored = pl.DataFrame(
-        schema={"target_id": pl.String, "attack": pl.String, "reason": pl.String}
+@pytest.fixture
+def run(tmp_path):
+    """Two targets with scores of every attack."""
+    run = Run(tmp_path)
+    rows = [{"target_id": f"{number:032x}", "window_index": 0, "n_short": 0} for number in range(2)]
+    write(Scores, run.scores_path, rows, **dict.fromkeys(ATTACKS, pl.Series([0.25, 0.125])))
+    keys = [{**row, "target": "some  text " * 20} for row in rows]
+    write(Targets, run.targets_path, keys)
+    write(Unscored, run.unscored_path, [])
+    write(Metrics, run.metrics_path, [])
+    run.manifest_path.write_text(
+        json.dumps({"scored": {"attacks": ATTACKS}, "failed": {"reasons": {}}})
     )
-
-    def __init__(self, **columns):
-        n = 40 if "member" in columns else 2
-        values = np.random.default_rng(0).random((n, 15))
-        keys = {
-            "target_id": [f"{i:032x}" for i in range(n)],
-            "document_id": [None] * n,
-            "group": [None] * n,
-            "member": [None] * n,
-            "window_index": [0] * n,
-            "n_short": [0] * n,
-        }
-        schema = {"document_id": pl.String, "group": pl.String, "member": pl.Boolean}
-        attacks = dict(zip(["samia_v1", *defaults("default")], values.T, strict=False))
-        self.scores = pl.DataFrame(keys | columns | attacks, schema_overrides=schema)
-        self.targets = self.scores.select("target_id", target=pl.lit("some  text " * 20))
-        self.manifest = {"scored": {"attacks": ["samia_v1"]}}
-        labelled = "member" in columns
-        self.metrics = (
-            evaluate(self.scores, [*attacks], preset="default") if labelled else pl.DataFrame()
-        )
+    return run
 
 
-class Where:
-    folder = "runs/x"
+def change(path, **columns):
+    pl.read_parquet(path).with_columns(**columns).write_parquet(path)
+
+
+def shown(run, width):
+    console = Console(file=io.StringIO(), width=width)
+    with console.capture() as capture:
+        show_run(run, Settings(input="x", model="m", out="runs/x"), console)
+    return capture.get()
+
+
+def heading(out):
+    return next(line.split() for line in out.splitlines() if line.startswith("score"))
 
 
 @pytest.mark.parametrize("width", [30, 80, 99, 100, 200])
-def test_metrics_are_never_cut_and_fit_eighty_columns(width):
-    run = Finished(member=[True, False] * 20)
-    out = shown(width, lambda console: show.show_run(run, Where, console))
+def test_metrics_are_never_cut_and_fit_eighty_columns(run, width):
+    values = {"value": 0.5, "low": 0.25, "high": 0.75, "n_members": 1, "n_nonmembers": 1}
+    rows = [
+        {"attack": attack, "metric": "tpr_at_fpr" if fpr else "roc_auc", "fpr": fpr, **values}
+        for attack in ATTACKS
+        for fpr in FPR
+    ]
+    write(Metrics, run.metrics_path, rows)
+    out = shown(run, width)
     assert "…" not in out
-    table = out[: out.index("20 members")].splitlines()
-    assert max(map(len, table)) <= max(width, 80)
-    assert all(f"{name} " in out for name in run.metrics["attack"])
+    lines = out[: out.index("1 members")].splitlines()
+    assert max(map(len, lines)) <= max(width, 80)
+    assert all(f"{attack} " in out for attack in ATTACKS)
 
 
 @pytest.mark.parametrize("width", [30, 80, 200])
-def test_the_highest_scores_are_whole_on_every_terminal(width):
-    out = shown(width, lambda console: show.show_run(Finished(), Where, console))
-    heading = next(line for line in out.splitlines() if line.startswith("score"))
-    assert heading.split() == ["score", "document", "text"]
-    assert all(f"{score:.3f}  " in out for score in Finished().scores["samia_v1"])
+def test_the_highest_scores_are_whole_on_every_terminal(run, width):
+    out = shown(run, width)
+    assert heading(out) == ["score", "document", "text"]
+    assert "\n0.250  " in out
+    assert "\n0.125  " in out
 
 
-def test_groups_and_windows_are_shown_where_there_are_any():
-    run = Finished(group=["a book", None], window_index=[0, 7], document_id=["one", "two"])
-    out = shown(100, lambda console: show.show_run(run, Where, console))
-    heading = next(line for line in out.splitlines() if line.startswith("score"))
-    assert heading.split() == ["score", "document", "group", "window", "text"]
+def test_groups_and_windows_are_shown_where_there_are_any(run):
+    window = pl.Series([0, 7], dtype=pl.UInt32)
+    change(run.scores_path, group=pl.lit("a book"), window_index=window)
+    out = shown(run, 100)
+    assert heading(out) == ["score", "document", "group", "window", "text"]
     assert "a book" in out
 
 
-def test_a_run_without_a_score_says_so():
-    run = Finished()
-    run.scores = run.scores.with_columns(samia_v1=pl.lit(None, dtype=pl.Float64))
-    out = shown(100, lambda console: show.show_run(run, Where, console))
-    assert "no target has a score" in out
+def test_a_run_without_a_score_says_so(run):
+    change(run.scores_path, samia_v1=pl.lit(None, pl.Float64))
+    assert shown(run, 100).startswith("no target has a score\n")
 
 
 def test_attacks_are_told_apart_on_every_terminal():
-    out = shown(30, lambda console: show.show_attacks(list(map(get, names())), console))
-    assert all(f"{name} " in out for name in names())
+    console = Console(file=io.StringIO(), width=30)
+    with console.capture() as capture:
+        show_attacks(list(map(get, names())), console)
+    assert all(f"{name} " in capture.get() for name in names())
