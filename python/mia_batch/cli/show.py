@@ -21,7 +21,7 @@ __all__ = ["show_attacks", "show_plan", "show_run"]
 
 _TOP = 10
 _TEXT_SHOWN = 48
-_SHOWN = {"document": 32, "group": 32}
+_NAME_SHOWN = 32
 _LEAST_WIDTH = 80  # tables are made for; a narrower terminal breaks their lines
 _WIDTH_OF_LONG_HEADINGS = 100
 
@@ -133,9 +133,10 @@ def _top_table(run: Run) -> Table | str:
     if not top["window_index"].cast(pl.Boolean).any():
         del columns["window"]
     table = Table(box=None, pad_edge=False, title=f"highest {attack}", title_justify="left")
-    for heading in columns:
-        kept = len(heading) if heading in {"score", "window"} else None
-        table.add_column(heading, no_wrap=True, min_width=kept, max_width=_SHOWN.get(heading))
+    for heading, values in columns.items():
+        width = min(_NAME_SHOWN, max(len(str(value)) for value in (heading, *values)))
+        gives_way = heading == "text"  # on a narrow terminal
+        table.add_column(heading, no_wrap=True, width=None if gives_way else width)
     for row in zip(*columns.values(), strict=True):
         table.add_row(*map(_plain, row))
     return table
