@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from rich.table import Table
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["show_attacks", "show_plan", "show_run"]
 
 _TOP = 10
-_TEXT_SHOWN = 48
-_NAME_SHOWN = 32
+_NAME_SHOWN = 24
 _LEAST_WIDTH = 80  # tables are made for; a narrower terminal breaks their lines
 _WIDTH_OF_LONG_HEADINGS = 100
 
@@ -63,7 +62,7 @@ def show_run(run: Run, settings: Settings, console: Console) -> None:
     """Show metrics of a labelled run, the highest scores of another, and where the files are."""
     metrics = run.metrics
     if metrics.is_empty():
-        _print_whole(_top_table(run), console)
+        _print_whole(_top_table(run, max(console.width, _LEAST_WIDTH)), console)
     else:
         short = console.width < _WIDTH_OF_LONG_HEADINGS
         _print_whole(_metrics_table(metrics, "@\n" if short else "@"), console)
@@ -108,7 +107,8 @@ def _counts_sentence(metrics: pl.DataFrame) -> str:
     return sentence
 
 
-def _top_table(run: Run) -> Table | str:
+def _top_table(run: Run, width: int) -> Table | str:
+    """Lay out the highest scores; the text takes what is left of the width."""
     scores = run.scores
     attack = run.manifest["scored"]["attacks"][0]
     top = (
@@ -121,24 +121,28 @@ def _top_table(run: Run) -> Table | str:
     )
     if top.is_empty():
         return "no target has a score"
-    columns = {
+    columns: dict[str, list[Any]] = {
         "score": [f"{score:.3f}" for score in top[attack]],
         "document": top["document_id"].fill_null(top["target_id"]).to_list(),
         "group": top["group"].fill_null("").to_list(),
         "window": top["window_index"].to_list(),
-        "text": [" ".join(text.split())[:_TEXT_SHOWN] for text in top["target"]],
+        "text": [" ".join(text.split()) for text in top["target"]],
     }
     if top["group"].count() == 0:
         del columns["group"]
     if not top["window_index"].cast(pl.Boolean).any():
         del columns["window"]
     table = Table(box=None, pad_edge=False, title=f"highest {attack}", title_justify="left")
+    left = width
     for heading, values in columns.items():
-        width = min(_NAME_SHOWN, max(len(str(value)) for value in (heading, *values)))
-        gives_way = heading == "text"  # on a narrow terminal
-        table.add_column(heading, no_wrap=True, width=None if gives_way else width)
+        cells = [_plain(value) for value in values]
+        for cell in cells:
+            cell.truncate(left if heading == "text" else _NAME_SHOWN, overflow="ellipsis")
+        left -= max(len(heading), *(cell.cell_len for cell in cells)) + 2
+        table.add_column(heading, no_wrap=True)
+        columns[heading] = cells
     for row in zip(*columns.values(), strict=True):
-        table.add_row(*map(_plain, row))
+        table.add_row(*row)
     return table
 
 

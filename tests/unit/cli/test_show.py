@@ -7,6 +7,7 @@ import json
 
 import polars as pl
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from mia_batch.attacks import defaults, get, names
@@ -86,6 +87,16 @@ def test_groups_and_windows_are_shown_where_there_are_any(run):
     out = shown(run, 100)
     assert heading(out) == ["score", "document", "group", "window", "text"]
     assert "a book" in out
+
+
+def test_long_and_wide_names_leave_the_score_whole_and_fit_eighty_columns(run):
+    window = pl.Series([0, 4_000_000_000], dtype=pl.UInt32)
+    names = {"group": pl.lit("書" * 99), "document_id": pl.lit("[b]" * 33)}
+    change(run.scores_path, **names, window_index=window)
+    lines = shown(run, 40).splitlines()[1:4]
+    assert heading("\n".join(lines)) == ["score", "document", "group", "window", "text"]
+    assert [line.split()[0] for line in lines[1:]] == ["0.250", "0.125"]
+    assert all(cell_len(line) <= 80 for line in lines)
 
 
 def test_a_run_without_a_score_says_so(run):
