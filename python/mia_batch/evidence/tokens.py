@@ -158,8 +158,9 @@ class Tokenizer:
             The decoded prompt and one candidate per output, special tokens removed from both.
         """
         prompt = list(prompt_ids)
-        (decoded_prompt,) = self._decode([prompt])
-        texts = self._decode([prompt + list(output) for output in outputs])
+        decoded_prompt, *texts = self._decode(
+            [prompt, *(prompt + list(output) for output in outputs)]
+        )
         for place, output in enumerate(outputs):
             n_tokens = len(output)
             while texts[place].endswith(_CUT) and n_tokens:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RowIndex"]
 
+_ROWS_AT_ONCE = 65536
+
 
 class RowIndex:
     """The rows of a table by the hash of a key, in their order; rows without key are left out.
@@ -26,17 +28,18 @@ class RowIndex:
     """
 
     def __init__(self, keys: pl.LazyFrame) -> None:
-        column = pl.col(keys.collect_schema().names()[0])
+        key = pl.col(keys.collect_schema().names()[0])
         self.height = int(keys.select(pl.len()).collect(engine="streaming").item())
-        known = (
-            keys.with_row_index("row")
-            .filter(column.is_not_null())
-            .select("row", hash=column.hash())
-            .collect(engine="streaming")
-            .sort("hash", "row")
-        )
-        self._hashes = known["hash"].to_numpy()
-        self._rows = known["row"].to_numpy()
+        hashes = np.empty(self.height, np.uint64)
+        there = np.empty(self.height, np.bool_)
+        for start in range(0, self.height, _ROWS_AT_ONCE):
+            part = keys.slice(start, _ROWS_AT_ONCE).select(hash=key.hash(), there=key.is_not_null())
+            found = part.collect()
+            hashes[start : start + found.height] = found["hash"].to_numpy()
+            there[start : start + found.height] = found["there"].to_numpy()
+        order = np.argsort(hashes, kind="stable").astype(np.uint32)
+        self._rows = order[there[order]]
+        self._hashes = hashes[self._rows]
 
     @property
     def n_keys(self) -> int:

@@ -86,7 +86,7 @@ def read_rows(source: Source, columns: Columns) -> Iterator[pl.DataFrame]:
 
 def text_bytes(rows: pl.DataFrame) -> int:
     """Return the bytes of all texts."""
-    return int(sum(rows.select(pl.col(pl.String).str.len_bytes().sum()).row(0)))
+    return int(sum(rows.select(pl.col(pl.String).str.len_bytes().cast(pl.Int64).sum()).row(0)))
 
 
 def _numbered(rows: pl.DataFrame, columns: Columns, ordinals: Ordinals) -> pl.DataFrame:
