@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WORDS = " ".join(TEXTS).split()
-LONGEST_PAUSE = 0.4
-"""Seconds from a new part to the kill: about what a block takes."""
 TABLES = ("targets", "scores", "unscored", "metrics")
 
 
@@ -48,12 +46,12 @@ def parts(out: Path) -> int:
     return len(list((out / "samples").glob("*.parquet")))
 
 
-def kill_after_a_new_part(asked: list[str], out: Path, dice: random.Random) -> bool:
+def kill_after_a_new_part(asked: list[str], out: Path, pause: float) -> bool:
     """Start the command and kill it a while after its next part; false where it ended before."""
     before = parts(out)
     with subprocess.Popen(asked, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         wait_until(lambda: parts(out) > before or process.poll() is not None, "a new part", 300)
-        time.sleep(dice.uniform(0, LONGEST_PAUSE))  # the moment is random, not waited for
+        time.sleep(pause)  # any moment will do
         os.kill(process.pid, signal.SIGKILL)
     return process.returncode == -signal.SIGKILL
 
@@ -71,12 +69,19 @@ def contents(out: Path) -> dict[str, bytes]:
     return found
 
 
-def kill_and_compare(corpus: Path, folder: Path, kills: int, *options: str) -> None:
-    """Kill so often, finish, and hold all tables against those of an undisturbed run."""
+def kill_and_compare(
+    corpus: Path, folder: Path, kills: int, *options: str, longest_pause: float = 0.4
+) -> None:
+    """Kill so often, finish, and hold all tables against those of an undisturbed run.
+
+    The pauses between a new part and the kill are random, up to what a block or two take.
+    """
     dice = random.Random(kills)
     asked = command(corpus, folder / "killed", *options)
     for kill in range(kills):
-        assert kill_after_a_new_part(asked, folder / "killed", dice), f"it ended before kill {kill}"
+        pause = dice.uniform(0, longest_pause)
+        killed = kill_after_a_new_part(asked, folder / "killed", pause)
+        assert killed, f"it ended before kill {kill}"
     run_to_its_end(asked)
     run_to_its_end(command(corpus, folder / "undisturbed", *options))
     assert contents(folder / "killed") == contents(folder / "undisturbed")
@@ -111,11 +116,11 @@ def test_an_endpoint_which_is_asked_for_no_journalled_answer_again(tmp_path):
 
 
 def test_a_recording_killed_twenty_times(tmp_path):
-    corpus = write_corpus(tmp_path / "corpus.parquet", 420)
+    corpus = write_corpus(tmp_path / "corpus.parquet", 1000)
     texts = pl.read_parquet(corpus)["text"]
     prefixes = texts.str.split(" ").list.head(8).list.join(" ")
     rows = [(text, f" candidate {number} of it") for text in prefixes for number in range(2)]
     recorded = pl.DataFrame(rows, schema=["prefix", "candidate"], orient="row")
     recorded.sample(fraction=1.0, shuffle=True, seed=0).write_parquet(tmp_path / "made.parquet")
     options = ("--samples-from", str(tmp_path / "made.parquet"))
-    kill_and_compare(corpus, tmp_path, 20, *options)
+    kill_and_compare(corpus, tmp_path, 20, *options, longest_pause=0.05)

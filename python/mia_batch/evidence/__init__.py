@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from mia_batch.evidence.blocks import Block, Missing, Work
+from mia_batch.evidence.blocks import (
+    BLOCK_TARGETS,
+    RECORDED_BLOCK_TARGETS,
+    Block,
+    Missing,
+    Work,
+)
 from mia_batch.evidence.budget import Budget, DecodeScope
 from mia_batch.evidence.collect import Collector
 from mia_batch.evidence.engine import Decoding, EngineInfo, EngineName, EngineSpec
@@ -17,6 +23,8 @@ from mia_batch.evidence.tokens import Tokenizer
 from mia_batch.evidence.workload import Workload
 
 __all__ = [
+    "BLOCK_TARGETS",
+    "RECORDED_BLOCK_TARGETS",
     "Block",
     "Budget",
     "Collector",

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["BLOCK_TARGETS", "Block", "Missing", "Work"]
+__all__ = ["BLOCK_TARGETS", "RECORDED_BLOCK_TARGETS", "Block", "Missing", "Work"]
 
 BLOCK_TARGETS = 64
 """Targets in a block: few enough that little is lost with an unfinished one."""
+RECORDED_BLOCK_TARGETS = 8 * BLOCK_TARGETS
+"""The same where samples are only read from a recording."""
 
-_READ_TARGETS = 64 * BLOCK_TARGETS
+_READ_TARGETS = 64 * BLOCK_TARGETS  # whole blocks of either size
 _KEY = pl.col("target_id").str.slice(0, 16).str.to_integer(base=16, dtype=pl.UInt64)
 """Half of a target's hash: 8 bytes a target instead of a string."""
 _NO_FAILED = pl.DataFrame(schema={"key": pl.UInt64, "sample_index": pl.UInt32})
@@ -43,7 +45,7 @@ class Block:
     attempt
         Parts of the same block and samples that exist already.
     targets
-        The targets, in the table's order, at most ``BLOCK_TARGETS`` rows.
+        The targets, in the table's order, at most ``block_targets`` rows.
     """
 
     index: int
@@ -90,11 +92,20 @@ class Missing:
         Samples wanted per target.
     retry_failed
         Whether samples that could not be had count as missing.
+    block_targets
+        Targets in a block.
     """
 
     def __init__(
-        self, targets: Path, samples: Path, n_samples: int, *, retry_failed: bool = False
+        self,
+        targets: Path,
+        samples: Path,
+        n_samples: int,
+        *,
+        retry_failed: bool = False,
+        block_targets: int = BLOCK_TARGETS,
     ) -> None:
+        self._block_targets = block_targets
         self._targets = targets
         self._n_samples = n_samples
         self._done = _find_done(samples)
@@ -143,14 +154,16 @@ class Missing:
     def _split(self, rows: pl.DataFrame, start: int) -> Iterator[Block]:
         """One block for each range of samples that targets of one block lack."""
         place = pl.int_range(start, start + pl.len(), dtype=pl.UInt32)
-        rows = rows.with_columns(index=place // BLOCK_TARGETS).filter(pl.col("reason").is_null())
+        rows = rows.with_columns(place=place, index=place // self._block_targets)
+        rows = rows.filter(pl.col("reason").is_null())
         done = pl.col("done").fill_null(0)
         new = rows.filter(done < self._n_samples).select(
-            "key", first=done, last=pl.lit(self._n_samples, pl.UInt32)
+            "place", first=done, last=pl.lit(self._n_samples, pl.UInt32)
         )
         failed = _ranges(self._failed.join(rows, on="key", how="semi"))
-        ranges = pl.concat([new, failed.filter(pl.col("last") <= self._n_samples)])
-        grouped = rows.join(ranges, on="key", maintain_order="left").group_by(
+        again = rows.join(failed, on="key").select("place", "first", "last")
+        ranges = pl.concat([new, again.filter(pl.col("last") <= self._n_samples)])
+        grouped = rows.join(ranges, on="place", maintain_order="left").group_by(
             "index", "first", "last", maintain_order=True
         )
         for (index, first, last), targets in grouped:
@@ -160,7 +173,7 @@ class Missing:
                 first=int(str(first)),
                 last=int(str(last)),
                 attempt=self._attempts[block],
-                targets=targets.drop("key", "done", "index", "first", "last"),
+                targets=targets.drop("key", "done", "place", "index", "first", "last"),
             )
 
 

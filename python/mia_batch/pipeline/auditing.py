@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mia_batch.evidence import Missing, identify_model
+from mia_batch.evidence import (
+    BLOCK_TARGETS,
+    RECORDED_BLOCK_TARGETS,
+    Missing,
+    identify_model,
+)
 from mia_batch.pipeline.failures import count_failures
 from mia_batch.pipeline.manifest import Manifest, describe_model
 from mia_batch.pipeline.observer import SilentObserver
@@ -106,6 +111,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
             run.samples_folder,
             settings.samples,
             retry_failed=settings.retry_failed,
+            block_targets=BLOCK_TARGETS if recording is None else RECORDED_BLOCK_TARGETS,
         )
         if recording is not None:
             replay_samples(settings, recording, manifest, run, missing, observer)

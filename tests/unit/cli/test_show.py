@@ -14,7 +14,7 @@ from mia_batch.attacks import defaults, get, names
 from mia_batch.cli.show import show_attacks, show_run
 from mia_batch.pipeline import Run
 from mia_batch.schemas import Metrics, Scores, Targets, Unscored
-from mia_batch.settings import Settings
+from mia_batch.settings import load_settings
 
 ATTACKS = ["samia_v1", *defaults("default")]
 FPR = [None, 0.001, 0.005, 0.01, 0.05, 0.1]
@@ -49,7 +49,7 @@ def change(path, **columns):
 def shown(run, width):
     console = Console(file=io.StringIO(), width=width)
     with console.capture() as capture:
-        show_run(run, Settings(input="x", model="m", out="runs/x"), console)
+        show_run(run, load_settings({"input": "x", "model": "m", "out": "runs/x"}), console)
     return capture.get()
 
 

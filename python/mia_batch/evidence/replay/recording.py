@@ -12,7 +12,7 @@ from mia_batch import tables
 from mia_batch.corpus.files import digest_files, find_files
 from mia_batch.corpus.formats import FORMATS
 from mia_batch.errors import CorpusError, SettingsError
-from mia_batch.evidence.blocks import BLOCK_TARGETS
+from mia_batch.evidence.blocks import RECORDED_BLOCK_TARGETS
 from mia_batch.evidence.replay.columns import resolve
 from mia_batch.evidence.replay.partition import Partition
 from mia_batch.evidence.replay.rows import check_rows, read_rows, text_bytes
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Counts", "Recording"]
 
 _PORTION_BYTES = 8 << 20  # of text, in memory at a time
-_PORTION_BLOCKS = 64
+_PORTION_BLOCKS = 8
 _NOTHING = pl.DataFrame(
     schema={
         "key": pl.UInt64,
@@ -172,7 +172,8 @@ class Recording:
         targets
             The targets table.
         blocks
-            What is asked for, in the order of the targets, all up to the same sample.
+            What is asked for, in the order of the targets, all up to the same sample; blocks of
+            ``RECORDED_BLOCK_TARGETS``.
         work
             Folder for rows that are laid aside; a folder ``replay`` is made in it and removed.
         words
@@ -217,7 +218,7 @@ class Recording:
             portion = self._lay_aside(index, partition, first.last)
             held, rows = -1, pl.DataFrame()
             for block in chain([first], blocks):
-                number = block.index * BLOCK_TARGETS // portion
+                number = block.index * RECORDED_BLOCK_TARGETS // portion
                 if number != held:
                     held, rows = number, self._read(partition, number)
                 samples = answer(block, rows, key=self.key, words=words)
@@ -243,8 +244,8 @@ class Recording:
     def _portion(self, rows: pl.DataFrame, index: RowIndex) -> int:
         """Say how many targets' rows can be held, judging by the first; whole blocks."""
         a_target = text_bytes(rows) / rows.height * self.counts.rows / max(index.n_keys, 1)
-        n_blocks = int(_PORTION_BYTES / (a_target + 1)) // BLOCK_TARGETS
-        return BLOCK_TARGETS * min(max(n_blocks, 1), _PORTION_BLOCKS)
+        n_blocks = int(_PORTION_BYTES / (a_target + 1)) // RECORDED_BLOCK_TARGETS
+        return RECORDED_BLOCK_TARGETS * min(max(n_blocks, 1), _PORTION_BLOCKS)
 
     def _read(self, partition: Partition, number: int) -> pl.DataFrame:
         """Return the rows of a portion, each sample once."""

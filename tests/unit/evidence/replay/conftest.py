@@ -7,16 +7,19 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from mia_batch.evidence import Missing
+from mia_batch.evidence import RECORDED_BLOCK_TARGETS, Missing
 from mia_batch.evidence.replay import Recording
 from mia_batch.schemas import Documents
 from mia_batch.targets import TargetPlan, build_targets
 from tests.frames import table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
-N_TARGETS = 150
+    from mia_batch.evidence import Block
+
+N_TARGETS = 1200
 N_SAMPLES = 4
 
 
@@ -38,6 +41,12 @@ def targets(words, tmp_path_factory) -> Path:
     path: Path = tmp_path_factory.mktemp("replay") / "targets.parquet"
     build_targets(documents.lazy(), TargetPlan()).sink_parquet(path)
     return path
+
+
+def recorded_blocks(targets: Path, samples: Path, n_samples: int) -> Iterator[Block]:
+    """Ask for what is missing, in blocks as replay takes them."""
+    missing = Missing(targets, samples, n_samples, block_targets=RECORDED_BLOCK_TARGETS)
+    return missing.blocks()
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +79,7 @@ def replay(targets, tmp_path):
         recording = Recording.open(str(source), candidate_column=candidate_column)
         nothing = tmp_path / "no-samples"
         nothing.mkdir(exist_ok=True)
-        blocks = Missing(targets, nothing, n_samples).blocks()
+        blocks = recorded_blocks(targets, nothing, n_samples)
         found = recording.collect(targets, blocks, tmp_path, "whitespace")
         parts = [samples for _, samples in found]
         assert not (tmp_path / "replay").exists()

@@ -11,12 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mia_batch.errors import CorpusError, SettingsError
-from mia_batch.evidence import Missing
 from mia_batch.evidence.replay import Counts, Recording
 from mia_batch.evidence.replay import recording as module
 from mia_batch.schemas import Samples
 from tests import frames
-from tests.unit.evidence.replay.conftest import N_SAMPLES, N_TARGETS
+from tests.unit.evidence.replay.conftest import N_SAMPLES, N_TARGETS, recorded_blocks
 
 N_ROWS = (N_TARGETS - 1) * N_SAMPLES
 
@@ -161,7 +160,7 @@ def test_targets_of_the_same_prefix_get_the_same_continuations(tmp_path):
         tmp_path / "rows.parquet"
     )
     recording = Recording.open(str(tmp_path / "rows.parquet"))
-    blocks = Missing(tmp_path / "targets.parquet", tmp_path / "none", 2).blocks()
+    blocks = recorded_blocks(tmp_path / "targets.parquet", tmp_path / "none", 2)
     found = recording.collect(tmp_path / "targets.parquet", blocks, tmp_path, "whitespace")
     samples = pl.concat([part for _, part in found])
     assert samples["candidate"].to_list() == ["a", "b"] * 100
@@ -177,7 +176,7 @@ def test_going_on_takes_only_what_a_run_lacks(targets, recorded, expected, tmp_p
     done.mkdir()
     expected.filter(pl.col("sample_index") < 2).head(100).write_parquet(done / "part.parquet")
     recording = Recording.open(str(tmp_path / "rows.parquet"))
-    blocks = Missing(targets, done, N_SAMPLES).blocks()
+    blocks = recorded_blocks(targets, done, N_SAMPLES)
     parts = [part for _, part in recording.collect(targets, blocks, tmp_path, "whitespace")]
     both = pl.concat([expected.filter(pl.col("sample_index") < 2).head(100), *parts])
     key = ["target_id", "sample_index"]
@@ -189,7 +188,7 @@ def test_going_on_takes_only_what_a_run_lacks(targets, recorded, expected, tmp_p
 def test_the_work_folder_is_removed_when_collecting_stops_half_way(targets, recorded, tmp_path):
     recorded.write_parquet(tmp_path / "rows.parquet")
     recording = Recording.open(str(tmp_path / "rows.parquet"))
-    blocks = Missing(targets, tmp_path / "none", N_SAMPLES).blocks()
+    blocks = recorded_blocks(targets, tmp_path / "none", N_SAMPLES)
     found = recording.collect(targets, blocks, tmp_path, "whitespace")
     next(found)
     assert (tmp_path / "replay").exists()
@@ -211,7 +210,7 @@ def test_the_digest_is_of_the_content_in_order(recorded, tmp_path):
     (tmp_path / "rows").mkdir()
     whole = sha256()
     for number, part in enumerate(recorded.iter_slices(200)):
-        path = tmp_path / "rows" / f"{number}.parquet"
+        path = tmp_path / "rows" / f"{number:02}.parquet"
         part.write_parquet(path)
         whole.update(sha256(path.read_bytes()).digest())
     assert Recording.open(str(tmp_path / "rows")).digest() == whole.hexdigest()
