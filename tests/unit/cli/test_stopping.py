@@ -70,26 +70,23 @@ def stop(process, number):
     return process.returncode, command.strip(), started
 
 
-def has_parts(folder, n_parts):
-    return len(list(folder.glob("*.parquet"))) >= n_parts
+def has_parts(folder):
+    return any(folder.glob("*.parquet"))
 
 
 def tables(run):
     return {path.relative_to(run): path.read_bytes() for path in run.rglob("*.parquet")}
 
 
-def test_a_run_that_is_stopped_twice_ends_as_one_that_never_was(corpus, undisturbed):
-    command = shlex.join([*MIA_BATCH, "--input", "the corpus.parquet", "--out", "a run"])
-    parts = corpus / "a run" / "samples"
-    printed = command
-    for number, n_parts in [(signal.SIGINT, 1), (signal.SIGTERM, 2)]:
-        with running(["sh", "-c", f"exec {printed}"], corpus) as process:
-            wait_until(partial(has_parts, parts, n_parts), "a part")
-            code, printed, started = stop(process, number)
-        assert code == 1
-        assert started
-        assert printed == command
-        assert not (corpus / "a run" / "scores.parquet").exists()
+def test_a_run_that_is_stopped_ends_as_one_that_never_was(corpus, undisturbed):
+    command = [*MIA_BATCH, "--input", "the corpus.parquet", "--out", "a run"]
+    with running(command, corpus) as process:
+        wait_until(partial(has_parts, corpus / "a run" / "samples"), "a part")
+        code, printed, started = stop(process, signal.SIGINT)
+    assert code == 1
+    assert started
+    assert printed == shlex.join(command)
+    assert not (corpus / "a run" / "scores.parquet").exists()
     subprocess.run(["sh", "-c", printed], cwd=corpus, capture_output=True, check=True)
     assert tables(corpus / "a run") == undisturbed
 
@@ -135,7 +132,7 @@ def test_a_run_whose_engine_is_still_starting_is_stopped(corpus):
     ) as process:
         wait_until((corpus / "early" / "engine.log").exists, "the engine starts")
         wait_until(lambda: children(process.pid), "the engine's process")
-        code, _, started = stop(process, signal.SIGINT)
+        code, _, started = stop(process, signal.SIGTERM)
     assert (code, len(started)) == (1, 1)
 
 
