@@ -46,13 +46,13 @@ def _needs(attack: Attack) -> str:
 
 
 def show_plan(plan: Plan, settings: Settings, console: Console) -> None:
-    """Show resolved settings, targets and decode budget."""
+    """Show resolved settings, less those that are not set, then targets and decode budget."""
     table = Table(box=None, pad_edge=False, show_header=False)
     resolved = settings.model_dump(mode="json") | {"out": str(settings.folder)}
     for name, value in resolved.items():
-        shown = ", ".join(value) if isinstance(value, list) else value
-        table.add_row(name, "-" if shown is None else _plain(shown))
-    table.add_section()
+        if value is not None and value != {}:
+            table.add_row(name, _plain(", ".join(value) if isinstance(value, list) else value))
+    table.add_row()
     for name, value in plan.lines():
         table.add_row(name, _plain(value))
     console.print(table, highlight=False)

@@ -82,6 +82,7 @@ def test_a_dry_run_shows_settings_targets_and_budget_and_writes_nothing(checkpoi
     assert facts["samples"].strip() == "8"
     assert facts["prefix_ratio"].strip() == "0.5"
     assert facts["targets"].strip() == "3"
+    assert not {"stride", "engine_arg", "attack"} & set(facts)
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.parquet"]
 
 
