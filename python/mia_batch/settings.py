@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -14,6 +15,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -245,6 +247,32 @@ class Settings(BaseModel):
             values.setdefault("model", "recorded")
         return values
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_truth_as_number(cls, value: object, info: ValidationInfo) -> object:
+        field = cls.model_fields[str(info.field_name)]
+        if isinstance(value, bool) and field.annotation is not bool:
+            msg = "input should be no truth value"
+            raise ValueError(msg)
+        return value
+
+    @field_validator("out", mode="before")
+    @classmethod
+    def _named_folder(cls, value: object) -> object:
+        if value == "":
+            msg = "name a folder"
+            raise ValueError(msg)
+        return value
+
+    @field_validator("engine_arg")
+    @classmethod
+    def _possible_context(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        length = arguments.get("max_model_len", 1)
+        if not isinstance(length, int) or length < 1:
+            msg = "max_model_len should be a whole number of at least 1"
+            raise ValueError(msg)
+        return arguments
+
     @field_validator("text_length", mode="before")
     @classmethod
     def _text_length_number(cls, value: object) -> object:
@@ -268,6 +296,10 @@ class Settings(BaseModel):
             if (getattr(self, setting) is None) == (self.engine == engine):
                 msg = f"setting {setting!r} and engine {engine!r} need each other; give both"
                 raise ValueError(msg)
+        for name in ("input", "model"):
+            if os.path.realpath(self.folder) == os.path.realpath(getattr(self, name)):
+                msg = f"setting 'out' is the {name} itself, {str(self.folder)!r}; choose another"
+                raise ValueError(msg)
         if self.max_cost is not None and None in (self.price_in, self.price_out):
             msg = "setting 'max_cost' needs prices; give 'price_in' and 'price_out' beside it"
             raise ValueError(msg)
@@ -290,6 +322,12 @@ class Settings(BaseModel):
             )
             raise ValueError(msg)
         return self
+
+    @property
+    def columns(self) -> dict[str, str | None]:
+        """The settings that name columns of the corpus."""
+        names = [name for name in type(self).model_fields if name.endswith("_column")]
+        return self.model_dump(include=set(names) - {"candidate_column"})
 
     @property
     def folder(self) -> Path:
@@ -355,7 +393,7 @@ def _find_config(source: object) -> Path | None:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        values = tomllib.loads(path.read_text("utf-8"))
+        values = tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError:
         msg = f"setting 'config': there is no file {path}"
         raise SettingsError(msg) from None
@@ -365,8 +403,10 @@ def _read_config(path: Path) -> dict[str, Any]:
     values = {name.replace("-", "_"): value for name, value in values.items()}
     for name in _PATHS:
         value = values.get(name)
-        if isinstance(value, str) and (
-            name not in _NAMES_OR_PATHS or (path.parent / value).exists()
+        if (
+            isinstance(value, str)
+            and value
+            and (name not in _NAMES_OR_PATHS or (path.parent / value).exists())
         ):
             values[name] = str(path.parent / value)
     return values

@@ -191,3 +191,25 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 def test_evidence_settings_are_settings_and_how_many_samples_is_none_of_them():
     assert set(EVIDENCE_SETTINGS) < set(Settings.model_fields)
     assert not {"samples", "attacks", "input", "out"} & set(EVIDENCE_SETTINGS)
+
+
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
+    (tmp_path / "c.toml").write_bytes(b'\xef\xbb\xbfmodel = "m"\r\ninput = "i"\r\n')
+    assert load_settings({}, tmp_path / "c.toml").model == "m"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("samples", True, "'samples' is True: input should be no truth value"),
+        ("temperature", True, "'temperature' is True: input should be no truth value"),
+        ("out", "", "'out' is '': name a folder"),
+        ("out", "./i/", "setting 'out' is the input itself, 'i'"),
+        ("out", "x/../m", "setting 'out' is the model itself"),
+        ("engine_arg", ["max_model_len=abc"], "max_model_len should be a whole number"),
+        ("engine_arg", {"max_model_len": -5}, "max_model_len should be a whole number"),
+    ],
+)
+def test_values_that_would_do_harm_are_refused(name, value, said):
+    with pytest.raises(SettingsError, match=said):
+        load_settings({"input": "i", "model": "m", name: value})

@@ -110,7 +110,7 @@ class Missing:
         self._n_samples = n_samples
         self._done = _find_done(samples)
         self._failed = _find_failed(samples) if retry_failed else _NO_FAILED
-        self._attempts = _count_attempts(samples)
+        self._attempts = _next_attempts(samples)
 
     def count(self) -> Work:
         """Count the targets.
@@ -177,9 +177,13 @@ class Missing:
             )
 
 
-def _count_attempts(samples: Path) -> Counter[str]:
-    """Count the parts of each block and range of samples, by their name without the attempt."""
-    return Counter(part.name.partition(".attempt-")[0] for part in samples.glob("*.parquet"))
+def _next_attempts(samples: Path) -> Counter[str]:
+    """Return the number of the next attempt of each block and range; an earlier may be missing."""
+    following: Counter[str] = Counter()
+    for part in samples.glob("*.attempt-*.parquet"):
+        block, _, attempt = part.stem.partition(".attempt-")
+        following[block] = max(following[block], int(attempt) + 1)
+    return following
 
 
 def _find_done(samples: Path) -> pl.DataFrame:

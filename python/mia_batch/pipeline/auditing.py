@@ -31,6 +31,7 @@ from mia_batch.settings import load_settings
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from mia_batch.corpus import Corpus
     from mia_batch.pipeline.observer import Observer
     from mia_batch.settings import Settings
 
@@ -99,7 +100,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
     run = Run(settings.folder)
     manifest = Manifest.of(run) or _new_manifest(settings)
     corpus = open_corpus(settings)
-    observer.stage(f"{settings.input}: {corpus.n_documents:,} documents")
+    observer.stage(_corpus_sentence(settings.input, corpus))
     with run.held():
         for sentence in repair(run):
             observer.stage(sentence)
@@ -133,6 +134,15 @@ def _new_manifest(settings: Settings) -> Manifest:
     model = describe_model(settings, digest)
     evidence = {"model": model} | settings.evidence | {"engine": engine}
     return Manifest(evidence=evidence, engine_choice=why)
+
+
+def _corpus_sentence(source: str, corpus: Corpus) -> str:
+    """Say how many documents there are, and whether files were left out."""
+    sentence = f"{source}: {corpus.n_documents:,} documents"
+    if not corpus.ignored:
+        return sentence
+    left_out = f"{len(corpus.ignored):,} files of other kinds, such as {corpus.ignored[0]}"
+    return f"{sentence}; left out: {left_out}"
 
 
 def _targets_sentence(targets: dict[str, int]) -> str:

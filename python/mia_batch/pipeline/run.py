@@ -94,7 +94,8 @@ class Run:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError) as error:
-            msg = f"{self.manifest_path} cannot be read ({error}); choose another --out"
+            cause = getattr(error, "strerror", None) or error
+            msg = f"{self.manifest_path} cannot be read ({cause}); choose another --out"
             raise RunFolderError(msg) from None
         if not isinstance(manifest, dict):
             msg = f"{self.manifest_path} is not a run's manifest; choose another --out"

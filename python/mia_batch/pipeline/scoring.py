@@ -69,6 +69,8 @@ def score_run(settings: Settings, attacks: list[Attack], manifest: Manifest, run
     tables_there = (run.scores_path, run.unscored_path, run.metrics_path)
     if manifest.scored == made_from and all(path.exists() for path in tables_there):
         return
+    manifest.scored = {}
+    manifest.write(run)  # killed from here on, they are made again
     within = pl.col("sample_index") < settings.samples
     targets = tables.scan(run.targets_path, Targets)
     features = tables.scan(run.features_folder, Features).filter(within)
@@ -89,6 +91,6 @@ def _made_from(
     return {
         "attacks": [attack.name for attack in attacks],
         "samples": settings.samples,
-        "input": manifest.input["sha256"],
+        "input": {name: manifest.input[name] for name in ("sha256", "columns")},
         "parts": sha256("\n".join(parts).encode()).hexdigest(),
     }

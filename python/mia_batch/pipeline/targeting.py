@@ -24,7 +24,7 @@ __all__ = ["make_targets"]
 
 
 def make_targets(settings: Settings, corpus: Corpus, manifest: Manifest, run: Run) -> None:
-    """Write the targets table, unless the one that is there was made from the same corpus.
+    """Write the targets table, unless there is one of the same columns of the same corpus.
 
     Parameters
     ----------
@@ -42,15 +42,16 @@ def make_targets(settings: Settings, corpus: Corpus, manifest: Manifest, run: Ru
     SettingsError
         If a target that the run has already is now cut in another place.
     """
-    digest = corpus.digest()
-    if manifest.input.get("sha256") != digest or not run.targets_path.exists():
+    made_from = {"sha256": corpus.digest(), "columns": settings.columns}
+    if not made_from.items() <= manifest.input.items() or not run.targets_path.exists():
         new = run.folder / "targets.new.parquet"
         tables.sink(build_targets(corpus.documents, target_plan(settings)), new, Targets)
         if run.targets_path.exists():
             _check_same_cut(run.targets_path, new)
+        manifest.input = {}
+        manifest.write(run)  # killed from here on, they are made again
         new.replace(run.targets_path)
-        manifest.input = {
-            "sha256": digest,
+        manifest.input = made_from | {
             "files": [str(file.path) for file in corpus.files],
             "n_documents": corpus.n_documents,
         }

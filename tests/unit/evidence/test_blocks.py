@@ -125,3 +125,12 @@ def test_failed_and_new_samples_are_asked_for_in_one_go(run):
     store(run, missing(run, 4)[0], failed={(0, 1)})
     ranges = [(b.index, b.first, b.last) for b in missing(run, 6, retry_failed=True)]
     assert ranges == [(0, 4, 6), (0, 1, 2), (1, 0, 6), (2, 0, 6)]
+
+
+def test_an_attempt_is_numbered_after_the_last_even_where_an_earlier_is_gone(run):
+    first = missing(run, 2)[0]
+    store(run, first, rows=10)
+    second = missing(run, 2)[0]
+    store(run, second, rows=20)
+    (run / "samples" / first.part_name).unlink()
+    assert [second.attempt, missing(run, 2)[0].attempt] == [1, 2]

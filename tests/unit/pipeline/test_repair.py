@@ -7,9 +7,11 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import polars as pl
 import pytest
 
 import mia_batch
+from mia_batch import tables
 from mia_batch.pipeline.repair import repair
 from tests.processes import wait_until_gone
 
@@ -147,3 +149,36 @@ def test_a_live_run_holds_its_folder_and_a_killed_one_does_not(copied):
     wait_until_gone(holder.pid)
     assert (run.folder / ".lock").exists()
     assert mia_batch.audit(**settings).scores.height == 8
+
+
+class Killed(BaseException):
+    """Ends a run as SIGKILL would: nothing catches it."""
+
+
+@pytest.mark.parametrize("table", ["scores", "unscored", "metrics"])
+def test_a_run_killed_while_it_scored_leaves_no_mixture(copied, monkeypatch, table):
+    settings, run = copied
+    before = contents(run)
+    sink = tables.sink
+
+    def sink_and_die(frame, path, schema):
+        sink(frame, path, schema)
+        if path.stem == table:
+            raise Killed
+
+    monkeypatch.setattr(tables, "sink", sink_and_die)
+    with pytest.raises(Killed):
+        mia_batch.audit(**settings | {"samples": 1})
+    monkeypatch.undo()
+    mia_batch.audit(**settings)
+    assert contents(run) == before
+
+
+def test_other_columns_of_the_same_corpus_make_other_tables(copied, tmp_path):
+    settings, _ = copied
+    corpus = pl.read_parquet(settings["input"]).rename({"member": "truth"})
+    corpus.write_parquet(tmp_path / "corpus.parquet")
+    settings = settings | {"input": str(tmp_path / "corpus.parquet")}
+    assert mia_batch.audit(**settings).metrics.is_empty()
+    assert mia_batch.audit(**settings, member_column="truth").metrics.height > 0
+    assert mia_batch.audit(**settings).metrics.is_empty()
