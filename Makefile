@@ -57,7 +57,7 @@ rust-checks:
 	@$(STEP) "Rust documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --locked
 
 python-tests:
-	@$(STEP) "Tests: pytest" pytest --numprocesses 2 --dist loadfile --durations=15
+	@$(STEP) "Tests: pytest" pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations=15
 
 lock:
 	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate \
