@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from mia_batch import tables
 from mia_batch.errors import SettingsError
 from mia_batch.pipeline.resolve import target_plan
 from mia_batch.schemas import Targets
-from mia_batch.targets import build_targets
+from mia_batch.targets import RowIndex, build_targets
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from mia_batch.corpus import Corpus
     from mia_batch.pipeline.manifest import Manifest
@@ -21,6 +26,8 @@ if TYPE_CHECKING:
     from mia_batch.settings import Settings
 
 __all__ = ["make_targets"]
+
+_TARGETS_AT_ONCE = 8192
 
 
 def make_targets(settings: Settings, corpus: Corpus, manifest: Manifest, run: Run) -> None:
@@ -61,18 +68,16 @@ def make_targets(settings: Settings, corpus: Corpus, manifest: Manifest, run: Ru
 
 def _check_same_cut(old: Path, new: Path) -> None:
     """Refuse targets that kept their text but not their prefix: their samples would be mixed."""
-    columns = ("target_id", "prefix", "reference")
-    before, after = (tables.scan(path, Targets).select(columns) for path in (old, new))
-    moved = (
-        before.join(after, on="target_id", suffix="_new")
-        .filter(
-            pl.col("prefix").ne_missing(pl.col("prefix_new"))
-            | pl.col("reference").ne_missing(pl.col("reference_new"))
-        )
-        .select(pl.len())
-        .collect(engine="streaming")
-        .item()
-    )
+    index = RowIndex(tables.scan(new, Targets).select("target_id"))
+    cuts = np.empty(index.height, np.uint64)
+    start = 0
+    for _, hashes in _cuts(new):
+        cuts[start : start + hashes.size] = hashes
+        start += hashes.size
+    moved = 0
+    for names, hashes in _cuts(old):
+        which, rows = index.find(names)
+        moved += int((hashes[which] != cuts[rows]).sum())
     if moved:
         new.unlink()
         msg = (
@@ -80,6 +85,18 @@ def _check_same_cut(old: Path, new: Path) -> None:
             "their text is the same; choose another --out"
         )
         raise SettingsError(msg)
+
+
+def _cuts(targets: Path) -> Iterator[tuple[pl.Series, NDArray[np.uint64]]]:
+    """Yield the names of targets and hashes of where they are cut, a chunk at a time."""
+    table = tables.scan(targets, Targets).select(
+        "target_id", cut=pl.struct("prefix", "reference").hash()
+    )
+    for start in count(step=_TARGETS_AT_ONCE):
+        chunk = table.slice(start, _TARGETS_AT_ONCE).collect()
+        if chunk.is_empty():
+            return
+        yield chunk["target_id"], chunk["cut"].to_numpy()
 
 
 def _count(targets: Path) -> dict[str, int]:
