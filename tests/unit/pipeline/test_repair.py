@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -50,6 +52,19 @@ def test_a_run_without_fault_is_left_as_it_is(copied):
     before = contents(run)
     assert repaired(run) == []
     assert contents(run) == before
+
+
+@pytest.mark.parametrize("year", [1990, 2090])
+def test_a_clock_that_is_set_changes_nothing(copied, small_audit, year):
+    settings, run = copied
+    _, before = small_audit
+    time = datetime(year, 1, 1, tzinfo=UTC).timestamp()
+    for path in (run.folder, *run.folder.rglob("*")):
+        os.utime(path, (time, time))
+    again = mia_batch.audit(**settings)
+    assert contents(again) == contents(before)
+    fewer = mia_batch.audit(**settings | {"samples": 2})
+    assert fewer.scores["n_samples"].max() == 2
 
 
 @pytest.mark.parametrize("name", MADE_AGAIN)
