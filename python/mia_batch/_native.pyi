@@ -4,10 +4,11 @@ Columns of text come in any object of the Arrow PyCapsule interface (Polars, pya
 DuckDB) as `Utf8`, `LargeUtf8`, `Utf8View` or `Null`, sliced or in chunks, and arrays of
 numbers go out the same way. Null gives null. The GIL is released and the rows are spread over
 all cores. TypeError: a column is not text. ValueError: columns of unequal length, an unknown
-word rule, a text of more than 1 GiB.
+word rule or group, a text of more than 1 GiB.
 """
 # ruff: noqa: PYI021 (this stub is the manual of the compiled module)
 
+from collections.abc import Sequence
 from typing import Protocol, type_check_only
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "build_profile",
     "count_words",
     "pair_features",
+    "pair_fields",
     "zlib_size",
     "zlib_version",
 ]
@@ -32,9 +34,16 @@ class ArrowStream(Protocol):
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object: ...
 
 def pair_features(
-    candidate: ArrowArray | ArrowStream, reference: ArrowArray | ArrowStream, *, words: str
+    candidate: ArrowArray | ArrowStream,
+    reference: ArrowArray | ArrowStream,
+    *,
+    words: str,
+    groups: Sequence[str],
 ) -> ArrowArray:
     """Struct of UInt32 per pair, null where either side is null."""
+
+def pair_fields(groups: Sequence[str]) -> list[str]:
+    """Names of the fields that `pair_features` gives for these groups, in order."""
 
 def zlib_size(text: ArrowArray | ArrowStream) -> ArrowArray:
     """UInt32: bytes of the text after zlib at level 6."""

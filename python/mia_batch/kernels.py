@@ -8,6 +8,7 @@ text of more than 1 GiB a ``MiaBatchError``, when the query runs.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 import polars as pl
@@ -16,13 +17,16 @@ from mia_batch import _native
 from mia_batch.errors import MiaBatchError, SchemaMismatchError, SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 __all__ = [
     "FEATURES",
+    "GROUPS",
     "WORD_RULES",
+    "Group",
     "WordRule",
     "count_words",
+    "fields",
     "pair_features",
     "zlib_size",
     "zlib_version",
@@ -35,41 +39,71 @@ as ``text.split(" ")`` does, less its empty strings (newlines and tabs stay insi
 WORD_RULES: Final[tuple[WordRule, ...]] = get_args(WordRule)
 """Every word rule."""
 
-FEATURES: Final = pl.Struct(
-    dict.fromkeys(
-        (
-            "words_candidate",
-            "words_reference",
-            "overlap_1",
-            "overlap_2",
-            "overlap_3",
-            "overlap_4",
-            "overlap_5",
-            "zlib_candidate",
-            "words_candidate_matched",
-            "overlap_1_matched",
-            "overlap_2_matched",
-            "overlap_3_matched",
-            "overlap_4_matched",
-            "overlap_5_matched",
-            "zlib_candidate_matched",
-        ),
-        pl.UInt32,
-    )
-)
-"""Data type of ``pair_features``."""
+Group: TypeAlias = Literal["overlap", "zlib", "lcs", "matched"]
+"""Fields of ``pair_features`` that are computed only where they are asked for."""
+
+GROUPS: Final[tuple[Group, ...]] = get_args(Group)
+"""Every group, in the order of its fields."""
+
+_DEFAULT_GROUPS: Final[tuple[Group, ...]] = ("overlap", "zlib", "matched")
+
+
+def _checked(groups: Iterable[Group]) -> list[Group]:
+    chosen = list(groups)
+    for group in chosen:
+        if group not in GROUPS:
+            msg = f"unknown group {group!r}; use some of {', '.join(GROUPS)}"
+            raise SettingsError(msg)
+    return chosen
+
+
+def fields(groups: Iterable[Group] = _DEFAULT_GROUPS) -> pl.Struct:
+    """Give the data type of ``pair_features`` for a choice of groups.
+
+    Parameters
+    ----------
+    groups
+        Names of groups; their order means nothing, another name is a ``SettingsError``.
+
+    Returns
+    -------
+    Struct
+        Fields of UInt32, in order.
+
+    Examples
+    --------
+    >>> [field.name for field in fields(["lcs"]).fields]
+    ['words_candidate', 'words_reference', 'lcs_words']
+    """
+    return pl.Struct(dict.fromkeys(_native.pair_fields(_checked(groups)), pl.UInt32))
+
+
+FEATURES: Final = fields()
+"""Data type of ``pair_features`` with the groups ``overlap``, ``zlib`` and ``matched``."""
 
 
 def pair_features(
-    candidate: pl.Expr | str, reference: pl.Expr | str, *, words: WordRule = "whitespace"
+    candidate: pl.Expr | str,
+    reference: pl.Expr | str,
+    *,
+    words: WordRule = "whitespace",
+    groups: Iterable[Group] = _DEFAULT_GROUPS,
 ) -> pl.Expr:
     """Numbers that compare each candidate with its reference, from one reading of both texts.
 
-    ``words_candidate`` and ``words_reference`` count words. ``overlap_1`` to ``overlap_5``
-    count the n-grams of words that both texts have, each at most as often as it occurs on
-    both sides. ``zlib_candidate`` is the size of the candidate's words, joined by single
-    spaces, as ``zlib_size`` measures it. The fields that end in ``_matched`` say the same of
-    the candidate cut to the reference's number of words.
+    ``words_candidate`` and ``words_reference`` count words. The other fields come in groups:
+
+    ``overlap``
+        ``overlap_1`` to ``overlap_5`` count the n-grams of words that both texts have, each at
+        most as often as it occurs on both sides.
+    ``zlib``
+        ``zlib_candidate`` is the size of the candidate's words, joined by single spaces, as
+        ``zlib_size`` measures it.
+    ``lcs``
+        ``lcs_words`` is the length of the longest common subsequence of words.
+    ``matched``
+        Fields that end in ``_matched`` say the same of the candidate cut to the reference's
+        number of words: ``words_candidate_matched`` and one for each field of the other groups.
 
     Parameters
     ----------
@@ -80,17 +114,20 @@ def pair_features(
         stand together: it is then read once.
     words
         How texts are cut into words; another name is a ``SettingsError``.
+    groups
+        What to compute; what is left out costs nothing. Another name is a ``SettingsError``.
 
     Returns
     -------
     Expr
-        Struct column of data type ``FEATURES``, named ``features``; null, fields included,
-        where either text is null.
+        Struct column of data type ``fields(groups)``, named ``features``: UInt32, at least 0;
+        null, fields included, where either text is null.
 
     References
     ----------
     Clipped overlap: ROUGE-N, Lin (2004), section 2; SaMIA, Kaneko et al. (2024), equation 5.
-    Size after compression: the same, equation 7.
+    Size after compression: the same, equation 7. Longest common subsequence: ROUGE-L, Lin
+    (2004), section 3.1.
 
     Examples
     --------
@@ -100,15 +137,15 @@ def pair_features(
     (3, 1, 3)
     """
     _check_rule(words)
+    chosen = _checked(groups)
     pair = pl.struct(_column(candidate).alias("candidate"), _column(reference).alias("reference"))
     return pair.map_batches(
         lambda pairs: _apply(
-            _native.pair_features,
+            partial(_native.pair_features, words=words, groups=chosen),
             pairs.struct.field("candidate"),
             pairs.struct.field("reference"),
-            words=words,
         ),
-        return_dtype=FEATURES,
+        return_dtype=fields(chosen),
         is_elementwise=True,
     ).alias("features")
 
@@ -153,7 +190,7 @@ def count_words(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Ex
     """
     _check_rule(words)
     return _column(text).map_batches(
-        lambda texts: _apply(_native.count_words, texts, words=words),
+        lambda texts: _apply(partial(_native.count_words, words=words), texts),
         return_dtype=pl.UInt32,
         is_elementwise=True,
     )
@@ -174,11 +211,9 @@ def _check_rule(words: str) -> None:
         raise SettingsError(msg)
 
 
-def _apply(
-    kernel: Callable[..., _native.ArrowArray], *columns: pl.Series, **settings: str
-) -> pl.Series:
+def _apply(kernel: Callable[..., _native.ArrowArray], *columns: pl.Series) -> pl.Series:
     try:
-        return pl.Series(kernel(*map(_nulls_as_text, columns), **settings))
+        return pl.Series(kernel(*map(_nulls_as_text, columns)))
     except TypeError as error:
         raise SchemaMismatchError(str(error)) from error
     except ValueError as error:

@@ -10,16 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mia_batch import _native
-from mia_batch.kernels import FEATURES, WORD_RULES, count_words, pair_features, zlib_size
+from mia_batch.kernels import GROUPS, WORD_RULES, count_words, pair_features, zlib_size
 from tests import arrow, twins
+from tests.kernel_twins import SPLIT, features
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-SPLIT = {
-    "whitespace": str.split,
-    "space": lambda text: [word for word in text.split(" ") if word != ""],
-}
 SPACES = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()]
 
 word = st.sampled_from(["a", "b", "the", "the", "The", "café", "你好", "🙂", "\0"])
@@ -29,36 +26,25 @@ prose = st.lists(st.tuples(word, space), max_size=40).map(
 )
 text = prose | st.text(max_size=30)
 rule = st.sampled_from(WORD_RULES)
+groups = st.lists(st.sampled_from(GROUPS)) | st.just(GROUPS)
 pair = st.tuples(st.none() | text, st.none() | text)
-
-
-def twin(candidate: str | None, reference: str | None, rule: str) -> Mapping[str, int | None]:
-    if candidate is None or reference is None:
-        return dict.fromkeys(FEATURES.to_schema())
-    words, right = SPLIT[rule](candidate), SPLIT[rule](reference)
-    cut = words[: len(right)]
-    return (
-        {"words_candidate": len(words), "words_reference": len(right)}
-        | {f"overlap_{n}": twins.overlap(words, right, n) for n in twins.SIZES}
-        | {"zlib_candidate": twins.compressed(words)}
-        | {"words_candidate_matched": len(cut)}
-        | {f"overlap_{n}_matched": twins.overlap(cut, right, n) for n in twins.SIZES}
-        | {"zlib_candidate_matched": twins.compressed(cut)}
-    )
 
 
 def compared(rows: Iterable[Mapping[str, int | None]]) -> list[dict[str, int | None]]:
     """Rows without what depends on Python's own zlib, where that is not the classic one."""
-    kept = [name for name in FEATURES.to_schema() if twins.CLASSIC_ZLIB or "zlib" not in name]
-    return [{name: row[name] for name in kept} for row in rows]
+    return [
+        {name: row[name] for name in row if twins.CLASSIC_ZLIB or "zlib" not in name}
+        for row in rows
+    ]
 
 
-@given(st.lists(pair, max_size=20), rule)
-def test_features_equal_the_slow_twin(pairs, rule):
+@given(st.lists(pair, max_size=20), rule, groups)
+def test_features_equal_the_slow_twin(pairs, rule, groups):
     frame = pl.DataFrame(pairs, {"candidate": pl.String, "reference": pl.String}, orient="row")
-    numbers = frame.select(pair_features("candidate", "reference", words=rule).struct.unnest())
-    assert compared(numbers.to_dicts()) == compared(
-        [twin(candidate, reference, rule) for candidate, reference in pairs]
+    numbers = pair_features("candidate", "reference", words=rule, groups=groups)
+    found = frame.select(numbers.struct.unnest()).to_dicts()
+    assert compared(found) == compared(
+        [features(left, right, rule, groups) for left, right in pairs]
     )
 
 
@@ -70,18 +56,24 @@ def test_chunks_slices_and_layouts_change_nothing(chunks, data):
     candidate = frame["candidate"][offset:]
     bits = data.draw(st.sampled_from([32, 64]))
     reference = arrow.strings(frame["reference"].to_list(), bits, offset=offset)
-    numbers = pl.Series(_native.pair_features(candidate, reference, words="whitespace"))
-    expected = [twin(left, right, "whitespace") for left, right in frame[offset:].rows()]
-    assert compared(numbers.struct.unnest().to_dicts()) == compared(expected)
+    numbers = _native.pair_features(candidate, reference, words="whitespace", groups=GROUPS)
+    found = pl.Series(numbers).struct.unnest().to_dicts()
+    expected = [
+        features(left, right, "whitespace", GROUPS) for left, right in frame[offset:].rows()
+    ]
+    assert compared(found) == compared(expected)
 
 
 @given(st.lists(st.none() | text, max_size=8), text, rule)
 def test_literals_on_either_side(texts, literal, rule):
     frame = pl.DataFrame({"text": texts}, {"text": pl.String})
-    right = frame.select(pair_features("text", pl.lit(literal), words=rule).struct.unnest())
-    left = frame.select(pair_features(pl.lit(literal), "text", words=rule).struct.unnest())
-    assert compared(right.to_dicts()) == compared([twin(text, literal, rule) for text in texts])
-    assert compared(left.to_dicts()) == compared([twin(literal, text, rule) for text in texts])
+    for left, right, pairs in (
+        ("text", pl.lit(literal), [(text, literal) for text in texts]),
+        (pl.lit(literal), "text", [(literal, text) for text in texts]),
+    ):
+        numbers = pair_features(left, right, words=rule, groups=GROUPS)
+        found = frame.select(numbers.struct.unnest()).to_dicts()
+        assert compared(found) == compared([features(*pair, rule, GROUPS) for pair in pairs])
 
 
 @given(text, text)

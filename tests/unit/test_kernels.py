@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from functools import partial
 
 import polars as pl
 import pytest
@@ -12,8 +13,10 @@ from mia_batch import _native
 from mia_batch.errors import SchemaMismatchError, SettingsError
 from mia_batch.kernels import (
     FEATURES,
+    GROUPS,
     WORD_RULES,
     count_words,
+    fields,
     pair_features,
     zlib_size,
     zlib_version,
@@ -45,7 +48,7 @@ NUMBERS = pl.DataFrame(
         "overlap_5_matched": [0, 0, 0, None, None],
         "zlib_candidate_matched": [17, 15, 8, None, None],
     },
-    schema=FEATURES.to_schema(),
+    schema_overrides=FEATURES.to_schema(),
 )
 """Counted by hand, the sizes by Python's zlib 1.2.13."""
 
@@ -55,6 +58,55 @@ def test_features_of_hand_counted_pairs():
     assert selected.schema == {"features": FEATURES}
     assert selected["features"].is_null().to_list() == [False, False, False, True, True]
     assert_frame_equal(selected.unnest("features"), NUMBERS)
+
+
+def test_longest_common_subsequence():
+    """Of the seven words three stand in the order of the reference; cut to three, two do."""
+    numbers = pair_features("candidate", "reference", groups=["matched", "lcs"])
+    found = PAIRS[:3].select(numbers.struct.unnest())
+    assert found["lcs_words"].to_list() == [3, 1, 0]
+    assert found["lcs_words_matched"].to_list() == [2, 1, 0]
+
+
+def test_long_references_take_several_limbs():
+    row = pl.int_range(300, dtype=pl.UInt32).cast(pl.String)
+    numbers = pl.select(
+        there=pair_features(row.str.join(" "), row.str.join(" "), groups=["lcs"]),
+        back=pair_features(row.reverse().str.join(" "), row.str.join(" "), groups=["lcs"]),
+    )
+    assert numbers.row(0) == (
+        {"words_candidate": 300, "words_reference": 300, "lcs_words": 300},
+        {"words_candidate": 300, "words_reference": 300, "lcs_words": 1},
+    )
+
+
+@pytest.mark.parametrize("groups", [*[[group] for group in GROUPS], GROUPS, GROUPS[::-1], []])
+def test_fields_are_those_of_the_groups(groups):
+    found = PAIRS.select(pair_features("candidate", "reference", groups=groups))
+    assert found.schema == {"features": fields(groups)}
+    everything = PAIRS.select(pair_features("candidate", "reference", groups=GROUPS))
+    names = list(fields(groups).to_schema())
+    assert_frame_equal(found.unnest("features"), everything.unnest("features").select(names))
+
+
+def test_names_of_fields():
+    assert list(fields([]).to_schema()) == ["words_candidate", "words_reference"]
+    assert list(fields(["matched", "lcs", "zlib"]).to_schema()) == [
+        "words_candidate",
+        "words_reference",
+        "zlib_candidate",
+        "lcs_words",
+        "words_candidate_matched",
+        "zlib_candidate_matched",
+        "lcs_words_matched",
+    ]
+    assert fields() == FEATURES
+
+
+@pytest.mark.parametrize("expression", [fields, partial(pair_features, "a", "b")])
+def test_unknown_groups_are_refused(expression):
+    with pytest.raises(SettingsError, match="unknown group 'rouge'; use some of overlap, zlib"):
+        expression(groups=["rouge"])
 
 
 def test_other_columns_stay_as_they_are():
@@ -155,9 +207,12 @@ def test_slices_and_chunks():
 @pytest.mark.parametrize("bits", [32, 64])
 def test_other_layouts_of_strings(bits):
     columns = [arrow.strings(PAIRS[side].to_list(), bits, offset=1) for side in PAIRS.columns]
-    found = pl.Series(_native.pair_features(*columns, words="whitespace"))
+    pair_features = partial(
+        _native.pair_features, words="whitespace", groups=["overlap", "zlib", "matched"]
+    )
+    found = pl.Series(pair_features(*columns))
     assert_frame_equal(found.struct.unnest(), NUMBERS[1:])
-    mixed = _native.pair_features(columns[0], PAIRS["reference"][1:], words="whitespace")
+    mixed = pair_features(columns[0], PAIRS["reference"][1:])
     assert_series_equal(pl.Series(mixed), found)
 
 
@@ -249,13 +304,15 @@ def test_unknown_word_rules_are_refused(expression):
 def test_native_functions_refuse_what_they_cannot_read():
     texts = pl.Series(["a", "b"])
     with pytest.raises(ValueError, match="candidate has 2 rows and reference 1"):
-        _native.pair_features(texts, texts[:1], words="space")
+        _native.pair_features(texts, texts[:1], words="space", groups=[])
     with pytest.raises(ValueError, match='unknown word rule "rouge"'):
         _native.count_words(texts, words="rouge")
     with pytest.raises(TypeError, match=r"text must be .* not <class 'list'>"):
         _native.zlib_size(["a"])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"reference must be .* not Int64"):
-        _native.pair_features(texts, pl.Series([1, 2]), words="space")
+        _native.pair_features(texts, pl.Series([1, 2]), words="space", groups=[])
+    with pytest.raises(ValueError, match='unknown group "rouge"'):
+        _native.pair_features(texts, texts, words="space", groups=["rouge"])
 
 
 def test_errors_of_a_column_reach_the_caller():

@@ -1,112 +1,139 @@
 //! Everything about one pair of texts from one reading of both.
 
 use crate::error::KernelError;
+use crate::group::Group;
+use crate::kernel::{Candidate, Kernel, Reference};
+use crate::lcs::LcsCounter;
 use crate::limits::{check_length, number};
-use crate::ngram::{MAX_N, NgramIndex, OverlapCounter};
+use crate::ngram::OverlapCounter;
+use crate::size::SizeKernel;
 use crate::words::WordRule;
-use crate::zlib::ZlibSizer;
 
-/// Numbers about the words of a candidate, against its reference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CandidateFeatures {
-    /// Words.
-    pub words: u32,
-    /// n-grams shared with the reference for n = 1, 2, ..., each counted at most as often as
-    /// it occurs on both sides.
-    pub overlaps: [u32; MAX_N],
-    /// Bytes of the zlib stream of the words joined by single spaces.
-    pub zlib: u32,
-}
-
-/// Numbers that compare a candidate with its reference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PairFeatures {
-    /// Words of the reference.
-    pub words_reference: u32,
-    /// The candidate as it stands.
-    pub candidate: CandidateFeatures,
-    /// The candidate cut to the reference's number of words.
-    pub matched: CandidateFeatures,
+/// What a [`PairReader`] does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// How texts are cut into words.
+    pub words: WordRule,
+    /// What is computed beside the numbers of words; order and repetition mean nothing.
+    pub groups: Vec<Group>,
 }
 
 /// Reads pairs one after the other and keeps what the next one can use again: the buffers,
 /// and the reference if it comes again.
 pub struct PairReader {
     rule: WordRule,
-    reference: Option<String>,
-    index: NgramIndex,
-    counter: OverlapCounter,
-    /// The candidate's words joined by single spaces.
-    joined: Vec<u8>,
-    sizer: ZlibSizer,
+    matched: bool,
+    kernels: Vec<Box<dyn Kernel>>,
+    reference: Reference,
+    candidate: Candidate,
 }
 
 impl PairReader {
-    /// A reader that cuts texts into words by `rule`.
-    pub fn new(rule: WordRule) -> Self {
+    /// A reader that does what `settings` say.
+    pub fn new(settings: &Settings) -> Self {
+        let chosen = Group::ALL
+            .into_iter()
+            .filter(|group| settings.groups.contains(group));
         Self {
-            rule,
-            reference: None,
-            index: NgramIndex::default(),
-            counter: OverlapCounter::default(),
-            joined: Vec::new(),
-            sizer: ZlibSizer::default(),
+            rule: settings.words,
+            matched: settings.groups.contains(&Group::Matched),
+            kernels: chosen.filter_map(kernel).collect(),
+            reference: Reference::default(),
+            candidate: Candidate::default(),
         }
     }
 
-    /// The features of one pair.
+    /// Names of the numbers that [`read`](Self::read) gives, in order.
+    pub fn fields(&self) -> Vec<String> {
+        let of_candidate: Vec<_> = self
+            .kernels
+            .iter()
+            .flat_map(|kernel| kernel.fields())
+            .collect();
+        let mut fields = vec!["words_candidate".to_owned(), "words_reference".to_owned()];
+        fields.extend_from_slice(&of_candidate);
+        if self.matched {
+            fields.push("words_candidate_matched".to_owned());
+            fields.extend(of_candidate.iter().map(|field| format!("{field}_matched")));
+        }
+        fields
+    }
+
+    /// The numbers of one pair; `None` where one is undefined.
     ///
     /// # Errors
     ///
     /// [`KernelError::TooLong`] if a text has more than [`MAX_BYTES`](crate::MAX_BYTES).
-    pub fn read(&mut self, candidate: &str, reference: &str) -> Result<PairFeatures, KernelError> {
+    pub fn read(
+        &mut self,
+        candidate: &str,
+        reference: &str,
+    ) -> Result<Vec<Option<u32>>, KernelError> {
         check_length(candidate.as_bytes())?;
         check_length(reference.as_bytes())?;
         self.read_reference(reference);
-        self.counter.start(&self.index);
-        self.joined.clear();
-
-        let mut words = self.rule.words(candidate);
-        let matching = self.push(words.by_ref().take(self.index.n_words()));
-        let matched = self.features(matching)?;
-        let further = self.push(words);
-        let candidate = match further {
-            0 => matched,
-            _ => self.features(matching + further)?,
-        };
-        Ok(PairFeatures {
-            words_reference: number(self.index.n_words()),
-            candidate,
-            matched,
-        })
+        self.candidate
+            .read(candidate, self.rule, &self.reference.vocabulary);
+        self.numbers()
     }
 
-    fn read_reference(&mut self, reference: &str) {
-        if self.reference.as_deref() != Some(reference) {
-            self.index.read(reference, self.rule);
-            reference.clone_into(self.reference.get_or_insert_default());
-        }
-    }
-
-    /// Takes the next words of the candidate and says how many they were.
-    fn push<'a>(&mut self, words: impl Iterator<Item = &'a [u8]>) -> u32 {
-        let mut n_words = 0;
-        for word in words {
-            self.counter.push(word, &self.index);
-            if !self.joined.is_empty() {
-                self.joined.push(b' ');
+    fn read_reference(&mut self, text: &str) {
+        if self.reference.read(text, self.rule) {
+            for kernel in &mut self.kernels {
+                kernel.read_reference(&self.reference);
             }
-            self.joined.extend_from_slice(word);
-            n_words += 1;
         }
-        n_words
     }
 
-    fn features(&mut self, words: u32) -> Result<CandidateFeatures, KernelError> {
-        Ok(CandidateFeatures {
-            words,
-            overlaps: self.counter.matched(),
-            zlib: self.sizer.size(&self.joined)?,
-        })
+    fn numbers(&mut self) -> Result<Vec<Option<u32>>, KernelError> {
+        for kernel in &mut self.kernels {
+            kernel.start();
+        }
+        let n_reference = self.reference.words.len();
+        let n_candidate = self.candidate.n_words();
+        let n_matched = if self.matched {
+            n_candidate.min(n_reference)
+        } else {
+            0
+        };
+        let mut matched = Vec::new();
+        if self.matched {
+            self.extend(0, n_matched, &mut matched)?;
+        }
+        let mut numbers = vec![Some(number(n_candidate)), Some(number(n_reference))];
+        if self.matched && n_matched == n_candidate {
+            numbers.extend_from_slice(&matched);
+        } else {
+            self.extend(n_matched, n_candidate, &mut numbers)?;
+        }
+        if self.matched {
+            numbers.push(Some(number(n_matched)));
+            numbers.append(&mut matched);
+        }
+        Ok(numbers)
+    }
+
+    /// Appends the numbers of the candidate's first `end` words, whose first `start` words the
+    /// kernels have seen.
+    fn extend(
+        &mut self,
+        start: usize,
+        end: usize,
+        numbers: &mut Vec<Option<u32>>,
+    ) -> Result<(), KernelError> {
+        let cut = self.candidate.cut(start, end);
+        for kernel in &mut self.kernels {
+            kernel.numbers(cut, &self.reference, numbers)?;
+        }
+        Ok(())
+    }
+}
+
+fn kernel(group: Group) -> Option<Box<dyn Kernel>> {
+    match group {
+        Group::Overlap => Some(Box::new(OverlapCounter::default())),
+        Group::Zlib => Some(Box::new(SizeKernel::default())),
+        Group::Lcs => Some(Box::new(LcsCounter::default())),
+        Group::Matched => None,
     }
 }

@@ -1,19 +1,24 @@
 //! Counts that compare two texts: words, shared n-grams, compressed size.
 //!
 //! The crate knows nothing of Python or Arrow. [`PairReader`] reads a candidate and a
-//! reference once and gives their [`PairFeatures`]; [`ZlibSizer`] and [`WordRule`] serve
+//! reference once and gives the [`Group`]s of numbers it was asked for; [`ZlibSizer`] and [`WordRule`] serve
 //! texts that stand alone. Readers keep their buffers, so a batch allocates nothing per word.
 
 mod error;
 mod features;
+mod group;
+mod kernel;
+mod lcs;
 mod limits;
 mod ngram;
+mod size;
+mod vocabulary;
 mod words;
 mod zlib;
 
 pub use error::KernelError;
-pub use features::{CandidateFeatures, PairFeatures, PairReader};
+pub use features::{PairReader, Settings};
+pub use group::Group;
 pub use limits::MAX_BYTES;
-pub use ngram::MAX_N;
 pub use words::{WordRule, Words};
 pub use zlib::{ZlibSizer, zlib_version};

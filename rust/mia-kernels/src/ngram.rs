@@ -14,11 +14,12 @@
 
 use hashbrown::HashMap;
 
+use crate::error::KernelError;
+use crate::kernel::{Cut, Kernel, Number, Reference};
 use crate::limits::number;
-use crate::words::{Vocabulary, WordRule};
 
 /// The longest n-grams that are counted.
-pub const MAX_N: usize = 5;
+const MAX_N: usize = 5;
 
 /// Number of a node; a 1-gram has the number of its word.
 type Node = u32;
@@ -33,9 +34,8 @@ struct Ngram {
 
 /// The n-grams of one reference.
 #[derive(Default)]
-pub(crate) struct NgramIndex {
-    vocabulary: Vocabulary,
-    words: Vec<u32>,
+struct NgramIndex {
+    n_words: u32,
     ngrams: Vec<Ngram>,
     counts: Vec<u32>,
     longer: HashMap<(Node, u32), Node>,
@@ -43,37 +43,20 @@ pub(crate) struct NgramIndex {
 
 impl NgramIndex {
     /// Forgets the last reference and reads another.
-    pub(crate) fn read(&mut self, reference: &str, rule: WordRule) {
-        self.clear();
-        self.number_words(reference, rule);
+    fn read(&mut self, reference: &Reference) {
+        let n_words = reference.vocabulary.len();
+        self.n_words = number(n_words);
+        self.ngrams.clear();
+        self.ngrams.resize(n_words, Ngram { n: 1, suffix: None });
+        self.counts.clear();
+        self.counts.resize(n_words, 0);
+        self.longer.clear();
         let mut longest = None;
-        for position in 0..self.words.len() {
-            let node = self.insert(self.extendable(longest), self.words[position]);
+        for &word in &reference.words {
+            let node = self.insert(self.extendable(longest), word);
             self.count_suffixes(node);
             longest = Some(node);
         }
-    }
-
-    /// Words of the reference.
-    pub(crate) fn n_words(&self) -> usize {
-        self.words.len()
-    }
-
-    fn clear(&mut self) {
-        self.vocabulary.clear();
-        self.words.clear();
-        self.ngrams.clear();
-        self.counts.clear();
-        self.longer.clear();
-    }
-
-    fn number_words(&mut self, reference: &str, rule: WordRule) {
-        for word in rule.words(reference) {
-            self.words.push(self.vocabulary.intern(word));
-        }
-        let unigram = Ngram { n: 1, suffix: None };
-        self.ngrams.resize(self.vocabulary.len(), unigram);
-        self.counts.resize(self.vocabulary.len(), 0);
     }
 
     /// The node of `prefix` and then `word`, made with its suffixes if it is new.
@@ -114,53 +97,69 @@ impl NgramIndex {
     }
 
     /// The longest n-gram of the reference that ends with `word`, after `longest` before it.
-    fn follow(&self, longest: Option<Node>, word: u32) -> Node {
+    fn follow(&self, longest: Option<Node>, word: u32) -> Option<Node> {
+        if word >= self.n_words {
+            return None;
+        }
         let mut prefix = self.extendable(longest);
         while let Some(node) = prefix {
             if let Some(&found) = self.longer.get(&(node, word)) {
-                return found;
+                return Some(found);
             }
             prefix = self.ngrams[node as usize].suffix;
         }
-        word
+        Some(word)
     }
 }
 
-/// Counts the n-grams that a candidate shares with an [`NgramIndex`].
+/// Counts the n-grams that a candidate shares with its reference.
 #[derive(Default)]
 pub(crate) struct OverlapCounter {
+    index: NgramIndex,
     /// Occurrences of each node in the reference that the candidate has not matched yet.
     unmatched: Vec<u32>,
     longest: Option<Node>,
     matched: [u32; MAX_N],
 }
 
-impl OverlapCounter {
-    /// Prepares for a new candidate.
-    pub(crate) fn start(&mut self, index: &NgramIndex) {
-        self.unmatched.clone_from(&index.counts);
+impl Kernel for OverlapCounter {
+    fn fields(&self) -> Vec<String> {
+        (1..=MAX_N).map(|n| format!("overlap_{n}")).collect()
+    }
+
+    fn read_reference(&mut self, reference: &Reference) {
+        self.index.read(reference);
+    }
+
+    fn start(&mut self) {
+        self.unmatched.clone_from(&self.index.counts);
         self.longest = None;
         self.matched = [0; MAX_N];
     }
 
-    /// Takes the next word of the candidate.
-    pub(crate) fn push(&mut self, word: &[u8], index: &NgramIndex) {
-        self.longest = index
-            .vocabulary
-            .get(word)
-            .map(|word| index.follow(self.longest, word));
+    fn numbers(
+        &mut self,
+        cut: Cut<'_>,
+        _: &Reference,
+        numbers: &mut Vec<Number>,
+    ) -> Result<(), KernelError> {
+        for &word in cut.new_words() {
+            self.push(word);
+        }
+        numbers.extend(self.matched.map(Some));
+        Ok(())
+    }
+}
+
+impl OverlapCounter {
+    fn push(&mut self, word: u32) {
+        self.longest = self.index.follow(self.longest, word);
         let mut next = self.longest;
         while let Some(node) = next {
-            let ngram = index.ngrams[node as usize];
-            self.match_one(node, ngram.n);
-            next = ngram.suffix;
+            let Ngram { n, suffix } = self.index.ngrams[node as usize];
+            self.match_one(node, n);
+            next = suffix;
         }
-    }
-
-    /// Matched n-grams of the words so far for n = 1, 2, ..., each n-gram counted at most as
-    /// often as it occurs on both sides.
-    pub(crate) fn matched(&self) -> [u32; MAX_N] {
-        self.matched
     }
 
     fn match_one(&mut self, node: Node, n: usize) {

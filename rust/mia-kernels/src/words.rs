@@ -1,9 +1,4 @@
-//! Texts to words, words to numbers.
-
-use std::hash::BuildHasher;
-use std::ops::Range;
-
-use hashbrown::{DefaultHashBuilder, HashTable};
+//! Texts to words.
 
 use crate::error::KernelError;
 use crate::limits::{check_length, number};
@@ -93,74 +88,5 @@ fn whitespace(text: &[u8]) -> usize {
         | [0xe2, 0x81, 0x9f, ..]                            // U+205F
         | [0xe3, 0x80, 0x80, ..] => 3,                      // U+3000
         _ => 0,
-    }
-}
-
-/// The distinct words of a text, numbered from 0 in order of appearance.
-#[derive(Default)]
-pub(crate) struct Vocabulary {
-    words: WordList,
-    numbers: HashTable<u32>,
-    hasher: DefaultHashBuilder,
-}
-
-impl Vocabulary {
-    pub(crate) fn clear(&mut self) {
-        self.words.clear();
-        self.numbers.clear();
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.words.spans.len()
-    }
-
-    /// The number of `word`, if it has one.
-    pub(crate) fn get(&self, word: &[u8]) -> Option<u32> {
-        let hash = self.hasher.hash_one(word);
-        let number = self
-            .numbers
-            .find(hash, |&number| self.words.get(number) == word);
-        number.copied()
-    }
-
-    /// The number of `word`, a new one if it has none.
-    pub(crate) fn intern(&mut self, word: &[u8]) -> u32 {
-        self.get(word).unwrap_or_else(|| self.add(word))
-    }
-
-    fn add(&mut self, word: &[u8]) -> u32 {
-        let hash = self.hasher.hash_one(word);
-        let number = self.words.push(word);
-        self.numbers.insert_unique(hash, number, |&number| {
-            self.hasher.hash_one(self.words.get(number))
-        });
-        number
-    }
-}
-
-/// Words stored end to end, so that one more costs no allocation.
-#[derive(Default)]
-struct WordList {
-    letters: Vec<u8>,
-    spans: Vec<Range<usize>>,
-}
-
-impl WordList {
-    fn clear(&mut self) {
-        self.letters.clear();
-        self.spans.clear();
-    }
-
-    fn push(&mut self, word: &[u8]) -> u32 {
-        let number = number(self.spans.len());
-        let start = self.letters.len();
-        self.letters.extend_from_slice(word);
-        self.spans.push(start..self.letters.len());
-        number
-    }
-
-    #[expect(clippy::indexing_slicing, reason = "numbers come from `push`")]
-    fn get(&self, number: u32) -> &[u8] {
-        &self.letters[self.spans[number as usize].clone()]
     }
 }

@@ -2,7 +2,24 @@
 
 use std::borrow::Cow;
 
-use mia_kernels::{CandidateFeatures, KernelError, MAX_BYTES, PairReader, WordRule, ZlibSizer};
+use mia_kernels::{Group, KernelError, MAX_BYTES, PairReader, Settings, WordRule, ZlibSizer};
+
+fn reader(groups: &[Group]) -> PairReader {
+    PairReader::new(&Settings {
+        words: WordRule::Whitespace,
+        groups: groups.to_vec(),
+    })
+}
+
+fn numbers(groups: &[Group], candidate: &str, reference: &str) -> Vec<Option<u32>> {
+    reader(groups)
+        .read(candidate, reference)
+        .unwrap_or_default()
+}
+
+fn some<const N: usize>(numbers: [u32; N]) -> Vec<Option<u32>> {
+    numbers.map(Some).to_vec()
+}
 
 fn words(rule: WordRule, text: &str) -> Vec<Cow<'_, str>> {
     rule.words(text).map(String::from_utf8_lossy).collect()
@@ -45,67 +62,53 @@ fn space_keeps_newlines_and_tabs_inside_words() {
 /// Triples: aba 2 bab 1 bac 1 against aba 1 bab 1. Then abab 1 against abab 1.
 #[test]
 fn overlaps_are_clipped_on_both_sides() {
-    let features = PairReader::new(WordRule::Whitespace)
-        .read("a b a b a c", "a b a b")
-        .unwrap();
-    assert_eq!(features.words_reference, 4);
-    assert_eq!(features.candidate.words, 6);
-    assert_eq!(features.candidate.overlaps, [4, 3, 2, 1, 0]);
+    let found = numbers(&[Group::Overlap], "a b a b a c", "a b a b");
+    assert_eq!(found, some([6, 4, 4, 3, 2, 1, 0]));
 }
 
 #[test]
 fn candidate_is_cut_to_the_words_of_the_reference() {
-    let features = PairReader::new(WordRule::Whitespace)
-        .read("x  the\ncat sat on the mat", "the cat sat")
-        .unwrap();
-    let whole = CandidateFeatures {
-        words: 7,
-        overlaps: [3, 2, 1, 0, 0],
-        zlib: 27,
-    };
-    let cut = CandidateFeatures {
-        words: 3,
-        overlaps: [2, 1, 0, 0, 0],
-        zlib: 17,
-    };
-    assert_eq!(features.candidate, whole);
-    assert_eq!(features.matched, cut);
+    let groups = [Group::Matched, Group::Zlib, Group::Overlap, Group::Lcs];
+    let found = numbers(&groups, "x  the\ncat sat on the mat", "the cat sat");
+    #[rustfmt::skip]
+    assert_eq!(found, some([7, 3, 3, 2, 1, 0, 0, 27, 3, 3, 2, 1, 0, 0, 0, 17, 2]));
 }
 
 #[test]
 fn regurgitation_matches_every_ngram() {
     let text = "it was the best of times it was the worst of times";
-    let features = PairReader::new(WordRule::Whitespace)
-        .read(text, text)
-        .unwrap();
-    assert_eq!(features.candidate.overlaps, [12, 11, 10, 9, 8]);
-    assert_eq!(features.matched, features.candidate);
+    let groups = [Group::Overlap, Group::Lcs];
+    assert_eq!(
+        numbers(&groups, text, text),
+        some([12, 12, 12, 11, 10, 9, 8, 12])
+    );
 }
 
 #[test]
 fn empty_sides_share_nothing() {
-    let mut reader = PairReader::new(WordRule::Whitespace);
-    let nothing = CandidateFeatures {
-        words: 0,
-        overlaps: [0; 5],
-        zlib: 8,
-    };
-    for (candidate, reference) in [("", ""), ("", "a b"), (" \n ", "a")] {
-        let features = reader.read(candidate, reference).unwrap();
-        assert_eq!((features.candidate, features.matched), (nothing, nothing));
+    let groups = [Group::Overlap, Group::Lcs, Group::Zlib];
+    for (candidate, reference, n_words) in [("", "", 0), ("", "a b", 2), (" \n ", "a", 1)] {
+        let found = numbers(&groups, candidate, reference);
+        assert_eq!(found, some([0, n_words, 0, 0, 0, 0, 0, 8, 0]));
     }
-    let features = reader.read("a b", " ").unwrap();
-    assert_eq!(features.words_reference, 0);
-    assert_eq!((features.candidate.words, features.candidate.zlib), (2, 11));
-    assert_eq!(features.matched, nothing);
+    assert_eq!(
+        numbers(&groups, "a b", " "),
+        some([2, 0, 0, 0, 0, 0, 0, 11, 0])
+    );
 }
 
 #[test]
 fn case_and_punctuation_tell_words_apart() {
-    let features = PairReader::new(WordRule::Whitespace)
-        .read("The cat. sat", "the cat sat")
-        .unwrap();
-    assert_eq!(features.candidate.overlaps, [1, 0, 0, 0, 0]);
+    let found = numbers(&[Group::Overlap], "The cat. sat", "the cat sat");
+    assert_eq!(found, some([3, 3, 1, 0, 0, 0, 0]));
+}
+
+#[test]
+fn groups_are_found_by_name() {
+    for group in Group::ALL {
+        assert_eq!(Group::named(group.name()), Some(group));
+    }
+    assert_eq!(Group::named("rouge"), None);
 }
 
 #[test]
@@ -150,7 +153,7 @@ fn zlib_sizes_of_long_texts_are_those_of_python() {
 fn texts_beyond_the_limit_are_refused() {
     let text = String::from_utf8(vec![0; MAX_BYTES + 1]).unwrap(); // zero pages cost no memory
     let refusal = KernelError::TooLong(MAX_BYTES + 1);
-    let mut reader = PairReader::new(WordRule::Space);
+    let mut reader = reader(&[]);
     assert_eq!(reader.read(&text, "a"), Err(refusal));
     assert_eq!(reader.read("a", &text), Err(refusal));
     assert_eq!(WordRule::Space.count(&text), Err(refusal));

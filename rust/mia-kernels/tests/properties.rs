@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use mia_kernels::{PairReader, WordRule};
+use mia_kernels::{Group, PairReader, Settings, WordRule};
 use proptest::prelude::*;
 
 /// Texts of few distinct words, so that n-grams repeat.
@@ -46,48 +46,84 @@ fn overlaps(candidate: &str, reference: &str) -> [u32; 5] {
     [1, 2, 3, 4, 5].map(|n| overlap(candidate, reference, n))
 }
 
+fn lcs(candidate: &str, reference: &str) -> u32 {
+    let mut row = vec![0; reference.split(' ').count() + 1];
+    for word in candidate.split(' ').filter(|word| !word.is_empty()) {
+        let mut diagonal = 0;
+        for (at, other) in reference
+            .split(' ')
+            .filter(|word| !word.is_empty())
+            .enumerate()
+        {
+            let longest = if word == other {
+                diagonal + 1
+            } else {
+                row[at].max(row[at + 1])
+            };
+            diagonal = std::mem::replace(&mut row[at + 1], longest);
+        }
+    }
+    row.into_iter().max().unwrap_or(0)
+}
+
+fn reader(words: WordRule, groups: &[Group]) -> PairReader {
+    PairReader::new(&Settings {
+        words,
+        groups: groups.to_vec(),
+    })
+}
+
+fn read(groups: &[Group], candidate: &str, reference: &str) -> Vec<Option<u32>> {
+    let mut reader = reader(WordRule::Whitespace, groups);
+    reader.read(candidate, reference).unwrap_or_default()
+}
+
 proptest! {
     #[test]
-    fn overlaps_equal_the_slow_twin(candidate in text(), reference in text(), rule in rule()) {
-        let features = PairReader::new(rule).read(&candidate, &reference).unwrap();
-        prop_assert_eq!(features.candidate.overlaps, overlaps(&candidate, &reference));
+    fn numbers_equal_the_slow_twins(candidate in text(), reference in text(), rule in rule()) {
+        let groups = [Group::Overlap, Group::Lcs];
+        let found = reader(rule, &groups).read(&candidate, &reference).unwrap();
+        let overlaps = overlaps(&candidate, &reference).map(Some);
+        prop_assert_eq!(&found[2..7], overlaps);
+        prop_assert_eq!(found[7], Some(lcs(&candidate, &reference)));
     }
 
     #[test]
-    fn cut_equals_the_slow_twin(candidate in text(), reference in text()) {
+    fn cut_equals_the_cut_text(candidate in text(), reference in text()) {
         let n_words = reference.split_whitespace().count();
         let cut: Vec<_> = candidate.split_whitespace().take(n_words).collect();
-        let mut reader = PairReader::new(WordRule::Whitespace);
-        let features = reader.read(&candidate, &reference).unwrap();
-        let alone = reader.read(&cut.join(" "), &reference).unwrap();
-        prop_assert_eq!(features.matched, alone.candidate);
+        let alone = read(&[Group::Overlap, Group::Zlib, Group::Lcs], &cut.join(" "), &reference);
+        let groups = [Group::Overlap, Group::Zlib, Group::Lcs, Group::Matched];
+        let found = read(&groups, &candidate, &reference);
+        let matched = &found[alone.len()..];
+        prop_assert_eq!(matched[0], alone[0]);
+        prop_assert_eq!(&matched[1..], &alone[2..]);
     }
 
     /// So recall(a, b) = precision(b, a).
     #[test]
-    fn overlap_is_symmetric(a in text(), b in text()) {
-        let mut reader = PairReader::new(WordRule::Whitespace);
-        let ab = reader.read(&a, &b).unwrap();
-        let ba = reader.read(&b, &a).unwrap();
-        prop_assert_eq!(ab.candidate.overlaps, ba.candidate.overlaps);
-        prop_assert_eq!(ab.candidate.words, ba.words_reference);
+    fn what_is_shared_is_symmetric(a in text(), b in text()) {
+        let groups = [Group::Overlap, Group::Lcs];
+        let (ab, ba) = (read(&groups, &a, &b), read(&groups, &b, &a));
+        prop_assert_eq!((ab[0], ab[1]), (ba[1], ba[0]));
+        prop_assert_eq!(&ab[2..], &ba[2..]);
     }
 
     #[test]
     fn overlap_is_bounded_by_both_sides(a in text(), b in text()) {
-        let features = PairReader::new(WordRule::Whitespace).read(&a, &b).unwrap();
-        for (overlap, n) in features.candidate.overlaps.into_iter().zip(1..) {
-            let shorter = features.candidate.words.min(features.words_reference);
-            prop_assert!(overlap <= (shorter + 1).saturating_sub(n));
+        let found = read(&[Group::Overlap], &a, &b);
+        for (overlap, n) in found[2..].iter().zip(1..) {
+            let shorter = found[0].min(found[1]).unwrap();
+            prop_assert!(overlap.unwrap() <= (shorter + 1).saturating_sub(n));
         }
     }
 
     #[test]
     fn reader_remembers_nothing(pairs in prop::collection::vec((text(), text()), 1..8)) {
-        let mut reader = PairReader::new(WordRule::Whitespace);
+        let mut reader = reader(WordRule::Whitespace, &Group::ALL);
         for (candidate, reference) in &pairs {
-            let fresh = PairReader::new(WordRule::Whitespace).read(candidate, reference);
-            prop_assert_eq!(reader.read(candidate, reference), fresh);
+            let fresh = self::reader(WordRule::Whitespace, &Group::ALL).read(candidate, reference);
+            prop_assert_eq!(reader.read(candidate, reference), fresh.clone());
             prop_assert_eq!(reader.read(candidate, reference), fresh);
         }
     }

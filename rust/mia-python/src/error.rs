@@ -15,6 +15,8 @@ pub(crate) enum NativeError {
     UnequalLengths { candidate: usize, reference: usize },
     #[error("unknown word rule {0:?}; use \"whitespace\" or \"space\"")]
     UnknownRule(String),
+    #[error("unknown group {0:?}; use those of mia_batch.kernels.GROUPS")]
+    UnknownGroup(String),
     #[error(transparent)]
     Kernel(#[from] KernelError),
     #[error(transparent)]
@@ -30,6 +32,7 @@ impl From<NativeError> for PyErr {
             NativeError::NotText { .. } => PyTypeError::new_err(message),
             NativeError::UnequalLengths { .. }
             | NativeError::UnknownRule(_)
+            | NativeError::UnknownGroup(_)
             | NativeError::Kernel(KernelError::TooLong(_)) => PyValueError::new_err(message),
             NativeError::Kernel(KernelError::Zlib) => PyRuntimeError::new_err(message),
             NativeError::Arrow(error) => error.into(),

@@ -8,38 +8,53 @@ mod rows;
 use std::sync::Arc;
 
 use arrow_array::UInt32Array;
-use mia_kernels::{PairReader, WordRule, ZlibSizer};
+use mia_kernels::{Group, PairReader, Settings, WordRule, ZlibSizer};
 use pyo3::prelude::*;
 use pyo3_arrow::PyArray;
 use pyo3_arrow::error::PyArrowError;
 
 use crate::columns::TextColumn;
 use crate::error::NativeError;
-use crate::features::{numbers, struct_array};
+use crate::features::struct_array;
 use crate::rows::map_rows;
 
 /// Struct of `UInt32` per pair, null where either side is null.
 #[pyfunction]
-#[pyo3(signature = (candidate, reference, *, words))]
+#[pyo3(signature = (candidate, reference, *, words, groups))]
 fn pair_features(
     py: Python<'_>,
     candidate: &Bound<'_, PyAny>,
     reference: &Bound<'_, PyAny>,
     words: &str,
+    groups: Vec<String>,
 ) -> Result<PyArray, NativeError> {
     let candidate = TextColumn::import("candidate", candidate)?;
     let reference = TextColumn::import("reference", reference)?;
-    let rule = word_rule(words)?;
+    let settings = Settings {
+        words: word_rule(words)?,
+        groups: chosen(groups)?,
+    };
     py.detach(|| {
         let pairs = zip(&candidate.texts(), &reference.texts())?;
         let rows = map_rows(
             &pairs,
-            || PairReader::new(rule),
-            |reader, (candidate, reference)| Ok(numbers(&reader.read(candidate, reference)?)),
+            || PairReader::new(&settings),
+            |reader, (candidate, reference)| reader.read(candidate, reference),
         )?;
-        let array = struct_array(&rows).map_err(PyArrowError::from)?;
+        let fields = PairReader::new(&settings).fields();
+        let array = struct_array(fields, &rows).map_err(PyArrowError::from)?;
         Ok(PyArray::from_array_ref(Arc::new(array)))
     })
+}
+
+/// Names of the fields that `pair_features` gives for these groups, in order.
+#[pyfunction]
+fn pair_fields(groups: Vec<String>) -> Result<Vec<String>, NativeError> {
+    let settings = Settings {
+        words: WordRule::Whitespace,
+        groups: chosen(groups)?,
+    };
+    Ok(PairReader::new(&settings).fields())
 }
 
 /// `UInt32`: bytes of the text after zlib at level 6.
@@ -94,6 +109,11 @@ fn word_rule(name: &str) -> Result<WordRule, NativeError> {
     }
 }
 
+fn chosen(names: Vec<String>) -> Result<Vec<Group>, NativeError> {
+    let group = |name: String| Group::named(&name).ok_or(NativeError::UnknownGroup(name));
+    names.into_iter().map(group).collect()
+}
+
 /// Rows of both columns; null where either side is null.
 fn zip<'a>(
     candidate: &[Option<&'a str>],
@@ -120,6 +140,7 @@ fn array(values: Vec<Option<u32>>) -> PyArray {
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_function(wrap_pyfunction!(pair_features, module)?)?;
+    module.add_function(wrap_pyfunction!(pair_fields, module)?)?;
     module.add_function(wrap_pyfunction!(zlib_size, module)?)?;
     module.add_function(wrap_pyfunction!(count_words, module)?)?;
     module.add_function(wrap_pyfunction!(zlib_version, module)?)?;
