@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from difflib import SequenceMatcher
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from mia_batch.kernels import fields
 from tests import twins
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from mia_batch.kernels import Group, WordRule
 
@@ -17,31 +19,86 @@ SPLIT = {
     "whitespace": str.split,
     "space": lambda text: [word for word in text.split(" ") if word != ""],
 }
+LENGTHS = range(2, 13)
 
 
 def features(
-    candidate: str | None, reference: str | None, rule: WordRule, groups: Iterable[Group]
+    candidate: str | None,
+    reference: str | None,
+    rule: WordRule,
+    groups: Iterable[Group],
+    min_words: int = 8,
 ) -> Mapping[str, int | None]:
     """Every field that ``pair_features`` gives for these groups, in its order."""
     names = list(fields(groups).to_schema())
     if candidate is None or reference is None:
         return dict.fromkeys(names)
-    words, right = SPLIT[rule](candidate), SPLIT[rule](reference)
-    cut = words[: len(right)]
-    matched = of_candidate(cut, right)
-    every = (
-        {"words_reference": len(right)}
-        | of_candidate(words, right)
-        | {f"{name}_matched": number for name, number in matched.items()}
-    )
+    whole = of_candidate(candidate, reference, rule, min_words)
+    cut = cut_text(candidate, len(SPLIT[rule](reference)), rule)
+    matched = of_candidate(cut, reference, rule, min_words)
+    every = whole | {f"{name}_matched": number for name, number in matched.items()}
     return {name: every[name] for name in names}
 
 
-def of_candidate(words: Sequence[str], reference: Sequence[str]) -> dict[str, int | None]:
+def cut_text(text: str, n_words: int, rule: WordRule) -> str:
+    """The text to the end of that word; to its very end if it has no more words."""
+    if len(SPLIT[rule](text)) <= n_words:
+        return text
+    return next(
+        text[:end]
+        for end in range(len(text) + 1)
+        if SPLIT[rule](text[:end]) == SPLIT[rule](text)[:n_words]
+    )
+
+
+def of_candidate(
+    candidate: str, reference: str, rule: WordRule, min_words: int
+) -> dict[str, int | None]:
+    left, right = SPLIT[rule](candidate), SPLIT[rule](reference)
+    n_words, word = longest_run(tuple(left), tuple(right))
+    n_characters, character = longest_run(candidate, reference)
     return dict(
-        {"words_candidate": len(words), "zlib_candidate": twins.compressed(words)}
-        | {f"overlap_{n}": twins.overlap(words, reference, n) for n in twins.SIZES}
-        | {"lcs_words": longest_common_subsequence(words, reference)}
+        {"words_candidate": len(left), "words_reference": len(right)}
+        | {"zlib_candidate": twins.compressed(left)}
+        | {f"overlap_{n}": twins.overlap(left, right, n) for n in twins.SIZES}
+        | {"lcs_words": longest_common_subsequence(left, right)}
+        | {"longest_block_words": n_words, "longest_block_start": word}
+        | {"longest_block_chars": n_characters, "longest_block_chars_start": character}
+        | {"near_verbatim_words": near_verbatim(left, right, min_words)}
+        | {f"covered_{length}": covered(left, right, length) for length in LENGTHS}
+        | {f"covered_reference_{length}": covered(right, left, length) for length in LENGTHS}
+    )
+
+
+def spans(items: Sequence[str]) -> Iterator[tuple[int, int]]:
+    return combinations(range(len(items) + 1), 2)
+
+
+def longest_run(candidate: Sequence[str], reference: Sequence[str]) -> tuple[int, int | None]:
+    """Length of the longest run that both have, and its first start in the reference."""
+    runs = {candidate[start:end] for start, end in spans(candidate)}
+    shared = [span for span in spans(reference) if reference[slice(*span)] in runs]
+    start, end = max(shared, key=lambda span: (span[1] - span[0], -span[0]), default=(0, 0))
+    return end - start, start if end > start else None
+
+
+def near_verbatim(candidate: Sequence[str], reference: Sequence[str], min_words: int) -> int:
+    """Words of Python's own matching blocks, whose ties are ours too."""
+    matcher = SequenceMatcher(None, reference, candidate, autojunk=False)
+    sizes = [block.size for block in matcher.get_matching_blocks()]
+    return sum(size for size in sizes if size >= min_words)
+
+
+def covered(side: Sequence[str], other: Sequence[str], length: int) -> int:
+    """Words of the side inside a span of at least ``length`` words that the other side has."""
+    runs = {tuple(other[start:end]) for start, end in spans(other)}
+    return len(
+        {
+            at
+            for start, end in spans(side)
+            if end - start >= length and tuple(side[start:end]) in runs
+            for at in range(start, end)
+        }
     )
 
 

@@ -39,6 +39,7 @@ def pair_features(
     *,
     words: str,
     groups: Sequence[str],
+    near_verbatim_min_words: int,
 ) -> ArrowArray:
     """Struct of UInt32 per pair, null where either side is null."""
 

@@ -39,7 +39,7 @@ as ``text.split(" ")`` does, less its empty strings (newlines and tabs stay insi
 WORD_RULES: Final[tuple[WordRule, ...]] = get_args(WordRule)
 """Every word rule."""
 
-Group: TypeAlias = Literal["overlap", "zlib", "lcs", "matched"]
+Group: TypeAlias = Literal["overlap", "zlib", "lcs", "blocks", "coverage", "matched"]
 """Fields of ``pair_features`` that are computed only where they are asked for."""
 
 GROUPS: Final[tuple[Group, ...]] = get_args(Group)
@@ -88,6 +88,7 @@ def pair_features(
     *,
     words: WordRule = "whitespace",
     groups: Iterable[Group] = _DEFAULT_GROUPS,
+    near_verbatim_min_words: int = 8,
 ) -> pl.Expr:
     """Numbers that compare each candidate with its reference, from one reading of both texts.
 
@@ -101,6 +102,20 @@ def pair_features(
         ``zlib_size`` measures it.
     ``lcs``
         ``lcs_words`` is the length of the longest common subsequence of words.
+    ``blocks``
+        ``longest_block_words`` is the length of the longest run of words that both texts have,
+        and ``longest_block_start`` the word of the reference, counted from 0, where it first
+        starts (of several such runs, the one that starts first); null where no word is shared.
+        ``longest_block_chars`` and ``longest_block_chars_start`` say the same of Unicode
+        characters of the raw texts, white space included. ``near_verbatim_words`` counts words
+        of the reference inside common blocks of at least ``near_verbatim_min_words`` words: the
+        longest block is taken first, then the longest before it and behind it on both sides,
+        and so on, those of equal length from the reference's start, then the candidate's.
+    ``coverage``
+        ``covered_2`` to ``covered_12`` count words of the candidate inside some span of at least
+        that many words that occurs in the reference, each length for itself;
+        ``covered_reference_2`` to ``covered_reference_12`` words of the reference inside such a
+        span that occurs in the candidate. Spans start and end between words.
     ``matched``
         Fields that end in ``_matched`` say the same of the candidate cut to the reference's
         number of words: ``words_candidate_matched`` and one for each field of the other groups.
@@ -116,6 +131,8 @@ def pair_features(
         How texts are cut into words; another name is a ``SettingsError``.
     groups
         What to compute; what is left out costs nothing. Another name is a ``SettingsError``.
+    near_verbatim_min_words
+        Words of the shortest block that ``near_verbatim_words`` counts, at least 1.
 
     Returns
     -------
@@ -127,7 +144,10 @@ def pair_features(
     ----------
     Clipped overlap: ROUGE-N, Lin (2004), section 2; SaMIA, Kaneko et al. (2024), equation 5.
     Size after compression: the same, equation 7. Longest common subsequence: ROUGE-L, Lin
-    (2004), section 3.1.
+    (2004), section 3.1. Coverage: Hallinan et al. (2025), arXiv:2508.09603, whose code matches
+    detokenised text and finds spans of one length only. Near-verbatim blocks: the matching of
+    Ratcliff and Metzener (1988), as in Python's ``difflib``, which Ahmed et al. (2026),
+    arXiv:2601.02671, go on to merge and to filter.
 
     Examples
     --------
@@ -137,15 +157,22 @@ def pair_features(
     (3, 1, 3)
     """
     _check_rule(words)
-    chosen = _checked(groups)
+    groups = _checked(groups)
+    if near_verbatim_min_words < 1:
+        msg = f"near_verbatim_min_words is {near_verbatim_min_words}; use 1 or more"
+        raise SettingsError(msg)
+    kernel = partial(
+        _native.pair_features,
+        words=words,
+        groups=groups,
+        near_verbatim_min_words=near_verbatim_min_words,
+    )
     pair = pl.struct(_column(candidate).alias("candidate"), _column(reference).alias("reference"))
     return pair.map_batches(
         lambda pairs: _apply(
-            partial(_native.pair_features, words=words, groups=chosen),
-            pairs.struct.field("candidate"),
-            pairs.struct.field("reference"),
+            kernel, pairs.struct.field("candidate"), pairs.struct.field("reference")
         ),
-        return_dtype=fields(chosen),
+        return_dtype=fields(groups),
         is_elementwise=True,
     ).alias("features")
 

@@ -38,10 +38,12 @@ def compared(rows: Iterable[Mapping[str, int | None]]) -> list[dict[str, int | N
     ]
 
 
-@given(st.lists(pair, max_size=20), rule, groups)
-def test_features_equal_the_slow_twin(pairs, rule, groups):
+@given(st.lists(pair, max_size=12), rule, groups, st.integers(1, 6))
+def test_features_equal_the_slow_twin(pairs, rule, groups, min_words):
     frame = pl.DataFrame(pairs, {"candidate": pl.String, "reference": pl.String}, orient="row")
-    numbers = pair_features("candidate", "reference", words=rule, groups=groups)
+    numbers = pair_features(
+        "candidate", "reference", words=rule, groups=groups, near_verbatim_min_words=min_words
+    )
     found = frame.select(numbers.struct.unnest()).to_dicts()
     assert compared(found) == compared(
         [features(left, right, rule, groups) for left, right in pairs]
@@ -56,7 +58,9 @@ def test_chunks_slices_and_layouts_change_nothing(chunks, data):
     candidate = frame["candidate"][offset:]
     bits = data.draw(st.sampled_from([32, 64]))
     reference = arrow.strings(frame["reference"].to_list(), bits, offset=offset)
-    numbers = _native.pair_features(candidate, reference, words="whitespace", groups=GROUPS)
+    numbers = _native.pair_features(
+        candidate, reference, words="whitespace", groups=GROUPS, near_verbatim_min_words=8
+    )
     found = pl.Series(numbers).struct.unnest().to_dicts()
     expected = [
         features(left, right, "whitespace", GROUPS) for left, right in frame[offset:].rows()
@@ -98,3 +102,16 @@ def test_words_and_sizes_of_single_texts(texts, rule):
     if twins.CLASSIC_ZLIB:
         sizes = [None if text is None else twins.compressed([text]) for text in texts]
         assert numbers["size"].to_list() == sizes
+
+
+@given(st.data(), st.integers(1, 4))
+def test_blocks_of_copies_with_errors_equal_the_slow_twin(data, min_words):
+    reference = data.draw(st.lists(st.sampled_from("abcdefgh"), max_size=60))
+    candidate = list(reference)
+    edits = st.lists(st.tuples(st.integers(0, 60), st.sampled_from("abx ")), max_size=8)
+    for at, word in data.draw(edits):
+        candidate[at : at + data.draw(st.integers(0, 2))] = word.split()
+    pair = (" ".join(candidate), " ".join(reference))
+    numbers = pair_features(*map(pl.lit, pair), groups=GROUPS, near_verbatim_min_words=min_words)
+    found = pl.select(numbers).unnest("features").to_dicts()
+    assert compared(found) == compared([features(*pair, "whitespace", GROUPS, min_words)])

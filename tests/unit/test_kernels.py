@@ -80,6 +80,78 @@ def test_long_references_take_several_limbs():
     )
 
 
+def numbers(candidate, reference, *groups, min_words=8):
+    pair = pair_features(
+        pl.lit(candidate),
+        pl.lit(reference),
+        groups=groups,
+        near_verbatim_min_words=min_words,
+    )
+    return pl.select(pair).unnest("features").row(0, named=True)
+
+
+def test_longest_blocks():
+    """Both "cat sat" and "on the" are longest in words; the first stands first in the reference.
+
+    In characters the longest is "e cat sat" of "The cat sat" and "the cat sat".
+    """
+    found = numbers("on the mat The cat sat", "so the cat sat on the rug", "blocks", "matched")
+    assert found == {
+        "words_candidate": 6,
+        "words_reference": 7,
+        "longest_block_words": 2,
+        "longest_block_start": 2,
+        "longest_block_chars": 10,
+        "longest_block_chars_start": 4,
+        "near_verbatim_words": 0,
+        "words_candidate_matched": 6,
+        "longest_block_words_matched": 2,
+        "longest_block_start_matched": 2,
+        "longest_block_chars_matched": 10,
+        "longest_block_chars_start_matched": 4,
+        "near_verbatim_words_matched": 0,
+    }
+
+
+def test_blocks_of_nothing_start_nowhere():
+    found = numbers("a b", "ccc", "blocks", "matched")
+    assert (found["longest_block_words"], found["longest_block_start"]) == (0, None)
+    assert (found["longest_block_chars"], found["longest_block_chars_start"]) == (0, None)
+    assert found["longest_block_start_matched"] is None
+
+
+def test_characters_are_not_bytes():
+    """Four bytes of one emoji are fewer characters than two letters."""
+    found = numbers("xab🙂", "🙂ab", "blocks")
+    assert (found["longest_block_chars"], found["longest_block_chars_start"]) == (2, 1)
+
+
+def test_near_verbatim_blocks_stand_in_one_order():
+    """Of a-e and f-i the longer is taken first; f-i stands on the wrong side of it."""
+    reference, candidate = "a b c d e x f g h i", "f g h i y a b c d e z"
+    for min_words, n_words in [(1, 5), (5, 5), (6, 0)]:
+        found = numbers(candidate, reference, "blocks", min_words=min_words)
+        assert found["near_verbatim_words"] == n_words
+    assert numbers(reference, reference, "blocks")["near_verbatim_words"] == 10
+    ordered = "a b c d e y f g h i"
+    for min_words, n_words in [(4, 9), (5, 5)]:
+        found = numbers(ordered, reference, "blocks", min_words=min_words)
+        assert found["near_verbatim_words"] == n_words
+
+
+def test_coverage_of_each_length():
+    """Shared spans: "a b c" of the candidate's start, "c d" within it and again at its end."""
+    found = numbers("a b c x c d", "a b c d a b", "coverage")
+    assert [found[f"covered_{length}"] for length in (2, 3, 4, 12)] == [5, 3, 0, 0]
+    assert [found[f"covered_reference_{length}"] for length in (2, 3, 4)] == [6, 3, 0]
+
+
+@pytest.mark.parametrize("min_words", [0, -1])
+def test_blocks_have_words(min_words):
+    with pytest.raises(SettingsError, match=f"near_verbatim_min_words is {min_words}"):
+        pair_features("a", "b", near_verbatim_min_words=min_words)
+
+
 @pytest.mark.parametrize("groups", [*[[group] for group in GROUPS], GROUPS, GROUPS[::-1], []])
 def test_fields_are_those_of_the_groups(groups):
     found = PAIRS.select(pair_features("candidate", "reference", groups=groups))
@@ -208,7 +280,10 @@ def test_slices_and_chunks():
 def test_other_layouts_of_strings(bits):
     columns = [arrow.strings(PAIRS[side].to_list(), bits, offset=1) for side in PAIRS.columns]
     pair_features = partial(
-        _native.pair_features, words="whitespace", groups=["overlap", "zlib", "matched"]
+        _native.pair_features,
+        words="whitespace",
+        groups=["overlap", "zlib", "matched"],
+        near_verbatim_min_words=8,
     )
     found = pl.Series(pair_features(*columns))
     assert_frame_equal(found.struct.unnest(), NUMBERS[1:])
@@ -303,16 +378,17 @@ def test_unknown_word_rules_are_refused(expression):
 
 def test_native_functions_refuse_what_they_cannot_read():
     texts = pl.Series(["a", "b"])
+    pair_features = partial(_native.pair_features, words="space", near_verbatim_min_words=8)
     with pytest.raises(ValueError, match="candidate has 2 rows and reference 1"):
-        _native.pair_features(texts, texts[:1], words="space", groups=[])
+        pair_features(texts, texts[:1], groups=[])
     with pytest.raises(ValueError, match='unknown word rule "rouge"'):
         _native.count_words(texts, words="rouge")
     with pytest.raises(TypeError, match=r"text must be .* not <class 'list'>"):
         _native.zlib_size(["a"])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"reference must be .* not Int64"):
-        _native.pair_features(texts, pl.Series([1, 2]), words="space", groups=[])
+        pair_features(texts, pl.Series([1, 2]), groups=[])
     with pytest.raises(ValueError, match='unknown group "rouge"'):
-        _native.pair_features(texts, texts, words="space", groups=["rouge"])
+        pair_features(texts, texts, groups=["rouge"])
 
 
 def test_errors_of_a_column_reach_the_caller():

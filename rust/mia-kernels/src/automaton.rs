@@ -104,10 +104,16 @@ impl Automaton {
 
     /// The match one `symbol` after `run`.
     pub(crate) fn follow(&self, run: Match, symbol: u32) -> Match {
-        let Match { mut state, mut length } = run;
+        let Match {
+            mut state,
+            mut length,
+        } = run;
         loop {
             if let Some(&target) = self.targets.get(&(state, symbol)) {
-                return Match { state: target, length: length + 1 };
+                return Match {
+                    state: target,
+                    length: length + 1,
+                };
             }
             if state == ROOT {
                 return Match::default();
@@ -115,6 +121,16 @@ impl Automaton {
             state = self.link(state);
             length = self.length(state);
         }
+    }
+
+    /// The match at each of `symbols`.
+    pub(crate) fn matches(&self, symbols: &[u32], matches: &mut Vec<Match>) {
+        let mut last = Match::default();
+        matches.clear();
+        matches.extend(symbols.iter().map(|&symbol| {
+            last = self.follow(last, symbol);
+            last
+        }));
     }
 
     fn append(&mut self, symbol: u32) {
@@ -139,7 +155,12 @@ impl Automaton {
     /// The state of the longest run of `from`, then `symbol`: `target`, or a part of it.
     fn split(&mut self, from: StateId, symbol: u32, target: StateId) -> StateId {
         let length = self.length(from) + 1;
-        let State { length: longest, link, first_end, step } = self.states[target as usize];
+        let State {
+            length: longest,
+            link,
+            first_end,
+            step,
+        } = self.states[target as usize];
         if longest == length {
             return target;
         }
@@ -174,7 +195,12 @@ impl Automaton {
 
     fn add_state(&mut self, length: u32, link: StateId, first_end: u32) -> StateId {
         let state = number(self.states.len());
-        self.states.push(State { length, link, first_end, step: NONE });
+        self.states.push(State {
+            length,
+            link,
+            first_end,
+            step: NONE,
+        });
         state
     }
 

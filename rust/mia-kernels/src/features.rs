@@ -1,5 +1,7 @@
 //! Everything about one pair of texts from one reading of both.
 
+use crate::blocks::BlockKernel;
+use crate::coverage::CoverageCounter;
 use crate::error::KernelError;
 use crate::group::Group;
 use crate::kernel::{Candidate, Kernel, Reference};
@@ -16,6 +18,8 @@ pub struct Settings {
     pub words: WordRule,
     /// What is computed beside the numbers of words; order and repetition mean nothing.
     pub groups: Vec<Group>,
+    /// Words of the shortest block that [`Group::Blocks`] counts as near verbatim; at least 1.
+    pub near_verbatim_min_words: u32,
 }
 
 /// Reads pairs one after the other and keeps what the next one can use again: the buffers,
@@ -23,6 +27,7 @@ pub struct Settings {
 pub struct PairReader {
     rule: WordRule,
     matched: bool,
+    with_runs: bool,
     kernels: Vec<Box<dyn Kernel>>,
     reference: Reference,
     candidate: Candidate,
@@ -37,7 +42,8 @@ impl PairReader {
         Self {
             rule: settings.words,
             matched: settings.groups.contains(&Group::Matched),
-            kernels: chosen.filter_map(kernel).collect(),
+            with_runs: settings.groups.iter().any(|group| group.reads_runs()),
+            kernels: chosen.filter_map(|group| kernel(group, settings)).collect(),
             reference: Reference::default(),
             candidate: Candidate::default(),
         }
@@ -73,21 +79,21 @@ impl PairReader {
         check_length(reference.as_bytes())?;
         self.read_reference(reference);
         self.candidate
-            .read(candidate, self.rule, &self.reference.vocabulary);
-        self.numbers()
+            .read(candidate, self.rule, &self.reference, self.with_runs);
+        self.numbers(candidate)
     }
 
     fn read_reference(&mut self, text: &str) {
-        if self.reference.read(text, self.rule) {
+        if self.reference.read(text, self.rule, self.with_runs) {
             for kernel in &mut self.kernels {
                 kernel.read_reference(&self.reference);
             }
         }
     }
 
-    fn numbers(&mut self) -> Result<Vec<Option<u32>>, KernelError> {
+    fn numbers(&mut self, text: &str) -> Result<Vec<Option<u32>>, KernelError> {
         for kernel in &mut self.kernels {
-            kernel.start();
+            kernel.start(&self.reference);
         }
         let n_reference = self.reference.words.len();
         let n_candidate = self.candidate.n_words();
@@ -98,13 +104,13 @@ impl PairReader {
         };
         let mut matched = Vec::new();
         if self.matched {
-            self.extend(0, n_matched, &mut matched)?;
+            self.extend(text, 0, n_matched, &mut matched)?;
         }
         let mut numbers = vec![Some(number(n_candidate)), Some(number(n_reference))];
         if self.matched && n_matched == n_candidate {
             numbers.extend_from_slice(&matched);
         } else {
-            self.extend(n_matched, n_candidate, &mut numbers)?;
+            self.extend(text, n_matched, n_candidate, &mut numbers)?;
         }
         if self.matched {
             numbers.push(Some(number(n_matched)));
@@ -117,11 +123,12 @@ impl PairReader {
     /// kernels have seen.
     fn extend(
         &mut self,
+        text: &str,
         start: usize,
         end: usize,
         numbers: &mut Vec<Option<u32>>,
     ) -> Result<(), KernelError> {
-        let cut = self.candidate.cut(start, end);
+        let cut = self.candidate.cut(text, start, end);
         for kernel in &mut self.kernels {
             kernel.numbers(cut, &self.reference, numbers)?;
         }
@@ -129,11 +136,13 @@ impl PairReader {
     }
 }
 
-fn kernel(group: Group) -> Option<Box<dyn Kernel>> {
+fn kernel(group: Group, settings: &Settings) -> Option<Box<dyn Kernel>> {
     match group {
         Group::Overlap => Some(Box::new(OverlapCounter::default())),
         Group::Zlib => Some(Box::new(SizeKernel::default())),
         Group::Lcs => Some(Box::new(LcsCounter::default())),
+        Group::Blocks => Some(Box::new(BlockKernel::new(settings.near_verbatim_min_words))),
+        Group::Coverage => Some(Box::new(CoverageCounter::default())),
         Group::Matched => None,
     }
 }

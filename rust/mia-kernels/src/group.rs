@@ -14,13 +14,30 @@ pub enum Group {
     Zlib,
     /// `lcs_words`: words of the longest common subsequence.
     Lcs,
+    /// `longest_block_words` and `longest_block_start`: the longest run of words that both sides
+    /// have, and the word of the reference where it first starts; `longest_block_chars` and
+    /// `longest_block_chars_start`: the same for Unicode characters of the raw texts;
+    /// `near_verbatim_words`: words of common blocks, longest first, of at least
+    /// [`near_verbatim_min_words`](crate::Settings::near_verbatim_min_words).
+    Blocks,
+    /// `covered_2` to `covered_12`: words of the candidate inside a span of at least so many
+    /// words that the reference has; `covered_reference_2` to `covered_reference_12`: words of
+    /// the reference inside such a span that the candidate has.
+    Coverage,
     /// The same numbers for the candidate cut to the reference's number of words.
     Matched,
 }
 
 impl Group {
     /// Every group, in the order of its fields.
-    pub const ALL: [Self; 4] = [Self::Overlap, Self::Zlib, Self::Lcs, Self::Matched];
+    pub const ALL: [Self; 6] = [
+        Self::Overlap,
+        Self::Zlib,
+        Self::Lcs,
+        Self::Blocks,
+        Self::Coverage,
+        Self::Matched,
+    ];
 
     /// The group of that name.
     pub fn named(name: &str) -> Option<Self> {
@@ -33,7 +50,14 @@ impl Group {
             Self::Overlap => "overlap",
             Self::Zlib => "zlib",
             Self::Lcs => "lcs",
+            Self::Blocks => "blocks",
+            Self::Coverage => "coverage",
             Self::Matched => "matched",
         }
+    }
+
+    /// Whether it asks for the longest match at each word.
+    pub(crate) fn reads_runs(self) -> bool {
+        matches!(self, Self::Blocks | Self::Coverage)
     }
 }

@@ -1,5 +1,6 @@
 //! What every group of numbers is computed from, and how.
 
+use crate::automaton::{Automaton, Match};
 use crate::error::KernelError;
 use crate::vocabulary::Vocabulary;
 use crate::words::WordRule;
@@ -17,11 +18,17 @@ pub(crate) struct Reference {
     pub(crate) vocabulary: Vocabulary,
     /// Its words, by their numbers in the vocabulary.
     pub(crate) words: Vec<u32>,
+    /// Every run of its words; empty if nobody asked for it.
+    pub(crate) automaton: Automaton,
 }
 
 impl Reference {
+    pub(crate) fn text(&self) -> &str {
+        self.text.as_deref().unwrap_or_default()
+    }
+
     /// Reads `text` and says whether it differs from the text before.
-    pub(crate) fn read(&mut self, text: &str, rule: WordRule) -> bool {
+    pub(crate) fn read(&mut self, text: &str, rule: WordRule, with_runs: bool) -> bool {
         if self.text.as_deref() == Some(text) {
             return false;
         }
@@ -30,6 +37,9 @@ impl Reference {
         self.words.clear();
         for word in rule.words(text) {
             self.words.push(self.vocabulary.intern(word));
+        }
+        if with_runs {
+            self.automaton.read(self.words.iter().copied());
         }
         true
     }
@@ -41,14 +51,23 @@ pub(crate) struct Candidate {
     /// Their numbers in the reference's vocabulary; those it does not have are not below its
     /// length.
     words: Vec<u32>,
+    /// The longest run of words that ends at each of them and that the reference has; empty if
+    /// nobody asked for it.
+    matches: Vec<Match>,
     /// The words joined by single spaces.
     joined: Vec<u8>,
-    /// Where each word ends in `joined`.
-    ends: Vec<usize>,
+    /// Where each word ends in `joined`, and in the text.
+    ends: Vec<(usize, usize)>,
 }
 
 impl Candidate {
-    pub(crate) fn read(&mut self, text: &str, rule: WordRule, vocabulary: &Vocabulary) {
+    pub(crate) fn read(
+        &mut self,
+        text: &str,
+        rule: WordRule,
+        reference: &Reference,
+        with_runs: bool,
+    ) {
         self.words.clear();
         self.joined.clear();
         self.ends.clear();
@@ -57,8 +76,13 @@ impl Candidate {
                 self.joined.push(b' ');
             }
             self.joined.extend_from_slice(word);
-            self.words.push(vocabulary.get(word).unwrap_or(UNKNOWN));
-            self.ends.push(self.joined.len());
+            let number = reference.vocabulary.get(word);
+            self.words.push(number.unwrap_or(UNKNOWN));
+            let end = word.as_ptr_range().end.addr() - text.as_ptr().addr();
+            self.ends.push((self.joined.len(), end));
+        }
+        if with_runs {
+            reference.automaton.matches(&self.words, &mut self.matches);
         }
     }
 
@@ -66,14 +90,23 @@ impl Candidate {
         self.words.len()
     }
 
-    /// Its first `n_words` words, of which `n_old` have been seen.
-    pub(crate) fn cut(&self, n_old: usize, n_words: usize) -> Cut<'_> {
+    /// Its first `n_words` words, of which `n_old` have been seen; `text` is where it stands.
+    pub(crate) fn cut<'a>(&'a self, text: &'a str, n_old: usize, n_words: usize) -> Cut<'a> {
         let last = n_words.checked_sub(1);
-        let end = last.and_then(|last| self.ends.get(last)).copied();
+        let (joined, end) = last
+            .and_then(|last| self.ends.get(last).copied())
+            .unwrap_or_default();
+        let end = if n_words < self.words.len() {
+            end
+        } else {
+            text.len()
+        };
         Cut {
             words: self.words.get(..n_words).unwrap_or_default(),
+            matches: self.matches.get(..n_words).unwrap_or_default(),
             n_old,
-            joined: self.joined.get(..end.unwrap_or(0)).unwrap_or_default(),
+            joined: self.joined.get(..joined).unwrap_or_default(),
+            text: text.get(..end).unwrap_or_default(),
         }
     }
 }
@@ -83,16 +116,25 @@ impl Candidate {
 pub(crate) struct Cut<'a> {
     /// Its words, by their numbers in the reference's vocabulary.
     pub(crate) words: &'a [u32],
+    /// The longest run of words that ends at each of them and that the reference has.
+    pub(crate) matches: &'a [Match],
     /// How many of them the kernels have seen since the candidate's start.
     n_old: usize,
     /// Its words joined by single spaces.
     pub(crate) joined: &'a [u8],
+    /// Its text; to the very end if no word was cut.
+    pub(crate) text: &'a str,
 }
 
 impl<'a> Cut<'a> {
     /// The words that the kernels have not seen.
     pub(crate) fn new_words(self) -> &'a [u32] {
         self.words.get(self.n_old..).unwrap_or_default()
+    }
+
+    /// The matches that the kernels have not seen.
+    pub(crate) fn new_matches(self) -> &'a [Match] {
+        self.matches.get(self.n_old..).unwrap_or_default()
     }
 }
 
@@ -105,7 +147,7 @@ pub(crate) trait Kernel {
     fn read_reference(&mut self, _: &Reference) {}
 
     /// Prepares for a new candidate.
-    fn start(&mut self) {}
+    fn start(&mut self, _: &Reference) {}
 
     /// Appends the numbers of a candidate that has grown to `cut`.
     fn numbers(

@@ -33,7 +33,7 @@ impl Kernel for LcsCounter {
         self.places.resize(reference.vocabulary.len(), 0);
     }
 
-    fn start(&mut self) {
+    fn start(&mut self, _: &Reference) {
         self.limbs.fill(u64::MAX);
     }
 

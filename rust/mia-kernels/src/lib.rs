@@ -4,12 +4,16 @@
 //! reference once and gives the [`Group`]s of numbers it was asked for; [`ZlibSizer`] and [`WordRule`] serve
 //! texts that stand alone. Readers keep their buffers, so a batch allocates nothing per word.
 
+mod automaton;
+mod blocks;
+mod coverage;
 mod error;
 mod features;
 mod group;
 mod kernel;
 mod lcs;
 mod limits;
+mod near_verbatim;
 mod ngram;
 mod size;
 mod vocabulary;

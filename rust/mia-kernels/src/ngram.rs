@@ -131,7 +131,7 @@ impl Kernel for OverlapCounter {
         self.index.read(reference);
     }
 
-    fn start(&mut self) {
+    fn start(&mut self, _: &Reference) {
         self.unmatched.clone_from(&self.index.counts);
         self.longest = None;
         self.matched = [0; MAX_N];

@@ -8,6 +8,7 @@ fn reader(groups: &[Group]) -> PairReader {
     PairReader::new(&Settings {
         words: WordRule::Whitespace,
         groups: groups.to_vec(),
+        near_verbatim_min_words: 3,
     })
 }
 

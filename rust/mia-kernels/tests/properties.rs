@@ -46,6 +46,7 @@ fn overlaps(candidate: &str, reference: &str) -> [u32; 5] {
     [1, 2, 3, 4, 5].map(|n| overlap(candidate, reference, n))
 }
 
+#[expect(clippy::indexing_slicing, reason = "a table of all prefixes")]
 fn lcs(candidate: &str, reference: &str) -> u32 {
     let mut row = vec![0; reference.split(' ').count() + 1];
     for word in candidate.split(' ').filter(|word| !word.is_empty()) {
@@ -70,6 +71,7 @@ fn reader(words: WordRule, groups: &[Group]) -> PairReader {
     PairReader::new(&Settings {
         words,
         groups: groups.to_vec(),
+        near_verbatim_min_words: 3,
     })
 }
 

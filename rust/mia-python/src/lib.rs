@@ -20,19 +20,21 @@ use crate::rows::map_rows;
 
 /// Struct of `UInt32` per pair, null where either side is null.
 #[pyfunction]
-#[pyo3(signature = (candidate, reference, *, words, groups))]
+#[pyo3(signature = (candidate, reference, *, words, groups, near_verbatim_min_words))]
 fn pair_features(
     py: Python<'_>,
     candidate: &Bound<'_, PyAny>,
     reference: &Bound<'_, PyAny>,
     words: &str,
     groups: Vec<String>,
+    near_verbatim_min_words: u32,
 ) -> Result<PyArray, NativeError> {
     let candidate = TextColumn::import("candidate", candidate)?;
     let reference = TextColumn::import("reference", reference)?;
     let settings = Settings {
         words: word_rule(words)?,
         groups: chosen(groups)?,
+        near_verbatim_min_words,
     };
     py.detach(|| {
         let pairs = zip(&candidate.texts(), &reference.texts())?;
@@ -53,6 +55,7 @@ fn pair_fields(groups: Vec<String>) -> Result<Vec<String>, NativeError> {
     let settings = Settings {
         words: WordRule::Whitespace,
         groups: chosen(groups)?,
+        near_verbatim_min_words: 1,
     };
     Ok(PairReader::new(&settings).fields())
 }

@@ -1,0 +1,105 @@
+//! Longest verbatim runs, and how much of the reference common blocks rebuild.
+
+use crate::automaton::{Automaton, Match};
+use crate::error::KernelError;
+use crate::kernel::{Cut, Kernel, Number, Reference};
+use crate::near_verbatim::BlockFinder;
+
+/// Finds what a candidate copies from its reference.
+pub(crate) struct BlockKernel {
+    words: LongestRun,
+    characters: LongestRun,
+    /// Every run of characters of the reference.
+    automaton: Automaton,
+    /// The longest one at the candidate's last character.
+    last: Match,
+    /// Bytes of the candidate that were read.
+    n_read: usize,
+    finder: BlockFinder,
+}
+
+impl BlockKernel {
+    /// Counts near-verbatim words in blocks of at least `min_words`.
+    pub(crate) fn new(min_words: u32) -> Self {
+        Self {
+            words: LongestRun::default(),
+            characters: LongestRun::default(),
+            automaton: Automaton::default(),
+            last: Match::default(),
+            n_read: 0,
+            finder: BlockFinder::new(min_words),
+        }
+    }
+}
+
+impl Kernel for BlockKernel {
+    fn fields(&self) -> Vec<String> {
+        let fields = [
+            "longest_block_words",
+            "longest_block_start",
+            "longest_block_chars",
+            "longest_block_chars_start",
+            "near_verbatim_words",
+        ];
+        fields.map(str::to_owned).to_vec()
+    }
+
+    fn read_reference(&mut self, reference: &Reference) {
+        self.automaton.read(reference.text().chars().map(u32::from));
+    }
+
+    fn start(&mut self, _: &Reference) {
+        self.words = LongestRun::default();
+        self.characters = LongestRun::default();
+        self.last = Match::default();
+        self.n_read = 0;
+    }
+
+    fn numbers(
+        &mut self,
+        cut: Cut<'_>,
+        reference: &Reference,
+        numbers: &mut Vec<Number>,
+    ) -> Result<(), KernelError> {
+        for run in cut.new_matches() {
+            self.words.push(*run, &reference.automaton);
+        }
+        let text = cut.text.get(self.n_read..).unwrap_or_default();
+        for character in text.chars() {
+            self.last = self.automaton.follow(self.last, character.into());
+            self.characters.push(self.last, &self.automaton);
+        }
+        self.n_read = cut.text.len();
+        numbers.extend(self.words.numbers());
+        numbers.extend(self.characters.numbers());
+        numbers.push(Some(self.finder.count_words(reference, cut)));
+        Ok(())
+    }
+}
+
+/// The longest match; of several, the one that starts first in the reference.
+#[derive(Default)]
+struct LongestRun {
+    length: u32,
+    start: u32,
+}
+
+impl LongestRun {
+    fn push(&mut self, run: Match, automaton: &Automaton) {
+        if run.length == 0 || run.length < self.length {
+            return;
+        }
+        let start = automaton.first_start(run);
+        if run.length > self.length || start < self.start {
+            *self = Self {
+                length: run.length,
+                start,
+            };
+        }
+    }
+
+    /// Its length, and where it starts, which is undefined if there is none.
+    fn numbers(&self) -> [Number; 2] {
+        [Some(self.length), (self.length > 0).then_some(self.start)]
+    }
+}
