@@ -62,6 +62,9 @@ def of_candidate(
         | {"zlib_candidate": twins.compressed(left)}
         | {f"overlap_{n}": twins.overlap(left, right, n) for n in twins.SIZES}
         | {"lcs_words": longest_common_subsequence(left, right)}
+        | {"distinct_candidate": len(set(left)), "distinct_reference": len(set(right))}
+        | {"characters_candidate": len(candidate), "characters_reference": len(reference)}
+        | {f"characters_overlap_{n}": twins.overlap(candidate, reference, n) for n in (3, 5)}
         | {"longest_block_words": n_words, "longest_block_start": word}
         | {"longest_block_chars": n_characters, "longest_block_chars_start": character}
         | {"near_verbatim_words": near_verbatim(left, right, min_words)}

@@ -39,7 +39,9 @@ as ``text.split(" ")`` does, less its empty strings (newlines and tabs stay insi
 WORD_RULES: Final[tuple[WordRule, ...]] = get_args(WordRule)
 """Every word rule."""
 
-Group: TypeAlias = Literal["overlap", "zlib", "lcs", "blocks", "coverage", "matched"]
+Group: TypeAlias = Literal[
+    "overlap", "zlib", "lcs", "blocks", "coverage", "distinct", "characters", "matched"
+]
 """Fields of ``pair_features`` that are computed only where they are asked for."""
 
 GROUPS: Final[tuple[Group, ...]] = get_args(Group)
@@ -92,7 +94,8 @@ def pair_features(
 ) -> pl.Expr:
     """Numbers that compare each candidate with its reference, from one reading of both texts.
 
-    ``words_candidate`` and ``words_reference`` count words. The other fields come in groups:
+    ``words_candidate`` and ``words_reference`` count words. The other fields come in groups,
+    in the order of ``fields(groups)``:
 
     ``overlap``
         ``overlap_1`` to ``overlap_5`` count the n-grams of words that both texts have, each at
@@ -116,9 +119,17 @@ def pair_features(
         that many words that occurs in the reference, each length for itself;
         ``covered_reference_2`` to ``covered_reference_12`` words of the reference inside such a
         span that occurs in the candidate. Spans start and end between words.
+    ``distinct``
+        ``distinct_candidate`` and ``distinct_reference`` count different words.
+    ``characters``
+        ``characters_candidate`` and ``characters_reference`` count Unicode characters of the raw
+        texts, white space included; ``characters_overlap_3`` and ``characters_overlap_5`` their
+        n-grams that both texts have, each at most as often as it occurs on both sides. For text
+        without spaces.
     ``matched``
         Fields that end in ``_matched`` say the same of the candidate cut to the reference's
-        number of words: ``words_candidate_matched`` and one for each field of the other groups.
+        number of words: ``words_candidate_matched`` and one for each field of the other groups,
+        but for those that count the reference alone. The cut text ends with its last word.
 
     Parameters
     ----------
@@ -147,7 +158,8 @@ def pair_features(
     (2004), section 3.1. Coverage: Hallinan et al. (2025), arXiv:2508.09603, whose code matches
     detokenised text and finds spans of one length only. Near-verbatim blocks: the matching of
     Ratcliff and Metzener (1988), as in Python's ``difflib``, which Ahmed et al. (2026),
-    arXiv:2601.02671, go on to merge and to filter.
+    arXiv:2601.02671, go on to merge and to filter. Character n-grams: as chrF, Popović (2015),
+    counts them, but with white space.
 
     Examples
     --------

@@ -46,7 +46,7 @@ def test_features_equal_the_slow_twin(pairs, rule, groups, min_words):
     )
     found = frame.select(numbers.struct.unnest()).to_dicts()
     assert compared(found) == compared(
-        [features(left, right, rule, groups) for left, right in pairs]
+        [features(left, right, rule, groups, min_words) for left, right in pairs]
     )
 
 

@@ -146,6 +146,40 @@ def test_coverage_of_each_length():
     assert [found[f"covered_reference_{length}"] for length in (2, 3, 4)] == [6, 3, 0]
 
 
+def test_distinct_words():
+    assert numbers("a b a c b a", "a a d", "matched", "distinct") == {
+        "words_candidate": 6,
+        "words_reference": 3,
+        "distinct_reference": 2,
+        "distinct_candidate": 3,
+        "words_candidate_matched": 3,
+        "distinct_candidate_matched": 2,
+    }
+
+
+def test_characters():
+    """Shared: 我们的 twice on the left and once on the right, 们的书 once; then 我们的书本 once."""
+    assert numbers("我们的我们的书本", "我们的书本 好", "characters", "matched") == {
+        "words_candidate": 1,
+        "words_reference": 2,
+        "characters_reference": 7,
+        "characters_candidate": 8,
+        "characters_overlap_3": 3,
+        "characters_overlap_5": 1,
+        "words_candidate_matched": 1,
+        "characters_candidate_matched": 8,
+        "characters_overlap_3_matched": 3,
+        "characters_overlap_5_matched": 1,
+    }
+
+
+def test_cut_text_ends_with_its_last_word():
+    found = numbers(" ab\n cd  ef ", "x y", "characters", "matched")
+    assert (found["characters_candidate"], found["characters_candidate_matched"]) == (12, 7)
+    found = numbers(" ab\n cd  ", "x y", "characters", "matched")
+    assert (found["characters_candidate"], found["characters_candidate_matched"]) == (9, 9)
+
+
 @pytest.mark.parametrize("min_words", [0, -1])
 def test_blocks_have_words(min_words):
     with pytest.raises(SettingsError, match=f"near_verbatim_min_words is {min_words}"):

@@ -1,7 +1,9 @@
 //! Everything about one pair of texts from one reading of both.
 
 use crate::blocks::BlockKernel;
+use crate::characters::CharacterCounter;
 use crate::coverage::CoverageCounter;
+use crate::distinct::DistinctCounter;
 use crate::error::KernelError;
 use crate::group::Group;
 use crate::kernel::{Candidate, Kernel, Reference};
@@ -57,6 +59,9 @@ impl PairReader {
             .flat_map(|kernel| kernel.fields())
             .collect();
         let mut fields = vec!["words_candidate".to_owned(), "words_reference".to_owned()];
+        for kernel in &self.kernels {
+            fields.append(&mut kernel.reference_fields());
+        }
         fields.extend_from_slice(&of_candidate);
         if self.matched {
             fields.push("words_candidate_matched".to_owned());
@@ -107,6 +112,9 @@ impl PairReader {
             self.extend(text, 0, n_matched, &mut matched)?;
         }
         let mut numbers = vec![Some(number(n_candidate)), Some(number(n_reference))];
+        for kernel in &self.kernels {
+            kernel.reference_numbers(&self.reference, &mut numbers);
+        }
         if self.matched && n_matched == n_candidate {
             numbers.extend_from_slice(&matched);
         } else {
@@ -143,6 +151,8 @@ fn kernel(group: Group, settings: &Settings) -> Option<Box<dyn Kernel>> {
         Group::Lcs => Some(Box::new(LcsCounter::default())),
         Group::Blocks => Some(Box::new(BlockKernel::new(settings.near_verbatim_min_words))),
         Group::Coverage => Some(Box::new(CoverageCounter::default())),
+        Group::Distinct => Some(Box::new(DistinctCounter::default())),
+        Group::Characters => Some(Box::new(CharacterCounter::default())),
         Group::Matched => None,
     }
 }

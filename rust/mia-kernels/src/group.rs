@@ -24,18 +24,26 @@ pub enum Group {
     /// words that the reference has; `covered_reference_2` to `covered_reference_12`: words of
     /// the reference inside such a span that the candidate has.
     Coverage,
+    /// `distinct_candidate` and `distinct_reference`: different words.
+    Distinct,
+    /// `characters_candidate` and `characters_reference`: Unicode characters of the raw texts;
+    /// `characters_overlap_3` and `characters_overlap_5`: n-grams of characters shared with the
+    /// reference, each counted at most as often as it occurs on both sides.
+    Characters,
     /// The same numbers for the candidate cut to the reference's number of words.
     Matched,
 }
 
 impl Group {
     /// Every group, in the order of its fields.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::Overlap,
         Self::Zlib,
         Self::Lcs,
         Self::Blocks,
         Self::Coverage,
+        Self::Distinct,
+        Self::Characters,
         Self::Matched,
     ];
 
@@ -52,6 +60,8 @@ impl Group {
             Self::Lcs => "lcs",
             Self::Blocks => "blocks",
             Self::Coverage => "coverage",
+            Self::Distinct => "distinct",
+            Self::Characters => "characters",
             Self::Matched => "matched",
         }
     }

@@ -105,6 +105,7 @@ impl Candidate {
             words: self.words.get(..n_words).unwrap_or_default(),
             matches: self.matches.get(..n_words).unwrap_or_default(),
             n_old,
+            ends: self.ends.get(..n_words).unwrap_or_default(),
             joined: self.joined.get(..joined).unwrap_or_default(),
             text: text.get(..end).unwrap_or_default(),
         }
@@ -120,6 +121,8 @@ pub(crate) struct Cut<'a> {
     pub(crate) matches: &'a [Match],
     /// How many of them the kernels have seen since the candidate's start.
     n_old: usize,
+    /// Where each word ends in `joined`, and in the whole text.
+    ends: &'a [(usize, usize)],
     /// Its words joined by single spaces.
     pub(crate) joined: &'a [u8],
     /// Its text; to the very end if no word was cut.
@@ -132,6 +135,21 @@ impl<'a> Cut<'a> {
         self.words.get(self.n_old..).unwrap_or_default()
     }
 
+    /// The letters of the words that the kernels have not seen.
+    pub(crate) fn new_letters(self) -> impl Iterator<Item = &'a [u8]> {
+        let old = self
+            .n_old
+            .checked_sub(1)
+            .and_then(|last| self.ends.get(last));
+        let mut start = old.map_or(0, |(end, _)| end + 1);
+        let new = self.ends.get(self.n_old..).unwrap_or_default();
+        new.iter().map(move |&(end, _)| {
+            let letters = self.joined.get(start..end).unwrap_or_default();
+            start = end + 1;
+            letters
+        })
+    }
+
     /// The matches that the kernels have not seen.
     pub(crate) fn new_matches(self) -> &'a [Match] {
         self.matches.get(self.n_old..).unwrap_or_default()
@@ -142,6 +160,11 @@ impl<'a> Cut<'a> {
 pub(crate) trait Kernel {
     /// Fields of [`numbers`](Self::numbers), in order.
     fn fields(&self) -> Vec<String>;
+
+    /// Fields of [`reference_numbers`](Self::reference_numbers), in order.
+    fn reference_fields(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Forgets the last reference and reads another.
     fn read_reference(&mut self, _: &Reference) {}
@@ -156,4 +179,7 @@ pub(crate) trait Kernel {
         reference: &Reference,
         numbers: &mut Vec<Number>,
     ) -> Result<(), KernelError>;
+
+    /// Appends the numbers of the reference alone.
+    fn reference_numbers(&self, _: &Reference, _: &mut Vec<Number>) {}
 }

@@ -6,7 +6,9 @@
 
 mod automaton;
 mod blocks;
+mod characters;
 mod coverage;
+mod distinct;
 mod error;
 mod features;
 mod group;

@@ -1,0 +1,166 @@
+//! Clipped overlap of character n-grams, for text without spaces.
+//!
+//! The n-grams are told apart by their characters, 21 bits each, never by a hash alone.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "n-grams are numbered in the order of their counts"
+)]
+
+use hashbrown::HashMap;
+
+use crate::error::KernelError;
+use crate::kernel::{Cut, Kernel, Number, Reference};
+use crate::limits::number;
+
+/// Characters of the n-grams that are counted.
+const SIZES: [u32; 2] = [3, 5];
+
+/// Bits of a Unicode character.
+const BITS: u32 = 21;
+
+/// Counts the character n-grams that a candidate shares with its reference.
+pub(crate) struct CharacterCounter {
+    overlaps: [NgramOverlap; SIZES.len()],
+    n_reference: u32,
+    n_candidate: u32,
+    /// Bytes of the candidate that were read.
+    n_read: usize,
+}
+
+impl Default for CharacterCounter {
+    fn default() -> Self {
+        Self {
+            overlaps: SIZES.map(NgramOverlap::new),
+            n_reference: 0,
+            n_candidate: 0,
+            n_read: 0,
+        }
+    }
+}
+
+impl Kernel for CharacterCounter {
+    fn fields(&self) -> Vec<String> {
+        let overlaps = SIZES.map(|n| format!("characters_overlap_{n}"));
+        [vec!["characters_candidate".to_owned()], overlaps.to_vec()].concat()
+    }
+
+    fn reference_fields(&self) -> Vec<String> {
+        vec!["characters_reference".to_owned()]
+    }
+
+    fn read_reference(&mut self, reference: &Reference) {
+        self.n_reference = number(reference.text().chars().count());
+        for overlap in &mut self.overlaps {
+            overlap.read_reference(reference.text());
+        }
+    }
+
+    fn start(&mut self, _: &Reference) {
+        self.n_candidate = 0;
+        self.n_read = 0;
+        for overlap in &mut self.overlaps {
+            overlap.start();
+        }
+    }
+
+    fn numbers(
+        &mut self,
+        cut: Cut<'_>,
+        _: &Reference,
+        numbers: &mut Vec<Number>,
+    ) -> Result<(), KernelError> {
+        let text = cut.text.get(self.n_read..).unwrap_or_default();
+        self.n_read = cut.text.len();
+        self.n_candidate += number(text.chars().count());
+        numbers.push(Some(self.n_candidate));
+        for overlap in &mut self.overlaps {
+            overlap.push(text);
+            numbers.push(Some(overlap.matched));
+        }
+        Ok(())
+    }
+
+    fn reference_numbers(&self, _: &Reference, numbers: &mut Vec<Number>) {
+        numbers.push(Some(self.n_reference));
+    }
+}
+
+/// The overlap of n-grams of one size.
+struct NgramOverlap {
+    n: u32,
+    /// The reference's n-grams, numbered from 0.
+    ngrams: HashMap<u128, u32>,
+    /// How often each occurs in the reference.
+    counts: Vec<u32>,
+    /// How many of these the candidate has not matched yet.
+    unmatched: Vec<u32>,
+    window: Window,
+    matched: u32,
+}
+
+impl NgramOverlap {
+    fn new(n: u32) -> Self {
+        Self {
+            n,
+            ngrams: HashMap::new(),
+            counts: Vec::new(),
+            unmatched: Vec::new(),
+            window: Window::default(),
+            matched: 0,
+        }
+    }
+
+    fn read_reference(&mut self, text: &str) {
+        self.ngrams.clear();
+        self.counts.clear();
+        let mut window = Window::default();
+        for character in text.chars() {
+            if let Some(ngram) = window.push(character, self.n) {
+                let new = number(self.ngrams.len());
+                let at = *self.ngrams.entry(ngram).or_insert(new);
+                if at == new {
+                    self.counts.push(0);
+                }
+                self.counts[at as usize] += 1;
+            }
+        }
+    }
+
+    fn start(&mut self) {
+        self.unmatched.clone_from(&self.counts);
+        self.window = Window::default();
+        self.matched = 0;
+    }
+
+    fn push(&mut self, text: &str) {
+        for character in text.chars() {
+            let ngram = self.window.push(character, self.n);
+            let Some(at) = ngram.and_then(|ngram| self.ngrams.get(&ngram)) else {
+                continue;
+            };
+            let unmatched = &mut self.unmatched[*at as usize];
+            if *unmatched > 0 {
+                *unmatched -= 1;
+                self.matched += 1;
+            }
+        }
+    }
+}
+
+/// The last characters of a text.
+#[derive(Default)]
+struct Window {
+    length: u32,
+    characters: u128,
+}
+
+impl Window {
+    /// Takes the next character and gives the last `n`, once there are so many.
+    fn push(&mut self, character: char, n: u32) -> Option<u128> {
+        self.length = n.min(self.length + 1);
+        let mask = (1 << (n * BITS)) - 1;
+        self.characters = ((self.characters << BITS) | u128::from(u32::from(character))) & mask;
+        (self.length == n).then_some(self.characters)
+    }
+}

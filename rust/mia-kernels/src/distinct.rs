@@ -1,0 +1,43 @@
+//! How many different words a text has.
+
+use crate::error::KernelError;
+use crate::kernel::{Cut, Kernel, Number, Reference};
+use crate::limits::number;
+use crate::vocabulary::Vocabulary;
+
+/// Counts distinct words of a candidate and its reference.
+#[derive(Default)]
+pub(crate) struct DistinctCounter {
+    words: Vocabulary,
+}
+
+impl Kernel for DistinctCounter {
+    fn fields(&self) -> Vec<String> {
+        vec!["distinct_candidate".to_owned()]
+    }
+
+    fn reference_fields(&self) -> Vec<String> {
+        vec!["distinct_reference".to_owned()]
+    }
+
+    fn start(&mut self, _: &Reference) {
+        self.words.clear();
+    }
+
+    fn numbers(
+        &mut self,
+        cut: Cut<'_>,
+        _: &Reference,
+        numbers: &mut Vec<Number>,
+    ) -> Result<(), KernelError> {
+        for word in cut.new_letters() {
+            self.words.intern(word);
+        }
+        numbers.push(Some(number(self.words.len())));
+        Ok(())
+    }
+
+    fn reference_numbers(&self, reference: &Reference, numbers: &mut Vec<Number>) {
+        numbers.push(Some(number(reference.vocabulary.len())));
+    }
+}
