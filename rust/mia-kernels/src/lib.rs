@@ -27,4 +27,4 @@ pub use features::{PairReader, Settings};
 pub use group::Group;
 pub use limits::MAX_BYTES;
 pub use words::{WordRule, Words};
-pub use zlib::{ZlibSizer, zlib_version};
+pub use zlib::{StockZlib, ZlibSizer, zlib_version};

@@ -1,0 +1,233 @@
+//! What a block of literals and matches takes in the stream (RFC 1951).
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "symbols lie inside their alphabets"
+)]
+
+use super::huffman::Huffman;
+use super::search::Match;
+use super::window::MAX_LENGTH;
+use crate::limits::number;
+
+/// zlib closes a block after so many literals and matches.
+const MAX_SYMBOLS: u32 = (1 << 14) - 1;
+const MAX_BITS: u8 = 15;
+const N_LITERALS: usize = 286;
+const N_DISTANCES: usize = 30;
+const END: usize = 256;
+const HEADER_BITS: u64 = 3;
+
+/// Counts of the symbols in a block.
+pub(super) struct Block {
+    literals: [u32; N_LITERALS],
+    distances: [u32; N_DISTANCES],
+    n_symbols: u32,
+    n_bytes: usize,
+    huffman: Huffman,
+}
+
+impl Default for Block {
+    fn default() -> Self {
+        let mut block = Self {
+            literals: [0; N_LITERALS],
+            distances: [0; N_DISTANCES],
+            n_symbols: 0,
+            n_bytes: 0,
+            huffman: Huffman::default(),
+        };
+        block.clear();
+        block
+    }
+}
+
+impl Block {
+    #[inline]
+    pub(super) fn push_literal(&mut self, byte: u8) {
+        self.literals[usize::from(byte)] += 1;
+        self.n_symbols += 1;
+        self.n_bytes += 1;
+    }
+
+    #[inline]
+    pub(super) fn push_match(&mut self, found: Match) {
+        self.literals[END + 1 + LENGTH_CODES[found.length]] += 1;
+        self.distances[distance_code(found.distance)] += 1;
+        self.n_symbols += 1;
+        self.n_bytes += found.length;
+    }
+
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.n_symbols == MAX_SYMBOLS
+    }
+
+    /// Bytes of the text in the block.
+    pub(super) fn n_bytes(&self) -> usize {
+        self.n_bytes
+    }
+
+    /// Bits of the stream with this block, the cheapest of the three kinds, after `bits`; and
+    /// starts another. A block may be stored only while its bytes are in view.
+    pub(super) fn close(&mut self, bits: u64, in_view: bool) -> u64 {
+        let fixed = self.fixed_bits();
+        let dynamic = self.dynamic_bits();
+        let coded = if in_bytes(fixed) <= in_bytes(dynamic) {
+            fixed
+        } else {
+            dynamic
+        };
+        let stored = self.n_bytes as u64 + 4;
+        let end = if in_view && stored <= in_bytes(coded) {
+            8 * (in_bytes(bits) + stored)
+        } else {
+            bits + HEADER_BITS + coded
+        };
+        self.clear();
+        end
+    }
+
+    fn clear(&mut self) {
+        self.literals.fill(0);
+        self.literals[END] = 1;
+        self.distances.fill(0);
+        self.n_symbols = 0;
+        self.n_bytes = 0;
+    }
+
+    fn fixed_bits(&self) -> u64 {
+        self.extra_bits()
+            + cost(&self.literals, &FIXED_LENGTHS)
+            + cost(&self.distances, &[5; N_DISTANCES])
+    }
+
+    fn extra_bits(&self) -> u64 {
+        cost(&self.literals[END + 1..], &LENGTH_EXTRA_BITS)
+            + cost(&self.distances, &DISTANCE_EXTRA_BITS)
+    }
+
+    fn dynamic_bits(&mut self) -> u64 {
+        let mut runs = Runs::default();
+        let mut bits = self.extra_bits();
+        for frequencies in [&self.literals[..], &self.distances] {
+            let lengths = self.huffman.lengths(frequencies, MAX_BITS);
+            bits += cost(frequencies, lengths);
+            runs.push(lengths);
+        }
+        bits + runs.bits(&mut self.huffman)
+    }
+}
+
+/// The code lengths of a block, themselves coded: symbol 0 to 15 for a length, or for a run of
+/// one length one of the three below.
+#[derive(Default)]
+struct Runs {
+    frequencies: [u32; 19],
+}
+
+impl Runs {
+    const REPEATED: usize = 16;
+    const FEW_ZEROS: usize = 17;
+    const MANY_ZEROS: usize = 18;
+    const EXTRA_BITS: [u8; 3] = [2, 3, 7];
+    const MAX_BITS: u8 = 7;
+    const COUNT_BITS: u64 = 5 + 5 + 4;
+    /// The lengths of these codes are sent in this order, up to the last that is in use.
+    const ORDER: [usize; 19] = [
+        16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15,
+    ];
+
+    fn push(&mut self, lengths: &[u8]) {
+        for run in lengths.chunk_by(|a, b| a == b) {
+            match run[0] {
+                0 => self.push_zeros(number(run.len())),
+                length => self.push_length(length.into(), number(run.len())),
+            }
+        }
+    }
+
+    fn push_zeros(&mut self, count: u32) {
+        self.frequencies[Self::MANY_ZEROS] += count / 138;
+        match count % 138 {
+            rest @ 0..3 => self.frequencies[0] += rest,
+            3..=10 => self.frequencies[Self::FEW_ZEROS] += 1,
+            _ => self.frequencies[Self::MANY_ZEROS] += 1,
+        }
+    }
+
+    /// The first stands for itself; groups of three to six repeat it.
+    fn push_length(&mut self, length: usize, count: u32) {
+        let (groups, rest) = ((count - 1) / 6, (count - 1) % 6);
+        let is_group = rest >= 3;
+        self.frequencies[Self::REPEATED] += groups + u32::from(is_group);
+        self.frequencies[length] += if is_group { 1 } else { 1 + rest };
+    }
+
+    fn bits(&self, huffman: &mut Huffman) -> u64 {
+        let lengths = huffman.lengths(&self.frequencies, Self::MAX_BITS);
+        let is_used = |symbol: &usize| lengths.get(*symbol).is_some_and(|length| *length > 0);
+        let last = Self::ORDER.iter().rposition(is_used).unwrap_or(0).max(3);
+        Self::COUNT_BITS
+            + 3 * (last as u64 + 1)
+            + cost(&self.frequencies, lengths)
+            + cost(&self.frequencies[Self::REPEATED..], &Self::EXTRA_BITS)
+    }
+}
+
+/// Bits of symbols that occur so often and have so many bits each.
+fn cost(frequencies: &[u32], bits: &[u8]) -> u64 {
+    let costs = frequencies
+        .iter()
+        .zip(bits)
+        .map(|(n, bits)| n * u32::from(*bits));
+    costs.sum::<u32>().into()
+}
+
+/// Whole bytes up to the end of a block that starts with a header and takes so many bits.
+fn in_bytes(bits: u64) -> u64 {
+    (bits + HEADER_BITS).div_ceil(8)
+}
+
+const FIXED_LENGTHS: [u8; N_LITERALS] = {
+    let mut lengths = [8; N_LITERALS];
+    let mut symbol = 144;
+    while symbol < 280 {
+        lengths[symbol] = if symbol < END { 9 } else { 7 };
+        symbol += 1;
+    }
+    lengths
+};
+
+const LENGTH_EXTRA_BITS: [u8; N_LITERALS - END - 1] = [
+    0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0,
+];
+
+const DISTANCE_EXTRA_BITS: [u8; N_DISTANCES] = [
+    0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13,
+    13,
+];
+
+/// For each length of a match its symbol, counted from the first of them. The longest has one
+/// of its own.
+static LENGTH_CODES: [usize; MAX_LENGTH + 1] = {
+    let mut codes = [0; MAX_LENGTH + 1];
+    let (mut length, mut code) = (3, 0);
+    while length < MAX_LENGTH {
+        codes[length] = code;
+        length += 1;
+        let is_next = (length - 3) % (1 << LENGTH_EXTRA_BITS[code]) == 0;
+        code += is_next as usize;
+    }
+    codes[MAX_LENGTH] = 28;
+    codes
+};
+
+/// Each power of two of distances has two symbols.
+fn distance_code(distance: usize) -> usize {
+    let distance = distance - 1;
+    if distance < 2 {
+        return distance;
+    }
+    let power = distance.ilog2() as usize;
+    2 * power + (distance >> (power - 1) & 1)
+}
