@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from difflib import SequenceMatcher
 from itertools import combinations
 from typing import TYPE_CHECKING
@@ -10,15 +11,17 @@ from mia_batch.kernels import fields
 from tests import twins
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from mia_batch.kernels import Group, WordRule
 
 
-SPLIT = {
+SPLIT: Mapping[WordRule, Callable[[str], list[str]]] = {
     "whitespace": str.split,
     "space": lambda text: [word for word in text.split(" ") if word != ""],
+    "rouge": lambda text: re.findall("[a-z0-9]+", text.lower()),
 }
+"""The rule ``unicode`` has a crate of its own and none of these."""
 LENGTHS = range(2, 13)
 
 

@@ -32,9 +32,15 @@ __all__ = [
     "zlib_version",
 ]
 
-WordRule: TypeAlias = Literal["whitespace", "space"]
-"""How a text is cut into words: at white space, as ``text.split()`` does, or at U+0020 only,
-as ``text.split(" ")`` does, less its empty strings (newlines and tabs stay inside words)."""
+WordRule: TypeAlias = Literal["whitespace", "space", "rouge", "unicode"]
+"""How a text is cut into words.
+
+``whitespace`` cuts at white space, as ``text.split()`` does; ``space`` at U+0020 only, as
+``text.split(" ")`` does, less its empty strings (newlines and tabs stay inside words). ``rouge``
+takes the runs of ASCII letters and digits of the lower-cased text, as the rouge-score package
+does without stemming: text of other scripts has no words. ``unicode`` takes the segments of
+UAX #29 that hold a letter or a number, for text without spaces: a word in most scripts, one
+character in Chinese, hiragana and Thai."""
 
 WORD_RULES: Final[tuple[WordRule, ...]] = get_args(WordRule)
 """Every word rule."""

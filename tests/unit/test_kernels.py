@@ -360,6 +360,43 @@ def test_word_rules():
 
 
 @pytest.mark.parametrize(
+    ("text", "n_words"),
+    [
+        ("The quick (“brown”) fox can't jump 32.3 feet, right?", 9),  # the annex's own example
+        ("e-mail co\u0301te", 3),  # a combining mark stays with its letter
+        ("我们的书。", 4),
+        ("東京タワーへ行く", 6),  # 東, 京, タワー, へ, 行, く: katakana stays together
+        ("ภาษาไทย", 7),  # no dictionary: a letter with its marks is a word
+        ("서울 사람", 2),
+        ("שלום עולם", 2),
+        ("привет, мир!", 2),
+        ("🙂 👩‍👩‍👧‍👦 🇫🇷 ...", 0),  # neither letters nor numbers
+        ("a🙂b", 2),
+        ("a\0b", 2),
+        ("①٣", 2),
+        ("", 0),
+    ],
+)
+def test_unicode_words(text, n_words):
+    assert pl.select(count_words(pl.lit(text), words="unicode")).item() == n_words
+
+
+def test_text_without_spaces_shares_words():
+    """Shared: 我, 们, 的 and 书; 我们, 们的 and 的书; 我们的 and 们的书; 我们的书."""
+    pair = pair_features(pl.lit("我们的书。"), pl.lit("这是我们的书"), words="unicode")
+    found = pl.select(pair).unnest("features").row(0, named=True)
+    assert [found[f"overlap_{n}"] for n in range(1, 6)] == [4, 3, 2, 1, 0]
+    assert found["words_candidate"] == 4
+
+
+def test_rouge_words_are_compared_in_lower_case():
+    pair = pair_features(pl.lit("The CAT-sat"), pl.lit("the cat, sat!"), words="rouge")
+    found = pl.select(pair).unnest("features").row(0, named=True)
+    assert (found["overlap_3"], found["words_reference"]) == (1, 3)
+    assert found["zlib_candidate"] == 19
+
+
+@pytest.mark.parametrize(
     ("text", "size"), [("", 8), ("a", 9), ("the cat sat on the mat", 27), ("café 你好", 21)]
 )
 def test_zlib_size(text, size):
@@ -405,9 +442,9 @@ def test_categories_are_refused():
 )
 def test_unknown_word_rules_are_refused(expression):
     with pytest.raises(
-        SettingsError, match="unknown word rule 'rouge'; use one of whitespace, space"
+        SettingsError, match="unknown word rule 'tokens'; use one of whitespace, space"
     ):
-        expression("rouge")
+        expression("tokens")
 
 
 def test_native_functions_refuse_what_they_cannot_read():
@@ -415,8 +452,8 @@ def test_native_functions_refuse_what_they_cannot_read():
     pair_features = partial(_native.pair_features, words="space", near_verbatim_min_words=8)
     with pytest.raises(ValueError, match="candidate has 2 rows and reference 1"):
         pair_features(texts, texts[:1], groups=[])
-    with pytest.raises(ValueError, match='unknown word rule "rouge"'):
-        _native.count_words(texts, words="rouge")
+    with pytest.raises(ValueError, match='unknown word rule "tokens"'):
+        _native.count_words(texts, words="tokens")
     with pytest.raises(TypeError, match=r"text must be .* not <class 'list'>"):
         _native.zlib_size(["a"])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"reference must be .* not Int64"):

@@ -35,8 +35,11 @@ impl Reference {
         text.clone_into(self.text.get_or_insert_default());
         self.vocabulary.clear();
         self.words.clear();
+        let mut folded = Vec::new();
         for word in rule.words(text) {
-            self.words.push(self.vocabulary.intern(word));
+            folded.clear();
+            rule.fold(word, &mut folded);
+            self.words.push(self.vocabulary.intern(&folded));
         }
         if with_runs {
             self.automaton.read(self.words.iter().copied());
@@ -75,8 +78,10 @@ impl Candidate {
             if !self.joined.is_empty() {
                 self.joined.push(b' ');
             }
-            self.joined.extend_from_slice(word);
-            let number = reference.vocabulary.get(word);
+            let start = self.joined.len();
+            rule.fold(word, &mut self.joined);
+            let folded = self.joined.get(start..).unwrap_or_default();
+            let number = reference.vocabulary.get(folded);
             self.words.push(number.unwrap_or(UNKNOWN));
             let end = word.as_ptr_range().end.addr() - text.as_ptr().addr();
             self.ends.push((self.joined.len(), end));

@@ -1,5 +1,7 @@
 //! Texts to words.
 
+use unicode_segmentation::{UnicodeSegmentation, UnicodeWords};
+
 use crate::error::KernelError;
 use crate::limits::{check_length, number};
 
@@ -11,14 +13,35 @@ pub enum WordRule {
     /// Runs of characters that are not U+0020, as Python's `text.split(" ")` without its
     /// empty strings: newlines and tabs stay inside words.
     Space,
+    /// Runs of ASCII letters and digits in the lower-cased text, as the rouge-score package
+    /// without stemming.
+    Rouge,
+    /// Segments of UAX #29 that hold a letter or a number.
+    Unicode,
 }
 
 impl WordRule {
-    /// The words of `text`, in order, as UTF-8.
+    /// The words of `text`, in order, as UTF-8 and as they stand there.
     pub fn words(self, text: &str) -> Words<'_> {
-        Words {
-            rule: self,
-            rest: text.as_bytes(),
+        let rest = text.as_bytes();
+        Words(match self {
+            Self::Whitespace => Rest::Whitespace(rest),
+            Self::Space => Rest::Space(rest),
+            Self::Rouge => Rest::Rouge(rest),
+            Self::Unicode => Rest::Unicode(text.unicode_words()),
+        })
+    }
+
+    /// Appends `word`, one of [`words`](Self::words), as it is compared: under
+    /// [`Rouge`](Self::Rouge) in lower case, else as it is.
+    pub fn fold(self, word: &[u8], letters: &mut Vec<u8>) {
+        match (self, word) {
+            (Self::Rouge, [plain @ .., 0xc4, 0xb0]) => {
+                self.fold(plain, letters);
+                letters.push(b'i');
+            }
+            (Self::Rouge, _) => fold_ascii(word, letters),
+            _ => letters.extend_from_slice(word),
         }
     }
 
@@ -31,48 +54,74 @@ impl WordRule {
         check_length(text.as_bytes())?;
         Ok(number(self.words(text).count()))
     }
-
-    /// What stands before and after the first separator of `text`.
-    fn cut(self, text: &[u8]) -> (&[u8], &[u8]) {
-        match self {
-            Self::Whitespace => cut_at(text, whitespace),
-            Self::Space => cut_at(text, |rest| usize::from(rest.starts_with(b" "))),
-        }
-    }
 }
 
 /// The words of one text.
-#[derive(Clone, Debug)]
-pub struct Words<'a> {
-    rule: WordRule,
-    rest: &'a [u8],
+#[derive(Debug)]
+pub struct Words<'a>(Rest<'a>);
+
+#[derive(Debug)]
+enum Rest<'a> {
+    Whitespace(&'a [u8]),
+    Space(&'a [u8]),
+    Rouge(&'a [u8]),
+    Unicode(UnicodeWords<'a>),
 }
 
 impl<'a> Iterator for Words<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
-        while !self.rest.is_empty() {
-            let (word, rest) = self.rule.cut(self.rest);
-            self.rest = rest;
-            if !word.is_empty() {
-                return Some(word);
-            }
+        match &mut self.0 {
+            Rest::Whitespace(rest) => next_word(rest, cut_at_whitespace),
+            Rest::Space(rest) => next_word(rest, cut_at_space),
+            Rest::Rouge(rest) => next_word(rest, cut_as_rouge),
+            Rest::Unicode(words) => words.next().map(str::as_bytes),
         }
-        None
     }
 }
 
-/// Cuts `text` at its first separator, whose length in bytes `separator` tells (0 for none).
-fn cut_at(text: &[u8], separator: impl Fn(&[u8]) -> usize) -> (&[u8], &[u8]) {
-    for end in 0..text.len() {
-        let (word, rest) = text.split_at(end);
-        let length = separator(rest);
-        if length > 0 {
-            return (word, rest.get(length..).unwrap_or_default());
+/// Takes what stands before separators until it is a word.
+fn next_word<'a>(
+    rest: &mut &'a [u8],
+    cut: impl Fn(&'a [u8]) -> (&'a [u8], &'a [u8]),
+) -> Option<&'a [u8]> {
+    while !rest.is_empty() {
+        let word;
+        (word, *rest) = cut(rest);
+        if !word.is_empty() {
+            return Some(word);
+        }
+    }
+    None
+}
+
+/// What stands before and after a separator of `length` bytes at `at`.
+fn cut_out(text: &[u8], at: usize, length: usize) -> (&[u8], &[u8]) {
+    let (word, rest) = text.split_at(at);
+    (word, rest.get(length..).unwrap_or_default())
+}
+
+fn cut_at_space(text: &[u8]) -> (&[u8], &[u8]) {
+    let space = text.iter().position(|&byte| byte == b' ');
+    cut_out(text, space.unwrap_or(text.len()), 1)
+}
+
+fn cut_at_whitespace(text: &[u8]) -> (&[u8], &[u8]) {
+    for (at, &byte) in text.iter().enumerate() {
+        if may_be_whitespace(byte) {
+            let length = whitespace(text.get(at..).unwrap_or_default());
+            if length > 0 {
+                return cut_out(text, at, length);
+            }
         }
     }
     (text, &[])
+}
+
+/// Whether a white-space character may start with this byte.
+fn may_be_whitespace(byte: u8) -> bool {
+    matches!(byte, 0x09..=0x0d | 0x1c..=0x20 | 0xc2 | 0xe1..=0xe3)
 }
 
 /// Bytes of the white-space character that `text` starts with; 0 if it starts with another.
@@ -88,5 +137,36 @@ fn whitespace(text: &[u8]) -> usize {
         | [0xe2, 0x81, 0x9f, ..]                            // U+205F
         | [0xe3, 0x80, 0x80, ..] => 3,                      // U+3000
         _ => 0,
+    }
+}
+
+/// Of all other characters only two have ASCII letters in lower case: the Kelvin sign becomes
+/// k, and the dotted capital I becomes i and a dot, which is no letter and ends the word.
+fn cut_as_rouge(text: &[u8]) -> (&[u8], &[u8]) {
+    let mut end = 0;
+    loop {
+        match text.get(end..).unwrap_or_default() {
+            [byte, ..] if byte.is_ascii_alphanumeric() => end += 1,
+            [0xe2, 0x84, 0xaa, ..] => end += 3, // U+212A
+            [0xc4, 0xb0, ..] => return text.split_at(end + 2), // U+0130
+            _ => return cut_out(text, end, 1),
+        }
+    }
+}
+
+/// Appends a word of the rule `rouge` in lower case.
+fn fold_ascii(word: &[u8], letters: &mut Vec<u8>) {
+    if word.is_ascii() {
+        letters.extend(word.iter().map(u8::to_ascii_lowercase));
+    } else {
+        // What is not ASCII is the Kelvin sign, three bytes.
+        let folded = word.iter().filter(|&&byte| byte < 0x80 || byte == 0xe2);
+        letters.extend(folded.map(|byte| {
+            if *byte == 0xe2 {
+                b'k'
+            } else {
+                byte.to_ascii_lowercase()
+            }
+        }));
     }
 }

@@ -13,7 +13,7 @@ pub(crate) enum NativeError {
     NotText { name: &'static str, found: String },
     #[error("candidate has {candidate} rows and reference {reference}; pass columns of one length")]
     UnequalLengths { candidate: usize, reference: usize },
-    #[error("unknown word rule {0:?}; use \"whitespace\" or \"space\"")]
+    #[error("unknown word rule {0:?}; use those of mia_batch.kernels.WORD_RULES")]
     UnknownRule(String),
     #[error("unknown group {0:?}; use those of mia_batch.kernels.GROUPS")]
     UnknownGroup(String),

@@ -108,6 +108,8 @@ fn word_rule(name: &str) -> Result<WordRule, NativeError> {
     match name {
         "whitespace" => Ok(WordRule::Whitespace),
         "space" => Ok(WordRule::Space),
+        "rouge" => Ok(WordRule::Rouge),
+        "unicode" => Ok(WordRule::Unicode),
         _ => Err(NativeError::UnknownRule(name.to_owned())),
     }
 }
