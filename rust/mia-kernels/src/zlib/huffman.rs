@@ -9,6 +9,8 @@
     reason = "heap slots and nodes are indices that this module hands out"
 )]
 
+use std::hint::select_unpredictable;
+
 use crate::limits::number;
 
 /// The most symbols that an alphabet has: literals, the block's end and lengths.
@@ -151,7 +153,7 @@ impl Huffman {
         while 2 * slot <= self.n_nodes {
             let [left, right] = [self.heap[2 * slot], self.heap[2 * slot + 1]];
             let is_right = right.is_before(left);
-            let child = if is_right { right } else { left };
+            let child = select_unpredictable(is_right, right, left);
             if node.is_before(child) {
                 break;
             }

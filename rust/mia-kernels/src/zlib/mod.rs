@@ -45,8 +45,8 @@ impl ZlibSizer {
     /// Bits of all blocks. A match is taken unless the next place has a longer one.
     fn bits(&mut self, mut unread: &[u8]) -> u64 {
         let mut bits = 0;
-        let mut at = 0;
         self.window.open(&mut unread);
+        let mut at = self.window.start();
         let mut found = find(&self.window, at, Match::NONE.length);
         while self.window.left(at) > 0 {
             at = self.window.refill(at + 1, &mut unread) - 1;
@@ -74,5 +74,34 @@ impl ZlibSizer {
             }
         }
         self.block.close(bits, self.block.n_bytes() <= at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::window::hash_four;
+    use super::{StockZlib, ZlibSizer};
+
+    /// Other bytes with the same hash.
+    fn colliding(bytes: [u8; 4]) -> [u8; 4] {
+        let mut all = (0..u32::MAX).map(u32::to_le_bytes);
+        let hash = hash_four(&bytes);
+        all.find(|other| hash_four(other) == hash && *other != bytes)
+            .unwrap()
+    }
+
+    #[test]
+    fn places_of_other_bytes_under_the_same_hash_end_no_search() {
+        let rare = colliding(*b"AAAA");
+        let mut text = [&rare[..], b"1"].concat();
+        text.extend([b'A'; 3000]);
+        text.extend(rare.iter().chain(b"123"));
+        for number in 0..2000 {
+            text.extend(format!("AAAA{}", number * 7919).bytes());
+            text.extend(rare.iter().take(number % 5));
+        }
+        text.extend(rare.iter().chain(b"12"));
+        let size = ZlibSizer::default().size(&text);
+        assert_eq!(size, StockZlib::default().size(&text));
     }
 }

@@ -1,6 +1,6 @@
 //! The match that zlib finds at a place.
 
-use super::window::{MAX_DISTANCE, MAX_LENGTH, Window};
+use super::window::{Links, MAX_DISTANCE, MAX_LENGTH, Window};
 
 /// A match this long is taken without a look at the next place.
 pub(super) const MAX_LAZY: usize = 16;
@@ -9,10 +9,13 @@ const MIN_LENGTH: usize = 3;
 /// The shortest matches are not worth it from further away.
 const MAX_DISTANCE_OF_SHORTEST: usize = 4096;
 /// Candidates that are tried.
-const MAX_TRIES: u32 = 128;
+const MAX_TRIES: u16 = 128;
 /// Candidates that are tried where a match of `GOOD_LENGTH` is known already.
-const MAX_TRIES_IF_GOOD: u32 = 32;
+const MAX_TRIES_IF_GOOD: u16 = 32;
 const GOOD_LENGTH: usize = 8;
+/// Steps along places of one hash of four bytes. There are more only if other bytes have the
+/// same hash.
+const MAX_STEPS: u16 = 4 * MAX_TRIES;
 /// A match this long ends the search.
 const NICE_LENGTH: usize = 128;
 
@@ -41,59 +44,144 @@ impl Match {
 /// The first of the longest matches at `at` that are longer than `shorter`.
 #[inline]
 pub(super) fn find(window: &Window, at: usize, shorter: usize) -> Match {
-    let first = window.previous(at);
-    if first == 0 || at - first > MAX_DISTANCE {
+    let links = window.links(at);
+    if usize::from(links.three) <= window.start() || cannot_exceed(window, at, shorter) {
         return Match::NONE;
     }
-    let found = search(window, at, first, shorter);
-    if found.length == MIN_LENGTH && found.distance > MAX_DISTANCE_OF_SHORTEST {
-        return Match::NONE;
-    }
-    found
+    search(window, at, links, shorter)
 }
 
-fn search(window: &Window, at: usize, first: usize, shorter: usize) -> Match {
-    let longest = window.left(at).min(MAX_LENGTH);
-    let nice = longest.min(NICE_LENGTH);
-    let nearest_too_far = at.saturating_sub(MAX_DISTANCE);
-    let mut tries = if shorter < GOOD_LENGTH {
-        MAX_TRIES
-    } else {
-        MAX_TRIES_IF_GOOD
-    };
-    let mut found = Match::NONE;
-    if shorter >= longest || cannot_exceed(window, at, shorter) {
-        return found;
-    }
-    let mut ending = Ending::new(window, at, shorter);
-    let mut candidate = first;
-    loop {
-        if ending.occurs(window, candidate) {
-            let length = common_length(window, at, candidate).min(longest);
-            if length > ending.length {
-                found = Match {
-                    length,
-                    distance: at - candidate,
-                };
-                if length >= nice || cannot_exceed(window, at, length) {
-                    break;
-                }
-                ending = Ending::new(window, at, length);
-            }
-        }
-        candidate = window.previous(candidate);
-        tries -= 1;
-        if candidate <= nearest_too_far || tries == 0 {
-            break;
-        }
-    }
-    found
-}
-
-/// Whether the three bytes that end a match one longer than `length` never occurred before.
+/// Whether the four bytes that end a match one longer than `length` never occurred before.
 #[inline]
 fn cannot_exceed(window: &Window, at: usize, length: usize) -> bool {
-    window.previous(at + length + 1 - MIN_LENGTH) == 0
+    length >= MIN_LENGTH && {
+        let links = window.links(at + length - MIN_LENGTH);
+        usize::from(links.four) <= window.start()
+    }
+}
+
+#[inline(never)]
+fn search(window: &Window, at: usize, links: Links, shorter: usize) -> Match {
+    let longest = window.left(at).min(MAX_LENGTH);
+    if shorter >= longest {
+        return Match::NONE;
+    }
+    let hidden = hidden(window, at, links.three.into());
+    let mut search = Search {
+        window,
+        at,
+        rank: links.rank,
+        hidden,
+        tries: if shorter < GOOD_LENGTH {
+            MAX_TRIES
+        } else {
+            MAX_TRIES_IF_GOOD
+        },
+        longest,
+        ending: Ending::new(window, at, shorter.max(MIN_LENGTH)),
+        found: Match::NONE,
+    };
+    if !search.is_done_after(MAX_STEPS, links.four, |links| links.four) {
+        search.is_done_after(search.tries, links.three, |links| links.three);
+    }
+    if search.found.is_none() && shorter < MIN_LENGTH {
+        return three(window, at, links.three.into(), hidden);
+    }
+    search.found
+}
+
+/// The last place too far back for a match. Only the first candidate may be at the limit.
+#[inline]
+fn hidden(window: &Window, at: usize, first: usize) -> usize {
+    let limit = at.saturating_sub(MAX_DISTANCE);
+    let hidden = if first == limit {
+        limit.saturating_sub(1)
+    } else {
+        limit
+    };
+    hidden.max(window.start())
+}
+
+/// A search for matches of four bytes or more.
+struct Search<'a> {
+    window: &'a Window,
+    at: usize,
+    rank: u16,
+    hidden: usize,
+    /// How far down the hash chain zlib goes.
+    tries: u16,
+    longest: usize,
+    ending: Ending,
+    found: Match,
+}
+
+impl Search<'_> {
+    /// Follows a chain from `first` on, at most so many steps, and tells whether no place
+    /// further down would do.
+    #[inline]
+    fn is_done_after(&mut self, steps: u16, first: u16, next: impl Fn(Links) -> u16) -> bool {
+        let mut candidate = usize::from(first);
+        for _ in 0..steps {
+            if candidate <= self.hidden {
+                return true;
+            }
+            let links = self.window.links(candidate);
+            let is_far_down = self.rank.wrapping_sub(links.rank) > self.tries;
+            if is_far_down && is_same(self.window, self.at, candidate, 4) {
+                return true;
+            }
+            if self.ending.occurs(self.window, candidate) && self.is_best(candidate) {
+                return true;
+            }
+            candidate = next(links).into();
+        }
+        false
+    }
+
+    /// Takes a match if it is longer, and tells whether zlib looks for none that is longer yet.
+    #[inline]
+    fn is_best(&mut self, candidate: usize) -> bool {
+        let length = common_length(self.window, self.at, candidate, self.longest);
+        if length <= self.ending.length {
+            return false;
+        }
+        self.found = Match {
+            length,
+            distance: self.at - candidate,
+        };
+        if length >= self.longest.min(NICE_LENGTH) || cannot_exceed(self.window, self.at, length) {
+            return true;
+        }
+        self.ending = Ending::new(self.window, self.at, length);
+        false
+    }
+}
+
+/// The first match of three bytes, where there is none of four.
+#[inline]
+fn three(window: &Window, at: usize, mut candidate: usize, hidden: usize) -> Match {
+    let mut tries = MAX_TRIES;
+    while candidate > hidden && tries > 0 {
+        if is_same(window, at, candidate, 3) {
+            let distance = at - candidate;
+            if distance > MAX_DISTANCE_OF_SHORTEST {
+                break;
+            }
+            return Match {
+                length: MIN_LENGTH,
+                distance,
+            };
+        }
+        candidate = window.links(candidate).three.into();
+        tries -= 1;
+    }
+    Match::NONE
+}
+
+/// Whether so many bytes, at most eight, are the same.
+#[inline]
+fn is_same(window: &Window, at: usize, candidate: usize, length: usize) -> bool {
+    (window.word(at) ^ window.word(candidate)) << (64 - 8 * length) == 0
 }
 
 /// The end, at most eight bytes, of the shortest match that would be an improvement. Few
@@ -125,16 +213,17 @@ impl Ending {
     }
 }
 
-/// Bytes that two places have in common, at most [`MAX_LENGTH`] and up to seven.
+/// Bytes that two places have in common, at most `longest`.
 #[inline]
-fn common_length(window: &Window, at: usize, candidate: usize) -> usize {
+fn common_length(window: &Window, at: usize, candidate: usize, longest: usize) -> usize {
     let mut length = 0;
-    while length < MAX_LENGTH {
+    while length < longest {
         let difference = window.word(at + length) ^ window.word(candidate + length);
         if difference != 0 {
-            return length + difference.trailing_zeros() as usize / 8;
+            length += difference.trailing_zeros() as usize / 8;
+            break;
         }
         length += 8;
     }
-    length
+    length.min(longest)
 }

@@ -1,9 +1,11 @@
 //! The part of a text that zlib has in view, and where the same bytes stand in it before.
 //!
-//! zlib holds 64 KiB. Near their end it moves the upper half down and reads on. Places are
-//! counted from the start of the window, and 0 also means "nowhere": what stands there is
-//! never matched. At level 6 every place joins its hash chain, whatever the matches are, so
-//! the chains of the whole window are linked as soon as it is read.
+//! zlib holds 64 KiB. Near their end it moves the upper half down and reads on. At level 6
+//! every place joins its hash chain, whatever the matches are, so the chains of all that is in
+//! view are linked as soon as it is read.
+//!
+//! A short text is read behind those before it, while there is room: to clear all chains for
+//! every text would take longer than the text.
 
 #![expect(
     clippy::indexing_slicing,
@@ -19,19 +21,35 @@ const HALF: usize = 1 << 15;
 const SIZE: usize = 2 * HALF;
 /// zlib reads on when fewer bytes are left: the longest match, and a hash after it.
 const MIN_LOOKAHEAD: usize = MAX_LENGTH + 4;
-const HASHES: usize = 1 << 15;
+/// From here on zlib moves the window before it reads on.
+const FULL: usize = HALF + MAX_DISTANCE;
+/// zlib's.
+const THREE_BITS: u32 = 15;
+const FOUR_BITS: u32 = 15;
 
 /// The bytes in view and their hash chains.
 pub(super) struct Window {
     bytes: Box<[u8; SIZE + 8]>,
-    /// Bytes in view.
+    /// Where the text starts.
+    start: usize,
+    /// Where the text, or what is in view of it, ends.
     end: usize,
-    /// For each place the last one before it with the same hash.
-    previous: Box<[u16; SIZE]>,
-    /// For each hash its last place, plus `past`.
-    heads: Box<[u16; HASHES]>,
-    /// Heads up to here are of texts read before. It spares clearing all heads for each text.
-    past: u16,
+    links: Box<[Links; SIZE]>,
+    /// For each hash of three bytes its last place.
+    last_threes: Box<[u16; 1 << THREE_BITS]>,
+    /// For each hash of four bytes its last place.
+    last_fours: Box<[u16; 1 << FOUR_BITS]>,
+}
+
+/// What is known about a place. What it names is out of view unless it is after the start.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Links {
+    /// The last place before it in its hash chain, which is that of its three bytes.
+    pub(super) three: u16,
+    /// How far down the hash chain it is, modulo 2^16.
+    pub(super) rank: u16,
+    /// The last place before it with the same hash of four bytes.
+    pub(super) four: u16,
 }
 
 #[expect(clippy::large_stack_arrays, reason = "made once for many texts")]
@@ -39,37 +57,42 @@ impl Default for Window {
     fn default() -> Self {
         Self {
             bytes: Box::new([0; SIZE + 8]),
+            start: 0,
             end: 0,
-            previous: Box::new([0; SIZE]),
-            heads: Box::new([0; HASHES]),
-            past: 0,
+            links: Box::new([Links::default(); SIZE]),
+            last_threes: Box::new([0; 1 << THREE_BITS]),
+            last_fours: Box::new([0; 1 << FOUR_BITS]),
         }
     }
 }
 
 impl Window {
-    /// Forgets the last text and reads the start of another, which it takes from `unread`.
+    /// Reads the start of another text, which it takes from `unread`.
     pub(super) fn open(&mut self, unread: &mut &[u8]) {
-        let past = usize::from(self.past) + self.end;
-        if past + unread.len() < SIZE {
-            self.past = place(past);
-        } else {
-            self.past = 0;
-            self.heads.fill(0);
+        if self.end + unread.len() >= FULL {
+            self.last_threes.fill(0);
+            self.last_fours.fill(0);
+            self.end = 0;
         }
-        self.end = 0;
+        self.start = self.end;
         self.read(unread);
     }
 
     /// Reads on if too few bytes are left from `at`, and gives the place that `at` has then.
     #[inline]
-    pub(super) fn refill(&mut self, mut at: usize, unread: &mut &[u8]) -> usize {
-        if self.left(at) < MIN_LOOKAHEAD && at >= HALF + MAX_DISTANCE {
-            self.slide();
-            self.read(unread);
-            at -= HALF;
+    pub(super) fn refill(&mut self, at: usize, unread: &mut &[u8]) -> usize {
+        if at < FULL || self.left(at) >= MIN_LOOKAHEAD {
+            return at;
         }
-        at
+        self.slide();
+        self.read(unread);
+        at - HALF
+    }
+
+    /// Where the text starts; zlib never finds a match there.
+    #[inline]
+    pub(super) fn start(&self) -> usize {
+        self.start
     }
 
     /// Bytes from `at` to the end of what is in view.
@@ -78,10 +101,9 @@ impl Window {
         self.end - at
     }
 
-    /// The last place before `at` whose three bytes have the same hash; 0 if there is none.
     #[inline]
-    pub(super) fn previous(&self, at: usize) -> usize {
-        self.previous[at % SIZE].into()
+    pub(super) fn links(&self, at: usize) -> Links {
+        self.links[at % SIZE]
     }
 
     #[inline]
@@ -92,51 +114,73 @@ impl Window {
     /// Eight bytes, the first one lowest; those beyond the end of the text mean nothing.
     #[inline]
     pub(super) fn word(&self, at: usize) -> u64 {
-        let bytes = self.bytes[at..].first_chunk();
+        let bytes = self.bytes[at % SIZE..].first_chunk();
         bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
     }
 
     fn slide(&mut self) {
         self.bytes.copy_within(HALF..SIZE, 0);
         self.end -= HALF;
-        self.previous.copy_within(HALF.., 0);
-        let places = self.previous[..HALF].iter_mut().chain(&mut *self.heads);
-        places.for_each(|place| *place = place.saturating_sub(1 << 15));
+        self.links.copy_within(HALF.., 0);
+        for links in &mut self.links[..HALF] {
+            links.three = links.three.saturating_sub(1 << 15);
+            links.four = links.four.saturating_sub(1 << 15);
+        }
+        for last in self.last_threes.iter_mut().chain(&mut *self.last_fours) {
+            *last = last.saturating_sub(1 << 15);
+        }
     }
 
     fn read(&mut self, unread: &mut &[u8]) {
-        let start = self.end;
-        let (read, rest) = unread.split_at(unread.len().min(SIZE - start));
-        self.end += read.len();
-        self.bytes[start..self.end].copy_from_slice(read);
+        let read = self.end;
+        let (next, rest) = unread.split_at(unread.len().min(SIZE - read));
+        self.end += next.len();
+        self.bytes[read..self.end].copy_from_slice(next);
         *unread = rest;
-        self.link(start.saturating_sub(2));
+        self.link_threes(read.saturating_sub(2).max(self.start));
+        self.link_fours(read.saturating_sub(3).max(self.start));
     }
 
-    /// Links the places from `start` on. The last two and the end have no three bytes, so no chain.
-    fn link(&mut self, start: usize) {
-        let bytes = &self.bytes[start..self.end];
-        let previous = &mut self.previous[start..self.end];
-        for ((at, bytes), previous) in (start..).zip(bytes.windows(3)).zip(&mut *previous) {
-            let head = &mut self.heads[hash(bytes)];
-            *previous = head.saturating_sub(self.past);
-            *head = place(at) + self.past;
+    /// Links the places from `at` on to those of the same three bytes.
+    fn link_threes(&mut self, at: usize) {
+        let bytes = &self.bytes[at..self.end];
+        let mut hash = bytes.iter().copied().take(2).fold(0, hash_three);
+        let last_bytes = bytes.iter().copied().skip(2);
+        for (at, byte) in (at..).zip(last_bytes) {
+            hash = hash_three(hash, byte);
+            let three = std::mem::replace(&mut self.last_threes[hash], place(at));
+            let rank = self.links[usize::from(three)].rank.wrapping_add(1);
+            self.links[at].three = three;
+            self.links[at].rank = rank;
         }
-        previous
-            .iter_mut()
-            .rev()
-            .take(2)
-            .for_each(|place| *place = 0);
-        self.previous[self.end % SIZE] = 0;
+        for at in self.end.saturating_sub(2)..=self.end {
+            self.links[at % SIZE].three = 0;
+        }
+    }
+
+    /// Links the places from `at` on to those of the same four bytes.
+    fn link_fours(&mut self, at: usize) {
+        for (at, bytes) in (at..).zip(self.bytes[at..self.end].windows(4)) {
+            let last = &mut self.last_fours[hash_four(bytes)];
+            self.links[at].four = std::mem::replace(last, place(at));
+        }
+        for at in self.end.saturating_sub(3)..=self.end {
+            self.links[at % SIZE].four = 0;
+        }
     }
 }
 
-/// zlib's hash of three bytes.
-fn hash(bytes: &[u8]) -> usize {
-    let shifted = bytes
-        .iter()
-        .fold(0, |hash, byte| hash << 5 ^ usize::from(*byte));
-    shifted % HASHES
+/// zlib's hash of the last three bytes.
+fn hash_three(hash: usize, byte: u8) -> usize {
+    (hash << 5 ^ usize::from(byte)) % (1 << THREE_BITS)
+}
+
+/// A multiplicative hash (Knuth, The Art of Computer Programming 3, section 6.4).
+pub(super) fn hash_four(bytes: &[u8]) -> usize {
+    let bytes = bytes
+        .first_chunk()
+        .map_or(0, |bytes| u32::from_le_bytes(*bytes));
+    (bytes.wrapping_mul(0x9e37_79b1) >> (32 - FOUR_BITS)) as usize
 }
 
 #[expect(
