@@ -93,14 +93,15 @@ mod tests {
     #[test]
     fn places_of_other_bytes_under_the_same_hash_end_no_search() {
         let rare = colliding(*b"AAAA");
-        let mut text = [&rare[..], b"1"].concat();
-        text.extend([b'A'; 3000]);
-        text.extend(rare.iter().chain(b"123"));
+        let pieces = (0..50).map(|number| [&rare[..], &[number; 9]].concat());
+        let mut text = pieces.clone().flatten().collect::<Vec<_>>();
         for number in 0..2000 {
             text.extend(format!("AAAA{}", number * 7919).bytes());
-            text.extend(rare.iter().take(number % 5));
         }
-        text.extend(rare.iter().chain(b"12"));
+        for piece in pieces.rev() {
+            text.extend(piece);
+            text.extend(b"AAAA!".repeat(600));
+        }
         let size = ZlibSizer::default().size(&text);
         assert_eq!(size, StockZlib::default().size(&text));
     }
