@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from mia_batch.kernels import GROUPS, fields
 from mia_batch.schemas import Features, Samples, Targets
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def samples(*candidates: Iterable[str | Mapping[str, Any] | None]) -> pl.DataFra
 
 
 def features(*rows: Mapping[str, Any]) -> pl.DataFrame:
-    """Features; every number that a row leaves out is 0."""
-    numbers = dict.fromkeys(Features.column_names(), 0)
-    return table(Features, rows, **numbers | {"short": False})
+    """Features of every group; every number that a row leaves out is 0."""
+    dtypes = {field.name: field.dtype for field in fields(GROUPS).fields}
+    schema = Features.create_empty().schema | dtypes
+    usual = dict.fromkeys(schema, 0) | {"short": False}
+    return pl.DataFrame([usual | dict(row) for row in rows], schema=schema)

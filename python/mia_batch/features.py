@@ -7,13 +7,43 @@ from typing import TYPE_CHECKING, Literal
 import polars as pl
 
 from mia_batch.errors import SettingsError
-from mia_batch.kernels import pair_features
+from mia_batch.kernels import GROUPS, fields, pair_features
 from mia_batch.schemas import Features
 
 if TYPE_CHECKING:
-    from mia_batch.kernels import WordRule
+    from collections.abc import Iterable
 
-__all__ = ["build_features"]
+    from mia_batch.kernels import Group, WordRule
+
+__all__ = ["build_features", "groups_of"]
+
+
+def groups_of(columns: Iterable[str]) -> tuple[Group, ...]:
+    """Name the groups of features that have these columns.
+
+    Parameters
+    ----------
+    columns
+        Columns of the features table; those that every features table has need no group.
+
+    Returns
+    -------
+    tuple of str
+        Groups of `mia_batch.kernels.pair_features`, in their order.
+    """
+    wanted = set(columns)
+    found = {group for group in GROUPS if wanted & _columns(group)}
+    found |= {group for group in GROUPS if wanted & {f"{name}_matched" for name in _columns(group)}}
+    if any(name.endswith("_matched") for name in wanted):
+        found.add("matched")
+    return tuple(group for group in GROUPS if group in found)
+
+
+def _columns(group: Group) -> set[str]:
+    """Columns that a group adds, those of cut candidates aside."""
+    return {field.name for field in fields([group]).fields} - {
+        field.name for field in fields([]).fields
+    }
 
 
 def build_features(
@@ -23,6 +53,7 @@ def build_features(
     words: WordRule,
     preset: Literal["default", "samia"],
     text_length: int | None,
+    groups: Iterable[Group],
 ) -> pl.DataFrame:
     """Compare each candidate with its target's reference.
 
@@ -39,6 +70,8 @@ def build_features(
         as the authors' code does.
     text_length
         For ``samia``: nominal number of words of a target; null = each target's own.
+    groups
+        Groups of `mia_batch.kernels.pair_features`: what the attacks need, and nothing else.
 
     Returns
     -------
@@ -62,11 +95,11 @@ def build_features(
     candidate = pl.col("candidate") if preset == "default" else _authors_candidate(text_length)
     halves = targets.lazy().select("target_id", "prefix", "reference", "n_words")
     pairs = samples.lazy().join(halves, on="target_id", how="left", maintain_order="left")
-    numbers = pair_features(candidate, pl.col("reference"), words=words)
+    numbers = pair_features(candidate, pl.col("reference"), words=words, groups=groups)
     return (
         pairs.select("target_id", "sample_index", "n_tokens", "short", numbers.alias("numbers"))
         .unnest("numbers")
-        .select(Features.column_names())
+        .select(*Features.column_names(), pl.exclude(Features.column_names()))
         .collect()
     )
 

@@ -86,29 +86,14 @@ class Samples(dy.Schema):
 class Features(dy.Schema):
     """One row per candidate-reference pair, numbers only; null where there is no such pair.
 
-    ``overlap_N`` counts the word N-grams that both sides have, each as often as the side with
-    fewer has it. ``..._matched`` is the same for the candidate cut to the reference's number of
-    words.
+    The fields of `mia_batch.kernels.pair_features` that the run's attacks need follow the columns
+    named here.
     """
 
     target_id = dy.String(primary_key=True)
     sample_index = dy.UInt32(primary_key=True)
     words_candidate = dy.UInt32(nullable=True)
     words_reference = dy.UInt32(nullable=True)
-    overlap_1 = dy.UInt32(nullable=True)
-    overlap_2 = dy.UInt32(nullable=True)
-    overlap_3 = dy.UInt32(nullable=True)
-    overlap_4 = dy.UInt32(nullable=True)
-    overlap_5 = dy.UInt32(nullable=True)
-    zlib_candidate = dy.UInt32(nullable=True)
-    """Bytes of the candidate's words, joined by single spaces, after classic zlib at level 6."""
-    words_candidate_matched = dy.UInt32(nullable=True)
-    overlap_1_matched = dy.UInt32(nullable=True)
-    overlap_2_matched = dy.UInt32(nullable=True)
-    overlap_3_matched = dy.UInt32(nullable=True)
-    overlap_4_matched = dy.UInt32(nullable=True)
-    overlap_5_matched = dy.UInt32(nullable=True)
-    zlib_candidate_matched = dy.UInt32(nullable=True)
     n_tokens = dy.UInt32(nullable=True)
     """As in the samples table."""
     short = dy.Bool(nullable=True)

@@ -71,7 +71,12 @@ def authors_table(
         target_id=pl.lit(targets["target_id"]).gather(number)
     )
     features = build_features(
-        samples, targets, words="space", preset="samia", text_length=text_length
+        samples,
+        targets,
+        words="space",
+        preset="samia",
+        text_length=text_length,
+        groups=("overlap", "zlib"),
     )
     attacks = [get(name) for name in defaults("samia")]
     return score(features.lazy(), targets.lazy(), attacks).collect()

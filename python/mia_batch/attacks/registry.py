@@ -5,7 +5,10 @@ from __future__ import annotations
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal
 
+from mia_batch.attacks.coverage import COVERAGE_ATTACKS
+from mia_batch.attacks.rouge import ROUGE_ATTACKS
 from mia_batch.attacks.sampling import MATCHED_ATTACKS, SAMIA_ATTACKS
+from mia_batch.attacks.verbatim import VERBATIM_ATTACKS
 from mia_batch.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -13,7 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["defaults", "get", "names"]
 
-_ATTACKS = {attack.name: attack for attack in (*MATCHED_ATTACKS, *SAMIA_ATTACKS)}
+_FAMILIES = (
+    MATCHED_ATTACKS,
+    SAMIA_ATTACKS,
+    ROUGE_ATTACKS,
+    COVERAGE_ATTACKS,
+    VERBATIM_ATTACKS,
+)
+_ATTACKS = {attack.name: attack for family in _FAMILIES for attack in family}
 
 
 def names() -> tuple[str, ...]:

@@ -13,31 +13,12 @@ from __future__ import annotations
 import polars as pl
 
 from mia_batch.attacks.attack import Attack
+from mia_batch.attacks.terms import mean, ngrams, share
 
 __all__ = ["MATCHED_ATTACKS", "SAMIA_ATTACKS"]
 
 _SIZES = range(1, 6)
 _PAPER = "Kaneko et al. 2024 (arXiv:2404.11262v2)"
-
-
-def _mean(term: pl.Expr) -> pl.Expr:
-    """Mean of a term over the candidates, the same to the bit on every machine.
-
-    The sum of a list adds its items one by one in float64, in their order. Polars' ``mean()`` and
-    ``sum()`` add in an order that depends on threads and processor.
-    """
-    n = term.count()
-    return pl.when(n > 0).then(term.drop_nulls().implode().list.sum() / n)
-
-
-def _share(part: str, whole: pl.Expr) -> pl.Expr:
-    """Share of one count in another, float64 in [0, 1]; 0 where both are 0."""
-    return pl.col(part) / whole.clip(lower_bound=1)
-
-
-def _ngrams(words: str, n: int) -> pl.Expr:
-    """Count the n-grams of a text of so many words; 0 or less where it is shorter than n."""
-    return pl.col(words).cast(pl.Int64) - (n - 1)
 
 
 def _name(family: str, n: int) -> str:
@@ -46,13 +27,13 @@ def _name(family: str, n: int) -> str:
 
 def _recall(n: int) -> pl.Expr:
     """Equation 1 with the code's denominator."""
-    return _share(f"overlap_{n}", pl.col("words_reference"))
+    return share(f"overlap_{n}", pl.col("words_reference"))
 
 
 def _samia(family: str, n: int, term: pl.Expr, source: str) -> Attack:
     return Attack(
         name=_name(family, n),
-        expr=_mean(term),
+        expr=mean(term),
         source=f"{_PAPER}, {source}, N = {n}; divided by words, as the authors' code does",
         undefined="there is no candidate",
         whole_candidates=True,
@@ -66,7 +47,7 @@ def _samia_recall(n: int) -> Attack:
 
 def _samia_precision(n: int) -> Attack:
     """Mean n-gram precision over whole candidates, in [0, 1]; equation 9 (version 1: 11)."""
-    term = _share(f"overlap_{n}", pl.col("words_candidate"))
+    term = share(f"overlap_{n}", pl.col("words_candidate"))
     return _samia("samia_precision", n, term, "equation 9")
 
 
@@ -86,7 +67,7 @@ def _matched(family: str, n: int, term: pl.Expr, source: str) -> Attack:
     defined = pl.col("words_reference").max() >= n
     return Attack(
         name=_name(family, n),
-        expr=pl.when(defined).then(_mean(term)),
+        expr=pl.when(defined).then(mean(term)),
         source=f"{_PAPER}, {source}, N = {n}; here on candidates cut to the reference's length",
         undefined=f"the reference has fewer than {n} words" if n > 1 else "the reference is empty",
     )
@@ -94,7 +75,7 @@ def _matched(family: str, n: int, term: pl.Expr, source: str) -> Attack:
 
 def _matched_recall_term(n: int) -> pl.Expr:
     """Equation 1 on the cut candidate."""
-    return _share(f"overlap_{n}_matched", _ngrams("words_reference", n))
+    return share(f"overlap_{n}_matched", ngrams("words_reference", n))
 
 
 def _matched_recall(n: int) -> Attack:
@@ -104,7 +85,7 @@ def _matched_recall(n: int) -> Attack:
 
 def _matched_precision(n: int) -> Attack:
     """Mean n-gram precision over cut candidates, in [0, 1]; equation 9."""
-    term = _share(f"overlap_{n}_matched", _ngrams("words_candidate_matched", n))
+    term = share(f"overlap_{n}_matched", ngrams("words_candidate_matched", n))
     return _matched("samia_matched_precision", n, term, "equation 9")
 
 

@@ -24,7 +24,7 @@ from mia_batch.pipeline.resolve import (
 )
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.sampling import collect_samples
-from mia_batch.pipeline.scoring import make_missing_features, score_run
+from mia_batch.pipeline.scoring import choose_features, make_missing_features, score_run
 from mia_batch.pipeline.targeting import make_targets
 from mia_batch.settings import load_settings
 
@@ -107,6 +107,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         manifest.request(settings, None if recording else decode_scope(attacks), run)
         make_targets(settings, corpus, manifest, run)
         observer.stage(_targets_sentence(manifest.targets))
+        choose_features(attacks, manifest, run)
         missing = Missing(
             run.targets_path,
             run.samples_folder,
@@ -120,7 +121,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
             collect_samples(settings, manifest, run, missing, observer)
         manifest.failed = count_failures(run, manifest.targets)
         observer.stage(f"scoring {len(attacks)} attacks")
-        make_missing_features(settings, run)
+        make_missing_features(settings, manifest, run)
         score_run(settings, attacks, manifest, run)
     return run
 

@@ -15,6 +15,7 @@ from mia_batch.pipeline.resolve import runs_here
 
 if TYPE_CHECKING:
     from mia_batch.evidence import DecodeScope
+    from mia_batch.kernels import Group
     from mia_batch.pipeline.run import Run
     from mia_batch.settings import Settings
 
@@ -41,6 +42,8 @@ class Manifest:
         Digest, files and number of documents of the corpus.
     targets
         ``total``, and by reason how many targets cannot be sampled.
+    features
+        Groups of features that the parts have.
     scored
         What the scores were made from; empty until there are scores.
     failed
@@ -54,6 +57,7 @@ class Manifest:
     settings: dict[str, Any] = field(default_factory=dict)
     input: dict[str, Any] = field(default_factory=dict)
     targets: dict[str, int] = field(default_factory=dict)
+    features: list[Group] = field(default_factory=list)
     scored: dict[str, Any] = field(default_factory=dict)
     failed: dict[str, Any] = field(default_factory=dict)
 

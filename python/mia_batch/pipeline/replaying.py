@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from mia_batch import tables
-from mia_batch.attacks import names
+from mia_batch.attacks import defaults
 from mia_batch.evidence.replay import Recording
 from mia_batch.pipeline.scoring import write_features
 from mia_batch.schemas import Samples
@@ -60,7 +60,7 @@ def recorded_settings(settings: Settings, recording: Recording) -> Settings:
     Returns
     -------
     Settings
-        As many samples as were recorded; every attack where candidates count as whole.
+        As many samples as were recorded; the whole SaMIA family where candidates count as whole.
     """
     filled: dict[str, object] = {}
     if "samples" not in settings.model_fields_set:
@@ -70,7 +70,7 @@ def recorded_settings(settings: Settings, recording: Recording) -> Settings:
         and settings.preset == "default"
         and not recording.has_finish_reason
     ):
-        filled["attacks"] = tuple(names())
+        filled["attacks"] = (*defaults("default"), *defaults("samia"))
     return settings.model_copy(update=filled)
 
 
@@ -133,7 +133,7 @@ def replay_samples(
         with closing(blocks):
             for block, samples in blocks:
                 tables.sink(samples, run.samples_folder / block.part_name, Samples)
-                write_features(settings, run, block.part_name, samples, block.targets)
+                write_features(settings, manifest, run, block.part_name, samples, block.targets)
                 observer.sampled(block.targets.height, int(samples["n_tokens"].sum()))
     finally:
         observer.sampling_ended()

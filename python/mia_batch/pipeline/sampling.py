@@ -146,7 +146,7 @@ def collect_samples(
         try:
             for block, samples in collector.collect(missing.blocks()):
                 tables.sink(samples, run.samples_folder / block.part_name, Samples)
-                write_features(settings, run, block.part_name, samples, block.targets)
+                write_features(settings, manifest, run, block.part_name, samples, block.targets)
         finally:
             observer.sampling_ended()
     observer.stage(workload.outcome(decoded))

@@ -10,7 +10,7 @@ import polars as pl
 from mia_batch import tables
 from mia_batch.attacks import find_unscored, score
 from mia_batch.evidence import scan_samples
-from mia_batch.features import build_features
+from mia_batch.features import build_features, groups_of
 from mia_batch.schemas import Features, Metrics, Samples, Scores, Targets, Unscored
 from mia_batch.verdict import evaluate
 
@@ -20,11 +20,38 @@ if TYPE_CHECKING:
     from mia_batch.pipeline.run import Run
     from mia_batch.settings import Settings
 
-__all__ = ["make_missing_features", "score_run", "write_features"]
+__all__ = ["choose_features", "make_missing_features", "score_run", "write_features"]
+
+
+def choose_features(attacks: list[Attack], manifest: Manifest, run: Run) -> None:
+    """Decide which groups of features the run has: those of its attacks, and those it had before.
+
+    Parameters
+    ----------
+    attacks
+        What will be computed.
+    manifest
+        The run's manifest; the groups are recorded in it. Where they are not those that the parts
+        were made with, the parts are removed, to be made again.
+    run
+        The run, held.
+    """
+    columns = {column for attack in attacks for column in attack.columns}
+    groups = sorted({*groups_of(columns), *manifest.features})
+    if groups != manifest.features:
+        for part in run.features_folder.glob("*.parquet"):
+            part.unlink()
+        manifest.features = groups
+        manifest.write(run)
 
 
 def write_features(
-    settings: Settings, run: Run, part_name: str, samples: pl.DataFrame, targets: pl.DataFrame
+    settings: Settings,
+    manifest: Manifest,
+    run: Run,
+    part_name: str,
+    samples: pl.DataFrame,
+    targets: pl.DataFrame,
 ) -> None:
     """Store the features of one part of samples.
 
@@ -32,6 +59,8 @@ def write_features(
     ----------
     settings
         Preset, word rule and nominal text length.
+    manifest
+        Knows the groups of features.
     run
         The run, held.
     part_name
@@ -47,11 +76,12 @@ def write_features(
         words=settings.word_rule,
         preset=settings.preset,
         text_length=settings.text_length,
+        groups=manifest.features,
     )
     tables.sink(features, run.features_folder / part_name, Features)
 
 
-def make_missing_features(settings: Settings, run: Run) -> None:
+def make_missing_features(settings: Settings, manifest: Manifest, run: Run) -> None:
     """Make the features of parts of samples that have none: an earlier call stopped in between."""
     for part in sorted(run.samples_folder.glob("*.parquet")):
         if (run.features_folder / part.name).exists():
@@ -60,7 +90,8 @@ def make_missing_features(settings: Settings, run: Run) -> None:
         targets = tables.scan(run.targets_path, Targets).join(
             samples.lazy().select("target_id").unique(), on="target_id", how="semi"
         )
-        write_features(settings, run, part.name, samples, targets.collect(engine="streaming"))
+        whole = targets.collect(engine="streaming")
+        write_features(settings, manifest, run, part.name, samples, whole)
 
 
 def score_run(settings: Settings, attacks: list[Attack], manifest: Manifest, run: Run) -> None:

@@ -4,8 +4,7 @@ import pytest
 
 from mia_batch.attacks import defaults, get, names
 from mia_batch.errors import SettingsError
-from mia_batch.schemas import Features
-from tests import twins
+from tests import frames, twins
 
 MATCHED = {
     twins.name(family, n)
@@ -17,10 +16,22 @@ AUTHORS = {
     for family in ("samia", "samia_precision", "samia_zlib")
     for n in twins.SIZES
 } | {"samia_plus_zlib_v1"}
+ROUGE = {f"rouge_{kind}{ending}_v1" for kind in "12345l" for ending in ("", "_precision", "_f1")}
+ENDINGS = ("", "_max", "_median", "_min")
+COVERAGE = {
+    f"{name}{ending}_v1"
+    for name in ("ngram_coverage", "ngram_coverage_reference", "ngram_coverage_total", "creativity")
+    for ending in ENDINGS
+}
+VERBATIM = {
+    f"{name}{ending}_v1"
+    for name in ("longest_block", "longest_block_chars", "longest_block_share", "near_verbatim")
+    for ending in ENDINGS
+}
 
 
-def test_every_attack_of_the_family_is_there_once():
-    assert sorted(names()) == sorted(MATCHED | AUTHORS)
+def test_every_attack_is_there_once():
+    assert sorted(names()) == sorted(MATCHED | AUTHORS | ROUGE | COVERAGE | VERBATIM)
 
 
 def test_presets_compute_their_family_and_its_main_attack_first():
@@ -30,8 +41,8 @@ def test_presets_compute_their_family_and_its_main_attack_first():
     assert defaults("samia")[0] == "samia_v1"
 
 
-def test_only_the_authors_family_needs_whole_candidates():
-    assert {name for name in names() if get(name).whole_candidates} == AUTHORS
+def test_only_the_matched_family_does_without_whole_candidates():
+    assert {name for name in names() if not get(name).whole_candidates} == MATCHED
 
 
 @pytest.mark.parametrize("name", names())
@@ -39,8 +50,8 @@ def test_each_attack_reads_features_and_says_where_it_comes_from(name):
     attack = get(name)
     assert attack.name == name
     assert attack.evidence == "samples"
-    assert set(attack.columns) <= set(Features.column_names())
-    assert attack.source.startswith("Kaneko et al. 2024 (arXiv:2404.11262v2), ")
+    assert set(attack.columns) <= set(frames.features().columns)
+    assert attack.source.split(",")[0].removesuffix(")").split("(")[0].rstrip()[-4:].isdecimal()
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.attacks import defaults, get, names, score
+from mia_batch.attacks import defaults, get, score
 from mia_batch.features import build_features
+from mia_batch.kernels import GROUPS
 from tests import frames, twins
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+FAMILY = [*defaults("default"), *defaults("samia")]
 
 # Reference: 4 words. Candidate 0: 5 words, of which the first 4 count when matched; candidate 1: 2.
 REFERENCE = "a b a c"
@@ -43,11 +46,16 @@ def scores(reference: str, candidates: Sequence[str]) -> dict[str, float | None]
     targets = frames.targets({"reference": reference})
     samples = frames.samples(candidates)
     features = build_features(
-        samples, targets, words="whitespace", preset="default", text_length=None
+        samples,
+        targets,
+        words="whitespace",
+        preset="default",
+        text_length=None,
+        groups=GROUPS,
     )
-    chosen = [get(name) for name in names()]
+    chosen = [get(name) for name in FAMILY]
     scored = score(features.lazy(), targets.lazy(), chosen)
-    return scored.select(names()).collect().row(0, named=True)
+    return scored.select(FAMILY).collect().row(0, named=True)
 
 
 @pytest.mark.parametrize("name", BY_HAND)
@@ -77,7 +85,7 @@ def test_a_perfect_regurgitation_scores_exactly_one():
 
 def test_unrelated_text_scores_exactly_zero():
     given_scores = scores("a b c d e f g", ["u v w x y z", "", "1 2 3"])
-    shares = [name for name in names() if name != "samia_plus_zlib_v1"]
+    shares = [name for name in FAMILY if name != "samia_plus_zlib_v1"]
     assert {given_scores[name] for name in shares} == {0.0}
 
 

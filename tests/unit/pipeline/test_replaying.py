@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 import mia_batch
-from mia_batch.attacks import defaults, names
+from mia_batch.attacks import defaults
 
 
 @pytest.fixture
@@ -53,7 +53,8 @@ def test_without_finish_reason_candidates_are_whole_and_the_whole_family_is_scor
     _, run = small_audit
     recorded.write_ndjson(tmp_path / "recorded.jsonl")
     again = replayed(tmp_path / "recorded.jsonl", candidate_column="written")
-    assert [name for name in again.scores.columns if name.startswith("samia")] == list(names())
+    family = [*defaults("default"), *defaults("samia")]
+    assert [name for name in again.scores.columns if name.endswith("_v1")] == family
     matched = defaults("default")
     assert again.scores.select(matched).equals(run.scores.select(matched))
     assert again.scores["n_short"].sum() == 0
@@ -87,3 +88,18 @@ def test_a_folder_of_recorded_samples_is_not_gone_on_with_by_an_engine(
     replayed(run.samples_folder)
     with pytest.raises(mia_batch.SettingsError, match="'engine' was 'replay', is now 'transf"):
         mia_batch.audit(**settings | {"out": str(tmp_path / "run")})
+
+
+def test_other_attacks_have_their_features_made_and_nothing_else_changes(small_audit, replayed):
+    _, run = small_audit
+    first = replayed(run.samples_folder)
+    parts = {path.name: path.read_bytes() for path in first.samples_folder.glob("*.parquet")}
+    assert first.manifest["features"] == ["matched", "overlap", "zlib"]
+    more = replayed(run.samples_folder, attacks="longest_block_v1,samia_matched_v1")
+    assert more.manifest["features"] == ["blocks", "matched", "overlap", "zlib"]
+    assert {path.name: path.read_bytes() for path in more.samples_folder.glob("*.parquet")} == parts
+    assert more.scores["samia_matched_v1"].equals(run.scores["samia_matched_v1"])
+    assert more.scores["longest_block_v1"].max() >= 1.0
+    again = replayed(run.samples_folder)
+    assert again.manifest["features"] == more.manifest["features"]
+    assert again.scores.equals(run.scores)
