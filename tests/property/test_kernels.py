@@ -115,3 +115,14 @@ def test_blocks_of_copies_with_errors_equal_the_slow_twin(data, min_words):
     numbers = pair_features(*map(pl.lit, pair), groups=GROUPS, near_verbatim_min_words=min_words)
     found = pl.select(numbers).unnest("features").to_dicts()
     assert compared(found) == compared([features(*pair, "whitespace", GROUPS, min_words)])
+
+
+few = st.text("ab\u0161 ", max_size=40)  # U+0161 is "a" but for its high bits
+
+
+@given(few, few, few)
+def test_runs_of_few_characters_equal_the_slow_twin(shared, left, right):
+    pair = (left + shared + right, right + shared + left)
+    numbers = pair_features(*map(pl.lit, pair), groups=GROUPS)
+    found = pl.select(numbers).unnest("features").to_dicts()
+    assert compared(found) == compared([features(*pair, "whitespace", GROUPS)])

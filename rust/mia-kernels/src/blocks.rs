@@ -1,6 +1,7 @@
 //! Longest verbatim runs, and how much of the reference common blocks rebuild.
 
 use crate::automaton::{Automaton, Match};
+use crate::character_runs::CharacterRuns;
 use crate::error::KernelError;
 use crate::kernel::{Cut, Kernel, Number, Reference};
 use crate::near_verbatim::BlockFinder;
@@ -8,13 +9,7 @@ use crate::near_verbatim::BlockFinder;
 /// Finds what a candidate copies from its reference.
 pub(crate) struct BlockKernel {
     words: LongestRun,
-    characters: LongestRun,
-    /// Every run of characters of the reference.
-    automaton: Automaton,
-    /// The longest one at the candidate's last character.
-    last: Match,
-    /// Bytes of the candidate that were read.
-    n_read: usize,
+    characters: CharacterRuns,
     finder: BlockFinder,
 }
 
@@ -23,10 +18,7 @@ impl BlockKernel {
     pub(crate) fn new(min_words: u32) -> Self {
         Self {
             words: LongestRun::default(),
-            characters: LongestRun::default(),
-            automaton: Automaton::default(),
-            last: Match::default(),
-            n_read: 0,
+            characters: CharacterRuns::default(),
             finder: BlockFinder::new(min_words),
         }
     }
@@ -45,14 +37,12 @@ impl Kernel for BlockKernel {
     }
 
     fn read_reference(&mut self, reference: &Reference) {
-        self.automaton.read(reference.text().chars().map(u32::from));
+        self.characters.read_reference(reference.text());
     }
 
     fn start(&mut self, _: &Reference) {
         self.words = LongestRun::default();
-        self.characters = LongestRun::default();
-        self.last = Match::default();
-        self.n_read = 0;
+        self.characters.start();
     }
 
     fn numbers(
@@ -64,28 +54,22 @@ impl Kernel for BlockKernel {
         for run in cut.new_matches() {
             self.words.push(*run, &reference.automaton);
         }
-        let text = cut.text.get(self.n_read..).unwrap_or_default();
-        for character in text.chars() {
-            self.last = self.automaton.follow(self.last, character.into());
-            self.characters.push(self.last, &self.automaton);
-        }
-        self.n_read = cut.text.len();
         numbers.extend(self.words.numbers());
-        numbers.extend(self.characters.numbers());
+        numbers.extend(self.characters.longest(cut.text).numbers());
         numbers.push(Some(self.finder.count_words(reference, cut)));
         Ok(())
     }
 }
 
 /// The longest match; of several, the one that starts first in the reference.
-#[derive(Default)]
-struct LongestRun {
-    length: u32,
+#[derive(Clone, Copy, Default)]
+pub(crate) struct LongestRun {
+    pub(crate) length: u32,
     start: u32,
 }
 
 impl LongestRun {
-    fn push(&mut self, run: Match, automaton: &Automaton) {
+    pub(crate) fn push(&mut self, run: Match, automaton: &Automaton) {
         if run.length == 0 || run.length < self.length {
             return;
         }
@@ -99,7 +83,7 @@ impl LongestRun {
     }
 
     /// Its length, and where it starts, which is undefined if there is none.
-    fn numbers(&self) -> [Number; 2] {
+    fn numbers(self) -> [Number; 2] {
         [Some(self.length), (self.length > 0).then_some(self.start)]
     }
 }

@@ -13,7 +13,7 @@ use crate::error::KernelError;
 use crate::kernel::{Cut, Kernel, Number, Reference};
 use crate::limits::number;
 
-/// Characters of the n-grams that are counted.
+/// Characters of the n-grams that are counted, in ascending order.
 const SIZES: [u32; 2] = [3, 5];
 
 /// Bits of a Unicode character.
@@ -23,7 +23,7 @@ const BITS: u32 = 21;
 pub(crate) struct CharacterCounter {
     overlaps: [NgramOverlap; SIZES.len()],
     n_reference: u32,
-    n_candidate: u32,
+    window: Window,
     /// Bytes of the candidate that were read.
     n_read: usize,
 }
@@ -33,7 +33,7 @@ impl Default for CharacterCounter {
         Self {
             overlaps: SIZES.map(NgramOverlap::new),
             n_reference: 0,
-            n_candidate: 0,
+            window: Window::default(),
             n_read: 0,
         }
     }
@@ -57,7 +57,7 @@ impl Kernel for CharacterCounter {
     }
 
     fn start(&mut self, _: &Reference) {
-        self.n_candidate = 0;
+        self.window = Window::default();
         self.n_read = 0;
         for overlap in &mut self.overlaps {
             overlap.start();
@@ -72,12 +72,16 @@ impl Kernel for CharacterCounter {
     ) -> Result<(), KernelError> {
         let text = cut.text.get(self.n_read..).unwrap_or_default();
         self.n_read = cut.text.len();
-        self.n_candidate += number(text.chars().count());
-        numbers.push(Some(self.n_candidate));
-        for overlap in &mut self.overlaps {
-            overlap.push(text);
-            numbers.push(Some(overlap.matched));
+        for character in text.chars() {
+            self.window.push(character);
+            // The reference has no n-gram without its shorter suffixes.
+            let _ = self
+                .overlaps
+                .iter_mut()
+                .all(|overlap| overlap.count(&self.window));
         }
+        numbers.push(Some(self.window.length));
+        numbers.extend(self.overlaps.iter().map(|overlap| Some(overlap.matched)));
         Ok(())
     }
 
@@ -95,7 +99,6 @@ struct NgramOverlap {
     counts: Vec<u32>,
     /// How many of these the candidate has not matched yet.
     unmatched: Vec<u32>,
-    window: Window,
     matched: u32,
 }
 
@@ -106,7 +109,6 @@ impl NgramOverlap {
             ngrams: HashMap::new(),
             counts: Vec::new(),
             unmatched: Vec::new(),
-            window: Window::default(),
             matched: 0,
         }
     }
@@ -116,7 +118,8 @@ impl NgramOverlap {
         self.counts.clear();
         let mut window = Window::default();
         for character in text.chars() {
-            if let Some(ngram) = window.push(character, self.n) {
+            window.push(character);
+            if let Some(ngram) = window.last(self.n) {
                 let new = number(self.ngrams.len());
                 let at = *self.ngrams.entry(ngram).or_insert(new);
                 if at == new {
@@ -129,38 +132,41 @@ impl NgramOverlap {
 
     fn start(&mut self) {
         self.unmatched.clone_from(&self.counts);
-        self.window = Window::default();
         self.matched = 0;
     }
 
-    fn push(&mut self, text: &str) {
-        for character in text.chars() {
-            let ngram = self.window.push(character, self.n);
-            let Some(at) = ngram.and_then(|ngram| self.ngrams.get(&ngram)) else {
-                continue;
-            };
-            let unmatched = &mut self.unmatched[*at as usize];
-            if *unmatched > 0 {
-                *unmatched -= 1;
-                self.matched += 1;
-            }
+    /// Counts the n-gram that ends here and says whether the reference has it.
+    fn count(&mut self, window: &Window) -> bool {
+        let ngram = window.last(self.n);
+        let Some(at) = ngram.and_then(|ngram| self.ngrams.get(&ngram)) else {
+            return false;
+        };
+        let unmatched = &mut self.unmatched[*at as usize];
+        if *unmatched > 0 {
+            *unmatched -= 1;
+            self.matched += 1;
         }
+        true
     }
 }
 
-/// The last characters of a text.
+/// The last six characters of a text.
 #[derive(Default)]
 struct Window {
+    /// Characters of the whole text so far.
     length: u32,
     characters: u128,
 }
 
 impl Window {
-    /// Takes the next character and gives the last `n`, once there are so many.
-    fn push(&mut self, character: char, n: u32) -> Option<u128> {
-        self.length = n.min(self.length + 1);
+    fn push(&mut self, character: char) {
+        self.length += 1;
+        self.characters = (self.characters << BITS) | u128::from(u32::from(character));
+    }
+
+    /// The last `n` characters, once there are so many.
+    fn last(&self, n: u32) -> Option<u128> {
         let mask = (1 << (n * BITS)) - 1;
-        self.characters = ((self.characters << BITS) | u128::from(u32::from(character))) & mask;
-        (self.length == n).then_some(self.characters)
+        (self.length >= n).then_some(self.characters & mask)
     }
 }

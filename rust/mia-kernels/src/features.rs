@@ -6,7 +6,7 @@ use crate::coverage::CoverageCounter;
 use crate::distinct::DistinctCounter;
 use crate::error::KernelError;
 use crate::group::Group;
-use crate::kernel::{Candidate, Kernel, Reference};
+use crate::kernel::{Candidate, Kernel, Needs, Reference};
 use crate::lcs::LcsCounter;
 use crate::limits::{check_length, number};
 use crate::ngram::OverlapCounter;
@@ -29,7 +29,7 @@ pub struct Settings {
 pub struct PairReader {
     rule: WordRule,
     matched: bool,
-    with_runs: bool,
+    needs: Needs,
     kernels: Vec<Box<dyn Kernel>>,
     reference: Reference,
     candidate: Candidate,
@@ -44,7 +44,7 @@ impl PairReader {
         Self {
             rule: settings.words,
             matched: settings.groups.contains(&Group::Matched),
-            with_runs: settings.groups.iter().any(|group| group.reads_runs()),
+            needs: needs(settings),
             kernels: chosen.filter_map(|group| kernel(group, settings)).collect(),
             reference: Reference::default(),
             candidate: Candidate::default(),
@@ -84,12 +84,12 @@ impl PairReader {
         check_length(reference.as_bytes())?;
         self.read_reference(reference);
         self.candidate
-            .read(candidate, self.rule, &self.reference, self.with_runs);
+            .read(candidate, self.rule, &self.reference, self.needs);
         self.numbers(candidate)
     }
 
     fn read_reference(&mut self, text: &str) {
-        if self.reference.read(text, self.rule, self.with_runs) {
+        if self.reference.read(text, self.rule, self.needs) {
             for kernel in &mut self.kernels {
                 kernel.read_reference(&self.reference);
             }
@@ -141,6 +141,18 @@ impl PairReader {
             kernel.numbers(cut, &self.reference, numbers)?;
         }
         Ok(())
+    }
+}
+
+fn needs(settings: &Settings) -> Needs {
+    let any = |groups: &[Group]| settings.groups.iter().any(|group| groups.contains(group));
+    let runs = any(&[Group::Blocks, Group::Coverage]);
+    let numbers = runs || any(&[Group::Overlap, Group::Lcs]);
+    let folds = settings.words == WordRule::Rouge;
+    Needs {
+        numbers,
+        runs,
+        letters: any(&[Group::Zlib, Group::Distinct]) || (folds && numbers),
     }
 }
 

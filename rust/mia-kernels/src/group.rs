@@ -65,9 +65,4 @@ impl Group {
             Self::Matched => "matched",
         }
     }
-
-    /// Whether it asks for the longest match at each word.
-    pub(crate) fn reads_runs(self) -> bool {
-        matches!(self, Self::Blocks | Self::Coverage)
-    }
 }

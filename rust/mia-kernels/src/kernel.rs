@@ -11,6 +11,17 @@ pub(crate) type Number = Option<u32>;
 /// Stands for every word that the reference does not have.
 pub(crate) const UNKNOWN: u32 = u32::MAX;
 
+/// What the kernels need to know of the words.
+#[derive(Clone, Copy)]
+pub(crate) struct Needs {
+    /// Their numbers in the reference's vocabulary.
+    pub(crate) numbers: bool,
+    /// The longest runs of them that the reference has.
+    pub(crate) runs: bool,
+    /// Their letters.
+    pub(crate) letters: bool,
+}
+
 /// One side of many pairs, read once.
 #[derive(Default)]
 pub(crate) struct Reference {
@@ -28,7 +39,7 @@ impl Reference {
     }
 
     /// Reads `text` and says whether it differs from the text before.
-    pub(crate) fn read(&mut self, text: &str, rule: WordRule, with_runs: bool) -> bool {
+    pub(crate) fn read(&mut self, text: &str, rule: WordRule, needs: Needs) -> bool {
         if self.text.as_deref() == Some(text) {
             return false;
         }
@@ -41,7 +52,7 @@ impl Reference {
             rule.fold(word, &mut folded);
             self.words.push(self.vocabulary.intern(&folded));
         }
-        if with_runs {
+        if needs.runs {
             self.automaton.read(self.words.iter().copied());
         }
         true
@@ -57,38 +68,45 @@ pub(crate) struct Candidate {
     /// The longest run of words that ends at each of them and that the reference has; empty if
     /// nobody asked for it.
     matches: Vec<Match>,
-    /// The words joined by single spaces.
+    /// The words joined by single spaces, if anybody asked for their letters.
     joined: Vec<u8>,
     /// Where each word ends in `joined`, and in the text.
     ends: Vec<(usize, usize)>,
 }
 
 impl Candidate {
-    pub(crate) fn read(
-        &mut self,
-        text: &str,
-        rule: WordRule,
-        reference: &Reference,
-        with_runs: bool,
-    ) {
+    pub(crate) fn read(&mut self, text: &str, rule: WordRule, reference: &Reference, needs: Needs) {
         self.words.clear();
         self.joined.clear();
         self.ends.clear();
         for word in rule.words(text) {
-            if !self.joined.is_empty() {
-                self.joined.push(b' ');
-            }
-            let start = self.joined.len();
-            rule.fold(word, &mut self.joined);
-            let folded = self.joined.get(start..).unwrap_or_default();
-            let number = reference.vocabulary.get(folded);
-            self.words.push(number.unwrap_or(UNKNOWN));
             let end = word.as_ptr_range().end.addr() - text.as_ptr().addr();
+            let word = if needs.letters {
+                self.join(word, rule)
+            } else {
+                word
+            };
+            let number = if needs.numbers {
+                reference.vocabulary.get(word)
+            } else {
+                None
+            };
+            self.words.push(number.unwrap_or(UNKNOWN));
             self.ends.push((self.joined.len(), end));
         }
-        if with_runs {
+        if needs.runs {
             reference.automaton.matches(&self.words, &mut self.matches);
         }
+    }
+
+    /// Appends the word and gives it as it is compared.
+    fn join(&mut self, word: &[u8], rule: WordRule) -> &[u8] {
+        if !self.joined.is_empty() {
+            self.joined.push(b' ');
+        }
+        let start = self.joined.len();
+        rule.fold(word, &mut self.joined);
+        self.joined.get(start..).unwrap_or_default()
     }
 
     pub(crate) fn n_words(&self) -> usize {

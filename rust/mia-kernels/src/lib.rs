@@ -6,6 +6,7 @@
 
 mod automaton;
 mod blocks;
+mod character_runs;
 mod characters;
 mod coverage;
 mod distinct;

@@ -14,12 +14,14 @@ pub(crate) struct Vocabulary {
     words: WordList,
     numbers: HashTable<u32>,
     hasher: DefaultHashBuilder,
+    sketch: Sketch,
 }
 
 impl Vocabulary {
     pub(crate) fn clear(&mut self) {
         self.words.clear();
         self.numbers.clear();
+        self.sketch = Sketch::default();
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -28,6 +30,9 @@ impl Vocabulary {
 
     /// The number of `word`, if it has one.
     pub(crate) fn get(&self, word: &[u8]) -> Option<u32> {
+        if !self.sketch.may_hold(word) {
+            return None;
+        }
         let hash = self.hasher.hash_one(word);
         let number = self
             .numbers
@@ -41,6 +46,7 @@ impl Vocabulary {
             words,
             numbers,
             hasher,
+            sketch,
         } = self;
         let entry = numbers.entry(
             hasher.hash_one(word),
@@ -49,8 +55,43 @@ impl Vocabulary {
         );
         match entry {
             Entry::Occupied(entry) => *entry.get(),
-            Entry::Vacant(entry) => *entry.insert(words.push(word)).get(),
+            Entry::Vacant(entry) => {
+                sketch.add(word);
+                *entry.insert(words.push(word)).get()
+            }
         }
+    }
+}
+
+/// What is known of words at a glance: most words of a candidate are not in its reference.
+struct Sketch([u64; 64]);
+
+impl Default for Sketch {
+    fn default() -> Self {
+        Self([0; 64])
+    }
+}
+
+impl Sketch {
+    fn add(&mut self, word: &[u8]) {
+        let (limb, bit) = Self::place(word);
+        if let Some(limb) = self.0.get_mut(limb) {
+            *limb |= bit;
+        }
+    }
+
+    fn may_hold(&self, word: &[u8]) -> bool {
+        let (limb, bit) = Self::place(word);
+        self.0.get(limb).is_some_and(|limb| limb & bit != 0)
+    }
+
+    /// One of 4,096 bits, from the word's length and its first, middle and last byte.
+    fn place(word: &[u8]) -> (usize, u64) {
+        let byte = |at: usize| usize::from(word.get(at).copied().unwrap_or_default());
+        let middle = word.len() / 2;
+        let (first, last) = (byte(0), byte(word.len().wrapping_sub(1)));
+        let mixed = first * 37 + byte(middle) * 101 + last * 673 + word.len() * 1009;
+        (mixed / 64 % 64, 1 << (mixed % 64))
     }
 }
 

@@ -103,25 +103,65 @@ fn cut_out(text: &[u8], at: usize, length: usize) -> (&[u8], &[u8]) {
 }
 
 fn cut_at_space(text: &[u8]) -> (&[u8], &[u8]) {
-    let space = text.iter().position(|&byte| byte == b' ');
-    cut_out(text, space.unwrap_or(text.len()), 1)
+    let at = find(text, 0, |bytes| below(bytes ^ repeat(b' '), 1));
+    cut_out(text, at, 1)
 }
 
 fn cut_at_whitespace(text: &[u8]) -> (&[u8], &[u8]) {
-    for (at, &byte) in text.iter().enumerate() {
-        if may_be_whitespace(byte) {
-            let length = whitespace(text.get(at..).unwrap_or_default());
-            if length > 0 {
-                return cut_out(text, at, length);
-            }
+    let mut from = 0;
+    loop {
+        // What stands above U+0020 and is ASCII cannot start white space.
+        let at = find(text, from, |bytes| {
+            below(bytes, b' ' + 1) | bytes & repeat(0x80)
+        });
+        let rest = text.get(at..).unwrap_or_default();
+        let length = whitespace(rest);
+        if length > 0 || rest.is_empty() {
+            return cut_out(text, at, length);
         }
+        from = at + 1;
     }
-    (text, &[])
 }
 
-/// Whether a white-space character may start with this byte.
-fn may_be_whitespace(byte: u8) -> bool {
-    matches!(byte, 0x09..=0x0d | 0x1c..=0x20 | 0xc2 | 0xe1..=0xe3)
+/// The first place, at `from` or behind it, of a byte that `marks` marks, or the text's end.
+///
+/// It takes eight bytes at a time, the first lowest, and `marks` sets the highest bit of each
+/// byte that is looked for; bytes above the first may be marked in error.
+fn find(text: &[u8], from: usize, marks: impl Fn(u64) -> u64) -> usize {
+    let rest = text.get(from..).unwrap_or_default();
+    let (eights, last) = rest.as_chunks::<8>();
+    let mut at = from;
+    for eight in eights {
+        let marked = marks(u64::from_le_bytes(*eight));
+        if marked != 0 {
+            return at + (marked.trailing_zeros() / 8) as usize;
+        }
+        at += 8;
+    }
+    let mut eight = [b' '; 8]; // every rule marks it, so the end is found
+    for (byte, &last) in std::iter::zip(&mut eight, last) {
+        *byte = last;
+    }
+    let marked = marks(u64::from_le_bytes(eight));
+    text.len().min(at + (marked.trailing_zeros() / 8) as usize)
+}
+
+/// Marks bytes below `limit`, which is at most 0x80.
+fn below(bytes: u64, limit: u8) -> u64 {
+    bytes.wrapping_sub(repeat(limit)) & !bytes & repeat(0x80)
+}
+
+/// Marks bytes that are no ASCII letter or digit, all of them rightly.
+fn not_alphanumeric(bytes: u64) -> u64 {
+    let ascii = bytes & repeat(0x7f);
+    let from = |bytes: u64, first: u8| bytes + repeat(0x80 - first); // no byte overflows
+    let letter = from(ascii | repeat(0x20), b'a') & !from(ascii | repeat(0x20), b'z' + 1);
+    let digit = from(ascii, b'0') & !from(ascii, b'9' + 1);
+    !((letter | digit) & !bytes) & repeat(0x80)
+}
+
+fn repeat(byte: u8) -> u64 {
+    u64::from_le_bytes([byte; 8])
 }
 
 /// Bytes of the white-space character that `text` starts with; 0 if it starts with another.
@@ -145,9 +185,9 @@ fn whitespace(text: &[u8]) -> usize {
 fn cut_as_rouge(text: &[u8]) -> (&[u8], &[u8]) {
     let mut end = 0;
     loop {
+        end = find(text, end, not_alphanumeric);
         match text.get(end..).unwrap_or_default() {
-            [byte, ..] if byte.is_ascii_alphanumeric() => end += 1,
-            [0xe2, 0x84, 0xaa, ..] => end += 3, // U+212A
+            [0xe2, 0x84, 0xaa, ..] => end += 3,                // U+212A
             [0xc4, 0xb0, ..] => return text.split_at(end + 2), // U+0130
             _ => return cut_out(text, end, 1),
         }
