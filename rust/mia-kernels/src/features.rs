@@ -147,12 +147,10 @@ impl PairReader {
 fn needs(settings: &Settings) -> Needs {
     let any = |groups: &[Group]| settings.groups.iter().any(|group| groups.contains(group));
     let runs = any(&[Group::Blocks, Group::Coverage]);
-    let numbers = runs || any(&[Group::Overlap, Group::Lcs]);
-    let folds = settings.words == WordRule::Rouge;
     Needs {
-        numbers,
+        numbers: runs || any(&[Group::Overlap, Group::Lcs]),
         runs,
-        letters: any(&[Group::Zlib, Group::Distinct]) || (folds && numbers),
+        letters: any(&[Group::Zlib, Group::Distinct]),
     }
 }
 

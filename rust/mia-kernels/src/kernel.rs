@@ -72,6 +72,8 @@ pub(crate) struct Candidate {
     joined: Vec<u8>,
     /// Where each word ends in `joined`, and in the text.
     ends: Vec<(usize, usize)>,
+    /// The text in ASCII lower case, if the rule takes it so.
+    lowered: String,
 }
 
 impl Candidate {
@@ -79,9 +81,14 @@ impl Candidate {
         self.words.clear();
         self.joined.clear();
         self.ends.clear();
+        let mut lowered = std::mem::take(&mut self.lowered);
+        let text = match rule {
+            WordRule::Rouge => lower(text, &mut lowered),
+            _ => text,
+        };
         for word in rule.words(text) {
             let end = word.as_ptr_range().end.addr() - text.as_ptr().addr();
-            let word = if needs.letters {
+            let word = if needs.letters || rule.changes(word) {
                 self.join(word, rule)
             } else {
                 word
@@ -94,6 +101,7 @@ impl Candidate {
             self.words.push(number.unwrap_or(UNKNOWN));
             self.ends.push((self.joined.len(), end));
         }
+        self.lowered = lowered;
         if needs.runs {
             reference.automaton.matches(&self.words, &mut self.matches);
         }
@@ -133,6 +141,13 @@ impl Candidate {
             text: text.get(..end).unwrap_or_default(),
         }
     }
+}
+
+/// The text with its ASCII letters in lower case, every byte in its place.
+fn lower<'a>(text: &str, lowered: &'a mut String) -> &'a str {
+    text.clone_into(lowered);
+    lowered.make_ascii_lowercase();
+    lowered
 }
 
 /// A candidate from its start to the end of some word.

@@ -28,7 +28,7 @@ impl WordRule {
             Self::Whitespace => Rest::Whitespace(rest),
             Self::Space => Rest::Space(rest),
             Self::Rouge => Rest::Rouge(rest),
-            Self::Unicode => Rest::Unicode(text.unicode_words()),
+            Self::Unicode => Rest::Unicode(Segments::new(text)),
         })
     }
 
@@ -43,6 +43,11 @@ impl WordRule {
             (Self::Rouge, _) => fold_ascii(word, letters),
             _ => letters.extend_from_slice(word),
         }
+    }
+
+    /// Whether a word of the text in ASCII lower case is compared as anything else.
+    pub(crate) fn changes(self, word: &[u8]) -> bool {
+        self == Self::Rouge && !word.is_ascii()
     }
 
     /// Words of `text`.
@@ -65,7 +70,7 @@ enum Rest<'a> {
     Whitespace(&'a [u8]),
     Space(&'a [u8]),
     Rouge(&'a [u8]),
-    Unicode(UnicodeWords<'a>),
+    Unicode(Segments<'a>),
 }
 
 impl<'a> Iterator for Words<'a> {
@@ -76,7 +81,7 @@ impl<'a> Iterator for Words<'a> {
             Rest::Whitespace(rest) => next_word(rest, cut_at_whitespace),
             Rest::Space(rest) => next_word(rest, cut_at_space),
             Rest::Rouge(rest) => next_word(rest, cut_as_rouge),
-            Rest::Unicode(words) => words.next().map(str::as_bytes),
+            Rest::Unicode(segments) => segments.next().map(str::as_bytes),
         }
     }
 }
@@ -208,5 +213,62 @@ fn fold_ascii(word: &[u8], letters: &mut Vec<u8>) {
                 byte.to_ascii_lowercase()
             }
         }));
+    }
+}
+
+/// Words by UAX #29, told at a glance where they are plain.
+#[derive(Debug)]
+struct Segments<'a> {
+    /// Words of the piece at hand.
+    words: UnicodeWords<'a>,
+    /// What stands behind it.
+    rest: &'a str,
+}
+
+impl<'a> Segments<'a> {
+    fn new(text: &'a str) -> Self {
+        Self {
+            words: "".unicode_words(),
+            rest: text,
+        }
+    }
+
+    /// Takes the text up to the next space that stands between ASCII letters or digits, where
+    /// both sides of the space are boundaries whatever stands further off.
+    fn next_piece(&mut self) -> &'a str {
+        let bytes = self.rest.as_bytes();
+        let mut at = 0;
+        loop {
+            at = find(bytes, at, |bytes| below(bytes ^ repeat(b' '), 1));
+            let before = at.checked_sub(1).and_then(|before| bytes.get(before));
+            let around = before.is_none_or(u8::is_ascii_alphanumeric)
+                && bytes.get(at + 1).is_none_or(u8::is_ascii_alphanumeric);
+            if around || at >= bytes.len() {
+                let (piece, rest) = self.rest.split_at(at.min(bytes.len()));
+                self.rest = rest.get(1..).unwrap_or_default();
+                return piece;
+            }
+            at += 1;
+        }
+    }
+}
+
+impl<'a> Iterator for Segments<'a> {
+    type Item = &'a str;
+
+    fn next(&mut self) -> Option<&'a str> {
+        loop {
+            if let Some(word) = self.words.next() {
+                return Some(word);
+            }
+            if self.rest.is_empty() {
+                return None;
+            }
+            let piece = self.next_piece();
+            if !piece.is_empty() && piece.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+                return Some(piece);
+            }
+            self.words = piece.unicode_words();
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use mia_kernels::{Group, PairReader, Settings, WordRule};
 use proptest::prelude::*;
+use unicode_segmentation::UnicodeSegmentation;
 
 /// Texts of few distinct words, so that n-grams repeat.
 fn text() -> impl Strategy<Value = String> {
@@ -14,7 +15,8 @@ fn text() -> impl Strategy<Value = String> {
 /// Texts of letters and white space in any order.
 fn spaced_text() -> impl Strategy<Value = String> {
     let character = prop::sample::select(&[
-        'a', '\u{e9}', ' ', '\n', '\t', '\u{85}', '\u{a0}', '\u{2003}', '\u{3000}',
+        'a', '\u{e9}', '\u{301}', ' ', '.', '1', '\n', '\t', '\u{85}', '\u{a0}', '\u{2003}',
+        '\u{3000}',
     ]);
     prop::collection::vec(character, 0..60).prop_map(String::from_iter)
 }
@@ -136,6 +138,15 @@ proptest! {
             let fresh = self::reader(WordRule::Whitespace, &Group::ALL).read(candidate, reference);
             prop_assert_eq!(reader.read(candidate, reference), fresh.clone());
             prop_assert_eq!(reader.read(candidate, reference), fresh);
+        }
+    }
+
+    #[test]
+    fn words_are_those_of_the_annex(text in any::<String>(), ascii in "[ -~]*", spaced in spaced_text()) {
+        for text in [format!("{text} {ascii}"), format!("{ascii}{text}"), spaced + &ascii] {
+            let words: Vec<_> = WordRule::Unicode.words(&text).collect();
+            let annex: Vec<_> = text.unicode_words().map(str::as_bytes).collect();
+            prop_assert_eq!(words, annex);
         }
     }
 
