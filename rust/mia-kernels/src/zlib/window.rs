@@ -129,7 +129,9 @@ impl Window {
             lower.four = slid(upper.four);
         }
         for lasts in [&mut self.last_threes[..], &mut self.last_fours[..]] {
-            lasts.iter_mut().for_each(|last| *last = slid(*last));
+            for last in lasts {
+                *last = slid(*last);
+            }
         }
     }
 
