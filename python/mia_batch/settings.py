@@ -293,8 +293,12 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         for setting, engine in _ENGINE_OF.items():
-            if (getattr(self, setting) is None) == (self.engine == engine):
-                msg = f"setting {setting!r} and engine {engine!r} need each other; give both"
+            given = getattr(self, setting) is not None
+            if given and self.engine != engine:
+                msg = f"setting {setting!r} belongs to engine {engine!r}; leave one of the two out"
+                raise ValueError(msg)
+            if not given and self.engine == engine:
+                msg = f"engine {engine!r} needs setting {setting!r} beside it"
                 raise ValueError(msg)
         for name in ("input", "model"):
             if os.path.realpath(self.folder) == os.path.realpath(getattr(self, name)):

@@ -41,7 +41,7 @@ class Tokenizer:
         self._n_appended = self._count_appended()
 
     @classmethod
-    def load(cls, model: str, revision: str | None = None) -> Self:
+    def load(cls, model: str, revision: str | None = None, *, setting: str = "model") -> Self:
         """Load the tokenizer of a model.
 
         Parameters
@@ -50,6 +50,8 @@ class Tokenizer:
             Checkpoint folder or hub name.
         revision
             Hub revision; null = the default branch.
+        setting
+            Which setting named the model, for the message.
 
         Returns
         -------
@@ -69,7 +71,7 @@ class Tokenizer:
             )
         except Exception as error:  # every library behind a tokenizer raises its own kind
             msg = (
-                f"setting 'model': the tokenizer of {model!r} cannot be loaded "
+                f"setting {setting!r}: the tokenizer of {model!r} cannot be loaded "
                 f"({cause_of(error)}); save a tokenizer beside the model's weights"
             )
             raise SettingsError(msg) from error

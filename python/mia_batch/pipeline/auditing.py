@@ -13,6 +13,7 @@ from mia_batch.evidence import (
 from mia_batch.pipeline.failures import count_failures
 from mia_batch.pipeline.manifest import Manifest, describe_model
 from mia_batch.pipeline.observer import SilentObserver
+from mia_batch.pipeline.remote import endpoint_settings
 from mia_batch.pipeline.repair import repair
 from mia_batch.pipeline.replaying import open_recording, recorded_settings, replay_samples
 from mia_batch.pipeline.resolve import (
@@ -130,6 +131,8 @@ def _new_manifest(settings: Settings) -> Manifest:
     """Begin a manifest; what is wrong with engine or model is said before the corpus is read."""
     engine, why = chosen_engine(settings)
     digest = None
+    if engine == "openai":
+        endpoint_settings(settings)
     if runs_here(settings):
         digest = identify_model(settings.model, settings.revision).digest
     model = describe_model(settings, digest)

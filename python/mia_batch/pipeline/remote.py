@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mia_batch.pipeline.observer import Observer
     from mia_batch.pipeline.run import Run
 
-__all__ = ["RemoteSampling"]
+__all__ = ["RemoteSampling", "endpoint_settings"]
 
 _UNSTATED_CONTEXT = 131_072
 """Assumed of endpoints that do not state theirs; they refuse what is too long themselves."""
@@ -53,8 +53,10 @@ class RemoteSampling:
     def __init__(self, settings: Settings, scope: DecodeScope) -> None:
         self._settings = settings
         self._scope = scope
-        self._endpoint = _endpoint_settings(settings)
-        self._tokenizer = Tokenizer.load(settings.tokenizer) if settings.tokenizer else None
+        self._endpoint = endpoint_settings(settings)
+        self._tokenizer = None
+        if settings.tokenizer:
+            self._tokenizer = Tokenizer.load(settings.tokenizer, setting="tokenizer")
         self.measure = self._tokenizer.measure if self._tokenizer else estimate_tokens
 
     @property
@@ -146,7 +148,24 @@ class RemoteSampling:
         }
 
 
-def _endpoint_settings(settings: Settings) -> EndpointSettings:
+def endpoint_settings(settings: Settings) -> EndpointSettings:
+    """Return what the client follows, the key included.
+
+    Parameters
+    ----------
+    settings
+        The settings; the key comes from the environment variable that they name.
+
+    Returns
+    -------
+    EndpointSettings
+        Checked; nothing has been asked yet.
+
+    Raises
+    ------
+    SettingsError
+        If the address or the key cannot be used.
+    """
     key = os.environ.get(settings.api_key_env)
     default = Settings.model_fields["api_key_env"].default
     if key is None and settings.api_key_env != default:

@@ -161,6 +161,17 @@ def test_a_key_variable_that_is_named_must_be_there(request_for):
     assert not server.probes
 
 
+@pytest.mark.parametrize("address", ["ftp://host/v1", "http://user:word@host/v1", "nowhere"])
+def test_an_address_that_cannot_be_one_is_refused_and_leaves_no_folder(
+    request_for, tmp_path, address
+):
+    with HostileServer(TinyModel()) as server:
+        settings = request_for(server, base_url=address)
+    with pytest.raises(mia_batch.SettingsError, match="'base_url'"):
+        mia_batch.audit(**settings)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_server_that_is_not_there_is_told_and_nothing_is_lost(request_for):
     with HostileServer(TinyModel()) as server:
         settings = request_for(server, max_retries=0)

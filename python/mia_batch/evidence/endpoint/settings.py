@@ -113,7 +113,10 @@ def _check_address(base_url: str) -> None:
         usable = False
     else:
         if parts.username is not None or parts.password is not None:
-            msg = "setting 'base_url' carries a user name or password; give the key as 'api_key'"
+            msg = (
+                "setting 'base_url' carries a user name or password; leave them out, and set the "
+                "environment variable of the key"
+            )
             raise SettingsError(msg)
         usable = usable and not parts.query and not parts.fragment and base_url.isascii()
     if not usable or any(letter.isspace() for letter in base_url):

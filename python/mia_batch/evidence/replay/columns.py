@@ -117,7 +117,10 @@ def resolve(raw: pl.Schema, *, candidate: str, where: str) -> Columns:
     """
     present = ", ".join(map(repr, raw))
     if candidate not in raw:
-        msg = f"{where} has no column {candidate!r} with the continuations, only {present}; name it"
+        msg = (
+            f"{where} has no column {candidate!r} with the continuations, only {present}; "
+            "name it as setting 'candidate_column'"
+        )
         raise CorpusError(msg)
     keys = [key for key in get_args(Key) if raw.get(key, pl.Null) != pl.Null]
     if not keys:
