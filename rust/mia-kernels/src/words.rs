@@ -4,6 +4,7 @@ use unicode_segmentation::{UnicodeSegmentation, UnicodeWords};
 
 use crate::error::KernelError;
 use crate::limits::{check_length, number};
+use crate::scan::{Runs, between, block, repeat};
 
 /// How a text is cut into words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,9 +26,12 @@ impl WordRule {
     pub fn words(self, text: &str) -> Words<'_> {
         let rest = text.as_bytes();
         Words(match self {
-            Self::Whitespace => Rest::Whitespace(rest),
-            Self::Space => Rest::Space(rest),
-            Self::Rouge => Rest::Rouge(rest),
+            Self::Whitespace => Rest::Runs(Runs::new(rest, whitespace_block)),
+            Self::Space => Rest::Runs(Runs::new(rest, space_block)),
+            Self::Rouge if text.contains('\u{130}') || text.contains('\u{212a}') => {
+                Rest::Rouge(rest)
+            }
+            Self::Rouge => Rest::Runs(Runs::new(rest, rouge_block)),
             Self::Unicode => Rest::Unicode(Segments::new(text)),
         })
     }
@@ -67,8 +71,7 @@ pub struct Words<'a>(Rest<'a>);
 
 #[derive(Debug)]
 enum Rest<'a> {
-    Whitespace(&'a [u8]),
-    Space(&'a [u8]),
+    Runs(Runs<'a>),
     Rouge(&'a [u8]),
     Unicode(Segments<'a>),
 }
@@ -78,95 +81,32 @@ impl<'a> Iterator for Words<'a> {
 
     fn next(&mut self) -> Option<&'a [u8]> {
         match &mut self.0 {
-            Rest::Whitespace(rest) => next_word(rest, cut_at_whitespace),
-            Rest::Space(rest) => next_word(rest, cut_at_space),
-            Rest::Rouge(rest) => next_word(rest, cut_as_rouge),
+            Rest::Runs(runs) => runs.next(),
+            Rest::Rouge(rest) => next_rouge_word(rest),
             Rest::Unicode(segments) => segments.next().map(str::as_bytes),
         }
     }
 }
 
-/// Takes what stands before separators until it is a word.
-fn next_word<'a>(
-    rest: &mut &'a [u8],
-    cut: impl Fn(&'a [u8]) -> (&'a [u8], &'a [u8]),
-) -> Option<&'a [u8]> {
-    while !rest.is_empty() {
-        let word;
-        (word, *rest) = cut(rest);
-        if !word.is_empty() {
-            return Some(word);
-        }
+fn space_block(text: &[u8], start: usize) -> u128 {
+    block(text, start, |bytes| between(bytes, b' ', b' ')).into()
+}
+
+fn whitespace_block(text: &[u8], start: usize) -> u128 {
+    let ascii = |bytes| between(bytes, 0x09, 0x0d) | between(bytes, 0x1c, b' ');
+    let mut separators = u128::from(block(text, start, ascii));
+    let mut others = block(text, start, |bytes| bytes);
+    while others != 0 {
+        let at = others.trailing_zeros();
+        let length = whitespace(text.get(start + at as usize..).unwrap_or_default());
+        separators |= ((1 << length) - 1) << at;
+        others &= others - 1;
     }
-    None
+    separators
 }
 
-/// What stands before and after a separator of `length` bytes at `at`.
-fn cut_out(text: &[u8], at: usize, length: usize) -> (&[u8], &[u8]) {
-    let (word, rest) = text.split_at(at);
-    (word, rest.get(length..).unwrap_or_default())
-}
-
-fn cut_at_space(text: &[u8]) -> (&[u8], &[u8]) {
-    let at = find(text, 0, |bytes| below(bytes ^ repeat(b' '), 1));
-    cut_out(text, at, 1)
-}
-
-fn cut_at_whitespace(text: &[u8]) -> (&[u8], &[u8]) {
-    let mut from = 0;
-    loop {
-        // What stands above U+0020 and is ASCII cannot start white space.
-        let at = find(text, from, |bytes| {
-            below(bytes, b' ' + 1) | bytes & repeat(0x80)
-        });
-        let rest = text.get(at..).unwrap_or_default();
-        let length = whitespace(rest);
-        if length > 0 || rest.is_empty() {
-            return cut_out(text, at, length);
-        }
-        from = at + 1;
-    }
-}
-
-/// The first place, at `from` or behind it, of a byte that `marks` marks, or the text's end.
-///
-/// It takes eight bytes at a time, the first lowest, and `marks` sets the highest bit of each
-/// byte that is looked for; bytes above the first may be marked in error.
-fn find(text: &[u8], from: usize, marks: impl Fn(u64) -> u64) -> usize {
-    let rest = text.get(from..).unwrap_or_default();
-    let (eights, last) = rest.as_chunks::<8>();
-    let mut at = from;
-    for eight in eights {
-        let marked = marks(u64::from_le_bytes(*eight));
-        if marked != 0 {
-            return at + (marked.trailing_zeros() / 8) as usize;
-        }
-        at += 8;
-    }
-    let mut eight = [b' '; 8]; // every rule marks it, so the end is found
-    for (byte, &last) in std::iter::zip(&mut eight, last) {
-        *byte = last;
-    }
-    let marked = marks(u64::from_le_bytes(eight));
-    text.len().min(at + (marked.trailing_zeros() / 8) as usize)
-}
-
-/// Marks bytes below `limit`, which is at most 0x80.
-fn below(bytes: u64, limit: u8) -> u64 {
-    bytes.wrapping_sub(repeat(limit)) & !bytes & repeat(0x80)
-}
-
-/// Marks bytes that are no ASCII letter or digit, all of them rightly.
-fn not_alphanumeric(bytes: u64) -> u64 {
-    let ascii = bytes & repeat(0x7f);
-    let from = |bytes: u64, first: u8| bytes + repeat(0x80 - first); // no byte overflows
-    let letter = from(ascii | repeat(0x20), b'a') & !from(ascii | repeat(0x20), b'z' + 1);
-    let digit = from(ascii, b'0') & !from(ascii, b'9' + 1);
-    !((letter | digit) & !bytes) & repeat(0x80)
-}
-
-fn repeat(byte: u8) -> u64 {
-    u64::from_le_bytes([byte; 8])
+fn rouge_block(text: &[u8], start: usize) -> u128 {
+    block(text, start, not_alphanumeric).into()
 }
 
 /// Bytes of the white-space character that `text` starts with; 0 if it starts with another.
@@ -187,16 +127,35 @@ fn whitespace(text: &[u8]) -> usize {
 
 /// Of all other characters only two have ASCII letters in lower case: the Kelvin sign becomes
 /// k, and the dotted capital I becomes i and a dot, which is no letter and ends the word.
+fn next_rouge_word<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    while !rest.is_empty() {
+        let word;
+        (word, *rest) = cut_as_rouge(rest);
+        if !word.is_empty() {
+            return Some(word);
+        }
+    }
+    None
+}
+
+/// What stands before and after the first byte that ends a word.
 fn cut_as_rouge(text: &[u8]) -> (&[u8], &[u8]) {
     let mut end = 0;
     loop {
-        end = find(text, end, not_alphanumeric);
         match text.get(end..).unwrap_or_default() {
-            [0xe2, 0x84, 0xaa, ..] => end += 3,                // U+212A
+            [byte, ..] if byte.is_ascii_alphanumeric() => end += 1,
+            [0xe2, 0x84, 0xaa, ..] => end += 3, // U+212A
             [0xc4, 0xb0, ..] => return text.split_at(end + 2), // U+0130
-            _ => return cut_out(text, end, 1),
+            [_, rest @ ..] => return (text.get(..end).unwrap_or_default(), rest),
+            [] => return (text, &[]),
         }
     }
+}
+
+/// Marks bytes that are no ASCII letter or digit.
+fn not_alphanumeric(bytes: u64) -> u64 {
+    let lower = bytes | repeat(0x20);
+    !(between(lower, b'a', b'z') | between(bytes, b'0', b'9'))
 }
 
 /// Appends a word of the rule `rouge` in lower case.
@@ -239,7 +198,9 @@ impl<'a> Segments<'a> {
         let bytes = self.rest.as_bytes();
         let mut at = 0;
         loop {
-            at = find(bytes, at, |bytes| below(bytes ^ repeat(b' '), 1));
+            let rest = bytes.get(at..).unwrap_or_default();
+            let space = rest.iter().position(|&byte| byte == b' ');
+            at += space.unwrap_or(rest.len());
             let before = at.checked_sub(1).and_then(|before| bytes.get(before));
             let around = before.is_none_or(u8::is_ascii_alphanumeric)
                 && bytes.get(at + 1).is_none_or(u8::is_ascii_alphanumeric);

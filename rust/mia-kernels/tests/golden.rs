@@ -53,6 +53,29 @@ fn whitespace_leaves_no_empty_word() {
     assert_eq!(words(WordRule::Whitespace, ""), [""; 0]);
 }
 
+/// Texts are read 64 bytes at a time.
+#[test]
+fn words_reach_over_blocks() {
+    for n in 1..200 {
+        let (left, right) = ("a".repeat(n), "b".repeat(200 - n));
+        for (space, rule) in [
+            ("\u{3000}", WordRule::Whitespace),
+            ("\u{85}\n", WordRule::Whitespace),
+            (" ", WordRule::Space),
+            ("\u{e9}-", WordRule::Rouge),
+            ("\u{e9}-\u{212a}-", WordRule::Rouge),
+        ] {
+            let text = format!("{left}{space}{right}");
+            let kelvin = space.contains('\u{212a}').then_some("\u{212a}");
+            let expected: Vec<_> = [Some(left.as_str()), kelvin, Some(&right)]
+                .into_iter()
+                .flatten()
+                .collect();
+            assert_eq!(words(rule, &text), expected, "{n} {space:?}");
+        }
+    }
+}
+
 #[test]
 fn space_keeps_newlines_and_tabs_inside_words() {
     let text = "  to\nbe  or\tnot\u{a0}to ";
