@@ -146,6 +146,19 @@ def test_coverage_of_each_length():
     assert [found[f"covered_reference_{length}"] for length in (2, 3, 4)] == [6, 3, 0]
 
 
+def test_looped_texts_take_no_longer_than_others():
+    """64 KiB each; minutes where time grows with the square of the copies."""
+    loop = ("the cat sat on the mat and ate " * 3000)[: 1 << 16]
+    n_words = len(loop.split())
+    found = numbers(loop, loop, *GROUPS)
+    for name in ("lcs_words", "longest_block_words", "near_verbatim_words", "covered_12"):
+        assert found[name] == found[f"{name}_matched"] == n_words
+    assert found["longest_block_chars"] == found["characters_overlap_3"] + 2 == len(loop)
+    shifted = numbers("cat " + loop, loop, "blocks", "coverage")
+    assert shifted["longest_block_words"] == shifted["near_verbatim_words"] == n_words
+    assert (shifted["longest_block_start"], shifted["covered_12"]) == (0, n_words)
+
+
 def test_distinct_words():
     assert numbers("a b a c b a", "a a d", "matched", "distinct") == {
         "words_candidate": 6,

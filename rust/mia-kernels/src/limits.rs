@@ -14,7 +14,8 @@ pub(crate) fn check_length(text: &[u8]) -> Result<(), KernelError> {
 /// A count as it is stored.
 #[expect(
     clippy::cast_possible_truncation,
-    reason = "a text within the limit has at most 2^29 words and five n-grams a word"
+    reason = "a text within the limit has at most 2^30 characters and 2^29 words, and nothing \
+              is counted that has more than three for a character or five for a word"
 )]
 pub(crate) fn number(count: usize) -> u32 {
     count as u32
