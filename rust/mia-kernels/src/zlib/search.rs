@@ -48,7 +48,15 @@ pub(super) fn find(window: &Window, at: usize, shorter: usize) -> Match {
     if usize::from(links.three) <= window.start() || cannot_exceed(window, at, shorter) {
         return Match::NONE;
     }
-    search(window, at, links, shorter)
+    let hidden = hidden(window, at, links.three.into());
+    let mut found = Match::NONE;
+    if usize::from(links.four) > hidden {
+        found = four_or_more(window, at, links, hidden, shorter.max(MIN_LENGTH));
+    }
+    if found.is_none() && shorter < MIN_LENGTH {
+        found = three(window, at, links.three.into(), hidden);
+    }
+    found
 }
 
 /// Whether the four bytes that end a match one longer than `length` never occurred before.
@@ -61,12 +69,7 @@ fn cannot_exceed(window: &Window, at: usize, length: usize) -> bool {
 }
 
 #[inline(never)]
-fn search(window: &Window, at: usize, links: Links, shorter: usize) -> Match {
-    let longest = window.left(at).min(MAX_LENGTH);
-    if shorter >= longest {
-        return Match::NONE;
-    }
-    let hidden = hidden(window, at, links.three.into());
+fn four_or_more(window: &Window, at: usize, links: Links, hidden: usize, shorter: usize) -> Match {
     let mut search = Search {
         window,
         at,
@@ -77,15 +80,12 @@ fn search(window: &Window, at: usize, links: Links, shorter: usize) -> Match {
         } else {
             MAX_TRIES_IF_GOOD
         },
-        longest,
-        ending: Ending::new(window, at, shorter.max(MIN_LENGTH)),
+        longest: window.left(at).min(MAX_LENGTH),
+        ending: Ending::new(window, at, shorter),
         found: Match::NONE,
     };
     if !search.is_done_after(MAX_STEPS, links.four, |links| links.four) {
         search.is_done_after(search.tries, links.three, |links| links.three);
-    }
-    if search.found.is_none() && shorter < MIN_LENGTH {
-        return three(window, at, links.three.into(), hidden);
     }
     search.found
 }

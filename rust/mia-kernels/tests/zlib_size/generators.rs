@@ -24,10 +24,10 @@ impl Random {
         (0..length).map(|_| self.byte()).collect()
     }
 
-    /// Numbers up to a limit, each power of two as likely as the next.
+    /// Numbers below a limit, each number of bits as likely as the next.
     pub(crate) fn magnitude(&mut self, limit: usize) -> usize {
-        let power = self.below(limit.ilog2() as usize + 1);
-        self.below(2 << power).min(limit)
+        let n_bits = 1 + self.below(limit.ilog2() as usize);
+        self.below(1 << n_bits)
     }
 
     fn cut<'a>(&mut self, text: &'a [u8], length: usize) -> &'a [u8] {

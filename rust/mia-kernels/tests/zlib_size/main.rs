@@ -63,7 +63,7 @@ fn made_up_words() -> Vec<u8> {
         .collect();
     let mut text = Vec::new();
     while text.len() < 4 << 20 {
-        text.extend_from_slice(&words[random.magnitude(words.len() - 1)]);
+        text.extend_from_slice(&words[random.magnitude(words.len())]);
         text.push(b' ');
     }
     text
