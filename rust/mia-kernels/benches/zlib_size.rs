@@ -62,9 +62,9 @@ fn cuts(prose: &[u8], length: usize) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// What a language model writes that repeats itself: a piece of up to 100 bytes, many times.
+/// What a language model writes that repeats itself: a piece of 20 to 100 bytes, many times.
 fn loops(prose: &[u8], length: usize) -> Vec<Vec<u8>> {
-    let pieces = cuts(prose, length).into_iter().zip((2..=100).cycle());
+    let pieces = cuts(prose, length).into_iter().zip((20..=100).cycle());
     pieces
         .map(|(text, piece)| text.into_iter().take(piece).cycle().take(length).collect())
         .collect()

@@ -12,6 +12,9 @@
     reason = "places lie inside the window, and hashes have 15 bits"
 )]
 
+use std::array::from_fn;
+use std::mem::replace;
+
 /// The longest match.
 pub(super) const MAX_LENGTH: usize = 258;
 /// How far back a match may start.
@@ -27,6 +30,11 @@ const FULL: usize = HALF + MAX_DISTANCE;
 const THREE_BITS: u32 = 15;
 const FOUR_BITS: u32 = 15;
 
+/// Fields of a place's links.
+const THREE: usize = 0;
+const RANK: usize = 1;
+const FOUR: usize = 2;
+
 /// The bytes in view and their hash chains.
 pub(super) struct Window {
     bytes: Box<[u8; SIZE + 8]>,
@@ -34,7 +42,8 @@ pub(super) struct Window {
     start: usize,
     /// Where the text, or what is in view of it, ends.
     end: usize,
-    links: Box<[Links; SIZE]>,
+    /// For each place its [`Links`].
+    links: Box<[[u16; 3]; SIZE]>,
     /// For each hash of three bytes its last place.
     last_threes: Box<[u16; 1 << THREE_BITS]>,
     /// For each hash of four bytes its last place.
@@ -42,7 +51,7 @@ pub(super) struct Window {
 }
 
 /// What is known about a place. What it names is out of view unless it is after the start.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub(super) struct Links {
     /// The last place before it in its hash chain, which is that of its three bytes.
     pub(super) three: u16,
@@ -59,7 +68,7 @@ impl Default for Window {
             bytes: Box::new([0; SIZE + 8]),
             start: 0,
             end: 0,
-            links: Box::new([Links::default(); SIZE]),
+            links: Box::new([[0; 3]; SIZE]),
             last_threes: Box::new([0; 1 << THREE_BITS]),
             last_fours: Box::new([0; 1 << FOUR_BITS]),
         }
@@ -103,7 +112,8 @@ impl Window {
 
     #[inline]
     pub(super) fn links(&self, at: usize) -> Links {
-        self.links[at % SIZE]
+        let [three, rank, four] = self.links[at % SIZE];
+        Links { three, rank, four }
     }
 
     #[inline]
@@ -122,15 +132,19 @@ impl Window {
     fn slide(&mut self) {
         self.bytes.copy_within(HALF..SIZE, 0);
         self.end -= HALF;
-        let (lower, upper) = self.links.split_at_mut(HALF);
-        for (lower, upper) in lower.iter_mut().zip(upper) {
-            lower.three = slid(upper.three);
-            lower.rank = upper.rank;
-            lower.four = slid(upper.four);
+        self.links.copy_within(HALF.., 0);
+        // Ranks stay. Rows of eight places are wide enough for vector instructions.
+        let half = place(HALF);
+        let moves: [u16; 24] = from_fn(|field| if field % 3 == RANK { 0 } else { half });
+        let (rows, _) = self.links[..HALF].as_flattened_mut().as_chunks_mut::<24>();
+        for row in rows {
+            for (field, by) in row.iter_mut().zip(moves) {
+                *field = field.saturating_sub(by);
+            }
         }
         for lasts in [&mut self.last_threes[..], &mut self.last_fours[..]] {
             for last in lasts {
-                *last = slid(*last);
+                *last = last.saturating_sub(half);
             }
         }
     }
@@ -152,14 +166,12 @@ impl Window {
         let last_bytes = bytes.iter().copied().skip(2);
         for (at, byte) in (at..).zip(last_bytes) {
             hash = hash_three(hash, byte);
-            let three = std::mem::replace(&mut self.last_threes[hash], place(at));
-            let rank = self.links[usize::from(three)].rank.wrapping_add(1);
-            let links = &mut self.links[at % SIZE];
-            links.three = three;
-            links.rank = rank;
+            let three = replace(&mut self.last_threes[hash], place(at));
+            let rank = self.links[usize::from(three)][RANK].wrapping_add(1);
+            self.links[at % SIZE][..FOUR].copy_from_slice(&[three, rank]);
         }
         for at in self.end.saturating_sub(2)..=self.end {
-            self.links[at % SIZE].three = 0;
+            self.links[at % SIZE][THREE] = 0;
         }
     }
 
@@ -168,18 +180,12 @@ impl Window {
         let fours = self.bytes[at..self.end].windows(4);
         for ((at, bytes), links) in (at..).zip(fours).zip(&mut self.links[at..]) {
             let last = &mut self.last_fours[hash_four(bytes)];
-            links.four = std::mem::replace(last, place(at));
+            links[FOUR] = replace(last, place(at));
         }
         for at in self.end.saturating_sub(3)..=self.end {
-            self.links[at % SIZE].four = 0;
+            self.links[at % SIZE][FOUR] = 0;
         }
     }
-}
-
-/// Where a place is after the window has moved: half a window before, or nowhere. (The compiler
-/// would make a branch of `saturating_sub`, and nothing foretells it.)
-fn slid(at: u16) -> u16 {
-    at % (1 << 15) * (at >> 15)
 }
 
 /// zlib's hash of the last three bytes.
