@@ -173,7 +173,8 @@ def test_a_server_that_dies_ends_the_run_after_the_retries(tmp_path: Path):
 
 def test_refusals_lower_how_many_requests_are_in_flight(tmp_path: Path):
     script = Script(*[failure(429, "slow")] * 8)
-    with HostileServer(script) as server, opened(server, tmp_path, max_concurrency=8) as endpoint:
+    limits = {"max_concurrency": 8, "max_retries": 8}  # one request may meet all refusals
+    with HostileServer(script) as server, opened(server, tmp_path, **limits) as endpoint:
         found = results(endpoint, [request(i) for i in range(30)])
         assert endpoint.has_room(requests=15, samples=150)
         assert not endpoint.has_room(requests=16, samples=16)
