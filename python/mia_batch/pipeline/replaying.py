@@ -124,10 +124,12 @@ def replay_samples(
     """
     manifest.agree({"recording": recording.digest()}, run)
     manifest.write(run)
+    work = missing.count()
+    if not work.targets:
+        return
     for name, text in describe_recording(recording):
         observer.stage(f"{name}: {text}")
     blocks = recording.collect(run.targets_path, missing.blocks(), run.folder, settings.word_rule)
-    work = missing.count()
     observer.sampling(done=work.done, total=work.done + work.targets)
     try:
         with closing(blocks):

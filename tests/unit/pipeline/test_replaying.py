@@ -45,6 +45,7 @@ def test_a_runs_own_samples_give_its_scores_to_the_bit(small_audit, replayed):
         "duplicates": 0,
         "unmatched": 0,
     }
+    assert replayed(run.samples_folder).manifest["engine"] == again.manifest["engine"]
 
 
 def test_without_finish_reason_candidates_are_whole_and_the_whole_family_is_scored(
