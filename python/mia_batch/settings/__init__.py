@@ -1,0 +1,8 @@
+"""The settings of a run: from options and a TOML file to one validated value."""
+
+from __future__ import annotations
+
+from mia_batch.settings.load import CONFIG_NAME, load_settings
+from mia_batch.settings.model import EVIDENCE_SETTINGS, Settings
+
+__all__ = ["CONFIG_NAME", "EVIDENCE_SETTINGS", "Settings", "load_settings"]
