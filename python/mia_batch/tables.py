@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import uuid
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -15,12 +16,21 @@ from polars.io.plugins import register_io_source
 from mia_batch.errors import RunFolderError, SchemaMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     import dataframely as dy
 
-__all__ = ["check", "generate", "is_whole", "remove_unfinished", "scan", "sink", "write_text"]
+__all__ = [
+    "check",
+    "generate",
+    "is_whole",
+    "remove_unfinished",
+    "scan",
+    "sink",
+    "sink_frames",
+    "write_text",
+]
 
 # Small row groups keep the memory of writers and readers of long texts low.
 _ROW_GROUP_ROWS = 8192
@@ -134,6 +144,54 @@ def sink(frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Schema]
         )
 
 
+def sink_frames(frames: Iterable[pl.DataFrame], path: Path, schema: type[dy.Schema]) -> None:
+    """Write a table that is made frame by frame to Parquet, atomically.
+
+    Rows go to parts in a temporary folder first, and from there to the table: so what makes the
+    frames and Polars' writer never need their memory at the same time.
+
+    Parameters
+    ----------
+    frames
+        The table's rows in order; at least one frame, which may be empty.
+    path
+        The final name; its folder must exist.
+    schema
+        The columns that the table must have.
+
+    Raises
+    ------
+    RunFolderError
+        If the table cannot be written: full disk, no permission, no such folder.
+    SchemaMismatchError
+        If a column is missing or has another type.
+    """
+    parts = _temporary(path)
+    with _system_errors(path):
+        parts.mkdir()
+        try:
+            for number, part in enumerate(_regroup(frames)):
+                part.write_parquet(parts / f"{number:08d}.parquet", statistics=False)
+            files = sorted(parts.iterdir())
+            columns = pl.Schema(pl.read_parquet_schema(files[0]))
+            whole = generate(columns, lambda _: map(pl.read_parquet, files))
+            sink(whole, path, schema)
+        finally:
+            shutil.rmtree(parts, ignore_errors=True)
+
+
+def _regroup(frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Concatenate frames until they fill a row group."""
+    waiting: list[pl.DataFrame] = []
+    for frame in frames:
+        waiting.append(frame)
+        if sum(part.height for part in waiting) >= _ROW_GROUP_ROWS:
+            yield pl.concat(waiting)
+            waiting = []
+    if waiting:
+        yield pl.concat(waiting)
+
+
 def is_whole(path: Path) -> bool:
     """Tell whether a Parquet file has its end, which a file that was cut short lacks.
 
@@ -166,7 +224,7 @@ def remove_unfinished(folder: Path) -> None:
     """
     for path in folder.glob(".*.tmp"):
         if re.fullmatch(r"\..+\.[0-9a-f]{32}\.tmp", path.name):
-            path.unlink()
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -231,26 +289,38 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
 
     It is lent open: by name, Polars might create it again after a failure, from another thread.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary = _temporary(path)
+    with _system_errors(path):
+        try:
+            with temporary.open("wb") as stream:
+                try:
+                    yield stream
+                except pl.exceptions.ComputeError:
+                    _ask_system(stream)
+                    raise
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(path)
+            _sync_folder(path.parent)
+        finally:
+            with suppress(OSError):  # gone already, or the folder never was
+                temporary.unlink()
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+
+
+@contextmanager
+def _system_errors(path: Path) -> Iterator[None]:
+    """Say what the system refused while ``path`` was written."""
     try:
-        with temporary.open("wb") as stream:
-            try:
-                yield stream
-            except pl.exceptions.ComputeError:
-                _ask_system(stream)
-                raise
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-        _sync_folder(path.parent)
+        yield
     except (OSError, pl.exceptions.ComputeError) as error:
         if (reason := _system_reason(error)) is None:
             raise
         msg = f"{path} cannot be written: {reason}; make room or choose another folder"
         raise RunFolderError(msg) from error
-    finally:
-        with suppress(OSError):  # gone already, or the folder never was
-            temporary.unlink()
 
 
 def _ask_system(stream: IO[bytes]) -> None:

@@ -79,7 +79,7 @@ def authors_table(
         groups=("overlap", "zlib"),
     )
     attacks = [get(name) for name in defaults("samia")]
-    return score(features.lazy(), targets.lazy(), attacks).collect()
+    return pl.concat(score(features.lazy(), targets.lazy(), attacks))
 
 
 @pytest.mark.parametrize("length", [64, 128])

@@ -75,6 +75,30 @@ def test_sink_leaves_nothing_behind_when_the_rows_fail(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_sink_frames_writes_what_sink_writes(tmp_path):
+    long = pl.DataFrame({"name": [f"row {n}" for n in range(20_000)], "value": range(20_000)})
+    tables.sink(long, tmp_path / "first", Numbers)
+    tables.sink_frames(long.iter_slices(1000), tmp_path / "second", Numbers)
+    assert (tmp_path / "first").read_bytes() == (tmp_path / "second").read_bytes()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_sink_frames_writes_an_empty_table(tmp_path):
+    tables.sink_frames([FRAME.clear()], tmp_path / "numbers.parquet", Numbers)
+    assert tables.scan(tmp_path / "numbers.parquet", Numbers).collect().equals(FRAME.clear())
+
+
+def test_sink_frames_leaves_nothing_behind_when_the_rows_fail(tmp_path):
+    def frames():
+        yield from [FRAME] * 10_000
+        msg = "row 3 is wrong"
+        raise CorpusError(msg)
+
+    with pytest.raises(CorpusError, match=r"^row 3 is wrong$"):
+        tables.sink_frames(frames(), tmp_path / "numbers.parquet", Numbers)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.fixture
 def limit_files():
     """Lets no file of this process grow beyond a size, as on a full disk."""
@@ -94,6 +118,19 @@ def test_sink_says_when_the_disk_is_full_wherever_the_room_ends(tmp_path, limit_
             tables.sink(noise, path, Numbers)
         reason = "File too large; make room or choose another folder"
         assert str(error.value) == f"{path} cannot be written: {reason}"
+        assert path.read_bytes() == whole
+        assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_sink_frames_says_when_the_disk_is_full(tmp_path, limit_files):
+    noise = pl.DataFrame({"name": [os.urandom(500).hex()] * 3, "value": [1, 2, 3]})
+    path = tmp_path / "numbers.parquet"
+    tables.sink(noise, path, Numbers)
+    whole = path.read_bytes()
+    for size in range(0, len(whole), 131):
+        limit_files(size)
+        with pytest.raises(RunFolderError, match=r"numbers\.parquet cannot be written: File too"):
+            tables.sink_frames([noise], path, Numbers)
         assert path.read_bytes() == whole
         assert len(list(tmp_path.iterdir())) == 1
 
@@ -203,3 +240,13 @@ def test_a_path_may_be_relative(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tables.write_text(Path("here.txt"), "x")
     assert Path("here.txt").read_text() == "x"
+
+
+def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path):
+    unfinished = f".scores.parquet.{'0' * 32}.tmp"
+    (tmp_path / unfinished).mkdir()
+    (tmp_path / unfinished / "00000000.parquet").touch()
+    (tmp_path / f".run.json.{'a' * 32}.tmp").touch()
+    (tmp_path / ".mine.tmp").touch()
+    tables.remove_unfinished(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [".mine.tmp"]

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from mia_batch import tables
 from mia_batch.attacks.whole_targets import count_pairs, whole_targets
 from mia_batch.errors import SchemaMismatchError
 from mia_batch.schemas import Scores, Targets
@@ -23,7 +22,9 @@ _PAIRS_AT_ONCE = 16384
 _TARGETS_AT_ONCE = 1024
 
 
-def score(features: pl.LazyFrame, targets: pl.LazyFrame, attacks: Sequence[Attack]) -> pl.LazyFrame:
+def score(
+    features: pl.LazyFrame, targets: pl.LazyFrame, attacks: Sequence[Attack]
+) -> Iterator[pl.DataFrame]:
     """Apply attacks to the features of every target.
 
     Features are read batch by batch, twice, and texts not at all. Memory holds 16 bytes a target;
@@ -40,18 +41,17 @@ def score(features: pl.LazyFrame, targets: pl.LazyFrame, attacks: Sequence[Attac
     attacks
         What to compute.
 
-    Returns
-    -------
-    LazyFrame
-        The scores table: one row per target, in the order of ``targets``; a missing score is
-        null. It is computed anew each time it is collected, and then raises
-        ``SchemaMismatchError`` if the features hold a sample twice.
+    Yields
+    ------
+    DataFrame
+        Rows of the scores table: one per target, in the order of ``targets``; a missing score is
+        null. At least one frame comes.
 
     Raises
     ------
     SchemaMismatchError
-        If an attack needs a column that the features lack, or if the targets have a column named
-        like an attack.
+        If an attack needs a column that the features lack, if the targets have a column named
+        like an attack, or if the features hold a sample twice.
     """
     for attack in attacks:
         attack.check(features)
@@ -63,29 +63,24 @@ def score(features: pl.LazyFrame, targets: pl.LazyFrame, attacks: Sequence[Attac
         raise SchemaMismatchError(msg)
     numbers = dict.fromkeys(("n_samples", "n_short"), pl.UInt32) | dict.fromkeys(names, pl.Float64)
     columns = (*Scores.column_names(), *names, *passing)
-    schema = pl.Schema({name: numbers.get(name) or types[name] for name in columns})
     keys = targets.select(name for name in columns if name in types)
-
-    def frames(_names: list[str] | None) -> Iterator[pl.DataFrame]:
-        index = RowIndex(keys.select("target_id"))
-        to_come = count_pairs(_pairs(features, index, set()), index.height)
-        used = {column for attack in attacks for column in attack.columns}
-        batches = whole_targets(_pairs(features, index, used), to_come)
-        held = pl.DataFrame(schema={"row": pl.UInt32, **numbers})
-        for start in range(0, index.height, _TARGETS_AT_ONCE):
-            end = start + _TARGETS_AT_ONCE
-            while to_come[start:end].any():
-                batch = next(batches)
-                _refuse_duplicates(batch, keys)
-                held = pl.concat([held, _aggregate(batch, attacks)])
-            chunk = keys.slice(start, _TARGETS_AT_ONCE).collect()
-            rows = pl.select(row=pl.int_range(start, start + chunk.height, dtype=pl.UInt32))
-            found = rows.join(held, on="row", how="left", maintain_order="left").drop("row")
-            counted = found.with_columns(pl.col("n_samples", "n_short").fill_null(0))
-            yield pl.concat([chunk, counted], how="horizontal").select(columns)
-            held = held.filter(pl.col("row") >= end)
-
-    return tables.generate(schema, frames)
+    index = RowIndex(keys.select("target_id"))
+    to_come = count_pairs(_pairs(features, index, set()), index.height)
+    used = {column for attack in attacks for column in attack.columns}
+    batches = whole_targets(_pairs(features, index, used), to_come)
+    held = pl.DataFrame(schema={"row": pl.UInt32, **numbers})
+    for start in range(0, max(index.height, 1), _TARGETS_AT_ONCE):
+        end = start + _TARGETS_AT_ONCE
+        while to_come[start:end].any():
+            batch = next(batches)
+            _refuse_duplicates(batch, keys)
+            held = pl.concat([held, _aggregate(batch, attacks)])
+        chunk = keys.slice(start, _TARGETS_AT_ONCE).collect()
+        rows = pl.select(row=pl.int_range(start, start + chunk.height, dtype=pl.UInt32))
+        found = rows.join(held, on="row", how="left", maintain_order="left").drop("row")
+        counted = found.with_columns(pl.col("n_samples", "n_short").fill_null(0))
+        yield pl.concat([chunk, counted], how="horizontal").select(columns)
+        held = held.filter(pl.col("row") >= end)
 
 
 def _pairs(features: pl.LazyFrame, index: RowIndex, columns: set[str]) -> Iterator[pl.DataFrame]:

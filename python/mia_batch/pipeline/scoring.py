@@ -105,7 +105,7 @@ def score_run(settings: Settings, attacks: list[Attack], manifest: Manifest, run
     within = pl.col("sample_index") < settings.samples
     targets = tables.scan(run.targets_path, Targets)
     features = tables.scan(run.features_folder, Features).filter(within)
-    tables.sink(score(features, targets, attacks), run.scores_path, Scores)
+    tables.sink_frames(score(features, targets, attacks), run.scores_path, Scores)
     scores = tables.scan(run.scores_path, Scores)
     samples = scan_samples(run.samples_folder).filter(within)
     tables.sink(find_unscored(scores, samples, targets, attacks), run.unscored_path, Unscored)

@@ -41,7 +41,7 @@ def run(
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Scores and missing scores, collected and checked against their schemas."""
     samples = frames.samples() if samples is None else samples
-    scores = score(features.lazy(), targets.lazy(), attacks).collect()
+    scores = pl.concat(score(features.lazy(), targets.lazy(), attacks))
     unscored = find_unscored(scores.lazy(), samples.lazy(), targets.lazy(), attacks).collect()
     Scores.validate(scores)
     Unscored.validate(unscored)
@@ -175,7 +175,7 @@ def test_texts_are_not_read(tmp_path):
     samples = frames.samples(["a"]).lazy().with_columns(unreadable("candidate", "prompt"))
     attacks = [RECALL, TRIGRAMS]
     scores = score(frames.features(pair(0, 0, 4)).lazy(), targets, attacks)
-    scores.sink_parquet(tmp_path / "scores.parquet")
+    pl.concat(scores).write_parquet(tmp_path / "scores.parquet")
     written = pl.scan_parquet(tmp_path / "scores.parquet")
     find_unscored(written, samples, targets, attacks).sink_parquet(tmp_path / "unscored.parquet")
     assert written.collect()["samia_v1"].to_list() == [1.0]

@@ -6,6 +6,7 @@ from difflib import SequenceMatcher
 from statistics import median
 from typing import TYPE_CHECKING
 
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,8 +41,8 @@ def scores(reference: str, candidates: Sequence[str]) -> dict[str, float | None]
         text_length=None,
         groups=groups_of(column for attack in chosen for column in attack.columns),
     )
-    scored = score(features.lazy(), targets.lazy(), chosen)
-    return scored.select(CHOSEN).collect().row(0, named=True)
+    scored = pl.concat(score(features.lazy(), targets.lazy(), chosen))
+    return scored.select(CHOSEN).row(0, named=True)
 
 
 def rouge(shared: int, words: list[str], reference: list[str], n: int) -> dict[str, float]:
