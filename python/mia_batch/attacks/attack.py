@@ -25,16 +25,23 @@ class Attack:
     name
         Unique lower-case name with a version, such as ``"samia_v1"``; it never changes meaning.
     expr
-        Aggregating expression over evidence columns. It sees the rows of one target that have
-        evidence, in the order of ``sample_index``.
+        Aggregating expression over evidence columns. It sees the rows of one target: of samples
+        those that have evidence, in the order of ``sample_index``; of log-probabilities all, in
+        the order of ``view_index``.
     source
         Where the formula is defined: paper, equation, and where the authors' code differs.
     undefined
         Why the score can be null although there is evidence, as a short sentence.
     evidence
-        What it needs: ``samples`` (sampled continuations).
+        What it needs: ``samples`` (sampled continuations) or ``logprobs`` (log-probabilities of
+        the tokens of given texts).
     whole_candidates
         True where candidates must be decoded to their end, not only to the reference's length.
+    views
+        The rows that it reads where its evidence is ``logprobs``: pairs of ``model_role`` and
+        ``view``.
+    settings
+        Names of the settings that it cannot do without.
 
     Raises
     ------
@@ -58,8 +65,10 @@ class Attack:
     expr: pl.Expr
     source: str
     undefined: str
-    evidence: Literal["samples"] = "samples"
+    evidence: Literal["samples", "logprobs"] = "samples"
     whole_candidates: bool = False
+    views: tuple[tuple[str, str], ...] = ()
+    settings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.expr.meta.is_scalar():

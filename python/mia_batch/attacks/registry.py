@@ -6,6 +6,14 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal
 
 from mia_batch.attacks.coverage import COVERAGE_ATTACKS
+from mia_batch.attacks.extraction import EXTRACTION_ATTACKS
+from mia_batch.attacks.frequency import FREQUENCY_ATTACKS
+from mia_batch.attacks.loss import LOSS_ATTACKS
+from mia_batch.attacks.min_k import MIN_K_ATTACKS
+from mia_batch.attacks.neighbour import NEIGHBOUR_ATTACKS
+from mia_batch.attacks.prefix_shots import PREFIX_SHOT_ATTACKS
+from mia_batch.attacks.rank import RANK_ATTACKS
+from mia_batch.attacks.reference import REFERENCE_ATTACKS
 from mia_batch.attacks.rouge import ROUGE_ATTACKS
 from mia_batch.attacks.sampling import MATCHED_ATTACKS, SAMIA_ATTACKS
 from mia_batch.attacks.verbatim import VERBATIM_ATTACKS
@@ -22,6 +30,14 @@ _FAMILIES = (
     ROUGE_ATTACKS,
     COVERAGE_ATTACKS,
     VERBATIM_ATTACKS,
+    LOSS_ATTACKS,
+    MIN_K_ATTACKS,
+    REFERENCE_ATTACKS,
+    PREFIX_SHOT_ATTACKS,
+    NEIGHBOUR_ATTACKS,
+    FREQUENCY_ATTACKS,
+    EXTRACTION_ATTACKS,
+    RANK_ATTACKS,
 )
 _ATTACKS = {attack.name: attack for family in _FAMILIES for attack in family}
 

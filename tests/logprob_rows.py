@@ -1,0 +1,53 @@
+"""Small tables of log-probabilities for tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from mia_batch.attacks import get
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_FLOATS = ("logprob", "mean", "variance", "kept_mass", "log_inverse_frequency")
+
+LISTS = ("token_ids", *_FLOATS, "rank")
+
+SCHEMA: dict[str, Any] = {
+    "target_id": pl.String,
+    "model_role": pl.Enum(["target", "reference"]),
+    "view": pl.String,
+    "view_index": pl.UInt32,
+    "n_bytes": pl.UInt32,
+    "zlib_size": pl.UInt32,
+    "bos": pl.Boolean,
+    **dict.fromkeys(_FLOATS, pl.List(pl.Float32)),
+    "token_ids": pl.List(pl.UInt32),
+    "rank": pl.List(pl.UInt32),
+    "reason": pl.String,
+}
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
+    """Rows of the logprobs table; what a row leaves out is null."""
+    usual = dict.fromkeys(SCHEMA) | {"target_id": "t", "model_role": "target", "view_index": 0}
+    return pl.DataFrame([usual | dict(row) for row in rows], schema=SCHEMA)
+
+
+def raw_scores(frame: pl.DataFrame, names: Iterable[str], **options: Any) -> pl.DataFrame:
+    """Values of the expressions, one row per target, as they come."""
+    return (
+        frame.lazy()
+        .group_by("target_id", maintain_order=True)
+        .agg(**{name: get(name).expr for name in names})
+        .collect(**options)
+    )
+
+
+def scores(frame: pl.DataFrame, names: Iterable[str]) -> list[dict[str, float | None]]:
+    """Scores as a run has them: a value that is no finite number is null."""
+    value = pl.exclude("target_id").cast(pl.Float64)
+    found = raw_scores(frame, names).with_columns(pl.when(value.is_finite()).then(value))
+    return found.drop("target_id").to_dicts()

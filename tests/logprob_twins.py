@@ -1,0 +1,251 @@
+"""Slow twins of the attacks from log-probabilities, written from the papers for clarity alone.
+
+A twin reads the rows of one target, as dictionaries; it gives a number, or None where undefined.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+
+Row = dict[str, Any]
+Twin = Callable[[Sequence[Row]], float | None]
+
+PERCENTS = (5, 10, 20, 30, 40, 50, 60)
+
+
+class Undefined(Exception):
+    """The formula has no value here."""
+
+
+def text(rows: Sequence[Row], view: str = "text", role: str = "target") -> Row:
+    for row in rows:
+        if (row["model_role"], row["view"]) == (role, view) and row["logprob"] is not None:
+            return row
+    raise Undefined
+
+
+def tokens(row: Row, *columns: str) -> list[tuple[Any, ...]]:
+    """Numbers of the scored tokens."""
+    if any(row[column] is None for column in columns):
+        raise Undefined
+    together = zip(row["logprob"], *(row[column] for column in columns), strict=True)
+    return [values[1:] if columns else values for values in together if values[0] is not None]
+
+
+def log_likelihood(row: Row) -> float:
+    """Mean log-probability of a text's tokens; minus the loss."""
+    found = [logprob for (logprob,) in tokens(row)]
+    if not found:
+        raise Undefined
+    return fmean(found)
+
+
+def per_token(values: Sequence[float]) -> float:
+    if not values:
+        raise Undefined
+    return fmean(values)
+
+
+def ratio(above: float, below: float) -> float:
+    if below == 0:
+        raise Undefined
+    return above / below
+
+
+def min_k(values: Sequence[float], percent: int) -> float:
+    """Authors' ``int(len(all_prob) * ratio)`` of the lowest, but at least one."""
+    k = max(1, int(len(values) * (percent / 100)))
+    return per_token(sorted(values)[:k])
+
+
+def min_k_of(percent: int) -> Twin:
+    return lambda rows: min_k([logprob for (logprob,) in tokens(text(rows))], percent)
+
+
+def min_k_plus_plus_of(percent: int) -> Twin:
+    def twin(rows: Sequence[Row]) -> float:
+        found = tokens(text(rows), "logprob", "mean", "variance")
+        return min_k([(lp - mu) / math.sqrt(var) for lp, mu, var in found if var > 0], percent)
+
+    return twin
+
+
+def nats_per_byte(row: Row) -> float:
+    """Total over bytes; a token without a number counts as the others' mean."""
+    return log_likelihood(row) * len(row["logprob"]) / row["n_bytes"]
+
+
+def reference_token_difference(rows: Sequence[Row]) -> float:
+    ours, theirs = text(rows), text(rows, role="reference")
+    if ours["token_ids"] is None or ours["token_ids"] != theirs["token_ids"]:
+        raise Undefined
+    return log_likelihood(ours) - log_likelihood(theirs)
+
+
+def recall(rows: Sequence[Row]) -> float:
+    """LL(x | P) / LL(x)."""
+    return ratio(log_likelihood(text(rows, "nonmember_shots")), log_likelihood(text(rows)))
+
+
+def con_recall(rows: Sequence[Row], gamma: float = 0.5) -> float:
+    """(LL(x | P_nonmember) - gamma LL(x | P_member)) / LL(x)."""
+    after_members = log_likelihood(text(rows, "member_shots"))
+    after_non_members = log_likelihood(text(rows, "nonmember_shots"))
+    return ratio(after_non_members - gamma * after_members, log_likelihood(text(rows)))
+
+
+def several(rows: Sequence[Row], view: str) -> list[float]:
+    """Log-likelihood of each text of a view that has one."""
+    found = []
+    for row in rows:
+        if row["view"] == view and row["logprob"] is not None:
+            scored = [logprob for logprob in row["logprob"] if logprob is not None]
+            if scored:
+                found.append(fmean(scored))
+    return found
+
+
+def detect_gpt(rows: Sequence[Row]) -> float:
+    """Algorithm 1: d / sqrt(sigma^2), sigma^2 with 1 / (k - 1)."""
+    perturbed = several(rows, "perturbation")
+    if len(set(perturbed)) < 2:
+        raise Undefined
+    return (log_likelihood(text(rows)) - fmean(perturbed)) / stdev(perturbed)
+
+
+def dc_pdd(rows: Sequence[Row]) -> float:
+    seen, alphas = set(), []
+    for token, logprob, log_inverse in tokens(
+        text(rows), "token_ids", "logprob", "log_inverse_frequency"
+    ):
+        if token not in seen:
+            seen.add(token)
+            alphas.append(min(math.exp(logprob) * log_inverse, 0.01))
+    return per_token(alphas)
+
+
+def log_p_z(rows: Sequence[Row], *, kept: bool = False) -> float:
+    row = text(rows, "extraction")
+    if not row["logprob"] or None in row["logprob"] or (kept and row["kept_mass"] is None):
+        raise Undefined
+    total = math.fsum(row["logprob"])
+    return min(0.0, total - math.fsum(row["kept_mass"])) if kept else total
+
+
+def samples_needed(log_p: float, p: float) -> float:
+    """Least n, not rounded and at least 1, with 1 - (1 - p_z)^n >= p; its logarithm, negated."""
+    p_z = math.exp(log_p)
+    if p_z == 1:
+        return 0.0
+    if p_z < 1e-300:  # n = -log(1 - p) / p_z overflows
+        return -(math.log(-math.log(1 - p)) - log_p)
+    return -math.log(max(1.0, math.log(1 - p) / math.log1p(-p_z)))
+
+
+def greedy(rows: Sequence[Row]) -> float:
+    row = text(rows, "extraction")
+    ranks = [rank for (rank,) in tokens(row, "rank")]
+    if not ranks or len(ranks) < len(row["logprob"]):
+        raise Undefined
+    return float(all(rank == 1 for rank in ranks))
+
+
+def surprising(rows: Sequence[Row]) -> float:
+    """Least likely fifth of the tokens, of those the ones where the entropy is below 2 nats."""
+    found = tokens(text(rows), "logprob", "mean")
+    lowest = sorted(found, key=lambda pair: pair[0])[: max(1, len(found) * 20 // 100)]
+    return per_token([logprob for logprob, mean in lowest if -mean < 2])
+
+
+def column_mean(column: str, of: Callable[[float], float]) -> Twin:
+    return lambda rows: per_token([of(value) for (value,) in tokens(text(rows), column)])
+
+
+TWINS: dict[str, Twin] = {
+    "loss_v1": lambda rows: log_likelihood(text(rows)),
+    "perplexity_v1": lambda rows: -math.exp(-log_likelihood(text(rows))),
+    "loss_zlib_v1": lambda rows: log_likelihood(text(rows)) / text(rows)["zlib_size"],
+    "lowercase_difference_v1": lambda rows: (
+        log_likelihood(text(rows)) - log_likelihood(text(rows, "lowercase"))
+    ),
+    "lowercase_ratio_v1": lambda rows: (
+        -ratio(log_likelihood(text(rows)), log_likelihood(text(rows, "lowercase")))
+    ),
+    **{f"min_k_{percent}_v1": min_k_of(percent) for percent in PERCENTS},
+    **{f"min_k_plus_plus_{percent}_v1": min_k_plus_plus_of(percent) for percent in PERCENTS},
+    "reference_difference_v1": lambda rows: (
+        nats_per_byte(text(rows)) - nats_per_byte(text(rows, role="reference"))
+    ),
+    "reference_token_difference_v1": reference_token_difference,
+    "reference_ratio_v1": lambda rows: (
+        -ratio(nats_per_byte(text(rows)), nats_per_byte(text(rows, role="reference")))
+    ),
+    "recall_prefix_v1": recall,
+    "con_recall_prefix_v1": con_recall,
+    "neighbour_difference_v1": lambda rows: (
+        log_likelihood(text(rows)) - per_token(several(rows, "neighbour"))
+    ),
+    "neighbour_ratio_v1": lambda rows: (
+        -ratio(log_likelihood(text(rows)), per_token(several(rows, "neighbour")))
+    ),
+    "detect_gpt_v1": detect_gpt,
+    "dc_pdd_v1": dc_pdd,
+    "extraction_v1": log_p_z,
+    "extraction_n_50_v1": lambda rows: samples_needed(log_p_z(rows), 0.5),
+    "extraction_n_90_v1": lambda rows: samples_needed(log_p_z(rows), 0.9),
+    "extraction_n_99_v1": lambda rows: samples_needed(log_p_z(rows), 0.99),
+    "extraction_top_k_v1": lambda rows: log_p_z(rows, kept=True),
+    "extraction_top_k_n_50_v1": lambda rows: samples_needed(log_p_z(rows, kept=True), 0.5),
+    "extraction_top_k_n_90_v1": lambda rows: samples_needed(log_p_z(rows, kept=True), 0.9),
+    "extraction_top_k_n_99_v1": lambda rows: samples_needed(log_p_z(rows, kept=True), 0.99),
+    "extraction_greedy_v1": greedy,
+    "rank_v1": column_mean("rank", lambda rank: -rank),
+    "log_rank_v1": column_mean("rank", lambda rank: -math.log(rank)),
+    "top_1_share_v1": column_mean("rank", lambda rank: float(rank == 1)),
+    "entropy_v1": column_mean("mean", float),
+    "surprising_20_v1": surprising,
+}
+"""Twin of each attack, by name."""
+
+
+def twin_score(name: str, rows: Sequence[Row]) -> float | None:
+    try:
+        return TWINS[name](rows)
+    except Undefined:
+        return None
+
+
+def wikimia_scores(
+    text: str,
+    logprobs: Sequence[float],
+    lowercase: Sequence[float],
+    reference: Sequence[float] | None = None,
+) -> dict[str, float]:
+    """Scores of the Min-K% paper's procedure for one text, by attack; higher means member.
+
+    Shi et al. (2024), section 4.2 and the authors' code: natural log-probabilities of all tokens
+    but the first of the whole text, of the lowercased text, and of the text under a smaller model.
+    The code gives losses, lower for members, and minus log-perplexity of the lowercased text over
+    that of the text; both are turned here, which keeps their order.
+    """
+    loss, lower = -np.mean(logprobs), -np.mean(lowercase)
+    perplexity = np.exp(loss)
+    scores = {
+        "loss_v1": -loss,
+        "perplexity_v1": -perplexity,
+        "loss_zlib_v1": -np.log(perplexity) / len(zlib.compress(bytes(text, "utf-8"))),
+        "lowercase_ratio_v1": -1 / (np.log(np.exp(lower)) / np.log(perplexity)),
+    }
+    if reference is not None:
+        scores["reference_token_difference_v1"] = -(loss - -np.mean(reference))
+    for ratio_ in (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6):
+        k_length = int(len(logprobs) * ratio_)
+        lowest = np.sort(logprobs)[: max(k_length, 1)]
+        scores[f"min_k_{round(ratio_ * 100)}_v1"] = np.mean(lowest)
+    return {name: float(score) for name, score in scores.items()}
