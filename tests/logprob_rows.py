@@ -38,12 +38,9 @@ def table(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
 
 def raw_scores(frame: pl.DataFrame, names: Iterable[str], **options: Any) -> pl.DataFrame:
     """Values of the expressions, one row per target, as they come."""
-    return (
-        frame.lazy()
-        .group_by("target_id", maintain_order=True)
-        .agg(**{name: get(name).expr for name in names})
-        .collect(**options)
-    )
+    grouped = frame.lazy().group_by("target_id", maintain_order=True)
+    found: pl.DataFrame = grouped.agg(**{name: get(name).expr for name in names}).collect(**options)
+    return found
 
 
 def scores(frame: pl.DataFrame, names: Iterable[str]) -> list[dict[str, float | None]]:

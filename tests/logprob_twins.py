@@ -78,7 +78,8 @@ def min_k_plus_plus_of(percent: int) -> Twin:
 
 def nats_per_byte(row: Row) -> float:
     """Total over bytes; a token without a number counts as the others' mean."""
-    return log_likelihood(row) * len(row["logprob"]) / row["n_bytes"]
+    tokens_per_byte: float = len(row["logprob"]) / row["n_bytes"]
+    return log_likelihood(row) * tokens_per_byte
 
 
 def reference_token_difference(rows: Sequence[Row]) -> float:

@@ -23,7 +23,7 @@ LOSS_ATTACKS: tuple[Attack, ...] = (
     Attack(
         name="perplexity_v1",
         expr=-(-average(TEXT)).exp(),
-        source=f"{_CARLINI}, section 4.2; minus the perplexity, so the order is that of loss_v1",
+        source=f"{_CARLINI}, section 4.2; minus the perplexity; orders texts as the loss does",
         undefined=f"{UNSCORED}, or its perplexity is too large for a number",
         evidence="logprobs",
         views=(TEXT,),

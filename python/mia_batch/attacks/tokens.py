@@ -59,7 +59,7 @@ def tokens(*columns: str, view: tuple[str, str] = TEXT) -> tuple[pl.Expr, ...]:
 
     Parameters
     ----------
-    columns
+    *columns
         Columns of lists.
     view
         Which text, as model role and view.

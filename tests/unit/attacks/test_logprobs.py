@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import zlib
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -20,7 +21,7 @@ REFUSED = dict.fromkeys(LISTS) | {"reason": "the text is empty"}
 LOG_2 = math.log(2)
 
 # Probabilities 1/2, 1/4, 1/8 after an unscored token; ten bytes.
-TEXT = {
+TEXT: dict[str, Any] = {
     "view": "text",
     "n_bytes": 10,
     "zlib_size": 18,
@@ -31,7 +32,7 @@ TEXT = {
     "rank": [None, 1, 2, 4],
     "log_inverse_frequency": [1.0, 0.01, 4.0, 9.0],
 }
-OTHERS = [
+OTHERS: list[dict[str, Any]] = [
     {"view": "lowercase", "logprob": [None, -4 * LOG_2]},
     {"view": "nonmember_shots", "logprob": [-3 * LOG_2, -5 * LOG_2]},
     {"view": "member_shots", "logprob": [-2 * LOG_2]},
@@ -222,7 +223,7 @@ def test_rows_of_other_targets_and_their_order_change_nothing(engine):
 )
 def test_without_a_scored_token_every_attack_is_null(row):
     """Raw: the expressions themselves give null, not NaN."""
-    views = [row | {"model_role": role, "view": view} for role, view in VIEWS]
+    views = [{**row, "model_role": role, "view": view} for role, view in VIEWS]
     found = logprob_rows.raw_scores(logprob_rows.table(views), NAMES).drop("target_id").row(0)
     assert set(found) == {None}
 
