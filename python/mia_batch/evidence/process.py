@@ -14,25 +14,28 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from time import monotonic
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
 
 from mia_batch.errors import EngineError, MiaBatchError
+from mia_batch.evidence.engine import SampleRequest, SampleResult, ScoreRequest, ScoreResult
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from pathlib import Path
     from types import TracebackType
 
-    from mia_batch.evidence.engine import EngineInfo, EngineSpec, SampleRequest, SampleResult
+    from mia_batch.evidence.engine import EngineInfo, EngineSpec
 
-__all__ = ["EngineProcess"]
+__all__ = ["EngineProcess", "ScorerProcess"]
 
 _SECONDS_TO_CLOSE = 10.0
 _SECONDS_TO_DIE = 5.0
+_Request = TypeVar("_Request", SampleRequest, ScoreRequest)
+_Result = TypeVar("_Result", SampleResult, ScoreResult)
 
 
-class EngineProcess:
-    """A running engine; made by :meth:`start`, used as a context manager.
+class _ModelProcess(Generic[_Request, _Result]):
+    """A running engine of either kind; made by :meth:`start`, used as a context manager.
 
     One thread may submit while another reads results.
 
@@ -67,7 +70,7 @@ class EngineProcess:
 
         Returns
         -------
-        EngineProcess
+        Self
             Ready for requests.
 
         Raises
@@ -101,11 +104,11 @@ class EngineProcess:
     def info(self) -> EngineInfo:
         """What the started engine says of itself."""
         if self._info is None:
-            msg = "the engine has not started; make it with EngineProcess.start"
+            msg = "the engine has not started; make it with start"
             raise EngineError(msg)
         return self._info
 
-    def submit(self, request: SampleRequest) -> None:
+    def submit(self, request: _Request) -> None:
         """Queue a request; returns at once.
 
         Parameters
@@ -122,7 +125,7 @@ class EngineProcess:
             raise self._failure
         self._send(request)
 
-    def results(self, timeout: float | None = None) -> list[SampleResult]:
+    def results(self, timeout: float | None = None) -> list[_Result]:
         """Answers that are complete.
 
         Parameters
@@ -132,7 +135,7 @@ class EngineProcess:
 
         Returns
         -------
-        list of SampleResult
+        list of SampleResult or of ScoreResult
             At least one, except where the time passed before.
 
         Raises
@@ -142,10 +145,10 @@ class EngineProcess:
         """
         if self._failure is not None:
             raise self._failure
-        results: list[SampleResult] = []
+        results: list[_Result] = []
         try:
             while self._wait(0.0 if results else timeout):
-                results.extend(cast("list[SampleResult]", self._receive()))
+                results.extend(cast("list[_Result]", self._receive()))
         except MiaBatchError as error:
             self._failure = error
             if not results:  # what was finished before comes first
@@ -180,7 +183,7 @@ class EngineProcess:
         elif not self._connection.closed:
             self._end()  # nobody waits for what it still does
 
-    def _send(self, message: EngineSpec | SampleRequest) -> None:
+    def _send(self, message: EngineSpec | _Request) -> None:
         try:
             self._connection.send(message)
         except OSError as error:
@@ -224,6 +227,14 @@ class EngineProcess:
         self._process.wait()
         self._connection.close()
         os.close(self._exit)
+
+
+class EngineProcess(_ModelProcess[SampleRequest, SampleResult]):
+    """A running engine that samples; made by :meth:`start`, used as a context manager."""
+
+
+class ScorerProcess(_ModelProcess[ScoreRequest, ScoreResult]):
+    """A running engine that scores, as its specification says; used like `EngineProcess`."""
 
 
 def _command(descriptor: int, log: Path) -> list[str]:

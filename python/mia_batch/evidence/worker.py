@@ -23,14 +23,14 @@ from mia_batch.evidence.engines import load_engine
 from mia_batch.evidence.engines.choice import runs_on_cpu
 
 if TYPE_CHECKING:
-    from mia_batch.evidence.engine import Engine, EngineSpec, SampleRequest
+    from mia_batch.evidence.engine import Engine, EngineSpec, Scorer
 
 __all__ = ["main"]
 
 _PARENT_CHECK_SECONDS = 1.0
 _CAUSE_IN_LOG = ("root cause above", "trace (above)")  # vLLM, of an error in its own processes
 
-_Requests = SimpleQueue["SampleRequest | None"]
+_Requests = SimpleQueue[Any]  # of the kind that the engine takes; null = no more
 _Answers = SimpleQueue[Any]
 
 
@@ -137,7 +137,7 @@ def _start_and_serve(spec: EngineSpec, requests: _Requests, answers: _Answers) -
     engine.close()
 
 
-def _serve(engine: Engine, requests: _Requests, answers: _Answers) -> None:
+def _serve(engine: Engine | Scorer, requests: _Requests, answers: _Answers) -> None:
     """Feed the engine and pass its results on, until the parent says that all is done."""
     open_requests = 0
     while True:
@@ -151,7 +151,7 @@ def _serve(engine: Engine, requests: _Requests, answers: _Answers) -> None:
             answers.put(results)
 
 
-def _waiting(requests: _Requests, *, block: bool) -> list[SampleRequest | None]:
+def _waiting(requests: _Requests, *, block: bool) -> list[Any]:
     """Everything that has arrived; with ``block`` at least one."""
     waiting = [requests.get()] if block else []
     try:

@@ -8,12 +8,12 @@ from mia_batch.evidence.engines.checkpoint import check_model
 from mia_batch.evidence.engines.choice import choose_engine
 
 if TYPE_CHECKING:
-    from mia_batch.evidence.engine import Engine, EngineSpec
+    from mia_batch.evidence.engine import Engine, EngineSpec, Scorer
 
 __all__ = ["check_model", "choose_engine", "load_engine"]
 
 
-def load_engine(spec: EngineSpec) -> Engine:
+def load_engine(spec: EngineSpec) -> Engine | Scorer:
     """Start an engine in this process.
 
     Parameters
@@ -23,8 +23,8 @@ def load_engine(spec: EngineSpec) -> Engine:
 
     Returns
     -------
-    Engine
-        Ready for requests.
+    Engine or Scorer
+        Ready for requests; a scorer where ``spec.scoring`` is set.
 
     Raises
     ------
@@ -33,6 +33,8 @@ def load_engine(spec: EngineSpec) -> Engine:
     EngineError
         If the engine cannot start.
     """
+    if spec.scoring is not None:
+        return _load_scorer(spec)
     if spec.engine == "vllm":
         from mia_batch.evidence.engines.vllm import VllmEngine
 
@@ -40,3 +42,13 @@ def load_engine(spec: EngineSpec) -> Engine:
     from mia_batch.evidence.engines.transformers import TransformersEngine
 
     return TransformersEngine(spec)
+
+
+def _load_scorer(spec: EngineSpec) -> Scorer:
+    if spec.engine == "vllm":
+        from mia_batch.evidence.engines.vllm_scorer import VllmScorer
+
+        return VllmScorer(spec)
+    from mia_batch.evidence.engines.transformers_scorer import TransformersScorer
+
+    return TransformersScorer(spec)

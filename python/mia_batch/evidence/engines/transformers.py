@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 import transformers
 
-from mia_batch.errors import EngineError, MiaBatchError, SettingsError
-from mia_batch.evidence.causes import cause_of
-from mia_batch.evidence.engine import EngineInfo, SampleOutput, SampleResult
+from mia_batch.errors import EngineError
+from mia_batch.evidence.engine import SampleOutput, SampleResult
 from mia_batch.evidence.engines.ends import cut_at_end, end_token_ids
 from mia_batch.evidence.engines.memory import available_memory
+from mia_batch.evidence.engines.pretrained import load_pretrained, ran_out_of_memory
 from mia_batch.evidence.engines.requests import why_impossible
 from mia_batch.evidence.engines.rows import Row, Shape, take_batch
 from mia_batch.evidence.engines.sampler import SeededSampler
@@ -20,11 +20,10 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedConfig, PreTrainedModel
 
-    from mia_batch.evidence.engine import EngineSpec, SampleRequest
+    from mia_batch.evidence.engine import EngineInfo, EngineSpec, SampleRequest
 
 __all__ = ["TransformersEngine"]
 
-_DEFAULT_CONTEXT = 2048  # of models whose configuration names none
 _SEQUENCES_ON_CPU = 64
 _SEQUENCES_ON_ACCELERATOR = 256
 _SHARE_OF_MEMORY = 0.5  # of what is left beside the weights, on a CPU
@@ -51,25 +50,17 @@ class TransformersEngine:
     """
 
     def __init__(self, spec: EngineSpec) -> None:
-        if spec.tensor_parallel_size != 1:
-            msg = (
-                "setting 'tensor_parallel_size': the transformers engine runs on one accelerator; "
-                "take engine vllm, or leave the setting at 1"
-            )
-            raise SettingsError(msg)
-        arguments = dict(spec.engine_args)
-        batch_size = _take_positive(arguments, "batch_size")
-        max_model_len = _take_positive(arguments, "max_model_len")
+        loaded = load_pretrained(spec)
         self._decoding = spec.decoding
-        self._model = _load_model(spec, arguments)
+        self._model = loaded.model
         self._ends = _find_ends(self._model, spec)
         self._replace_generation_config()
         text_config = self._model.config.get_text_config()
-        self._vocab_size: int = text_config.vocab_size
+        self._vocab_size = loaded.vocab_size
         self._token_bytes = _numbers_per_token(text_config) * self._model.dtype.itemsize
         self._memory = int(available_memory() * _SHARE_OF_MEMORY)
-        self._batch_size = batch_size or self._default_batch_size()
-        self._info = self._describe(_shorten(_context(text_config), max_model_len))
+        self._batch_size = loaded.batch_size or self._default_batch_size()
+        self._info = loaded.describe(self._batch_size)
         self._rows: list[Row] = []
         self._outputs: dict[int, dict[int, SampleOutput]] = {}
         self._refused: list[SampleResult] = []
@@ -131,17 +122,6 @@ class TransformersEngine:
         """Free the model."""
         del self._model
 
-    def _describe(self, max_model_len: int) -> EngineInfo:
-        device: torch.device = self._model.device
-        return EngineInfo(
-            engine="transformers",
-            version=transformers.__version__,
-            device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-            dtype=str(self._model.dtype).removeprefix("torch."),
-            max_model_len=max_model_len,
-            max_sequences=self._batch_size,
-        )
-
     def _default_batch_size(self) -> int:
         on_cpu = self._model.device.type == "cpu"
         return _SEQUENCES_ON_CPU if on_cpu else _SEQUENCES_ON_ACCELERATOR
@@ -171,15 +151,13 @@ class TransformersEngine:
             raise EngineError(msg)
         self._batch_size = len(batch) // 2
         self._rows[:0] = batch
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
 
     def _try_to_decode(self, batch: list[Row]) -> list[SampleOutput] | None:
         """Decode a batch; null where memory ran out."""
         try:
             return self._decode(batch)
-        except RuntimeError as error:  # on a CPU there is no type of its own for it
-            if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
+        except RuntimeError as error:
+            if ran_out_of_memory(error):
                 return None
             raise
 
@@ -225,42 +203,6 @@ class _Finished:
         return self._done
 
 
-def _load_model(spec: EngineSpec, arguments: dict[str, Any]) -> PreTrainedModel:
-    on_cpu = not torch.cuda.is_available()
-    dtype = "float32" if on_cpu and spec.dtype == "auto" else spec.dtype
-    options = {"revision": spec.revision, "dtype": dtype, **arguments}
-    try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(spec.model, **options)
-        if "device_map" not in arguments:
-            model = model.to("cpu" if on_cpu else "cuda")
-    except torch.OutOfMemoryError as error:
-        msg = (
-            f"the weights of {spec.model!r} do not fit the accelerator's memory; take a smaller "
-            "dtype, or engine vllm with a larger tensor_parallel_size"
-        )
-        raise EngineError(msg) from error
-    except Exception as error:
-        raise _load_error(spec, arguments, error) from error
-    return model.eval()
-
-
-def _take_positive(arguments: dict[str, Any], name: str) -> int | None:
-    """Take an argument of ours out of those that go to transformers."""
-    value = arguments.pop(name, None)
-    if value is not None and (not isinstance(value, int) or value < 1):
-        msg = f"setting 'engine_arg': {name} is {value!r}; give a whole number above 0"
-        raise SettingsError(msg)
-    return value
-
-
-def _load_error(spec: EngineSpec, arguments: dict[str, Any], error: Exception) -> MiaBatchError:
-    unknown = [key for key in arguments if repr(key) in str(error)]
-    if isinstance(error, TypeError) and unknown:
-        msg = f"setting 'engine_arg': transformers knows no {unknown[0]!r}; leave it out"
-        return SettingsError(msg)
-    return EngineError(f"the transformers engine cannot load {spec.model!r} ({cause_of(error)})")
-
-
 def _find_ends(model: PreTrainedModel, spec: EngineSpec) -> frozenset[int]:
     tokenizer = transformers.AutoTokenizer.from_pretrained(
         spec.model, revision=spec.revision, trust_remote_code=False
@@ -270,21 +212,6 @@ def _find_ends(model: PreTrainedModel, spec: EngineSpec) -> frozenset[int]:
         model.config.get_text_config().eos_token_id,
         model.generation_config.eos_token_id,
     )
-
-
-def _context(config: PreTrainedConfig) -> int:
-    """Most tokens that the model was built for."""
-    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
-        if (length := getattr(config, name, None)) is not None:
-            return int(length)
-    return _DEFAULT_CONTEXT
-
-
-def _shorten(context: int, max_model_len: int | None) -> int:
-    if max_model_len is not None and max_model_len > context:
-        msg = f"setting 'engine_arg': max_model_len is above the model's context of {context}"
-        raise SettingsError(msg)
-    return max_model_len or context
 
 
 def _numbers_per_token(config: PreTrainedConfig) -> int:

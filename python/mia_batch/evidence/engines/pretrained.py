@@ -1,0 +1,179 @@
+"""Loading a model with the transformers library, and running out of memory with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+
+from mia_batch.errors import EngineError, MiaBatchError, SettingsError
+from mia_batch.evidence.causes import cause_of
+from mia_batch.evidence.engine import EngineInfo
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+    from mia_batch.evidence.engine import EngineSpec
+
+__all__ = ["Pretrained", "load_pretrained", "ran_out_of_memory"]
+
+_DEFAULT_CONTEXT = 2048  # of models whose configuration names none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pretrained:
+    """A loaded model, and what the specification says of its use.
+
+    Attributes
+    ----------
+    model
+        The model, on its device.
+    vocab_size
+        Tokens that the model knows.
+    max_model_len
+        Most tokens of a sequence.
+    batch_size
+        Most sequences at once; null = the engine's own choice.
+    """
+
+    model: PreTrainedModel
+    vocab_size: int
+    max_model_len: int
+    batch_size: int | None
+
+    def describe(self, max_sequences: int) -> EngineInfo:
+        """Say what has been started.
+
+        Parameters
+        ----------
+        max_sequences
+            Sequences that the engine works on at once.
+
+        Returns
+        -------
+        EngineInfo
+            For the run's record.
+        """
+        device: torch.device = self.model.device
+        return EngineInfo(
+            engine="transformers",
+            version=transformers.__version__,
+            device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+            dtype=str(self.model.dtype).removeprefix("torch."),
+            max_model_len=self.max_model_len,
+            max_sequences=max_sequences,
+        )
+
+
+def load_pretrained(spec: EngineSpec) -> Pretrained:
+    """Load a model as a specification says.
+
+    Of ``engine_args``, ``batch_size`` and ``max_model_len`` stay here, all others go to
+    ``AutoModelForCausalLM.from_pretrained``.
+
+    Parameters
+    ----------
+    spec
+        What to start.
+
+    Returns
+    -------
+    Pretrained
+        Ready for use.
+
+    Raises
+    ------
+    SettingsError
+        If a setting cannot be followed by this library.
+    EngineError
+        If the model cannot be loaded.
+    """
+    if spec.tensor_parallel_size != 1:
+        msg = (
+            "setting 'tensor_parallel_size': the transformers engine runs on one accelerator; "
+            "take engine vllm, or leave the setting at 1"
+        )
+        raise SettingsError(msg)
+    arguments = dict(spec.engine_args)
+    batch_size = _take_positive(arguments, "batch_size")
+    max_model_len = _take_positive(arguments, "max_model_len")
+    model = _load(spec, arguments)
+    config = model.config.get_text_config()
+    return Pretrained(
+        model=model,
+        vocab_size=config.vocab_size,
+        max_model_len=_shorten(_context(config), max_model_len),
+        batch_size=batch_size,
+    )
+
+
+def ran_out_of_memory(error: RuntimeError) -> bool:
+    """Tell memory that ran out from other errors of torch; what torch hoards is freed then.
+
+    Parameters
+    ----------
+    error
+        What torch raised.
+
+    Returns
+    -------
+    bool
+        True where less at once may succeed.
+    """
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    on_cpu = "can't allocate memory" in str(error)  # there is no type of its own for it
+    return isinstance(error, torch.OutOfMemoryError) or on_cpu
+
+
+def _load(spec: EngineSpec, arguments: dict[str, Any]) -> PreTrainedModel:
+    on_cpu = not torch.cuda.is_available()
+    dtype = "float32" if on_cpu and spec.dtype == "auto" else spec.dtype
+    options = {"revision": spec.revision, "dtype": dtype, **arguments}
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(spec.model, **options)
+        if "device_map" not in arguments:
+            model = model.to("cpu" if on_cpu else "cuda")
+    except torch.OutOfMemoryError as error:
+        msg = (
+            f"the weights of {spec.model!r} do not fit the accelerator's memory; take a smaller "
+            "dtype, or engine vllm with a larger tensor_parallel_size"
+        )
+        raise EngineError(msg) from error
+    except Exception as error:
+        raise _load_error(spec, arguments, error) from error
+    return model.eval()
+
+
+def _take_positive(arguments: dict[str, Any], name: str) -> int | None:
+    """Take an argument of ours out of those that go to transformers."""
+    value = arguments.pop(name, None)
+    if value is not None and (not isinstance(value, int) or value < 1):
+        msg = f"setting 'engine_arg': {name} is {value!r}; give a whole number above 0"
+        raise SettingsError(msg)
+    return value
+
+
+def _load_error(spec: EngineSpec, arguments: dict[str, Any], error: Exception) -> MiaBatchError:
+    unknown = [key for key in arguments if repr(key) in str(error)]
+    if isinstance(error, TypeError) and unknown:
+        msg = f"setting 'engine_arg': transformers knows no {unknown[0]!r}; leave it out"
+        return SettingsError(msg)
+    return EngineError(f"the transformers engine cannot load {spec.model!r} ({cause_of(error)})")
+
+
+def _context(config: PreTrainedConfig) -> int:
+    """Most tokens that the model was built for."""
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
+        if (length := getattr(config, name, None)) is not None:
+            return int(length)
+    return _DEFAULT_CONTEXT
+
+
+def _shorten(context: int, max_model_len: int | None) -> int:
+    if max_model_len is not None and max_model_len > context:
+        msg = f"setting 'engine_arg': max_model_len is above the model's context of {context}"
+        raise SettingsError(msg)
+    return max_model_len or context

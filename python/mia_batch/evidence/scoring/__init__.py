@@ -1,0 +1,1 @@
+"""Log-probabilities of texts."""
