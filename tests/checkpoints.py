@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 CONTEXT = 256
 TEXTS = [text for name, text in sorted(topics.items()) if len(text) > 500]
-BOS, EOS = "<s>", "</s>"
+BOS, EOS, MASK = "<s>", "</s>", "<mask>"
 BOS_ID, EOS_ID = 0, 1
 
 HOSTILE = {
@@ -67,6 +67,34 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path, template: str = f"{BOS} $
         "model_max_length": CONTEXT,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(described))
+
+
+def save_masked_checkpoint(folder: Path) -> Path:
+    """Write a random masked model of BERT's kind; context 32 tokens."""
+    import torch
+    from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+
+    tokenizer = byte_level_tokenizer()
+    tokenizer.add_special_tokens([AddedToken(MASK, lstrip=True, special=True)])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A {EOS}", special_tokens=[(BOS, BOS_ID), (EOS, EOS_ID)]
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=BOS, eos_token=EOS, mask_token=MASK
+    ).save_pretrained(folder)
+    config = BertConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=34,
+        initializer_range=0.3,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        BertForMaskedLM(config).save_pretrained(folder)
+    return folder
 
 
 def save_checkpoint(folder: Path, generation: dict[str, Any] | None = None) -> Path:

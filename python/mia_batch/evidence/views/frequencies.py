@@ -1,0 +1,155 @@
+"""How frequent each token is in a reference corpus."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import dataframely as dy
+import numpy as np
+import polars as pl
+
+from mia_batch.errors import SettingsError
+from mia_batch.tables import scan, sink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    import numpy.typing as npt
+
+__all__ = ["Frequencies", "count_frequencies", "load_frequencies", "save_frequencies"]
+
+
+class _Table(dy.Schema):
+    """One row per token of the vocabulary, in the order of their ids."""
+
+    count = dy.UInt64()
+    tokenizer = dy.String()
+    """Digest of the tokenizer, the same in every row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frequencies:
+    """Counts of tokens in a reference corpus.
+
+    Attributes
+    ----------
+    counts
+        Uint64, one number per token of the vocabulary.
+    tokenizer
+        Digest of the tokenizer that cut the corpus.
+    """
+
+    counts: npt.NDArray[np.uint64]
+    tokenizer: str
+
+    def log_inverse(self) -> npt.NDArray[np.float32]:
+        """Take the log of one over each token's frequency, Laplace-smoothed.
+
+        Returns
+        -------
+        ndarray
+            Float32, above 0, one number per token: natural log of (total + vocabulary) over
+            (count + 1).
+
+        References
+        ----------
+        Zhang et al. (2024), arXiv:2409.14781, section 3.
+        """
+        whole = float(self.counts.sum()) + len(self.counts)
+        inverse: npt.NDArray[np.float32] = np.log(whole / (self.counts + 1.0)).astype(np.float32)
+        return inverse
+
+
+def count_frequencies(
+    batches: Iterable[Sequence[str]],
+    *,
+    encode: Callable[[Sequence[str]], Iterable[Sequence[int]]],
+    vocabulary: int,
+    tokenizer: str,
+) -> Frequencies:
+    """Count the tokens of a corpus, batch by batch.
+
+    Parameters
+    ----------
+    batches
+        The corpus' texts, some at a time.
+    encode
+        Gives the token ids of texts, without special tokens.
+    vocabulary
+        Number of token ids, those of added tokens included.
+    tokenizer
+        Digest of the tokenizer.
+
+    Returns
+    -------
+    Frequencies
+        The counts.
+
+    Raises
+    ------
+    SettingsError
+        If the corpus has no tokens.
+    """
+    counts = np.zeros(vocabulary, np.uint64)
+    for texts in batches:
+        for ids in encode(texts):
+            np.add.at(counts, np.asarray(ids, dtype=np.int64), 1)
+    if not counts.any():
+        msg = "setting 'frequencies_from': the corpus has no text; give one that has"
+        raise SettingsError(msg)
+    return Frequencies(counts=counts, tokenizer=tokenizer)
+
+
+def save_frequencies(frequencies: Frequencies, path: Path) -> None:
+    """Write counts to a Parquet file.
+
+    Parameters
+    ----------
+    frequencies
+        The counts.
+    path
+        The file; its folder must exist.
+
+    Raises
+    ------
+    RunFolderError
+        If it cannot be written.
+    """
+    table = pl.DataFrame({"count": frequencies.counts})
+    sink(table.with_columns(tokenizer=pl.lit(frequencies.tokenizer)), path, _Table)
+
+
+def load_frequencies(path: Path, tokenizer: str) -> Frequencies:
+    """Read counts that were saved before.
+
+    Parameters
+    ----------
+    path
+        The file.
+    tokenizer
+        Digest of the model's tokenizer.
+
+    Returns
+    -------
+    Frequencies
+        The counts.
+
+    Raises
+    ------
+    RunFolderError
+        If it is no readable table.
+    SchemaMismatchError
+        If it is a table of something else.
+    SettingsError
+        If another tokenizer cut the corpus.
+    """
+    table = scan(path, _Table).collect()
+    if set(table["tokenizer"]) != {tokenizer}:
+        msg = (
+            f"{path} counts the tokens of another tokenizer than the model's; remove it to have "
+            "the corpus counted again"
+        )
+        raise SettingsError(msg)
+    return Frequencies(counts=table["count"].to_numpy(), tokenizer=tokenizer)

@@ -1,0 +1,67 @@
+"""Texts some of whose words are hidden."""
+
+from __future__ import annotations
+
+import re
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Gaps", "word_spans"]
+
+_WORD = re.compile(r"\w+")
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Find the words of a text: runs of letters, digits and underscores.
+
+    Parameters
+    ----------
+    text
+        The text.
+
+    Returns
+    -------
+    list of tuple of int
+        First character of each word, and the one after its last.
+    """
+    return [match.span() for match in _WORD.finditer(text)]
+
+
+class Gaps(NamedTuple):
+    """A text some of whose words are hidden."""
+
+    text: str
+    spans: Sequence[tuple[int, int]]
+    """The hidden words, in their order: first character, and the one after the last."""
+
+    def words(self) -> list[str]:
+        """Look behind the gaps.
+
+        Returns
+        -------
+        list of str
+            The hidden words.
+        """
+        return [self.text[start:end] for start, end in self.spans]
+
+    def fill(self, words: Sequence[str]) -> tuple[str, list[int]]:
+        """Put words into the gaps; the rest of the text stays as it is.
+
+        Parameters
+        ----------
+        words
+            One per gap.
+
+        Returns
+        -------
+        tuple of str and list of int
+            The whole text, and the first character of each word in it.
+        """
+        ends = [0, *(end for _, end in self.spans)]
+        starts = [*(start for start, _ in self.spans), len(self.text)]
+        between = [self.text[end:start] for end, start in zip(ends, starts, strict=True)]
+        parts = [part for pair in zip(between, [*words, ""], strict=True) for part in pair]
+        return "".join(parts), list(accumulate(map(len, parts)))[:-2:2]
