@@ -37,15 +37,17 @@ VOCABULARY = pl.Series([f"{RNG.integers(36**5):x}"[: 2 + n % 7] for n in range(5
 
 
 class Clock(SilentObserver):
-    """Notes how long each stage of a run takes; a stage ends where the next begins."""
+    """Notes the time of each stage and the peak memory by its end, where the next begins."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
+        self.peaks: dict[str, int] = {}
         self._stage, self._began = "corpus", time.perf_counter()
 
     def _begin(self, name: str) -> None:
         now = time.perf_counter()
         self.seconds[self._stage] = self.seconds.get(self._stage, 0.0) + now - self._began
+        self.peaks[self._stage] = peak_mb()
         self._stage, self._began = name, now
 
     def stage(self, sentence: str) -> None:
@@ -56,8 +58,8 @@ class Clock(SilentObserver):
         elif sentence.startswith("scoring"):
             self._begin("scores")
 
-    def sampling(self, *, done: int, total: int) -> None:
-        del done, total
+    def working(self, what: str, *, done: int, total: int) -> None:
+        del what, done, total
         self._begin("samples and features")
 
     def ended(self) -> None:
@@ -121,7 +123,7 @@ def run(folder: Path) -> None:
         observer=clock,
     )
     clock.ended()
-    print(json.dumps({"peak_mb": peak_mb(), "seconds": clock.seconds}))
+    print(json.dumps({"peaks_mb": clock.peaks, "seconds": clock.seconds}))
 
 
 def peak_mb() -> int:
@@ -139,7 +141,8 @@ def measure(n: int) -> dict[str, Any]:
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found = json.loads(done.stdout.splitlines()[-1])
     seconds = {stage: round(value, 1) for stage, value in found["seconds"].items()}
-    return {"targets": n, "peak_mb": found["peak_mb"], "seconds": seconds}
+    peaks = found["peaks_mb"]
+    return {"targets": n, "peak_mb": max(peaks.values()), "peaks_mb": peaks, "seconds": seconds}
 
 
 def main(sizes: list[int]) -> None:
@@ -148,7 +151,10 @@ def main(sizes: list[int]) -> None:
     for n in sizes:
         row = measure(n)
         rows.append(row)
-        stages = ", ".join(f"{name} {value}" for name, value in row["seconds"].items())
+        stages = ", ".join(
+            f"{name} {value} (by then {row['peaks_mb'][name]} MB)"
+            for name, value in row["seconds"].items()
+        )
         print(f"{n:>9,} {row['peak_mb']:>8,}  {stages}", flush=True)
     first, last = rows[0]["peak_mb"], rows[-1]["peak_mb"]
     print(

@@ -34,6 +34,7 @@ from mia_batch.evidence import (
     LocalSource,
     Missing,
     Tokenizer,
+    sample_parts,
 )
 from mia_batch.schemas import Samples, Targets
 from mia_batch.targets import TargetPlan, build_targets
@@ -75,7 +76,7 @@ def ours(folder: Path, model: str) -> dict[str, Any]:
             sampled=sampled,
         )
         began = time.monotonic()
-        missing = Missing(folder / "targets.parquet", folder / "samples", SAMPLES)
+        missing = Missing(folder / "targets.parquet", sample_parts(folder / "samples"), SAMPLES)
         for block, rows in collector.collect(missing.blocks()):
             tables.sink(rows, folder / "samples" / block.part_name, Samples)
         seconds = time.monotonic() - began

@@ -51,7 +51,7 @@ def build_features(
     targets: pl.DataFrame,
     *,
     words: WordRule,
-    preset: Literal["default", "samia"],
+    preset: Literal["default", "samia", "min-k"],
     text_length: int | None,
     groups: Iterable[Group],
 ) -> pl.DataFrame:

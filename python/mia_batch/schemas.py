@@ -12,7 +12,9 @@ __all__ = [
     "RESERVED_COLUMNS",
     "Documents",
     "Features",
+    "LogProbs",
     "Metrics",
+    "ModelRole",
     "Role",
     "Samples",
     "Scores",
@@ -22,6 +24,10 @@ __all__ = [
 
 Role = pl.Enum(["target", "non_member", "calibration", "canary", "shot"])
 """Why a text is in the targets table: its membership is asked, or it helps to answer."""
+
+
+ModelRole = pl.Enum(["target", "reference"])
+"""Which model saw a text: the one that is audited, or the one it is compared with."""
 
 
 class Documents(dy.Schema):
@@ -81,6 +87,43 @@ class Samples(dy.Schema):
     """True where the candidate ended by length with fewer words than its reference."""
     reason = dy.String(nullable=True)
     """Why there is no candidate; null where there is one."""
+
+
+class LogProbs(dy.Schema):
+    """One row per text seen by one model: numbers of its tokens, or why there are none.
+
+    Lists have one entry per token, null where nothing precedes the token; a list that no attack of
+    the run needed is null.
+    """
+
+    target_id = dy.String(primary_key=True)
+    model_role = dy.Enum(ModelRole.categories.to_list(), primary_key=True)
+    view = dy.String(primary_key=True)
+    """Which form of the target: ``text``, ``lowercase``, ``neighbour``, ..."""
+    view_index = dy.UInt32(primary_key=True)
+    """Counts the texts of a view from 0."""
+    n_bytes = dy.UInt32(nullable=True)
+    """Bytes of the text in UTF-8; null where there is no text of this view to ask about."""
+    zlib_size = dy.UInt32(nullable=True)
+    """Bytes of the text after zlib at level 6; null likewise."""
+    bos = dy.Bool(nullable=True)
+    """Whether the tokenizer put a special token before the text by itself."""
+    token_ids = dy.List(dy.UInt32(), nullable=True)
+    """The text's tokens; null where only the endpoint knows them."""
+    logprob = dy.List(dy.Float32(nullable=True), nullable=True)
+    """Log-probability of each token given those before it, natural."""
+    mean = dy.List(dy.Float32(nullable=True), nullable=True)
+    """Mean of the log-probability over the vocabulary, at each token."""
+    variance = dy.List(dy.Float32(nullable=True), nullable=True)
+    """Variance of the log-probability over the vocabulary, centred."""
+    rank = dy.List(dy.UInt32(nullable=True), nullable=True)
+    """1 + number of likelier tokens."""
+    kept_mass = dy.List(dy.Float32(nullable=True), nullable=True)
+    """Log of the probability mass that the run's decoding keeps; null where it leaves the token."""
+    log_inverse_frequency = dy.List(dy.Float32(), nullable=True)
+    """Log of 1 / frequency of each token in the reference corpus."""
+    reason = dy.String(nullable=True)
+    """Why there are no numbers; null where there are."""
 
 
 class Features(dy.Schema):
@@ -156,7 +199,7 @@ class Metrics(dy.Schema):
 
 RESERVED_COLUMNS = frozenset(
     name
-    for schema in (Targets, Samples, Scores)
+    for schema in (Targets, Samples, LogProbs, Scores)
     for name in schema.column_names()
     if name not in Documents.column_names()
 )

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import uuid
+from collections.abc import Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import IO, TYPE_CHECKING
@@ -75,14 +76,14 @@ def _columns(schema: type[dy.Schema]) -> pl.Schema:
     return schema.create_empty().schema
 
 
-def scan(path: Path, schema: type[dy.Schema]) -> pl.LazyFrame:
+def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
     """Open a Parquet table lazily, its columns checked.
 
     Parameters
     ----------
     path
-        One Parquet file, or a folder of parts, read in the order of their names; a folder without
-        parts is an empty table.
+        One Parquet file, several, or a folder of parts, read in the order of their names; no parts
+        are an empty table.
     schema
         The columns that a stage relies on.
 
@@ -98,15 +99,19 @@ def scan(path: Path, schema: type[dy.Schema]) -> pl.LazyFrame:
     SchemaMismatchError
         If a column is missing or has another type.
     """
-    source = sorted(path.glob("*.parquet")) if path.is_dir() else path
+    if isinstance(path, Sequence):
+        source = list(path)
+    else:
+        source = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     if not source:
         return schema.create_empty().lazy()
+    where = source[0].parent if isinstance(path, Sequence) else path
     frame = pl.scan_parquet(source, glob=False, hive_partitioning=False)
     try:
-        check(frame, schema, what=str(path))
+        check(frame, schema, what=str(where))
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = _system_reason(error) or str(error)
-        msg = f"{path} cannot be read as a table: {reason}; remove it to have it made again"
+        msg = f"{where} cannot be read as a table: {reason}; remove it to have it made again"
         raise RunFolderError(msg) from error
     return frame
 

@@ -161,7 +161,7 @@ def test_an_address_means_an_endpoint_and_a_recording_means_replay():
 
 def test_arguments_that_only_take_memory_are_no_evidence():
     given = {**GIVEN, "engine_arg": {"max_num_seqs": 8, "max_model_len": 512}}
-    assert load_settings(given).evidence["engine_arg"] == {"max_model_len": 512}
+    assert load_settings(given).evidence_values["engine_arg"] == {"max_model_len": 512}
 
 
 def test_an_unknown_attack_names_the_nearest():

@@ -41,7 +41,7 @@ class Attack:
         The rows that it reads where its evidence is ``logprobs``: pairs of ``model_role`` and
         ``view``.
     settings
-        Names of the settings that it cannot do without.
+        Names of the settings that it cannot do without; of names joined by ``|`` one will do.
 
     Raises
     ------

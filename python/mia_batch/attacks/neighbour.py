@@ -29,7 +29,7 @@ NEIGHBOUR_ATTACKS: tuple[Attack, ...] = (
         undefined=_UNSCORED,
         evidence="logprobs",
         views=(TEXT, NEIGHBOUR),
-        settings=("masked_model",),
+        settings=("masked_model|neighbours_column",),
     ),
     Attack(
         name="neighbour_ratio_v1",
@@ -38,7 +38,7 @@ NEIGHBOUR_ATTACKS: tuple[Attack, ...] = (
         undefined=f"{_UNSCORED}, or the mean loss of the neighbours is 0",
         evidence="logprobs",
         views=(TEXT, NEIGHBOUR),
-        settings=("masked_model",),
+        settings=("masked_model|neighbours_column",),
     ),
     Attack(
         name="detect_gpt_v1",

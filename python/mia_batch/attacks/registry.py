@@ -20,16 +20,20 @@ from mia_batch.attacks.verbatim import VERBATIM_ATTACKS
 from mia_batch.errors import SettingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from mia_batch.attacks.attack import Attack
 
 __all__ = ["defaults", "get", "names"]
 
-_FAMILIES = (
+_SAMPLING_FAMILIES = (
     MATCHED_ATTACKS,
     SAMIA_ATTACKS,
     ROUGE_ATTACKS,
     COVERAGE_ATTACKS,
     VERBATIM_ATTACKS,
+)
+_SCORING_FAMILIES = (
     LOSS_ATTACKS,
     MIN_K_ATTACKS,
     REFERENCE_ATTACKS,
@@ -39,7 +43,24 @@ _FAMILIES = (
     EXTRACTION_ATTACKS,
     RANK_ATTACKS,
 )
-_ATTACKS = {attack.name: attack for family in _FAMILIES for attack in family}
+MIN_K_PAPER = (
+    "min_k_20_v1",
+    "min_k_10_v1",
+    "min_k_30_v1",
+    "min_k_40_v1",
+    "min_k_50_v1",
+    "loss_v1",
+    "perplexity_v1",
+    "loss_zlib_v1",
+    "lowercase_ratio_v1",
+    "reference_token_difference_v1",
+    "neighbour_difference_v1",
+)
+"""What the Min-K% paper compares: Shi et al. 2024, table 1, and k of 10 to 50."""
+
+_ATTACKS = {
+    attack.name: attack for family in (*_SAMPLING_FAMILIES, *_SCORING_FAMILIES) for attack in family
+}
 
 
 def names() -> tuple[str, ...]:
@@ -86,18 +107,26 @@ def get(name: str) -> Attack:
     return _ATTACKS[name]
 
 
-def defaults(preset: Literal["default", "samia"]) -> tuple[str, ...]:
+def defaults(
+    preset: Literal["default", "samia", "min-k"], evidence: Collection[str] = ("samples",)
+) -> tuple[str, ...]:
     """Names of the attacks that a preset computes where none are asked for.
 
     Parameters
     ----------
     preset
-        ``default``: the length-matched family; ``samia``: the authors' over whole candidates.
+        ``default``: the length-matched family; ``samia``: the authors' over whole candidates;
+        ``min-k``: those of the Min-K% paper.
+    evidence
+        Kinds of evidence that there will be: ``samples``, ``logprobs``.
 
     Returns
     -------
     tuple of str
         The names; the preset's main attack comes first.
     """
-    family = MATCHED_ATTACKS if preset == "default" else SAMIA_ATTACKS
-    return tuple(attack.name for attack in family)
+    sampling = SAMIA_ATTACKS if preset == "samia" else MATCHED_ATTACKS
+    scoring = tuple(attack for family in _SCORING_FAMILIES for attack in family)
+    if preset == "min-k":
+        scoring = tuple(get(name) for name in MIN_K_PAPER)
+    return tuple(attack.name for attack in (*sampling, *scoring) if attack.evidence in evidence)

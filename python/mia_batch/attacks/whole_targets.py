@@ -37,7 +37,7 @@ def count_pairs(batches: Iterable[pl.DataFrame], n_targets: int) -> NDArray[np.u
 
 
 def whole_targets(
-    batches: Iterable[pl.DataFrame], to_come: NDArray[np.uint32]
+    batches: Iterable[pl.DataFrame], to_come: NDArray[np.uint32], number: tuple[str, ...]
 ) -> Iterator[pl.DataFrame]:
     """Regroup batches of pairs so that none splits a target.
 
@@ -46,22 +46,24 @@ def whole_targets(
     Parameters
     ----------
     batches
-        All pairs in any order, with ``row`` (position of the target, from 0) and
-        ``sample_index``.
+        All pairs in any order, with ``row`` (position of the target, from 0) and the columns of
+        ``number``.
     to_come
         The pairs of each target, as `count_pairs` gives them; counted down to 0.
+    number
+        The columns that tell a target's pairs apart.
 
     Yields
     ------
     DataFrame
-        All pairs of some targets, sorted by ``row`` and ``sample_index``.
+        All pairs of some targets, sorted by ``row`` and ``number``.
     """
     waiting: list[pl.DataFrame] = []
     for batch in batches:
         _add(to_come, batch, -1)
         arrived = pl.concat([*waiting, batch])
         whole = pl.Series(to_come[arrived["row"].to_numpy()] == 0, dtype=pl.Boolean)
-        yield arrived.filter(whole).sort("row", "sample_index")
+        yield arrived.filter(whole).sort("row", *number)
         waiting = [arrived.filter(~whole)]
 
 

@@ -24,7 +24,7 @@ _WIDTH_OF_ALL = 80
 
 
 class ConsoleObserver:
-    """Tells each stage and how long it took, and the progress of sampling.
+    """Tells each stage and how long it took, and the progress of engines.
 
     Parameters
     ----------
@@ -51,19 +51,19 @@ class ConsoleObserver:
                 self._console.print(f"  took {seconds:.1f} s", style="dim", highlight=False)
             self._stage_began = None
 
-    def sampling(self, *, done: int, total: int) -> None:
+    def working(self, what: str, *, done: int, total: int) -> None:
         """Begin to show progress."""
         self.ended()
         self._stage_began = time.monotonic()
         shown = _Bar if self._console.is_terminal else _Lines
-        self._progress = shown(self._console, done, total)
+        self._progress = shown(self._console, what, done, total)
 
-    def sampled(self, targets: int, tokens: int) -> None:
+    def worked(self, texts: int, tokens: int) -> None:
         """Show progress."""
         if self._progress is not None:
-            self._progress.advance(targets, tokens)
+            self._progress.advance(texts, tokens)
 
-    def sampling_ended(self) -> None:
+    def work_ended(self) -> None:
         """End the progress."""
         if self._progress is not None:
             self._progress.close()
@@ -73,7 +73,7 @@ class ConsoleObserver:
 class _Bar:
     """A live progress bar."""
 
-    def __init__(self, console: Console, done: int, total: int) -> None:
+    def __init__(self, console: Console, what: str, done: int, total: int) -> None:
         self._began = time.monotonic()
         self._tokens = 0
         columns = [
@@ -84,15 +84,15 @@ class _Bar:
         ]
         if console.width >= _WIDTH_OF_ALL:
             speed = TextColumn("{task.fields[speed]:,.0f} tokens/s,")
-            columns = [TextColumn("sampling"), BarColumn(), *columns[:2], speed, *columns[2:]]
+            columns = [TextColumn(what), BarColumn(), *columns[:2], speed, *columns[2:]]
         self._bar = Progress(*columns, console=console)
-        self._task = self._bar.add_task("sampling", total=total, completed=done, speed=0.0)
+        self._task = self._bar.add_task(what, total=total, completed=done, speed=0.0)
         self._bar.start()
 
-    def advance(self, targets: int, tokens: int) -> None:
+    def advance(self, texts: int, tokens: int) -> None:
         self._tokens += tokens
         speed = self._tokens / max(time.monotonic() - self._began, 1e-9)
-        self._bar.update(self._task, advance=targets, speed=speed)
+        self._bar.update(self._task, advance=texts, speed=speed)
 
     def close(self) -> None:
         self._bar.stop()
@@ -101,15 +101,16 @@ class _Bar:
 class _Lines:
     """A plain line every few seconds, and one at the end."""
 
-    def __init__(self, console: Console, done: int, total: int) -> None:
+    def __init__(self, console: Console, what: str, done: int, total: int) -> None:
         self._console = console
+        self._what = what
         self._began = self._told = time.monotonic()
         self._before = self._done = done
         self._total = total
         self._tokens = 0
 
-    def advance(self, targets: int, tokens: int) -> None:
-        self._done += targets
+    def advance(self, texts: int, tokens: int) -> None:
+        self._done += texts
         self._tokens += tokens
         if time.monotonic() - self._told >= _SECONDS_BETWEEN_LINES:
             self._tell()
@@ -127,7 +128,7 @@ class _Lines:
             else "?"
         )
         self._console.print(
-            f"sampling: {self._done:,} of {self._total:,} texts, "
+            f"{self._what}: {self._done:,} of {self._total:,} texts, "
             f"{self._tokens / max(seconds, 1e-9):,.0f} tokens/s, {left} left",
             highlight=False,
             soft_wrap=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
@@ -17,13 +18,13 @@ from mia_batch.demo.passages import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from pathlib import Path
 
     from mia_batch.demo.passages import Passage
     from mia_batch.demo.settings import DemoSettings
 
-__all__ = ["build_corpus", "draw_members"]
+__all__ = ["build_corpus", "build_shots", "draw_members"]
 
 _SCHEMA = {
     "document_id": pl.String,
@@ -54,23 +55,58 @@ def build_corpus(settings: DemoSettings, library: Path | None = None) -> pl.Data
     SettingsError
         If the library holds too little documentation.
     """
-    modules = read_modules(library)
-    passages = [
-        passage
-        for module, text in modules
-        for passage in cut_passages(module, text, n_words=settings.n_words)
-    ]
-    chosen = choose_passages(
-        drop_near_duplicates(passages),
-        n_passages=settings.n_passages,
-        per_module=settings.per_group,
-    )
+    chosen = _choose(_passages(settings.n_words, library), settings)
     members = draw_members(chosen, settings.seed)
+    return _frame(hash_order(chosen, "order", settings.seed), members)
+
+
+def build_shots(settings: DemoSettings, library: Path | None = None) -> pl.DataFrame:
+    """Choose passages that are neither in the corpus nor trained on, to be put before its texts.
+
+    Parameters
+    ----------
+    settings
+        Sizes and seed.
+    library
+        Folder of the library's sources; null = this Python's own.
+
+    Returns
+    -------
+    DataFrame
+        ``document_id``, ``text``, ``member`` (false) and ``group``; fewer than wished where the
+        library holds no more.
+
+    Raises
+    ------
+    SettingsError
+        If the library holds too little documentation.
+    """
+    passages = _passages(settings.n_words, library)
+    left = set(passages).difference(_choose(passages, settings))
+    drawn = hash_order(left, "shots", settings.seed)[: settings.n_shots]
+    return _frame(drawn, frozenset())
+
+
+def _frame(passages: Iterable[Passage], members: Collection[Passage]) -> pl.DataFrame:
     rows = [
         (f"{passage.module}-{passage.index:03}", passage.text, passage in members, passage.module)
-        for passage in hash_order(chosen, "order", settings.seed)
+        for passage in passages
     ]
     return pl.DataFrame(rows, schema=_SCHEMA, orient="row")
+
+
+@cache
+def _passages(n_words: int, library: Path | None) -> tuple[Passage, ...]:
+    passages = [
+        passage
+        for module, text in read_modules(library)
+        for passage in cut_passages(module, text, n_words=n_words)
+    ]
+    return tuple(drop_near_duplicates(passages))
+
+
+def _choose(passages: Iterable[Passage], settings: DemoSettings) -> list[Passage]:
+    return choose_passages(passages, n_passages=settings.n_passages, per_module=settings.per_group)
 
 
 def draw_members(passages: Iterable[Passage], seed: int) -> set[Passage]:

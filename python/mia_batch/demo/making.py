@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mia_batch import tables
-from mia_batch.demo.corpus import build_corpus
+from mia_batch.demo.corpus import build_corpus, build_shots
 from mia_batch.demo.process import run_training
 from mia_batch.demo.record import Record, digest_files
 from mia_batch.errors import SettingsError
@@ -25,12 +25,18 @@ if TYPE_CHECKING:
 
 __all__ = ["DemoFolder", "make_demo", "recipe_of", "write_config"]
 
-_RECIPE = 1  # raise it when the same settings come to mean another demo
+_RECIPE = 2  # raise it when the same settings come to mean another demo
 _STAGING = ".making-"
 _CONFIG = """\
 # What `mia-batch demo` audits. The ordinary command reads it, too:
 #     mia-batch --input corpus.parquet
 model = "model"
+reference_model = "reference"
+masked_model = "masked"
+neighbours = 5
+nonmember_shots = "nonmember-shots.parquet"
+member_shots = "member-shots.parquet"
+frequencies_from = "corpus.parquet"
 dtype = "float32"
 seed = 0
 out = "run-{digest}"
@@ -45,14 +51,23 @@ class DemoFolder:
     ----------
     corpus
         Parquet file of ``document_id``, ``text``, ``member`` and ``group``.
+    nonmember_shots, member_shots
+        Parquet files of texts to put before others: not in the corpus, and from among its members.
     model
         Checkpoint folder of the model that has learned the members.
+    reference, masked
+        Checkpoint folders of a smaller model, and of one that fills gaps; both have seen members
+        and others alike.
     config
         Settings of the audit.
     """
 
     corpus: Path
+    nonmember_shots: Path
+    member_shots: Path
     model: Path
+    reference: Path
+    masked: Path
     config: Path
 
     @classmethod
@@ -60,7 +75,11 @@ class DemoFolder:
         """Name the parts of the demo in ``folder``, there or not."""
         return cls(
             corpus=folder / "corpus.parquet",
+            nonmember_shots=folder / "nonmember-shots.parquet",
+            member_shots=folder / "member-shots.parquet",
             model=folder / "model",
+            reference=folder / "reference",
+            masked=folder / "masked",
             config=folder / "mia-batch.toml",
         )
 
@@ -136,7 +155,10 @@ def _require_packages() -> None:
 def _make_corpus(staging: Path, settings: DemoSettings, notify: Callable[[str], None]) -> None:
     began = time.monotonic()
     corpus = build_corpus(settings)
-    corpus.write_parquet(DemoFolder.at(staging).corpus)
+    parts = DemoFolder.at(staging)
+    corpus.write_parquet(parts.corpus)
+    corpus.filter("member").head(settings.n_shots).write_parquet(parts.member_shots)
+    build_shots(settings).write_parquet(parts.nonmember_shots)
     notify(
         f"cut the documentation of {corpus['group'].n_unique()} standard modules into "
         f"{corpus.height} passages, {corpus['member'].sum()} of them members "
@@ -147,17 +169,23 @@ def _make_corpus(staging: Path, settings: DemoSettings, notify: Callable[[str], 
 def _make_model(staging: Path, settings: DemoSettings, notify: Callable[[str], None]) -> None:
     began = time.monotonic()
     run_training(staging, settings, notify)
-    notify(f"made a model that has learned the members ({time.monotonic() - began:.0f} s)")
+    notify(f"made the models ({time.monotonic() - began:.0f} s)")
 
 
 def _put_in_place(staging: Path, folder: Path, recipe: str) -> None:
     """Replace file by file, so that nothing but the demo's own files is lost."""
     new, old = DemoFolder.at(staging), DemoFolder.at(folder)
-    paths = [new.corpus, *sorted(new.model.iterdir())]
+    paths = [new.corpus, new.nonmember_shots, new.member_shots]
+    paths += [path for model in _models(new) for path in sorted(model.iterdir())]
     files = digest_files(staging, [path.relative_to(staging).as_posix() for path in paths])
     Record(recipe=recipe, files={}).write(folder)
-    old.model.mkdir(exist_ok=True)
+    for model in _models(old):
+        model.mkdir(exist_ok=True)
     for name in files:
         (staging / name).replace(folder / name)
     Record(recipe=recipe, files=files).write(folder)
     write_config(folder)
+
+
+def _models(parts: DemoFolder) -> tuple[Path, ...]:
+    return parts.model, parts.reference, parts.masked

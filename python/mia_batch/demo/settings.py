@@ -37,6 +37,12 @@ class DemoSettings:
         Times that the model sees each member.
     learning_rate
         Highest step size of AdamW.
+    n_shots
+        Texts to put before each text: so many members of the corpus, and so many passages more.
+    helper_hidden
+        Width of the reference model and of the masked one, which have a layer each.
+    helper_epochs
+        Times that these two see each passage of the corpus.
     """
 
     seed: int = 0
@@ -50,3 +56,6 @@ class DemoSettings:
     context: int = 1024
     epochs: int = 12
     learning_rate: float = 2e-3
+    n_shots: int = 8
+    helper_hidden: int = 64
+    helper_epochs: int = 3

@@ -1,4 +1,4 @@
-"""The program that trains the demo's model, in a process of its own: only here torch is loaded.
+"""The program that trains the demo's models, in a process of its own: only here torch is loaded.
 
 It is started by :mod:`mia_batch.demo.process`, tells its progress in lines on the standard output,
 and ends when its standard input does, so that it never outlives the one who started it.
@@ -7,9 +7,9 @@ and ends when its standard input does, so that it never outlives the one who sta
 from __future__ import annotations
 
 import os
-import random
 import sys
 import time
+from random import Random
 from threading import Thread
 from typing import TYPE_CHECKING
 
@@ -22,23 +22,25 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from torch import Tensor
     from torch.optim import Optimizer
-    from transformers import LlamaForCausalLM
+    from transformers import BertForMaskedLM, LlamaForCausalLM, PreTrainedModel
 
     from mia_batch.demo.settings import DemoSettings
 
 __all__ = ["main"]
 
-_BOS, _EOS = "<|begin_of_text|>", "<|end_of_text|>"
+_BOS, _EOS, _MASK = "<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"
+_MASKED_SHARE = 0.15  # Devlin et al. 2019, section 3.1
 _REPORTS = 6  # lines about the training, roughly
 
 
 def main(folder: Path, settings: DemoSettings) -> None:
-    """Train the tokenizer on all texts and the model on the members.
+    """Train the tokenizer on all texts, the model on the members, its two helpers on all texts.
 
     Parameters
     ----------
     folder
-        Holds ``corpus.parquet``; the checkpoint becomes ``model`` in it.
+        Holds ``corpus.parquet``; the checkpoints become ``model``, ``reference`` (a smaller model)
+        and ``masked`` (one that fills gaps) in it.
     settings
         Sizes and seed.
     """
@@ -46,15 +48,36 @@ def main(folder: Path, settings: DemoSettings) -> None:
     corpus = pl.read_parquet(folder / "corpus.parquet")
     tokenizer = _train_tokenizer(corpus["text"].sort(), settings.vocabulary)
     _tell(f"trained a tokenizer of {tokenizer.get_vocab_size():,} tokens on all passages")
+    model = _new_model(tokenizer, settings, hidden=settings.hidden, layers=settings.layers)
     members = corpus.filter("member")["text"].to_list()
-    rows = [tokenizer.encode(f"{text}{_EOS}").ids for text in members]
-    model = _new_model(tokenizer, settings)
-    _tell(
-        f"training a Llama of {model.num_parameters() / 1e6:.1f} million parameters on "
-        f"{len(rows)} members ({sum(map(len, rows)):,} tokens), {settings.epochs} times each"
-    )
-    _train(model, rows, settings)
+    _teach(model, tokenizer, members, settings, settings.epochs, "members")
     _save(model, tokenizer, folder / "model")
+    texts = corpus["text"].to_list()
+    reference = _new_model(tokenizer, settings, hidden=settings.helper_hidden, layers=1)
+    _teach(reference, tokenizer, texts, settings, settings.helper_epochs, "passages")
+    _save(reference, tokenizer, folder / "reference")
+    tokenizer.add_special_tokens([_MASK])
+    masked = _new_masked_model(tokenizer, settings)
+    _teach(masked, tokenizer, texts, settings, settings.helper_epochs, "passages")
+    _save(masked, tokenizer, folder / "masked")
+
+
+def _teach(
+    model: PreTrainedModel,
+    tokenizer: Tokenizer,
+    texts: list[str],
+    settings: DemoSettings,
+    epochs: int,
+    what: str,
+) -> None:
+    rows = [tokenizer.encode(f"{text}{_EOS}").ids for text in texts]
+    kind = type(model).__name__
+    _tell(
+        f"training a {kind} of {model.num_parameters() / 1e6:.1f} million parameters on "
+        f"{len(rows)} {what} ({sum(map(len, rows)):,} tokens), {epochs} times each"
+    )
+    mask = tokenizer.token_to_id(_MASK) if kind == "BertForMaskedLM" else None
+    _train(model, rows, settings, epochs, mask)
 
 
 def _train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
@@ -80,17 +103,19 @@ def _train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     return tokenizer
 
 
-def _new_model(tokenizer: Tokenizer, settings: DemoSettings) -> LlamaForCausalLM:
+def _new_model(
+    tokenizer: Tokenizer, settings: DemoSettings, *, hidden: int, layers: int
+) -> LlamaForCausalLM:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(settings.seed)
     config = LlamaConfig(
         vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=settings.hidden,
-        intermediate_size=3 * settings.hidden,
-        num_hidden_layers=settings.layers,
-        num_attention_heads=settings.hidden // settings.head,
+        hidden_size=hidden,
+        intermediate_size=3 * hidden,
+        num_hidden_layers=layers,
+        num_attention_heads=hidden // settings.head,
         max_position_embeddings=settings.context,
         tie_word_embeddings=True,
         initializer_range=0.1,  # narrow layers learn slowly from the usual 0.02
@@ -100,10 +125,32 @@ def _new_model(tokenizer: Tokenizer, settings: DemoSettings) -> LlamaForCausalLM
     return LlamaForCausalLM(config)
 
 
-def _train(model: LlamaForCausalLM, rows: list[list[int]], settings: DemoSettings) -> None:
-    """Take one step per member and epoch, so that the model is the same however long it takes.
+def _new_masked_model(tokenizer: Tokenizer, settings: DemoSettings) -> BertForMaskedLM:
+    import torch
+    from transformers import BertConfig, BertForMaskedLM
 
-    Single members need no padding, and many small steps learn by heart in fewer epochs. One thread
+    torch.manual_seed(settings.seed)
+    config = BertConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=settings.helper_hidden,
+        intermediate_size=3 * settings.helper_hidden,
+        num_hidden_layers=1,
+        num_attention_heads=settings.helper_hidden // settings.head,
+        max_position_embeddings=settings.context,
+    )
+    return BertForMaskedLM(config)
+
+
+def _train(
+    model: PreTrainedModel,
+    rows: list[list[int]],
+    settings: DemoSettings,
+    epochs: int,
+    mask: int | None,
+) -> None:
+    """Take one step per text and epoch, so that the model is the same however long it takes.
+
+    Single texts need no padding, and many small steps learn by heart in fewer epochs. One thread
     adds up in one order, and other processes cannot slow it down by more than their share.
     """
     import torch
@@ -116,26 +163,38 @@ def _train(model: LlamaForCausalLM, rows: list[list[int]], settings: DemoSetting
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer,
         max_lr=settings.learning_rate,
-        total_steps=settings.epochs * len(rows),
+        total_steps=epochs * len(rows),
         pct_start=0.05,
         cycle_momentum=False,
     )
-    shuffle = random.Random(settings.seed).shuffle
-    for epoch in range(1, settings.epochs + 1):
+    shuffle = Random(settings.seed).shuffle
+    gaps = Random(settings.seed)
+    for epoch in range(1, epochs + 1):
         shuffle(rows)
         loss = 0.0
         for row in rows:
-            loss += _step(model, optimizer, torch.tensor([row])) / len(rows)
+            tokens, labels = _gaps(row, mask, gaps) if mask else (row, row)
+            loss += _step(model, optimizer, torch.tensor([[tokens, labels]])) / len(rows)
             schedule.step()
-        if (settings.epochs - epoch) % -(-settings.epochs // _REPORTS) == 0:
+        if (epochs - epoch) % -(-epochs // _REPORTS) == 0:
             seconds = time.monotonic() - began
-            _tell(f"epoch {epoch} of {settings.epochs}: loss {loss:.2f} ({seconds:.0f} s)")
+            _tell(f"epoch {epoch} of {epochs}: loss {loss:.2f} ({seconds:.0f} s)")
 
 
-def _step(model: LlamaForCausalLM, optimizer: Optimizer, tokens: Tensor) -> float:
+def _gaps(row: list[int], mask: int, random: Random) -> tuple[list[int], list[int]]:
+    """Put the mask in some places; only these have labels."""
+    hidden = [random.random() < _MASKED_SHARE for _ in row]
+    if not any(hidden):
+        hidden[random.randrange(len(row))] = True
+    tokens = [mask if gap else token for token, gap in zip(row, hidden, strict=True)]
+    return tokens, [token if gap else -100 for token, gap in zip(row, hidden, strict=True)]
+
+
+def _step(model: PreTrainedModel, optimizer: Optimizer, both: Tensor) -> float:
     from torch.nn.utils import clip_grad_norm_
 
-    loss: Tensor = model(input_ids=tokens, labels=tokens).loss
+    tokens, labels = both.unbind(1)
+    loss: Tensor = model(input_ids=tokens, labels=labels).loss
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     clip_grad_norm_(model.parameters(), 1.0)
@@ -143,7 +202,7 @@ def _step(model: LlamaForCausalLM, optimizer: Optimizer, tokens: Tensor) -> floa
     return loss.item()
 
 
-def _save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
+def _save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
     model.save_pretrained(folder)
@@ -151,6 +210,7 @@ def _save(model: LlamaForCausalLM, tokenizer: Tokenizer, folder: Path) -> None:
         tokenizer_object=tokenizer,
         bos_token=_BOS,
         eos_token=_EOS,
+        mask_token=_MASK if tokenizer.token_to_id(_MASK) else None,
         model_max_length=model.config.max_position_embeddings,
         clean_up_tokenization_spaces=False,
     ).save_pretrained(folder)

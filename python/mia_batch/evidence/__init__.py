@@ -5,19 +5,22 @@ from __future__ import annotations
 from mia_batch.evidence.blocks import (
     BLOCK_TARGETS,
     RECORDED_BLOCK_TARGETS,
+    SCORED_BLOCK_TARGETS,
     Block,
     Missing,
     Work,
+    logprob_parts,
+    sample_parts,
 )
 from mia_batch.evidence.budget import Budget, DecodeScope
 from mia_batch.evidence.collect import Collector
-from mia_batch.evidence.engine import Decoding, EngineInfo, EngineName, EngineSpec
-from mia_batch.evidence.engines import choose_engine
+from mia_batch.evidence.engine import Decoding, EngineInfo, EngineName, EngineSpec, Scoring
+from mia_batch.evidence.engines import cannot_score, choose_engine
 from mia_batch.evidence.local import LocalSource
 from mia_batch.evidence.measure import Measure, estimate_tokens
 from mia_batch.evidence.model import ModelIdentity, digest_folder, identify_model
-from mia_batch.evidence.parts import scan_features, scan_samples
-from mia_batch.evidence.process import EngineProcess
+from mia_batch.evidence.parts import scan_features, scan_logprobs, scan_samples
+from mia_batch.evidence.process import EngineProcess, ScorerProcess
 from mia_batch.evidence.source import Source
 from mia_batch.evidence.tokens import Tokenizer
 from mia_batch.evidence.workload import Workload
@@ -25,6 +28,7 @@ from mia_batch.evidence.workload import Workload
 __all__ = [
     "BLOCK_TARGETS",
     "RECORDED_BLOCK_TARGETS",
+    "SCORED_BLOCK_TARGETS",
     "Block",
     "Budget",
     "Collector",
@@ -38,14 +42,20 @@ __all__ = [
     "Measure",
     "Missing",
     "ModelIdentity",
+    "ScorerProcess",
+    "Scoring",
     "Source",
     "Tokenizer",
     "Work",
     "Workload",
+    "cannot_score",
     "choose_engine",
     "digest_folder",
     "estimate_tokens",
     "identify_model",
+    "logprob_parts",
+    "sample_parts",
     "scan_features",
+    "scan_logprobs",
     "scan_samples",
 ]

@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from mia_batch import tables
-from mia_batch.schemas import Features, Samples
+from mia_batch.schemas import Features, LogProbs, Samples
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["scan_features", "scan_samples"]
+__all__ = ["scan_features", "scan_logprobs", "scan_samples"]
 
-_KEY = pl.col("target_id", "sample_index")
+_SAMPLE = ("target_id", "sample_index")
+_TEXT = ("target_id", "model_role", "view", "view_index")
 
 
 def scan_samples(folder: Path) -> pl.LazyFrame:
@@ -32,7 +33,8 @@ def scan_samples(folder: Path) -> pl.LazyFrame:
         the rows with a ``reason`` are left out where there is one without; among several with a
         ``reason`` the last stays.
     """
-    return _without_replaced(tables.scan(folder, Samples), pl.col("reason").is_not_null())
+    samples = tables.scan(folder, Samples)
+    return _without_replaced(samples, pl.col("reason").is_not_null(), _SAMPLE)
 
 
 def scan_features(folder: Path) -> pl.LazyFrame:
@@ -48,19 +50,38 @@ def scan_features(folder: Path) -> pl.LazyFrame:
     LazyFrame
         The rows of `scan_samples`, as features.
     """
-    return _without_replaced(tables.scan(folder, Features), pl.col("words_candidate").is_null())
+    features = tables.scan(folder, Features)
+    return _without_replaced(features, pl.col("words_candidate").is_null(), _SAMPLE)
 
 
-def _without_replaced(table: pl.LazyFrame, failed: pl.Expr) -> pl.LazyFrame:
-    """Leave replaced rows out; where no sample failed, this reads one column and nothing else."""
+def scan_logprobs(folder: Path) -> pl.LazyFrame:
+    """Open the logprobs table of a folder of parts, less what a later attempt replaced.
+
+    Parameters
+    ----------
+    folder
+        The parts.
+
+    Returns
+    -------
+    LazyFrame
+        The rows block by block; which of several attempts counts is as in `scan_samples`.
+    """
+    logprobs = tables.scan(folder, LogProbs)
+    return _without_replaced(logprobs, pl.col("reason").is_not_null(), _TEXT)
+
+
+def _without_replaced(table: pl.LazyFrame, failed: pl.Expr, names: tuple[str, ...]) -> pl.LazyFrame:
+    """Leave replaced rows out; where none failed, this reads one column and nothing else."""
+    key = pl.col(names)
     if not table.select(failed.any()).collect(engine="streaming").item():
         return table
-    rows = table.with_row_index("row").select("row", _KEY, failed=failed)
-    lost = rows.filter("failed").select(_KEY).unique()
+    rows = table.with_row_index("row").select("row", key, failed=failed)
+    lost = rows.filter("failed").select(key).unique()
     replaced = (
-        rows.join(lost, on=_KEY, how="semi")
-        .sort(_KEY, ~pl.col("failed"), "row")
-        .filter("failed", pl.all_horizontal(_KEY.shift(-1) == _KEY))
+        rows.join(lost, on=names, how="semi")
+        .sort(key, ~pl.col("failed"), "row")
+        .filter("failed", pl.all_horizontal(key.shift(-1) == key))
         .select("row")
         .collect(engine="streaming")
     )

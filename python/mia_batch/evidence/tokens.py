@@ -38,7 +38,7 @@ class Tokenizer:
         self._tokenizer = tokenizer
         self._tokenizer.model_max_length = _NO_LIMIT
         self._digest = _digest(tokenizer)
-        self._n_appended = self._count_appended()
+        self._prepended, self._n_appended = self._find_specials()
 
     @classmethod
     def load(cls, model: str, revision: str | None = None, *, setting: str = "model") -> Self:
@@ -101,6 +101,34 @@ class Tokenizer:
             return encoded
         return [ids[: -self._n_appended] for ids in encoded]
 
+    def encode_after(self, context: str, text: str) -> tuple[list[int], list[int], list[int]]:
+        """Token ids of a text that follows another.
+
+        Parameters
+        ----------
+        context
+            What precedes the text; may be empty.
+        text
+            The text.
+
+        Returns
+        -------
+        tuple of list of int
+            The special tokens that the tokenizer puts first by itself; the context's tokens; the
+            text's. Both texts are cut as one: a token that reaches from one into the other is the
+            context's. Tokenizers written in Python cannot tell, and cut them one by one.
+        """
+        if not context or not self._tokenizer.is_fast:
+            before, after = self.encode([context, text])
+            return self._prepended, before, after
+        encoded = self._tokenizer(
+            context + text, add_special_tokens=False, return_offsets_mapping=True
+        )
+        ids: list[int] = encoded["input_ids"]
+        starts = (start for start, _ in encoded["offset_mapping"])
+        cut = next((i for i, start in enumerate(starts) if start >= len(context)), len(ids))
+        return self._prepended, ids[:cut], ids[cut:]
+
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text, special tokens not counted.
 
@@ -114,7 +142,27 @@ class Tokenizer:
         list of int
             One number per text.
         """
-        return [len(ids) for ids in self._encode(texts, add_special_tokens=False)]
+        return [len(ids) for ids in self.encode(texts)]
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of texts, without special tokens.
+
+        Parameters
+        ----------
+        texts
+            The texts.
+
+        Returns
+        -------
+        list of list of int
+            One list per text.
+        """
+        return self._encode(texts, add_special_tokens=False)
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids, those of added tokens included."""
+        return len(self._tokenizer)
 
     def measure(self, prefixes: Sequence[str], references: Sequence[str]) -> list[Measure]:
         """Encode prompts, and count the tokens of their references.
@@ -184,13 +232,14 @@ class Tokenizer:
         )["input_ids"]
         return encoded
 
-    def _count_appended(self) -> int:
-        """Count the special tokens that the tokenizer puts after a text by itself."""
+    def _find_specials(self) -> tuple[list[int], int]:
+        """Find the special tokens that the tokenizer puts before a text, and how many after it."""
         (whole,) = self._encode(["a"], add_special_tokens=True)
         (bare,) = self._encode(["a"], add_special_tokens=False)
         extra = len(whole) - len(bare)
         starts = (i for i in range(extra + 1) if whole[i : i + len(bare)] == bare)
-        return extra - next(starts, extra)
+        before = next(starts, extra)
+        return whole[:before], extra - before
 
 
 def _after(prompt: str, text: str) -> str:

@@ -9,8 +9,10 @@ from mia_batch.evidence import (
     RECORDED_BLOCK_TARGETS,
     Missing,
     identify_model,
+    sample_parts,
 )
 from mia_batch.pipeline.failures import count_failures
+from mia_batch.pipeline.logprobs import collect_logprobs
 from mia_batch.pipeline.manifest import Manifest, describe_model
 from mia_batch.pipeline.observer import SilentObserver
 from mia_batch.pipeline.remote import endpoint_settings
@@ -105,21 +107,26 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
     with run.held():
         for sentence in repair(run):
             observer.stage(sentence)
-        manifest.request(settings, None if recording else decode_scope(attacks), run)
+        sampling = [attack for attack in attacks if attack.evidence == "samples"]
+        scoring = [attack for attack in attacks if attack.evidence == "logprobs"]
+        decode = {"decode": None if recording else decode_scope(sampling)} if sampling else {}
+        manifest.request(settings, decode, run)
         make_targets(settings, corpus, manifest, run)
         observer.stage(_targets_sentence(manifest.targets))
-        choose_features(attacks, manifest, run)
+        choose_features(sampling, manifest, run)
         missing = Missing(
             run.targets_path,
-            run.samples_folder,
+            sample_parts(run.samples_folder),
             settings.samples,
             retry_failed=settings.retry_failed,
             block_targets=BLOCK_TARGETS if recording is None else RECORDED_BLOCK_TARGETS,
         )
         if recording is not None:
             replay_samples(settings, recording, manifest, run, missing, observer)
-        elif missing.count().targets:
+        elif sampling and missing.count().targets:
             collect_samples(settings, manifest, run, missing, observer)
+        if scoring:
+            collect_logprobs(settings, scoring, manifest, run, observer)
         manifest.failed = count_failures(run, manifest.targets)
         observer.stage(f"scoring {len(attacks)} attacks")
         make_missing_features(settings, manifest, run)
@@ -136,7 +143,7 @@ def _new_manifest(settings: Settings) -> Manifest:
     if runs_here(settings):
         digest = identify_model(settings.model, settings.revision).digest
     model = describe_model(settings, digest)
-    evidence = {"model": model} | settings.evidence | {"engine": engine}
+    evidence = {"model": model} | settings.evidence_values | {"engine": engine}
     return Manifest(evidence=evidence, engine_choice=why)
 
 

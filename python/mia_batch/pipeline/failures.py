@@ -1,4 +1,4 @@
-"""Which targets lack samples that could have been had."""
+"""Which targets lack evidence that could have been had."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from mia_batch.evidence import scan_samples
+from mia_batch.evidence import scan_logprobs, scan_samples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +17,7 @@ __all__ = ["count_failures"]
 
 
 def count_failures(run: Run, targets: Mapping[str, int]) -> dict[str, Any]:
-    """Count the targets with a failed sample.
+    """Count the targets with a failed sample, or a text without log-probabilities.
 
     Parameters
     ----------
@@ -29,13 +29,14 @@ def count_failures(run: Run, targets: Mapping[str, int]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``targets`` with a failed sample, ``of`` those that could be sampled, and ``reasons``: how
+        ``targets`` with a failure, ``of`` those that could be sampled, and ``reasons``: how
         many targets have each, the most frequent first.
     """
+    asked = pl.col("n_bytes").is_not_null()
+    kinds = (scan_samples(run.samples_folder), scan_logprobs(run.logprobs_folder).filter(asked))
     failed = (
-        scan_samples(run.samples_folder)
+        pl.concat([kind.select("target_id", "reason") for kind in kinds])
         .filter(pl.col("reason").is_not_null())
-        .select("target_id", "reason")
         .unique()
         .collect(engine="streaming")
     )

@@ -14,12 +14,11 @@ from mia_batch.evidence import digest_folder
 from mia_batch.pipeline.resolve import runs_here
 
 if TYPE_CHECKING:
-    from mia_batch.evidence import DecodeScope
     from mia_batch.kernels import Group
     from mia_batch.pipeline.run import Run
     from mia_batch.settings import Settings
 
-__all__ = ["Manifest", "describe_model"]
+__all__ = ["Manifest", "describe", "describe_model"]
 
 _PACKAGES = ("mia-batch", "polars", "numpy", "torch", "transformers", "tokenizers", "httpx")
 
@@ -44,6 +43,12 @@ class Manifest:
         ``total``, and by reason how many targets cannot be sampled.
     features
         Groups of features that the parts have.
+    scoring
+        What the logprobs parts have beside log-probabilities.
+    scorers
+        What the scoring engine said of itself when it last started, by model role.
+    passes
+        Forward passes that gave log-probabilities, by model role and view.
     scored
         What the scores were made from; empty until there are scores.
     failed
@@ -58,6 +63,9 @@ class Manifest:
     input: dict[str, Any] = field(default_factory=dict)
     targets: dict[str, int] = field(default_factory=dict)
     features: list[Group] = field(default_factory=list)
+    scoring: list[str] = field(default_factory=list)
+    scorers: dict[str, Any] = field(default_factory=dict)
+    passes: dict[str, int] = field(default_factory=dict)
     scored: dict[str, Any] = field(default_factory=dict)
     failed: dict[str, Any] = field(default_factory=dict)
 
@@ -94,27 +102,27 @@ class Manifest:
         text = json.dumps(asdict(self) | {"versions": _versions()}, indent=2, ensure_ascii=False)
         tables.write_text(run.manifest_path, text + "\n")
 
-    def request(self, settings: Settings, scope: DecodeScope | None, run: Run) -> None:
-        """Take in the settings of a request, if the run's samples were made with the same.
+    def request(self, settings: Settings, evidence: dict[str, Any], run: Run) -> None:
+        """Take in the settings of a request, if the run's evidence was made with the same.
 
         Parameters
         ----------
         settings
             The settings.
-        scope
-            How far candidates are decoded; null where they were recorded.
+        evidence
+            What else changes the evidence, by name.
         run
             The run, for the message.
 
         Raises
         ------
         SettingsError
-            If any setting that changes a sample differs; the message names each with its old and
+            If any setting that changes evidence differs; the message names each with its old and
             new value.
         """
         digest = digest_folder(settings.model) if runs_here(settings) else None
         model = describe_model(settings, digest)
-        wanted = {"model": model} | settings.evidence | {"decode": scope}
+        wanted = {"model": model} | settings.evidence_values | evidence
         if settings.engine == "auto" and self.evidence["engine"] not in ("openai", "replay"):
             del wanted["engine"]
         self.agree(wanted, run)
@@ -142,7 +150,7 @@ class Manifest:
         ]
         if differing:
             msg = (
-                f"{run.folder} holds samples made with other settings: {'; '.join(differing)}; "
+                f"{run.folder} holds evidence made with other settings: {'; '.join(differing)}; "
                 "give the old values, or choose another --out"
             )
             raise SettingsError(msg)
@@ -171,8 +179,13 @@ class Manifest:
 
 
 def describe_model(settings: Settings, digest: str | None) -> dict[str, str | None]:
+    """Return what is recorded of the run's model."""
+    return describe(settings.model, settings.revision, digest)
+
+
+def describe(name: str, revision: str | None, digest: str | None) -> dict[str, str | None]:
     """Return what is recorded of a model: name, revision, and digest where it is known."""
-    return {"name": settings.model, "revision": settings.revision, "digest": digest}
+    return {"name": name, "revision": revision, "digest": digest}
 
 
 def _same(old: object, new: object) -> bool:

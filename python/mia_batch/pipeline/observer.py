@@ -13,14 +13,14 @@ class Observer(Protocol):
     def stage(self, sentence: str) -> None:
         """Learn that a stage begins or what it found, in one sentence."""
 
-    def sampling(self, *, done: int, total: int) -> None:
-        """Learn that sampling begins: ``done`` of ``total`` targets have all their samples."""
+    def working(self, what: str, *, done: int, total: int) -> None:
+        """Learn that an engine begins to work: ``done`` of ``total`` texts are complete."""
 
-    def sampled(self, targets: int, tokens: int) -> None:
-        """Learn of targets completed and tokens decoded since the last call."""
+    def worked(self, texts: int, tokens: int) -> None:
+        """Learn of texts completed, and tokens decoded or scored, since the last call."""
 
-    def sampling_ended(self) -> None:
-        """Learn that sampling ended, for whatever cause."""
+    def work_ended(self) -> None:
+        """Learn that the engine's work ended, for whatever cause."""
 
 
 class SilentObserver:
@@ -29,11 +29,11 @@ class SilentObserver:
     def stage(self, sentence: str) -> None:
         """Ignore it."""
 
-    def sampling(self, *, done: int, total: int) -> None:
+    def working(self, what: str, *, done: int, total: int) -> None:
         """Ignore it."""
 
-    def sampled(self, targets: int, tokens: int) -> None:
+    def worked(self, texts: int, tokens: int) -> None:
         """Ignore it."""
 
-    def sampling_ended(self) -> None:
+    def work_ended(self) -> None:
         """Ignore it."""

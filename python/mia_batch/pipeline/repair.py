@@ -18,8 +18,8 @@ __all__ = ["repair"]
 def repair(run: Run) -> list[str]:
     """Remove tables that are not whole, so that they are made again; costs one read of each end.
 
-    A part of samples is set aside beside its place, with ``.broken`` after its name. What was made
-    from it goes too, because a GPU draws other samples the second time.
+    A part of samples or log-probabilities is set aside beside its place, with ``.broken`` after
+    its name. What was made from it goes too, because a GPU draws other samples the second time.
 
     Parameters
     ----------
@@ -48,19 +48,21 @@ def _repair(run: Run) -> list[str]:
     """Remove the latest stage's tables first: killed in between, it begins again."""
     parts = {path.name for path in run.samples_folder.glob("*.parquet")}
     broken = _broken([run.samples_folder / name for name in sorted(parts)])
+    scored = _broken(sorted(run.logprobs_folder.glob("*.parquet")))
     features = sorted(run.features_folder.glob("*.parquet"))
     without = parts - {path.name for path in broken}
     stale = [path for path in features if path.name not in without]
     stale += _broken([path for path in features if path.name in without])
     whole = [run.targets_path, run.scores_path, run.unscored_path, run.metrics_path]
     lost = _broken([path for path in whole if path.exists()])
-    if (stale or broken) and run.scores_path.exists() and run.scores_path not in lost:
+    if (stale or broken or scored) and run.scores_path.exists() and run.scores_path not in lost:
         lost.append(run.scores_path)
     for path in (*lost, *stale):
         path.unlink()
-    for path in broken:
+    for path in (*broken, *scored):
         path.replace(path.with_name(f"{path.name}.broken"))
     said = [f"{path} was cut short; set aside, its samples are missing again" for path in broken]
+    said += [f"{path} was cut short; set aside, its texts are scored again" for path in scored]
     return said + [f"{path} is made again" for path in (*stale, *lost)]
 
 

@@ -130,15 +130,15 @@ def replay_samples(
     for name, text in describe_recording(recording):
         observer.stage(f"{name}: {text}")
     blocks = recording.collect(run.targets_path, missing.blocks(), run.folder, settings.word_rule)
-    observer.sampling(done=work.done, total=work.done + work.targets)
+    observer.working("sampling", done=work.done, total=work.done + work.targets)
     try:
         with closing(blocks):
             for block, samples in blocks:
                 tables.sink(samples, run.samples_folder / block.part_name, Samples)
                 write_features(settings, manifest, run, block.part_name, samples, block.targets)
-                observer.sampled(block.targets.height, int(samples["n_tokens"].sum()))
+                observer.worked(block.targets.height, int(samples["n_tokens"].sum()))
     finally:
-        observer.sampling_ended()
+        observer.work_ended()
     manifest.engine = {"engine": "replay", "counts": asdict(recording.counts)}
     counted = ", ".join(f"{count:,} {name}" for name, count in asdict(recording.counts).items())
     observer.stage(f"recording: {counted}")

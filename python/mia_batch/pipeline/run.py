@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 
 from mia_batch import tables
 from mia_batch.errors import RunFolderError
-from mia_batch.evidence import scan_features, scan_samples
+from mia_batch.evidence import scan_features, scan_logprobs, scan_samples
 from mia_batch.schemas import Metrics, Scores, Targets, Unscored
 
 if TYPE_CHECKING:
@@ -51,6 +51,11 @@ class Run:
         return self.folder / "features"
 
     @property
+    def logprobs_folder(self) -> Path:
+        """Parts of the logprobs table."""
+        return self.folder / "logprobs"
+
+    @property
     def scores_path(self) -> Path:
         """The scores table."""
         return self.folder / "scores.parquet"
@@ -69,6 +74,11 @@ class Run:
     def manifest_path(self) -> Path:
         """What made the tables: settings, versions, model, input."""
         return self.folder / "run.json"
+
+    @property
+    def frequencies_path(self) -> Path:
+        """How frequent tokens are in the reference corpus."""
+        return self.folder / "frequencies.parquet"
 
     @property
     def journal_path(self) -> Path:
@@ -118,6 +128,11 @@ class Run:
         return scan_features(self.features_folder).collect()
 
     @property
+    def logprobs(self) -> pl.DataFrame:
+        """The logprobs table, all parts, in the order of their blocks."""
+        return scan_logprobs(self.logprobs_folder).collect()
+
+    @property
     def scores(self) -> pl.DataFrame:
         """The scores table: one row per target, one column per attack."""
         return tables.scan(self.scores_path, Scores).collect()
@@ -148,7 +163,12 @@ class Run:
         RunFolderError
             If the folder cannot be made or written, or another live run holds it.
         """
-        folders = (self.folder, self.samples_folder, self.features_folder)
+        folders = (
+            self.folder,
+            self.samples_folder,
+            self.features_folder,
+            self.logprobs_folder,
+        )
         lock = FileLock(self.folder / ".lock", timeout=0)
         try:
             for folder in folders:

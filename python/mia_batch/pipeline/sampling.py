@@ -130,7 +130,7 @@ def collect_samples(
     def sampled(targets: int, tokens: int) -> None:
         nonlocal decoded
         decoded += tokens
-        observer.sampled(targets, tokens)
+        observer.worked(targets, tokens)
 
     with sampling.opened(manifest, run, observer) as (source, budget):
         collector = Collector(
@@ -142,11 +142,11 @@ def collect_samples(
             sampled=sampled,
         )
         work = missing.count()
-        observer.sampling(done=work.done, total=work.done + work.targets)
+        observer.working("sampling", done=work.done, total=work.done + work.targets)
         try:
             for block, samples in collector.collect(missing.blocks()):
                 tables.sink(samples, run.samples_folder / block.part_name, Samples)
                 write_features(settings, manifest, run, block.part_name, samples, block.targets)
         finally:
-            observer.sampling_ended()
+            observer.work_ended()
     observer.stage(workload.outcome(decoded))

@@ -9,7 +9,7 @@ import polars as pl
 
 from mia_batch import tables
 from mia_batch.attacks import find_unscored, score
-from mia_batch.evidence import scan_samples
+from mia_batch.evidence import scan_logprobs, scan_samples
 from mia_batch.features import build_features, groups_of
 from mia_batch.schemas import Features, Metrics, Samples, Scores, Targets, Unscored
 from mia_batch.verdict import evaluate
@@ -105,10 +105,15 @@ def score_run(settings: Settings, attacks: list[Attack], manifest: Manifest, run
     within = pl.col("sample_index") < settings.samples
     targets = tables.scan(run.targets_path, Targets)
     features = tables.scan(run.features_folder, Features).filter(within)
-    tables.sink_frames(score(features, targets, attacks), run.scores_path, Scores)
+    logprobs = None
+    if any(attack.evidence == "logprobs" for attack in attacks):
+        logprobs = scan_logprobs(run.logprobs_folder)
+    frames = score(features, targets, attacks, logprobs=logprobs)
+    tables.sink_frames(frames, run.scores_path, Scores)
     scores = tables.scan(run.scores_path, Scores)
     samples = scan_samples(run.samples_folder).filter(within)
-    tables.sink(find_unscored(scores, samples, targets, attacks), run.unscored_path, Unscored)
+    unscored = find_unscored(scores, samples, targets, attacks, logprobs=logprobs)
+    tables.sink(unscored, run.unscored_path, Unscored)
     metrics = evaluate(scores, [attack.name for attack in attacks], preset=settings.preset)
     tables.sink(metrics, run.metrics_path, Metrics)
     manifest.scored = made_from
@@ -118,7 +123,8 @@ def score_run(settings: Settings, attacks: list[Attack], manifest: Manifest, run
 def _made_from(
     settings: Settings, attacks: list[Attack], manifest: Manifest, run: Run
 ) -> dict[str, Any]:
-    parts = sorted(part.name for part in run.features_folder.glob("*.parquet"))
+    folders = (run.features_folder, run.logprobs_folder)
+    parts = sorted(part.name for folder in folders for part in folder.glob("*.parquet"))
     return {
         "attacks": [attack.name for attack in attacks],
         "samples": settings.samples,

@@ -22,8 +22,16 @@ __all__ = ["CONFIG_NAME", "load_settings"]
 CONFIG_NAME = "mia-batch.toml"
 """Name of the settings file that is looked for beside the input, then in the working directory."""
 
-_PATHS = ("input", "out", "model", "tokenizer", "samples_from")
-_NAMES_OR_PATHS = ("model", "tokenizer")
+_NAMES_OR_PATHS = ("model", "reference_model", "masked_model", "tokenizer")
+_PATHS = (
+    *_NAMES_OR_PATHS,
+    "input",
+    "out",
+    "samples_from",
+    "nonmember_shots",
+    "member_shots",
+    "frequencies_from",
+)
 
 
 def load_settings(options: Mapping[str, object], config: Path | None = None) -> Settings:

@@ -105,9 +105,15 @@ class Settings(BaseModel):
         min_length=1, description="Checkpoint folder, hub name, or the name at the endpoint."
     )
     out: Path | None = Field(None, description="Run folder.  [default: runs/INPUT-MODEL]")
-    preset: Literal["default", "samia"] = Field(
+    evidence: Literal["samples", "logprobs", "both"] | None = Field(
+        None,
+        description="Sampled continuations, token log-probabilities, or both.  [default: what the "
+        "attacks need]",
+    )
+    preset: Literal["default", "samia", "min-k"] = Field(
         "default",
-        description="default: length-matched attacks; samia: the SaMIA authors' procedure whole.",
+        description="default: length-matched attacks; samia: the SaMIA authors' procedure whole; "
+        "min-k: that of the Min-K% paper.",
     )
     attacks: Annotated[tuple[str, ...] | None, BeforeValidator(_names)] = Field(
         None, description="Attacks, separated by commas.  [default: the preset's]"
@@ -159,6 +165,45 @@ class Settings(BaseModel):
         ge=0,
         le=1,
         description="Share of targets that may fail; with more the exit code is 1.",
+    )
+    reference_model: str | None = Field(
+        None, min_length=1, description="Model to compare with, smaller or the base of a tuned one."
+    )
+    reference_revision: str | None = Field(
+        None, min_length=1, description="Hub revision of the reference model."
+    )
+    masked_model: str | None = Field(
+        None, min_length=1, description="Masked model that makes neighbours of the texts."
+    )
+    neighbours: int = Field(25, ge=1, le=1000, description="Neighbours made of each text.")
+    neighbours_column: Column = Field(
+        None, description="Column with lists of neighbours of your own."
+    )
+    nonmember_shots: str | None = Field(
+        None,
+        min_length=1,
+        description="Texts known not to be members, put before each text (ReCaLL).",
+    )
+    member_shots: str | None = Field(
+        None, min_length=1, description="Texts known to be members, likewise (Con-ReCaLL)."
+    )
+    shots: int = Field(10, ge=1, description="Most texts put before each text.")
+    frequencies_from: str | None = Field(
+        None, min_length=1, description="Corpus in which tokens are counted (DC-PDD)."
+    )
+    extraction_prefix_tokens: int = Field(
+        50, ge=1, description="Last tokens of the prefix that an extraction starts from."
+    )
+    extraction_tokens: int = Field(
+        50, ge=1, description="First tokens of the reference that are to be extracted."
+    )
+    long_texts: Literal["refuse", "stride"] = Field(
+        "refuse",
+        description="Texts longer than the context get no log-probabilities, or those of pieces "
+        "of its length, none of which sees another.",
+    )
+    head_memory: int = Field(
+        128, ge=1, description="Most memory in MiB for the logits of one forward pass at a time."
     )
     base_url: str | None = Field(
         None, description="Address of an OpenAI-compatible endpoint, such as http://host:8000/v1."
@@ -223,6 +268,8 @@ class Settings(BaseModel):
         values = dict(values)
         if values.get("preset") == "samia":
             values.setdefault("word_rule", "space")
+        if values.get("preset") == "min-k":
+            values.setdefault("evidence", "logprobs")
         if values.get("engine", "auto") == "auto":
             for setting, engine in _ENGINE_OF.items():
                 if values.get(setting) is not None:
@@ -311,11 +358,21 @@ class Settings(BaseModel):
             raise ValueError(msg)
         return self
 
+    @model_validator(mode="after")
+    def _consistent_views(self) -> Self:
+        if self.neighbours_column is not None and self.window_words is not None:
+            msg = "setting 'neighbours_column' is about whole texts; leave 'window_words' out"
+            raise ValueError(msg)
+        if self.member_shots is not None and self.nonmember_shots is None:
+            msg = "setting 'member_shots' needs 'nonmember_shots' beside it"
+            raise ValueError(msg)
+        return self
+
     @property
     def columns(self) -> dict[str, str | None]:
         """The settings that name columns of the corpus."""
         names = [name for name in type(self).model_fields if name.endswith("_column")]
-        return self.model_dump(include=set(names) - {"candidate_column"})
+        return self.model_dump(include=set(names) - {"candidate_column", "neighbours_column"})
 
     @property
     def folder(self) -> Path:
@@ -325,7 +382,7 @@ class Settings(BaseModel):
         return Path("runs") / f"{_file_name(self.input)}-{_file_name(self.model)}"
 
     @property
-    def evidence(self) -> dict[str, Any]:
+    def evidence_values(self) -> dict[str, Any]:
         """The settings that change a sample, by name, as JSON values."""
         values = self.model_dump(mode="json", include=set(EVIDENCE_SETTINGS))
         arguments = values["engine_arg"].items()

@@ -10,7 +10,7 @@ from mia_batch.errors import SettingsError
 __all__ = ["Preset", "TargetPlan", "WordRule"]
 
 WordRule = Literal["whitespace", "space"]
-Preset = Literal["default", "samia"]
+Preset = Literal["default", "samia", "min-k"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ _AUTHORS_FPR = 0.1
 
 
 def evaluate(
-    scores: pl.LazyFrame, attacks: Sequence[str], *, preset: Literal["default", "samia"]
+    scores: pl.LazyFrame, attacks: Sequence[str], *, preset: Literal["default", "samia", "min-k"]
 ) -> pl.DataFrame:
     """Measure how well each attack separates members from non-members.
 
@@ -119,7 +119,7 @@ def _classes(labelled: pl.LazyFrame, attack: str, n_labelled: int) -> _Classes:
     )
 
 
-def _facts(classes: _Classes, preset: Literal["default", "samia"]) -> Iterator[_Fact]:
+def _facts(classes: _Classes, preset: Literal["default", "samia", "min-k"]) -> Iterator[_Fact]:
     yield _auc(classes)
     for budget in FPR_BUDGETS:
         yield _tpr_at_fpr(classes, budget)

@@ -136,14 +136,14 @@ def test_a_missing_score_is_null_and_has_its_reason():
 
 def test_a_sample_that_is_there_twice_is_refused():
     twice = frames.features(pair(0, 0, 1), pair(1, 3, 1), pair(1, 0, 1), pair(1, 3, 2))
-    with pytest.raises(SchemaMismatchError, match=f"sample 3 of target {target_id(1)} twice"):
+    with pytest.raises(SchemaMismatchError, match=f"sample_index 3 of target {target_id(1)} twice"):
         run(twice, frames.targets({}, {}))
 
 
 @pytest.mark.parametrize("at_once", [5, 1000])
 def test_parts_in_any_order_give_the_same_bits(monkeypatch, at_once):
     """Ten samples first, seven more in later parts, then every row shuffled."""
-    monkeypatch.setattr(apply, "_PAIRS_AT_ONCE", at_once)
+    monkeypatch.setattr(apply, "_SAMPLES_AT_ONCE", at_once)
     monkeypatch.setattr(apply, "_TARGETS_AT_ONCE", at_once)
     draw = random.Random(0)
     texts = [[(draw.randrange(60), draw.randrange(60, 99)) for _ in range(17)] for _ in range(9)]

@@ -15,7 +15,9 @@ def regrouped(keys: list[tuple[int, int]], at_once: int, n_targets: int) -> list
         for start in range(0, max(len(keys), 1), at_once)
     ]
     return [
-        batch for batch in whole_targets(batches, count_pairs(batches, n_targets)) if batch.height
+        batch
+        for batch in whole_targets(batches, count_pairs(batches, n_targets), ("sample_index",))
+        if batch.height
     ]
 
 
@@ -39,7 +41,7 @@ def test_what_is_complete_is_counted_down_to_zero():
     batches = [pl.DataFrame({"row": [0, 2, 2], "sample_index": [0, 0, 1]})]
     counts = count_pairs(batches, 4)
     assert counts.tolist() == [1, 0, 2, 0]
-    assert next(whole_targets(batches, counts)).height == 3
+    assert next(whole_targets(batches, counts, ("sample_index",))).height == 3
     assert counts.tolist() == [0] * 4
 
 

@@ -50,7 +50,13 @@ def start(folder, settings):
 def test_parts_are_named_by_the_folder(made):
     parts, folder, _ = made
     assert parts == DemoFolder(
-        corpus=folder / "corpus.parquet", model=folder / "model", config=folder / "mia-batch.toml"
+        corpus=folder / "corpus.parquet",
+        nonmember_shots=folder / "nonmember-shots.parquet",
+        member_shots=folder / "member-shots.parquet",
+        model=folder / "model",
+        reference=folder / "reference",
+        masked=folder / "masked",
+        config=folder / "mia-batch.toml",
     )
     corpus = pl.read_parquet(parts.corpus)
     assert corpus.columns == ["document_id", "text", "member", "group"]

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from mia_batch import tables
-from mia_batch.evidence.blocks import BLOCK_TARGETS, Block, Missing, Work
+from mia_batch.evidence.blocks import BLOCK_TARGETS, Block, Missing, Work, sample_parts
 from mia_batch.schemas import Samples, Targets
 from tests import frames
 
@@ -28,7 +28,7 @@ def run(tmp_path):
 
 
 def find(run, n_samples, **options) -> Missing:
-    return Missing(run / "targets.parquet", run / "samples", n_samples, **options)
+    return Missing(run / "targets.parquet", sample_parts(run / "samples"), n_samples, **options)
 
 
 def missing(run, n_samples, **options) -> list[Block]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mia_batch.evidence.engines.checkpoint import check_model
-from mia_batch.evidence.engines.choice import choose_engine
+from mia_batch.evidence.engines.choice import cannot_score, choose_engine
 
 if TYPE_CHECKING:
     from mia_batch.evidence.engine import Engine, EngineSpec, Scorer
 
-__all__ = ["check_model", "choose_engine", "load_engine"]
+__all__ = ["cannot_score", "check_model", "choose_engine", "load_engine"]
 
 
 def load_engine(spec: EngineSpec) -> Engine | Scorer:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal
 from mia_batch.errors import SettingsError
 
 if TYPE_CHECKING:
-    from mia_batch.evidence.engine import EngineName
+    from mia_batch.evidence.engine import EngineName, Scoring
 
-__all__ = ["choose_engine", "runs_on_cpu"]
+__all__ = ["cannot_score", "choose_engine", "runs_on_cpu"]
 
 _ACCELERATORS = ("nvidia[0-9]*", "kfd", "dxg")  # device files: NVIDIA, AMD, either under WSL
 
@@ -51,6 +51,32 @@ def choose_engine(name: EngineName | Literal["auto"]) -> tuple[EngineName, str]:
         f"for transformers, {obstacles['transformers']}"
     )
     raise SettingsError(msg)
+
+
+def cannot_score(engine: str, scoring: Scoring) -> str | None:
+    """Say what keeps an engine from giving what is wanted of token log-probabilities.
+
+    Parameters
+    ----------
+    engine
+        The engine.
+    scoring
+        What is wanted.
+
+    Returns
+    -------
+    str or None
+        A sentence's part that names an engine that can; null where this one can.
+    """
+    wanted = {
+        "the mean and variance over the vocabulary": scoring.moments,
+        "ranks": scoring.rank,
+        "the mass that decoding keeps": scoring.kept_mass,
+    }
+    lacking = [name for name, is_wanted in wanted.items() if is_wanted]
+    if engine == "transformers" or not lacking:
+        return None
+    return f"engine {engine!r} cannot give {' or '.join(lacking)}; engine 'transformers' can"
 
 
 def runs_on_cpu(engine: EngineName) -> bool:

@@ -51,7 +51,9 @@ def score_tokens(
         found["rank"] = (logits > own).sum(1, keepdim=True) + 1
     if scoring.kept_mass:
         kept = keep_likeliest(logits, decoding.top_k, decoding.top_p)
-        found["kept_mass"] = (kept.logsumexp(1, keepdim=True) - top + log_top).clamp_(max=0.0)
+        mass = (kept.logsumexp(1, keepdim=True) - top + log_top).clamp_(max=0.0)
+        left_out = kept.gather(1, token_ids[:, None]).isneginf()
+        found["kept_mass"] = mass.masked_fill_(left_out, torch.nan)
     if scoring.moments:
         below = logits.sub_(top).clamp_(min=_LEAST)  # 0 times minus infinity would be no number
         mean = torch.linalg.vecdot(probabilities, below)[:, None]

@@ -1,1 +1,10 @@
-"""Log-probabilities of texts."""
+"""Log-probabilities of the tokens of texts: views of targets go in, rows come out."""
+
+from __future__ import annotations
+
+from mia_batch.evidence.scoring.collect import ScoreCollector
+from mia_batch.evidence.scoring.local import LocalScorer
+from mia_batch.evidence.scoring.source import TextScorer
+from mia_batch.evidence.scoring.view import Seen, View
+
+__all__ = ["LocalScorer", "ScoreCollector", "Seen", "TextScorer", "View"]

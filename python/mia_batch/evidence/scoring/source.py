@@ -31,7 +31,7 @@ class TextScoreRequest:
     context_tokens
         Keep only so many last tokens of the context; null = all.
     text_tokens
-        Score only so many first tokens of the text; null = all.
+        Score only so many first tokens of the text, refused where it has fewer; null = all.
     """
 
     request_id: int
@@ -59,7 +59,8 @@ class TextScores:
     rank
         Uint32, 1 = no token is likelier, 0 = unscored; null where not computed.
     kept_mass
-        Float32, log of the mass that the run's decoding keeps; null where not computed.
+        Float32, log of the mass that the run's decoding keeps, NaN where it leaves the token out;
+        null where not computed.
     """
 
     token_ids: NDArray[np.uint32] | None
@@ -85,12 +86,15 @@ class TextScoreResult:
         Forward passes that it took: several where a long text was cut into strides.
     error
         Why this one request failed; null where it did not.
+    asked
+        False where the text is not of the kind that was asked for, so that nothing failed.
     """
 
     request_id: int
     scores: TextScores | None = None
     passes: int = 1
     error: str | None = None
+    asked: bool = True
 
 
 class TextScorer(Protocol):

@@ -1,0 +1,196 @@
+"""Collect the log-probabilities that a run lacks, part by part."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Literal, get_args
+
+from mia_batch import tables
+from mia_batch.evidence import (
+    SCORED_BLOCK_TARGETS,
+    Missing,
+    ScorerProcess,
+    Scoring,
+    Tokenizer,
+    identify_model,
+    logprob_parts,
+)
+from mia_batch.evidence.scoring import LocalScorer, ScoreCollector
+from mia_batch.pipeline.manifest import describe
+from mia_batch.pipeline.resolve import engine_spec, scoring, scoring_engine
+from mia_batch.pipeline.views import Views
+from mia_batch.schemas import LogProbs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mia_batch.attacks import Attack
+    from mia_batch.evidence import Block, EngineSpec
+    from mia_batch.evidence.scoring import TextScorer, View
+    from mia_batch.pipeline.manifest import Manifest
+    from mia_batch.pipeline.observer import Observer
+    from mia_batch.pipeline.run import Run
+    from mia_batch.settings import Settings
+
+__all__ = ["collect_logprobs"]
+
+FREQUENCY = "log_inverse_frequency"
+Role = Literal["target", "reference"]
+
+
+def collect_logprobs(
+    settings: Settings, attacks: list[Attack], manifest: Manifest, run: Run, observer: Observer
+) -> None:
+    """Have every text that the attacks need scored, and store the rows.
+
+    Parameters
+    ----------
+    settings
+        How to score.
+    attacks
+        Attacks that read log-probabilities.
+    manifest
+        The run's manifest; models, engine and forward passes are recorded in it.
+    run
+        The run, held.
+    observer
+        Is told of the engines and of progress.
+
+    Raises
+    ------
+    SettingsError
+        If a model or a setting is not the one that the run's log-probabilities came from.
+    EngineError
+        If an engine cannot start or go on; parts that are complete stay.
+    """
+    _choose_columns(settings, attacks, manifest, run)
+    views = Views(settings, attacks, run)
+    manifest.agree(views.evidence, run)
+    for role in get_args(Role):
+        wanted = [(view, _missing(settings, run, view)) for view in views.of(role)]
+        if any(missing.count().targets for _, missing in wanted):
+            _score(settings, manifest, run, observer, views, wanted)
+
+
+def _choose_columns(
+    settings: Settings, attacks: list[Attack], manifest: Manifest, run: Run
+) -> None:
+    """Decide what is computed beside log-probabilities: what was before, and what is needed now."""
+    computed = asdict(scoring(attacks, settings)).items()
+    wanted = {name for name, value in computed if value is True}
+    if any(FREQUENCY in attack.columns for attack in attacks):
+        wanted.add(FREQUENCY)
+    names = sorted(wanted.union(manifest.scoring))
+    if names != manifest.scoring:
+        for part in run.logprobs_folder.glob("*.parquet"):
+            part.unlink()
+        manifest.scoring = names
+        manifest.passes = {}
+        manifest.write(run)
+
+
+def _missing(settings: Settings, run: Run, view: View) -> Missing:
+    return Missing(
+        run.targets_path,
+        logprob_parts(run.logprobs_folder, view.role, view.name),
+        view.n_texts,
+        retry_failed=settings.retry_failed,
+        block_targets=SCORED_BLOCK_TARGETS,
+    )
+
+
+def _score(
+    settings: Settings,
+    manifest: Manifest,
+    run: Run,
+    observer: Observer,
+    views: Views,
+    wanted: list[tuple[View, Missing]],
+) -> None:
+    """Score what one model's parts lack."""
+    role = wanted[0][0].role
+    with _opened(settings, role, manifest, run, observer) as (scorer, tokenizer, context):
+        frequencies = None
+        if role == "target":
+            views.fit(tokenizer, context, manifest, observer)
+            frequencies = views.log_inverse_frequency(tokenizer)
+        collector = ScoreCollector(scorer, frequencies, scored=observer.worked)
+        counts = [(view.n_texts, missing.count()) for view, missing in wanted]
+        done = sum(n_texts * work.done for n_texts, work in counts)
+        lacking = sum(n_texts * work.targets for n_texts, work in counts)
+        observer.working("scoring", done=done, total=done + lacking)
+        try:
+            for block, rows in collector.collect(_blocks(wanted)):
+                tables.sink(rows, run.logprobs_folder / block.part_name, LogProbs)
+        finally:
+            observer.work_ended()
+            for view, passes in collector.passes.items():
+                name = f"{role} {view}"
+                manifest.passes[name] = manifest.passes.get(name, 0) + passes
+            manifest.write(run)
+    told = ", ".join(f"{view} {passes:,}" for view, passes in collector.passes.items())
+    total = sum(collector.passes.values())
+    observer.stage(f"forward passes of the {role} model: {total:,} ({told})")
+
+
+def _blocks(wanted: list[tuple[View, Missing]]) -> Iterator[tuple[View, Block]]:
+    for view, missing in wanted:
+        for block in missing.blocks():
+            yield view, block
+
+
+@contextmanager
+def _opened(
+    settings: Settings, role: Role, manifest: Manifest, run: Run, observer: Observer
+) -> Iterator[tuple[TextScorer, Tokenizer, int]]:
+    """Start the engine with one of the models: it, its tokenizer, its context in tokens."""
+    spec, why = _spec(settings, role, manifest.scoring)
+    identity = identify_model(spec.model, spec.revision)
+    tokenizer = Tokenizer.load(spec.model, spec.revision)
+    named = "model" if role == "target" else "reference_model"
+    described = describe(spec.model, spec.revision, identity.digest)
+    prefix = "" if role == "target" else "reference_"
+    manifest.agree(
+        {
+            named: described,
+            f"{prefix}tokenizer": tokenizer.digest,
+            "scoring_engine": spec.engine,
+        },
+        run,
+    )
+    observer.stage(f"starting {spec.engine}: {why}")
+    with ScorerProcess.start(spec, log=run.engine_log) as engine:
+        info = engine.info
+        manifest.agree({f"{prefix}scoring_dtype": info.dtype}, run)
+        manifest.scorers[role] = asdict(info)
+        manifest.write(run)
+        observer.stage(
+            f"{info.engine} {info.version} runs {spec.model} in {info.dtype} on {info.device}, "
+            f"context {info.max_model_len:,} tokens"
+        )
+        strides = settings.long_texts == "stride"
+        yield LocalScorer(engine, tokenizer, strides=strides), tokenizer, info.max_model_len
+
+
+def _spec(settings: Settings, role: Role, columns: list[str]) -> tuple[EngineSpec, str]:
+    """Say what to start, and why with this engine."""
+    computed = Scoring(
+        **{name: True for name in columns if name != FREQUENCY},
+        head_bytes=settings.head_memory << 20,
+    )
+    engine, why = scoring_engine(settings, computed)
+    spec = replace(engine_spec(settings, engine), scoring=computed)
+    if role == "target":
+        return spec, why
+    arguments = {key: value for key, value in spec.engine_args.items() if key != "max_model_len"}
+    return (
+        replace(
+            spec,
+            model=str(settings.reference_model),
+            revision=settings.reference_revision,
+            engine_args=arguments,
+            scoring=Scoring(head_bytes=computed.head_bytes),
+        ),
+        why,
+    )
