@@ -54,11 +54,11 @@ def _log_samples(log_p: pl.Expr, p: float) -> pl.Expr:
     return (log(-log(1 - p)) - hazard).clip(lower_bound=0.0)
 
 
-def _attacks(name: str, log_p: pl.Expr, undefined: str) -> Iterator[Attack]:
+def _attacks(name: str, log_p: pl.Expr, scheme: str, undefined: str) -> Iterator[Attack]:
     yield Attack(
         name=f"{name}_v1",
         expr=log_p,
-        source=f"{_PAPER}, section 3, log p_z",
+        source=f"{_PAPER}, log p_z {scheme}",
         undefined=undefined,
         evidence="logprobs",
         views=(EXTRACTION,),
@@ -68,8 +68,8 @@ def _attacks(name: str, log_p: pl.Expr, undefined: str) -> Iterator[Attack]:
             name=f"{name}_n_{percent}_v1",
             expr=-_log_samples(log_p, percent / 100),
             source=(
-                f"{_PAPER}, (n, p)-discoverable extraction; minus the log of the least n, not "
-                f"rounded and at least 1, for p = {percent / 100}"
+                f"{_PAPER}, (n, p)-discoverable extraction {scheme}; minus the log of the least "
+                f"n, not rounded and at least 1, for p = {percent / 100}"
             ),
             undefined=undefined,
             evidence="logprobs",
@@ -78,12 +78,12 @@ def _attacks(name: str, log_p: pl.Expr, undefined: str) -> Iterator[Attack]:
 
 
 EXTRACTION_ATTACKS: tuple[Attack, ...] = (
-    *_attacks("extraction", _sum(logprobs(EXTRACTION)), _UNSCORED),
-    *_attacks("extraction_top_k", _log_p_kept(), _LEFT_OUT),
+    *_attacks("extraction", _sum(logprobs(EXTRACTION)), "from the whole vocabulary", _UNSCORED),
+    *_attacks("extraction_top_k", _log_p_kept(), "under the run's decoding", _LEFT_OUT),
     Attack(
         name="extraction_greedy_v1",
         expr=_greedy(),
-        source=f"{_PAPER}, section 2; discoverable extraction: 1 where greedy decoding does it",
+        source=f"{_PAPER}, discoverable extraction: 1 where greedy decoding does it",
         undefined=_UNSCORED,
         evidence="logprobs",
         views=(EXTRACTION,),

@@ -26,8 +26,8 @@ FREQUENCY_ATTACKS: tuple[Attack, ...] = (
         name="dc_pdd_v1",
         expr=_dc_pdd(),
         source=(
-            "Zhang et al. 2024 (arXiv:2409.14781), section 3 (cross-entropy of probabilities and "
-            f"frequencies), a = {_CAP}; a token counts where it is scored first"
+            "Zhang et al. 2024 (arXiv:2409.14781), cross-entropy of probabilities and "
+            f"frequencies, a = {_CAP}; a token counts where it is scored first"
         ),
         undefined="no token of the text has both a log-probability and a frequency",
         evidence="logprobs",

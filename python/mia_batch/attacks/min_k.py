@@ -40,7 +40,7 @@ def _min_k_plus_plus(percent: int) -> Attack:
         name=f"min_k_plus_plus_{percent}_v1",
         expr=mean(lowest(_standardised(), percent)),
         source=(
-            f"Zhang et al. 2025 (arXiv:2404.02936), equations 3 and 4, k = {percent}; at least "
+            f"Zhang et al. 2025 (arXiv:2404.02936), the Min-K%++ score, k = {percent}; at least "
             "one token; a token that the model holds for the only one possible is left out"
         ),
         undefined="no token of the text has a log-probability with variance over the vocabulary",

@@ -25,7 +25,7 @@ NEIGHBOUR_ATTACKS: tuple[Attack, ...] = (
     Attack(
         name="neighbour_difference_v1",
         expr=average(TEXT) - mean(averages(NEIGHBOUR)),
-        source=f"{_MATTERN}, equation 1; difference of losses, per token",
+        source=f"{_MATTERN}, the neighbourhood comparison; difference of losses, per token",
         undefined=_UNSCORED,
         evidence="logprobs",
         views=(TEXT, NEIGHBOUR),
@@ -34,7 +34,7 @@ NEIGHBOUR_ATTACKS: tuple[Attack, ...] = (
     Attack(
         name="neighbour_ratio_v1",
         expr=-average(TEXT) / mean(averages(NEIGHBOUR)),
-        source=f"{_MATTERN}, equation 1; here minus the ratio of losses, per token",
+        source=f"{_MATTERN}, the same as minus the ratio of losses, per token",
         undefined=f"{_UNSCORED}, or the mean loss of the neighbours is 0",
         evidence="logprobs",
         views=(TEXT, NEIGHBOUR),

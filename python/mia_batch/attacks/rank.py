@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RANK_ATTACKS"]
 
-_MITCHELL = "Mitchell et al. 2023 (arXiv:2301.11305), section 5"
+_MITCHELL = "Mitchell et al. 2023 (arXiv:2301.11305), baselines"
 _PERCENT = 20
 _CERTAIN = 2.0  # nats of entropy
 
@@ -45,7 +45,7 @@ RANK_ATTACKS: tuple[Attack, ...] = (
     Attack(
         name="top_1_share_v1",
         expr=mean((scored("rank") == 1).cast(int)),
-        source="Gehrmann et al. 2019 (arXiv:1906.04043), section 2, test 2; share of rank 1",
+        source="Gehrmann et al. 2019 (arXiv:1906.04043), test 2; share of rank 1",
         undefined=UNSCORED,
         evidence="logprobs",
         views=(TEXT,),

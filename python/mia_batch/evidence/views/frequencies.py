@@ -55,7 +55,7 @@ class Frequencies:
 
         References
         ----------
-        Zhang et al. (2024), arXiv:2409.14781, section 3.
+        Zhang et al. (2024), arXiv:2409.14781; smoothing as in the authors' code.
         """
         whole = float(self.counts.sum()) + len(self.counts)
         inverse: npt.NDArray[np.float32] = np.log(whole / (self.counts + 1.0)).astype(np.float32)

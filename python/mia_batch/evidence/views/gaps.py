@@ -5,17 +5,19 @@ from __future__ import annotations
 import re
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
+from unicodedata import category
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["Gaps", "word_spans"]
 
-_WORD = re.compile(r"\w+")
+_RUN = re.compile(r"\S+")
+_EDGES = ("L", "M", "N")  # letters, marks, numbers
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Find the words of a text: runs of letters, digits and underscores.
+    """Find the words of a text: between whitespace, less the signs at either end.
 
     Parameters
     ----------
@@ -27,7 +29,16 @@ def word_spans(text: str) -> list[tuple[int, int]]:
     list of tuple of int
         First character of each word, and the one after its last.
     """
-    return [match.span() for match in _WORD.finditer(text)]
+    spans = (_trim(text, *match.span()) for match in _RUN.finditer(text))
+    return [(start, end) for start, end in spans if start < end]
+
+
+def _trim(text: str, start: int, end: int) -> tuple[int, int]:
+    while start < end and not category(text[start]).startswith(_EDGES):
+        start += 1
+    while start < end and not category(text[end - 1]).startswith(_EDGES):
+        end -= 1
+    return start, end
 
 
 class Gaps(NamedTuple):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.causes import cause_of
+from mia_batch.evidence.views.gaps import word_spans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["MaskedModel"]
 
 _LOGIT_BYTES = 1 << 28
-_WORD = re.compile(r"\w+")
+_NO_LIMIT = 2**62
 _UNUSED_POSITIONS = 2  # models of RoBERTa's kind number positions from 2
 
 
@@ -74,7 +74,7 @@ class MaskedModel:
         words = [
             (i, text.strip())
             for i, text in enumerate(decoded)
-            if i not in special and _WORD.fullmatch(text.strip())
+            if i not in special and word_spans(text.strip()) == [(0, len(text.strip()))]
         ]
         if not words:
             msg = "setting 'masked_model': no token of it is a word; give another masked model"
@@ -83,6 +83,7 @@ class MaskedModel:
         self.words: list[str] = [word for _, word in words]
         self._before, self._after = self._special_tokens()
         self._room = self._context() - len(self._before) - len(self._after)
+        tokenizer.model_max_length = _NO_LIMIT  # longer texts are cut here
 
     @classmethod
     def load(cls, model: str, revision: str | None = None, *, device: str = "cpu") -> Self:

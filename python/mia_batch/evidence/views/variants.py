@@ -69,7 +69,7 @@ def neighbours(model: MaskedModel, text: str, *, n: int, target_id: str, seed: i
 
     References
     ----------
-    Mattern et al. (2023), arXiv:2305.18462, section 3.2, with one word replaced. There, the word's
+    Mattern et al. (2023), arXiv:2305.18462, with one word replaced. There, the word's
     embedding is dropped out in part and the best replacements of all places are taken; here it is
     masked, and the places are random, so that a neighbour costs one forward pass, not one a word.
     """
@@ -129,7 +129,7 @@ def perturbations(model: MaskedModel, text: str, *, n: int, target_id: str, seed
 
     References
     ----------
-    Mitchell et al. (2023), arXiv:2301.11305, section 5. There, T5 fills a span with as many words
+    Mitchell et al. (2023), arXiv:2301.11305. There, T5 fills a span with as many words
     as it likes; here each word of a span is drawn from a masked model alone, so that the number
     of words stays and the two words of a span fit the text but not always each other.
     """

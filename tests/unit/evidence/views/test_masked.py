@@ -22,7 +22,8 @@ def hide(text, *places):
 
 def test_words_are_whole_tokens_without_signs(masked_model):
     assert "the" in masked_model.words
-    assert all(word.isidentifier() or word.isalnum() for word in masked_model.words)
+    assert "," not in masked_model.words
+    assert all(word == word.strip(" ,.") for word in masked_model.words)
 
 
 def test_a_short_text_as_the_library_reads_it(masked_model):

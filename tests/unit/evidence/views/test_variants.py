@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from mia_batch.evidence.views import neighbours, perturbations
-from mia_batch.evidence.views.gaps import word_spans
+from mia_batch.evidence.views.gaps import Gaps, word_spans
 from tests.checkpoints import TEXTS
 
 LONG = " ".join(TEXTS[3].split()[:40])
@@ -22,7 +20,7 @@ def words(text):
 
 
 def between(text):
-    return re.split(r"\w+", text)
+    return Gaps(text, word_spans(text)).fill([""] * len(word_spans(text)))[0]
 
 
 def changed(text, other):
@@ -80,8 +78,6 @@ def test_a_short_text_gets_further_replacements_of_its_words(masked_model):
 
 
 def test_a_neighbour_has_the_likeliest_other_word(masked_model):
-    from mia_batch.evidence.views.gaps import Gaps
-
     for other in make(neighbours, masked_model, LONG, 5).texts:
         (place,) = changed(LONG, other)
         (row,) = masked_model.predict([Gaps(LONG, [word_spans(LONG)[place]])])[0]
