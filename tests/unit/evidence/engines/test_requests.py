@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from mia_batch.evidence.engine import SampleRequest
-from mia_batch.evidence.engines.requests import why_impossible
+from mia_batch.evidence.engine import SampleRequest, ScoreRequest
+from mia_batch.evidence.engines.requests import why_impossible, why_unscorable
 
 
 def reason(**changes: Any) -> str | None:
@@ -40,3 +40,25 @@ def test_what_no_engine_can_answer_has_its_reason(changes: dict[str, Any], words
     found = reason(**changes)
     assert found is not None
     assert re.search(words, found)
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "first", "words"),
+    [
+        ([1, 2], 1, None),
+        ([1, 2, 0, 8], 3, None),
+        ([], 1, "a text of 0 tokens has none to score from token 1 on"),
+        ([1], 1, "a text of 1 tokens has none"),
+        ([1, 2], 2, "none to score from token 2 on"),
+        ([1, 2], 0, "none to score from token 0 on"),
+        ([1] * 5, 1, "5 tokens, more than the model's context of 4"),
+        ([1, 9], 1, "outside the model's vocabulary of 9"),
+        ([-1, 1], 1, "outside the model's vocabulary of 9"),
+    ],
+)
+def test_what_no_engine_can_score_has_its_reason(
+    token_ids: list[int], first: int, words: str | None
+):
+    request = ScoreRequest(request_id=0, token_ids=token_ids, first=first)
+    found = why_unscorable(request, max_model_len=4, vocab_size=9)
+    assert (found is None) if words is None else (found is not None and words in found)

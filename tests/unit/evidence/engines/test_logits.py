@@ -1,0 +1,139 @@
+"""Chunked logits of tiny random models of many architectures, against the models' own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+import transformers
+from transformers import AutoModelForCausalLM
+
+from mia_batch.errors import EngineError
+from mia_batch.evidence.engines.logits import ChunkedLogits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+SMALL = {
+    "vocab_size": 600,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 256,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+}
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "Cohere": {"logit_scale": 0.06},
+    "Gemma2": {"head_dim": 32, "sliding_window": 16, "final_logit_softcapping": 2.0},
+    "GPT2": {"n_embd": 64, "n_layer": 2, "n_head": 2},
+    "Granite": {"logits_scaling": 8.0},
+    "Mamba": {"state_size": 8},
+    "Mixtral": {"num_local_experts": 4},
+    "OPT": {"ffn_dim": 128, "word_embed_proj_dim": 32},
+    "Phi": {"num_key_value_heads": 2},  # a head with a bias
+}
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """So that tests do not spin against each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def made(architecture: str, **changes: Any) -> PreTrainedModel:
+    config = getattr(transformers, f"{architecture}Config")(**SMALL | changes)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(config).eval()
+
+
+def text(n_tokens: int, step: int = 7) -> Tensor:
+    return torch.arange(3, 3 + step * n_tokens, step)[None] % 600
+
+
+@torch.inference_mode()
+def own_logits(model: PreTrainedModel, token_ids: Tensor) -> Tensor:
+    logits: Tensor = model(token_ids).logits[0]
+    return logits
+
+
+@torch.inference_mode()
+def in_chunks(model: PreTrainedModel, token_ids: Tensor, places: Tensor, most: int = 8) -> Tensor:
+    return torch.cat(list(ChunkedLogits(model).chunks(token_ids, places, most)))
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_padded_text_has_the_logits_that_the_model_gives_it_alone(architecture: str):
+    model = made(architecture, **ARCHITECTURES[architecture])
+    long, short = text(60), text(25, step=11)
+    padded = torch.cat([short, torch.zeros((1, 35), dtype=torch.long)], dim=1)
+    found = in_chunks(model, torch.cat([long, padded]), torch.arange(60, 85))
+    torch.testing.assert_close(found, own_logits(model, short), rtol=1e-4, atol=1e-4)
+
+
+def test_the_model_itself_stays_as_it_was():
+    model = made("Llama")
+    before = own_logits(model, text(20))
+    in_chunks(model, text(20), torch.arange(20))
+    torch.testing.assert_close(own_logits(model, text(20)), before, rtol=0, atol=0)
+
+
+def test_a_model_that_cannot_be_taken_apart_runs_whole(monkeypatch: pytest.MonkeyPatch):
+    model = made("Llama")
+    monkeypatch.setattr(model, "get_decoder", lambda: model.model.layers[0])
+    logits = ChunkedLogits(model)
+    assert not logits.may_batch
+    found = in_chunks(model, text(30), torch.arange(4, 30))
+    torch.testing.assert_close(found, own_logits(model, text(30))[4:], rtol=1e-4, atol=1e-4)
+
+
+def test_a_head_that_gives_other_logits_is_not_used(monkeypatch: pytest.MonkeyPatch):
+    model = made("Llama")
+    whole = model.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:  # scales by the length of the text
+        output = whole(*args, **kwargs)
+        n_tokens = args[0].shape[1]
+        output.logits = output.logits * (1 if n_tokens > 8 else 2)
+        return output
+
+    monkeypatch.setattr(model, "forward", forward)
+    assert not ChunkedLogits(model).may_batch
+
+
+def test_a_model_that_only_gives_all_logits_at_once_is_an_error(monkeypatch: pytest.MonkeyPatch):
+    model = made("Llama")
+    whole = model.forward
+    monkeypatch.setattr(model, "get_decoder", lambda: model.model.layers[0])
+    monkeypatch.setattr(model, "forward", lambda ids, use_cache: whole(ids, use_cache=use_cache))
+    with pytest.raises(EngineError, match=r"a LlamaForCausalLM in parts \(.*\); take engine vllm"):
+        ChunkedLogits(model)
+
+
+@pytest.mark.filterwarnings("ignore")  # transformers warns, too
+def test_a_model_that_looks_at_later_tokens_is_an_error():
+    with pytest.raises(EngineError, match="BertLMHeadModel looks at later tokens"):
+        ChunkedLogits(made("Bert", initializer_range=0.2))
+
+
+@pytest.mark.parametrize(("kind", "may_pad"), [("longrope", False), ("default", True)])
+def test_texts_are_not_padded_where_embeddings_depend_on_the_longest(kind: str, may_pad: bool):
+    scaled = {
+        "short_factor": [1.0] * 16,
+        "long_factor": [2.0] * 16,
+        "original_max_position_embeddings": 64,
+        "factor": 4.0,
+    }
+    rope = {"rope_type": kind, "rope_theta": 10000.0, **(scaled if kind == "longrope" else {})}
+    assert ChunkedLogits(made("Phi3", rope_parameters=rope)).may_pad is may_pad
