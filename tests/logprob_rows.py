@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from mia_batch.attacks import get
+from mia_batch.schemas import LogProbs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -15,19 +16,7 @@ _FLOATS = ("logprob", "mean", "variance", "kept_mass", "log_inverse_frequency")
 
 LISTS = ("token_ids", *_FLOATS, "rank")
 
-SCHEMA: dict[str, Any] = {
-    "target_id": pl.String,
-    "model_role": pl.Enum(["target", "reference"]),
-    "view": pl.String,
-    "view_index": pl.UInt32,
-    "n_bytes": pl.UInt32,
-    "zlib_size": pl.UInt32,
-    "bos": pl.Boolean,
-    **dict.fromkeys(_FLOATS, pl.List(pl.Float32)),
-    "token_ids": pl.List(pl.UInt32),
-    "rank": pl.List(pl.UInt32),
-    "reason": pl.String,
-}
+SCHEMA = LogProbs.create_empty().schema
 
 
 def table(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:

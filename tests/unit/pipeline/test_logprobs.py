@@ -1,0 +1,210 @@
+"""Whole audits from log-probabilities of a tiny model: tables, reasons, going on, refusals."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from typing import Any
+
+import polars as pl
+import pytest
+
+import mia_batch
+from mia_batch.attacks import get
+from mia_batch.errors import SettingsError
+from mia_batch.schemas import LogProbs, Scores, Unscored
+from tests.checkpoints import TEXTS, save_checkpoint, save_masked_checkpoint
+from tests.logprob_twins import TWINS
+from tests.unit.pipeline.conftest import documents
+
+
+@pytest.fixture(scope="module")
+def scored(checkpoint, tmp_path_factory):
+    """The settings of a finished audit with every view, and its run."""
+    folder = tmp_path_factory.mktemp("logprobs")
+    corpus = documents(12)
+    corpus.write_parquet(folder / "corpus.parquet")
+    others = [" ".join(text.split()[:9]) for text in TEXTS[20:24]]
+    pl.DataFrame({"text": others}).write_parquet(folder / "nonmembers.parquet")
+    shots = [*corpus["text"].head(1), *others[2:]]
+    pl.DataFrame({"text": shots}).write_parquet(folder / "members.parquet")
+    settings: dict[str, Any] = {
+        "input": str(folder / "corpus.parquet"),
+        "model": str(checkpoint),
+        "reference_model": str(save_checkpoint(folder / "reference")),
+        "masked_model": str(save_masked_checkpoint(folder / "masked")),
+        "neighbours": 3,
+        "nonmember_shots": str(folder / "nonmembers.parquet"),
+        "member_shots": str(folder / "members.parquet"),
+        "shots": 1,
+        "frequencies_from": str(folder / "corpus.parquet"),
+        "extraction_tokens": 10,
+        "engine": "transformers",
+        "evidence": "both",
+        "samples": 2,
+        "out": str(folder / "run"),
+    }
+    return settings, mia_batch.audit(**settings)
+
+
+@pytest.fixture
+def copied(scored, tmp_path):
+    settings, run = scored
+    shutil.copytree(run.folder, tmp_path / "run")
+    return settings | {"out": str(tmp_path / "run")}
+
+
+def parts(run) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in run.logprobs_folder.glob("*.parquet")}
+
+
+def test_every_view_of_every_text_has_a_row(scored):
+    _, run = scored
+    table = LogProbs.validate(run.logprobs)
+    n_texts = documents(12)["text"].count()
+    counts = {
+        (role, view): n
+        for role, view, n in table.group_by("model_role", "view").len().iter_rows()
+    }
+    assert counts == {
+        ("target", "text"): n_texts,
+        ("target", "lowercase"): n_texts,
+        ("target", "extraction"): n_texts,
+        ("target", "nonmember_shots"): n_texts,
+        ("target", "member_shots"): n_texts,
+        ("target", "neighbour"): 3 * n_texts,
+        ("target", "perturbation"): 3 * n_texts,
+        ("reference", "text"): n_texts,
+    }
+    there = table.filter(pl.col("reason").is_null())
+    for name in ("logprob", "token_ids"):
+        assert there[name].null_count() == 0
+    assert (there["logprob"].list.len() == there["token_ids"].list.len()).all()
+    assert sum(run.manifest["passes"].values()) == there.height
+
+
+def test_every_attack_equals_its_twin(scored):
+    _, run = scored
+    rows = run.logprobs
+    names = [name for name in run.manifest["scored"]["attacks"] if name in TWINS]
+    assert len(names) == 42
+    scores = Scores.validate(run.scores)
+    compared = 0
+    for row in scores.iter_rows(named=True):
+        of_target = rows.filter(target_id=row["target_id"]).to_dicts()
+        for name in names:
+            wanted = TWINS[name](of_target) if of_target else math.nan
+            if row[name] is None:
+                assert not math.isfinite(wanted), name
+            else:
+                assert row[name] == pytest.approx(wanted, rel=1e-6, abs=1e-9), name
+                compared += 1
+    assert compared > 300
+
+
+def test_what_cannot_be_scored_has_its_reason(scored):
+    _, run = scored
+    unscored = Unscored.validate(run.unscored)
+    missing = run.scores.unpivot(
+        run.manifest["scored"]["attacks"], index="target_id", variable_name="attack"
+    ).filter(pl.col("value").is_null())
+    assert unscored.height == missing.height
+    reasons = dict(unscored.group_by("attack").agg(pl.col("reason").unique()).iter_rows())
+    assert any("one of those that are put before" in of for of in reasons["con_recall_prefix_v1"])
+    assert "the text has 1 tokens, fewer than the 10 wanted" not in reasons["loss_v1"]
+
+
+def test_texts_that_are_shots_leave_the_scored_set(scored):
+    _, run = scored
+    assert run.scores.filter(document_id="d0")["con_recall_prefix_v1"].to_list() == [None]
+    assert run.scores.filter(document_id="d0")["recall_prefix_v1"].null_count() == 0
+
+
+def test_the_same_command_again_does_nothing(copied):
+    before = mia_batch.audit(**copied)
+    stamps = {path: path.stat().st_mtime_ns for path in before.logprobs_folder.iterdir()}
+    again = mia_batch.audit(**copied)
+    assert {path: path.stat().st_mtime_ns for path in again.logprobs_folder.iterdir()} == stamps
+
+
+def test_lost_and_cut_parts_are_made_again_with_the_same_bytes(copied, scored):
+    run = scored[1]
+    whole = parts(run)
+    folder = mia_batch.audit(**copied).logprobs_folder
+    names = sorted(whole)
+    (folder / names[0]).unlink()
+    cut = folder / names[-1]
+    cut.write_bytes(cut.read_bytes()[:-20])
+    repaired = mia_batch.audit(**copied)
+    names_now = {path.name for path in repaired.logprobs_folder.glob("*.parquet")}
+    assert names_now == set(whole)
+    assert parts(repaired) == whole
+    assert repaired.scores.equals(run.scores)
+
+
+def test_more_neighbours_are_added_to_those_that_are_there(copied, scored):
+    before = scored[1].logprobs
+    run = mia_batch.audit(**copied | {"neighbours": 5})
+    assert run.logprobs.filter(view="neighbour").height == 5 * documents(12)["text"].count()
+    kept = run.logprobs.join(
+        before, on=["target_id", "model_role", "view", "view_index"], how="semi"
+    )
+    assert kept.sort(pl.all().exclude("^.*$") if False else ["target_id", "view"]).height == len(
+        before
+    )
+
+
+def test_a_column_that_was_not_needed_before_is_computed_anew(scored, tmp_path):
+    settings = scored[0] | {"out": str(tmp_path / "run"), "evidence": "logprobs"}
+    run = mia_batch.audit(**settings | {"attacks": "loss_v1"})
+    assert run.logprobs["mean"].null_count() == run.logprobs.height
+    assert run.logprobs["view"].unique().to_list() == ["text"]
+    assert run.scores["n_samples"].sum() == 0
+    run = mia_batch.audit(**settings | {"attacks": "loss_v1,min_k_plus_plus_20_v1"})
+    assert run.logprobs["mean"].null_count() < run.logprobs.height
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"attacks": "loss_v1", "evidence": "samples"}, "setting 'evidence' is 'samples'"),
+        ({"attacks": "reference_ratio_v1", "reference_model": None}, "needs setting 'refer"),
+        (
+            {"attacks": "min_k_plus_plus_20_v1", "engine": "vllm", "evidence": None},
+            "min_k_plus_plus_20_v1 cannot be computed: .*engine 'transformers' can",
+        ),
+        ({"reference_model": "/nowhere"}, "/nowhere"),
+        ({"nonmember_shots": "/nowhere.parquet"}, "/nowhere.parquet"),
+        ({"neighbours_column": "shelf", "masked_model": None}, "must hold lists of texts"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(scored, tmp_path, given, words):
+    settings = scored[0] | {"out": str(tmp_path / "run"), "evidence": "logprobs"} | given
+    with pytest.raises(mia_batch.errors.RequestError, match=words):
+        mia_batch.audit(**{name: value for name, value in settings.items() if value is not None})
+
+
+def test_other_settings_in_the_same_folder_are_refused(copied):
+    with pytest.raises(SettingsError, match="'extraction_tokens' was 10, is now 12"):
+        mia_batch.audit(**copied | {"extraction_tokens": 12})
+
+
+def test_neighbours_of_ones_own(scored, tmp_path):
+    corpus = documents(6).with_columns(
+        near=pl.concat_list(
+            pl.col("text").str.to_uppercase(), pl.col("text").str.reverse()
+        )
+    )
+    corpus.write_parquet(tmp_path / "corpus.parquet")
+    run = mia_batch.audit(
+        input=str(tmp_path / "corpus.parquet"),
+        model=scored[0]["model"],
+        engine="transformers",
+        neighbours_column="near",
+        neighbours=2,
+        attacks="neighbour_difference_v1",
+        out=str(tmp_path / "run"),
+    )
+    assert get("neighbour_difference_v1").views[1] == ("target", "neighbour")
+    assert run.logprobs.filter(view="neighbour", reason=None).height == 0
+    assert run.scores["neighbour_difference_v1"].count() == 5
