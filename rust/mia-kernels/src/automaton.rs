@@ -10,9 +10,8 @@
     reason = "states are indices that this module hands out"
 )]
 
-use hashbrown::HashMap;
-
 use crate::limits::number;
+use crate::numbers::{Numbers, UNKNOWN};
 
 type StateId = u32;
 
@@ -32,10 +31,11 @@ struct State {
     step: u32,
 }
 
-/// A symbol by which a state is left, and the step made before it from the same state.
+/// A symbol by which a state is left, where to, and the step made before it from the same state.
 #[derive(Clone, Copy)]
 struct Step {
     symbol: u32,
+    target: StateId,
     before: u32,
 }
 
@@ -53,7 +53,8 @@ pub(crate) struct Match {
 pub(crate) struct Automaton {
     states: Vec<State>,
     steps: Vec<Step>,
-    targets: HashMap<(StateId, u32), StateId>,
+    /// Numbers of the steps, each by its state and symbol.
+    numbers: Numbers,
     /// The state of the text up to and with each position.
     prefixes: Vec<StateId>,
     /// All states, those of shorter runs first.
@@ -65,7 +66,7 @@ impl Automaton {
     pub(crate) fn read(&mut self, symbols: impl IntoIterator<Item = u32>) {
         self.states.clear();
         self.steps.clear();
-        self.targets.clear();
+        self.numbers.clear();
         self.prefixes.clear();
         self.add_state(0, ROOT, 0);
         for symbol in symbols {
@@ -103,15 +104,15 @@ impl Automaton {
     }
 
     /// The match one `symbol` after `run`.
-    pub(crate) fn follow(&self, run: Match, symbol: u32) -> Match {
+    pub(crate) fn follow(&mut self, run: Match, symbol: u32) -> Match {
         let Match {
             mut state,
             mut length,
         } = run;
         loop {
-            if let Some(&target) = self.targets.get(&(state, symbol)) {
+            if let Some(step) = self.step(state, symbol) {
                 return Match {
-                    state: target,
+                    state: self.steps[step].target,
                     length: length + 1,
                 };
             }
@@ -124,7 +125,7 @@ impl Automaton {
     }
 
     /// The match at each of `symbols`.
-    pub(crate) fn matches(&self, symbols: &[u32], matches: &mut Vec<Match>) {
+    pub(crate) fn matches(&mut self, symbols: &[u32], matches: &mut Vec<Match>) {
         let mut last = Match::default();
         matches.clear();
         matches.extend(symbols.iter().map(|&symbol| {
@@ -140,7 +141,8 @@ impl Automaton {
         self.prefixes.push(state);
         let mut from = last;
         loop {
-            if let Some(&target) = self.targets.get(&(from, symbol)) {
+            if let Some(step) = self.step(from, symbol) {
+                let target = self.steps[step].target;
                 self.states[state as usize].link = self.split(from, symbol, target);
                 return;
             }
@@ -165,27 +167,31 @@ impl Automaton {
             return target;
         }
         let part = self.add_state(length, link, first_end);
-        self.copy_steps(step, target, part);
+        self.copy_steps(step, part);
         self.states[target as usize].link = part;
         self.redirect(from, symbol, target, part);
         part
     }
 
-    fn copy_steps(&mut self, mut step: u32, from: StateId, to: StateId) {
+    fn copy_steps(&mut self, mut step: u32, to: StateId) {
         while step != NONE {
-            let Step { symbol, before } = self.steps[step as usize];
-            self.add_step(to, symbol, self.targets[&(from, symbol)]);
+            let Step {
+                symbol,
+                target,
+                before,
+            } = self.steps[step as usize];
+            self.add_step(to, symbol, target);
             step = before;
         }
     }
 
     /// Leads the steps by `symbol` from `from` and its suffixes to `part` instead of `target`.
     fn redirect(&mut self, mut from: StateId, symbol: u32, target: StateId, part: StateId) {
-        while let Some(old) = self.targets.get_mut(&(from, symbol)) {
-            if *old != target {
+        while let Some(step) = self.step(from, symbol) {
+            if self.steps[step].target != target {
                 return;
             }
-            *old = part;
+            self.steps[step].target = part;
             if from == ROOT {
                 return;
             }
@@ -207,8 +213,18 @@ impl Automaton {
     fn add_step(&mut self, from: StateId, symbol: u32, target: StateId) {
         let step = number(self.steps.len());
         let before = std::mem::replace(&mut self.states[from as usize].step, step);
-        self.steps.push(Step { symbol, before });
-        self.targets.insert((from, symbol), target);
+        self.steps.push(Step {
+            symbol,
+            target,
+            before,
+        });
+        self.numbers.intern(key(from, symbol));
+    }
+
+    /// The step by `symbol` from a state, if there is one.
+    fn step(&mut self, from: StateId, symbol: u32) -> Option<usize> {
+        let step = self.numbers.get(key(from, symbol));
+        (step != UNKNOWN).then_some(step as usize)
     }
 
     /// Counting sort of the states by the length of their longest run.
@@ -228,4 +244,8 @@ impl Automaton {
             *place += 1;
         }
     }
+}
+
+fn key(from: StateId, symbol: u32) -> u128 {
+    u128::from(from) << 64 | u128::from(symbol)
 }

@@ -76,7 +76,7 @@ impl CharacterRuns {
 
     /// The match at the end of `text`. The character before the last ends no run of `N`, so
     /// the last ends none of more.
-    fn start_run(&self, text: &str) -> Match {
+    fn start_run(&mut self, text: &str) -> Match {
         let last = text.char_indices().rev().take(N).last();
         let run = last.and_then(|(start, _)| text.get(start..));
         let characters = run.unwrap_or_default().chars();
@@ -85,7 +85,7 @@ impl CharacterRuns {
         })
     }
 
-    fn longest_by_automaton(&self, text: &str) -> LongestRun {
+    fn longest_by_automaton(&mut self, text: &str) -> LongestRun {
         let mut longest = LongestRun::default();
         let mut last = Match::default();
         for character in text.chars() {

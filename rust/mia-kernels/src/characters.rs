@@ -7,11 +7,10 @@
     reason = "n-grams are numbered in the order of their counts"
 )]
 
-use hashbrown::HashMap;
-
 use crate::error::KernelError;
 use crate::kernel::{Cut, Kernel, Number, Reference};
 use crate::limits::number;
+use crate::numbers::Numbers;
 
 /// Characters of the n-grams that are counted, in ascending order.
 const SIZES: [u32; 2] = [3, 5];
@@ -94,7 +93,7 @@ impl Kernel for CharacterCounter {
 struct NgramOverlap {
     n: u32,
     /// The reference's n-grams, numbered from 0.
-    ngrams: HashMap<u128, u32>,
+    ngrams: Numbers,
     /// How often each occurs in the reference.
     counts: Vec<u32>,
     /// How many of these the candidate has not matched yet.
@@ -106,7 +105,7 @@ impl NgramOverlap {
     fn new(n: u32) -> Self {
         Self {
             n,
-            ngrams: HashMap::new(),
+            ngrams: Numbers::default(),
             counts: Vec::new(),
             unmatched: Vec::new(),
             matched: 0,
@@ -120,12 +119,11 @@ impl NgramOverlap {
         for character in text.chars() {
             window.push(character);
             if let Some(ngram) = window.last(self.n) {
-                let new = number(self.ngrams.len());
-                let at = *self.ngrams.entry(ngram).or_insert(new);
-                if at == new {
+                let at = self.ngrams.intern(ngram) as usize;
+                if at == self.counts.len() {
                     self.counts.push(0);
                 }
-                self.counts[at as usize] += 1;
+                self.counts[at] += 1;
             }
         }
     }
@@ -137,11 +135,12 @@ impl NgramOverlap {
 
     /// Counts the n-gram that ends here and says whether the reference has it.
     fn count(&mut self, window: &Window) -> bool {
-        let ngram = window.last(self.n);
-        let Some(at) = ngram.and_then(|ngram| self.ngrams.get(&ngram)) else {
+        let at = window
+            .last(self.n)
+            .map(|ngram| self.ngrams.get(ngram) as usize);
+        let Some(unmatched) = at.and_then(|at| self.unmatched.get_mut(at)) else {
             return false;
         };
-        let unmatched = &mut self.unmatched[*at as usize];
         if *unmatched > 0 {
             *unmatched -= 1;
             self.matched += 1;

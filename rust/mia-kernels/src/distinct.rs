@@ -30,8 +30,8 @@ impl Kernel for DistinctCounter {
         _: &Reference,
         numbers: &mut Vec<Number>,
     ) -> Result<(), KernelError> {
-        for word in cut.new_letters() {
-            self.words.intern(word);
+        for place in cut.new_places() {
+            self.words.intern(cut.joined(), place);
         }
         numbers.push(Some(number(self.words.len())));
         Ok(())

@@ -70,7 +70,7 @@ impl PairReader {
         fields
     }
 
-    /// The numbers of one pair; `None` where one is undefined.
+    /// Appends the numbers of one pair; `None` where one is undefined.
     ///
     /// # Errors
     ///
@@ -79,13 +79,14 @@ impl PairReader {
         &mut self,
         candidate: &str,
         reference: &str,
-    ) -> Result<Vec<Option<u32>>, KernelError> {
+        numbers: &mut Vec<Option<u32>>,
+    ) -> Result<(), KernelError> {
         check_length(candidate.as_bytes())?;
         check_length(reference.as_bytes())?;
         self.read_reference(reference);
         self.candidate
-            .read(candidate, self.rule, &self.reference, self.needs);
-        self.numbers(candidate)
+            .read(candidate, self.rule, &mut self.reference, self.needs);
+        self.append_numbers(candidate, numbers)
     }
 
     fn read_reference(&mut self, text: &str) {
@@ -96,7 +97,11 @@ impl PairReader {
         }
     }
 
-    fn numbers(&mut self, text: &str) -> Result<Vec<Option<u32>>, KernelError> {
+    fn append_numbers(
+        &mut self,
+        text: &str,
+        numbers: &mut Vec<Option<u32>>,
+    ) -> Result<(), KernelError> {
         for kernel in &mut self.kernels {
             kernel.start(&self.reference);
         }
@@ -111,20 +116,20 @@ impl PairReader {
         if self.matched {
             self.extend(text, 0, n_matched, &mut matched)?;
         }
-        let mut numbers = vec![Some(number(n_candidate)), Some(number(n_reference))];
+        numbers.extend([Some(number(n_candidate)), Some(number(n_reference))]);
         for kernel in &self.kernels {
-            kernel.reference_numbers(&self.reference, &mut numbers);
+            kernel.reference_numbers(&self.reference, numbers);
         }
         if self.matched && n_matched == n_candidate {
             numbers.extend_from_slice(&matched);
         } else {
-            self.extend(text, n_matched, n_candidate, &mut numbers)?;
+            self.extend(text, n_matched, n_candidate, numbers)?;
         }
         if self.matched {
             numbers.push(Some(number(n_matched)));
             numbers.append(&mut matched);
         }
-        Ok(numbers)
+        Ok(())
     }
 
     /// Appends the numbers of the candidate's first `end` words, whose first `start` words the
@@ -136,7 +141,7 @@ impl PairReader {
         end: usize,
         numbers: &mut Vec<Option<u32>>,
     ) -> Result<(), KernelError> {
-        let cut = self.candidate.cut(text, start, end);
+        let cut = self.candidate.cut(text, self.rule, start, end);
         for kernel in &mut self.kernels {
             kernel.numbers(cut, &self.reference, numbers)?;
         }

@@ -1,15 +1,15 @@
 //! What every group of numbers is computed from, and how.
 
+use std::ops::Range;
+
 use crate::automaton::{Automaton, Match};
 use crate::error::KernelError;
+use crate::numbers::UNKNOWN;
 use crate::vocabulary::Vocabulary;
 use crate::words::WordRule;
 
 /// A number of a pair; `None` where it is undefined.
 pub(crate) type Number = Option<u32>;
-
-/// Stands for every word that the reference does not have.
-pub(crate) const UNKNOWN: u32 = u32::MAX;
 
 /// What the kernels need to know of the words.
 #[derive(Clone, Copy)]
@@ -46,12 +46,11 @@ impl Reference {
         text.clone_into(self.text.get_or_insert_default());
         self.vocabulary.clear();
         self.words.clear();
-        let mut folded = Vec::new();
-        for word in rule.words(text) {
-            folded.clear();
-            rule.fold(word, &mut folded);
-            self.words.push(self.vocabulary.intern(&folded));
-        }
+        let spelled = rule.spell(text);
+        rule.place_words(&spelled, |place| {
+            let number = self.vocabulary.intern(spelled.as_bytes(), place);
+            self.words.push(number);
+        });
         if needs.runs {
             self.automaton.read(self.words.iter().copied());
         }
@@ -62,59 +61,45 @@ impl Reference {
 /// The words of one candidate.
 #[derive(Default)]
 pub(crate) struct Candidate {
-    /// Their numbers in the reference's vocabulary; those it does not have are not below its
-    /// length.
+    /// Their numbers in the reference's vocabulary, or [`UNKNOWN`].
     words: Vec<u32>,
+    /// Which of them have a number; empty if nobody asked for it.
+    known: Vec<usize>,
     /// The longest run of words that ends at each of them and that the reference has; empty if
     /// nobody asked for it.
     matches: Vec<Match>,
-    /// The words joined by single spaces, if anybody asked for their letters.
-    joined: Vec<u8>,
-    /// Where each word ends in `joined`, and in the text.
-    ends: Vec<(usize, usize)>,
-    /// The text in ASCII lower case, if the rule takes it so.
-    lowered: String,
+    /// Where each word stands in the text as it is spelled.
+    places: Vec<Range<usize>>,
+    /// If anybody asked for their letters.
+    joined: Joined,
 }
 
 impl Candidate {
-    pub(crate) fn read(&mut self, text: &str, rule: WordRule, reference: &Reference, needs: Needs) {
+    pub(crate) fn read(
+        &mut self,
+        text: &str,
+        rule: WordRule,
+        reference: &mut Reference,
+        needs: Needs,
+    ) {
         self.words.clear();
-        self.joined.clear();
-        self.ends.clear();
-        let mut lowered = std::mem::take(&mut self.lowered);
-        let text = match rule {
-            WordRule::Rouge => lower(text, &mut lowered),
-            _ => text,
-        };
-        for word in rule.words(text) {
-            let end = word.as_ptr_range().end.addr() - text.as_ptr().addr();
-            let word = if needs.letters || rule.changes(word) {
-                self.join(word, rule)
-            } else {
-                word
-            };
-            let number = if needs.numbers {
-                reference.vocabulary.get(word)
-            } else {
-                None
-            };
-            self.words.push(number.unwrap_or(UNKNOWN));
-            self.ends.push((self.joined.len(), end));
+        self.places.clear();
+        let spelled = rule.spell(text);
+        rule.place_words(&spelled, |place| self.places.push(place));
+        if needs.numbers {
+            let vocabulary = &mut reference.vocabulary;
+            let numbers = self.places.iter().cloned();
+            let numbers = numbers.map(|place| vocabulary.get(spelled.as_bytes(), place));
+            self.words.extend(numbers);
+            find_known(&self.words, &mut self.known);
         }
-        self.lowered = lowered;
+        self.words.resize(self.places.len(), UNKNOWN);
+        if needs.letters {
+            self.joined.read(spelled.as_bytes(), &self.places);
+        }
         if needs.runs {
             reference.automaton.matches(&self.words, &mut self.matches);
         }
-    }
-
-    /// Appends the word and gives it as it is compared.
-    fn join(&mut self, word: &[u8], rule: WordRule) -> &[u8] {
-        if !self.joined.is_empty() {
-            self.joined.push(b' ');
-        }
-        let start = self.joined.len();
-        rule.fold(word, &mut self.joined);
-        self.joined.get(start..).unwrap_or_default()
     }
 
     pub(crate) fn n_words(&self) -> usize {
@@ -122,69 +107,125 @@ impl Candidate {
     }
 
     /// Its first `n_words` words, of which `n_old` have been seen; `text` is where it stands.
-    pub(crate) fn cut<'a>(&'a self, text: &'a str, n_old: usize, n_words: usize) -> Cut<'a> {
-        let last = n_words.checked_sub(1);
-        let (joined, end) = last
-            .and_then(|last| self.ends.get(last).copied())
-            .unwrap_or_default();
+    pub(crate) fn cut<'a>(
+        &'a self,
+        text: &'a str,
+        rule: WordRule,
+        n_old: usize,
+        n_words: usize,
+    ) -> Cut<'a> {
         let end = if n_words < self.words.len() {
-            end
+            rule.end_of_words(text, n_words)
         } else {
             text.len()
         };
+        let [first, end_known] =
+            [n_old, n_words].map(|word| self.known.partition_point(|&known| known < word));
         Cut {
             words: self.words.get(..n_words).unwrap_or_default(),
+            new_known: self.known.get(first..end_known).unwrap_or_default(),
             matches: self.matches.get(..n_words).unwrap_or_default(),
             n_old,
-            ends: self.ends.get(..n_words).unwrap_or_default(),
-            joined: self.joined.get(..joined).unwrap_or_default(),
+            joined: &self.joined,
             text: text.get(..end).unwrap_or_default(),
         }
     }
 }
 
-/// The text with its ASCII letters in lower case, every byte in its place.
-fn lower<'a>(text: &str, lowered: &'a mut String) -> &'a str {
-    text.clone_into(lowered);
-    lowered.make_ascii_lowercase();
-    lowered
+/// Lists the places of words that have a number: without a branch, because which have one is as
+/// good as random.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "no more are listed than there are words"
+)]
+fn find_known(words: &[u32], known: &mut Vec<usize>) {
+    known.resize(words.len(), 0);
+    let mut n_known = 0;
+    for (at, &word) in words.iter().enumerate() {
+        known[n_known] = at;
+        n_known += usize::from(word != UNKNOWN);
+    }
+    known.truncate(n_known);
+}
+
+/// Words joined by single spaces.
+#[derive(Default)]
+struct Joined {
+    letters: Vec<u8>,
+    /// Where each word ends in them.
+    ends: Vec<usize>,
+}
+
+impl Joined {
+    /// Takes words from their places in `text`: at once those that stand there so.
+    fn read(&mut self, text: &[u8], places: &[Range<usize>]) {
+        self.letters.clear();
+        self.ends.clear();
+        let mut piece = 0..0;
+        let mut end = 0;
+        for place in places {
+            if self.ends.is_empty() {
+                piece.start = place.start;
+            } else {
+                let after_space = text.get(piece.end..place.start) == Some(b" ");
+                if !after_space {
+                    self.letters.extend(text.get(piece).unwrap_or_default());
+                    self.letters.push(b' ');
+                    piece = place.clone();
+                }
+                end += 1;
+            }
+            piece.end = place.end;
+            end += place.len();
+            self.ends.push(end);
+        }
+        self.letters.extend(text.get(piece).unwrap_or_default());
+    }
+
+    /// The first `n_words` words.
+    fn words(&self, n_words: usize) -> &[u8] {
+        let end = self.ends.get(..n_words).and_then(<[usize]>::last);
+        self.letters.get(..*end.unwrap_or(&0)).unwrap_or_default()
+    }
 }
 
 /// A candidate from its start to the end of some word.
 #[derive(Clone, Copy)]
 pub(crate) struct Cut<'a> {
-    /// Its words, by their numbers in the reference's vocabulary.
+    /// Its words, by their numbers in the reference's vocabulary, or [`UNKNOWN`].
     pub(crate) words: &'a [u32],
+    new_known: &'a [usize],
     /// The longest run of words that ends at each of them and that the reference has.
     pub(crate) matches: &'a [Match],
     /// How many of them the kernels have seen since the candidate's start.
     n_old: usize,
-    /// Where each word ends in `joined`, and in the whole text.
-    ends: &'a [(usize, usize)],
-    /// Its words joined by single spaces.
-    pub(crate) joined: &'a [u8],
+    /// All words of the candidate.
+    joined: &'a Joined,
     /// Its text; to the very end if no word was cut.
     pub(crate) text: &'a str,
 }
 
 impl<'a> Cut<'a> {
-    /// The words that the kernels have not seen.
-    pub(crate) fn new_words(self) -> &'a [u32] {
-        self.words.get(self.n_old..).unwrap_or_default()
+    /// Its words joined by single spaces.
+    pub(crate) fn joined(self) -> &'a [u8] {
+        self.joined.words(self.words.len())
     }
 
-    /// The letters of the words that the kernels have not seen.
-    pub(crate) fn new_letters(self) -> impl Iterator<Item = &'a [u8]> {
-        let old = self
-            .n_old
-            .checked_sub(1)
-            .and_then(|last| self.ends.get(last));
-        let mut start = old.map_or(0, |(end, _)| end + 1);
-        let new = self.ends.get(self.n_old..).unwrap_or_default();
-        new.iter().map(move |&(end, _)| {
-            let letters = self.joined.get(start..end).unwrap_or_default();
+    /// The words that the reference has and the kernels have not seen, with their places.
+    #[expect(clippy::indexing_slicing, reason = "they are places of words")]
+    pub(crate) fn new_known(self) -> impl Iterator<Item = (usize, u32)> {
+        self.new_known.iter().map(move |&at| (at, self.words[at]))
+    }
+
+    /// Where the words that the kernels have not seen stand among the [joined](Self::joined).
+    pub(crate) fn new_places(self) -> impl Iterator<Item = Range<usize>> {
+        let ends = self.joined.ends.get(..self.words.len());
+        let (old, new) = ends.unwrap_or_default().split_at(self.n_old);
+        let mut start = old.last().map_or(0, |end| end + 1);
+        new.iter().map(move |&end| {
+            let place = start..end;
             start = end + 1;
-            letters
+            place
         })
     }
 

@@ -43,13 +43,8 @@ impl Kernel for LcsCounter {
         reference: &Reference,
         numbers: &mut Vec<Number>,
     ) -> Result<(), KernelError> {
-        let n_known = self.places.len();
-        let known = cut
-            .new_words()
-            .iter()
-            .filter(|&&word| (word as usize) < n_known);
         self.words.clear();
-        self.words.extend(known);
+        self.words.extend(cut.new_known().map(|(_, word)| word));
         self.carries.clear();
         self.carries.resize(self.words.len(), false);
 

@@ -18,6 +18,7 @@ mod lcs;
 mod limits;
 mod near_verbatim;
 mod ngram;
+mod numbers;
 mod scan;
 mod size;
 mod vocabulary;

@@ -12,11 +12,10 @@
     reason = "nodes are indices that this module hands out"
 )]
 
-use hashbrown::HashMap;
-
 use crate::error::KernelError;
 use crate::kernel::{Cut, Kernel, Number, Reference};
 use crate::limits::number;
+use crate::numbers::{Numbers, UNKNOWN};
 
 /// The longest n-grams that are counted.
 const MAX_N: usize = 5;
@@ -38,7 +37,9 @@ struct NgramIndex {
     n_words: u32,
     ngrams: Vec<Ngram>,
     counts: Vec<u32>,
-    longer: HashMap<(Node, u32), Node>,
+    /// The n-grams of several words, each by its prefix and its last word. They are numbered
+    /// behind those of one word.
+    longer: Numbers,
 }
 
 impl NgramIndex {
@@ -62,7 +63,7 @@ impl NgramIndex {
     /// The node of `prefix` and then `word`, made with its suffixes if it is new.
     fn insert(&mut self, prefix: Option<Node>, word: u32) -> Node {
         let Some(prefix) = prefix else { return word };
-        if let Some(&node) = self.longer.get(&(prefix, word)) {
+        if let Some(node) = self.longer(prefix, word) {
             return node;
         }
         let Ngram { n, suffix } = self.ngrams[prefix as usize];
@@ -71,8 +72,14 @@ impl NgramIndex {
             suffix: Some(self.insert(suffix, word)),
         };
         let node = self.push(ngram);
-        self.longer.insert((prefix, word), node);
+        self.longer.intern(key(prefix, word));
         node
+    }
+
+    /// The node of `prefix` and then `word`, if the reference has it.
+    fn longer(&mut self, prefix: Node, word: u32) -> Option<Node> {
+        let number = self.longer.get(key(prefix, word));
+        (number != UNKNOWN).then(|| self.n_words + number)
     }
 
     fn push(&mut self, ngram: Ngram) -> Node {
@@ -97,19 +104,20 @@ impl NgramIndex {
     }
 
     /// The longest n-gram of the reference that ends with `word`, after `longest` before it.
-    fn follow(&self, longest: Option<Node>, word: u32) -> Option<Node> {
-        if word >= self.n_words {
-            return None;
-        }
+    fn follow(&mut self, longest: Option<Node>, word: u32) -> Node {
         let mut prefix = self.extendable(longest);
         while let Some(node) = prefix {
-            if let Some(&found) = self.longer.get(&(node, word)) {
-                return Some(found);
+            if let Some(found) = self.longer(node, word) {
+                return found;
             }
             prefix = self.ngrams[node as usize].suffix;
         }
-        Some(word)
+        word
     }
+}
+
+fn key(prefix: Node, word: u32) -> u128 {
+    u128::from(prefix) << 64 | u128::from(word)
 }
 
 /// Counts the n-grams that a candidate shares with its reference.
@@ -118,7 +126,9 @@ pub(crate) struct OverlapCounter {
     index: NgramIndex,
     /// Occurrences of each node in the reference that the candidate has not matched yet.
     unmatched: Vec<u32>,
+    /// The longest n-gram of the reference that ends with the word before `next`.
     longest: Option<Node>,
+    next: usize,
     matched: [u32; MAX_N],
 }
 
@@ -143,8 +153,8 @@ impl Kernel for OverlapCounter {
         _: &Reference,
         numbers: &mut Vec<Number>,
     ) -> Result<(), KernelError> {
-        for &word in cut.new_words() {
-            self.push(word);
+        for (at, word) in cut.new_known() {
+            self.push(at, word);
         }
         numbers.extend(self.matched.map(Some));
         Ok(())
@@ -152,8 +162,11 @@ impl Kernel for OverlapCounter {
 }
 
 impl OverlapCounter {
-    fn push(&mut self, word: u32) {
-        self.longest = self.index.follow(self.longest, word);
+    /// Takes the candidate's next word that the reference has.
+    fn push(&mut self, at: usize, word: u32) {
+        let before = self.longest.filter(|_| at == self.next);
+        self.next = at + 1;
+        self.longest = Some(self.index.follow(before, word));
         let mut next = self.longest;
         while let Some(node) = next {
             let Ngram { n, suffix } = self.index.ngrams[node as usize];
@@ -164,9 +177,8 @@ impl OverlapCounter {
 
     fn match_one(&mut self, node: Node, n: usize) {
         let unmatched = &mut self.unmatched[node as usize];
-        if *unmatched > 0 {
-            *unmatched -= 1;
-            self.matched[n - 1] += 1;
-        }
+        let one = u32::from(*unmatched > 0);
+        *unmatched -= one;
+        self.matched[n - 1] += one;
     }
 }

@@ -33,6 +33,7 @@ impl<'a> Runs<'a> {
     }
 
     /// The next place where a run starts or ends, but for the text's end.
+    #[inline]
     fn edge(&mut self) -> Option<usize> {
         while self.edges == 0 {
             if self.next >= self.text.len() {
@@ -62,6 +63,7 @@ impl<'a> Runs<'a> {
 impl<'a> Iterator for Runs<'a> {
     type Item = &'a [u8];
 
+    #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
         let start = self.edge()?;
         let end = self.edge().unwrap_or(self.text.len());

@@ -19,7 +19,7 @@ impl Kernel for SizeKernel {
         _: &Reference,
         numbers: &mut Vec<Number>,
     ) -> Result<(), KernelError> {
-        numbers.push(Some(self.0.size(cut.joined)?));
+        numbers.push(Some(self.0.size(cut.joined())?));
         Ok(())
     }
 }

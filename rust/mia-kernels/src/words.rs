@@ -1,5 +1,9 @@
 //! Texts to words.
 
+use std::borrow::Cow;
+use std::iter;
+use std::ops::{BitOr, Range};
+
 use unicode_segmentation::{UnicodeSegmentation, UnicodeWords};
 
 use crate::error::KernelError;
@@ -24,34 +28,53 @@ pub enum WordRule {
 impl WordRule {
     /// The words of `text`, in order, as UTF-8 and as they stand there.
     pub fn words(self, text: &str) -> Words<'_> {
+        match self {
+            Self::Rouge if has_other_letters(text) => Words(Rest::Rouge(text.as_bytes())),
+            _ => self.spelled_words(text),
+        }
+    }
+
+    /// The text as its words are compared: under [`Rouge`](Self::Rouge) in lower case, else as
+    /// it is.
+    pub fn spell(self, text: &str) -> Cow<'_, str> {
+        if self != Self::Rouge {
+            return Cow::Borrowed(text);
+        }
+        if has_other_letters(text) {
+            let plain = text.replace('\u{212a}', "k").replace('\u{130}', "i ");
+            return Cow::Owned(plain.to_ascii_lowercase());
+        }
+        Cow::Owned(text.to_ascii_lowercase())
+    }
+
+    /// The words of a text that [`spell`](Self::spell) gives.
+    fn spelled_words(self, text: &str) -> Words<'_> {
         let rest = text.as_bytes();
         Words(match self {
             Self::Whitespace => Rest::Runs(Runs::new(rest, whitespace_block)),
             Self::Space => Rest::Runs(Runs::new(rest, space_block)),
-            Self::Rouge if text.contains('\u{130}') || text.contains('\u{212a}') => {
-                Rest::Rouge(rest)
-            }
             Self::Rouge => Rest::Runs(Runs::new(rest, rouge_block)),
             Self::Unicode => Rest::Unicode(Segments::new(text)),
         })
     }
 
-    /// Appends `word`, one of [`words`](Self::words), as it is compared: under
-    /// [`Rouge`](Self::Rouge) in lower case, else as it is.
-    pub fn fold(self, word: &[u8], letters: &mut Vec<u8>) {
-        match (self, word) {
-            (Self::Rouge, [plain @ .., 0xc4, 0xb0]) => {
-                self.fold(plain, letters);
-                letters.push(b'i');
-            }
-            (Self::Rouge, _) => fold_ascii(word, letters),
-            _ => letters.extend_from_slice(word),
-        }
+    /// Tells where each of those words stands.
+    pub(crate) fn place_words(self, text: &str, mut tell: impl FnMut(Range<usize>)) {
+        let origin = text.as_ptr().addr();
+        self.spelled_words(text).for_each(|word| {
+            let start = word.as_ptr().addr() - origin;
+            tell(start..start + word.len());
+        });
     }
 
-    /// Whether a word of the text in ASCII lower case is compared as anything else.
-    pub(crate) fn changes(self, word: &[u8]) -> bool {
-        self == Self::Rouge && !word.is_ascii()
+    /// Where the first `n_words` words of `text` end.
+    pub(crate) fn end_of_words(self, text: &str, n_words: usize) -> usize {
+        let last = n_words
+            .checked_sub(1)
+            .and_then(|last| self.words(text).nth(last));
+        last.map_or(0, |word| {
+            word.as_ptr_range().end.addr() - text.as_ptr().addr()
+        })
     }
 
     /// Words of `text`.
@@ -84,6 +107,14 @@ impl<'a> Iterator for Words<'a> {
             Rest::Runs(runs) => runs.next(),
             Rest::Rouge(rest) => next_rouge_word(rest),
             Rest::Unicode(segments) => segments.next().map(str::as_bytes),
+        }
+    }
+
+    fn fold<B, F: FnMut(B, &'a [u8]) -> B>(self, first: B, fold: F) -> B {
+        match self.0 {
+            Rest::Runs(runs) => runs.fold(first, fold),
+            Rest::Rouge(mut rest) => iter::from_fn(|| next_rouge_word(&mut rest)).fold(first, fold),
+            Rest::Unicode(segments) => segments.map(str::as_bytes).fold(first, fold),
         }
     }
 }
@@ -125,8 +156,17 @@ fn whitespace(text: &[u8]) -> usize {
     }
 }
 
-/// Of all other characters only two have ASCII letters in lower case: the Kelvin sign becomes
-/// k, and the dotted capital I becomes i and a dot, which is no letter and ends the word.
+/// Whether the text has one of the two characters that are no ASCII letters but have one in
+/// lower case: the Kelvin sign becomes k, and the dotted capital I becomes i and a dot, which is
+/// no letter and ends the word.
+fn has_other_letters(text: &str) -> bool {
+    // First their last bytes, piece by piece, because that takes vector instructions.
+    let marks = |byte: &u8| u8::from(*byte == 0xb0) | u8::from(*byte == 0xaa);
+    let mut pieces = text.as_bytes().chunks(64);
+    pieces.any(|piece| piece.iter().map(marks).fold(0, u8::bitor) != 0)
+        && (text.contains('\u{130}') || text.contains('\u{212a}'))
+}
+
 fn next_rouge_word<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
     while !rest.is_empty() {
         let word;
@@ -156,23 +196,6 @@ fn cut_as_rouge(text: &[u8]) -> (&[u8], &[u8]) {
 fn not_alphanumeric(bytes: u64) -> u64 {
     let lower = bytes | repeat(0x20);
     !(between(lower, b'a', b'z') | between(bytes, b'0', b'9'))
-}
-
-/// Appends a word of the rule `rouge` in lower case.
-fn fold_ascii(word: &[u8], letters: &mut Vec<u8>) {
-    if word.is_ascii() {
-        letters.extend(word.iter().map(u8::to_ascii_lowercase));
-    } else {
-        // What is not ASCII is the Kelvin sign, three bytes.
-        let folded = word.iter().filter(|&&byte| byte < 0x80 || byte == 0xe2);
-        letters.extend(folded.map(|byte| {
-            if *byte == 0xe2 {
-                b'k'
-            } else {
-                byte.to_ascii_lowercase()
-            }
-        }));
-    }
 }
 
 /// Words by UAX #29, told at a glance where they are plain.

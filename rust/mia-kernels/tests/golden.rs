@@ -13,9 +13,10 @@ fn reader(groups: &[Group]) -> PairReader {
 }
 
 fn numbers(groups: &[Group], candidate: &str, reference: &str) -> Vec<Option<u32>> {
-    reader(groups)
-        .read(candidate, reference)
-        .unwrap_or_default()
+    let mut numbers = Vec::new();
+    let read = reader(groups).read(candidate, reference, &mut numbers);
+    assert_eq!(read, Ok(()));
+    numbers
 }
 
 fn some<const N: usize>(numbers: [u32; N]) -> Vec<Option<u32>> {
@@ -178,8 +179,10 @@ fn texts_beyond_the_limit_are_refused() {
     let text = String::from_utf8(vec![0; MAX_BYTES + 1]).unwrap(); // zero pages cost no memory
     let refusal = KernelError::TooLong(MAX_BYTES + 1);
     let mut reader = reader(&[]);
-    assert_eq!(reader.read(&text, "a"), Err(refusal));
-    assert_eq!(reader.read("a", &text), Err(refusal));
+    let mut numbers = Vec::new();
+    assert_eq!(reader.read(&text, "a", &mut numbers), Err(refusal));
+    assert_eq!(reader.read("a", &text, &mut numbers), Err(refusal));
+    assert_eq!(numbers, []);
     assert_eq!(WordRule::Space.count(&text), Err(refusal));
     assert_eq!(ZlibSizer::default().size(text.as_bytes()), Err(refusal));
 }

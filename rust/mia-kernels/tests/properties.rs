@@ -1,6 +1,6 @@
 //! The kernels against slow twins written from the definitions, and the laws they obey.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use mia_kernels::{Group, PairReader, Settings, WordRule};
 use proptest::prelude::*;
@@ -10,6 +10,11 @@ use unicode_segmentation::UnicodeSegmentation;
 fn text() -> impl Strategy<Value = String> {
     let word = prop::sample::select(&["a", "b", "the", "caf\u{e9}", "\u{4f60}"]);
     prop::collection::vec(word, 0..40).prop_map(|words| words.join(" "))
+}
+
+/// Words that differ in their length and in what is almost nothing.
+fn words_of_few_bytes() -> impl Strategy<Value = Vec<String>> {
+    prop::collection::vec("a{0,18}[a\0\u{1}]{1,2}", 0..40)
 }
 
 /// Texts of letters and white space in any order.
@@ -78,24 +83,31 @@ fn reader(words: WordRule, groups: &[Group]) -> PairReader {
 }
 
 fn read(groups: &[Group], candidate: &str, reference: &str) -> Vec<Option<u32>> {
-    let mut reader = reader(WordRule::Whitespace, groups);
-    reader.read(candidate, reference).unwrap_or_default()
+    numbers(
+        &mut reader(WordRule::Whitespace, groups),
+        candidate,
+        reference,
+    )
+}
+
+fn numbers(reader: &mut PairReader, candidate: &str, reference: &str) -> Vec<Option<u32>> {
+    let mut numbers = Vec::new();
+    let read = reader.read(candidate, reference, &mut numbers);
+    assert_eq!(read, Ok(()));
+    numbers
 }
 
 fn joined(rule: WordRule, text: &str) -> String {
-    let mut letters = Vec::new();
-    for word in rule.words(text) {
-        rule.fold(word, &mut letters);
-        letters.push(b' ');
-    }
-    String::from_utf8(letters).unwrap_or_default()
+    let spelled = rule.spell(text);
+    let words: Vec<_> = rule.words(&spelled).collect();
+    String::from_utf8(words.join(&b' ')).unwrap_or_default()
 }
 
 proptest! {
     #[test]
     fn numbers_equal_the_slow_twins(candidate in text(), reference in text(), rule in rule()) {
         let groups = [Group::Overlap, Group::Lcs];
-        let found = reader(rule, &groups).read(&candidate, &reference).unwrap();
+        let found = numbers(&mut reader(rule, &groups), &candidate, &reference);
         let overlaps = overlaps(&candidate, &reference).map(Some);
         prop_assert_eq!(&found[2..7], overlaps);
         prop_assert_eq!(found[7], Some(lcs(&candidate, &reference)));
@@ -111,6 +123,18 @@ proptest! {
         let matched = &found[alone.len()..];
         prop_assert_eq!(matched[0], alone[0]);
         prop_assert_eq!(&matched[1..], &alone[2..]);
+    }
+
+    /// Words of up to 15 bytes are told apart otherwise than longer ones.
+    #[test]
+    fn words_are_told_apart(a in words_of_few_bytes(), b in words_of_few_bytes()) {
+        let found = read(&[Group::Overlap, Group::Distinct], &a.join(" "), &b.join(" "));
+        let distinct = |words: &[String]| words.iter().collect::<HashSet<_>>().len();
+        let shared = a.iter().filter(|word| b.contains(word)).collect::<HashSet<_>>().len();
+        prop_assert_eq!(found[2].map(|n| n as usize), Some(distinct(&b)));
+        prop_assert_eq!(found.last().copied().flatten().map(|n| n as usize), Some(distinct(&a)));
+        prop_assert!(found[3].unwrap() as usize >= shared);
+        prop_assert_eq!(found[3] == Some(0), shared == 0);
     }
 
     /// So recall(a, b) = precision(b, a).
@@ -135,9 +159,9 @@ proptest! {
     fn reader_remembers_nothing(pairs in prop::collection::vec((text(), text()), 1..8)) {
         let mut reader = reader(WordRule::Whitespace, &Group::ALL);
         for (candidate, reference) in &pairs {
-            let fresh = self::reader(WordRule::Whitespace, &Group::ALL).read(candidate, reference);
-            prop_assert_eq!(reader.read(candidate, reference), fresh.clone());
-            prop_assert_eq!(reader.read(candidate, reference), fresh);
+            let fresh = read(&Group::ALL, candidate, reference);
+            prop_assert_eq!(&numbers(&mut reader, candidate, reference), &fresh);
+            prop_assert_eq!(&numbers(&mut reader, candidate, reference), &fresh);
         }
     }
 
@@ -159,8 +183,9 @@ proptest! {
             let with_space = |word: &[u8]| word.contains(&b' ');
             prop_assume!(!rule.words(&a).chain(rule.words(&b)).any(with_space));
             let [left, right] = [&a, &b].map(|text| joined(rule, text));
-            let found = reader(rule, &groups).read(&a, &b);
-            prop_assert_eq!(found, reader(WordRule::Space, &groups).read(&left, &right));
+            let found = numbers(&mut reader(rule, &groups), &a, &b);
+            let expected = numbers(&mut reader(WordRule::Space, &groups), &left, &right);
+            prop_assert_eq!(found, expected);
         }
     }
 

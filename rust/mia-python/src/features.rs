@@ -4,25 +4,63 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, StructArray, UInt32Array};
 use arrow_buffer::NullBuffer;
-use arrow_schema::{ArrowError, DataType, Field, Fields};
+use arrow_schema::{DataType, Field, Fields};
+use mia_kernels::{KernelError, PairReader, Settings};
+use pyo3_arrow::error::PyArrowError;
+use rayon::prelude::*;
 
-/// The numbers of one pair, field by field; `None` for a null pair.
-pub(crate) type Row = Option<Vec<Option<u32>>>;
+use crate::error::NativeError;
+use crate::rows::MIN_ROWS;
+
+/// A candidate and its reference; `None` where either is null.
+pub(crate) type Pair<'a> = Option<(&'a str, &'a str)>;
+
+/// The numbers of some pairs, one pair after the other, `None` where one is null.
+type Numbers = Vec<Option<u32>>;
 
 /// One struct per pair; a null pair gives a null struct with null fields.
-pub(crate) fn struct_array(names: Vec<String>, rows: &[Row]) -> Result<StructArray, ArrowError> {
-    let columns = (0..names.len()).map(|field| column(rows, field)).collect();
-    let fields: Fields = names
-        .into_iter()
+pub(crate) fn struct_array(
+    pairs: &[Pair<'_>],
+    settings: &Settings,
+) -> Result<StructArray, NativeError> {
+    let names = PairReader::new(settings).fields();
+    let parts = pairs
+        .par_chunks(MIN_ROWS)
+        .map_init(
+            || PairReader::new(settings),
+            |reader, pairs| read(reader, pairs, names.len()),
+        )
+        .collect::<Result<Vec<_>, _>>()?;
+    let columns = (0..names.len()).into_par_iter();
+    let columns = columns.map(|field| column(&parts, field, names.len()));
+    let columns = columns.collect();
+    let fields = names.into_iter();
+    let fields: Fields = fields
         .map(|name| Field::new(name, DataType::UInt32, true))
         .collect();
-    let valid: NullBuffer = rows.iter().map(Option::is_some).collect();
-    StructArray::try_new(fields, columns, Some(valid))
+    let valid: NullBuffer = pairs.iter().map(Option::is_some).collect();
+    let array = StructArray::try_new(fields, columns, Some(valid));
+    Ok(array.map_err(PyArrowError::from)?)
 }
 
-fn column(rows: &[Row], field: usize) -> ArrayRef {
-    let values = rows
+fn read(
+    reader: &mut PairReader,
+    pairs: &[Pair<'_>],
+    n_fields: usize,
+) -> Result<Numbers, KernelError> {
+    let mut numbers = Vec::with_capacity(pairs.len() * n_fields);
+    for pair in pairs {
+        match pair {
+            Some((candidate, reference)) => reader.read(candidate, reference, &mut numbers)?,
+            None => numbers.extend(std::iter::repeat_n(None, n_fields)),
+        }
+    }
+    Ok(numbers)
+}
+
+fn column(parts: &[Numbers], field: usize, n_fields: usize) -> ArrayRef {
+    let values = parts
         .iter()
-        .map(|row| row.as_ref()?.get(field).copied().flatten());
-    Arc::new(values.collect::<UInt32Array>())
+        .flat_map(|numbers| numbers.iter().skip(field).step_by(n_fields));
+    Arc::new(values.copied().collect::<UInt32Array>())
 }

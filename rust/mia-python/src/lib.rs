@@ -11,11 +11,10 @@ use arrow_array::UInt32Array;
 use mia_kernels::{Group, PairReader, Settings, WordRule, ZlibSizer};
 use pyo3::prelude::*;
 use pyo3_arrow::PyArray;
-use pyo3_arrow::error::PyArrowError;
 
 use crate::columns::TextColumn;
 use crate::error::NativeError;
-use crate::features::struct_array;
+use crate::features::{Pair, struct_array};
 use crate::rows::map_rows;
 
 /// Struct of `UInt32` per pair, null where either side is null.
@@ -38,13 +37,7 @@ fn pair_features(
     };
     py.detach(|| {
         let pairs = zip(&candidate.texts(), &reference.texts())?;
-        let rows = map_rows(
-            &pairs,
-            || PairReader::new(&settings),
-            |reader, (candidate, reference)| reader.read(candidate, reference),
-        )?;
-        let fields = PairReader::new(&settings).fields();
-        let array = struct_array(fields, &rows).map_err(PyArrowError::from)?;
+        let array = struct_array(&pairs, &settings)?;
         Ok(PyArray::from_array_ref(Arc::new(array)))
     })
 }
@@ -123,7 +116,7 @@ fn chosen(names: Vec<String>) -> Result<Vec<Group>, NativeError> {
 fn zip<'a>(
     candidate: &[Option<&'a str>],
     reference: &[Option<&'a str>],
-) -> Result<Vec<Option<(&'a str, &'a str)>>, NativeError> {
+) -> Result<Vec<Pair<'a>>, NativeError> {
     if candidate.len() != reference.len() {
         return Err(NativeError::UnequalLengths {
             candidate: candidate.len(),

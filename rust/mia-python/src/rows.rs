@@ -5,7 +5,7 @@ use rayon::prelude::*;
 
 /// Fewest rows that a core takes, so that its reader pays and the samples of a target, which
 /// share their reference, seldom part.
-const MIN_ROWS: usize = 8;
+pub(crate) const MIN_ROWS: usize = 8;
 
 /// Applies `read` to every row, with a reader of its own for each core.
 ///
