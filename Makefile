@@ -26,6 +26,7 @@ bench: setup
 	@[ -f demo/demo.json ] || $(STEP) "The demo's model" $(BIN)/mia-batch demo
 	@$(STEP) "Speed beside bare vLLM and transformers" python -m benches.sampling
 	@$(STEP) "Memory and time of whole audits" python -m benches.memory
+	@$(STEP) "Kernels beside others of their kind" python -m benches.kernels
 
 setup: tools .venv/.built
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-from benches.results import machine, write_results
+from benches.results import machine, append_results
 from polars.io.plugins import register_io_source
 
 from mia_batch.pipeline import SilentObserver
@@ -162,7 +162,7 @@ def main(sizes: list[int]) -> None:
         f"(limit {LIMIT_MB:,})"
     )
     print(machine())
-    write_results("memory", {"samples": SAMPLES, "words": WORDS_OF_A_TEXT, "runs": rows})
+    append_results("memory", {"samples": SAMPLES, "words": WORDS_OF_A_TEXT, "runs": rows})
 
 
 if __name__ == "__main__":

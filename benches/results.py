@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["machine", "write_results"]
+__all__ = ["append_results", "commit", "machine", "versions"]
 
 _FOLDER = Path(__file__).parent / "results"
 
@@ -22,9 +24,27 @@ def machine() -> str:
     return f"{name}, {len(os.sched_getaffinity(0))} cores"
 
 
-def write_results(name: str, figures: dict[str, Any]) -> None:
-    """Store the figures of one run of a bench as ``results/NAME.json``."""
+def commit() -> str:
+    """Name the commit, with ``-dirty`` behind it where files other than results differ from it."""
+    changed = _output("git", "status", "--porcelain", "--", ":/", ":(top,exclude)benches/results")
+    return _output("git", "rev-parse", "--short=12", "HEAD") + ("-dirty" if changed else "")
+
+
+def versions(*packages: str) -> dict[str, str]:
+    """Give versions of Python, rustc and some packages."""
+    found = {"python": platform.python_version(), "rustc": _output("rustc", "--version")}
+    return found | {package: version(package) for package in packages}
+
+
+def append_results(name: str, figures: dict[str, Any]) -> None:
+    """Store the figures of one run of a bench as one more line of ``results/NAME.jsonl``."""
     _FOLDER.mkdir(exist_ok=True)
-    taken = {"machine": machine(), "taken": datetime.now(UTC).date().isoformat()}
-    text = json.dumps(taken | figures, indent=2)
-    (_FOLDER / f"{name}.json").write_text(text + "\n", "utf-8")
+    taken = {"taken": datetime.now(UTC).date().isoformat(), "commit": commit()}
+    line = json.dumps(taken | {"machine": machine()} | figures)
+    with (_FOLDER / f"{name}.jsonl").open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def _output(*command: str) -> str:
+    done = subprocess.run(command, cwd=_FOLDER.parent, capture_output=True, text=True, check=False)
+    return done.stdout.strip()

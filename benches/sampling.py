@@ -22,7 +22,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
-from benches.results import machine, write_results
+from benches.results import machine, append_results
 
 from mia_batch import tables
 from mia_batch.corpus import ColumnNames, read_documents
@@ -241,7 +241,7 @@ def main() -> None:
         "ours_to_bare_median": round(median(ratios), 3),
         "ours_to_transformers": round(median(speeds["ours"]) / speeds["transformers"][0], 1),
     }
-    write_results("sampling", figures)
+    append_results("sampling", figures)
     print(machine())
     print(json.dumps(figures, indent=2))
 

@@ -21,7 +21,7 @@ SPLIT: Mapping[WordRule, Callable[[str], list[str]]] = {
     "space": lambda text: [word for word in text.split(" ") if word != ""],
     "rouge": lambda text: re.findall("[a-z0-9]+", text.lower()),
 }
-"""The rule ``unicode`` has a crate of its own and none of these."""
+"""The rule ``unicode`` has its twin in tests/parity/test_uniseg.py; it is slow."""
 LENGTHS = range(2, 13)
 
 
