@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-from benches.results import machine, append_results
+from benches.results import append_results, machine
 from polars.io.plugins import register_io_source
 
 from mia_batch.pipeline import SilentObserver

@@ -12,6 +12,7 @@ import re
 import sys
 import unicodedata
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
@@ -19,6 +20,9 @@ from uniseg.derived import alphabetic
 from uniseg.wordbreak import words as segments
 
 from mia_batch.kernels import count_words, pair_features
+
+if TYPE_CHECKING:
+    from mia_batch.kernels import Group
 
 MIXED = "ab1 .,'\":_-\n\r\0\u2019\u0301\u200d\u3000\u05d0\u30ab\u3042\u6211\u0e20\u0e32👩\U0001f1eb"
 """Characters that the rules of UAX #29 tell apart, of several scripts."""
@@ -37,7 +41,7 @@ def assert_words_equal(texts: list[str]) -> None:
     joined = [" ".join(words(text)) for text in texts]
     frame = pl.DataFrame({"text": texts, "words": joined})
     frame = frame.with_columns(pl.all().reverse().name.suffix("_other"))
-    groups = ["overlap", "zlib", "lcs", "distinct"]
+    groups: list[Group] = ["overlap", "zlib", "lcs", "distinct"]
     found = frame.select(pair_features("text", "text_other", words="unicode", groups=groups))
     expected = frame.select(pair_features("words", "words_other", words="space", groups=groups))
     assert found.rows() == expected.rows()
