@@ -149,18 +149,22 @@ def of_length(source: pl.DataFrame, n_bytes: int, *, looped: bool) -> pl.DataFra
 
 def core_row(pairs: pl.DataFrame) -> Row:
     """Time everything on one core and on two, in processes of their own that take turns."""
-    seconds: dict[str, list[float]] = {"1": [], "2": []}
+    taken: dict[str, list[list[float]]] = {"1": [], "2": []}
     with tempfile.NamedTemporaryFile(suffix=".arrow") as file:
         pairs.write_ipc(file.name)
         command = [sys.executable, "-m", "benches.kernels", "--time", file.name]
         for _ in range(5):
-            for cores, taken in seconds.items():
+            for cores, seconds in taken.items():
                 environment = os.environ | {"RAYON_NUM_THREADS": cores}
-                taken.append(float(subprocess.check_output(command, env=environment)))
-    ratios = [one / two for one, two in zip(*seconds.values(), strict=True)]
+                seconds.append(json.loads(subprocess.check_output(command, env=environment)))
+    (wall, cpu), (wall_of_two, cpu_of_two) = (
+        zip(*seconds, strict=True) for seconds in taken.values()
+    )
+    ratios = [one / two for one, two in zip(wall, wall_of_two, strict=True)]
     return {
-        "us a pair, one core": 1e6 * median(seconds["1"]) / pairs.height,
-        "two cores": 1e6 * median(seconds["2"]) / pairs.height,
+        "us a pair, one core": 1e6 * median(wall) / pairs.height,
+        "two cores": 1e6 * median(wall_of_two) / pairs.height,
+        "CPU time, times that of one": median(cpu_of_two) / median(cpu),
         "ratio": median(ratios),
         "least": min(ratios),
         "most": max(ratios),
@@ -168,11 +172,12 @@ def core_row(pairs: pl.DataFrame) -> Row:
     }
 
 
-def time_everything(path: Path) -> float:
-    """Take seconds of wall time, the best of three, on as many cores as Rayon is given."""
+def time_everything(path: Path) -> list[float]:
+    """Take seconds of wall and of CPU time, the least, on as many cores as Rayon is given."""
     pairs = pl.read_ipc(path)
     way = partial(features, pairs, *GROUPS)
-    return min(take_turns({"everything": way}, 4, time.perf_counter)["everything"])
+    clocks = (time.perf_counter, time.process_time)
+    return [min(take_turns({"everything": way}, 3, clock)["everything"]) for clock in clocks]
 
 
 def size_rows() -> list[Row]:
@@ -185,6 +190,14 @@ def size_rows() -> list[Row]:
         | {f"times faster than {name}": ratio for name, ratio in row["times_faster"].items()}
         for row in found
     ]
+
+
+def rounded(row: Row) -> Row:
+    """Keep four digits."""
+    return {
+        name: float(f"{value:.4g}") if isinstance(value, float) else value
+        for name, value in row.items()
+    }
 
 
 def show(console: Console, title: str, rows: list[Row]) -> None:
@@ -238,7 +251,7 @@ def bench(n_pairs: int) -> None:
     }
     results = {}
     for title, table in tables.items():
-        results[title] = table()
+        results[title] = [rounded(row) for row in table()]
         if results[title]:
             show(console, title, results[title])
     append_results("kernels", {"versions": found, "pairs": n_pairs} | results)
