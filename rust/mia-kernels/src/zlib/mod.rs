@@ -85,8 +85,8 @@ mod tests {
     /// Other bytes with the same hash.
     fn colliding(bytes: [u8; 4]) -> [u8; 4] {
         let mut all = (0..u32::MAX).map(u32::to_le_bytes);
-        let hash = hash_four(&bytes);
-        all.find(|other| hash_four(other) == hash && *other != bytes)
+        let hash = |bytes| hash_four(u32::from_le_bytes(bytes));
+        all.find(|other| hash(*other) == hash(bytes) && *other != bytes)
             .unwrap()
     }
 

@@ -49,12 +49,19 @@ pub(super) fn find(window: &Window, at: usize, shorter: usize) -> Match {
         return Match::NONE;
     }
     let hidden = hidden(window, at, links.three.into());
+    let Some(three) = three(window, at, links.three.into(), hidden) else {
+        return Match::NONE;
+    };
     let mut found = Match::NONE;
     if usize::from(links.four) > hidden {
         found = four_or_more(window, at, links, hidden, shorter.max(MIN_LENGTH));
     }
-    if found.is_none() && shorter < MIN_LENGTH {
-        found = three(window, at, links.three.into(), hidden);
+    let distance = at - three;
+    if found.is_none() && shorter < MIN_LENGTH && distance <= MAX_DISTANCE_OF_SHORTEST {
+        found = Match {
+            length: MIN_LENGTH,
+            distance,
+        };
     }
     found
 }
@@ -157,25 +164,18 @@ impl Search<'_> {
     }
 }
 
-/// The first match of three bytes, where there is none of four.
+/// The last place of the same three bytes. Without one there is no match.
 #[inline]
-fn three(window: &Window, at: usize, mut candidate: usize, hidden: usize) -> Match {
+fn three(window: &Window, at: usize, mut candidate: usize, hidden: usize) -> Option<usize> {
     let mut tries = MAX_TRIES;
     while candidate > hidden && tries > 0 {
         if is_same(window, at, candidate, 3) {
-            let distance = at - candidate;
-            if distance > MAX_DISTANCE_OF_SHORTEST {
-                break;
-            }
-            return Match {
-                length: MIN_LENGTH,
-                distance,
-            };
+            return Some(candidate);
         }
         candidate = window.links(candidate).three.into();
         tries -= 1;
     }
-    Match::NONE
+    None
 }
 
 /// Whether so many bytes, at most eight, are the same.

@@ -31,7 +31,6 @@ const THREE_BITS: u32 = 15;
 const FOUR_BITS: u32 = 15;
 
 /// Fields of a place's links.
-const THREE: usize = 0;
 const RANK: usize = 1;
 const FOUR: usize = 2;
 
@@ -155,50 +154,56 @@ impl Window {
         self.end += next.len();
         self.bytes[read..self.end].copy_from_slice(next);
         *unread = rest;
-        self.link_threes(read.saturating_sub(2).max(self.start));
-        self.link_fours(read.saturating_sub(3).max(self.start));
-    }
-
-    /// Links the places from `at` on to those of the same three bytes.
-    fn link_threes(&mut self, at: usize) {
-        let bytes = &self.bytes[at..self.end];
-        let mut hash = bytes.iter().copied().take(2).fold(0, hash_three);
-        let last_bytes = bytes.iter().copied().skip(2);
-        for (at, byte) in (at..).zip(last_bytes) {
-            hash = hash_three(hash, byte);
-            let three = replace(&mut self.last_threes[hash], place(at));
-            let rank = self.links[usize::from(three)][RANK].wrapping_add(1);
-            self.links[at % SIZE][..FOUR].copy_from_slice(&[three, rank]);
-        }
-        for at in self.end.saturating_sub(2)..=self.end {
-            self.links[at % SIZE][THREE] = 0;
+        if read < self.end {
+            self.link(read.saturating_sub(3).max(self.start), unread.is_empty());
         }
     }
 
-    /// Links the places from `at` on to those of the same four bytes.
-    fn link_fours(&mut self, at: usize) {
-        let fours = self.bytes[at..self.end].windows(4);
-        for ((at, bytes), links) in (at..).zip(fours).zip(&mut self.links[at..]) {
-            let last = &mut self.last_fours[hash_four(bytes)];
-            links[FOUR] = replace(last, place(at));
+    /// Links the places from `at` on that have four bytes, and the one that has three if the
+    /// text ends here.
+    fn link(&mut self, at: usize, is_end: bool) {
+        let n_linked = (self.end + usize::from(is_end)).saturating_sub(3 + at);
+        let rest = at + n_linked;
+        let (mut hash, mut rank) = (usize::MAX, 0);
+        for at in at..rest {
+            let bytes = low_half(self.word(at));
+            let previous = replace(&mut hash, hash_three(bytes));
+            let last = &mut self.last_threes[hash];
+            let mut three = replace(last, place(at));
+            if hash == previous {
+                three = place(at - 1); // known before memory tells, which matters for runs
+            } else {
+                rank = self.links[usize::from(three)][RANK];
+            }
+            rank = rank.wrapping_add(1);
+            let four = replace(&mut self.last_fours[hash_four(bytes)], place(at));
+            self.links[at % SIZE] = [three, rank, four];
         }
-        for at in self.end.saturating_sub(3)..=self.end {
-            self.links[at % SIZE][FOUR] = 0;
+        if is_end && n_linked > 0 {
+            self.links[rest - 1][FOUR] = 0;
+        }
+        for at in rest..=self.end {
+            self.links[at % SIZE] = [0; 3];
         }
     }
 }
 
-/// zlib's hash of the last three bytes.
-fn hash_three(hash: usize, byte: u8) -> usize {
-    (hash << 5 ^ usize::from(byte)) % (1 << THREE_BITS)
+/// zlib's hash of three bytes, the first one lowest.
+fn hash_three(bytes: u32) -> usize {
+    ((bytes << 10 ^ bytes >> 3 & 0x1fe0 ^ bytes >> 16 & 0xff) % (1 << THREE_BITS)) as usize
 }
 
 /// A multiplicative hash (Knuth, The Art of Computer Programming 3, section 6.4).
-pub(super) fn hash_four(bytes: &[u8]) -> usize {
-    let bytes = bytes
-        .first_chunk()
-        .map_or(0, |bytes| u32::from_le_bytes(*bytes));
+pub(super) fn hash_four(bytes: u32) -> usize {
     (bytes.wrapping_mul(0x9e37_79b1) >> (32 - FOUR_BITS)) as usize
+}
+
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the other half is not asked for"
+)]
+fn low_half(word: u64) -> u32 {
+    word as u32
 }
 
 #[expect(
