@@ -70,8 +70,9 @@ impl Block {
     /// Bits of the stream with this block, the cheapest of the three kinds, after `bits`; and
     /// starts another. A block may be stored only while its bytes are in view.
     pub(super) fn close(&mut self, bits: u64, in_view: bool) -> u64 {
-        let fixed = self.fixed_bits();
-        let dynamic = self.dynamic_bits();
+        let extra = self.extra_bits();
+        let fixed = extra + self.fixed_bits();
+        let dynamic = extra + self.dynamic_bits();
         let coded = if in_bytes(fixed) <= in_bytes(dynamic) {
             fixed
         } else {
@@ -96,9 +97,7 @@ impl Block {
     }
 
     fn fixed_bits(&self) -> u64 {
-        self.extra_bits()
-            + cost(&self.literals, &FIXED_LENGTHS)
-            + cost(&self.distances, &[5; N_DISTANCES])
+        cost(&self.literals, &FIXED_LENGTHS) + cost(&self.distances, &[5; N_DISTANCES])
     }
 
     fn extra_bits(&self) -> u64 {
@@ -108,7 +107,7 @@ impl Block {
 
     fn dynamic_bits(&mut self) -> u64 {
         let mut runs = Runs::default();
-        let mut bits = self.extra_bits();
+        let mut bits = 0;
         for frequencies in [&self.literals[..], &self.distances] {
             let lengths = self.huffman.lengths(frequencies, MAX_BITS);
             bits += cost(frequencies, lengths);

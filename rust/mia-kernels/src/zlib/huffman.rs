@@ -56,7 +56,7 @@ impl Node {
 
 /// Builds one code after the other in the same memory.
 pub(super) struct Huffman {
-    /// Slot 0 is not used, and slots beyond the last node hold [`NO_NODE`].
+    /// Slot 0 is not used, and the slot after the last node holds [`NO_NODE`].
     heap: [Node; 512],
     n_nodes: usize,
     /// Nodes in the order in which they got a parent: two by two, seldom ones first.
@@ -101,29 +101,25 @@ impl Huffman {
 
     /// Puts a leaf for each symbol on the heap, and gives the last symbol plus one.
     fn fill_heap(&mut self, frequencies: &[u32]) -> usize {
-        self.n_nodes = 0;
-        let mut n_codes = 0;
+        let (mut n_nodes, mut n_codes) = (0, 0);
         for (symbol, &frequency) in frequencies.iter().enumerate() {
-            if frequency > 0 {
-                self.push(Node::leaf(frequency, symbol));
-                n_codes = symbol + 1;
-            }
+            let is_used = frequency > 0;
+            self.heap[n_nodes + 1] = Node::leaf(frequency, symbol);
+            n_nodes += usize::from(is_used);
+            n_codes = select_unpredictable(is_used, symbol + 1, n_codes);
         }
-        while self.n_nodes < 2 {
+        while n_nodes < 2 {
             let symbol = if n_codes < 3 { n_codes } else { 0 };
-            self.push(Node::leaf(1, symbol));
+            n_nodes += 1;
+            self.heap[n_nodes] = Node::leaf(1, symbol);
             n_codes = n_codes.max(symbol + 1);
         }
-        self.heap[self.n_nodes + 1..].fill(NO_NODE);
+        self.n_nodes = n_nodes;
+        self.heap[n_nodes + 1] = NO_NODE;
         for slot in (1..=self.n_nodes / 2).rev() {
             self.sift_down(slot, self.heap[slot]);
         }
         n_codes
-    }
-
-    fn push(&mut self, node: Node) {
-        self.n_nodes += 1;
-        self.heap[self.n_nodes] = node;
     }
 
     /// Merges the two least frequent nodes until one is left, the root.
@@ -148,16 +144,17 @@ impl Huffman {
         }
     }
 
-    /// Puts a node in this slot, or below it and its children up.
-    fn sift_down(&mut self, mut slot: usize, node: Node) {
+    /// Puts a node in this slot, or below it and its children up. The way down goes on after
+    /// that, without a change, because nobody can predict where it might end.
+    #[inline]
+    fn sift_down(&mut self, mut slot: usize, mut node: Node) {
         while 2 * slot <= self.n_nodes {
             let [left, right] = [self.heap[2 * slot], self.heap[2 * slot + 1]];
             let is_right = right.is_before(left);
             let child = select_unpredictable(is_right, right, left);
-            if node.is_before(child) {
-                break;
-            }
-            self.heap[slot] = child;
+            let is_placed = node.is_before(child);
+            self.heap[slot] = select_unpredictable(is_placed, node, child);
+            node = select_unpredictable(is_placed, child, node);
             slot = 2 * slot + usize::from(is_right);
         }
         self.heap[slot] = node;

@@ -3,7 +3,7 @@
 use super::window::{Links, MAX_DISTANCE, MAX_LENGTH, Window};
 
 /// A match this long is taken without a look at the next place.
-pub(super) const MAX_LAZY: usize = 16;
+const MAX_LAZY: usize = 16;
 /// The shortest match.
 const MIN_LENGTH: usize = 3;
 /// The shortest matches are not worth it from further away.
@@ -41,38 +41,52 @@ impl Match {
     }
 }
 
-/// The first of the longest matches at `at` that are longer than `shorter`.
+/// The first of the longest matches at `at`.
 #[inline]
-pub(super) fn find(window: &Window, at: usize, shorter: usize) -> Match {
+pub(super) fn find(window: &Window, at: usize) -> Match {
     let links = window.links(at);
-    if usize::from(links.three) <= window.start() || cannot_exceed(window, at, shorter) {
+    if usize::from(links.three) <= window.start() {
         return Match::NONE;
     }
     let hidden = hidden(window, at, links.three.into());
     let Some(three) = three(window, at, links.three.into(), hidden) else {
         return Match::NONE;
     };
-    let mut found = Match::NONE;
     if usize::from(links.four) > hidden {
-        found = four_or_more(window, at, links, hidden, shorter.max(MIN_LENGTH));
+        let found = four_or_more(window, at, links, hidden, MIN_LENGTH);
+        if !found.is_none() {
+            return found;
+        }
     }
     let distance = at - three;
-    if found.is_none() && shorter < MIN_LENGTH && distance <= MAX_DISTANCE_OF_SHORTEST {
-        found = Match {
-            length: MIN_LENGTH,
-            distance,
-        };
+    if distance > MAX_DISTANCE_OF_SHORTEST {
+        return Match::NONE;
     }
-    found
+    Match {
+        length: MIN_LENGTH,
+        distance,
+    }
+}
+
+/// The first of the longest matches at `at` that are longer than the one before it.
+#[inline]
+pub(super) fn find_longer(window: &Window, at: usize, before: Match) -> Match {
+    if before.length >= MAX_LAZY {
+        return Match::NONE;
+    }
+    let links = window.links(at);
+    let hidden = hidden(window, at, links.three.into());
+    if (usize::from(links.four) <= hidden) | cannot_exceed(window, at, before.length) {
+        return Match::NONE;
+    }
+    four_or_more(window, at, links, hidden, before.length)
 }
 
 /// Whether the four bytes that end a match one longer than `length` never occurred before.
 #[inline]
 fn cannot_exceed(window: &Window, at: usize, length: usize) -> bool {
-    length >= MIN_LENGTH && {
-        let links = window.links(at + length - MIN_LENGTH);
-        usize::from(links.four) <= window.start()
-    }
+    let links = window.links(at + length - MIN_LENGTH);
+    usize::from(links.four) <= window.start()
 }
 
 #[inline(never)]

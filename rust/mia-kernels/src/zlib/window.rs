@@ -41,8 +41,8 @@ pub(super) struct Window {
     start: usize,
     /// Where the text, or what is in view of it, ends.
     end: usize,
-    /// For each place its [`Links`].
-    links: Box<[[u16; 3]; SIZE]>,
+    /// For each place its [`Links`], and a field to make one store do.
+    links: Box<[[u16; 4]; SIZE]>,
     /// For each hash of three bytes its last place.
     last_threes: Box<[u16; 1 << THREE_BITS]>,
     /// For each hash of four bytes its last place.
@@ -67,7 +67,7 @@ impl Default for Window {
             bytes: Box::new([0; SIZE + 8]),
             start: 0,
             end: 0,
-            links: Box::new([[0; 3]; SIZE]),
+            links: Box::new([[0; 4]; SIZE]),
             last_threes: Box::new([0; 1 << THREE_BITS]),
             last_fours: Box::new([0; 1 << FOUR_BITS]),
         }
@@ -111,7 +111,7 @@ impl Window {
 
     #[inline]
     pub(super) fn links(&self, at: usize) -> Links {
-        let [three, rank, four] = self.links[at % SIZE];
+        let [three, rank, four, _] = self.links[at % SIZE];
         Links { three, rank, four }
     }
 
@@ -134,8 +134,8 @@ impl Window {
         self.links.copy_within(HALF.., 0);
         // Ranks stay. Rows of eight places are wide enough for vector instructions.
         let half = place(HALF);
-        let moves: [u16; 24] = from_fn(|field| if field % 3 == RANK { 0 } else { half });
-        let (rows, _) = self.links[..HALF].as_flattened_mut().as_chunks_mut::<24>();
+        let moves: [u16; 32] = from_fn(|field| if field % 4 == RANK { 0 } else { half });
+        let (rows, _) = self.links[..HALF].as_flattened_mut().as_chunks_mut::<32>();
         for row in rows {
             for (field, by) in row.iter_mut().zip(moves) {
                 *field = field.saturating_sub(by);
@@ -164,26 +164,32 @@ impl Window {
     fn link(&mut self, at: usize, is_end: bool) {
         let n_linked = (self.end + usize::from(is_end)).saturating_sub(3 + at);
         let rest = at + n_linked;
+        let (links, threes, fours) = (
+            &mut *self.links,
+            &mut *self.last_threes,
+            &mut *self.last_fours,
+        );
         let (mut hash, mut rank) = (usize::MAX, 0);
-        for at in at..rest {
-            let bytes = low_half(self.word(at));
+        for (at, bytes) in (at..rest).zip(self.bytes[at..].windows(4)) {
+            let bytes = bytes
+                .first_chunk()
+                .map_or(0, |bytes| u32::from_le_bytes(*bytes));
             let previous = replace(&mut hash, hash_three(bytes));
-            let last = &mut self.last_threes[hash];
-            let mut three = replace(last, place(at));
+            let mut three = replace(&mut threes[hash], place(at));
             if hash == previous {
                 three = place(at - 1); // known before memory tells, which matters for runs
             } else {
-                rank = self.links[usize::from(three)][RANK];
+                rank = links[usize::from(three)][RANK];
             }
             rank = rank.wrapping_add(1);
-            let four = replace(&mut self.last_fours[hash_four(bytes)], place(at));
-            self.links[at % SIZE] = [three, rank, four];
+            let four = replace(&mut fours[hash_four(bytes)], place(at));
+            links[at % SIZE] = [three, rank, four, 0];
         }
         if is_end && n_linked > 0 {
             self.links[rest - 1][FOUR] = 0;
         }
         for at in rest..=self.end {
-            self.links[at % SIZE] = [0; 3];
+            self.links[at % SIZE] = [0; 4];
         }
     }
 }
@@ -196,14 +202,6 @@ fn hash_three(bytes: u32) -> usize {
 /// A multiplicative hash (Knuth, The Art of Computer Programming 3, section 6.4).
 pub(super) fn hash_four(bytes: u32) -> usize {
     (bytes.wrapping_mul(0x9e37_79b1) >> (32 - FOUR_BITS)) as usize
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the other half is not asked for"
-)]
-fn low_half(word: u64) -> u32 {
-    word as u32
 }
 
 #[expect(
