@@ -14,6 +14,7 @@ import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from shutil import which
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _PARENT_CHECK_SECONDS = 1.0
+_COMPILERS = ("g++", "clang++")
 _CAUSE_IN_LOG = ("root cause above", "trace (above)")  # vLLM, of an error in its own processes
 
 _Requests = SimpleQueue[Any]  # of the kind that the engine takes; null = no more
@@ -81,6 +83,8 @@ def _set_environment(spec: EngineSpec) -> None:
     }
     if runs_on_cpu(spec.engine):
         wanted["OMP_NUM_THREADS"] = "1"  # more threads spin against each other and other processes
+    if spec.scoring is not None and not any(map(which, _COMPILERS)):
+        wanted["TORCH_COMPILE_DISABLE"] = "1"  # vLLM would compile what finds ranks
     if spec.tensor_parallel_size == 1:
         wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     for name, value in wanted.items():

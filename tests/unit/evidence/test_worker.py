@@ -7,7 +7,7 @@ import pytest
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence import worker
-from mia_batch.evidence.engine import EngineSpec
+from mia_batch.evidence.engine import EngineSpec, Scoring
 from mia_batch.evidence.worker import _explain, _set_environment
 
 if TYPE_CHECKING:
@@ -46,6 +46,22 @@ def test_an_engine_on_a_cpu_has_one_thread(
     monkeypatch.setattr(worker, "runs_on_cpu", lambda _: on_cpu)
     _set_environment(EngineSpec(engine="transformers", model="m"))
     assert environment.get("OMP_NUM_THREADS") == ("1" if on_cpu else None)
+
+
+@pytest.mark.parametrize(
+    ("scoring", "compilers", "disabled"),
+    [(Scoring(), set(), True), (Scoring(), {"clang++"}, False), (None, set(), False)],
+)
+def test_a_scorer_needs_no_compiler(
+    environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    scoring: Scoring | None,
+    compilers: set[str],
+    disabled: bool,
+):
+    monkeypatch.setattr(worker, "which", lambda name: name if name in compilers else None)
+    _set_environment(EngineSpec(engine="vllm", model="m", scoring=scoring))
+    assert ("TORCH_COMPILE_DISABLE" in environment) == disabled
 
 
 def test_what_the_user_set_stays(environment: dict[str, str]):

@@ -95,6 +95,34 @@ def runs_on_cpu(engine: EngineName) -> bool:
     return _is_cpu_build() if engine == "vllm" else not _has_accelerator()
 
 
+def cannot_score(engine: str, scoring: Scoring) -> str | None:
+    """Why an engine cannot compute what is asked for, known before anything starts.
+
+    Parameters
+    ----------
+    engine
+        The engine's name; an endpoint is ``openai``.
+    scoring
+        What is asked for beside log-probabilities.
+
+    Returns
+    -------
+    str or None
+        One sentence that names an engine that can; null where nothing stands in the way.
+    """
+    if engine == "transformers":
+        return None
+    wanted = {
+        "mean and variance over the vocabulary": scoring.moments,
+        "exact ranks": scoring.rank,
+        "the mass that decoding keeps": scoring.kept_mass,
+    }
+    lacking = [name for name, asked in wanted.items() if asked]
+    if not lacking:
+        return None
+    return f"engine {engine} cannot compute {' and '.join(lacking)}; take engine transformers"
+
+
 def _vllm_obstacle() -> str | None:
     if find_spec("vllm") is None:
         return "the package vllm is not installed (pip install 'mia-batch[vllm]')"

@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from mia_batch.errors import SettingsError
+from mia_batch.evidence.engine import Scoring
 from mia_batch.evidence.engines import choice, choose_engine
-from mia_batch.evidence.engines.choice import runs_on_cpu
+from mia_batch.evidence.engines.choice import cannot_score, runs_on_cpu
 
 
 @pytest.fixture
@@ -114,3 +115,29 @@ def test_choosing_imports_no_engine():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert {"torch", "transformers", "vllm"}.isdisjoint(json.loads(run.stdout))
+
+
+@pytest.mark.parametrize(
+    ("engine", "scoring", "words"),
+    [
+        ("transformers", Scoring(moments=True, rank=True, kept_mass=True), None),
+        ("vllm", Scoring(), None),
+        ("openai", Scoring(), None),
+        (
+            "vllm",
+            Scoring(moments=True),
+            "engine vllm cannot compute mean and variance over the vocabulary; "
+            "take engine transformers",
+        ),
+        (
+            "openai",
+            Scoring(rank=True, kept_mass=True),
+            "engine openai cannot compute exact ranks and the mass that decoding keeps; "
+            "take engine transformers",
+        ),
+    ],
+)
+def test_what_an_engine_cannot_score_is_known_without_it(
+    engine: str, scoring: Scoring, words: str | None
+):
+    assert cannot_score(engine, scoring) == words

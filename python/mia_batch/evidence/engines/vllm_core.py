@@ -1,0 +1,213 @@
+"""What sampling and scoring with vLLM share: starting it, one step of it, and its failures."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from difflib import get_close_matches
+from threading import Thread
+from time import sleep
+from typing import TYPE_CHECKING, Any
+
+import torch
+import vllm
+from vllm.platforms import current_platform
+from vllm.usage.usage_lib import UsageContext
+from vllm.v1.engine.core_client import SyncMPClient
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from mia_batch.errors import EngineError, SettingsError
+from mia_batch.evidence.causes import cause_of
+from mia_batch.evidence.engine import EngineInfo
+from mia_batch.evidence.engines.memory import available_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from vllm.config import VllmConfig
+    from vllm.v1.engine.core_client import EngineCoreClient
+
+    from mia_batch.evidence.engine import EngineSpec
+
+__all__ = ["check_arguments", "describe_vllm", "start_vllm", "step_vllm"]
+
+_SHARE_OF_MEMORY = 0.4  # for the key-value cache on a CPU
+_USUAL_TOKENS = 1024  # of a sequence; longer ones wait for room in the cache
+_SECONDS_BETWEEN_LOOKS = 1.0
+_WAY_OUT = (
+    "set a smaller max_model_len, max_num_seqs or gpu_memory_utilization through --engine-arg, a "
+    "smaller dtype, or a larger tensor_parallel_size"
+)
+
+
+def check_arguments(arguments: dict[str, Any]) -> None:
+    """Check the names of arguments that go to ``vllm.EngineArgs``.
+
+    Parameters
+    ----------
+    arguments
+        By name.
+
+    Raises
+    ------
+    SettingsError
+        If vLLM does not know one.
+    """
+    known = [field.name for field in fields(vllm.EngineArgs)]
+    for key in arguments:
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            way_out = f"did you mean {near[0]!r}?" if near else "see vllm.EngineArgs for its names"
+            msg = f"setting 'engine_arg': vLLM has no argument {key!r}; {way_out}"
+            raise SettingsError(msg)
+
+
+def start_vllm(spec: EngineSpec, arguments: Mapping[str, Any] | None = None) -> vllm.LLMEngine:
+    """Start vLLM in this process, on a GPU or with its CPU build.
+
+    Parameters
+    ----------
+    spec
+        What to start; its ``engine_args`` win over everything else.
+    arguments
+        Further arguments for ``vllm.EngineArgs``.
+
+    Returns
+    -------
+    vllm.LLMEngine
+        vLLM's own loop.
+
+    Raises
+    ------
+    EngineError
+        If the model cannot be loaded.
+    """
+    try:
+        config = _configure(spec, arguments or {})
+        engine = vllm.LLMEngine.from_vllm_config(config, disable_log_stats=True)
+    except Exception as error:
+        raise _start_error(spec, error) from error
+    _wake_on_death(engine.engine_core)
+    return engine
+
+
+def describe_vllm(engine: vllm.LLMEngine) -> EngineInfo:
+    """Say what has been started.
+
+    Parameters
+    ----------
+    engine
+        vLLM's own loop.
+
+    Returns
+    -------
+    EngineInfo
+        For the run's record.
+    """
+    config: VllmConfig = engine.vllm_config
+    return EngineInfo(
+        engine="vllm",
+        version=vllm.__version__,
+        device=current_platform.get_device_name(),
+        dtype=str(config.model_config.dtype).removeprefix("torch."),
+        max_model_len=config.model_config.max_model_len,
+        max_sequences=config.scheduler_config.max_num_seqs,
+    )
+
+
+def step_vllm(engine: vllm.LLMEngine) -> list[vllm.RequestOutput]:
+    """Let vLLM work for one step.
+
+    Parameters
+    ----------
+    engine
+        vLLM's own loop.
+
+    Returns
+    -------
+    list of vllm.RequestOutput
+        What is complete.
+
+    Raises
+    ------
+    EngineError
+        If it cannot go on.
+    """
+    try:
+        return list(engine.step())
+    except Exception as error:
+        raise _step_error(error) from error
+
+
+def _configure(spec: EngineSpec, given: Mapping[str, Any]) -> VllmConfig:
+    on_cpu = current_platform.is_cpu()
+    arguments: dict[str, Any] = {
+        "model": spec.model,
+        "revision": spec.revision,
+        "tokenizer_revision": spec.revision,
+        "dtype": "float32" if on_cpu and spec.dtype == "auto" else spec.dtype,
+        "tensor_parallel_size": spec.tensor_parallel_size,
+        "generation_config": "vllm",  # not the model's own
+        "disable_log_stats": True,
+    }
+    if on_cpu:
+        # CPU generators have no offset, so a seeded request prefilled in pieces ends the engine.
+        arguments |= {"enforce_eager": True, "enable_chunked_prefill": False}
+    engine_args = vllm.EngineArgs(**(arguments | dict(given) | spec.engine_args))
+    config = engine_args.create_engine_config(UsageContext.LLM_CLASS)
+    if on_cpu and config.cache_config.kv_cache_memory_bytes is None:
+        config.cache_config.kv_cache_memory_bytes = _cache_bytes(config)
+    return config
+
+
+def _cache_bytes(config: VllmConfig) -> int:
+    """Room for as many sequences of usual length as run at once, within a share of memory.
+
+    Left to itself, vLLM would take nearly all of it.
+    """
+    model, parallel = config.model_config, config.parallel_config
+    values = model.get_num_layers(parallel) * model.get_num_kv_heads(parallel)
+    token_bytes = 2 * values * model.get_head_size() * model.dtype.itemsize
+    block = config.cache_config.block_size
+    tokens = min(model.max_model_len, _USUAL_TOKENS) + block
+    usual = config.scheduler_config.max_num_seqs * tokens
+    longest = model.max_model_len + 2 * block
+    wanted = int(max(usual, longest) * token_bytes)
+    return min(wanted, int(available_memory() * _SHARE_OF_MEMORY))
+
+
+def _wake_on_death(core: EngineCoreClient) -> None:
+    """Let ``step`` fail when vLLM's own core process is killed; alone it would wait for ever."""
+    if not isinstance(core, SyncMPClient):
+        return
+
+    def watch() -> None:
+        while not core.resources.engine_dead:
+            sleep(_SECONDS_BETWEEN_LOOKS)
+        core.outputs_queue.put_nowait(EngineDeadError())
+
+    Thread(target=watch, daemon=True).start()
+
+
+def _start_error(spec: EngineSpec, error: Exception) -> EngineError:
+    if _is_out_of_memory(error):
+        msg = f"{spec.model!r} does not fit this machine's memory ({cause_of(error)}); {_WAY_OUT}"
+        return EngineError(msg)
+    if "root cause above" in str(error):  # said by vLLM's own processes, in the log
+        msg = f"vLLM's processes cannot start with {spec.model!r}; if memory is short, {_WAY_OUT}"
+        return EngineError(msg)
+    return EngineError(f"vLLM cannot start with {spec.model!r} ({cause_of(error)})")
+
+
+def _step_error(error: Exception) -> EngineError:
+    if _is_out_of_memory(error):
+        return EngineError(f"vLLM ran out of memory ({cause_of(error)}); {_WAY_OUT}")
+    if isinstance(error, EngineDeadError):
+        return EngineError(f"a process of vLLM ended; if memory is short, {_WAY_OUT}")
+    return EngineError(f"vLLM stopped ({cause_of(error)})")
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    text = str(error).lower()
+    return any(sign in text for sign in ("out of memory", "available memory", "kv cache"))
