@@ -25,6 +25,7 @@ test: setup lint types rust-checks python-tests
 bench: setup
 	@[ -f demo/demo.json ] || $(STEP) "The demo's model" $(BIN)/mia-batch demo
 	@$(STEP) "Speed beside bare vLLM and transformers" python -m benches.sampling
+	@$(STEP) "Scoring beside bare transformers and vLLM" python -m benches.logprobs
 	@$(STEP) "Memory and time of whole audits" python -m benches.memory
 	@$(STEP) "Kernels beside others of their kind" python -m benches.kernels
 

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["TransformersScorer"]
 
 _TEXTS = 256
-_TOKENS_ON_CPU = 4096
+_TOKENS_ON_CPU = 2048
 _TOKENS_ON_ACCELERATOR = 32768
-_CHUNK_ON_CPU = 128  # positions whose logits a processor's caches hold
+_CHUNK_ON_CPU = 256  # positions whose logits a processor's caches hold
 
 
 class TransformersScorer:
