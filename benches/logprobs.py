@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-from benches.results import machine, write_results
+from benches.results import append_results, machine
 
 from mia_batch.evidence import EngineSpec, Tokenizer
 from mia_batch.evidence.engine import ScoreRequest, Scoring
@@ -218,7 +218,7 @@ def main() -> None:
         "ours_to": {way: ratios(found["ours"], rounds) for way, rounds in found.items()},
         "mib_above_model": {way: round(rounds[-1]["above_model"]) for way, rounds in found.items()},
     }
-    write_results("logprobs", figures)
+    append_results("logprobs", figures)
     print(machine())
     print(json.dumps(figures, indent=2))
 

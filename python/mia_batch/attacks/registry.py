@@ -45,10 +45,7 @@ _SCORING_FAMILIES = (
 )
 MIN_K_PAPER = (
     "min_k_20_v1",
-    "min_k_10_v1",
-    "min_k_30_v1",
-    "min_k_40_v1",
-    "min_k_50_v1",
+    *(f"min_k_{percent}_v1" for percent in (5, 10, 30, 40, 50, 60)),
     "loss_v1",
     "perplexity_v1",
     "loss_zlib_v1",
@@ -56,7 +53,7 @@ MIN_K_PAPER = (
     "reference_token_difference_v1",
     "neighbour_difference_v1",
 )
-"""What the Min-K% paper compares: Shi et al. 2024, table 1, and k of 10 to 50."""
+"""What the Min-K% paper compares (Shi et al. 2024, table 1), with every k of the authors' code."""
 
 _ATTACKS = {
     attack.name: attack for family in (*_SAMPLING_FAMILIES, *_SCORING_FAMILIES) for attack in family

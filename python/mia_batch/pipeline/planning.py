@@ -15,14 +15,18 @@ from mia_batch.pipeline.resolve import (
     chosen_engine,
     decode_scope,
     open_corpus,
+    scoring,
+    scoring_engine,
     target_plan,
 )
 from mia_batch.pipeline.sampling import sampling_for
+from mia_batch.pipeline.views import count_texts
 from mia_batch.targets import build_targets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from mia_batch.attacks import Attack
     from mia_batch.pipeline.sampling import Sampling
     from mia_batch.settings import Settings
 
@@ -45,6 +49,8 @@ class Plan:
         How many there are.
     refused
         By reason, how many targets would not be sampled.
+    texts
+        How many targets have a text.
     workload
         What would be decoded.
     described
@@ -57,6 +63,7 @@ class Plan:
     documents: int
     targets: int = 0
     refused: Counter[str] = field(default_factory=Counter)
+    texts: int = 0
     workload: Workload = field(default_factory=Workload)
     described: tuple[tuple[str, str], ...] = ()
 
@@ -94,7 +101,10 @@ def plan(settings: Settings) -> Plan:
         settings = recorded_settings(settings, recording)
     attacks = chosen_attacks(settings)
     engine, why = chosen_engine(settings)
-    sampling = None if recording else sampling_for(settings, engine, decode_scope(attacks))
+    by_sampling = [attack for attack in attacks if attack.evidence == "samples"]
+    sampling = None
+    if by_sampling and recording is None:
+        sampling = sampling_for(settings, engine, decode_scope(by_sampling))
     corpus = open_corpus(settings)
     planned = Plan(
         engine=engine,
@@ -103,7 +113,8 @@ def plan(settings: Settings) -> Plan:
         documents=corpus.n_documents,
     )
     targets = build_targets(corpus.documents, target_plan(settings))
-    columns = targets.select("prefix", "reference", "reason")
+    there = pl.col("target").is_not_null()
+    columns = targets.select("prefix", "reference", "reason", there=there)
     for rows in columns.collect_batches(chunk_size=_ROWS_AT_ONCE):
         _count(planned, rows, sampling, settings.samples)
     lines: tuple[tuple[str, str], ...] = ()
@@ -111,12 +122,26 @@ def plan(settings: Settings) -> Plan:
         lines = (*planned.workload.lines(), *sampling.describe(planned.workload))
     if recording is not None:
         lines = (("samples", f"{settings.samples:,} a target"), *describe_recording(recording))
-    planned.described = lines
+    planned.described = (*lines, *_describe_scoring(settings, attacks, planned.texts))
     return planned
+
+
+def _describe_scoring(
+    settings: Settings, attacks: list[Attack], texts: int
+) -> Iterator[tuple[str, str]]:
+    """Say which engine gives log-probabilities, and in how many forward passes."""
+    by_scoring = [attack for attack in attacks if attack.evidence == "logprobs"]
+    if not by_scoring:
+        return
+    engine, why = scoring_engine(settings, scoring(by_scoring, settings))
+    yield "scoring engine", f"{engine} ({why})"
+    for (role, view), n in count_texts(settings, by_scoring).items():
+        yield f"{role} {view}", f"{n * texts:,} forward passes"
 
 
 def _count(planned: Plan, rows: pl.DataFrame, sampling: Sampling | None, n_samples: int) -> None:
     planned.targets += rows.height
+    planned.texts += int(rows["there"].sum())
     planned.refused.update(rows["reason"].drop_nulls().to_list())
     if sampling is None:
         return

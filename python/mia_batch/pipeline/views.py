@@ -40,13 +40,33 @@ if TYPE_CHECKING:
     from mia_batch.pipeline.run import Run
     from mia_batch.settings import Settings
 
-__all__ = ["Views"]
+__all__ = ["Views", "count_texts"]
 
 _SHOT_VIEWS = ("nonmember_shots", "member_shots")  # and the settings that give the texts
 _LONGEST_LOOKED_AT = 1000  # texts, by their bytes, for the one of most tokens
 _ROWS_AT_ONCE = 4096
 _SHOT = "the text is one of those that are put before others"
 _NO_FURTHER = "the text has no further neighbour"
+
+
+def count_texts(settings: Settings, attacks: list[Attack]) -> dict[tuple[str, str], int]:
+    """Count the texts per target that log-probabilities are asked of.
+
+    Parameters
+    ----------
+    settings
+        The settings.
+    attacks
+        The attacks; those that read log-probabilities count.
+
+    Returns
+    -------
+    dict
+        Number by model role and view.
+    """
+    several = ("neighbour", "perturbation")
+    needed = dict.fromkeys(view for attack in attacks for view in attack.views)
+    return {view: settings.neighbours if view[1] in several else 1 for view in needed}
 
 
 class Views:
@@ -72,7 +92,7 @@ class Views:
     def __init__(self, settings: Settings, attacks: list[Attack], run: Run) -> None:
         self._settings = settings
         self._run = run
-        self._needed = list(dict.fromkeys(view for attack in attacks for view in attack.views))
+        self._needed = count_texts(settings, attacks)
         columns = {column for attack in attacks for column in attack.columns}
         self._counts_tokens = "log_inverse_frequency" in columns
         self._shots: dict[str, tuple[Shots, frozenset[str]]] = {}
@@ -202,7 +222,8 @@ class Views:
         return MaskedModel.load(str(self._settings.masked_model))
 
     def _view(self, role: Literal["target", "reference"], name: str) -> View:
-        options: dict[str, Any] = {"role": role, "name": name}
+        n_texts = self._needed[role, name]
+        options: dict[str, Any] = {"role": role, "name": name, "n_texts": n_texts}
         match name:
             case "text":
                 options["make"] = partial(_changed, change=str)
@@ -215,7 +236,6 @@ class Views:
                 options["text_tokens"] = self._settings.extraction_tokens
             case "neighbour" | "perturbation":
                 options["make"] = self._variants(name)
-                options["n_texts"] = self._settings.neighbours
             case _:
                 options["make"] = partial(self._after_shots, setting=name)
         return View(**options)

@@ -53,32 +53,6 @@ def choose_engine(name: EngineName | Literal["auto"]) -> tuple[EngineName, str]:
     raise SettingsError(msg)
 
 
-def cannot_score(engine: str, scoring: Scoring) -> str | None:
-    """Say what keeps an engine from giving what is wanted of token log-probabilities.
-
-    Parameters
-    ----------
-    engine
-        The engine.
-    scoring
-        What is wanted.
-
-    Returns
-    -------
-    str or None
-        A sentence's part that names an engine that can; null where this one can.
-    """
-    wanted = {
-        "the mean and variance over the vocabulary": scoring.moments,
-        "ranks": scoring.rank,
-        "the mass that decoding keeps": scoring.kept_mass,
-    }
-    lacking = [name for name, is_wanted in wanted.items() if is_wanted]
-    if engine == "transformers" or not lacking:
-        return None
-    return f"engine {engine!r} cannot give {' or '.join(lacking)}; engine 'transformers' can"
-
-
 def runs_on_cpu(engine: EngineName) -> bool:
     """Whether an engine will run on the CPU of this machine.
 

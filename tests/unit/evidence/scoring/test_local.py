@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mia_batch.evidence import EngineSpec, Scoring, ScorerProcess, Tokenizer
+from mia_batch.evidence import EngineSpec, ScorerProcess, Scoring, Tokenizer
 from mia_batch.evidence.scoring import LocalScorer
 from mia_batch.evidence.scoring.source import TextScoreRequest
 from tests.checkpoints import CONTEXT, TEXTS, save_tokenizer

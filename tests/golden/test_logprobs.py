@@ -1,0 +1,88 @@
+"""Audits of the demo's model from log-probabilities: its members, and a paper's procedure."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from mia_batch.evidence import Tokenizer
+from tests.audits import audit_demo
+from tests.logprob_twins import wikimia_scores
+
+ATTACKS = ("loss_v1", "min_k_20_v1", "min_k_plus_plus_20_v1", "extraction_v1")
+
+
+@pytest.fixture(scope="module")
+def members_run(demo, tmp_path_factory):
+    """Short suffixes after whole prefixes, as sampling begins them."""
+    folder = tmp_path_factory.mktemp("members")
+    pl.read_parquet(demo.corpus).head(64).write_parquet(folder / "corpus.parquet")
+    return audit_demo(
+        demo,
+        folder / "run",
+        input=str(folder / "corpus.parquet"),
+        engine="transformers",
+        evidence="both",
+        samples=4,
+        attacks=f"samia_matched_v1,extraction_top_k_v1,{','.join(ATTACKS)}",
+        extraction_tokens=2,
+        extraction_prefix_tokens=1000,
+    )
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_members_score_higher(members_run, attack):
+    found = members_run.metrics.filter(attack=attack, metric="roc_auc")
+    assert found["low"].item() > 0.6
+
+
+def test_one_pass_per_view_and_model(members_run):
+    assert members_run.manifest["passes"] == {"target text": 64, "target extraction": 64}
+
+
+def test_samples_reproduce_suffixes_as_often_as_their_probabilities_say(members_run, demo):
+    """Under top-k, as the samples were drawn; a null score is a probability of 0 here."""
+    tokenizer = Tokenizer.load(str(demo.model))
+    wanted = members_run.logprobs.filter(view="extraction").select("target_id", "token_ids")
+    score = pl.col("extraction_top_k_v1")
+    p = members_run.scores.select("target_id", p=score.exp().fill_null(0.0))
+    rows = (
+        members_run.samples.join(members_run.targets, on="target_id")
+        .join(wanted, on="target_id")
+        .join(p, on="target_id")
+    )
+    reproduced = sum(
+        tokenizer.encode_after(prefix, candidate)[2][:2] == ids
+        for prefix, candidate, ids in rows.select("prefix", "candidate", "token_ids").iter_rows()
+    )
+    expected, spread = rows.select(
+        expected=pl.col("p").sum(), spread=(pl.col("p") * (1 - pl.col("p"))).sum().sqrt()
+    ).row(0)
+    assert expected > 20
+    assert abs(reproduced - expected) < 4 * spread
+
+
+def test_the_min_k_papers_procedure(demo, shared_data, tmp_path):
+    run = audit_demo(
+        demo,
+        tmp_path / "run",
+        input=str(shared_data / "wikimia" / "64.jsonl"),
+        text_column="input",
+        preset="min-k",
+        engine="transformers",
+        neighbours=1,
+    )
+    texts = dict(run.targets.select("target_id", "target").iter_rows())
+    plain = run.logprobs.filter(pl.col("view") != "neighbour")
+    views = plain.with_columns(seen=pl.concat_str("model_role", "view", separator=" "))
+    numbers = views.pivot("seen", index="target_id", values="logprob")
+    assert numbers.height == run.scores.height == 542
+    scores = {row["target_id"]: row for row in run.scores.iter_rows(named=True)}
+    for row in numbers.iter_rows(named=True):
+        twins = wikimia_scores(
+            texts[row["target_id"]],
+            *(row[seen] for seen in ("target text", "target lowercase", "reference text")),
+        )
+        assert len(twins) == 12
+        ours = {name: scores[row["target_id"]][name] for name in twins}
+        assert ours == pytest.approx(twins, abs=1e-6)
