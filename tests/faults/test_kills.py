@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 from mia_batch.evidence.blocks import BLOCK_TARGETS
 from tests.checkpoints import TEXTS
@@ -43,7 +44,8 @@ def command(corpus: Path, out: Path, *options: str) -> list[str]:
 
 
 def parts(out: Path) -> int:
-    return len(list((out / "samples").glob("*.parquet")))
+    folders = (out / "samples", out / "logprobs")
+    return sum(len(list(folder.glob("*.parquet"))) for folder in folders)
 
 
 def kill_after_a_new_part(asked: list[str], out: Path, pause: float) -> bool:
@@ -102,6 +104,29 @@ def test_a_model_on_this_machine(engine, checkpoint, tmp_path):
     corpus = write_corpus(tmp_path / "corpus.parquet", 6)
     options = ("--model", str(checkpoint), "--engine", engine, "--samples", "2")
     kill_and_compare(corpus, tmp_path, 3, *options, "--dtype", "float32")
+
+
+def test_log_probabilities(checkpoint, tmp_path):
+    """The same texts end up in the same parts; their numbers, in other batches, differ by noise."""
+    corpus = write_corpus(tmp_path / "corpus.parquet", 16)
+    attacks = ("--attacks", "lowercase_ratio_v1,min_k_20_v1")
+    options = ("--model", str(checkpoint), "--engine", "transformers", *attacks)
+    asked = command(corpus, tmp_path / "killed", *options)
+    assert kill_after_a_new_part(asked, tmp_path / "killed", 0.1)
+    run_to_its_end(asked)
+    run_to_its_end(command(corpus, tmp_path / "undisturbed", *options))
+    killed, undisturbed = (
+        {
+            str(path.relative_to(tmp_path / run)): pl.read_parquet(path)
+            for path in (tmp_path / run).rglob("*.parquet")
+        }
+        for run in ("killed", "undisturbed")
+    )
+    assert killed.keys() == undisturbed.keys()
+    assert sum(name.startswith("logprobs") for name in killed) == 8
+    for name, table in killed.items():
+        assert_frame_equal(table, undisturbed[name], rel_tol=1e-3, abs_tol=1e-4)
+    assert not list((tmp_path / "killed").rglob(".*.tmp"))
 
 
 def test_an_endpoint_which_is_asked_for_no_journalled_answer_again(tmp_path):
