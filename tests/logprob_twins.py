@@ -133,7 +133,11 @@ def dc_pdd(rows: Sequence[Row]) -> float:
 
 def log_p_z(rows: Sequence[Row], *, kept: bool = False) -> float:
     row = text(rows, "extraction")
-    if not row["logprob"] or None in row["logprob"] or (kept and row["kept_mass"] is None):
+    if (
+        not row["logprob"]
+        or None in row["logprob"]
+        or (kept and (row["kept_mass"] is None or None in row["kept_mass"]))
+    ):
         raise Undefined
     total = math.fsum(row["logprob"])
     return min(0.0, total - math.fsum(row["kept_mass"])) if kept else total

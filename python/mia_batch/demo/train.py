@@ -71,12 +71,12 @@ def _teach(
     what: str,
 ) -> None:
     rows = [tokenizer.encode(f"{text}{_EOS}").ids for text in texts]
-    kind = type(model).__name__
+    kind, _, head = type(model).__name__.partition("For")
     _tell(
         f"training a {kind} of {model.num_parameters() / 1e6:.1f} million parameters on "
         f"{len(rows)} {what} ({sum(map(len, rows)):,} tokens), {epochs} times each"
     )
-    mask = tokenizer.token_to_id(_MASK) if kind == "BertForMaskedLM" else None
+    mask = tokenizer.token_to_id(_MASK) if head == "MaskedLM" else None
     _train(model, rows, settings, epochs, mask)
 
 

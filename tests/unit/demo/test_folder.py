@@ -70,14 +70,19 @@ def test_each_step_is_told_in_a_line(made):
     assert lines[2].startswith("training a Llama of 0.0 million parameters on 8 members")
     assert lines[3].startswith("epoch 1 of 2: loss ")
     assert lines[4].startswith("epoch 2 of 2: loss ")
-    assert lines[5].startswith("made a model that has learned the members (")
-    assert len(lines) == 6
+    assert lines[5].startswith("training a Llama of ")
+    assert " on 16 passages (" in lines[5]
+    assert lines[9].startswith("training a Bert of ")
+    assert lines[13].startswith("made the models (")
+    assert len(lines) == 14
     assert not any("\n" in line for line in lines)
 
 
 def test_nothing_else_is_left_in_the_folder(made):
     names = {path.name for path in made[1].iterdir()}
-    assert names - {".demo.lock"} == {"corpus.parquet", "model", "mia-batch.toml", "demo.json"}
+    corpora = {"corpus.parquet", "nonmember-shots.parquet", "member-shots.parquet"}
+    models = {"model", "reference", "masked"}
+    assert names - {".demo.lock"} == corpora | models | {"mia-batch.toml", "demo.json"}
 
 
 def test_the_ordinary_command_finds_the_settings(made):
