@@ -129,6 +129,27 @@ class Tokenizer:
         cut = next((i for i, start in enumerate(starts) if start >= len(context)), len(ids))
         return self._prepended, ids[:cut], ids[cut:]
 
+    def keep_last(self, text: str, n_tokens: int) -> str:
+        """Cut a text to its last tokens.
+
+        Parameters
+        ----------
+        text
+            The text.
+        n_tokens
+            Most tokens to keep, at least 1.
+
+        Returns
+        -------
+        str
+            Where the last tokens begin up to the end; whole where the text has no more.
+        """
+        if not self._tokenizer.is_fast:
+            return self._decode([self.encode([text])[0][-n_tokens:]])[0]
+        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        starts = [start for start, _ in encoded["offset_mapping"]]
+        return text[starts[-n_tokens] :] if len(starts) > n_tokens else text
+
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text, special tokens not counted.
 

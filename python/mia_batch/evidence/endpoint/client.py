@@ -22,9 +22,12 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from mia_batch.evidence.endpoint.answers import Form
     from mia_batch.evidence.endpoint.capabilities import Capabilities
     from mia_batch.evidence.endpoint.dispatch import Dispatcher
+    from mia_batch.evidence.endpoint.exchange import Exchange
     from mia_batch.evidence.endpoint.settings import EndpointSettings
+    from mia_batch.evidence.endpoint.transport import Transport
     from mia_batch.evidence.source import TextRequest, TextResult
 
 __all__ = ["Endpoint"]
@@ -196,17 +199,27 @@ class Endpoint:
         """Put the parts together, and probe."""
         from mia_batch.evidence.endpoint.dispatch import Dispatcher
         from mia_batch.evidence.endpoint.exchange import Exchange
-        from mia_batch.evidence.endpoint.probe import Probe
         from mia_batch.evidence.endpoint.transport import Transport
 
         settings = self._settings
         journal = stack.enter_context(Journal(self._journal))
         transport = await stack.enter_async_context(Transport(settings))
-        form = Chat(settings.chat_instruction) if settings.chat else Completions()
+        form = self._form()
         concurrency = Concurrency(settings.max_concurrency)
         exchange = Exchange(transport, form, settings, journal, concurrency, self._rng)
-        capabilities = await Probe(exchange, transport, form, settings).run()
+        capabilities = await self._probe(exchange, transport, form)
         dispatcher = Dispatcher(
             exchange, form, settings, capabilities, journal, concurrency, self._results.put
         )
         return dispatcher, capabilities
+
+    def _form(self) -> Form:
+        """Tell how the endpoint is asked."""
+        settings = self._settings
+        return Chat(settings.chat_instruction) if settings.chat else Completions()
+
+    async def _probe(self, exchange: Exchange, transport: Transport, form: Form) -> Capabilities:
+        """Learn what the endpoint honours."""
+        from mia_batch.evidence.endpoint.probe import Probe
+
+        return await Probe(exchange, transport, form, self._settings).run()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.endpoint.capabilities import Capabilities
 from mia_batch.evidence.endpoint.cost import Tokens, most_prompt_tokens
+from mia_batch.evidence.endpoint.echo import read_echo
 from mia_batch.evidence.endpoint.exchange import Ask
 from mia_batch.evidence.endpoint.payload import common_fields
 from mia_batch.evidence.endpoint.refusal import RefusedError, decode_object
@@ -79,6 +80,47 @@ class Probe:
             prompt_token_ids=await self._prompt_token_ids(),
             output_token_ids=await self._output_token_ids(),
             echo_logprobs=await self._echo_logprobs(),
+            max_model_len=await self._max_model_len(),
+        )
+
+    async def run_echo(self) -> Capabilities:
+        """Ask only what scoring needs, in a form whose answers are log-probabilities.
+
+        Returns
+        -------
+        Capabilities
+            What was not asked counts as refused, so that it is not sent.
+
+        Raises
+        ------
+        SettingsError
+            If the endpoint takes no request, or does not echo log-probabilities of the prompt.
+        EngineError
+            If it cannot be reached.
+        """
+        ask = self._ask(max_tokens=1)
+        try:
+            answer = await self._exchange.ask(ask, max_retries=self._settings.max_retries)
+        except RefusedError as error:
+            raise _first_refusal(error, self._settings) from None
+        problem = answer.problem
+        if problem is None:
+            found = read_echo(_text(answer), "", PROBE_PROMPT, n_drawn=None)
+            problem = found if isinstance(found, str) else None
+        if problem is not None:
+            msg = (
+                f"the endpoint {self._settings.base_url} does not echo log-probabilities of "
+                f"prompts ({problem}); take another endpoint, or engine transformers or vllm"
+            )
+            raise SettingsError(msg)
+        return Capabilities(
+            n="refused",
+            seed="refused",
+            varied=False,
+            top_k=None,
+            prompt_token_ids=False,
+            output_token_ids=False,
+            echo_logprobs=True,
             max_model_len=await self._max_model_len(),
         )
 

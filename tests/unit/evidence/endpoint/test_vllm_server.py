@@ -14,12 +14,15 @@ from importlib.util import find_spec
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 import pytest
 
 import mia_batch
-from mia_batch.evidence import EngineProcess, EngineSpec, Tokenizer
-from mia_batch.evidence.endpoint import Endpoint, EndpointSettings
+from mia_batch.evidence import EngineProcess, EngineSpec, ScorerProcess, Scoring, Tokenizer
+from mia_batch.evidence.endpoint import Endpoint, EndpointScorer, EndpointSettings
+from mia_batch.evidence.scoring import LocalScorer
+from mia_batch.evidence.scoring.source import TextScoreRequest
 from mia_batch.evidence.seeds import sample_seed
 from mia_batch.evidence.source import TextRequest
 from tests.checkpoints import CONTEXT, TEXTS
@@ -29,6 +32,9 @@ from tests.unit.evidence.endpoint.asking import results
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    from mia_batch.evidence.scoring import TextScorer
+    from mia_batch.evidence.scoring.source import TextScores
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 
@@ -148,6 +154,40 @@ def test_samples_over_http_are_those_of_the_same_model_in_process(
     found = over_http(server, tmp_path)
     assert found == in_process(checkpoint, tmp_path)
     assert {finish for samples in found.values() for _, _, finish in samples} == {"stop", "length"}
+
+
+def test_log_probabilities_over_http_are_those_of_the_same_model_in_process(
+    server: str, checkpoint: Path, tmp_path: Path
+):
+    tokenizer = Tokenizer.load(str(checkpoint))
+    views = [("", prompt) for prompt in PROMPTS] + [(PROMPTS[0], prompt) for prompt in PROMPTS]
+    asked = [
+        TextScoreRequest(request_id=i, key=f"{i}:text:0", context=context, text=text)
+        for i, (context, text) in enumerate(views)
+    ]
+    settings = EndpointSettings(base_url=server, model="tiny", max_concurrency=6)
+    spec = EngineSpec(engine="transformers", model=str(checkpoint), scoring=Scoring())
+    with (
+        EndpointScorer.open(settings, journal=tmp_path / "journal.sqlite") as remote,
+        ScorerProcess.start(spec, log=tmp_path / "engine.log") as engine,
+    ):
+        there = scored(remote, asked)
+        here = scored(LocalScorer(engine, tokenizer, strides=False), asked)
+    assert there.keys() == here.keys()
+    for i, expected in here.items():
+        assert there[i].bos == expected.bos
+        np.testing.assert_allclose(there[i].logprob, expected.logprob, rtol=1e-5, atol=1e-5)
+
+
+def scored(scorer: TextScorer, requests: list[TextScoreRequest]) -> dict[int, TextScores]:
+    for each in requests:
+        scorer.submit(each)
+    found: dict[int, TextScores] = {}
+    while len(found) < len(requests):
+        for result in scorer.results():
+            assert result.scores is not None, result.error
+            found[result.request_id] = result.scores
+    return found
 
 
 def test_an_audit_over_http_has_the_tables_of_one_in_process(
