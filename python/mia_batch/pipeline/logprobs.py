@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Literal, get_args
+from dataclasses import asdict
+from typing import TYPE_CHECKING, get_args
 
 from mia_batch import tables
 from mia_batch.evidence import (
     SCORED_BLOCK_TARGETS,
     Missing,
-    ScorerProcess,
-    Scoring,
-    Tokenizer,
-    identify_model,
     logprob_parts,
 )
-from mia_batch.evidence.scoring import LocalScorer, ScoreCollector
-from mia_batch.pipeline.manifest import describe
-from mia_batch.pipeline.resolve import engine_spec, scoring, scoring_engine
+from mia_batch.evidence.scoring import ScoreCollector
+from mia_batch.pipeline.resolve import scoring
+from mia_batch.pipeline.scorers import FREQUENCY, Role, opened_scorer
 from mia_batch.pipeline.views import Views
 from mia_batch.schemas import LogProbs
 
@@ -26,17 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mia_batch.attacks import Attack
-    from mia_batch.evidence import Block, EngineSpec
-    from mia_batch.evidence.scoring import TextScorer, View
+    from mia_batch.evidence import Block
+    from mia_batch.evidence.scoring import View
     from mia_batch.pipeline.manifest import Manifest
     from mia_batch.pipeline.observer import Observer
     from mia_batch.pipeline.run import Run
     from mia_batch.settings import Settings
 
 __all__ = ["collect_logprobs"]
-
-FREQUENCY = "log_inverse_frequency"
-Role = Literal["target", "reference"]
 
 
 def collect_logprobs(
@@ -110,7 +102,7 @@ def _score(
 ) -> None:
     """Score what one model's parts lack."""
     role = wanted[0][0].role
-    with _opened(settings, role, manifest, run, observer) as (scorer, tokenizer, context):
+    with opened_scorer(settings, role, manifest, run, observer) as (scorer, tokenizer, context):
         frequencies = None
         if role == "target":
             views.fit(tokenizer, context, manifest, observer)
@@ -138,59 +130,3 @@ def _blocks(wanted: list[tuple[View, Missing]]) -> Iterator[tuple[View, Block]]:
     for view, missing in wanted:
         for block in missing.blocks():
             yield view, block
-
-
-@contextmanager
-def _opened(
-    settings: Settings, role: Role, manifest: Manifest, run: Run, observer: Observer
-) -> Iterator[tuple[TextScorer, Tokenizer, int]]:
-    """Start the engine with one of the models: it, its tokenizer, its context in tokens."""
-    spec, why = _spec(settings, role, manifest.scoring)
-    identity = identify_model(spec.model, spec.revision)
-    tokenizer = Tokenizer.load(spec.model, spec.revision)
-    named = "model" if role == "target" else "reference_model"
-    described = describe(spec.model, spec.revision, identity.digest)
-    prefix = "" if role == "target" else "reference_"
-    manifest.agree(
-        {
-            named: described,
-            f"{prefix}tokenizer": tokenizer.digest,
-            "scoring_engine": spec.engine,
-        },
-        run,
-    )
-    observer.stage(f"starting {spec.engine}: {why}")
-    with ScorerProcess.start(spec, log=run.engine_log) as engine:
-        info = engine.info
-        manifest.agree({f"{prefix}scoring_dtype": info.dtype}, run)
-        manifest.scorers[role] = asdict(info)
-        manifest.write(run)
-        observer.stage(
-            f"{info.engine} {info.version} runs {spec.model} in {info.dtype} on {info.device}, "
-            f"context {info.max_model_len:,} tokens"
-        )
-        strides = settings.long_texts == "stride"
-        yield LocalScorer(engine, tokenizer, strides=strides), tokenizer, info.max_model_len
-
-
-def _spec(settings: Settings, role: Role, columns: list[str]) -> tuple[EngineSpec, str]:
-    """Say what to start, and why with this engine."""
-    computed = Scoring(
-        **{name: True for name in columns if name != FREQUENCY},
-        head_bytes=settings.head_memory << 20,
-    )
-    engine, why = scoring_engine(settings, computed)
-    spec = replace(engine_spec(settings, engine), scoring=computed)
-    if role == "target":
-        return spec, why
-    arguments = {key: value for key, value in spec.engine_args.items() if key != "max_model_len"}
-    return (
-        replace(
-            spec,
-            model=str(settings.reference_model),
-            revision=settings.reference_revision,
-            engine_args=arguments,
-            scoring=Scoring(head_bytes=computed.head_bytes),
-        ),
-        why,
-    )

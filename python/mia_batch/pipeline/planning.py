@@ -133,8 +133,11 @@ def _describe_scoring(
     by_scoring = [attack for attack in attacks if attack.evidence == "logprobs"]
     if not by_scoring:
         return
-    engine, why = scoring_engine(settings, scoring(by_scoring, settings))
-    yield "scoring engine", f"{engine} ({why})"
+    if settings.engine == "openai":
+        yield "scoring engine", "openai (asked for)"
+    else:
+        engine, why = scoring_engine(settings, scoring(by_scoring, settings))
+        yield "scoring engine", f"{engine} ({why})"
     for (role, view), n in count_texts(settings, by_scoring).items():
         yield f"{role} {view}", f"{n * texts:,} forward passes"
 

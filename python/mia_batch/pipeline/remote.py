@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from mia_batch.pipeline.observer import Observer
     from mia_batch.pipeline.run import Run
 
-__all__ = ["RemoteSampling", "endpoint_settings"]
+__all__ = ["UNSTATED_CONTEXT", "RemoteSampling", "endpoint_settings"]
 
-_UNSTATED_CONTEXT = 131_072
+UNSTATED_CONTEXT = 131_072
 """Assumed of endpoints that do not state theirs; they refuse what is too long themselves."""
 _MOST_ATTEMPTS = 3  # each is paid for
 
@@ -62,7 +62,7 @@ class RemoteSampling:
     @property
     def expected_budget(self) -> Budget:
         """How many tokens to decode, as far as it is known before the endpoint was asked."""
-        return self._budget(_UNSTATED_CONTEXT, _MOST_ATTEMPTS)
+        return self._budget(UNSTATED_CONTEXT, _MOST_ATTEMPTS)
 
     def describe(self, workload: Workload) -> Iterator[tuple[str, str]]:
         """Say what the work may cost.
@@ -127,7 +127,7 @@ class RemoteSampling:
             manifest.started(self._description(found), self._evidence(found), run)
             for sentence in _sentences(self._settings, found):
                 observer.stage(sentence)
-            context = found.max_model_len or _UNSTATED_CONTEXT
+            context = found.max_model_len or UNSTATED_CONTEXT
             yield endpoint, self._budget(context, _MOST_ATTEMPTS if endpoint.repeats else 1)
 
     def _budget(self, max_model_len: int, max_attempts: int) -> Budget:

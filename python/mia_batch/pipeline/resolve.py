@@ -75,10 +75,14 @@ def _obstacle(attack: Attack, settings: Settings) -> str | None:
         names = wanted.split("|")
         if all(getattr(settings, name) is None for name in names):
             return f"needs setting {' or '.join(map(repr, names))}"
-    if attack.evidence != "logprobs":
-        return None
+    return _engine_obstacle(attack, settings) if attack.evidence == "logprobs" else None
+
+
+def _engine_obstacle(attack: Attack, settings: Settings) -> str | None:
     if settings.engine == "replay":
         return "needs log-probabilities, and engine 'replay' has recorded samples only"
+    if settings.engine == "openai" and "token_ids" in attack.columns:
+        return "needs token ids, which no endpoint gives"
     if settings.engine == "auto":
         return None
     reason = cannot_score(settings.engine, scoring([attack], settings))
@@ -97,7 +101,7 @@ def scoring(attacks: list[Attack], settings: Settings) -> Scoring:
 
 
 def scoring_engine(settings: Settings, wanted: Scoring) -> tuple[EngineName, str]:
-    """Choose the engine that gives log-probabilities.
+    """Choose the engine that gives log-probabilities on this machine.
 
     Parameters
     ----------
@@ -117,9 +121,8 @@ def scoring_engine(settings: Settings, wanted: Scoring) -> tuple[EngineName, str
         If none can run here.
     """
     match settings.engine:
-        case "openai" | "replay":
-            msg = f"engine {settings.engine!r} gives no log-probabilities; choose another"
-            raise SettingsError(msg)
+        case "openai" | "replay":  # an endpoint gives those of its own model only
+            engine, why = choose_engine("auto")
         case local:
             engine, why = choose_engine(local)
     reason = cannot_score(engine, wanted)

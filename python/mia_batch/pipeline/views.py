@@ -122,14 +122,14 @@ class Views:
                 yield self._view(cast("Literal['target', 'reference']", role), name)
 
     def fit(
-        self, tokenizer: Tokenizer, context: int, manifest: Manifest, observer: Observer
+        self, tokenizer: Tokenizer | None, context: int, manifest: Manifest, observer: Observer
     ) -> None:
         """Choose how many shots are put before the texts, unless the run has chosen before.
 
         Parameters
         ----------
         tokenizer
-            The model's tokenizer.
+            The model's tokenizer; null where it is not at hand.
         context
             The model's context in tokens.
         manifest
@@ -140,9 +140,13 @@ class Views:
         Raises
         ------
         SettingsError
-            If not even one shot fits, or the run was made with others.
+            If not even one shot fits, there is no tokenizer to tell, or the run was made with
+            others.
         """
         for setting in filter(self._has, _SHOT_VIEWS):
+            if tokenizer is None:
+                msg = f"setting {setting!r} needs setting 'tokenizer', to see how many texts fit"
+                raise SettingsError(msg)
             corpus = self._corpus(setting)
             recorded = manifest.evidence.get(setting, {})
             digest, most = corpus.digest(), self._settings.shots
@@ -157,20 +161,20 @@ class Views:
             observer.stage(f"{setting}: {shots.n_shots} texts, {shots.n_tokens:,} tokens")
             self._shots[setting] = shots, frozenset(texts[: shots.n_shots])
 
-    def log_inverse_frequency(self, tokenizer: Tokenizer) -> NDArray[np.float32] | None:
+    def log_inverse_frequency(self, tokenizer: Tokenizer | None) -> NDArray[np.float32] | None:
         """Count the tokens of the reference corpus, unless the run has counted them before.
 
         Parameters
         ----------
         tokenizer
-            The model's tokenizer.
+            The model's tokenizer; null where it is not at hand.
 
         Returns
         -------
         ndarray or None
             Float32, log of 1 / frequency of each token; null where no attack needs it.
         """
-        if not self._counts_tokens:
+        if tokenizer is None or not self._counts_tokens:
             return None
         path = self._run.frequencies_path
         if not path.exists():

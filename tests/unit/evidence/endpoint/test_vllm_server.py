@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 import pytest
+from polars.testing import assert_frame_equal
 
 import mia_batch
 from mia_batch.evidence import EngineProcess, EngineSpec, ScorerProcess, Scoring, Tokenizer
@@ -213,3 +214,27 @@ def test_an_audit_over_http_has_the_tables_of_one_in_process(
     assert there.samples.height == 12 * SAMPLES
     for path in sorted(here.folder.rglob("*.parquet")):
         assert (there.folder / path.relative_to(here.folder)).read_bytes() == path.read_bytes()
+
+
+def test_an_audit_from_log_probabilities_scores_as_the_engine_here(server, checkpoint, tmp_path):
+    texts = [" ".join(text.split()[:20]) for text in TEXTS[:6]]
+    pl.DataFrame({"text": texts}).write_parquet(tmp_path / "corpus.parquet")
+    settings: dict[str, Any] = {
+        "input": str(tmp_path / "corpus.parquet"),
+        "attacks": "lowercase_ratio_v1,min_k_20_v1,extraction_v1",
+        "extraction_tokens": 10,
+    }
+    remote = mia_batch.audit(
+        **settings,
+        model="tiny",
+        base_url=server,
+        tokenizer=str(checkpoint),
+        out=str(tmp_path / "remote"),
+    )
+    here = mia_batch.audit(
+        **settings, model=str(checkpoint), engine="transformers", out=str(tmp_path / "here")
+    )
+    names = settings["attacks"].split(",")
+    assert remote.scores.select(names).null_count().row(0) == (0, 0, 0)
+    assert_frame_equal(remote.scores.select(names), here.scores.select(names), abs_tol=1e-4)
+    assert sum(remote.manifest["passes"].values()) == 3 * len(texts)
