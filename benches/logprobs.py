@@ -208,7 +208,7 @@ def main() -> None:
         process.send(None)
     tokens = sum(map(len, texts))
     figures = {
-        "model": given.model,
+        "model": Path(given.model).name,
         "texts": len(texts),
         "tokens": tokens,
         "tokens_per_second": {
