@@ -51,14 +51,23 @@ def chosen_attacks(settings: Settings) -> list[Attack]:
     """
     if settings.attacks is None:
         kinds = _kinds(settings.evidence or "samples")
-        attacks = [get(name) for name in defaults(settings.preset, kinds)]
-        return [attack for attack in attacks if _obstacle(attack, settings) is None]
+        return [attack for kind in kinds for attack in _possible(kind, settings)]
     named = [get(name) for name in settings.attacks]
     for attack in named:
         if (obstacle := _obstacle(attack, settings)) is not None:
             msg = f"setting 'attacks': {attack.name} {obstacle}"
             raise SettingsError(msg)
     return named
+
+
+def _possible(kind: str, settings: Settings) -> list[Attack]:
+    """Return the preset's attacks on one kind of evidence, less those that something prevents."""
+    attacks = [get(name) for name in defaults(settings.preset, (kind,))]
+    possible = [attack for attack in attacks if _obstacle(attack, settings) is None]
+    if attacks and not possible:
+        msg = f"setting 'evidence': {attacks[0].name} {_obstacle(attacks[0], settings)}"
+        raise SettingsError(msg)
+    return possible
 
 
 def _kinds(evidence: str) -> tuple[str, ...]:
@@ -81,6 +90,8 @@ def _obstacle(attack: Attack, settings: Settings) -> str | None:
 def _engine_obstacle(attack: Attack, settings: Settings) -> str | None:
     if settings.engine == "replay":
         return "needs log-probabilities, and engine 'replay' has recorded samples only"
+    if "kept_mass" in attack.columns and settings.temperature != 1:
+        return "needs temperature 1: only there is the mass known that decoding keeps"
     if settings.engine == "openai" and "token_ids" in attack.columns:
         return "needs token ids, which no endpoint gives"
     if settings.engine == "auto":

@@ -177,6 +177,8 @@ def test_a_column_that_was_not_needed_before_is_computed_anew(scored, tmp_path):
             {"attacks": "min_k_plus_plus_20_v1", "engine": "vllm", "evidence": None},
             "min_k_plus_plus_20_v1 cannot be computed: .*take engine transformers",
         ),
+        ({"attacks": "extraction_top_k_v1", "temperature": 0.7}, "needs temperature 1"),
+        ({"engine": "replay", "samples_from": "made.parquet"}, "recorded samples only"),
         ({"reference_model": "/nowhere"}, "/nowhere"),
         ({"nonmember_shots": "/nowhere.parquet"}, "/nowhere.parquet"),
         ({"neighbours_column": "shelf", "masked_model": None}, "must hold lists of texts"),
