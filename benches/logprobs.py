@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 LONGEST = 1000
 TOKENS_OF_A_BATCH = 2048
-CHUNK = 256
+CHUNK = 128
 TEXTS_OF_A_FULL_BATCH = 8
 
 Text = list[int]
@@ -196,6 +196,8 @@ def main() -> None:
     given = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"
+    os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     texts = make_texts(given.model, given.corpus, given.texts)
     processes = {way: started(way, given.model) for way in WAYS}
     found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}

@@ -80,7 +80,7 @@ class ScorerLaws:
     """Subclasses have a fixture ``scorer``: the checkpoint, on a CPU."""
 
     context = CONTEXT
-    rtol = 0.0  # beside 1e-5, where other code than the twin's runs the model
+    rtol = 1e-6  # beside 1e-5: the checkpoint's logits are larger than those of real models
 
     def test_a_started_scorer_says_what_it_is(self, scorer: ScorerProcess):
         assert (scorer.info.device, scorer.info.dtype) == ("cpu", "float32")

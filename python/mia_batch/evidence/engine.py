@@ -271,8 +271,8 @@ class TokenScores:
     rank
         1 + the number of tokens with a larger logit; null where not asked for.
     kept_mass
-        Log of the probability mass that the run's decoding keeps, top-k and then top-p; null where
-        not asked for.
+        Log of the probability mass that the run's decoding keeps, top-k and then top-p, NaN where
+        it leaves the token out; null where not asked for.
     """
 
     logprob: NDArray[np.float32]

@@ -23,7 +23,7 @@ def score_tokens(
 ) -> dict[str, Tensor]:
     """Log-probabilities of tokens, and what else was asked for.
 
-    Everything is computed from differences to the largest logit, and the variance from differences
+    Log-probabilities are differences to the largest logit, and the variance is that of differences
     to the mean, so that float32 loses nothing.
 
     Parameters
@@ -55,10 +55,11 @@ def score_tokens(
         left_out = kept.gather(1, token_ids[:, None]).isneginf()
         found["kept_mass"] = mass.masked_fill_(left_out, torch.nan)
     if scoring.moments:
-        below = logits.sub_(top).clamp_(min=_LEAST)  # 0 times minus infinity would be no number
-        mean = torch.linalg.vecdot(probabilities, below)[:, None]
-        found["mean"] = mean + log_top
-        found["variance"] = torch.linalg.vecdot(probabilities, below.sub_(mean).square_())[:, None]
+        logits.clamp_(min=top + _LEAST)  # 0 times minus infinity would be no number
+        mean = (probabilities * logits).sum(1, keepdim=True)
+        distance = logits.sub_(mean)
+        found["mean"] = mean - top + log_top
+        found["variance"] = probabilities.mul_(distance).mul_(distance).sum(1, keepdim=True)
     return {name: values[:, 0] for name, values in found.items()}
 
 

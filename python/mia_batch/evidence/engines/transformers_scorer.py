@@ -26,7 +26,8 @@ __all__ = ["TransformersScorer"]
 _TEXTS = 256
 _TOKENS_ON_CPU = 2048
 _TOKENS_ON_ACCELERATOR = 32768
-_CHUNK_ON_CPU = 256  # positions whose logits a processor's caches hold
+_CHUNK_ON_CPU = 128  # positions whose logits a processor's caches hold
+_LARGEST_BLOCK = 31 << 20  # that glibc learns from; its limit is 32 MiB
 
 
 class TransformersScorer:
@@ -61,6 +62,8 @@ class TransformersScorer:
         self._device: torch.device = loaded.model.device
         self._vocab_size = loaded.vocab_size
         self._logits = ChunkedLogits(loaded.model)
+        if self._on_cpu:
+            _keep_freed_memory()
         self._most_texts = loaded.batch_size or _TEXTS if self._logits.may_batch else 1
         self._info = loaded.describe(self._most_texts)
         self._queue: list[ScoreRequest] = []
@@ -170,6 +173,14 @@ class TransformersScorer:
             )
         ]
         return {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
+
+
+def _keep_freed_memory() -> None:
+    """Let the memory of one chunk serve the next, since fresh pages cost time.
+
+    glibc gives freed blocks back at once, up to the size of the largest that it has ever freed.
+    """
+    torch.empty(_LARGEST_BLOCK, dtype=torch.uint8)  # freed at once, never touched
 
 
 def _pad_right(texts: list[list[int]]) -> Tensor:

@@ -46,7 +46,12 @@ def test_three_tokens_by_hand():
 )
 def test_the_kept_mass_is_that_of_the_tokens_that_decoding_keeps(decoding: Decoding, kept: float):
     logits = [math.log(p) for p in (0.2, 0.4, 0.2, 0.15, 0.05)]
-    assert scored(logits, 0, decoding)["kept_mass"] == pytest.approx(math.log(kept), abs=1e-6)
+    assert scored(logits, 1, decoding)["kept_mass"] == pytest.approx(math.log(kept), abs=1e-6)
+
+
+@pytest.mark.parametrize("decoding", [Decoding(top_k=1), Decoding(top_k=0, top_p=0.5)])
+def test_a_token_that_decoding_leaves_out_has_no_kept_mass(decoding: Decoding):
+    assert math.isnan(scored([0.0, 1.0], 0, decoding)["kept_mass"])
 
 
 def test_only_what_is_asked_for_is_computed():
@@ -88,10 +93,12 @@ def test_everything_agrees_with_float64(logits: np.ndarray, data: st.DataObject)
     np.testing.assert_allclose(found["variance"], variance, rtol=1e-5, atol=1e-6)
     larger = logits > logits[range(n), tokens][:, None]
     np.testing.assert_array_equal(found["rank"], 1 + larger.sum(axis=1))
-    kept = np.log(np.where(logits >= weakest, p, 0.0).sum(axis=1))
+    is_kept = logits >= weakest
+    kept = np.log(np.where(is_kept, p, 0.0).sum(axis=1))
+    kept[~is_kept[range(n), tokens]] = np.nan
     np.testing.assert_allclose(found["kept_mass"], kept, rtol=1e-6, atol=1e-5)
     assert (found["logprob"] <= 0).all()
-    assert (found["kept_mass"] <= 0).all()
+    assert not (found["kept_mass"] > 0).any()
 
 
 def test_sorting_the_vocabulary_is_counted_as_memory():
