@@ -108,22 +108,23 @@ def test_a_model_on_this_machine(engine, checkpoint, tmp_path):
 
 def test_log_probabilities(checkpoint, tmp_path):
     """The same texts end up in the same parts; their numbers, in other batches, differ by noise."""
-    corpus = write_corpus(tmp_path / "corpus.parquet", 16)
+    corpus = write_corpus(tmp_path / "corpus.parquet", 48)
     attacks = ("--attacks", "lowercase_ratio_v1,min_k_20_v1")
     options = ("--model", str(checkpoint), "--engine", "transformers", *attacks)
     asked = command(corpus, tmp_path / "killed", *options)
-    assert kill_after_a_new_part(asked, tmp_path / "killed", 0.1)
+    assert kill_after_a_new_part(asked, tmp_path / "killed", 0.0)
     run_to_its_end(asked)
     run_to_its_end(command(corpus, tmp_path / "undisturbed", *options))
     killed, undisturbed = (
         {
             str(path.relative_to(tmp_path / run)): pl.read_parquet(path)
             for path in (tmp_path / run).rglob("*.parquet")
+            if path.name != "metrics.parquet"  # of equal scores, noise decides the order
         }
         for run in ("killed", "undisturbed")
     )
     assert killed.keys() == undisturbed.keys()
-    assert sum(name.startswith("logprobs") for name in killed) == 8
+    assert sum(name.startswith("logprobs") for name in killed) == 24
     for name, table in killed.items():
         assert_frame_equal(table, undisturbed[name], rel_tol=1e-3, abs_tol=1e-4)
     assert not list((tmp_path / "killed").rglob(".*.tmp"))

@@ -178,7 +178,6 @@ def test_a_column_that_was_not_needed_before_is_computed_anew(scored, tmp_path):
             "min_k_plus_plus_20_v1 cannot be computed: .*take engine transformers",
         ),
         ({"attacks": "extraction_top_k_v1", "temperature": 0.7}, "needs temperature 1"),
-        ({"engine": "replay", "samples_from": "made.parquet"}, "recorded samples only"),
         ({"reference_model": "/nowhere"}, "/nowhere"),
         ({"nonmember_shots": "/nowhere.parquet"}, "/nowhere.parquet"),
         ({"neighbours_column": "shelf", "masked_model": None}, "must hold lists of texts"),
@@ -188,6 +187,17 @@ def test_what_cannot_be_done_is_refused(scored, tmp_path, given, words):
     settings = scored[0] | {"out": str(tmp_path / "run"), "evidence": "logprobs"} | given
     with pytest.raises(mia_batch.errors.RequestError, match=words):
         mia_batch.audit(**{name: value for name, value in settings.items() if value is not None})
+
+
+def test_a_recording_has_no_log_probabilities(scored, tmp_path):
+    settings, run = scored
+    with pytest.raises(SettingsError, match="'replay' has recorded samples only"):
+        mia_batch.audit(
+            input=settings["input"],
+            samples_from=str(run.samples_folder),
+            evidence="logprobs",
+            out=str(tmp_path / "run"),
+        )
 
 
 def test_other_settings_in_the_same_folder_are_refused(copied):

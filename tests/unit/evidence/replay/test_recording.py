@@ -174,7 +174,8 @@ def test_going_on_takes_only_what_a_run_lacks(targets, recorded, expected, tmp_p
     (tmp_path / "replay" / "00000000").write_bytes(b"left over")
     done = tmp_path / "samples"
     done.mkdir()
-    expected.filter(pl.col("sample_index") < 2).head(100).write_parquet(done / "part.parquet")
+    part = done / "block-00000000.samples-00000-00002.attempt-0.parquet"
+    expected.filter(pl.col("sample_index") < 2).head(100).write_parquet(part)
     recording = Recording.open(str(tmp_path / "rows.parquet"))
     blocks = recorded_blocks(targets, done, N_SAMPLES)
     parts = [part for _, part in recording.collect(targets, blocks, tmp_path, "whitespace")]
