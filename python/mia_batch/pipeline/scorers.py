@@ -101,11 +101,9 @@ def _opened_engine(
 
 def _spec(settings: Settings, role: Role, columns: list[str]) -> tuple[EngineSpec, str]:
     """Say what to start, and why with this engine."""
-    computed = Scoring(head_bytes=settings.head_memory << 20)
-    if role == "target":
-        wanted = {name: True for name in columns if name != FREQUENCY}
-        computed = replace(computed, **wanted)
-    engine, why = scoring_engine(settings, computed)
+    plain = Scoring(head_bytes=settings.head_memory << 20)
+    computed = replace(plain, **{name: True for name in columns if name != FREQUENCY})
+    engine, why = scoring_engine(settings, computed)  # one for both models
     spec = replace(engine_spec(settings, engine), scoring=computed)
     if role == "target":
         return spec, why
@@ -115,6 +113,7 @@ def _spec(settings: Settings, role: Role, columns: list[str]) -> tuple[EngineSpe
         model=str(settings.reference_model),
         revision=settings.reference_revision,
         engine_args=arguments,
+        scoring=plain,
     )
     return reference, why
 
