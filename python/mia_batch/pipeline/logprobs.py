@@ -56,9 +56,10 @@ def collect_logprobs(
     EngineError
         If an engine cannot start or go on; parts that are complete stay.
     """
-    _choose_columns(settings, attacks, manifest, run)
     views = Views(settings, attacks, run)
+    views.check()
     manifest.agree(views.evidence, run)
+    _choose_columns(settings, attacks, manifest, run)
     for role in get_args(Role):
         wanted = [(view, _missing(settings, run, view)) for view in views.of(role)]
         if any(missing.count().targets for _, missing in wanted):
@@ -102,6 +103,8 @@ def _score(
 ) -> None:
     """Score what one model's parts lack."""
     role = wanted[0][0].role
+    if role == "target":
+        views.load()
     with opened_scorer(settings, role, manifest, run, observer) as (scorer, tokenizer, context):
         frequencies = None
         if role == "target":

@@ -98,6 +98,38 @@ class Views:
         self._shots: dict[str, tuple[Shots, frozenset[str]]] = {}
         self._check_neighbours_column()
 
+    def check(self) -> None:
+        """Look whether everything is there that is needed only once an engine has started.
+
+        Raises
+        ------
+        CorpusError
+            If a file of shots cannot be read.
+        SettingsError
+            If the reference model cannot be found.
+        """
+        for setting in filter(self._has, _SHOT_VIEWS):
+            self._corpus(setting)
+        if any(role == "reference" for role, _ in self._needed):
+            model = str(self._settings.reference_model)
+            try:
+                identify_model(model, self._settings.reference_revision)
+            except SettingsError as error:
+                msg = str(error).replace("setting 'model'", "setting 'reference_model'")
+                raise SettingsError(msg) from error
+
+    def load(self) -> None:
+        """Load what makes texts, where one is needed.
+
+        Raises
+        ------
+        SettingsError
+            If the masked model cannot be loaded.
+        """
+        given = self._settings.neighbours_column is not None
+        if self._has("perturbation") or (self._has("neighbour") and not given):
+            _ = self._masked_model
+
     @property
     def evidence(self) -> dict[str, Any]:
         """What of the settings changes these views, by name."""

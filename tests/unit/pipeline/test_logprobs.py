@@ -178,14 +178,14 @@ def test_a_column_that_was_not_needed_before_is_computed_anew(scored, tmp_path):
             "min_k_plus_plus_20_v1 cannot be computed: .*take engine transformers",
         ),
         ({"attacks": "extraction_top_k_v1", "temperature": 0.7}, "needs temperature 1"),
-        ({"reference_model": "/nowhere"}, "/nowhere"),
+        ({"reference_model": "/nowhere"}, "setting 'reference_model': '/nowhere'"),
         ({"nonmember_shots": "/nowhere.parquet"}, "/nowhere.parquet"),
         ({"neighbours_column": "shelf", "masked_model": None}, "must hold lists of texts"),
     ],
 )
 def test_what_cannot_be_done_is_refused(scored, tmp_path, given, words):
     settings = scored[0] | {"out": str(tmp_path / "run"), "evidence": "logprobs"} | given
-    with pytest.raises(mia_batch.errors.RequestError, match=words):
+    with pytest.raises(mia_batch.errors.RequestError, match=words):  # before any engine starts
         mia_batch.audit(**{name: value for name, value in settings.items() if value is not None})
 
 
