@@ -23,7 +23,7 @@ import polars as pl
 from benches.results import append_results, machine
 
 from mia_batch.evidence import EngineSpec, Tokenizer
-from mia_batch.evidence.engine import ScoreRequest, Scoring
+from mia_batch.evidence.scorer import ScoreRequest, Scoring
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from mia_batch.evidence.engine import ScoreRequest, ScoreResult
+from mia_batch.evidence.scorer import ScoreRequest, ScoreResult
 from tests.checkpoints import BOS_ID, CONTEXT
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
-    from mia_batch.evidence.engine import TokenScores
     from mia_batch.evidence.process import ScorerProcess
+    from mia_batch.evidence.scorer import TokenScores
 
 
 def texts(n: int) -> list[list[int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from mia_batch.kernels import Group, WordRule
+    from mia_batch.targets.plan import Preset
 
 __all__ = ["build_features", "groups_of"]
 
@@ -51,7 +52,7 @@ def build_features(
     targets: pl.DataFrame,
     *,
     words: WordRule,
-    preset: Literal["default", "samia", "min-k"],
+    preset: Preset,
     text_length: int | None,
     groups: Iterable[Group],
 ) -> pl.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from mia_batch.attacks.coverage import COVERAGE_ATTACKS
 from mia_batch.attacks.extraction import EXTRACTION_ATTACKS
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from mia_batch.attacks.attack import Attack
+    from mia_batch.targets.plan import Preset
 
 __all__ = ["defaults", "get", "names"]
 
@@ -104,9 +105,7 @@ def get(name: str) -> Attack:
     return _ATTACKS[name]
 
 
-def defaults(
-    preset: Literal["default", "samia", "min-k"], evidence: Collection[str] = ("samples",)
-) -> tuple[str, ...]:
+def defaults(preset: Preset, evidence: Collection[str] = ("samples",)) -> tuple[str, ...]:
     """Names of the attacks that a preset computes where none are asked for.
 
     Parameters

@@ -14,13 +14,14 @@ from mia_batch.evidence.blocks import (
 )
 from mia_batch.evidence.budget import Budget, DecodeScope
 from mia_batch.evidence.collect import Collector
-from mia_batch.evidence.engine import Decoding, EngineInfo, EngineName, EngineSpec, Scoring
+from mia_batch.evidence.engine import Decoding, EngineInfo, EngineName, EngineSpec
 from mia_batch.evidence.engines import cannot_score, choose_engine
 from mia_batch.evidence.local import LocalSource
 from mia_batch.evidence.measure import Measure, estimate_tokens
 from mia_batch.evidence.model import ModelIdentity, digest_folder, identify_model
 from mia_batch.evidence.parts import scan_features, scan_logprobs, scan_samples
 from mia_batch.evidence.process import EngineProcess, ScorerProcess
+from mia_batch.evidence.scorer import Scoring
 from mia_batch.evidence.source import Source
 from mia_batch.evidence.tokens import Tokenizer
 from mia_batch.evidence.workload import Workload

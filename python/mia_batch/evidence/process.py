@@ -17,7 +17,8 @@ from time import monotonic
 from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
 
 from mia_batch.errors import EngineError, MiaBatchError
-from mia_batch.evidence.engine import SampleRequest, SampleResult, ScoreRequest, ScoreResult
+from mia_batch.evidence.engine import SampleRequest, SampleResult
+from mia_batch.evidence.scorer import ScoreRequest, ScoreResult
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection

@@ -24,7 +24,8 @@ from mia_batch.evidence.engines import load_engine
 from mia_batch.evidence.engines.choice import runs_on_cpu
 
 if TYPE_CHECKING:
-    from mia_batch.evidence.engine import Engine, EngineSpec, Scorer
+    from mia_batch.evidence.engine import Engine, EngineSpec
+    from mia_batch.evidence.scorer import Scorer
 
 __all__ = ["main"]
 

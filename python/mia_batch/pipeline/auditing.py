@@ -11,6 +11,7 @@ from mia_batch.evidence import (
     identify_model,
     sample_parts,
 )
+from mia_batch.pipeline.choosing import chosen_attacks
 from mia_batch.pipeline.failures import count_failures
 from mia_batch.pipeline.logprobs import collect_logprobs
 from mia_batch.pipeline.manifest import Manifest, describe_model
@@ -18,13 +19,7 @@ from mia_batch.pipeline.observer import SilentObserver
 from mia_batch.pipeline.remote import endpoint_settings
 from mia_batch.pipeline.repair import repair
 from mia_batch.pipeline.replaying import open_recording, recorded_settings, replay_samples
-from mia_batch.pipeline.resolve import (
-    chosen_attacks,
-    chosen_engine,
-    decode_scope,
-    open_corpus,
-    runs_here,
-)
+from mia_batch.pipeline.resolve import chosen_engine, decode_scope, open_corpus, runs_here
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.sampling import collect_samples
 from mia_batch.pipeline.scoring import choose_features, make_missing_features, score_run

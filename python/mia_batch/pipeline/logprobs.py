@@ -12,7 +12,7 @@ from mia_batch.evidence import (
     logprob_parts,
 )
 from mia_batch.evidence.scoring import ScoreCollector
-from mia_batch.pipeline.resolve import scoring
+from mia_batch.pipeline.choosing import scoring
 from mia_batch.pipeline.scorers import FREQUENCY, Role, opened_scorer
 from mia_batch.pipeline.views import Views
 from mia_batch.schemas import LogProbs

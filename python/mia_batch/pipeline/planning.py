@@ -9,16 +9,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from mia_batch.evidence import Workload
+from mia_batch.pipeline.choosing import chosen_attacks, scoring, scoring_engine
 from mia_batch.pipeline.replaying import describe_recording, open_recording, recorded_settings
-from mia_batch.pipeline.resolve import (
-    chosen_attacks,
-    chosen_engine,
-    decode_scope,
-    open_corpus,
-    scoring,
-    scoring_engine,
-    target_plan,
-)
+from mia_batch.pipeline.resolve import chosen_engine, decode_scope, open_corpus, target_plan
 from mia_batch.pipeline.sampling import sampling_for
 from mia_batch.pipeline.views import count_texts
 from mia_batch.targets import build_targets

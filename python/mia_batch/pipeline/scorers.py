@@ -7,12 +7,13 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Literal
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence import ScorerProcess, Scoring, Tokenizer, identify_model
+from mia_batch.evidence import ScorerProcess, Tokenizer, identify_model
 from mia_batch.evidence.endpoint import EndpointScorer
 from mia_batch.evidence.scoring import LocalScorer
+from mia_batch.pipeline.choosing import scoring, scoring_engine
 from mia_batch.pipeline.manifest import describe
 from mia_batch.pipeline.remote import UNSTATED_CONTEXT, endpoint_settings
-from mia_batch.pipeline.resolve import engine_spec, scoring_engine
+from mia_batch.pipeline.resolve import engine_spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,7 +102,7 @@ def _opened_engine(
 
 def _spec(settings: Settings, role: Role, columns: list[str]) -> tuple[EngineSpec, str]:
     """Say what to start, and why with this engine."""
-    plain = Scoring(head_bytes=settings.head_memory << 20)
+    plain = scoring([], settings)
     computed = replace(plain, **{name: True for name in columns if name != FREQUENCY})
     engine, why = scoring_engine(settings, computed)  # one for both models
     spec = replace(engine_spec(settings, engine), scoring=computed)

@@ -12,6 +12,7 @@ from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.errors import SettingsError
 from mia_batch.evidence import identify_model
 from mia_batch.evidence.scoring import Seen, View
+from mia_batch.evidence.scoring.forms import NO_FURTHER, changed, extraction, given, pick
 from mia_batch.evidence.views import (
     MaskedModel,
     choose_shots,
@@ -26,7 +27,7 @@ from mia_batch.pipeline.manifest import describe
 from mia_batch.schemas import Targets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     import numpy as np
     from numpy.typing import NDArray
@@ -46,7 +47,6 @@ _SHOT_VIEWS = ("nonmember_shots", "member_shots")  # and the settings that give 
 _LONGEST_LOOKED_AT = 1000  # texts, by their bytes, for the one of most tokens
 _ROWS_AT_ONCE = 4096
 _SHOT = "the text is one of those that are put before others"
-_NO_FURTHER = "the text has no further neighbour"
 
 
 def count_texts(settings: Settings, attacks: list[Attack]) -> dict[tuple[str, str], int]:
@@ -126,8 +126,8 @@ class Views:
         SettingsError
             If the masked model cannot be loaded.
         """
-        given = self._settings.neighbours_column is not None
-        if self._has("perturbation") or (self._has("neighbour") and not given):
+        column = self._settings.neighbours_column
+        if self._has("perturbation") or (self._has("neighbour") and column is None):
             _ = self._masked_model
 
     @property
@@ -262,12 +262,12 @@ class Views:
         options: dict[str, Any] = {"role": role, "name": name, "n_texts": n_texts}
         match name:
             case "text":
-                options["make"] = partial(_changed, change=str)
+                options["make"] = partial(changed, change=str)
                 options["frequencies"] = self._counts_tokens and role == "target"
             case "lowercase":
-                options["make"] = partial(_changed, change=lowercase)
+                options["make"] = partial(changed, change=lowercase)
             case "extraction":
-                options["make"] = _extraction
+                options["make"] = extraction
                 options["context_tokens"] = self._settings.extraction_prefix_tokens
                 options["text_tokens"] = self._settings.extraction_tokens
             case "neighbour" | "perturbation":
@@ -278,7 +278,7 @@ class Views:
 
     def _variants(self, name: str) -> Callable[[pl.DataFrame, range], Iterator[list[Seen]]]:
         if name == "neighbour" and self._settings.neighbours_column is not None:
-            return partial(_given_neighbours, column=self._settings.neighbours_column)
+            return partial(given, column=self._settings.neighbours_column)
         return partial(self._made, how=neighbours if name == "neighbour" else perturbations)
 
     def _made(
@@ -292,7 +292,7 @@ class Views:
                 target_id=target_id,
                 seed=self._settings.seed,
             )
-            yield _pick(made.texts, indices, made.reason or _NO_FURTHER)
+            yield pick(made.texts, indices, made.reason or NO_FURTHER)
 
     def _after_shots(
         self, targets: pl.DataFrame, _indices: range, *, setting: str
@@ -309,34 +309,3 @@ def _texts_of(corpus: Corpus, n: int) -> list[str]:
     """Take the first texts that are not empty."""
     there = corpus.documents.select("text").filter(pl.col("text").str.contains(r"\S"))
     return there.head(n).collect()["text"].to_list()
-
-
-def _changed(
-    targets: pl.DataFrame, _indices: range, *, change: Callable[[str], str]
-) -> Iterator[list[Seen]]:
-    for text in targets["target"]:
-        yield [Seen(text=change(text))]
-
-
-def _extraction(targets: pl.DataFrame, _indices: range) -> Iterator[list[Seen]]:
-    """Put prefixes before references; halves that do not join to the target get a space between."""
-    rows = targets.select("target", "prefix", "reference", "reason")
-    for target, prefix, reference, reason in rows.iter_rows():
-        if reason is not None:
-            yield [Seen(text=None, reason=reason)]
-        else:
-            joined = reference if prefix + reference == target else f" {reference}"
-            yield [Seen(text=joined, context=prefix)]
-
-
-def _given_neighbours(
-    targets: pl.DataFrame, indices: range, *, column: str
-) -> Iterator[list[Seen]]:
-    for texts in targets[column].to_list():
-        yield _pick(texts or (), indices, _NO_FURTHER)
-
-
-def _pick(texts: Sequence[str | None], indices: range, reason: str) -> list[Seen]:
-    """Take some of the texts; those that are not there have the reason."""
-    found = [texts[index] if index < len(texts) else None for index in indices]
-    return [Seen(text=text, reason=reason if text is None else None) for text in found]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from mia_batch.targets.plan import Preset
+
 __all__ = ["FPR_BUDGETS", "evaluate"]
 
 FPR_BUDGETS = (0.001, 0.005, 0.01, 0.05, 0.1)
@@ -27,9 +29,7 @@ FPR_BUDGETS = (0.001, 0.005, 0.01, 0.05, 0.1)
 _AUTHORS_FPR = 0.1
 
 
-def evaluate(
-    scores: pl.LazyFrame, attacks: Sequence[str], *, preset: Literal["default", "samia", "min-k"]
-) -> pl.DataFrame:
+def evaluate(scores: pl.LazyFrame, attacks: Sequence[str], *, preset: Preset) -> pl.DataFrame:
     """Measure how well each attack separates members from non-members.
 
     Parameters
@@ -119,7 +119,7 @@ def _classes(labelled: pl.LazyFrame, attack: str, n_labelled: int) -> _Classes:
     )
 
 
-def _facts(classes: _Classes, preset: Literal["default", "samia", "min-k"]) -> Iterator[_Fact]:
+def _facts(classes: _Classes, preset: Preset) -> Iterator[_Fact]:
     yield _auc(classes)
     for budget in FPR_BUDGETS:
         yield _tpr_at_fpr(classes, budget)

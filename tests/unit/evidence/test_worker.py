@@ -7,7 +7,8 @@ import pytest
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence import worker
-from mia_batch.evidence.engine import EngineSpec, Scoring
+from mia_batch.evidence.engine import EngineSpec
+from mia_batch.evidence.scorer import Scoring
 from mia_batch.evidence.worker import _explain, _set_environment
 
 if TYPE_CHECKING:

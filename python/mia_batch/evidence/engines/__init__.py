@@ -8,7 +8,8 @@ from mia_batch.evidence.engines.checkpoint import check_model
 from mia_batch.evidence.engines.choice import cannot_score, choose_engine
 
 if TYPE_CHECKING:
-    from mia_batch.evidence.engine import Engine, EngineSpec, Scorer
+    from mia_batch.evidence.engine import Engine, EngineSpec
+    from mia_batch.evidence.scorer import Scorer
 
 __all__ = ["cannot_score", "check_model", "choose_engine", "load_engine"]
 

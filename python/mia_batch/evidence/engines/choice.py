@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Literal
 from mia_batch.errors import SettingsError
 
 if TYPE_CHECKING:
-    from mia_batch.evidence.engine import EngineName, Scoring
+    from mia_batch.evidence.engine import EngineName
+    from mia_batch.evidence.scorer import Scoring
 
 __all__ = ["cannot_score", "choose_engine", "runs_on_cpu"]
 

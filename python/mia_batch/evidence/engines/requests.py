@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mia_batch.evidence.engine import SampleRequest, ScoreRequest
+    from mia_batch.evidence.engine import SampleRequest
+    from mia_batch.evidence.scorer import ScoreRequest
 
 __all__ = ["why_impossible", "why_unscorable"]
 

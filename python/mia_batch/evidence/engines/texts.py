@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mia_batch.evidence.engine import ScoreRequest
+    from mia_batch.evidence.scorer import ScoreRequest
 
 __all__ = ["take_texts"]
 

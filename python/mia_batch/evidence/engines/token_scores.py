@@ -11,7 +11,8 @@ from mia_batch.evidence.engines.sampler import keep_likeliest
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mia_batch.evidence.engine import Decoding, Scoring
+    from mia_batch.evidence.engine import Decoding
+    from mia_batch.evidence.scorer import Scoring
 
 __all__ = ["entry_bytes", "score_tokens"]
 

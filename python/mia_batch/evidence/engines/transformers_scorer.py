@@ -9,17 +9,18 @@ import numpy as np
 import torch
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.engine import ScoreResult, Scoring, TokenScores
 from mia_batch.evidence.engines.logits import ChunkedLogits
 from mia_batch.evidence.engines.pretrained import load_pretrained, ran_out_of_memory
 from mia_batch.evidence.engines.requests import why_unscorable
 from mia_batch.evidence.engines.texts import take_texts
 from mia_batch.evidence.engines.token_scores import entry_bytes, score_tokens
+from mia_batch.evidence.scorer import ScoreResult, Scoring, TokenScores
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mia_batch.evidence.engine import EngineInfo, EngineSpec, ScoreRequest
+    from mia_batch.evidence.engine import EngineInfo, EngineSpec
+    from mia_batch.evidence.scorer import ScoreRequest
 
 __all__ = ["TransformersScorer"]
 

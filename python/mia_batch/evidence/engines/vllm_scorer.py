@@ -13,7 +13,6 @@ from vllm.sampling_params import RequestOutputKind
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.causes import cause_of
-from mia_batch.evidence.engine import ScoreResult, Scoring, TokenScores
 from mia_batch.evidence.engines.choice import cannot_score
 from mia_batch.evidence.engines.requests import why_unscorable
 from mia_batch.evidence.engines.vllm_core import (
@@ -22,9 +21,11 @@ from mia_batch.evidence.engines.vllm_core import (
     start_vllm,
     step_vllm,
 )
+from mia_batch.evidence.scorer import ScoreResult, Scoring, TokenScores
 
 if TYPE_CHECKING:
-    from mia_batch.evidence.engine import EngineInfo, EngineSpec, ScoreRequest
+    from mia_batch.evidence.engine import EngineInfo, EngineSpec
+    from mia_batch.evidence.scorer import ScoreRequest
 
 __all__ = ["VllmScorer"]
 

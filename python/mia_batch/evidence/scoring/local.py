@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mia_batch.evidence.engine import ScoreRequest
+from mia_batch.evidence.scorer import ScoreRequest
 from mia_batch.evidence.scoring.source import TextScoreResult, TextScores
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from mia_batch.evidence.engine import TokenScores
     from mia_batch.evidence.process import ScorerProcess
+    from mia_batch.evidence.scorer import TokenScores
     from mia_batch.evidence.scoring.source import TextScoreRequest
     from mia_batch.evidence.tokens import Tokenizer
 

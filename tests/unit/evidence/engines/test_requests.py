@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from mia_batch.evidence.engine import SampleRequest, ScoreRequest
+from mia_batch.evidence.engine import SampleRequest
 from mia_batch.evidence.engines.requests import why_impossible, why_unscorable
+from mia_batch.evidence.scorer import ScoreRequest
 
 
 def reason(**changes: Any) -> str | None:

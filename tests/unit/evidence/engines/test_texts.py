@@ -3,8 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.evidence.engine import ScoreRequest
 from mia_batch.evidence.engines.texts import take_texts
+from mia_batch.evidence.scorer import ScoreRequest
 
 
 def text(n_tokens: int) -> ScoreRequest:

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mia_batch.evidence.engine import Decoding, Scoring
+from mia_batch.evidence.engine import Decoding
 from mia_batch.evidence.engines.token_scores import entry_bytes, score_tokens
+from mia_batch.evidence.scorer import Scoring
 
 EVERYTHING = Scoring(moments=True, rank=True, kept_mass=True)
 ALL = Decoding(top_k=0)

@@ -8,9 +8,10 @@ import torch
 from scipy.special import logsumexp
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.engine import Decoding, EngineSpec, Scoring
+from mia_batch.evidence.engine import Decoding, EngineSpec
 from mia_batch.evidence.engines.transformers_scorer import TransformersScorer
 from mia_batch.evidence.process import ScorerProcess
+from mia_batch.evidence.scorer import Scoring
 from tests.checkpoints import BOS_ID
 from tests.scorer_laws import ScorerLaws, exact_logprobs, text_request, texts, token_scores
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from mia_batch.evidence.engine import ScoreResult
+    from mia_batch.evidence.scorer import ScoreResult
 
 EVERYTHING = Scoring(moments=True, rank=True, kept_mass=True, head_bytes=2 << 20)
 TOP_K = 20

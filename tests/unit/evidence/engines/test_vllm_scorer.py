@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.engine import EngineSpec, Scoring
+from mia_batch.evidence.engine import EngineSpec
 from mia_batch.evidence.process import ScorerProcess
+from mia_batch.evidence.scorer import Scoring
 from tests.checkpoints import CONTEXT
 from tests.scorer_laws import ScorerLaws
 
