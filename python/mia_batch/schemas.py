@@ -20,6 +20,8 @@ __all__ = [
     "Scores",
     "Targets",
     "Unscored",
+    "VerdictLevel",
+    "Verdicts",
 ]
 
 Role = pl.Enum(["target", "non_member", "calibration", "canary", "shot"])
@@ -28,6 +30,10 @@ Role = pl.Enum(["target", "non_member", "calibration", "canary", "shot"])
 
 ModelRole = pl.Enum(["target", "reference"])
 """Which model saw a text: the one that is audited, or the one it is compared with."""
+
+
+VerdictLevel = pl.Enum(["target", "document", "group", "collection"])
+"""What a verdict is about; ``collection``: all audited texts together."""
 
 
 class Documents(dy.Schema):
@@ -195,6 +201,38 @@ class Metrics(dy.Schema):
     """Scored non-members."""
     n_unscored = dy.UInt32()
     """Labelled targets without a score."""
+
+
+class Verdicts(dy.Schema):
+    """One answer about one target, document, group or the whole collection per row.
+
+    A row has a p-value, or an ``estimate`` with its interval, or a reason why there is neither.
+    """
+
+    attack = dy.String()
+    level = dy.Enum(VerdictLevel.categories.to_list())
+    key = dy.String(nullable=True)
+    """``target_id``, ``document_id`` or ``group``; null for the collection."""
+    planned = dy.Bool()
+    """Whether the attack was named before scores were seen; others are exploratory."""
+    score = dy.Float64(nullable=True)
+    """What the p-value compares: the attack's score, or the group's statistic."""
+    n_null = dy.UInt32(nullable=True)
+    """Independent units that it is compared with: texts, or groups of texts."""
+    p_value = dy.Float64(nullable=True)
+    """Share of units outside the training data, this one included, that score so high."""
+    q_value = dy.Float64(nullable=True)
+    """Adjusted p-value: report all up to q, and at most a share q of them are false on average."""
+    estimate = dy.String(nullable=True)
+    """Name of the estimated number, such as ``contamination_rate``; null beside a p-value."""
+    value = dy.Float64(nullable=True)
+    low = dy.Float64(nullable=True)
+    high = dy.Float64(nullable=True)
+    confidence = dy.Float64(nullable=True)
+    method = dy.String(nullable=True)
+    """How p-value or interval was made."""
+    reason = dy.String(nullable=True)
+    """Why p-value, q-value or value is null."""
 
 
 RESERVED_COLUMNS = frozenset(

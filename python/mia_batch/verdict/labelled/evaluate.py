@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from mia_batch.schemas import Metrics
-from mia_batch.verdict.authors import N_FOLDS, accuracy_5_fold, tpr_nearest_fpr
-from mia_batch.verdict.intervals import auc_interval
-from mia_batch.verdict.roc import RocCurve, roc_curve
+from mia_batch.verdict.labelled.authors import N_FOLDS, accuracy_5_fold, tpr_nearest_fpr
+from mia_batch.verdict.labelled.intervals import auc_interval
+from mia_batch.verdict.labelled.roc import RocCurve, roc_curve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.model_selection import StratifiedKFold
 
-from mia_batch.verdict.authors import accuracy_5_fold, tpr_nearest_fpr
-from mia_batch.verdict.roc import roc_curve
+from mia_batch.verdict.labelled.authors import accuracy_5_fold, tpr_nearest_fpr
+from mia_batch.verdict.labelled.roc import roc_curve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

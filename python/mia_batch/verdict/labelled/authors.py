@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mia_batch.verdict.roc import roc_curve
+from mia_batch.verdict.labelled.roc import roc_curve
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mia_batch.verdict.roc import n_beaten
+from mia_batch.verdict.labelled.roc import n_beaten
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
