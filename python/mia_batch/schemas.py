@@ -156,6 +156,7 @@ class Scores(dy.Schema):
     """
 
     target_id = dy.String(primary_key=True)
+    role = dy.Enum(Role.categories.to_list())
     document_id = dy.String(nullable=True)
     group = dy.String(nullable=True)
     member = dy.Bool(nullable=True)

@@ -12,6 +12,7 @@ from mia_batch.evidence import (
     sample_parts,
 )
 from mia_batch.pipeline.choosing import chosen_attacks
+from mia_batch.pipeline.corpora import open_corpora
 from mia_batch.pipeline.failures import count_failures
 from mia_batch.pipeline.logprobs import collect_logprobs
 from mia_batch.pipeline.manifest import Manifest, describe_model
@@ -19,7 +20,7 @@ from mia_batch.pipeline.observer import SilentObserver
 from mia_batch.pipeline.remote import endpoint_settings
 from mia_batch.pipeline.repair import repair
 from mia_batch.pipeline.replaying import open_recording, recorded_settings, replay_samples
-from mia_batch.pipeline.resolve import chosen_engine, decode_scope, open_corpus, runs_here
+from mia_batch.pipeline.resolve import chosen_engine, decode_scope, runs_here
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.sampling import collect_samples
 from mia_batch.pipeline.scoring import choose_features, make_missing_features, score_run
@@ -97,8 +98,8 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
     attacks = chosen_attacks(settings)
     run = Run(settings.folder)
     manifest = Manifest.of(run) or _new_manifest(settings)
-    corpus = open_corpus(settings)
-    observer.stage(_corpus_sentence(settings.input, corpus))
+    corpora = open_corpora(settings)
+    observer.stage(_corpus_sentence(settings.input, corpora.input))
     with run.held():
         for sentence in repair(run):
             observer.stage(sentence)
@@ -106,7 +107,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         scoring = [attack for attack in attacks if attack.evidence == "logprobs"]
         decode = {"decode": None if recording else decode_scope(sampling)} if sampling else {}
         manifest.request(settings, decode, run)
-        make_targets(settings, corpus, manifest, run)
+        make_targets(settings, corpora, manifest, run)
         observer.stage(_targets_sentence(manifest.targets))
         choose_features(sampling, manifest, run)
         missing = Missing(

@@ -10,11 +10,11 @@ import polars as pl
 
 from mia_batch.evidence import Workload
 from mia_batch.pipeline.choosing import chosen_attacks, scoring, scoring_engine
+from mia_batch.pipeline.corpora import open_corpora
 from mia_batch.pipeline.replaying import describe_recording, open_recording, recorded_settings
-from mia_batch.pipeline.resolve import chosen_engine, decode_scope, open_corpus, target_plan
+from mia_batch.pipeline.resolve import chosen_engine, decode_scope, target_plan
 from mia_batch.pipeline.sampling import sampling_for
 from mia_batch.pipeline.views import count_texts
-from mia_batch.targets import build_targets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,14 +98,14 @@ def plan(settings: Settings) -> Plan:
     sampling = None
     if by_sampling and recording is None:
         sampling = sampling_for(settings, engine, decode_scope(by_sampling))
-    corpus = open_corpus(settings)
+    corpora = open_corpora(settings)
     planned = Plan(
         engine=engine,
         why=why,
         attacks=tuple(attack.name for attack in attacks),
-        documents=corpus.n_documents,
+        documents=corpora.input.n_documents,
     )
-    targets = build_targets(corpus.documents, target_plan(settings))
+    targets = corpora.targets(target_plan(settings))
     there = pl.col("target").is_not_null()
     columns = targets.select("prefix", "reference", "reason", there=there)
     for rows in columns.collect_batches(chunk_size=_ROWS_AT_ONCE):

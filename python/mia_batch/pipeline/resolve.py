@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mia_batch.attacks import names
-from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.evidence import Budget, Decoding, EngineSpec, choose_engine
 from mia_batch.targets import TargetPlan
 
 if TYPE_CHECKING:
     from mia_batch.attacks import Attack
-    from mia_batch.corpus import Corpus
     from mia_batch.evidence import DecodeScope, EngineName
     from mia_batch.settings import Settings
 
@@ -20,7 +17,6 @@ __all__ = [
     "decode_budget",
     "decode_scope",
     "engine_spec",
-    "open_corpus",
     "runs_here",
     "target_plan",
 ]
@@ -86,36 +82,6 @@ def engine_spec(settings: Settings, engine: EngineName) -> EngineSpec:
         ),
         engine_args=settings.engine_arg,
     )
-
-
-def open_corpus(settings: Settings) -> Corpus:
-    """Read and check the corpus that the settings name.
-
-    Parameters
-    ----------
-    settings
-        Input and names of columns.
-
-    Returns
-    -------
-    Corpus
-        The documents, found right.
-
-    Raises
-    ------
-    CorpusError
-        If the input cannot be read as a corpus; the message names file, row and column.
-    """
-    columns = ColumnNames(
-        text=settings.text_column,
-        document_id=settings.document_id_column,
-        member=settings.member_column,
-        label=settings.label_column,
-        group=settings.group_column,
-        prefix=settings.prefix_column,
-        reference=settings.reference_column,
-    )
-    return read_documents(settings.input, columns, reserved=frozenset(names()))
 
 
 def target_plan(settings: Settings) -> TargetPlan:

@@ -31,6 +31,9 @@ _PATHS = (
     "nonmember_shots",
     "member_shots",
     "frequencies_from",
+    "non_members",
+    "calibration",
+    "canaries",
 )
 
 

@@ -12,6 +12,7 @@ from mia_batch.settings.columns import ColumnSettings
 from mia_batch.settings.endpoint import EndpointSettings
 from mia_batch.settings.sampling import SamplingSettings
 from mia_batch.settings.scoring import ScoringSettings
+from mia_batch.settings.verdict import VerdictSettings
 
 __all__ = ["EVIDENCE_SETTINGS", "Settings"]
 
@@ -52,7 +53,9 @@ _ENGINE_OF = {"base_url": "openai", "samples_from": "replay"}
 """Settings that only one engine has, and which."""
 
 
-class Settings(ColumnSettings, EndpointSettings, ScoringSettings, SamplingSettings):
+class Settings(
+    ColumnSettings, EndpointSettings, VerdictSettings, ScoringSettings, SamplingSettings
+):
     """Everything that decides what a run does; frozen, validated as a whole.
 
     Attributes are described by the fields of the parts; ``mia-batch --help`` prints the same
@@ -164,6 +167,29 @@ class Settings(ColumnSettings, EndpointSettings, ScoringSettings, SamplingSettin
             raise ValueError(msg)
         if self.member_shots is not None and self.nonmember_shots is None:
             msg = "setting 'member_shots' needs 'nonmember_shots' beside it"
+            raise ValueError(msg)
+        return self
+
+    @field_validator("primary")
+    @classmethod
+    def _known_primary(cls, name: str | None) -> str | None:
+        from mia_batch.attacks import get
+
+        return None if name is None else get(name).name
+
+    @model_validator(mode="after")
+    def _consistent_verdict(self) -> Self:
+        if self.non_members is not None and self.non_members_known is None:
+            msg = (
+                "setting 'non_members' needs 'non_members_known' beside it: say how it is known "
+                "that these texts are not in the training data"
+            )
+            raise ValueError(msg)
+        if self.primary is not None and self.primary not in (self.attacks or (self.primary,)):
+            msg = f"setting 'primary' is {self.primary!r}, which 'attacks' does not name"
+            raise ValueError(msg)
+        if self.group_targets is not None and self.level != "group":
+            msg = "setting 'group_targets' belongs to level 'group'; set that too"
             raise ValueError(msg)
         return self
 

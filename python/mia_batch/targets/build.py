@@ -26,7 +26,9 @@ _PIECE_BYTES = 2 << 20  # of text at a time, in and out
 _Row = tuple[int, int, str, Split]  # document, window_index, target_id
 
 
-def build_targets(documents: pl.LazyFrame, plan: TargetPlan) -> pl.LazyFrame:
+def build_targets(
+    documents: pl.LazyFrame, plan: TargetPlan, *, role: str = "target"
+) -> pl.LazyFrame:
     """Cut documents into targets.
 
     Parameters
@@ -35,6 +37,8 @@ def build_targets(documents: pl.LazyFrame, plan: TargetPlan) -> pl.LazyFrame:
         A table of the schema `Documents`; further columns pass through.
     plan
         How to cut.
+    role
+        Why these texts are there, one of `Role`.
 
     Returns
     -------
@@ -63,7 +67,7 @@ def build_targets(documents: pl.LazyFrame, plan: TargetPlan) -> pl.LazyFrame:
             for piece in _pieces(batch):
                 names = _identities(piece, ordinals)
                 for rows in _rows(piece, names, plan):
-                    yield _frame(rows, piece, schema)
+                    yield _frame(rows, piece, schema, role)
 
     return tables.generate(schema, frames)
 
@@ -120,7 +124,7 @@ def _rows(piece: pl.DataFrame, identities: list[bytes], plan: TargetPlan) -> Ite
         yield rows
 
 
-def _frame(rows: list[_Row], piece: pl.DataFrame, schema: pl.Schema) -> pl.DataFrame:
+def _frame(rows: list[_Row], piece: pl.DataFrame, schema: pl.Schema, role: str) -> pl.DataFrame:
     documents, window_indices, names, splits = zip(*rows, strict=True)
     ours = {
         "target_id": names,
@@ -129,5 +133,5 @@ def _frame(rows: list[_Row], piece: pl.DataFrame, schema: pl.Schema) -> pl.DataF
     }
     built = pl.DataFrame(ours, schema_overrides=schema)
     kept = piece.drop("text", "prefix", "reference")[list(documents)]
-    role = pl.lit("target", schema["role"]).alias("role")
-    return pl.concat([built, kept], how="horizontal").with_columns(role).select(schema.names())
+    roles = pl.lit(role, schema["role"]).alias("role")
+    return pl.concat([built, kept], how="horizontal").with_columns(roles).select(schema.names())

@@ -1,0 +1,162 @@
+"""The input, and the texts that help to answer, each with its role."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from mia_batch import tables
+from mia_batch.attacks import names
+from mia_batch.corpus import ColumnNames, read_documents
+from mia_batch.errors import CorpusError
+from mia_batch.schemas import Documents
+from mia_batch.targets import build_targets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from mia_batch.corpus import Corpus
+    from mia_batch.settings import Settings
+    from mia_batch.targets import TargetPlan
+
+__all__ = ["Corpora", "open_corpora"]
+
+_ROLES = {"non_members": "non_member", "calibration": "calibration", "canaries": "canary"}
+"""Settings that name texts which help to answer, and the role of these texts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpora:
+    """Every text of a run.
+
+    Attributes
+    ----------
+    input
+        The texts that are asked about.
+    helping
+        The texts that help to answer, by role.
+    """
+
+    input: Corpus
+    helping: Mapping[str, Corpus]
+
+    def digests(self) -> dict[str, str]:
+        """Hash the content of the texts that help.
+
+        Returns
+        -------
+        dict
+            SHA-256 by role.
+
+        Raises
+        ------
+        CorpusError
+            If a file can no longer be read.
+        """
+        return {role: corpus.digest() for role, corpus in self.helping.items()}
+
+    def targets(self, plan: TargetPlan) -> pl.LazyFrame:
+        """Cut all texts into targets: those of the input first, then role by role.
+
+        Parameters
+        ----------
+        plan
+            How to cut. Canaries are not cut into windows.
+
+        Returns
+        -------
+        LazyFrame
+            The targets table with the input's further columns, which are null where other texts
+            lack them. It is built anew, in batches, each time it is collected.
+        """
+        asked = build_targets(self.input.documents, plan)
+        if not self.helping:
+            return asked
+        schema = self.input.documents.collect_schema()
+        whole = replace(plan, window_words=None, stride=None)
+        built = [asked]
+        for role, corpus in self.helping.items():
+            documents = _with_columns(_labelled(corpus.documents, role), schema)
+            built.append(build_targets(documents, whole if role == "canary" else plan, role=role))
+
+        def frames(_names: list[str] | None) -> Iterator[pl.DataFrame]:
+            for targets in built:
+                yield from targets.collect_batches(maintain_order=True)
+
+        return tables.generate(asked.collect_schema(), frames)
+
+
+def open_corpora(settings: Settings) -> Corpora:
+    """Read and check the input and the texts that help to answer.
+
+    Parameters
+    ----------
+    settings
+        Their files, and the names of the input's columns. The others have the same, but need no
+        membership where their role says it.
+
+    Returns
+    -------
+    Corpora
+        All documents, found right.
+
+    Raises
+    ------
+    CorpusError
+        If a file cannot be read as a corpus (the message names file, row and column), or a text
+        that helps is null or has another membership than its role needs.
+    """
+    columns = ColumnNames(
+        text=settings.text_column,
+        document_id=settings.document_id_column,
+        member=settings.member_column,
+        label=settings.label_column,
+        group=settings.group_column,
+        prefix=settings.prefix_column,
+        reference=settings.reference_column,
+    )
+    taken = frozenset(names())
+    helping = {}
+    for setting, role in _ROLES.items():
+        path = getattr(settings, setting)
+        if path is None:
+            continue
+        wanted = columns if role == "calibration" else replace(columns, member=None, label=None)
+        helping[role] = read_documents(path, wanted, reserved=taken)
+        _check_rows(helping[role], role, f"setting {setting!r}", path)
+    return Corpora(input=read_documents(settings.input, columns, reserved=taken), helping=helping)
+
+
+def _check_rows(corpus: Corpus, role: str, setting: str, path: str) -> None:
+    faults = [(pl.col("text").is_null(), "rows", "have no text; leave them out")]
+    if role == "non_member":
+        faults.append((pl.col("member"), "texts", "are labelled as members; leave them out"))
+    if role == "calibration":
+        faults.append(
+            (pl.col("member").is_null(), "texts", "have no membership; label or remove them")
+        )
+    for wrong, rows, what in faults:
+        n_wrong = corpus.documents.select(wrong.sum()).collect(engine="streaming").item()
+        if n_wrong:
+            msg = f"{setting}: {n_wrong:,} {rows} of {path} {what}"
+            raise CorpusError(msg)
+
+
+def _labelled(documents: pl.LazyFrame, role: str) -> pl.LazyFrame:
+    """Put in what the role says of the membership."""
+    known: dict[str, Any] = {"non_member": False, "canary": None}
+    if role not in known:
+        return documents
+    return documents.with_columns(member=pl.lit(known[role], pl.Boolean))
+
+
+def _with_columns(documents: pl.LazyFrame, schema: pl.Schema) -> pl.LazyFrame:
+    """Keep the columns of a schema; further ones that are missing or of another type are null."""
+    found = documents.collect_schema()
+    own = Documents.column_names()
+    return documents.select(
+        pl.col(name) if name in own or found.get(name) == dtype else pl.lit(None, dtype).alias(name)
+        for name, dtype in schema.items()
+    )

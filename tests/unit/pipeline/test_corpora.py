@@ -1,0 +1,127 @@
+"""Texts that help to answer: read, checked, and cut into targets with their roles."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pytest
+
+import mia_batch
+from mia_batch.errors import CorpusError, SettingsError
+from mia_batch.pipeline.corpora import open_corpora
+from mia_batch.schemas import Targets
+from mia_batch.settings import load_settings
+from mia_batch.targets import TargetPlan
+
+SENTENCE = "{} one two three four five six seven eight nine"
+
+
+def write(path, names, **columns):
+    texts = [SENTENCE.format(name) for name in names]
+    pl.DataFrame({"text": texts, **columns}).write_parquet(path)
+    return str(path)
+
+
+@pytest.fixture
+def asked(tmp_path):
+    return write(tmp_path / "asked.parquet", "abc", shelf=[1, 2, 3], group=["x", "x", "y"])
+
+
+def settings(asked, **others):
+    known = {"non_members_known": "written last week"} if "non_members" in others else {}
+    return load_settings({"input": asked, "model": "m"} | known | others)
+
+
+def roles(corpora, **plan):
+    targets = corpora.targets(TargetPlan(**plan)).collect()
+    Targets.validate(targets)
+    return targets
+
+
+def test_every_text_has_its_role_and_what_it_says_of_membership(asked, tmp_path):
+    corpora = open_corpora(
+        settings(
+            asked,
+            non_members=write(tmp_path / "n.parquet", "de", shelf=[7, 8], group=["z", "z"]),
+            calibration=write(tmp_path / "c.parquet", "fg", label=[1, 0], group=["p", "q"]),
+            canaries=write(tmp_path / "k.parquet", "hi", group=["s", "s"]),
+        )
+    )
+    found = roles(corpora)
+    assert found.select("role", "member", "shelf", "group").rows() == [
+        ("target", None, 1, "x"),
+        ("target", None, 2, "x"),
+        ("target", None, 3, "y"),
+        ("non_member", False, 7, "z"),
+        ("non_member", False, 8, "z"),
+        ("calibration", True, None, "p"),
+        ("calibration", False, None, "q"),
+        ("canary", None, None, "s"),
+        ("canary", None, None, "s"),
+    ]
+    assert found.columns == [*Targets.column_names(), "shelf"]
+
+
+def test_canaries_stay_whole_where_others_are_cut_into_windows(asked, tmp_path):
+    corpora = open_corpora(settings(asked, canaries=write(tmp_path / "k.parquet", "h")))
+    counts = roles(corpora, window_words=5).group_by("role").len().sort("role")
+    assert counts.rows() == [("target", 6), ("canary", 1)]
+
+
+def test_columns_of_another_type_are_null_in_helping_texts(asked, tmp_path):
+    corpora = open_corpora(
+        settings(asked, non_members=write(tmp_path / "n.parquet", "d", shelf=["high"]))
+    )
+    assert roles(corpora).filter(role="non_member")["shelf"].to_list() == [None]
+
+
+@pytest.mark.parametrize(
+    ("setting", "columns", "message"),
+    [
+        ("non_members", {"member": [True, None]}, "1 texts of .* are labelled as members"),
+        ("calibration", {"member": [True, None]}, "1 texts of .* have no membership"),
+        ("calibration", {}, "2 texts of .* have no membership"),
+    ],
+)
+def test_texts_with_the_wrong_membership_are_refused(asked, tmp_path, setting, columns, message):
+    path = write(tmp_path / "h.parquet", "de", **columns)
+    with pytest.raises(CorpusError, match=f"setting '{setting}': {message}"):
+        open_corpora(settings(asked, **{setting: path}))
+
+
+def test_rows_without_text_are_refused(asked, tmp_path):
+    pl.DataFrame({"text": ["a b", None]}).write_parquet(tmp_path / "n.parquet")
+    with pytest.raises(CorpusError, match=r"setting 'non_members': 1 rows of .* have no text"):
+        open_corpora(settings(asked, non_members=str(tmp_path / "n.parquet")))
+
+
+def test_it_must_be_said_how_non_members_are_known(asked):
+    with pytest.raises(SettingsError, match="needs 'non_members_known' beside it"):
+        load_settings({"input": asked, "model": "m", "non_members": asked})
+
+
+@pytest.mark.parametrize(
+    ("helping", "message"),
+    [
+        ({"non_members": "cd"}, "is there as target and non_member; a text has one role"),
+        ({"non_members": "de", "calibration": "ef"}, "is there as non_member and calibration"),
+    ],
+)
+def test_a_text_with_two_roles_is_refused(asked, tmp_path, helping, message):
+    recorded = tmp_path / "samples.jsonl"
+    recorded.write_text(json.dumps({"prefix": "a", "candidate": "b"}))
+    files = {
+        setting: write(tmp_path / f"{setting}.parquet", names, label=[0] * len(names))
+        for setting, names in helping.items()
+    }
+    out = tmp_path / "run"
+    with pytest.raises(SettingsError, match=message):
+        mia_batch.audit(
+            input=asked,
+            samples_from=str(recorded),
+            out=str(out),
+            non_members_known="written last week",
+            **files,
+        )
+    assert not list(out.glob("*.parquet"))
