@@ -113,7 +113,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         missing = Missing(
             run.targets_path,
             sample_parts(run.samples_folder),
-            settings.samples,
+            settings.n_drawn,
             retry_failed=settings.retry_failed,
             block_targets=BLOCK_TARGETS if recording is None else RECORDED_BLOCK_TARGETS,
         )

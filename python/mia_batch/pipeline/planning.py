@@ -109,12 +109,12 @@ def plan(settings: Settings) -> Plan:
     there = pl.col("target").is_not_null()
     columns = targets.select("prefix", "reference", "reason", there=there)
     for rows in columns.collect_batches(chunk_size=_ROWS_AT_ONCE):
-        _count(planned, rows, sampling, settings.samples)
+        _count(planned, rows, sampling, settings.n_drawn)
     lines: tuple[tuple[str, str], ...] = ()
     if sampling is not None:
         lines = (*planned.workload.lines(), *sampling.describe(planned.workload))
     if recording is not None:
-        lines = (("samples", f"{settings.samples:,} a target"), *describe_recording(recording))
+        lines = (("samples", f"{settings.n_drawn:,} a target"), *describe_recording(recording))
     planned.described = (*lines, *_describe_scoring(settings, attacks, planned.texts))
     return planned
 

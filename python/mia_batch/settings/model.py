@@ -188,10 +188,15 @@ class Settings(
         if self.primary is not None and self.primary not in (self.attacks or (self.primary,)):
             msg = f"setting 'primary' is {self.primary!r}, which 'attacks' does not name"
             raise ValueError(msg)
-        if self.group_targets is not None and self.level != "group":
-            msg = "setting 'group_targets' belongs to level 'group'; set that too"
+        if list(self.length_edges) != sorted(set(self.length_edges)):
+            msg = f"setting 'length_edges' is {self.length_edges}: each must exceed the one before"
             raise ValueError(msg)
         return self
+
+    @property
+    def n_drawn(self) -> int:
+        """Continuations to sample per target: those that are scored, and a second draw if asked."""
+        return self.samples * (2 if self.second_draw else 1)
 
     @property
     def columns(self) -> dict[str, str | None]:

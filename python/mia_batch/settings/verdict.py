@@ -45,23 +45,42 @@ class VerdictSettings(Part):
         description="The attack that the answer rests on.  [default: samia_matched_v1, or "
         "min_k_plus_plus_20_v1 without samples]",
     )
-    level: Literal["target", "group"] = Field(
-        "target", description="What is asked about: each target, or each whole group."
+    level: Literal["target", "group", "collection"] = Field(
+        "target",
+        description="What the answer is about: each target, each whole group, or all groups "
+        "together.",
     )
-    group_targets: int | None = Field(
-        None, ge=1, description="Targets that stand for a group (level group).  [default: 10]"
+    windows_per_group: int | None = Field(
+        None,
+        ge=1,
+        description="Targets that stand for a group; groups with fewer get no answer.  [default: "
+        "so many as nine groups in ten have]",
     )
     statistic: Literal["mean", "median", "maximum"] = Field(
-        "mean", description="What is compared of a group's targets (level group)."
+        "mean", description="What is compared of a group's targets."
     )
     q: float = Field(
         0.05, gt=0, lt=1, description="Most false ones among what is reported, as a share."
     )
-    adjust: Literal["bh", "by"] = Field(
+    adjustment: Literal["bh", "by"] = Field(
         "bh", description="Benjamini-Hochberg, or Benjamini-Yekutieli for any dependence."
     )
     ties: Literal["conservative", "random"] = Field(
         "conservative", description="Equal scores count against the target, or are broken by lot."
+    )
+    length_edges: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(names)] = (
+        Field(
+            (),
+            description="Words at which a new bucket begins, separated by commas: targets are "
+            "compared with non-members of their own bucket.",
+        )
+    )
+    fpr: float = Field(
+        0.05,
+        gt=0,
+        lt=1,
+        description="Share of non-members above the threshold that the contamination rate is "
+        "estimated with.",
     )
     second_draw: bool = Field(
         default=False, description="Sample twice, to see which answers would have been others."
