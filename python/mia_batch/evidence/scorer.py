@@ -5,7 +5,7 @@ A scorer gives the log-probabilities of a text's own tokens. No engine library i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from mia_batch.evidence.engine import Model
@@ -19,7 +19,7 @@ __all__ = ["ScoreRequest", "ScoreResult", "Scorer", "Scoring", "TokenScores"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scoring:
-    """What a scorer computes of each token beside its log-probability; constant within a run.
+    """What a scorer computes of each token beside its log-probability.
 
     Attributes
     ----------
@@ -39,6 +39,28 @@ class Scoring:
     kept_mass: bool = False
     head_bytes: int = 128 << 20
 
+    def only(self, wanted: frozenset[str] | None) -> Scoring:
+        """Leave out what is not wanted.
+
+        Parameters
+        ----------
+        wanted
+            Names of the attributes to keep; null = all.
+
+        Returns
+        -------
+        Scoring
+            What is left.
+        """
+        if wanted is None:
+            return self
+        return replace(
+            self,
+            moments=self.moments and "moments" in wanted,
+            rank=self.rank and "rank" in wanted,
+            kept_mass=self.kept_mass and "kept_mass" in wanted,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest:
@@ -52,11 +74,14 @@ class ScoreRequest:
         The text, special tokens included; at most the model's context.
     first
         Index of the first token to score, at least 1; those before it are context.
+    wanted
+        What of the engine's `Scoring` this text needs, by name; null = all.
     """
 
     request_id: int
     token_ids: list[int]
     first: int
+    wanted: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

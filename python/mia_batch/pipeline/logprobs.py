@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, get_args
 
 from mia_batch import tables
@@ -11,9 +11,9 @@ from mia_batch.evidence import (
     Missing,
     logprob_parts,
 )
-from mia_batch.evidence.scoring import ScoreCollector
+from mia_batch.evidence.scoring import FREQUENCY, ScoreCollector
 from mia_batch.pipeline.choosing import scoring
-from mia_batch.pipeline.scorers import FREQUENCY, Role, opened_scorer
+from mia_batch.pipeline.scorers import Role, opened_scorer
 from mia_batch.pipeline.views import Views
 from mia_batch.schemas import LogProbs
 
@@ -59,28 +59,33 @@ def collect_logprobs(
     views = Views(settings, attacks, run)
     views.check()
     manifest.agree(views.evidence, run)
-    _choose_columns(settings, attacks, manifest, run)
     for role in get_args(Role):
-        wanted = [(view, _missing(settings, run, view)) for view in views.of(role)]
+        wanted = []
+        for view in views.of(role):
+            computed = _choose_columns(settings, attacks, view, manifest, run)
+            wanted.append((replace(view, wanted=computed), _missing(settings, run, view)))
         if any(missing.count().targets for _, missing in wanted):
             _score(settings, manifest, run, observer, views, wanted)
 
 
 def _choose_columns(
-    settings: Settings, attacks: list[Attack], manifest: Manifest, run: Run
-) -> None:
+    settings: Settings, attacks: list[Attack], view: View, manifest: Manifest, run: Run
+) -> frozenset[str]:
     """Decide what is computed beside log-probabilities: what was before, and what is needed now."""
-    computed = asdict(scoring(attacks, settings)).items()
-    wanted = {name for name, value in computed if value is True}
-    if any(FREQUENCY in attack.columns for attack in attacks):
-        wanted.add(FREQUENCY)
-    names = sorted(wanted.union(manifest.scoring))
-    if names != manifest.scoring:
-        for part in run.logprobs_folder.glob("*.parquet"):
+    name = f"{view.role} {view.name}"
+    reading = [attack for attack in attacks if (view.role, view.name) in attack.views]
+    computed = asdict(scoring(reading, settings)).items()
+    needed = {column for column, value in computed if value is True}
+    if any(FREQUENCY in attack.columns for attack in reading):
+        needed.add(FREQUENCY)
+    before = manifest.scoring.get(name, [])
+    if not needed.issubset(before):
+        for part in logprob_parts(run.logprobs_folder, view.role, view.name).paths():
             part.unlink()
-        manifest.scoring = names
-        manifest.passes = {}
+        manifest.scoring[name] = sorted(needed.union(before))
+        manifest.passes.pop(name, None)
         manifest.write(run)
+    return frozenset(needed.union(before))
 
 
 def _missing(settings: Settings, run: Run, view: View) -> Missing:

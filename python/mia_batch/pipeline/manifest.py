@@ -44,7 +44,7 @@ class Manifest:
     features
         Groups of features that the parts have.
     scoring
-        What the logprobs parts have beside log-probabilities.
+        What the logprobs parts have beside log-probabilities, by model role and view.
     scorers
         What the scoring engine said of itself when it last started, by model role.
     passes
@@ -63,7 +63,7 @@ class Manifest:
     input: dict[str, Any] = field(default_factory=dict)
     targets: dict[str, int] = field(default_factory=dict)
     features: list[Group] = field(default_factory=list)
-    scoring: list[str] = field(default_factory=list)
+    scoring: dict[str, list[str]] = field(default_factory=dict)
     scorers: dict[str, Any] = field(default_factory=dict)
     passes: dict[str, int] = field(default_factory=dict)
     scored: dict[str, Any] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from mia_batch.errors import SettingsError
 from mia_batch.evidence import ScorerProcess, Tokenizer, identify_model
 from mia_batch.evidence.endpoint import EndpointScorer
-from mia_batch.evidence.scoring import LocalScorer
+from mia_batch.evidence.scoring import FREQUENCY, LocalScorer
 from mia_batch.pipeline.choosing import scoring, scoring_engine
 from mia_batch.pipeline.manifest import describe
 from mia_batch.pipeline.remote import UNSTATED_CONTEXT, endpoint_settings
@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from mia_batch.pipeline.run import Run
     from mia_batch.settings import Settings
 
-__all__ = ["FREQUENCY", "Role", "opened_scorer"]
+__all__ = ["Role", "opened_scorer"]
 
-FREQUENCY = "log_inverse_frequency"
-"""The one column of the logprobs table that no engine computes."""
 Role = Literal["target", "reference"]
 """Which model."""
 
@@ -76,7 +74,7 @@ def opened_scorer(
 def _opened_engine(
     settings: Settings, role: Role, manifest: Manifest, run: Run, observer: Observer
 ) -> Iterator[tuple[TextScorer, Tokenizer | None, int]]:
-    spec, why = _spec(settings, role, manifest.scoring)
+    spec, why = _spec(settings, role, set().union(*manifest.scoring.values()))
     identity = identify_model(spec.model, spec.revision)
     tokenizer = Tokenizer.load(spec.model, spec.revision)
     named, prefix = ("model", "") if role == "target" else ("reference_model", "reference_")
@@ -100,10 +98,10 @@ def _opened_engine(
         yield LocalScorer(engine, tokenizer, strides=strides), tokenizer, info.max_model_len
 
 
-def _spec(settings: Settings, role: Role, columns: list[str]) -> tuple[EngineSpec, str]:
+def _spec(settings: Settings, role: Role, columns: set[str]) -> tuple[EngineSpec, str]:
     """Say what to start, and why with this engine."""
     plain = scoring([], settings)
-    computed = replace(plain, **{name: True for name in columns if name != FREQUENCY})
+    computed = replace(plain, **dict.fromkeys(columns - {FREQUENCY}, True))
     engine, why = scoring_engine(settings, computed)  # one for both models
     spec = replace(engine_spec(settings, engine), scoring=computed)
     if role == "target":

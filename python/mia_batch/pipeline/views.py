@@ -263,7 +263,6 @@ class Views:
         match name:
             case "text":
                 options["make"] = partial(changed, change=str)
-                options["frequencies"] = self._counts_tokens and role == "target"
             case "lowercase":
                 options["make"] = partial(changed, change=lowercase)
             case "extraction":

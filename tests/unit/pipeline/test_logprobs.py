@@ -86,6 +86,21 @@ def test_every_view_of_every_text_has_a_row(scored):
     assert sum(run.manifest["passes"].values()) == there.height
 
 
+def test_only_views_that_need_them_have_numbers_of_the_whole_vocabulary(scored):
+    _, run = scored
+    numbers = ["mean", "variance", "rank", "kept_mass", "log_inverse_frequency"]
+    there = run.logprobs.filter(pl.col("reason").is_null())
+    has = there.group_by("model_role", "view").agg(pl.col(numbers).is_not_null().any())
+    counted = {
+        (role, view): [name for name, given in zip(numbers, has, strict=True) if given]
+        for role, view, *has in has.iter_rows()
+    }
+    assert counted.pop(("target", "text")) == ["mean", "variance", "rank", "log_inverse_frequency"]
+    assert counted.pop(("target", "extraction")) == ["rank", "kept_mass"]
+    assert len(counted) == 6
+    assert not any(counted.values())
+
+
 def twin(name: str, rows: list[dict[str, Any]]) -> float | None:
     try:
         value = TWINS[name](rows)

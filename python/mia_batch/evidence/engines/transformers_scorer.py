@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,7 @@ class TransformersScorer:
             _keep_freed_memory()
         self._most_texts = loaded.batch_size or _TEXTS if self._logits.may_batch else 1
         self._info = loaded.describe(self._most_texts)
-        self._queue: list[ScoreRequest] = []
+        self._queues: dict[Scoring, list[ScoreRequest]] = defaultdict(list)
         self._refused: list[ScoreResult] = []
 
     @property
@@ -87,7 +88,7 @@ class TransformersScorer:
             request, max_model_len=self._info.max_model_len, vocab_size=self._vocab_size
         )
         if reason is None:
-            self._queue.append(request)
+            self._queues[self._scoring.only(request.wanted)].append(request)
         else:
             self._refused.append(ScoreResult(request_id=request.request_id, error=reason))
 
@@ -105,19 +106,20 @@ class TransformersScorer:
             If memory does not suffice for a single text.
         """
         complete, self._refused = self._refused, []
+        scoring = max(self._queues, key=lambda each: len(self._queues[each]), default=self._scoring)
         batch = take_texts(
-            self._queue,
+            self._queues[scoring],
             most_texts=self._most_texts,
             most_tokens=self._most_tokens,
             may_pad=self._logits.may_pad,
         )
         if batch:
             try:
-                complete.extend(self._score(batch))
+                complete.extend(self._score(batch, scoring))
             except RuntimeError as error:
                 if not ran_out_of_memory(error):
                     raise
-                self._put_back(batch)
+                self._put_back(batch, scoring)
         return complete
 
     def close(self) -> None:
@@ -132,7 +134,7 @@ class TransformersScorer:
     def _most_tokens(self) -> int:
         return _TOKENS_ON_CPU if self._on_cpu else _TOKENS_ON_ACCELERATOR
 
-    def _put_back(self, batch: list[ScoreRequest]) -> None:
+    def _put_back(self, batch: list[ScoreRequest], scoring: Scoring) -> None:
         """After memory ran out: the same texts again, half as many at once."""
         if len(batch) == 1:
             msg = (
@@ -142,10 +144,10 @@ class TransformersScorer:
             )
             raise EngineError(msg)
         self._most_texts = len(batch) // 2
-        self._queue[:0] = batch
+        self._queues[scoring][:0] = batch
 
     @torch.inference_mode()
-    def _score(self, batch: list[ScoreRequest]) -> list[ScoreResult]:
+    def _score(self, batch: list[ScoreRequest], scoring: Scoring) -> list[ScoreResult]:
         token_ids = _pad_right([request.token_ids for request in batch])
         width = token_ids.shape[1]
         scored = [range(request.first, len(request.token_ids)) for request in batch]
@@ -154,21 +156,24 @@ class TransformersScorer:
         )
         wanted = token_ids.flatten()[places].to(self._device)
         # The logits of the token before say how likely a token is.
-        found = self._in_chunks(token_ids.to(self._device), places.to(self._device) - 1, wanted)
+        before = places.to(self._device) - 1
+        found = self._in_chunks(token_ids.to(self._device), before, wanted, scoring)
         ends = accumulate(map(len, scored), initial=0)
         return [
             _result(request, {name: values[start:end] for name, values in found.items()})
             for request, (start, end) in zip(batch, pairwise(ends), strict=True)
         ]
 
-    def _in_chunks(self, token_ids: Tensor, places: Tensor, wanted: Tensor) -> dict[str, Any]:
+    def _in_chunks(
+        self, token_ids: Tensor, places: Tensor, wanted: Tensor, scoring: Scoring
+    ) -> dict[str, Any]:
         """Scores of all wanted tokens, as arrays by name."""
-        position_bytes = self._vocab_size * entry_bytes(self._scoring, self._decoding)
-        most = max(1, self._scoring.head_bytes // position_bytes)
+        position_bytes = self._vocab_size * entry_bytes(scoring, self._decoding)
+        most = max(1, scoring.head_bytes // position_bytes)
         if self._on_cpu:
             most = min(most, _CHUNK_ON_CPU)
         parts = [
-            score_tokens(logits, chunk.to(logits.device), self._scoring, self._decoding)
+            score_tokens(logits, chunk.to(logits.device), scoring, self._decoding)
             for logits, chunk in zip(
                 self._logits.chunks(token_ids, places, most), torch.split(wanted, most), strict=True
             )

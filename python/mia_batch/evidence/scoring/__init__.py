@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from mia_batch.evidence.scoring.collect import ScoreCollector
+from mia_batch.evidence.scoring.collect import FREQUENCY, ScoreCollector
 from mia_batch.evidence.scoring.local import LocalScorer
 from mia_batch.evidence.scoring.source import TextScorer
 from mia_batch.evidence.scoring.view import Seen, View
 
-__all__ = ["LocalScorer", "ScoreCollector", "Seen", "TextScorer", "View"]
+__all__ = ["FREQUENCY", "LocalScorer", "ScoreCollector", "Seen", "TextScorer", "View"]

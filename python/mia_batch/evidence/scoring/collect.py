@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from mia_batch.evidence.scoring.source import TextScorer, TextScoreResult
     from mia_batch.evidence.scoring.view import Seen, View
 
-__all__ = ["ScoreCollector"]
+__all__ = ["FREQUENCY", "ScoreCollector"]
+
+FREQUENCY = "log_inverse_frequency"
+"""The one number of tokens that no engine computes."""
 
 _SCHEMA = LogProbs.create_empty().schema
 _NUMBERS = ("logprob", "mean", "variance", "kept_mass")
@@ -132,6 +135,7 @@ class ScoreCollector:
             text=seen.text or "",
             context_tokens=view.context_tokens,
             text_tokens=view.text_tokens,
+            wanted=view.wanted,
         )
         self._request_id += 1
         self._scorer.submit(request)
@@ -147,9 +151,9 @@ class ScoreCollector:
         self._scored(0, scores.logprob.size)
         values: dict[str, Any] = {"bos": scores.bos, "token_ids": scores.token_ids}
         values |= {number: getattr(scores, number) for number in (*_NUMBERS, "rank")}
-        frequencies = self._log_inverse_frequency if opened.view.frequencies else None
-        if frequencies is not None and scores.token_ids is not None:
-            values["log_inverse_frequency"] = frequencies[scores.token_ids]
+        frequencies = self._log_inverse_frequency
+        if FREQUENCY in opened.view.wanted and frequencies is not None:
+            values[FREQUENCY] = frequencies[scores.token_ids]
         self._keep(opened, row, values)
 
     def _keep(self, opened: _Open, row: int, values: dict[str, Any]) -> None:
@@ -173,7 +177,7 @@ class ScoreCollector:
             "bos": [row.get("bos") for row in rows],
             "reason": [row.get("reason") for row in rows],
         }
-        for name in (*_NUMBERS, "token_ids", "rank", "log_inverse_frequency"):
+        for name in (*_NUMBERS, "token_ids", "rank", FREQUENCY):
             values = [row.get(name) for row in rows]
             columns[name] = [None if value is None else pl.Series(value) for value in values]
         types = {name: dtype for name, dtype in _SCHEMA.items() if name in columns}

@@ -32,6 +32,7 @@ class _Open:
     request_id: int
     token_ids: list[int]
     bos: bool
+    wanted: frozenset[str] | None
     starts: dict[int, tuple[int, int]] = field(default_factory=dict)
     done: dict[int, TokenScores] = field(default_factory=dict)
     error: str | None = None
@@ -74,7 +75,7 @@ class LocalScorer:
             return
         text = text[: request.text_tokens]
         before = special + context
-        opened = _Open(request.request_id, text, bos=bool(special))
+        opened = _Open(request.request_id, text, bos=bool(special), wanted=request.wanted)
         room = self._engine.info.max_model_len - len(before)
         error = self._why_impossible(before, text, room, whole=not context and self._strides)
         if error is not None:
@@ -126,7 +127,11 @@ class LocalScorer:
         number = next(self._ids)
         opened.starts[number] = (start + first - len(before), start + len(piece))
         self._open[number] = opened
-        self._engine.submit(ScoreRequest(request_id=number, token_ids=before + piece, first=first))
+        self._engine.submit(
+            ScoreRequest(
+                request_id=number, token_ids=before + piece, first=first, wanted=opened.wanted
+            )
+        )
 
 
 def _result(opened: _Open) -> TextScoreResult:

@@ -32,6 +32,8 @@ class TextScoreRequest:
         Keep only so many last tokens of the context; null = all.
     text_tokens
         Score only so many first tokens of the text, refused where it has fewer; null = all.
+    wanted
+        As in `ScoreRequest`.
     """
 
     request_id: int
@@ -40,6 +42,7 @@ class TextScoreRequest:
     text: str
     context_tokens: int | None = None
     text_tokens: int | None = None
+    wanted: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,8 +48,8 @@ class View:
         From rows of the targets table and a range of ``view_index`` to texts, one list per target.
     context_tokens, text_tokens
         As in `TextScoreRequest`.
-    frequencies
-        Whether the tokens' frequencies in the reference corpus are wanted.
+    wanted
+        What is needed beside log-probabilities: names of `Scoring`, and ``log_inverse_frequency``.
     """
 
     role: Literal["target", "reference"]
@@ -58,4 +58,4 @@ class View:
     n_texts: int = 1
     context_tokens: int | None = None
     text_tokens: int | None = None
-    frequencies: bool = False
+    wanted: frozenset[str] = frozenset()

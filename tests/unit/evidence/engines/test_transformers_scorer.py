@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -115,17 +116,36 @@ def test_the_smallest_head_memory_still_scores_one_token_at_a_time(
     np.testing.assert_allclose(scores.logprob, expected, rtol=1e-6, atol=1e-5)
 
 
+def test_each_text_gets_the_numbers_it_wants_and_no_others(checkpoint: Path):
+    scorer = started(checkpoint, scoring=Scoring(moments=True, rank=True))
+    plain, moments, rank = frozenset[str](), frozenset({"moments", "kept_mass"}), {"rank"}
+    wishes = [plain, moments, frozenset(rank), None] * 2
+    for number, (ids, wanted) in enumerate(zip(texts(8), wishes, strict=True)):
+        scorer.submit(replace(text_request(number, ids), wanted=wanted))
+    found = all_results(scorer, 8)
+    for number, wanted in enumerate(wishes):
+        scores = found[number].scores
+        assert scores is not None
+        given = {
+            name
+            for name in ("mean", "variance", "rank", "kept_mass")
+            if getattr(scores, name) is not None
+        }
+        expected = {"mean", "variance"} if wanted is None or "moments" in wanted else set()
+        assert given == expected | ({"rank"} if wanted is None or "rank" in wanted else set())
+
+
 def test_when_memory_runs_out_batches_are_halved_and_nothing_is_lost(
     checkpoint: Path, monkeypatch: pytest.MonkeyPatch, transformers_scorer: ScorerProcess
 ):
     scorer = started(checkpoint, engine_args={"batch_size": 8})
     tried: list[int] = []
 
-    def score(batch: list[Any]) -> Any:
+    def score(batch: list[Any], scoring: Scoring) -> Any:
         tried.append(len(batch))
         if len(batch) > 3:
             raise torch.OutOfMemoryError
-        return TransformersScorer._score(scorer, batch)
+        return TransformersScorer._score(scorer, batch, scoring)
 
     monkeypatch.setattr(scorer, "_score", score)
     requests = [text_request(i, ids) for i, ids in enumerate(texts(8))]
@@ -144,7 +164,7 @@ def test_memory_that_does_not_suffice_for_one_text_ends_the_scorer(
 ):
     scorer = started(checkpoint)
 
-    def score(_: list[Any]) -> Any:
+    def score(_: list[Any], __: Scoring) -> Any:
         msg = "[enforce fail] DefaultCPUAllocator: can't allocate memory"
         raise RuntimeError(msg)
 
@@ -159,7 +179,7 @@ def test_memory_that_does_not_suffice_for_one_text_ends_the_scorer(
 def test_errors_other_than_memory_are_not_hidden(checkpoint: Path, monkeypatch: pytest.MonkeyPatch):
     scorer = started(checkpoint)
 
-    def score(_: list[Any]) -> Any:
+    def score(_: list[Any], __: Scoring) -> Any:
         msg = "a kernel is missing"
         raise RuntimeError(msg)
 
