@@ -2,9 +2,11 @@
 
 from mia_batch.verdict.labelled import (
     FPR_BUDGETS,
+    Difference,
     Interval,
     OperatingPoint,
     RocCurve,
+    auc_difference,
     auc_interval,
     evaluate,
     roc_auc,
@@ -13,9 +15,11 @@ from mia_batch.verdict.labelled import (
 
 __all__ = [
     "FPR_BUDGETS",
+    "Difference",
     "Interval",
     "OperatingPoint",
     "RocCurve",
+    "auc_difference",
     "auc_interval",
     "evaluate",
     "roc_auc",

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mia_batch.verdict.labelled.roc import n_beaten
+from mia_batch.verdict.labelled.influence import estimate_auc
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Interval", "auc_interval"]
+__all__ = ["Interval", "auc_interval", "auc_limits", "is_middling"]
 
 _DELONG_WITHIN = (0.05, 0.95)
 """Outside, simulation gives DeLong too low a coverage."""
@@ -76,25 +76,54 @@ def auc_interval(
     size measure based on the Mann-Whitney statistic. Part 2", method 5.
     """
     z = NormalDist().inv_cdf((1 + confidence) / 2)
-    variance = _delong_variance(members, nonmembers)
-    low_end, high_end = _DELONG_WITHIN
-    if variance > 0 and low_end <= auc <= high_end:
-        low, high = _logit_limits(auc, variance, z)
-        method = "delong_logit"
-    else:
-        low, high = _newcombe_limits(auc, members.size, nonmembers.size, z)
-        method = "newcombe_5"
+    score = np.concatenate([members, nonmembers])
+    estimate = estimate_auc(np.arange(score.size) < members.size, score)
+    low, high, method = auc_limits(auc, estimate.variance, estimate.sizes, z)
     return Interval(low=low, high=high, confidence=confidence, method=method)
 
 
-def _delong_variance(members: NDArray[np.float64], nonmembers: NDArray[np.float64]) -> float:
-    """DeLong's variance of the AUC; 0 where undefined."""
-    n1, n0 = members.size, nonmembers.size
-    if min(n1, n0) < 2:
-        return 0.0
-    beaten = n_beaten(members, np.sort(nonmembers)) / n0
-    beating = n_beaten(nonmembers, np.sort(members)) / n1
-    return float(beaten.var(ddof=1) / n1 + beating.var(ddof=1) / n0)
+def auc_limits(
+    auc: float, variance: float, sizes: tuple[float, float], quantile: float
+) -> tuple[float, float, str]:
+    """Limits of a ROC AUC from its variance, or from the number of texts; never of zero width.
+
+    Parameters
+    ----------
+    auc
+        The ROC AUC, in [0, 1].
+    variance
+        Its estimated variance; 0 where undefined.
+    sizes
+        Members and non-members, at least 1; effective numbers where texts are clustered.
+    quantile
+        Standard errors on either side.
+
+    Returns
+    -------
+    tuple
+        Lower limit, upper limit, and their method: ``delong_logit`` where the AUC lies from 0.05
+        to 0.95 and its variance is above 0, else ``newcombe_5``.
+    """
+    if variance > 0 and is_middling(auc):
+        return *_logit_limits(auc, variance, quantile), "delong_logit"
+    return *_newcombe_limits(auc, *sizes, quantile), "newcombe_5"
+
+
+def is_middling(auc: float) -> bool:
+    """Whether an AUC is far enough from 0 and 1 for limits from its estimated variance.
+
+    Parameters
+    ----------
+    auc
+        The ROC AUC.
+
+    Returns
+    -------
+    bool
+        Whether it lies from 0.05 to 0.95.
+    """
+    low, high = _DELONG_WITHIN
+    return low <= auc <= high
 
 
 def _logit_limits(auc: float, variance: float, z: float) -> tuple[float, float]:
@@ -104,11 +133,11 @@ def _logit_limits(auc: float, variance: float, z: float) -> tuple[float, float]:
     return float(expit(logit(auc) - half)), float(expit(logit(auc) + half))
 
 
-def _newcombe_limits(auc: float, n1: int, n0: int, z: float) -> tuple[float, float]:
+def _newcombe_limits(auc: float, n1: float, n0: float, z: float) -> tuple[float, float]:
     return _newcombe_low(auc, n1, n0, z), 1 - _newcombe_low(1 - auc, n1, n0, z)
 
 
-def _newcombe_low(auc: float, n1: int, n0: int, z: float) -> float:
+def _newcombe_low(auc: float, n1: float, n0: float, z: float) -> float:
     """Smallest AUC that is z standard errors below the one observed.
 
     The standard error is that of the tried AUC: Hanley and McNeil's, with the numbers of both

@@ -1,0 +1,133 @@
+"""What each text, or cluster of texts, adds to the error of a ROC AUC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mia_batch.verdict.labelled.roc import n_beaten
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["FEWEST_GROUPS", "AucEstimate", "estimate_auc"]
+
+FEWEST_GROUPS = 5
+"""Fewer groups of a class tell too little of how groups differ for any interval."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AucEstimate:
+    """A ROC AUC and what is known of its error.
+
+    Attributes
+    ----------
+    value
+        The AUC, in [0, 1].
+    influence
+        Float64, one number per text, or per cluster in the order of their codes. The sum of their
+        squares estimates the AUC's variance, the sum of their products with those of another AUC
+        over the same texts their covariance.
+    sizes
+        Members and non-members; where texts are clustered, as many texts as there would be were
+        those of a cluster equal (Kish's effective number of clusters).
+    n_groups
+        Clusters of the class that has fewer; null where texts are independent.
+    """
+
+    value: float
+    influence: NDArray[np.float64]
+    sizes: tuple[float, float]
+    n_groups: int | None
+
+    @property
+    def variance(self) -> float:
+        """Estimated variance of the AUC; 0 where undefined (a single text or cluster)."""
+        return float(self.influence @ self.influence)
+
+    @property
+    def lack(self) -> str | None:
+        """Why there is no interval."""
+        if self.n_groups is None or self.n_groups >= FEWEST_GROUPS:
+            return None
+        return f"an interval needs {FEWEST_GROUPS} groups of each class, there are {self.n_groups}"
+
+    def quantile(self, z: float) -> float:
+        """Widen a quantile of the normal law where few groups tell of their own spread.
+
+        Parameters
+        ----------
+        z
+            Quantile of the normal law.
+
+        Returns
+        -------
+        float
+            The same for independent texts; else that of Student's t with ``n_groups - 1`` degrees
+            of freedom at the same probability.
+        """
+        if self.n_groups is None:
+            return z
+        from scipy.stats import norm, t
+
+        return float(t.isf(norm.sf(z), self.n_groups - 1))
+
+
+def estimate_auc(
+    member: NDArray[np.bool_],
+    score: NDArray[np.float64],
+    cluster: NDArray[np.int32] | None = None,
+) -> AucEstimate:
+    """Compute a ROC AUC and the influence of each text or cluster.
+
+    A cluster counts in both classes where it has texts of both.
+
+    Parameters
+    ----------
+    member
+        Whether each text is a member; both classes present.
+    score
+        Score of each text, same length, finite.
+    cluster
+        Code of each text's cluster, from 0; null where texts are independent.
+
+    Returns
+    -------
+    AucEstimate
+        The AUC with its influences.
+
+    References
+    ----------
+    Independent texts: DeLong, DeLong and Clarke-Pearson (1988), "Comparing the areas under two or
+    more correlated receiver operating characteristic curves", equations 4 to 6. Clusters:
+    Obuchowski (1997), "Nonparametric analysis of clustered ROC curve data", section 2; the factor
+    K / (K - 1) of texts of both classes in one cluster is here the geometric mean of both classes'.
+    """
+    classes = [score[member], score[~member]]
+    beaten = [
+        n_beaten(own, np.sort(other)) / other.size
+        for own, other in zip(classes, reversed(classes), strict=True)
+    ]
+    value = float(beaten[0].sum() / beaten[0].size)
+    placements = (beaten[0] - value, 1 - beaten[1] - value)
+    codes = np.arange(member.size, dtype=np.int32) if cluster is None else cluster
+    influence = np.zeros(codes.max() + 1)
+    sizes, numbers = [], []
+    for rows, placement in zip((member, ~member), placements, strict=True):
+        counts = np.bincount(codes[rows], minlength=influence.size)
+        n_clusters = np.count_nonzero(counts)
+        numbers.append(n_clusters)
+        sizes.append(float(placement.size**2 / (counts.astype(np.float64) @ counts)))
+        sums = np.bincount(codes[rows], weights=placement, minlength=influence.size)
+        shrunk = np.sqrt(n_clusters / (n_clusters - 1)) if n_clusters > 1 else 0.0
+        influence += sums / placement.size * shrunk
+    if min(numbers) < 2:
+        influence[:] = 0
+    return AucEstimate(
+        value=value,
+        influence=influence,
+        sizes=(sizes[0], sizes[1]),
+        n_groups=None if cluster is None else min(numbers),
+    )
