@@ -177,13 +177,19 @@ class Unscored(dy.Schema):
 
 
 class Metrics(dy.Schema):
-    """One fact of a labelled run per row; rates and areas lie in [0, 1]."""
+    """One fact of a labelled run per row; rates and areas lie in [0, 1], differences in [-1, 1].
+
+    ``roc_auc``, ``tpr_at_fpr``, ``balanced_accuracy``; ``fpr_at_threshold``: the range of the true
+    FPR of a budget's threshold, where few non-members make it unstable; ``roc_auc_difference``:
+    ``attack`` less ``versus``; ``roc_auc_simultaneous``: lower bounds that hold all at once.
+    """
 
     attack = dy.String()
     versus = dy.String(nullable=True)
     """The other attack, in comparisons."""
     slice = dy.String()
-    """Which targets: ``all`` or a named part."""
+    """Which targets: ``all``, ``column=value``, ``about 64 words``, or ``macro``, the average over
+    such lengths."""
     metric = dy.String()
     fpr = dy.Float64(nullable=True)
     """The budget of a TPR@FPR; null for other metrics."""
@@ -195,7 +201,7 @@ class Metrics(dy.Schema):
     method = dy.String(nullable=True)
     """How the interval was made."""
     reason = dy.String(nullable=True)
-    """Why value is null."""
+    """Why value or its limits are null, or what makes them unstable."""
     n_members = dy.UInt32()
     """Scored members."""
     n_nonmembers = dy.UInt32()

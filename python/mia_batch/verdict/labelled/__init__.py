@@ -1,7 +1,8 @@
 """Runs whose truth is known for some texts: metrics of attacks, with intervals."""
 
 from mia_batch.verdict.labelled.difference import Difference, auc_difference
-from mia_batch.verdict.labelled.evaluate import FPR_BUDGETS, evaluate
+from mia_batch.verdict.labelled.evaluate import evaluate
+from mia_batch.verdict.labelled.facts import FPR_BUDGETS
 from mia_batch.verdict.labelled.intervals import Interval, auc_interval
 from mia_batch.verdict.labelled.roc import OperatingPoint, RocCurve, roc_auc, roc_curve
 

@@ -87,18 +87,20 @@ def auc_difference(
     if 0 in sizes.values():
         reason = "a class has no text that has both scores"
         return Difference(value=None, interval=None, reason=reason, **sizes)
-    areas = [estimate_auc(member, score, cluster) for score in (first, second)]
-    value = areas[0].value - areas[1].value
-    lack = areas[0].lack
-    interval = None if lack else _interval(areas[0], areas[1], confidence)
+    area_1, influence_1 = estimate_auc(member, first, cluster)
+    area_2, influence_2 = estimate_auc(member, second, cluster)
+    gaps = influence_1 - influence_2
+    lack = area_1.lack
+    interval = None if lack else _interval(area_1, area_2, float(gaps @ gaps), confidence)
+    value = area_1.value - area_2.value
     return Difference(value=value, interval=interval, reason=lack, **sizes)
 
 
-def _interval(first: AucEstimate, second: AucEstimate, confidence: float) -> Interval:
+def _interval(
+    first: AucEstimate, second: AucEstimate, variance: float, confidence: float
+) -> Interval:
     quantile = first.quantile(NormalDist().inv_cdf((1 + confidence) / 2))
     value = first.value - second.value
-    gaps = first.influence - second.influence
-    variance = float(gaps @ gaps)
     if variance > 0 and is_middling(first.value) and is_middling(second.value):
         below = above = quantile * variance**0.5
         method = "delong_paired" if first.n_groups is None else "cluster_paired_t"

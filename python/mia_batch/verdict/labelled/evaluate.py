@@ -2,161 +2,192 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
+from mia_batch.errors import RequestError
 from mia_batch.schemas import Metrics
-from mia_batch.verdict.labelled.authors import N_FOLDS, accuracy_5_fold, tpr_nearest_fpr
-from mia_batch.verdict.labelled.intervals import auc_interval
-from mia_batch.verdict.labelled.roc import RocCurve, roc_curve
+from mia_batch.verdict.labelled.bootstrap import find_units, rank, resample
+from mia_batch.verdict.labelled.difference import auc_difference
+from mia_batch.verdict.labelled.facts import (
+    FPR_BUDGETS,
+    Classes,
+    Fact,
+    authors_facts,
+    balanced_accuracy,
+    facts,
+)
+from mia_batch.verdict.labelled.labels import Labelled
+from mia_batch.verdict.labelled.macro import MACRO, macro_averages
+from mia_batch.verdict.labelled.simultaneous import Tried, simultaneous_bounds
+from mia_batch.verdict.labelled.slices import ALL, LENGTH_SLICES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from mia_batch.targets.plan import Preset
 
-__all__ = ["FPR_BUDGETS", "evaluate"]
+    _Key = tuple[str, str]
+    """Attack and slice."""
+    _Row = dict[str, Any]
+__all__ = ["evaluate"]
 
-FPR_BUDGETS = (0.001, 0.005, 0.01, 0.05, 0.1)
-"""False-positive rates at which the true-positive rate is given."""
-
-_AUTHORS_FPR = 0.1
+_ROWS_AT_ONCE = 5_000_000
+"""Scores that are held sorted at the same time, 50 bytes each."""
 
 
-def evaluate(scores: pl.LazyFrame, attacks: Sequence[str], *, preset: Preset) -> pl.DataFrame:
+def evaluate(
+    scores: pl.LazyFrame,
+    attacks: Sequence[str],
+    *,
+    preset: Preset,
+    slice_by: Sequence[str] = (),
+    primary: str | None = None,
+    seed: int = 0,
+) -> pl.DataFrame:
     """Measure how well each attack separates members from non-members.
+
+    Where two scored targets share a group, or else a document, every figure is clustered: its
+    interval, if there is one, takes groups as the units.
 
     Parameters
     ----------
     scores
-        The scores table, or at least ``member`` and the attacks' columns, read one attack at a
-        time. Rows of unknown membership are left out.
+        The scores table in its order, or at least ``member`` and the attacks' columns, read one
+        attack at a time. Rows of unknown membership are left out, and where there is a ``role``
+        those of other roles than ``target`` and ``non_member``. Labelled rows of the role
+        ``calibration`` choose the threshold of ``balanced_accuracy``. A score that is not finite
+        counts as missing.
     attacks
         Names of the attacks.
     preset
         ``samia`` adds the authors' metrics.
+    slice_by
+        Columns by whose values the targets are measured apart.
+    primary
+        Attack to compare with each other one; null for no comparisons.
+    seed
+        Of the resamples.
 
     Returns
     -------
     DataFrame
-        The metrics table; empty where no membership is known. A value that the texts cannot
-        support is null and has its reason.
+        The metrics table; empty where no membership is known. Per attack the figures of all
+        targets, of each slice, and their average over length buckets (slice ``macro``); then
+        differences of AUC, and lower bounds of every AUC that hold all at once. A value that the
+        texts cannot support is null and has its reason.
+
+    Raises
+    ------
+    RequestError
+        If a column to slice by is missing or has too many values, or ``primary`` is no attack.
     """
-    labelled = scores.filter(pl.col("member").is_not_null())
+    if primary is not None and primary not in attacks:
+        msg = f"the primary attack {primary!r} is not among those scored: {', '.join(attacks)}"
+        raise RequestError(msg)
     schema = Metrics.create_empty().schema
-    n_labelled = labelled.select(pl.len()).collect(engine="streaming").item()
-    if n_labelled == 0:
+    labelled = Labelled.of(scores, attacks, slice_by)
+    if labelled.member.size == 0:
         return pl.DataFrame(schema=schema)
-    facts = []
-    for attack in attacks:
-        classes = _classes(labelled, attack, n_labelled)
-        same = {"attack": attack, "slice": "all", **classes.counts}
-        facts += [same | asdict(fact) for fact in _facts(classes, preset)]
-    return pl.DataFrame(facts, schema=schema)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Classes:
-    """The labelled texts that an attack scored, and how many it did not score."""
-
-    member: NDArray[np.bool_]
-    score: NDArray[np.float64]
-    n_unscored: int
-
-    @property
-    def n_members(self) -> int:
-        return int(self.member.sum())
-
-    @property
-    def n_nonmembers(self) -> int:
-        return self.member.size - self.n_members
-
-    @property
-    def counts(self) -> dict[str, int]:
-        return {
-            "n_members": self.n_members,
-            "n_nonmembers": self.n_nonmembers,
-            "n_unscored": self.n_unscored,
+    rows: list[_Row] = []
+    tried: dict[_Key, Tried] = {}
+    at_once = max(1, _ROWS_AT_ONCE // (labelled.member.size * len(labelled.slices)))
+    for start in range(0, len(attacks), at_once):
+        some = attacks[start : start + at_once]
+        measured = _read(labelled, some)
+        draws = _resample(labelled, measured, seed)
+        for attack in some:
+            rows += _rows(labelled, attack, measured, draws, preset=preset, seed=seed)
+        tried |= {
+            key: Tried(
+                estimate=measured[key].estimate, draws=drawn[:, 0], counts=measured[key].counts
+            )
+            for key, drawn in draws.items()
         }
-
-    @property
-    def lack(self) -> str | None:
-        """Why there is no ROC curve."""
-        if self.n_members == 0:
-            return "there is no scored member"
-        return "there is no scored non-member" if self.n_nonmembers == 0 else None
-
-    @cached_property
-    def curve(self) -> RocCurve:
-        return roc_curve(self.member, self.score)
+    if primary is not None:
+        rows += _differences(labelled, attacks, primary)
+    rows += _bounds(tried)
+    return pl.DataFrame(rows, schema=schema)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fact:
-    metric: str
-    fpr: float | None = None
-    value: float | None = None
-    low: float | None = None
-    high: float | None = None
-    confidence: float | None = None
-    method: str | None = None
-    reason: str | None = None
+def _read(labelled: Labelled, attacks: Sequence[str]) -> dict[_Key, Classes]:
+    """Scored targets of each attack and slice."""
+    found: dict[_Key, Classes] = {}
+    for attack in attacks:
+        score = labelled.score(attack)
+        found |= {(attack, name): labelled.classes(score, name) for name in labelled.slices}
+    return found
 
 
-def _classes(labelled: pl.LazyFrame, attack: str, n_labelled: int) -> _Classes:
-    known = labelled.select("member", attack).filter(pl.col(attack).is_finite())
-    scored = known.collect(engine="streaming")
-    return _Classes(
-        member=scored["member"].to_numpy(),
-        score=scored[attack].to_numpy(),
-        n_unscored=n_labelled - scored.height,
-    )
+def _resample(
+    labelled: Labelled, measured: dict[_Key, Classes], seed: int
+) -> dict[_Key, NDArray[np.float64]]:
+    """Resampled figures of every attack and slice that has both classes."""
+    units = find_units(labelled.member, labelled.cluster)
+    whole = {key: classes for key, classes in measured.items() if not classes.lack}
+    rankings = [
+        rank(classes.member, classes.score, units.code[classes.row]) for classes in whole.values()
+    ]
+    budgets = () if labelled.cluster is None else FPR_BUDGETS
+    drawn = resample(rankings, units, seed=seed, budgets=budgets)
+    return {key: drawn[:, number] for number, key in enumerate(whole)}
 
 
-def _facts(classes: _Classes, preset: Preset) -> Iterator[_Fact]:
-    yield _auc(classes)
-    for budget in FPR_BUDGETS:
-        yield _tpr_at_fpr(classes, budget)
-    if preset == "samia":
-        yield _tpr_nearest_fpr(classes)
-        yield _accuracy_5_fold(classes)
+def _rows(
+    labelled: Labelled,
+    attack: str,
+    measured: dict[_Key, Classes],
+    draws: dict[_Key, NDArray[np.float64]],
+    *,
+    preset: Preset,
+    seed: int,
+) -> Iterator[_Row]:
+    threshold = labelled.threshold(attack)
+    buckets = []
+    for name in labelled.slices:
+        classes, drawn = measured[attack, name], draws.get((attack, name))
+        found = [
+            *facts(classes, drawn, np.random.default_rng(seed)),
+            balanced_accuracy(classes, threshold),
+            *(authors_facts(classes) if preset == "samia" else ()),
+        ]
+        yield from (_row(attack, name, classes.counts, fact) for fact in found)
+        if name in LENGTH_SLICES:
+            buckets.append((classes.counts, found))
+    for counts, average in macro_averages(buckets, clustered=labelled.cluster is not None):
+        yield _row(attack, MACRO, counts, average)
 
 
-def _auc(classes: _Classes) -> _Fact:
-    if classes.lack:
-        return _Fact(metric="roc_auc", reason=classes.lack)
-    curve = classes.curve
-    interval = auc_interval(curve.members, curve.nonmembers, curve.area)
-    return _Fact(metric="roc_auc", value=curve.area, **asdict(interval))
-
-
-def _tpr_at_fpr(classes: _Classes, budget: float) -> _Fact:
-    needed = round(1 / budget)
-    reason = classes.lack
-    if not reason and classes.n_nonmembers < needed:
-        reason = (
-            f"a rate of {budget:g} needs {needed} non-members, scored are {classes.n_nonmembers}"
+def _differences(labelled: Labelled, attacks: Sequence[str], primary: str) -> Iterator[_Row]:
+    """Compare the primary attack with each other one, on all targets that both scored."""
+    first = labelled.score(primary)
+    for other in attacks:
+        if other == primary:
+            continue
+        made = auc_difference(
+            labelled.member, first, labelled.score(other), cluster=labelled.cluster
         )
-    value = None if reason else classes.curve.at_fpr(budget).tpr
-    return _Fact(metric="tpr_at_fpr", fpr=budget, value=value, reason=reason)
+        fact = Fact(metric="roc_auc_difference", versus=other, value=made.value)
+        n_unscored = labelled.member.size - made.n_members - made.n_nonmembers
+        counts = {
+            "n_members": made.n_members,
+            "n_nonmembers": made.n_nonmembers,
+            "n_unscored": n_unscored,
+        }
+        yield _row(primary, ALL, counts, fact.within(made.interval, made.reason))
 
 
-def _tpr_nearest_fpr(classes: _Classes) -> _Fact:
-    value = None
-    if not classes.lack:
-        value = tpr_nearest_fpr(classes.member, classes.score, _AUTHORS_FPR)
-    return _Fact(metric="tpr_nearest_fpr", fpr=_AUTHORS_FPR, value=value, reason=classes.lack)
+def _bounds(tried: dict[_Key, Tried]) -> Iterator[_Row]:
+    for (attack, name), bound in simultaneous_bounds(tried).items():
+        one = tried[attack, name]
+        fact = Fact(metric="roc_auc_simultaneous", value=one.estimate.value)
+        yield _row(attack, name, one.counts, fact.within(bound, one.estimate.lack))
 
 
-def _accuracy_5_fold(classes: _Classes) -> _Fact:
-    reason = classes.lack
-    if not reason and min(classes.n_members, classes.n_nonmembers) < N_FOLDS:
-        reason = f"{N_FOLDS} folds need {N_FOLDS} scored members and as many non-members"
-    value = None if reason else accuracy_5_fold(classes.member, classes.score)
-    return _Fact(metric="accuracy_5_fold", value=value, reason=reason)
+def _row(attack: str, slice_name: str, counts: dict[str, int], fact: Fact) -> _Row:
+    return {"attack": attack, "slice": slice_name, **counts, **asdict(fact)}

@@ -26,10 +26,8 @@ class AucEstimate:
     ----------
     value
         The AUC, in [0, 1].
-    influence
-        Float64, one number per text, or per cluster in the order of their codes. The sum of their
-        squares estimates the AUC's variance, the sum of their products with those of another AUC
-        over the same texts their covariance.
+    variance
+        Its estimated variance; 0 where undefined (a single text or cluster of a class).
     sizes
         Members and non-members; where texts are clustered, as many texts as there would be were
         those of a cluster equal (Kish's effective number of clusters).
@@ -38,14 +36,9 @@ class AucEstimate:
     """
 
     value: float
-    influence: NDArray[np.float64]
+    variance: float
     sizes: tuple[float, float]
     n_groups: int | None
-
-    @property
-    def variance(self) -> float:
-        """Estimated variance of the AUC; 0 where undefined (a single text or cluster)."""
-        return float(self.influence @ self.influence)
 
     @property
     def lack(self) -> str | None:
@@ -79,10 +72,12 @@ def estimate_auc(
     member: NDArray[np.bool_],
     score: NDArray[np.float64],
     cluster: NDArray[np.int32] | None = None,
-) -> AucEstimate:
+) -> tuple[AucEstimate, NDArray[np.float64]]:
     """Compute a ROC AUC and the influence of each text or cluster.
 
-    A cluster counts in both classes where it has texts of both.
+    The sum of the influences' squares estimates the AUC's variance, the sum of their products with
+    those of another AUC over the same texts their covariance. A cluster counts in
+    both classes where it has texts of both.
 
     Parameters
     ----------
@@ -95,8 +90,8 @@ def estimate_auc(
 
     Returns
     -------
-    AucEstimate
-        The AUC with its influences.
+    tuple
+        The AUC, and float64 influences of the texts, or of the clusters in the order of codes.
 
     References
     ----------
@@ -106,18 +101,17 @@ def estimate_auc(
     K / (K - 1) of texts of both classes in one cluster is here the geometric mean of both classes'.
     """
     classes = [score[member], score[~member]]
-    beaten = [
-        n_beaten(own, np.sort(other)) / other.size
-        for own, other in zip(classes, reversed(classes), strict=True)
-    ]
-    value = float(beaten[0].sum() / beaten[0].size)
-    placements = (beaten[0] - value, 1 - beaten[1] - value)
+    beaten, beating = (
+        n_beaten(own, np.sort(other)) for own, other in zip(classes, classes[::-1], strict=True)
+    )
+    value = float(beaten.sum() / (beaten.size * beating.size))
+    placements = (beaten / beating.size - value, 1 - beating / beaten.size - value)
     codes = np.arange(member.size, dtype=np.int32) if cluster is None else cluster
     influence = np.zeros(codes.max() + 1)
     sizes, numbers = [], []
     for rows, placement in zip((member, ~member), placements, strict=True):
         counts = np.bincount(codes[rows], minlength=influence.size)
-        n_clusters = np.count_nonzero(counts)
+        n_clusters = int(np.count_nonzero(counts))
         numbers.append(n_clusters)
         sizes.append(float(placement.size**2 / (counts.astype(np.float64) @ counts)))
         sums = np.bincount(codes[rows], weights=placement, minlength=influence.size)
@@ -125,9 +119,10 @@ def estimate_auc(
         influence += sums / placement.size * shrunk
     if min(numbers) < 2:
         influence[:] = 0
-    return AucEstimate(
+    estimate = AucEstimate(
         value=value,
-        influence=influence,
+        variance=float(influence @ influence),
         sizes=(sizes[0], sizes[1]),
         n_groups=None if cluster is None else min(numbers),
     )
+    return estimate, influence

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mia_batch.verdict.labelled.influence import estimate_auc
+from mia_batch.verdict.labelled.influence import AucEstimate, estimate_auc
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Interval", "auc_interval", "auc_limits", "is_middling"]
+__all__ = ["Interval", "auc_interval", "auc_limits", "estimate_interval", "is_middling"]
+
+_MANY_GROUPS = 30
+"""From so many groups of each class percentiles of their bootstrap keep their coverage."""
 
 _DELONG_WITHIN = (0.05, 0.95)
 """Outside, simulation gives DeLong too low a coverage."""
@@ -75,10 +78,57 @@ def auc_interval(
     receiver operating characteristic curves"; Newcombe (2006), "Confidence intervals for an effect
     size measure based on the Mann-Whitney statistic. Part 2", method 5.
     """
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
     score = np.concatenate([members, nonmembers])
-    estimate = estimate_auc(np.arange(score.size) < members.size, score)
+    estimate, _ = estimate_auc(np.arange(score.size) < members.size, score)
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
     low, high, method = auc_limits(auc, estimate.variance, estimate.sizes, z)
+    return Interval(low=low, high=high, confidence=confidence, method=method)
+
+
+def estimate_interval(
+    estimate: AucEstimate,
+    draws: NDArray[np.float64] | None = None,
+    *,
+    confidence: float = 0.95,
+) -> Interval | None:
+    """Interval of an estimated ROC AUC, independent texts or clusters; never of zero width.
+
+    Independent texts as in `auc_interval`. Clusters: from 30 groups of each class percentiles of
+    the bootstrap of groups, where it was made; else the variance of groups on the logit scale with
+    Student's t of K - 1 degrees of freedom, K the groups of the class that has fewer. Where the
+    AUC lies below 0.05 or above 0.95, Newcombe's method 5 with the number of texts that there
+    would be were those of a group equal.
+
+    Parameters
+    ----------
+    estimate
+        The AUC and what is known of its error.
+    draws
+        Its values in resamples of groups, NaN where a class was empty; null where there are none.
+    confidence
+        Nominal coverage.
+
+    Returns
+    -------
+    Interval
+        Method ``delong_logit`` or ``newcombe_5``; of clusters ``group_bootstrap``,
+        ``group_logit_t`` or ``newcombe_5_groups``, null below 5 groups of a class.
+
+    References
+    ----------
+    Obuchowski (1997), "Nonparametric analysis of clustered ROC curve data"; Field and Welsh
+    (2007), "Bootstrapping clustered data"; Newcombe (2006), method 5; Kish (1965), "Survey
+    sampling", for the effective number.
+    """
+    if estimate.lack:
+        return None
+    quantile = estimate.quantile(NormalDist().inv_cdf((1 + confidence) / 2))
+    low, high, method = auc_limits(estimate.value, estimate.variance, estimate.sizes, quantile)
+    if estimate.n_groups is not None:
+        method = {"delong_logit": "group_logit_t", "newcombe_5": "newcombe_5_groups"}[method]
+        if draws is not None and estimate.n_groups >= _MANY_GROUPS and method == "group_logit_t":
+            low, high = np.nanquantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2]).tolist()
+            method = "group_bootstrap"
     return Interval(low=low, high=high, confidence=confidence, method=method)
 
 

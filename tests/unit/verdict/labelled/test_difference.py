@@ -85,7 +85,7 @@ def test_scores_that_rank_alike_differ_by_nothing_but_within_a_width():
 
 def test_areas_of_1_have_a_difference_with_a_width_within_its_range():
     member = np.arange(60) < 30
-    made = auc_difference(member, 1.0 * member, -1.0 * member)
+    made = auc_difference(member, member.astype(np.float64), 0 - member.astype(np.float64))
     assert made.interval is not None
     assert made.value == made.interval.high == 1
     assert 0.90 < made.interval.low < 0.91

@@ -35,12 +35,14 @@ def metrics(
 ) -> dict[tuple[str, float | None], dict[str, Any]]:
     table = evaluate(frame.lazy(), ["a_v1"], preset=preset)
     Metrics.validate(table)
-    return {(row["metric"], row["fpr"]): row for row in table.iter_rows(named=True)}
+    rows = table.filter(pl.col("metric") != "roc_auc_simultaneous").iter_rows(named=True)
+    return {(row["metric"], row["fpr"]): row for row in rows}
 
 
 def test_which_metrics_there_are():
     frame = scores([2, 3], [1, 2])
-    ours = [("roc_auc", None), *[("tpr_at_fpr", budget) for budget in BUDGETS]]
+    rates = [("tpr_at_fpr", budget) for budget in BUDGETS]
+    ours = [("roc_auc", None), *rates, ("balanced_accuracy", None)]
     assert FPR_BUDGETS == BUDGETS
     assert list(metrics(frame)) == ours
     assert list(metrics(frame, preset="samia")) == [
@@ -69,7 +71,6 @@ def test_tpr_within_the_budget():
     found = metrics(scores([18.5, 17.5, 17, 0], range(20)))
     assert found["tpr_at_fpr", 0.05]["value"] == 1 / 4
     assert found["tpr_at_fpr", 0.1]["value"] == 2 / 4
-    assert found["tpr_at_fpr", 0.1]["low"] is None
     assert found["tpr_at_fpr", 0.01]["value"] is None
 
 
@@ -77,7 +78,7 @@ def test_tpr_within_the_budget():
 def test_a_budget_needs_one_over_it_non_members(budget):
     needed = round(1 / budget)
     enough = metrics(scores([needed + 1], range(needed)))["tpr_at_fpr", budget]
-    assert (enough["value"], enough["reason"]) == (1.0, None)
+    assert enough["value"] == 1.0
     lacking = metrics(scores([needed + 1], range(needed - 1)))["tpr_at_fpr", budget]
     assert lacking["value"] is None
     assert str(needed) in lacking["reason"]
