@@ -230,6 +230,8 @@ class Verdicts(dy.Schema):
     """Share of units outside the training data, this one included, that score so high."""
     q_value = dy.Float64(nullable=True)
     """Adjusted p-value: report all up to q, and at most a share q of them are false on average."""
+    odds_factor = dy.Float64(nullable=True)
+    """How much likelier to score high, without membership, would lift the p-value above 0.05."""
     estimate = dy.String(nullable=True)
     """Name of the estimated number, such as ``contamination_rate``; null beside a p-value."""
     value = dy.Float64(nullable=True)
@@ -238,6 +240,8 @@ class Verdicts(dy.Schema):
     confidence = dy.Float64(nullable=True)
     method = dy.String(nullable=True)
     """How p-value or interval was made."""
+    assumption = dy.String(nullable=True)
+    """What must hold for the estimate, as a sentence; null beside a p-value."""
     reason = dy.String(nullable=True)
     """Why p-value, q-value or value is null."""
 

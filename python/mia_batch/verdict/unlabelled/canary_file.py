@@ -1,0 +1,183 @@
+"""Files of canaries: sets of texts, committed by a hash, and the one that was published of each.
+
+A file is JSON Lines, one set a line::
+
+    {"set": "poem-1", "texts": ["...", "..."], "commitment": "...", "seed": 7, "published": 1}
+
+The commitment is the SHA-256 of ``{"set":"poem-1","texts":["...","..."]}``, the JSON of these two
+without spaces, in UTF-8 with only what JSON must escape escaped. It is to be lodged where it cannot
+be changed before the seed is drawn, by dice or any source that its owner cannot choose; the texts
+are in no order that matters. The published text is the one at
+``numpy.random.default_rng([seed, int(commitment, 16)]).integers(len(texts))``, counted from 0; the
+others, its twins, must stay unpublished.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import polars as pl
+
+from mia_batch.errors import CorpusError
+from mia_batch.schemas import Documents
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+__all__ = ["CanarySet", "canary_documents", "commitment", "draw", "read_canaries"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanarySet:
+    """One committed set.
+
+    Attributes
+    ----------
+    name
+        Its name, unique in the file.
+    texts
+        All its texts, at least two, all different.
+    published
+        Position of the published one.
+    """
+
+    name: str
+    texts: tuple[str, ...]
+    published: int
+
+
+def commitment(name: str, texts: Sequence[str]) -> str:
+    """Return the SHA-256 that commits to a set, 64 hexadecimal digits.
+
+    Parameters
+    ----------
+    name
+        The set's name.
+    texts
+        Its texts in order.
+
+    Returns
+    -------
+    str
+        The hash; it tells nothing about texts that cannot be guessed.
+    """
+    content = {"set": name, "texts": list(texts)}
+    return sha256(
+        json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+    ).hexdigest()
+
+
+def draw(committed: str, n_texts: int, seed: int) -> int:
+    """Draw the text to publish; sets with one seed draw independently of each other.
+
+    Parameters
+    ----------
+    committed
+        The set's `commitment`.
+    n_texts
+        Texts of the set, at least 1.
+    seed
+        Any integer that is not negative, fixed after the commitment.
+
+    Returns
+    -------
+    int
+        Position of the text, from 0.
+    """
+    return int(np.random.default_rng([seed, int(committed, 16)]).integers(n_texts))
+
+
+def read_canaries(path: Path) -> list[CanarySet]:
+    """Read a file of canaries and check every set against its commitment and its draw.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Returns
+    -------
+    list of CanarySet
+        The sets in the file's order, at least one.
+
+    Raises
+    ------
+    CorpusError
+        If the file cannot be read, a line is no such set, a name comes twice, the texts are not
+        those committed, or the published text is not the one drawn; the message names the line.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"{path} cannot be read as canaries: {error}"
+        raise CorpusError(msg) from error
+    sets: dict[str, CanarySet] = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            found = _checked(line)
+            if found.name in sets:
+                _fault(f"the set {found.name!r} comes twice; give each set one line")
+        except ValueError as error:
+            msg = f"{path}, line {number}: {error}"
+            raise CorpusError(msg) from error
+        sets[found.name] = found
+    return list(sets.values())
+
+
+def canary_documents(sets: Iterable[CanarySet]) -> pl.DataFrame:
+    """Make documents of canaries: a set is a group, and its published text its only member.
+
+    Parameters
+    ----------
+    sets
+        The sets.
+
+    Returns
+    -------
+    DataFrame
+        Rows of the documents table; ``document_id`` is the set's name and the text's position.
+    """
+    rows = [
+        {
+            "document_id": f"{one.name}/{position}",
+            "text": text,
+            "member": position == one.published,
+            "group": one.name,
+        }
+        for one in sets
+        for position, text in enumerate(one.texts)
+    ]
+    return pl.DataFrame(rows, schema=Documents.create_empty().schema)
+
+
+def _checked(line: str) -> CanarySet:
+    """Read one line; ValueError with what is wrong and what to do."""
+    try:
+        given = json.loads(line)
+    except json.JSONDecodeError as error:
+        _fault(f"this is no JSON ({error.msg}); give one set a line")
+    name, texts = _field(given, "set", str), _field(given, "texts", list)
+    committed, seed = _field(given, "commitment", str), _field(given, "seed", int)
+    published = _field(given, "published", int)
+    if not all(isinstance(text, str) for text in texts) or len(set(texts)) < max(2, len(texts)):
+        _fault("'texts' must be at least two texts, all different; correct the set")
+    if commitment(name, texts) != committed:
+        _fault(f"the texts of set {name!r} are not those committed; give the ones hashed then")
+    if seed < 0 or published != draw(committed, len(texts), seed):
+        _fault(f"the seed of set {name!r} does not draw its published text; correct the set")
+    return CanarySet(name=name, texts=tuple(texts), published=published)
+
+
+def _field(given: Any, name: str, kind: type) -> Any:
+    if not isinstance(given, dict) or type(given.get(name)) is not kind:
+        _fault(f"{name!r} is missing or of another type than {kind.__name__}; correct the set")
+    return given[name]
+
+
+def _fault(what: str) -> NoReturn:
+    raise ValueError(what)

@@ -1,0 +1,216 @@
+"""How many of the targets were in the training data: a rate with interval, or a lower bound."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Contamination", "Flagged", "contamination_bound", "contamination_rate"]
+
+RATE_ASSUMES = (
+    "assumes that the members among the targets score as high as the calibration members, "
+    "and the others as the calibration non-members"
+)
+BOUND_ASSUMES = (
+    "assumes that the targets outside the training data are exchangeable with the non-members"
+)
+
+
+class Flagged(NamedTuple):
+    """How many of some texts, or groups of texts, score above a threshold."""
+
+    count: int
+    """Those that do."""
+    total: int
+    """All, at least 1."""
+
+    @property
+    def rate(self) -> float:
+        """Their share."""
+        return self.count / self.total
+
+    @property
+    def spread(self) -> float:
+        """Variance of one of them, smoothed by one more of each kind: never 0."""
+        rate = (self.count + 1) / (self.total + 2)
+        return rate * (1 - rate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contamination:
+    """Share of members among the targets.
+
+    Attributes
+    ----------
+    value
+        The point estimate, in [0, 1]; null: there is none.
+    low
+        Lower limit; null: withheld.
+    high
+        Upper limit, likewise.
+    confidence
+        Nominal coverage.
+    method
+        ``fieller`` or ``beta_binomial``.
+    assumption
+        What must hold for it, as a sentence.
+    reason
+        Why there is no value; null where there is one.
+    """
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    confidence: float
+    method: str
+    assumption: str
+    reason: str | None = None
+
+
+def contamination_rate(
+    targets: Flagged,
+    nonmembers: Flagged,
+    members: Flagged,
+    *,
+    blind_warns: bool,
+    confidence: float = 0.95,
+) -> Contamination:
+    r"""Share of members among the targets, from the rates of labelled calibration data.
+
+    With F, FPR and TPR the flagged shares of targets, calibration non-members and members, the
+    estimate is (F - FPR) / (TPR - FPR). The interval holds every share \(\pi\) that these rates do
+    not contradict:
+
+    .. math:: (F - (1 - \pi) FPR - \pi TPR)^2 \le z^2 (\pi v_1 / m + (1 - \pi) v_0 / m
+        + (1 - \pi)^2 v_0 / n_0 + \pi^2 v_1 / n_1)
+
+    where v = r (1 - r) with r = (flagged + 1) / (total + 2), of members (1) and non-members (0).
+    The first two terms are the variance of F among m targets of which a share \(\pi\) are members;
+    there \(\pi\) is held within [0, 1]. The limits are clipped to [0, 1] last.
+
+    Parameters
+    ----------
+    targets
+        The texts asked about, unscored ones left out.
+    nonmembers
+        Calibration non-members; they must not have set the threshold.
+    members
+        Calibration members, likewise.
+    blind_warns
+        Whether the calibration labels can be told apart without the model; then nothing is
+        estimated.
+    confidence
+        Nominal coverage.
+
+    Returns
+    -------
+    Contamination
+        Without numbers where the labels fail the blind test, where the interval of TPR - FPR
+        holds 0, and where no share agrees with the rates.
+
+    References
+    ----------
+    Fieller (1954), "Some problems in interval estimation"; Rogan and Gladen (1978), "Estimating
+    prevalence from the results of a screening test", for the estimate.
+    """
+    from scipy.optimize import brentq
+
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    gap = members.rate - nonmembers.rate
+    gap_variance = nonmembers.spread / nonmembers.total + members.spread / members.total
+    if blind_warns:
+        return _refused("the calibration labels can be told apart without the model", confidence)
+    if gap <= z * gap_variance**0.5:
+        return _refused("calibration members do not score above non-members", confidence)
+    estimate = (targets.rate - nonmembers.rate) / gap
+
+    def excess(share: float) -> float:
+        """Squared contradiction above what chance allows; at most 0 inside the interval."""
+        inside = min(max(share, 0.0), 1.0)
+        of_members = inside / targets.total + share**2 / members.total
+        of_others = (1 - inside) / targets.total + (1 - share) ** 2 / nonmembers.total
+        variance = of_members * members.spread + of_others * nonmembers.spread
+        return (gap * (share - estimate)) ** 2 - z**2 * variance
+
+    low, high = (
+        brentq(excess, estimate, _beyond(excess, estimate, step), xtol=1e-12) for step in (-1, 1)
+    )
+    if low > 1:
+        return _refused("more targets are flagged than calibration members", confidence)
+    if high < 0:
+        return _refused("fewer targets are flagged than calibration non-members", confidence)
+    return Contamination(
+        value=min(max(estimate, 0.0), 1.0),
+        low=max(low, 0.0),
+        high=min(high, 1.0),
+        confidence=confidence,
+        method="fieller",
+        assumption=RATE_ASSUMES,
+    )
+
+
+def contamination_bound(
+    targets: Flagged, *, n_null: int, above: int, confidence: float = 0.95
+) -> Contamination:
+    """Lower bound for the share of members among the targets, where only non-members are known.
+
+    The threshold is the k-th largest of n null scores. If M of m targets are members, at least
+    f - M of the m - M others are flagged; a null target lies above the threshold with a
+    probability that is Beta(k, n + 1 - k), so the bound is the smallest M with
+    P(BetaBinomial(m - M, k, n + 1 - k) >= f - M) > 1 - confidence, divided by m.
+
+    Parameters
+    ----------
+    targets
+        The texts asked about, those above the threshold flagged; an unscored one is not.
+    n_null
+        Number n of independent nulls; unscored ones lie above the threshold.
+    above
+        The rank k of the threshold from the top, chosen before scores are seen, from 1 to n.
+    confidence
+        Nominal coverage.
+
+    Returns
+    -------
+    Contamination
+        ``low`` is the bound and ``high`` is 1; there is no value.
+
+    References
+    ----------
+    The law of exceedances: Gumbel and von Schelling (1950), "The distribution of the number of
+    exceedances", equation 2.
+    """
+    from scipy.stats import betabinom
+
+    def allowed(members: int) -> bool:
+        others, beyond = targets.total - members, targets.count - members
+        chance = betabinom.sf(beyond - 1, others, above, n_null + 1 - above)
+        return bool(chance > 1 - confidence)
+
+    fewest = bisect_left(range(targets.count), True, key=allowed)  # noqa: FBT003
+    return Contamination(
+        low=fewest / targets.total,
+        high=1.0,
+        confidence=confidence,
+        method="beta_binomial",
+        assumption=BOUND_ASSUMES,
+        reason="without calibration data there is a lower bound alone",
+    )
+
+
+def _refused(reason: str, confidence: float) -> Contamination:
+    return Contamination(
+        confidence=confidence, method="fieller", assumption=RATE_ASSUMES, reason=reason
+    )
+
+
+def _beyond(excess: Callable[[float], float], start: float, step: float) -> float:
+    """Find a point on one side at which the excess is positive."""
+    while excess(start + step) <= 0:
+        step *= 2
+    return start + step

@@ -1,0 +1,135 @@
+"""Whole groups: the p-value of each among the null groups, and that of all together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mia_batch.verdict.unlabelled.conformal import TieDraws, p_values, tie_draws
+from mia_batch.verdict.unlabelled.exchangeability import odds_factor
+from mia_batch.verdict.unlabelled.groups import collection_test
+from mia_batch.verdict.unlabelled.multiplicity import q_values
+from mia_batch.verdict.unlabelled.rows import verdict_rows
+from mia_batch.verdict.unlabelled.units import cut_units, windows_per_group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import polars as pl
+    from numpy.typing import NDArray
+
+    from mia_batch.verdict.unlabelled.plan import VerdictPlan
+    from mia_batch.verdict.unlabelled.rows import AttackScores
+    from mia_batch.verdict.unlabelled.sides import Sides
+
+__all__ = ["GroupTest"]
+
+
+class GroupTest:
+    """Tests of each group and of the collection, prepared once for all attacks.
+
+    A group is a cluster: a ``group``, else a document, else a text. Null groups with too few
+    windows are left out, for their number is known before scores are seen; audited ones with too
+    few have no p-value and stay in the number of tests.
+
+    Attributes
+    ----------
+    n_windows
+        Windows compared of each group.
+    groups
+        The groups asked about.
+    nulls
+        The null groups.
+
+    Parameters
+    ----------
+    sides
+        Who is compared with whom; both sides must have rows.
+    plan
+        How.
+    """
+
+    def __init__(self, sides: Sides, plan: VerdictPlan) -> None:
+        self.n_windows = windows_per_group(sides, plan)
+        self.groups = cut_units(sides, sides.targets, self.n_windows, plan.seed)
+        self.nulls = cut_units(sides, sides.nulls, self.n_windows, plan.seed)
+        self._plan = plan
+        self._names = sides.clusters[self.groups.cluster]
+        self._ties = None
+        if plan.ties == "random":
+            nulls = sides.clusters[self.nulls.cluster[self.nulls.enough]]
+            groups = self._names.filter(self.groups.enough)
+            self._ties = TieDraws(*(self._draws(names) for names in (groups, nulls)))
+
+    def rows(self, found: AttackScores) -> Iterator[pl.DataFrame]:
+        """Test every group and the collection by the scores of one attack.
+
+        Parameters
+        ----------
+        found
+            The scores.
+
+        Yields
+        ------
+        DataFrame
+            Rows of the verdicts table: levels ``group``, ``document`` (where documents have no
+            group) and ``target`` (where texts have neither), then one of level ``collection``.
+        """
+        groups, plan = self.groups, self._plan
+        scores = np.full(groups.sizes.size, np.nan)
+        scores[groups.enough] = groups.statistics(found.scores, plan)
+        nulls = self.nulls.statistics(found.scores, plan)
+        p = scores.copy()
+        p[groups.enough] = p_values(scores[groups.enough], nulls, ties=self._ties)
+        yield verdict_rows(
+            scores.size,
+            attack=found.attack,
+            level=self._names["level"],
+            key=self._names["key"],
+            planned=found.planned(plan, "group"),
+            score=scores,
+            n_null=nulls.size,
+            p_value=p,
+            q_value=q_values(p, plan.adjustment),
+            odds_factor=odds_factor(p),
+            method=f"conformal_{plan.statistic}_of_{self.n_windows}+{plan.adjustment}",
+            reason=self._reasons(scores),
+        )
+        yield self._collection(found, scores[groups.enough], nulls)
+
+    def _collection(
+        self, found: AttackScores, scores: NDArray[np.float64], nulls: NDArray[np.float64]
+    ) -> pl.DataFrame:
+        columns = {
+            "attack": found.attack,
+            "level": "collection",
+            "planned": found.planned(self._plan, "collection"),
+            "n_null": nulls.size,
+        }
+        if not (scores.size and nulls.size):
+            reason = f"no group on one of the two sides has {self.n_windows} windows"
+            return verdict_rows(1, **columns, reason=reason)
+        test = collection_test(scores, nulls, self._plan.seed)
+        return verdict_rows(
+            1,
+            **columns,
+            score=test.score,
+            p_value=test.p_value,
+            method=test.method,
+        )
+
+    def _reasons(self, scores: NDArray[np.float64]) -> list[str | None]:
+        unscored = "one of the group's windows has no score"
+        return [
+            f"the group has {size} of {self.n_windows} windows"
+            if size < self.n_windows
+            else (unscored if lost else None)
+            for size, lost in zip(
+                self.groups.sizes.tolist(), np.isnan(scores).tolist(), strict=True
+            )
+        ]
+
+    def _draws(self, names: pl.DataFrame) -> NDArray[np.float64]:
+        keys = (f"{level} {key}" for level, key in names.iter_rows())
+        return tie_draws(keys, self._plan.seed)
