@@ -8,9 +8,10 @@ from mia_batch.verdict.unlabelled.canary_file import (
     read_canaries,
 )
 from mia_batch.verdict.unlabelled.exchangeability import Difference, difference, odds_factor
+from mia_batch.verdict.unlabelled.foresight import foresee_power, length_difference
 from mia_batch.verdict.unlabelled.monte_carlo import flips, simulated_flips, standard_errors
 from mia_batch.verdict.unlabelled.plan import VerdictPlan
-from mia_batch.verdict.unlabelled.power import Power, power
+from mia_batch.verdict.unlabelled.power import Power
 from mia_batch.verdict.unlabelled.verdicts import verdicts
 
 __all__ = [
@@ -23,8 +24,9 @@ __all__ = [
     "difference",
     "draw",
     "flips",
+    "foresee_power",
+    "length_difference",
     "odds_factor",
-    "power",
     "read_canaries",
     "simulated_flips",
     "standard_errors",

@@ -54,7 +54,7 @@ def canary_ranks(published: float, twins: NDArray[np.float64]) -> NDArray[np.flo
     from scipy.stats import rankdata
 
     lost = np.isnan(twins)
-    ranks = np.empty(twins.size + 1)
+    ranks = np.empty(twins.size + 1, np.float64)
     ranks[1:][lost] = twins.size + 1 - np.arange(np.count_nonzero(lost))
     known = np.concatenate(([True], ~lost))
     scores = np.concatenate(([np.nan_to_num(published, nan=-np.inf)], twins[~lost]))
@@ -78,7 +78,7 @@ def rank_sum_p_value(sets: Sequence[NDArray[np.float64]]) -> float:
     float
         Probability of a sum at least as large as the one observed, in (0, 1].
     """
-    law = np.ones(1)
+    law: NDArray[np.float64] = np.ones(1)
     for ranks in sets:
         halves = np.bincount((2 * ranks).astype(np.int64))
         law = np.convolve(law, halves / ranks.size)

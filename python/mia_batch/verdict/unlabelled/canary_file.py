@@ -17,10 +17,11 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import polars as pl
+from pydantic import BaseModel, Field, ValidationError
 
 from mia_batch.errors import CorpusError
 from mia_batch.schemas import Documents
@@ -121,7 +122,7 @@ def read_canaries(path: Path) -> list[CanarySet]:
         try:
             found = _checked(line)
             if found.name in sets:
-                _fault(f"the set {found.name!r} comes twice; give each set one line")
+                _refuse(f"the set {found.name!r} comes twice; give each set one line")
         except ValueError as error:
             msg = f"{path}, line {number}: {error}"
             raise CorpusError(msg) from error
@@ -155,29 +156,30 @@ def canary_documents(sets: Iterable[CanarySet]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=Documents.create_empty().schema)
 
 
+class _Line(BaseModel, extra="forbid", strict=True):
+    set: str
+    texts: list[str] = Field(min_length=2)
+    commitment: str
+    seed: int = Field(ge=0)
+    published: int
+
+
 def _checked(line: str) -> CanarySet:
-    """Read one line; ValueError with what is wrong and what to do."""
+    """Read one line; ValueError says what is wrong and what to do."""
     try:
-        given = json.loads(line)
-    except json.JSONDecodeError as error:
-        _fault(f"this is no JSON ({error.msg}); give one set a line")
-    name, texts = _field(given, "set", str), _field(given, "texts", list)
-    committed, seed = _field(given, "commitment", str), _field(given, "seed", int)
-    published = _field(given, "published", int)
-    if not all(isinstance(text, str) for text in texts) or len(set(texts)) < max(2, len(texts)):
-        _fault("'texts' must be at least two texts, all different; correct the set")
-    if commitment(name, texts) != committed:
-        _fault(f"the texts of set {name!r} are not those committed; give the ones hashed then")
-    if seed < 0 or published != draw(committed, len(texts), seed):
-        _fault(f"the seed of set {name!r} does not draw its published text; correct the set")
-    return CanarySet(name=name, texts=tuple(texts), published=published)
+        given = _Line.model_validate_json(line)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = "".join(f"{part!r}: " for part in fault["loc"][:1])
+        _refuse(f"this is no set of canaries ({where}{fault['msg']}); correct the line")
+    if len(set(given.texts)) < len(given.texts):
+        _refuse(f"the set {given.set!r} has a text twice; give each text once")
+    if commitment(given.set, given.texts) != given.commitment:
+        _refuse(f"the texts of the set {given.set!r} are not those committed; give those")
+    if given.published != draw(given.commitment, len(given.texts), given.seed):
+        _refuse(f"the seed of the set {given.set!r} draws another text; correct 'published'")
+    return CanarySet(name=given.set, texts=tuple(given.texts), published=given.published)
 
 
-def _field(given: Any, name: str, kind: type) -> Any:
-    if not isinstance(given, dict) or type(given.get(name)) is not kind:
-        _fault(f"{name!r} is missing or of another type than {kind.__name__}; correct the set")
-    return given[name]
-
-
-def _fault(what: str) -> NoReturn:
+def _refuse(what: str) -> NoReturn:
     raise ValueError(what)

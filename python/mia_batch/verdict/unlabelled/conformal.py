@@ -102,7 +102,8 @@ def shared_weights(clusters: NDArray[np.int64]) -> NDArray[np.float64]:
         1 / size of the null's cluster, float64; the sum is the number of clusters.
     """
     _, which, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
-    return 1 / sizes[which]
+    weights: NDArray[np.float64] = 1 / sizes[which]
+    return weights
 
 
 def tie_draws(keys: Iterable[str], seed: int) -> NDArray[np.float64]:
@@ -124,4 +125,5 @@ def tie_draws(keys: Iterable[str], seed: int) -> NDArray[np.float64]:
         blake2b(f"{seed}:{key}".encode(), digest_size=8, person=b"mia-ties").digest()
         for key in keys
     )
-    return (np.frombuffer(digests, ">u8") >> np.uint64(11)) * 2.0**-53
+    numbers = np.frombuffer(digests, ">u8") >> np.uint64(11)
+    return numbers.astype(np.float64) * 2.0**-53

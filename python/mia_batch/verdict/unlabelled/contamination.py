@@ -24,7 +24,7 @@ BOUND_ASSUMES = (
 class Flagged(NamedTuple):
     """How many of some texts, or groups of texts, score above a threshold."""
 
-    count: int
+    above: int
     """Those that do."""
     total: int
     """All, at least 1."""
@@ -32,12 +32,12 @@ class Flagged(NamedTuple):
     @property
     def rate(self) -> float:
         """Their share."""
-        return self.count / self.total
+        return self.above / self.total
 
     @property
     def spread(self) -> float:
         """Variance of one of them, smoothed by one more of each kind: never 0."""
-        rate = (self.count + 1) / (self.total + 2)
+        rate = (self.above + 1) / (self.total + 2)
         return rate * (1 - rate)
 
 
@@ -188,11 +188,11 @@ def contamination_bound(
     from scipy.stats import betabinom
 
     def allowed(members: int) -> bool:
-        others, beyond = targets.total - members, targets.count - members
+        others, beyond = targets.total - members, targets.above - members
         chance = betabinom.sf(beyond - 1, others, above, n_null + 1 - above)
         return bool(chance > 1 - confidence)
 
-    fewest = bisect_left(range(targets.count), True, key=allowed)  # noqa: FBT003
+    fewest = bisect_left(range(targets.above), True, key=allowed)
     return Contamination(
         low=fewest / targets.total,
         high=1.0,

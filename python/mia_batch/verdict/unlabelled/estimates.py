@@ -93,7 +93,7 @@ class ContaminationEstimates:
         if lack:
             bound = _withheld("beta_binomial", BOUND_ASSUMES, lack)
         else:
-            flagged = Flagged(np.count_nonzero(targets > threshold), n_targets)
+            flagged = Flagged(int(np.count_nonzero(targets > threshold)), n_targets)
             bound = contamination_bound(
                 flagged, n_null=nulls.size, above=above, confidence=_CONFIDENCE
             )
@@ -125,7 +125,7 @@ class ContaminationEstimates:
         if lack:
             return _withheld("fieller", RATE_ASSUMES, lack)
         return contamination_rate(
-            *(Flagged(np.count_nonzero(side > threshold), side.size) for side in scored),
+            *(Flagged(int(np.count_nonzero(side > threshold)), side.size) for side in scored),
             blind_warns=self._blind_warns,
             confidence=_CONFIDENCE,
         )

@@ -1,4 +1,4 @@
-"""How unlike the texts asked about and the non-members are, and how unlike they would have to be."""
+"""How unlike targets and non-members are, and how unlike they would have to be."""
 
 from __future__ import annotations
 
@@ -102,6 +102,7 @@ def odds_factor(p: NDArray[np.float64], level: float = 0.05) -> NDArray[np.float
     Rosenbaum (1987), "Sensitivity analysis for certain permutation inferences in matched
     observational studies", for the idea and the name \(\Gamma\); the bound is that of one rank.
     """
-    undone = np.where(p <= level, p, np.nan)
+    low = np.where(p <= level, p, np.nan)
     # Rounding keeps p = level at 1.
-    return np.round(level / (1 - level) * (1 - undone) / undone, 12)
+    factors: NDArray[np.float64] = np.round(level / (1 - level) * (1 - low) / low, 12)
+    return factors

@@ -101,22 +101,21 @@ class GroupTest:
     def _collection(
         self, found: AttackScores, scores: NDArray[np.float64], nulls: NDArray[np.float64]
     ) -> pl.DataFrame:
-        columns = {
-            "attack": found.attack,
-            "level": "collection",
-            "planned": found.planned(self._plan, "collection"),
-            "n_null": nulls.size,
-        }
-        if not (scores.size and nulls.size):
+        test, reason = None, None
+        if scores.size and nulls.size:
+            test = collection_test(scores, nulls, self._plan.seed)
+        else:
             reason = f"no group on one of the two sides has {self.n_windows} windows"
-            return verdict_rows(1, **columns, reason=reason)
-        test = collection_test(scores, nulls, self._plan.seed)
         return verdict_rows(
             1,
-            **columns,
-            score=test.score,
-            p_value=test.p_value,
-            method=test.method,
+            attack=found.attack,
+            level="collection",
+            planned=found.planned(self._plan, "collection"),
+            score=test and test.score,
+            n_null=nulls.size,
+            p_value=test and test.p_value,
+            method=test and test.method,
+            reason=reason,
         )
 
     def _reasons(self, scores: NDArray[np.float64]) -> list[str | None]:

@@ -26,6 +26,8 @@ _STATISTICS: dict[Statistic, Any] = {"mean": np.mean, "median": np.median, "maxi
 
 _MOST_ENUMERATED = 20_000
 _PERMUTATIONS = 9_999
+_PERMUTATIONS_OF_MANY = 999
+_MANY = 10_000
 
 
 class CollectionTest(NamedTuple):
@@ -36,7 +38,7 @@ class CollectionTest(NamedTuple):
     p_value: float
     """In (0, 1]."""
     method: str
-    """``permutation_exact`` or ``permutation_monte_carlo``."""
+    """``permutation_exact``, or ``permutation_of_`` and the number drawn."""
 
 
 def usual_windows(sizes: NDArray[np.int64]) -> int:
@@ -111,9 +113,10 @@ def collection_test(
     """Test whether groups rank higher together than exchangeable null groups.
 
     The p-value is the share of all ways to name so many groups the audited ones in which their
-    ranks have at least the sum observed: all C(G + K, G) ways where they are few, otherwise 9,999
-    drawn ones and the observed one, (1 + b) / (1 + B). It is never below 1 / C(G + K, G). Windows
-    play no part. An unscored group has the lowest rank, an unscored null group the highest.
+    ranks have at least the sum observed: all C(G + K, G) ways where they are at most 20,000,
+    otherwise 9,999 drawn ones (999 from 10,000 groups) and the observed one, (1 + b) / (1 + B). It
+    is never below 1 / C(G + K, G). Only whole groups change places, never windows. An unscored
+    group has the lowest rank, an unscored null group the highest.
 
     Parameters
     ----------
@@ -144,7 +147,8 @@ def collection_test(
         p, method = np.mean(sums >= observed), "permutation_exact"
     else:  # scipy's permutation_test does the same, but takes no single group
         rng = np.random.default_rng(seed)
-        drawn = (rng.permutation(ranks)[:n_groups].sum() for _ in range(_PERMUTATIONS))
-        higher = np.fromiter(drawn, np.float64, _PERMUTATIONS) >= observed
-        p, method = (1 + higher.sum()) / (1 + _PERMUTATIONS), "permutation_monte_carlo"
+        n_drawn = _PERMUTATIONS if ranks.size < _MANY else _PERMUTATIONS_OF_MANY
+        drawn = (rng.permutation(ranks)[:n_groups].sum() for _ in range(n_drawn))
+        higher = np.fromiter(drawn, np.float64, n_drawn) >= observed
+        p, method = (1 + higher.sum()) / (1 + n_drawn), f"permutation_of_{n_drawn}"
     return CollectionTest(float(observed / n_groups), float(p), method)

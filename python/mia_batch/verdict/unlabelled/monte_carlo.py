@@ -137,4 +137,5 @@ def _means(values: NDArray[np.float64], present: NDArray[np.bool_]) -> NDArray[n
     """Mean of the values that are present in each row; NaN where there is none."""
     n = np.count_nonzero(present, axis=1)
     sums = np.where(present, values, 0.0).sum(axis=1)
-    return np.divide(sums, n, out=np.full(n.size, np.nan), where=n > 0)
+    means: NDArray[np.float64] = np.divide(sums, n, out=np.full(n.size, np.nan), where=n > 0)
+    return means

@@ -18,7 +18,7 @@ _DIGITS = 12
 
 
 def q_values(p: NDArray[np.float64], adjustment: Adjustment) -> NDArray[np.float64]:
-    """Adjusted p-values: of all with q <= x, at most a share x is false on average.
+    """Adjust p-values: of all with q <= x, at most a share x is false on average.
 
     On average over null sets, that is; of one null set nothing is promised. A missing p-value
     counts as 1 and stays in the number of tests.

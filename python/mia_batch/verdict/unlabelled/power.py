@@ -23,7 +23,8 @@ class Power:
     n_targets
         Targets, or groups of them: the number of tests.
     n_null
-        Non-members, or groups of them where they share groups.
+        Non-members, or groups of them where they share groups; for a collection, the other ways
+        to name so many groups the audited ones.
     q
         The share of false discoveries allowed.
     adjustment
@@ -46,7 +47,7 @@ class Power:
         """What to print before a run."""
         smallest = (
             f"the smallest p-value there can be is {self.smallest_p:.2g}, "
-            f"1 / ({self.n_null:,} + 1) for {self.n_null:,} independent non-members"
+            f"one in {self.n_null + 1:,}"
         )
         if self.needed is None:
             outlook = f"nothing can be reported at q = {self.q:g}: give more non-members"

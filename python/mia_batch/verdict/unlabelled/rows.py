@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from mia_batch.schemas import Verdicts
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
     from mia_batch.verdict.unlabelled.plan import PlanLevel, VerdictPlan
+
+    Column = pl.Series | NDArray[np.generic] | Sequence[str | None] | Sequence[int] | float | None
 
 __all__ = ["AttackScores", "verdict_rows"]
 
@@ -40,7 +44,7 @@ class AttackScores:
         return self.attack == plan.primary and level in (None, plan.level)
 
 
-def verdict_rows(height: int, **columns: Any) -> pl.DataFrame:
+def verdict_rows(height: int, **columns: Column) -> pl.DataFrame:
     """Make rows of the verdicts table.
 
     Parameters
@@ -59,9 +63,9 @@ def verdict_rows(height: int, **columns: Any) -> pl.DataFrame:
     made = []
     for name, dtype in _TYPES.items():
         value = columns.get(name)
-        alone = value is None or isinstance(value, str | bool | int | float)
-        series = pl.Series(name, [value] if alone else value, strict=False).cast(dtype)
-        if dtype.is_float():
-            series = series.fill_nan(None)
-        made.append(series.new_from_index(0, height) if alone else series)
+        if value is None or isinstance(value, str | float | int):
+            made.append(pl.repeat(value, height, dtype=dtype, eager=True).alias(name))
+        else:
+            series = pl.Series(name, value).cast(dtype)
+            made.append(series.fill_nan(None) if dtype.is_float() else series)
     return pl.DataFrame(made)

@@ -95,6 +95,9 @@ class TargetTest:
         The procedure of the q-values: the plan's, or ``by`` where texts on either side share a
         cluster, since their p-values then depend on each other in unknown ways.
 
+    n_null
+        Independent nulls of the bucket that has the most.
+
     Parameters
     ----------
     sides
@@ -110,6 +113,7 @@ class TargetTest:
         self.adjustment = "by" if dependent else plan.adjustment
         self._sides, self._plan = sides, plan
         self._buckets = length_buckets(sides, plan.length_edges)
+        self.n_null = max((bucket.n_null for bucket in self._buckets), default=0)
         self._draws = tie_draws(sides.target_id, plan.seed) if plan.ties == "random" else None
 
     def rows(self, found: AttackScores) -> Iterator[pl.DataFrame]:
@@ -132,7 +136,7 @@ class TargetTest:
             p[bucket.targets] = self._p_values(found.scores, bucket)
             n_null[bucket.targets] = bucket.n_null
         shared = self._sides.shares(self._sides.nulls)
-        columns = {
+        columns: dict[str, pl.Series | NDArray[np.float64]] = {
             "key": self._sides.target_id[rows],
             "score": scores,
             "n_null": n_null,
