@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TieDraws", "p_values", "shared_weights", "tie_draws"]
 
-_DIGITS = 12
+_DIGITS = 9
 
 
 class TieDraws(NamedTuple):
@@ -83,8 +83,8 @@ def p_values(
     order = place.argsort(kind="stable")
     lower = np.concatenate(([0.0], np.cumsum(weight[known][order])))
     not_lower = weight.sum() - lower[place[order].searchsorted(wanted)]
-    # Rounded, so that sums of 1/3 give the same p-value as whole numbers do.
-    p = np.round((1 + not_lower) / (1 + weight.sum()), _DIGITS)
+    # Rounded, so that three times 1/3 is 1.
+    p = (1 + np.round(not_lower, _DIGITS)) / (1 + np.round(weight.sum(), _DIGITS))
     return np.where(np.isnan(scores), np.nan, p)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import comb
 from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 
 from mia_batch.verdict.unlabelled.exchangeability import Difference, difference
@@ -15,6 +14,7 @@ from mia_batch.verdict.unlabelled.sides import read_sides
 from mia_batch.verdict.unlabelled.target_level import TargetTest
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from mia_batch.verdict.unlabelled.plan import VerdictPlan
