@@ -25,7 +25,7 @@ _SETS_AT_ONCE = 50
 """Sets of labels that a classifier learns together; bounds the memory of naive Bayes."""
 
 _DECIMALS = 9
-"""Beyond them, scores of equal texts may differ with the number of threads."""
+"""Beyond them, scores of equal texts may differ with their places in a matrix."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,9 +114,15 @@ def cross_validate(
     dict[str, Outcome]
         Outcome of each classifier.
     """
+    from sklearn import config_context
+    from threadpoolctl import threadpool_limits
+
     permuted = [permute_labels(label, folds, generator) for _ in range(n_permutations)]
     labels = np.column_stack([label, *permuted])
-    return {name: _outcome(classifier, labels, folds) for name, classifier in classifiers.items()}
+    # One thread, because sums of several differ in the last bit, and because the matrices are
+    # small; checks of a thousand small fits would take longer than the fits.
+    with threadpool_limits(1), config_context(assume_finite=True, skip_parameter_validation=True):
+        return {name: _outcome(model, labels, folds) for name, model in classifiers.items()}
 
 
 def _outcome(classifier: Classifier, labels: NDArray[np.bool_], folds: Folds) -> Outcome:
