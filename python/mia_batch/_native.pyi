@@ -17,6 +17,7 @@ __all__ = [
     "count_words",
     "pair_features",
     "pair_fields",
+    "shared_runs",
     "zlib_size",
     "zlib_version",
 ]
@@ -51,6 +52,15 @@ def zlib_size(text: ArrowArray | ArrowStream) -> ArrowArray:
 
 def count_words(text: ArrowArray | ArrowStream, *, words: str) -> ArrowArray:
     """UInt32: words of the text."""
+
+def shared_runs(
+    text: ArrowArray | ArrowStream,
+    others: ArrowArray | ArrowStream,
+    *,
+    words: str,
+    run_words: int,
+) -> ArrowArray:
+    """Struct of UInt32 per text: runs of words, those that some of the others has, and which."""
 
 def zlib_version() -> str:
     """Version of the zlib inside."""

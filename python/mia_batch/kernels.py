@@ -28,6 +28,7 @@ __all__ = [
     "count_words",
     "fields",
     "pair_features",
+    "shared_runs",
     "zlib_size",
     "zlib_version",
 ]
@@ -239,6 +240,46 @@ def count_words(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Ex
         return_dtype=pl.UInt32,
         is_elementwise=True,
     )
+
+
+def shared_runs(
+    texts: pl.Series, others: pl.Series, *, run_words: int, words: WordRule = "whitespace"
+) -> pl.DataFrame:
+    """Count runs of words of each text that occur in any of the others.
+
+    Runs are compared by hashes of 64 bits. Memory: 24 bytes per word of the others.
+
+    Parameters
+    ----------
+    texts
+        String column.
+    others
+        String column of any length; nulls have no runs.
+    run_words
+        Words of a run, at least 1.
+    words
+        How texts are cut into words; another name is a ``SettingsError``. Only ``rouge`` ignores
+        case.
+
+    Returns
+    -------
+    DataFrame
+        One row per text, UInt32, null where the text is null. ``runs`` counts the places where a
+        run starts: 0 where the text has fewer words. ``shared`` counts those whose run some other
+        text has, too. ``other`` is the row of the first of ``others`` that has the first shared
+        run; null where none is shared.
+
+    Examples
+    --------
+    >>> shared_runs(pl.Series(["a b c d"]), pl.Series(["x", "b c d"]), run_words=2).row(0)
+    (3, 2, 1)
+    """
+    _check_rule(words)
+    if run_words < 1:
+        msg = f"run_words is {run_words}; use 1 or more"
+        raise SettingsError(msg)
+    kernel = partial(_native.shared_runs, words=words, run_words=run_words)
+    return _apply(kernel, texts, others).struct.unnest()
 
 
 def zlib_version() -> str:

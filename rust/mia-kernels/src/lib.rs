@@ -2,7 +2,7 @@
 //!
 //! The crate knows nothing of Python or Arrow. [`PairReader`] reads a candidate and a
 //! reference once and gives the [`Group`]s of numbers it was asked for; [`ZlibSizer`] and [`WordRule`] serve
-//! texts that stand alone. Readers keep their buffers, so a batch allocates nothing per word.
+//! texts that stand alone, and [`RunIndex`] finds what a text shares with any of many. Readers keep their buffers, so a batch allocates nothing per word.
 
 mod automaton;
 mod blocks;
@@ -10,6 +10,7 @@ mod character_runs;
 mod characters;
 mod coverage;
 mod distinct;
+mod duplicates;
 mod error;
 mod features;
 mod group;
@@ -25,6 +26,7 @@ mod vocabulary;
 mod words;
 mod zlib;
 
+pub use duplicates::{RunIndex, RunReader, SharedRuns};
 pub use error::KernelError;
 pub use features::{PairReader, Settings};
 pub use group::Group;

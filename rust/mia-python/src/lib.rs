@@ -1,6 +1,7 @@
 //! The kernels of mia-batch for Python: Arrow arrays in, Arrow arrays out, without the GIL.
 
 mod columns;
+mod duplicates;
 mod error;
 mod features;
 mod rows;
@@ -8,11 +9,12 @@ mod rows;
 use std::sync::Arc;
 
 use arrow_array::UInt32Array;
-use mia_kernels::{Group, PairReader, Settings, WordRule, ZlibSizer};
+use mia_kernels::{Group, PairReader, RunReader, Settings, WordRule, ZlibSizer};
 use pyo3::prelude::*;
 use pyo3_arrow::PyArray;
 
 use crate::columns::TextColumn;
+use crate::duplicates::compare_runs;
 use crate::error::NativeError;
 use crate::features::{Pair, struct_array};
 use crate::rows::map_rows;
@@ -81,6 +83,26 @@ fn count_words(
     })
 }
 
+/// Struct of `UInt32` per text: its runs of words, those that some of the others has, and which.
+#[pyfunction]
+#[pyo3(signature = (text, others, *, words, run_words))]
+fn shared_runs(
+    py: Python<'_>,
+    text: &Bound<'_, PyAny>,
+    others: &Bound<'_, PyAny>,
+    words: &str,
+    run_words: usize,
+) -> Result<PyArray, NativeError> {
+    let text = TextColumn::import("text", text)?;
+    let others = TextColumn::import("others", others)?;
+    let rule = word_rule(words)?;
+    py.detach(|| {
+        let new_reader = || RunReader::new(rule, run_words);
+        let array = compare_runs(&text.texts(), &others.texts(), new_reader)?;
+        Ok(PyArray::from_array_ref(Arc::new(array)))
+    })
+}
+
 /// Version of the zlib inside.
 #[pyfunction]
 fn zlib_version() -> &'static str {
@@ -141,6 +163,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(pair_fields, module)?)?;
     module.add_function(wrap_pyfunction!(zlib_size, module)?)?;
     module.add_function(wrap_pyfunction!(count_words, module)?)?;
+    module.add_function(wrap_pyfunction!(shared_runs, module)?)?;
     module.add_function(wrap_pyfunction!(zlib_version, module)?)?;
     module.add_function(wrap_pyfunction!(build_profile, module)?)
 }
