@@ -247,7 +247,7 @@ def shared_runs(
 ) -> pl.DataFrame:
     """Count runs of words of each text that occur in any of the others.
 
-    Runs are compared by hashes of 64 bits. Memory: 24 bytes per word of the others.
+    Runs are compared by hashes of 64 bits. Memory: 30 to 50 bytes per word of the others.
 
     Parameters
     ----------

@@ -2,6 +2,8 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use hashbrown::HashMap;
+
 use crate::error::KernelError;
 use crate::limits::{check_length, number};
 use crate::words::WordRule;
@@ -45,19 +47,24 @@ fn hash(value: impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// The runs of many texts, in 16 bytes each.
-#[derive(Debug)]
+/// The runs of many texts, in 20 to 40 bytes each.
+#[derive(Debug, Default)]
 pub struct RunIndex {
-    /// Each run with the first text that has it, rising.
-    runs: Vec<(u64, u32)>,
+    /// Each run with the first text that has it.
+    first_text: HashMap<u64, u32>,
 }
 
 impl RunIndex {
-    /// An index of runs, each with the number of a text that has it, in any order.
-    pub fn new(mut runs: Vec<(u64, u32)>) -> Self {
-        runs.sort_unstable();
-        runs.dedup_by_key(|(run, _)| *run);
-        Self { runs }
+    /// An index of the runs of texts, which are numbered from 0.
+    pub fn new(texts: &[Vec<u64>]) -> Self {
+        let n_runs = texts.iter().map(Vec::len).sum();
+        let mut first_text = HashMap::with_capacity(n_runs);
+        for (text, runs) in (0..).zip(texts) {
+            for run in runs {
+                first_text.entry(*run).or_insert(text);
+            }
+        }
+        Self { first_text }
     }
 
     /// What a text has in common with those of the index.
@@ -69,9 +76,9 @@ impl RunIndex {
         let (mut runs, mut shared, mut other) = (0, 0, None);
         for run in reader.runs(text)? {
             runs += 1;
-            if let Some(first) = self.first_text(run) {
+            if let Some(first) = self.first_text.get(&run) {
                 shared += 1;
-                other = other.or(Some(first));
+                other = other.or(Some(*first));
             }
         }
         Ok(SharedRuns {
@@ -79,11 +86,6 @@ impl RunIndex {
             shared: number(shared),
             other,
         })
-    }
-
-    fn first_text(&self, run: u64) -> Option<u32> {
-        let place = self.runs.binary_search_by_key(&run, |(run, _)| *run).ok()?;
-        self.runs.get(place).map(|(_, text)| *text)
     }
 }
 

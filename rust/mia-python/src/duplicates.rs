@@ -46,9 +46,6 @@ fn index(
     let runs = map_rows(others, new_reader, |reader, text| {
         Ok(reader.runs(text)?.collect::<Vec<_>>())
     })?;
-    let numbered = (0..).zip(runs).flat_map(|(text, runs)| {
-        let runs = runs.into_iter().flatten();
-        runs.map(move |run| (run, text))
-    });
-    Ok(RunIndex::new(numbered.collect()))
+    let runs: Vec<_> = runs.into_iter().map(Option::unwrap_or_default).collect();
+    Ok(RunIndex::new(&runs))
 }
