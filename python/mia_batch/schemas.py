@@ -224,6 +224,8 @@ class Verdicts(dy.Schema):
     """Whether the attack was named before scores were seen; others are exploratory."""
     score = dy.Float64(nullable=True)
     """What the p-value compares: the attack's score, or the group's statistic."""
+    standard_error = dy.Float64(nullable=True)
+    """Monte-Carlo error of the score over its samples, where the attack takes their mean."""
     n_null = dy.UInt32(nullable=True)
     """Independent units that it is compared with: texts, or groups of texts."""
     p_value = dy.Float64(nullable=True)

@@ -2,6 +2,16 @@
 
 from mia_batch.attacks.apply import find_unscored, score
 from mia_batch.attacks.attack import Attack
+from mia_batch.attacks.one_sample import score_draw, score_samples
 from mia_batch.attacks.registry import defaults, get, names
 
-__all__ = ["Attack", "defaults", "find_unscored", "get", "names", "score"]
+__all__ = [
+    "Attack",
+    "defaults",
+    "find_unscored",
+    "get",
+    "names",
+    "score",
+    "score_draw",
+    "score_samples",
+]

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["show_attacks", "show_plan", "show_run"]
 
 _TOP = 10
+_SHOWN = ("roc_auc", "tpr_at_fpr", "tpr_nearest_fpr", "accuracy_5_fold")
 _NAME_SHOWN = 24
 _LEAST_WIDTH = 80  # tables are made for; a narrower terminal breaks their lines
 _WIDTH_OF_LONG_HEADINGS = 100
@@ -59,8 +60,12 @@ def show_plan(plan: Plan, settings: Settings, console: Console) -> None:
 
 
 def show_run(run: Run, settings: Settings, console: Console) -> None:
-    """Show metrics of a labelled run, the highest scores of another, and where the files are."""
-    metrics = run.metrics
+    """Show what may be concluded, then metrics or the highest scores, and where the files are."""
+    for sentence in run.manifest["conclusions"]:
+        console.print(_plain(sentence), highlight=False)
+    metrics = run.metrics.filter(
+        pl.col("metric").is_in(_SHOWN) & (pl.col("slice") == "all") & pl.col("versus").is_null()
+    )
     if metrics.is_empty():
         _print_whole(_top_table(run, max(console.width, _LEAST_WIDTH)), console)
     else:

@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
+from mia_batch.corpus.canaries import (
+    CanarySet,
+    canary_documents,
+    commitment,
+    draw,
+    read_canaries,
+)
 from mia_batch.corpus.columns import ColumnNames
 from mia_batch.corpus.documents import Corpus, read_documents
-from mia_batch.corpus.files import SourceFile
+from mia_batch.corpus.files import SourceFile, find_files
 
-__all__ = ["ColumnNames", "Corpus", "SourceFile", "read_documents"]
+__all__ = [
+    "CanarySet",
+    "ColumnNames",
+    "Corpus",
+    "SourceFile",
+    "canary_documents",
+    "commitment",
+    "draw",
+    "find_files",
+    "read_canaries",
+    "read_documents",
+]

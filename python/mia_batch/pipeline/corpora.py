@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from mia_batch import tables
 from mia_batch.attacks import names
-from mia_batch.corpus import ColumnNames, read_documents
+from mia_batch.corpus import (
+    ColumnNames,
+    Corpus,
+    canary_documents,
+    find_files,
+    read_canaries,
+    read_documents,
+)
 from mia_batch.errors import CorpusError
 from mia_batch.schemas import Documents
 from mia_batch.targets import build_targets
@@ -17,7 +25,6 @@ from mia_batch.targets import build_targets
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from mia_batch.corpus import Corpus
     from mia_batch.settings import Settings
     from mia_batch.targets import TargetPlan
 
@@ -123,6 +130,9 @@ def open_corpora(settings: Settings) -> Corpora:
         path = getattr(settings, setting)
         if path is None:
             continue
+        if role == "canary":
+            helping[role] = _open_canaries(path)
+            continue
         wanted = columns if role == "calibration" else replace(columns, member=None, label=None)
         helping[role] = read_documents(path, wanted, reserved=taken)
         _check_rows(helping[role], role, f"setting {setting!r}", path)
@@ -144,12 +154,17 @@ def _check_rows(corpus: Corpus, role: str, setting: str, path: str) -> None:
             raise CorpusError(msg)
 
 
+def _open_canaries(path: str) -> Corpus:
+    sets = read_canaries(Path(path))
+    documents = canary_documents(sets)
+    files = find_files(path).files
+    return Corpus(documents=documents.lazy(), files=files, ignored=(), n_documents=documents.height)
+
+
 def _labelled(documents: pl.LazyFrame, role: str) -> pl.LazyFrame:
     """Put in what the role says of the membership."""
-    known: dict[str, Any] = {"non_member": False, "canary": None}
-    if role not in known:
-        return documents
-    return documents.with_columns(member=pl.lit(known[role], pl.Boolean))
+    known = pl.lit(value=False) if role == "non_member" else pl.col("member")
+    return documents.with_columns(member=known)
 
 
 def _with_columns(documents: pl.LazyFrame, schema: pl.Schema) -> pl.LazyFrame:

@@ -49,6 +49,10 @@ class Manifest:
         What the scoring engine said of itself when it last started, by model role.
     passes
         Forward passes that gave log-probabilities, by model role and view.
+    plan
+        What the run was to decide and how, with its SHA-256, as it was before the first score.
+    conclusions
+        What may be concluded, in sentences.
     scored
         What the scores were made from; empty until there are scores.
     failed
@@ -66,6 +70,8 @@ class Manifest:
     scoring: dict[str, list[str]] = field(default_factory=dict)
     scorers: dict[str, Any] = field(default_factory=dict)
     passes: dict[str, int] = field(default_factory=dict)
+    plan: dict[str, Any] = field(default_factory=dict)
+    conclusions: list[str] = field(default_factory=list)
     scored: dict[str, Any] = field(default_factory=dict)
     failed: dict[str, Any] = field(default_factory=dict)
 

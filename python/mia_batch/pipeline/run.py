@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 from mia_batch import tables
 from mia_batch.errors import RunFolderError
 from mia_batch.evidence import scan_features, scan_logprobs, scan_samples
-from mia_batch.schemas import Metrics, Scores, Targets, Unscored
+from mia_batch.schemas import Metrics, Scores, Targets, Unscored, Verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,6 +69,11 @@ class Run:
     def metrics_path(self) -> Path:
         """The metrics table."""
         return self.folder / "metrics.parquet"
+
+    @property
+    def verdicts_path(self) -> Path:
+        """The verdicts table."""
+        return self.folder / "verdicts.parquet"
 
     @property
     def manifest_path(self) -> Path:
@@ -146,6 +151,11 @@ class Run:
     def metrics(self) -> pl.DataFrame:
         """The metrics table; empty where the corpus has no labels."""
         return tables.scan(self.metrics_path, Metrics).collect()
+
+    @property
+    def verdicts(self) -> pl.DataFrame:
+        """The verdicts table; empty where nothing is known to be outside the training data."""
+        return tables.scan(self.verdicts_path, Verdicts).collect()
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -11,8 +11,9 @@ from mia_batch import tables
 from mia_batch.attacks import find_unscored, score
 from mia_batch.evidence import scan_logprobs, scan_samples
 from mia_batch.features import build_features, groups_of
-from mia_batch.schemas import Features, Metrics, Samples, Scores, Targets, Unscored
-from mia_batch.verdict import evaluate
+from mia_batch.pipeline.judging import fix_plan, judge, plan_verdicts
+from mia_batch.schemas import Features, Samples, Scores, Targets, Unscored
+from mia_batch.settings import VerdictSettings
 
 if TYPE_CHECKING:
     from mia_batch.attacks import Attack
@@ -97,9 +98,10 @@ def make_missing_features(settings: Settings, manifest: Manifest, run: Run) -> N
 def score_run(settings: Settings, attacks: list[Attack], manifest: Manifest, run: Run) -> None:
     """Write scores, missing scores and metrics, unless those that are there are up to date."""
     made_from = _made_from(settings, attacks, manifest, run)
-    tables_there = (run.scores_path, run.unscored_path, run.metrics_path)
+    tables_there = (run.scores_path, run.unscored_path, run.metrics_path, run.verdicts_path)
     if manifest.scored == made_from and all(path.exists() for path in tables_there):
         return
+    fix_plan(plan_verdicts(settings, attacks), manifest, run)
     manifest.scored = {}
     manifest.write(run)  # killed from here on, they are made again
     within = pl.col("sample_index") < settings.samples
@@ -114,8 +116,7 @@ def score_run(settings: Settings, attacks: list[Attack], manifest: Manifest, run
     samples = scan_samples(run.samples_folder).filter(within)
     unscored = find_unscored(scores, samples, targets, attacks, logprobs=logprobs)
     tables.sink(unscored, run.unscored_path, Unscored)
-    metrics = evaluate(scores, [attack.name for attack in attacks], preset=settings.preset)
-    tables.sink(metrics, run.metrics_path, Metrics)
+    judge(settings, attacks, manifest, run)
     manifest.scored = made_from
     manifest.write(run)
 
@@ -128,6 +129,7 @@ def _made_from(
     return {
         "attacks": [attack.name for attack in attacks],
         "samples": settings.samples,
-        "input": {name: manifest.input[name] for name in ("sha256", "columns")},
+        "input": {name: manifest.input[name] for name in ("sha256", "columns", "helping")},
+        "verdicts": settings.model_dump(mode="json", include=set(VerdictSettings.model_fields)),
         "parts": sha256("\n".join(parts).encode()).hexdigest(),
     }

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from mia_batch.settings.load import CONFIG_NAME, load_settings
 from mia_batch.settings.model import EVIDENCE_SETTINGS, Settings
+from mia_batch.settings.verdict import VerdictSettings
 
-__all__ = ["CONFIG_NAME", "EVIDENCE_SETTINGS", "Settings", "load_settings"]
+__all__ = ["CONFIG_NAME", "EVIDENCE_SETTINGS", "Settings", "VerdictSettings", "load_settings"]

@@ -1,27 +1,36 @@
-"""What scores are worth: metrics of labelled runs, with intervals."""
+"""What scores are worth: with labels, without them, and what can be told without the model."""
 
-from mia_batch.verdict.labelled import (
-    FPR_BUDGETS,
-    Difference,
-    Interval,
-    OperatingPoint,
-    RocCurve,
-    auc_difference,
-    auc_interval,
-    evaluate,
-    roc_auc,
-    roc_curve,
+from mia_batch.verdict.blind import BlindBaseline, blind_baseline
+from mia_batch.verdict.conclusions import conclude_labelled, conclude_unlabelled
+from mia_batch.verdict.duplicates import NearDuplicates, near_duplicates
+from mia_batch.verdict.labelled import FPR_BUDGETS, evaluate, roc_auc, roc_curve
+from mia_batch.verdict.measure import Measured, measure
+from mia_batch.verdict.unlabelled import (
+    VerdictPlan,
+    flip_rate,
+    foresee_power,
+    length_difference,
+    score_errors,
+    verdicts,
 )
 
 __all__ = [
     "FPR_BUDGETS",
-    "Difference",
-    "Interval",
-    "OperatingPoint",
-    "RocCurve",
-    "auc_difference",
-    "auc_interval",
+    "BlindBaseline",
+    "Measured",
+    "NearDuplicates",
+    "VerdictPlan",
+    "blind_baseline",
+    "conclude_labelled",
+    "conclude_unlabelled",
     "evaluate",
+    "flip_rate",
+    "foresee_power",
+    "length_difference",
+    "measure",
+    "near_duplicates",
     "roc_auc",
     "roc_curve",
+    "score_errors",
+    "verdicts",
 ]

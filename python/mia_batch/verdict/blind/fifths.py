@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mia_batch.verdict.labelled.intervals import Interval, auc_interval
-from mia_batch.verdict.labelled.roc import roc_auc
+from mia_batch.verdict.labelled.influence import estimate_auc
+from mia_batch.verdict.labelled.intervals import Interval, estimate_interval
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,9 +29,9 @@ class BlindFifth:
     value
         ROC AUC; null where the fifth lacks a class.
     interval
-        Its interval, for independent texts; null likewise.
+        Its interval; null where the data cannot support one.
     reason
-        Why there is no value; null where there is one.
+        Why value or interval is null.
     n_members
         Members in the fifth.
     n_nonmembers
@@ -50,8 +50,7 @@ def fifth_aucs(
     member: NDArray[np.bool_],
     score: NDArray[np.float64],
     blind: NDArray[np.float64],
-    *,
-    confidence: float = 0.95,
+    cluster: NDArray[np.int32] | None,
 ) -> list[BlindFifth]:
     """Measure an attack within fifths of the blind score; equal blind scores stay together.
 
@@ -65,8 +64,8 @@ def fifth_aucs(
         Score of each text by the attack, finite.
     blind
         Score of each text by a blind classifier, from texts that it was not trained on.
-    confidence
-        Nominal coverage of the intervals.
+    cluster
+        Code of each text's cluster, from 0; null where texts are independent.
 
     Returns
     -------
@@ -76,20 +75,28 @@ def fifth_aucs(
     limits = np.quantile(blind, np.arange(1, _N_FIFTHS) / _N_FIFTHS)
     fifth = limits.searchsorted(blind, side="right")
     return [
-        _measure(f"blind fifth {place + 1}", member[within], score[within], confidence)
+        _measure(
+            f"blind fifth {place + 1}",
+            member[within],
+            score[within],
+            None if cluster is None else cluster[within],
+        )
         for place, within in enumerate(fifth == place for place in range(_N_FIFTHS))
     ]
 
 
 def _measure(
-    name: str, member: NDArray[np.bool_], score: NDArray[np.float64], confidence: float
+    name: str,
+    member: NDArray[np.bool_],
+    score: NDArray[np.float64],
+    cluster: NDArray[np.int32] | None,
 ) -> BlindFifth:
-    value = interval = reason = None
+    value = interval = None
     n_members = int(member.sum())
     n_nonmembers = member.size - n_members
     if n_members and n_nonmembers:
-        value = roc_auc(member, score)
-        interval = auc_interval(score[member], score[~member], value, confidence=confidence)
+        estimate, _ = estimate_auc(member, score, cluster)
+        value, interval, reason = estimate.value, estimate_interval(estimate), estimate.lack
     else:
         reason = f"there is no {'non-member' if n_members else 'member'} in this fifth"
     return BlindFifth(

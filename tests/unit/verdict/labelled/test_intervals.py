@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.polynomial import Polynomial
 
-from mia_batch.verdict import auc_interval
+from mia_batch.verdict.labelled import auc_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mia_batch.verdict import Interval
+    from mia_batch.verdict.labelled import Interval
 
 Z = NormalDist().inv_cdf(0.975)
 

@@ -1,0 +1,162 @@
+"""What may be concluded from a run, in sentences: the first things that its user reads."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mia_batch.verdict.measure import Measured
+    from mia_batch.verdict.unlabelled import VerdictPlan
+
+__all__ = ["conclude_labelled", "conclude_unlabelled"]
+
+_ADJUSTMENTS = {"bh": "Benjamini-Hochberg", "by": "Benjamini-Yekutieli"}
+
+
+def conclude_labelled(measured: Measured, primary: str) -> Iterator[str]:
+    """Say what labels show, warnings first.
+
+    Parameters
+    ----------
+    measured
+        The figures.
+    primary
+        The attack that the answer rests on.
+
+    Yields
+    ------
+    str
+        One sentence at a time; none where the labels are not of both classes.
+    """
+    blind = measured.blind
+    if blind is None:
+        return
+    yield blind.warning or (
+        "These labels could not be told apart without the model: differences above AUC "
+        f"{blind.upper:.2f} are excluded."
+    )
+    figures = measured.metrics.filter(slice="all", attack=primary)
+    for row in figures.filter(metric="roc_auc").iter_rows(named=True):
+        if row["value"] is not None:
+            yield f"{primary}: AUC {_figure(row)}."
+    beside = figures.filter(metric="roc_auc_difference", versus=blind.strongest)
+    for row in beside.iter_rows(named=True):
+        if row["value"] is not None:
+            yield f"{primary} less {blind.strongest}, which never sees the model: {_figure(row)}."
+    fifths = measured.metrics.filter(
+        pl.col("slice").str.starts_with("blind fifth"), metric="roc_auc", attack=primary
+    )
+    if blind.warning and fifths.height:
+        values = ["-" if value is None else f"{value:.2f}" for value in fifths["value"]]
+        yield (
+            f"{primary}: AUC within fifths of the score of {blind.strongest}: {', '.join(values)}."
+        )
+    yield from _best_of_many(measured.metrics)
+    duplicates = measured.duplicates
+    if duplicates is not None and duplicates.first.n_concerned + duplicates.second.n_concerned:
+        yield duplicates.sentence
+
+
+def _figure(row: dict[str, float | None]) -> str:
+    if row["low"] is None or row["high"] is None:
+        return f"{row['value']:.3f}, without an interval ({row['reason']})"
+    return f"{row['value']:.3f}, 95 % interval {row['low']:.3f} to {row['high']:.3f}"
+
+
+def _best_of_many(metrics: pl.DataFrame) -> Iterator[str]:
+    bounds = metrics.filter(pl.col("low").is_not_null(), metric="roc_auc_simultaneous")
+    if bounds.height < 2:
+        return
+    best = bounds.sort("low", descending=True).row(0, named=True)
+    where = "" if best["slice"] == "all" else f" on {best['slice']}"
+    yield (
+        f"Of {bounds.height:,} attacks and slices tried, {best['attack']}{where} has the highest "
+        f"lower bound that holds for all at once: AUC at least {best['low']:.3f}."
+    )
+
+
+def conclude_unlabelled(verdicts: pl.LazyFrame, plan: VerdictPlan) -> Iterator[str]:
+    """Say what p-values and estimates show of the attack that the answer rests on.
+
+    Parameters
+    ----------
+    verdicts
+        The verdicts table.
+    plan
+        How they were made.
+
+    Yields
+    ------
+    str
+        One sentence at a time.
+    """
+    own = verdicts.filter(attack=plan.primary)
+    tests = own.filter(pl.col("estimate").is_null())
+    canary = pl.col("method").str.starts_with("canary").fill_null(value=False)
+    if plan.level != "collection":
+        yield from _reported(tests.filter(~canary), plan)
+    of_all = tests.filter(pl.col("level") == "collection", pl.col("p_value").is_not_null())
+    for row in of_all.collect().iter_rows(named=True):
+        what = "All canaries" if row["method"].startswith("canary") else "All groups together"
+        yield f"{what}, by {plan.primary}: p = {row['p_value']:.3g} ({row['method']})."
+    flips = own.filter(pl.col("estimate") == "flip_rate", pl.col("value").is_not_null()).collect()
+    for row in flips.iter_rows(named=True):
+        yield (
+            f"Another draw of samples would put {row['value']:.1%} of the targets on the other "
+            f"side of p = 0.05 ({row['method'].replace('_', ' ')})."
+        )
+    rates = own.filter(pl.col("estimate") == "contamination_rate").collect()
+    for row in rates.iter_rows(named=True):
+        yield from _contamination(row)
+
+
+def _reported(tests: pl.LazyFrame, plan: VerdictPlan) -> Iterator[str]:
+    """Count what is reported at the planned level."""
+    whole = pl.col("level") == "target" if plan.level == "target" else pl.col("level") == "group"
+    counted = (
+        tests.filter(whole & (pl.col("n_null") > 0))
+        .select(
+            n=pl.len(),
+            reported=(pl.col("q_value") <= plan.q).sum(),
+            smallest=pl.col("q_value").min(),
+            n_null=pl.col("n_null").max(),
+            method=pl.col("method").first(),
+        )
+        .collect(engine="streaming")
+        .row(0, named=True)
+    )
+    if counted["n"] == 0:
+        return
+    adjusted = _ADJUSTMENTS[counted["method"].rpartition("+")[2]]
+    kind = f"{plan.level}s"
+    against = f"{counted['n_null']:,} independent units outside the training data"
+    if counted["reported"]:
+        yield (
+            f"{counted['reported']:,} of {counted['n']:,} {kind} are reported at q = {plan.q:g} "
+            f"({plan.primary}, {adjusted}, against {against}): lists made like this are on "
+            f"average at most {plan.q:.0%} false."
+        )
+    else:
+        least = f"; the smallest q is {counted['smallest']:.2g}" if counted["smallest"] else ""
+        yield (
+            f"None of {counted['n']:,} {kind} is reported at q = {plan.q:g} ({plan.primary}, "
+            f"{adjusted}, against {against}){least}. That is no evidence of absence."
+        )
+    yield f"The null: {plan.null_set}."
+
+
+def _contamination(row: dict[str, str | float | None]) -> Iterator[str]:
+    if row["value"] is not None:
+        yield (
+            f"Share of members among the targets: {row['value']:.0%}, 95 % interval "
+            f"{row['low']:.0%} to {row['high']:.0%} ({row['assumption']})."
+        )
+    elif row["low"]:
+        yield (
+            f"Share of members among the targets: at least {row['low']:.0%} at 95 % confidence "
+            f"({row['assumption']})."
+        )

@@ -1,0 +1,145 @@
+"""A labelled run: what attacks tell of the labels, and what can be told without the model."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from mia_batch.schemas import Metrics
+from mia_batch.verdict.blind import BlindBaseline, blind_baseline, fifth_aucs
+from mia_batch.verdict.duplicates import NearDuplicates, near_duplicates
+from mia_batch.verdict.labelled import auc_difference, evaluate, find_clusters
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mia_batch.targets.plan import Preset
+    from mia_batch.verdict.labelled import Interval
+
+__all__ = ["Measured", "measure"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What the labels of a run show.
+
+    Attributes
+    ----------
+    metrics
+        The metrics table.
+    blind
+        What can be told without the model; null where the labels are not of both classes.
+    duplicates
+        Texts that both classes have; null likewise.
+    """
+
+    metrics: pl.DataFrame
+    blind: BlindBaseline | None = None
+    duplicates: NearDuplicates | None = None
+
+
+def measure(
+    scores: pl.LazyFrame,
+    targets: pl.LazyFrame,
+    attacks: Sequence[str],
+    *,
+    preset: Preset,
+    slice_by: Sequence[str],
+    primary: str,
+    seed: int,
+) -> Measured:
+    """Measure attacks, and classifiers that never see the model, on the same labels.
+
+    Parameters
+    ----------
+    scores
+        The scores table.
+    targets
+        The targets table, for its texts.
+    attacks
+        Names of the attacks.
+    preset
+        ``samia`` adds the authors' metrics.
+    slice_by
+        Columns by whose values the targets are measured apart.
+    primary
+        The attack that is compared with each other one.
+    seed
+        Of resamples, folds and permutations.
+
+    Returns
+    -------
+    Measured
+        The metrics of attacks; then of blind classifiers, of each attack less the strongest of
+        them (``versus``), and of each attack within fifths of its score.
+
+    Raises
+    ------
+    RequestError
+        If a column to slice by is missing or has too many values.
+    """
+    counts = pl.col("role").is_in(["target", "non_member"]) & pl.col("member").is_not_null()
+    n_classes = scores.filter(counts).select(pl.col("member").n_unique()).collect().item()
+    if n_classes == 0:
+        return Measured(metrics=Metrics.create_empty())
+    metrics = evaluate(
+        scores, attacks, preset=preset, slice_by=slice_by, primary=primary, seed=seed
+    )
+    if n_classes == 1:
+        return Measured(metrics=metrics)
+    labelled = targets.filter(counts)
+    blind = blind_baseline(labelled, seed=seed)
+    facts = [*_rows_beside_blind(scores, attacks, blind)]
+    beside = pl.DataFrame(facts, schema=metrics.schema)
+    return Measured(
+        metrics=pl.concat([metrics, blind.metrics, beside]),
+        blind=blind,
+        duplicates=near_duplicates(labelled),
+    )
+
+
+def _rows_beside_blind(
+    scores: pl.LazyFrame, attacks: Sequence[str], blind: BlindBaseline
+) -> Iterator[dict[str, Any]]:
+    """Compare each attack with the strongest blind classifier, on the texts that this one saw."""
+    if blind.strongest is None:
+        return
+    seen = blind.scores.lazy().select("target_id", blind=blind.strongest)
+    both = scores.join(seen, on="target_id", maintain_order="left").collect(engine="streaming")
+    member, told = both["member"].to_numpy(), both["blind"].to_numpy()
+    cluster = find_clusters(both.lazy(), pl.lit(value=True), attacks)
+    for attack in attacks:
+        score = both[attack].fill_null(float("nan")).to_numpy()
+        made = auc_difference(member, score, told, cluster=cluster)
+        yield {
+            "attack": attack,
+            "versus": blind.strongest,
+            "slice": "all",
+            "metric": "roc_auc_difference",
+            "value": made.value,
+            **_limits(made.interval),
+            "reason": made.reason,
+            "n_members": made.n_members,
+            "n_nonmembers": made.n_nonmembers,
+            "n_unscored": both.height - made.n_members - made.n_nonmembers,
+        }
+        there = both[attack].is_not_null().to_numpy()
+        groups = None if cluster is None else cluster[there]
+        for fifth in fifth_aucs(member[there], score[there], told[there], groups):
+            yield {
+                "attack": attack,
+                "slice": fifth.slice,
+                "metric": "roc_auc",
+                "value": fifth.value,
+                **_limits(fifth.interval),
+                "reason": fifth.reason,
+                "n_members": fifth.n_members,
+                "n_nonmembers": fifth.n_nonmembers,
+                "n_unscored": 0,
+            }
+
+
+def _limits(interval: Interval | None) -> dict[str, Any]:
+    return {} if interval is None else asdict(interval)

@@ -1,0 +1,110 @@
+"""Sampling error in the verdicts table: how far scores, and answers, depend on the samples drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from mia_batch.verdict.unlabelled.monte_carlo import flips, simulated_flips, standard_errors
+from mia_batch.verdict.unlabelled.rows import AttackScores, verdict_rows
+from mia_batch.verdict.unlabelled.sides import read_sides
+from mia_batch.verdict.unlabelled.target_level import TargetTest
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mia_batch.verdict.unlabelled.plan import VerdictPlan
+
+__all__ = ["flip_rate", "score_errors"]
+
+_LEVEL = 0.05
+_NO_MEAN = (
+    "the attack takes no mean over samples, so only a second draw can tell; set second_draw"
+)
+_SAME = 1e-9  # of a score and the mean of its samples' values, relative
+
+
+def score_errors(values: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
+    """Monte-Carlo standard errors of scores over their samples.
+
+    Parameters
+    ----------
+    values
+        ``target_id``, ``sample_index`` and Float64 ``value``: the attack on each sample alone.
+    scores
+        ``target_id`` and the ``score`` from all samples.
+
+    Returns
+    -------
+    DataFrame
+        ``target_id`` and ``standard_error``, in the unit of the score; null where fewer than two
+        samples have a value, or the score is not their mean.
+    """
+    matrix = _matrix(values, scores)
+    errors = standard_errors(matrix)
+    errors[~_are_means(matrix, scores["score"].to_numpy())] = np.nan
+    return scores.select("target_id", standard_error=pl.Series(errors, nan_to_null=True))
+
+
+def flip_rate(
+    scores: pl.DataFrame, plan: VerdictPlan, *, values: pl.DataFrame, second: pl.Series | None
+) -> pl.DataFrame:
+    """Share of targets whose p-value would be on the other side of 0.05 in another draw.
+
+    Parameters
+    ----------
+    scores
+        Rows of the scores table: targets and non-members, with the primary attack's ``score``.
+    plan
+        How p-values are made.
+    values
+        As in `score_errors`.
+    second
+        The score of each row from a second draw of as many samples; null where there was none, and
+        draws are simulated.
+
+    Returns
+    -------
+    DataFrame
+        One row of the verdicts table, ``estimate`` ``flip_rate``; its value is null where only a
+        second draw could tell.
+    """
+    sides = read_sides(scores.lazy())
+    test = TargetTest(sides, plan)
+
+    def decide(of_rows: NDArray[np.float64]) -> NDArray[np.bool_]:
+        frames = test.rows(AttackScores(attack=plan.primary, scores=of_rows))
+        p = pl.concat(frame["p_value"] for frame in frames)
+        return (p <= _LEVEL).fill_null(value=False).to_numpy()
+
+    first = scores["score"].to_numpy()
+    row = {"attack": plan.primary, "level": "collection", "planned": True, "estimate": "flip_rate"}
+    if second is not None:
+        return verdict_rows(
+            1, **row, value=flips(first, second.to_numpy(), decide), method="second_draw"
+        )
+    matrix = _matrix(values, scores)
+    if not _are_means(matrix, first)[~np.isnan(first)].all():
+        return verdict_rows(1, **row, method="simulated_draws", reason=_NO_MEAN)
+    share = simulated_flips(matrix, decide, seed=plan.seed)
+    return verdict_rows(1, **row, value=share, method="simulated_draws")
+
+
+def _matrix(values: pl.DataFrame, scores: pl.DataFrame) -> NDArray[np.float64]:
+    """A row per score with the value of each sample; NaN = no sample."""
+    place = scores.select("target_id", row=pl.int_range(pl.len()))
+    found = values.join(place, on="target_id")
+    samples = found["sample_index"].rank("dense").cast(pl.Int64) - 1
+    matrix = np.full((scores.height, (samples.max() or 0) + 1), np.nan)
+    matrix[found["row"].to_numpy(), samples.to_numpy()] = found["value"].fill_null(np.nan)
+    return matrix
+
+
+def _are_means(matrix: NDArray[np.float64], score: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Whether each score is the mean of its samples' values; so is one that is missing."""
+    there = ~np.isnan(matrix)
+    n = np.maximum(there.sum(axis=1), 1)
+    means = np.where(there, matrix, 0.0).sum(axis=1) / n
+    return np.isnan(score) | np.isclose(means, score, rtol=_SAME, atol=1e-12)
