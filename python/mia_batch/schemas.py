@@ -219,9 +219,10 @@ class Verdicts(dy.Schema):
     attack = dy.String()
     level = dy.Enum(VerdictLevel.categories.to_list())
     key = dy.String(nullable=True)
-    """``target_id``, ``document_id`` or ``group``; null for the collection."""
+    """``target_id``, ``document_id`` (without one, ``target_id``), or ``group``; null for the
+    collection. Of canaries the name of their set, at level ``group``."""
     planned = dy.Bool()
-    """Whether the attack was named before scores were seen; others are exploratory."""
+    """Whether attack and level were named before scores were seen; others are exploratory."""
     score = dy.Float64(nullable=True)
     """What the p-value compares: the attack's score, or the group's statistic."""
     standard_error = dy.Float64(nullable=True)

@@ -80,7 +80,7 @@ def rank_sum_p_value(sets: Sequence[NDArray[np.float64]]) -> float:
     """
     law: NDArray[np.float64] = np.ones(1)
     for ranks in sets:
-        halves = np.bincount((2 * ranks).astype(np.int64)).astype(np.float64)
-        law = np.convolve(law, halves / ranks.size)
+        halves = np.bincount((2 * ranks).astype(np.int64))
+        law = np.convolve(law, halves / ranks.size).astype(np.float64)
     observed = int(sum(2 * ranks[0] for ranks in sets))
     return float(min(1.0, law[observed:].sum()))

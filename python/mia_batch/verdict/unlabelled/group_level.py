@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 
 from mia_batch.verdict.unlabelled.conformal import TieDraws, p_values, tie_draws
 from mia_batch.verdict.unlabelled.exchangeability import odds_factor
@@ -16,7 +17,6 @@ from mia_batch.verdict.unlabelled.units import cut_units, windows_per_group
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import polars as pl
     from numpy.typing import NDArray
 
     from mia_batch.verdict.unlabelled.plan import VerdictPlan
@@ -55,7 +55,9 @@ class GroupTest:
         self.groups = cut_units(sides, sides.targets, self.n_windows, plan.seed)
         self.nulls = cut_units(sides, sides.nulls, self.n_windows, plan.seed)
         self._plan = plan
-        self._names = sides.clusters[self.groups.cluster]
+        self._names = sides.clusters[self.groups.cluster].with_columns(
+            level=pl.col("level").replace({"target": "document"})
+        )
         self._ties = None
         if plan.ties == "random":
             nulls = sides.clusters[self.nulls.cluster[self.nulls.enough]]
@@ -73,8 +75,8 @@ class GroupTest:
         Yields
         ------
         DataFrame
-            Rows of the verdicts table: levels ``group``, ``document`` (where documents have no
-            group) and ``target`` (where texts have neither), then one of level ``collection``.
+            Rows of the verdicts table: levels ``group`` and, where texts have no group,
+            ``document``, in the order of their names; then one of level ``collection``.
         """
         groups, plan = self.groups, self._plan
         scores = np.full(groups.sizes.size, np.nan)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from itertools import product
-from math import nan
+from math import isnan, nan
 
 import numpy as np
 import pytest
@@ -21,8 +21,8 @@ def ranks_of(scores):
 def ranks_twin(scores):
     """Mean ranks; an unscored published text lies lowest, each unscored twin above all others."""
     published, *twins = scores
-    keyed = [-1 if published != published else published]
-    keyed += [100 - place if twin != twin else twin for place, twin in enumerate(twins)]
+    keyed = [-1 if isnan(published) else published]
+    keyed += [100 - place if isnan(twin) else twin for place, twin in enumerate(twins)]
     return [sum(other < one for other in keyed) + (keyed.count(one) + 1) / 2 for one in keyed]
 
 

@@ -50,12 +50,12 @@ def test_usual_windows_are_those_of_nine_groups_in_ten():
     assert usual_windows(np.array([3])) == 3
 
 
-def test_statistics_by_hand():
+@pytest.mark.parametrize(("statistic", "value"), [("mean", 4), ("median", 2), ("maximum", 9)])
+def test_statistics_by_hand(statistic, value):
     scores, chosen = np.array([1, 2, 9, nan]), np.array([[0, 1, 2], [2, 1, 3]])
-    for name, value in (("mean", 4), ("median", 2), ("maximum", 9)):
-        made = group_statistics(scores, chosen, name)
-        assert made[0] == value
-        assert np.isnan(made[1])
+    made = group_statistics(scores, chosen, statistic)
+    assert made[0] == value
+    assert np.isnan(made[1])
 
 
 def test_one_group_against_others_is_its_rank():
