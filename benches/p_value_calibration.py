@@ -49,7 +49,7 @@ def texts(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
         split = rng.permutation(pool)
         ties = TieDraws(rng.random(101), rng.random(199))
         shares.append(np.mean(p_values(split[199:], split[:199], ties=ties) <= 0.05))
-    yield {"case": "share of nulls with p <= 0.05", "rate": mean(shares), "wanted": "0.05"}
+    yield {"case": "share of nulls with p <= 0.05", "rate": np.mean(shares), "wanted": "0.05"}
     for n_members, wanted in ((0, "0.10"), (10, "0.05")):
         false = [_false_discoveries(rng, n_members) for _ in range(runs)]
         case = f"false discoveries at q = 0.1, {n_members} of 20 members"
@@ -57,7 +57,7 @@ def texts(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
 
 
 def _false_discoveries(rng: np.random.Generator, n_members: int) -> float:
-    scores = np.round(rng.normal(size=20) + 2 * (np.arange(20) < n_members), 1)
+    scores = np.round(rng.normal(2.0 * (np.arange(20) < n_members), 1), 1)
     nulls = np.round(rng.normal(size=199), 1)
     p = p_values(scores, nulls, ties=TieDraws(rng.random(20), rng.random(199)))
     found = q_values(p, "bh") <= 0.1
