@@ -129,7 +129,7 @@ def bounds(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
         n_members = round(100 * share)
         flagged = rng.binomial(n_members, tpr, runs)
         flagged += rng.binomial(100 - n_members, rng.beta(10, 190, runs))
-        low = [contamination_bound(Flagged(int(f), 100), n_null=199, above=10).low for f in flagged]
+        low = [contamination_bound(Flagged(int(f), 100), n_null=199, rank=10).low for f in flagged]
         hits = [bound is not None and bound <= share for bound in low]
         case = f"lower bound of {share:.1f}, TPR {tpr}"
         yield {"case": case, "rate": np.mean(hits), "wanted": ">= 0.95"}

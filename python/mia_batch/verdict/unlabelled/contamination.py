@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Contamination", "Flagged", "contamination_bound", "contamination_rate"]
+__all__ = [
+    "BOUND_ASSUMES",
+    "RATE_ASSUMES",
+    "Contamination",
+    "Flagged",
+    "contamination_bound",
+    "contamination_rate",
+]
 
 RATE_ASSUMES = (
     "assumes that the members among the targets score as high as the calibration members, "
@@ -155,7 +162,7 @@ def contamination_rate(
 
 
 def contamination_bound(
-    targets: Flagged, *, n_null: int, above: int, confidence: float = 0.95
+    targets: Flagged, *, n_null: int, rank: int, confidence: float = 0.95
 ) -> Contamination:
     """Lower bound for the share of members among the targets, where only non-members are known.
 
@@ -170,7 +177,7 @@ def contamination_bound(
         The texts asked about, those above the threshold flagged; an unscored one is not.
     n_null
         Number n of independent nulls; unscored ones lie above the threshold.
-    above
+    rank
         The rank k of the threshold from the top, chosen before scores are seen, from 1 to n.
     confidence
         Nominal coverage.
@@ -189,7 +196,7 @@ def contamination_bound(
 
     def allowed(members: int) -> bool:
         others, beyond = targets.total - members, targets.above - members
-        chance = betabinom.sf(beyond - 1, others, above, n_null + 1 - above)
+        chance = betabinom.sf(beyond - 1, others, rank, n_null + 1 - rank)
         return bool(chance > 1 - confidence)
 
     fewest = bisect_left(range(targets.above), True, key=allowed)

@@ -29,11 +29,9 @@ if TYPE_CHECKING:
     from mia_batch.verdict.unlabelled.rows import AttackScores
     from mia_batch.verdict.unlabelled.sides import Sides
 
-__all__ = ["FEWEST_GROUPS", "ContaminationEstimates"]
+__all__ = ["ContaminationEstimates"]
 
-FEWEST_GROUPS = 20
-"""Groups on each side below which no rate is estimated."""
-
+_FEWEST_GROUPS = 20
 _CONFIDENCE = 0.95
 
 
@@ -41,7 +39,7 @@ class ContaminationEstimates:
     """Estimates of the contamination rate, prepared once for all attacks.
 
     The units are clusters of texts, by their statistic over as many windows each; where no texts
-    share a cluster, they are texts.
+    share a cluster, they are texts. With fewer than 20 groups on a side nothing is estimated.
 
     Parameters
     ----------
@@ -85,9 +83,9 @@ class ContaminationEstimates:
         targets, nulls, *calibration = (
             units.statistics(found.scores, self._plan) for units in self._units
         )
-        above = max(1, floor(round(self._plan.fpr * (nulls.size + 1), 9)))
+        rank = max(1, floor(round(self._plan.fpr * (nulls.size + 1), 9)))
         highest = np.sort(np.nan_to_num(nulls, nan=np.inf))
-        threshold = float(highest[-above]) if nulls.size else np.inf
+        threshold = float(highest[-rank]) if nulls.size else np.inf
         n_targets = self._units[0].sizes.size
         lack = self._lack(("audited", targets), ("null", nulls))
         if lack:
@@ -95,7 +93,7 @@ class ContaminationEstimates:
         else:
             flagged = Flagged(int(np.count_nonzero(targets > threshold)), n_targets)
             bound = contamination_bound(
-                flagged, n_null=nulls.size, above=above, confidence=_CONFIDENCE
+                flagged, n_null=nulls.size, rank=rank, confidence=_CONFIDENCE
             )
         made = [bound]
         if self._calibrated:
@@ -132,7 +130,7 @@ class ContaminationEstimates:
 
     def _lack(self, *sides: tuple[str, NDArray[np.float64]]) -> str | None:
         """Say which side has too few units, if one has."""
-        unit, fewest = ("groups", FEWEST_GROUPS) if self._grouped else ("texts", 1)
+        unit, fewest = ("groups", _FEWEST_GROUPS) if self._grouped else ("texts", 1)
         for name, side in sides:
             if side.size < fewest:
                 return f"{side.size} {name} {unit} are too few, {fewest} are needed"

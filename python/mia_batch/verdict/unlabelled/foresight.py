@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from math import comb
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from mia_batch.verdict.unlabelled.exchangeability import Difference, difference
 from mia_batch.verdict.unlabelled.group_level import GroupTest
+from mia_batch.verdict.unlabelled.groups import n_orders
 from mia_batch.verdict.unlabelled.power import Power, power
 from mia_batch.verdict.unlabelled.sides import read_sides
 from mia_batch.verdict.unlabelled.target_level import TargetTest
@@ -47,7 +47,7 @@ def foresee_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
     n_groups, n_null = (int(units.enough.sum()) for units in (groups.groups, groups.nulls))
     if plan.level == "group":
         return power(groups.groups.sizes.size, n_null, plan.q, plan.adjustment)
-    return power(1, comb(n_groups + n_null, n_groups) - 1, plan.q, plan.adjustment)
+    return power(1, n_orders(n_groups, n_null) - 1, plan.q, plan.adjustment)
 
 
 def length_difference(targets: pl.LazyFrame) -> Difference | None:

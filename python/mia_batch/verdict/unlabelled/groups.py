@@ -16,6 +16,7 @@ __all__ = [
     "Statistic",
     "collection_test",
     "group_statistics",
+    "n_orders",
     "pattern",
     "usual_windows",
 ]
@@ -107,6 +108,28 @@ def group_statistics(
     return np.asarray(_STATISTICS[statistic](scores[chosen], axis=1), np.float64)
 
 
+def n_orders(n_groups: int, n_null: int) -> int:
+    """Say among how many ways to name the audited groups `collection_test` places the real one.
+
+    Parameters
+    ----------
+    n_groups
+        Groups asked about.
+    n_null
+        Null groups.
+
+    Returns
+    -------
+    int
+        All C(G + K, G) where they are at most 20,000; otherwise 10,000, or 1,000 from 10,000
+        groups: those drawn and the real one.
+    """
+    ways = comb(n_groups + n_null, n_groups)
+    if ways <= _MOST_ENUMERATED:
+        return ways
+    return 1 + (_PERMUTATIONS if n_groups + n_null < _MANY else _PERMUTATIONS_OF_MANY)
+
+
 def collection_test(
     groups: NDArray[np.float64], nulls: NDArray[np.float64], seed: int
 ) -> CollectionTest:
@@ -142,13 +165,13 @@ def collection_test(
     pooled = np.concatenate([np.nan_to_num(groups, nan=-np.inf), np.nan_to_num(nulls, nan=np.inf)])
     ranks, n_groups = rankdata(pooled), groups.size
     observed = ranks[:n_groups].sum()
-    if comb(ranks.size, n_groups) <= _MOST_ENUMERATED:
+    orders = n_orders(n_groups, nulls.size)
+    if orders == comb(ranks.size, n_groups):
         sums = np.array(list(combinations(ranks, n_groups))).sum(axis=1)
         p, method = np.mean(sums >= observed), "permutation_exact"
     else:  # scipy's permutation_test does the same, but takes no single group
         rng = np.random.default_rng(seed)
-        n_drawn = _PERMUTATIONS if ranks.size < _MANY else _PERMUTATIONS_OF_MANY
-        drawn = (rng.permutation(ranks)[:n_groups].sum() for _ in range(n_drawn))
-        higher = np.fromiter(drawn, np.float64, n_drawn) >= observed
-        p, method = (1 + higher.sum()) / (1 + n_drawn), f"permutation_of_{n_drawn}"
+        drawn = (rng.permutation(ranks)[:n_groups].sum() for _ in range(orders - 1))
+        higher = np.fromiter(drawn, np.float64, orders - 1) >= observed
+        p, method = (1 + higher.sum()) / orders, f"permutation_of_{orders - 1}"
     return CollectionTest(float(observed / n_groups), float(p), method)

@@ -24,7 +24,7 @@ class Power:
         Targets, or groups of them: the number of tests.
     n_null
         Non-members, or groups of them where they share groups; for a collection, the other ways
-        to name so many groups the audited ones.
+        to name so many groups the audited ones that are tried.
     q
         The share of false discoveries allowed.
     adjustment

@@ -94,7 +94,6 @@ class TargetTest:
     adjustment
         The procedure of the q-values: the plan's, or ``by`` where texts on either side share a
         cluster, since their p-values then depend on each other in unknown ways.
-
     n_null
         Independent nulls of the bucket that has the most.
 
@@ -112,6 +111,8 @@ class TargetTest:
         dependent = sides.shares(sides.targets, sides.nulls)
         self.adjustment = "by" if dependent else plan.adjustment
         self._sides, self._plan = sides, plan
+        test = "conformal_groups" if sides.shares(sides.nulls) else "conformal"
+        self._method = f"{test}+{self.adjustment}"
         self._buckets = length_buckets(sides, plan.length_edges)
         self.n_null = max((bucket.n_null for bucket in self._buckets), default=0)
         self._draws = tie_draws(sides.target_id, plan.seed) if plan.ties == "random" else None
@@ -135,7 +136,6 @@ class TargetTest:
         for bucket in self._buckets:
             p[bucket.targets] = self._p_values(found.scores, bucket)
             n_null[bucket.targets] = bucket.n_null
-        shared = self._sides.shares(self._sides.nulls)
         columns: dict[str, pl.Series | NDArray[np.float64]] = {
             "key": self._sides.target_id[rows],
             "score": scores,
@@ -152,7 +152,7 @@ class TargetTest:
                 attack=found.attack,
                 level="target",
                 planned=found.planned(self._plan, "target"),
-                method=f"conformal{'_groups' * shared}+{self.adjustment}",
+                method=self._method,
                 **part,
             )
 

@@ -136,7 +136,7 @@ def test_intervals_cover_what_they_claim(share):
 
 
 def bound(above, total, n_null, rank):
-    return contamination_bound(Flagged(above, total), n_null=n_null, above=rank)
+    return contamination_bound(Flagged(above, total), n_null=n_null, rank=rank)
 
 
 def bound_twin(above, total, n_null, rank):

@@ -11,6 +11,7 @@ from mia_batch.verdict.unlabelled.conformal import p_values
 from mia_batch.verdict.unlabelled.groups import (
     collection_test,
     group_statistics,
+    n_orders,
     pattern,
     usual_windows,
 )
@@ -95,6 +96,8 @@ def test_many_groups_are_drawn_and_come_near_the_exact_share():
 
 
 def test_so_many_groups_that_fewer_are_drawn():
+    assert n_orders(2, 9997) == 10_000
+    assert n_orders(2, 9998) == 1000
     made = collection_test(np.full(2, 3.0), np.zeros(9998), 0)
     assert (made.method, made.p_value) == ("permutation_of_999", 1 / 1000)
 

@@ -181,7 +181,7 @@ def test_lengths_are_matched_within_buckets():
 def test_the_bound_counts_every_target():
     frame = table(rows("target", [*[99] * 30, *[0] * 9, None]), rows("non_member", range(99)))
     row = estimates(frame)["beta_binomial"]
-    bound = contamination_bound(Flagged(30, 40), n_null=99, above=5)
+    bound = contamination_bound(Flagged(30, 40), n_null=99, rank=5)
     assert (row["low"], row["high"], row["value"]) == (bound.low, 1, None)
     assert bound.low is not None
     assert bound.low > 0.5
