@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mia_batch.verdict.blind import fifth_aucs
+from mia_batch.verdict.labelled.intervals import auc_interval
+
+
+def test_fifths_by_hand():
+    blind = np.arange(20) / 20
+    member = np.tile([True, False, True, False], 5)
+    score = np.tile([3.0, 1.0, 2.0, 2.0], 5)
+    fifths = fifth_aucs(member, score, blind)
+    assert [fifth.slice for fifth in fifths] == [f"blind fifth {place}" for place in range(1, 6)]
+    for fifth in fifths:
+        # 3 beats 1 and 2, 2 beats 1 and ties with 2.
+        assert fifth.value == pytest.approx(3.5 / 4)
+        assert (fifth.n_members, fifth.n_nonmembers, fifth.reason) == (2, 2, None)
+        assert fifth.interval == auc_interval(np.array([3.0, 2.0]), np.array([1.0, 2.0]), 3.5 / 4)
+
+
+def test_an_attack_that_repeats_the_blind_score_loses_most_of_its_auc_within_fifths():
+    generator = np.random.default_rng(0)
+    member = np.arange(5000) % 2 == 0
+    blind = generator.normal(size=5000) + 1.5 * member
+    values = [fifth.value for fifth in fifth_aucs(member, blind, blind)]
+    assert max(values[1:4]) < 0.65
+    unrelated = generator.normal(size=5000) + 1.5 * member
+    assert min(fifth.value for fifth in fifth_aucs(member, unrelated, blind)) > 0.8
+
+
+def test_a_fifth_that_lacks_a_class_has_a_reason():
+    blind = np.repeat([0.1, 0.9], [8, 2])
+    member = np.repeat([False, True], [8, 2])
+    fifths = fifth_aucs(member, blind, blind)
+    reasons = {fifth.reason for fifth in fifths}
+    assert "there is no member in this fifth" in reasons
+    assert sum(fifth.n_members + fifth.n_nonmembers for fifth in fifths) == 10
+    assert all(fifth.value is None and fifth.interval is None for fifth in fifths)
