@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["locate", "read_rows", "read_schema"]
 
-_SLICE_BYTES = 16 << 20  # compressed; a slice costs one read of its whole row group
+_SLICE_BYTES = 4 << 20  # compressed; a slice costs one read of its whole row group
 _SLICE_ROWS = 1 << 17  # for texts that compress well
 _FRAME_ROWS = 2048
 _ERRORS = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
