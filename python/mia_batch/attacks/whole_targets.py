@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from mia_batch.targets import mapped_zeros
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -30,7 +32,7 @@ def count_pairs(batches: Iterable[pl.DataFrame], n_targets: int) -> NDArray[np.u
     ndarray
         Uint32, one number per target.
     """
-    counts = np.zeros(n_targets, np.uint32)
+    counts = mapped_zeros(n_targets, np.uint32)
     for batch in batches:
         _add(counts, batch, 1)
     return counts

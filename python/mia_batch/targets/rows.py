@@ -1,4 +1,4 @@
-"""Where a key stands in a table, in 12 bytes a row."""
+"""Where a key stands in a table, in 12 bytes a row, also while the index is built."""
 
 from __future__ import annotations
 
@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from mia_batch.targets.arrays import mapped_zeros
+
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
 __all__ = ["RowIndex"]
 
 _ROWS_AT_ONCE = 65536
+_BUCKETS = 256
+_BUCKET_SHIFT = 56  # the highest byte of a hash names its bucket
 
 
 class RowIndex:
@@ -24,22 +30,37 @@ class RowIndex:
     Parameters
     ----------
     keys
-        One column, strings or null, of at most 2^32 rows. It is read once.
+        One column, strings or null, of at most 2^32 rows. It is read twice.
     """
 
     def __init__(self, keys: pl.LazyFrame) -> None:
-        key = pl.col(keys.collect_schema().names()[0])
         self.height = int(keys.select(pl.len()).collect(engine="streaming").item())
-        hashes = np.empty(self.height, np.uint64)
-        there = np.empty(self.height, np.bool_)
-        for start in range(0, self.height, _ROWS_AT_ONCE):
-            part = keys.slice(start, _ROWS_AT_ONCE).select(hash=key.hash(), there=key.is_not_null())
-            found = part.collect()
-            hashes[start : start + found.height] = found["hash"].to_numpy()
-            there[start : start + found.height] = found["there"].to_numpy()
-        order = np.argsort(hashes, kind="stable").astype(np.uint32)
-        self._rows = order[there[order]]
-        self._hashes = hashes[self._rows]
+        counts = np.zeros(_BUCKETS, np.int64)
+        for part in _parts(keys, self.height):
+            counts += _count(part)
+        starts = np.cumsum(counts) - counts
+        self._hashes = mapped_zeros(int(counts.sum()), np.uint64)
+        self._rows = mapped_zeros(int(counts.sum()), np.uint32)
+        self._fill(_parts(keys, self.height), starts.copy())
+        self._sort(starts)
+
+    def _fill(self, parts: Iterator[pl.DataFrame], free: NDArray[np.int64]) -> None:
+        """Put every row into its bucket, at the bucket's first free place."""
+        for part in parts:
+            counts = _count(part)
+            before = np.cumsum(counts) - counts
+            places = np.arange(part.height) + np.repeat(free - before, counts)
+            self._hashes[places] = part["hash"]
+            self._rows[places] = part["row"]
+            free += counts
+
+    def _sort(self, starts: NDArray[np.int64]) -> None:
+        """Sort within buckets, so that little is held twice."""
+        buckets = (np.split(array, starts[1:]) for array in (self._hashes, self._rows))
+        for hashes, rows in zip(*buckets, strict=True):
+            order = np.argsort(hashes, kind="stable")
+            hashes[:] = hashes[order]
+            rows[:] = rows[order]
 
     @property
     def n_keys(self) -> int:
@@ -93,3 +114,17 @@ class RowIndex:
         first = np.repeat(np.searchsorted(self._hashes, hashes, side="left"), lengths)
         last = np.repeat(np.searchsorted(self._hashes, hashes, side="right"), lengths)
         return first, np.where(keys.is_null().to_numpy(), first, last)
+
+
+def _parts(keys: pl.LazyFrame, height: int) -> Iterator[pl.DataFrame]:
+    """Yield the rows that have a key, so many at a time and these by ``hash``: and ``row``."""
+    key = pl.col(keys.collect_schema().names()[0])
+    for start in range(0, height, _ROWS_AT_ONCE):
+        part = keys.slice(start, _ROWS_AT_ONCE).select(hash=key.hash(), there=key.is_not_null())
+        numbered = part.with_row_index("row", start).filter("there")
+        yield numbered.sort("hash", maintain_order=True).collect()
+
+
+def _count(part: pl.DataFrame) -> NDArray[np.int64]:
+    """Count the rows of each bucket."""
+    return np.bincount(part["hash"].to_numpy() >> _BUCKET_SHIFT, minlength=_BUCKETS)

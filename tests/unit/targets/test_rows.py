@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.targets import RowIndex
+from mia_batch.targets import RowIndex, rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 KEYS = st.lists(st.none() | st.sampled_from("abcde"), max_size=30)
 
 
-def index_of(keys: list[str | None]) -> RowIndex:
+def index_of(keys: Sequence[str | None]) -> RowIndex:
     return RowIndex(pl.LazyFrame({"key": keys}, schema={"key": pl.String}))
 
 
@@ -32,3 +37,11 @@ def test_every_row_of_a_key_is_found_in_order(table, keys):
 @pytest.mark.parametrize("keys", [[], [None], ["a", None, "a"]])
 def test_the_height_counts_rows_without_key(keys):
     assert index_of(keys).height == len(keys)
+
+
+def test_rows_of_several_reads_are_found(monkeypatch):
+    monkeypatch.setattr(rows, "_ROWS_AT_ONCE", 300)
+    keys = [f"{number % 800}" for number in range(2000)]
+    which, found = index_of(keys).find(pl.Series(["7", "x", "799"]))
+    assert which.tolist() == [0, 0, 0, 2, 2]
+    assert found.tolist() == [7, 807, 1607, 799, 1599]

@@ -216,6 +216,7 @@ class Recording:
         partition = Partition(folder)
         try:
             portion = self._lay_aside(index, partition, first.last)
+            del index
             held, rows = -1, pl.DataFrame()
             for block in chain([first], blocks):
                 number = block.index * RECORDED_BLOCK_TARGETS // portion
