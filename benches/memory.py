@@ -71,14 +71,16 @@ def texts(n: int, n_words: int) -> pl.Series:
     return words.reshape((n, n_words)).cast(pl.List(pl.String)).list.join(" ")
 
 
-def write_corpus(path: Path, n: int, *, labelled: bool = True) -> None:
+def write_corpus(path: Path, n: int) -> None:
     def part(start: int, end: int) -> pl.DataFrame:
         numbers = pl.int_range(start, end, eager=True)
-        columns = {
-            "document_id": numbers.cast(pl.String),
-            "text": texts(end - start, WORDS_OF_A_TEXT),
-        }
-        return pl.DataFrame(columns | ({"member": numbers % 2 == 0} if labelled else {}))
+        return pl.DataFrame(
+            {
+                "document_id": numbers.cast(pl.String),
+                "text": texts(end - start, WORDS_OF_A_TEXT),
+                "member": numbers % 2 == 0,
+            }
+        )
 
     write(path, n, part)
 
