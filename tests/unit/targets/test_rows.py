@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -45,3 +46,16 @@ def test_rows_of_several_reads_are_found(monkeypatch):
     which, found = index_of(keys).find(pl.Series(["7", "x", "799"]))
     assert which.tolist() == [0, 0, 0, 2, 2]
     assert found.tolist() == [7, 807, 1607, 799, 1599]
+
+
+def test_building_holds_no_second_index():
+    n_keys = 300_000
+    keys = pl.LazyFrame({"key": pl.int_range(n_keys, eager=True).cast(pl.String)})
+    tracemalloc.start()
+    try:
+        index = RowIndex(keys)
+        peak = tracemalloc.get_traced_memory()[1]  # the index itself is mapped, so not in it
+    finally:
+        tracemalloc.stop()
+    assert index.n_keys == n_keys
+    assert peak < 12 * n_keys
