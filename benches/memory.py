@@ -1,6 +1,7 @@
 """Peak memory and time of whole audits of recorded continuations, from Parquet to scores.
 
 Each size runs in a process of its own. Texts are random words: only their amount matters here.
+All texts are labelled; what the metrics of so many labels add is shown apart.
 
     python -m benches.memory [NUMBER OF TARGETS ...]
 """
@@ -14,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import DEFAULT, patch
 
 import numpy as np
 import polars as pl
@@ -61,6 +63,9 @@ class Clock(SilentObserver):
     def working(self, what: str, *, done: int, total: int) -> None:
         del what, done, total
         self._begin("samples and features")
+
+    def measuring(self) -> None:
+        self._begin("metrics")
 
     def ended(self) -> None:
         self._begin("")
@@ -114,16 +119,23 @@ def write(path: Path, n: int, part: Callable[[int, int], pl.DataFrame]) -> None:
 def run(folder: Path) -> None:
     """Audit in this process, and print what it took."""
     import mia_batch
+    from mia_batch.verdict import evaluate
 
     clock = Clock()
-    mia_batch.audit(
-        input=str(folder / "corpus.parquet"),
-        engine="replay",
-        samples_from=str(folder / "recording.parquet"),
-        samples=SAMPLES,
-        out=folder / "run",
-        observer=clock,
-    )
+
+    def note(*_: object, **__: object) -> object:
+        clock.measuring()
+        return DEFAULT
+
+    with patch("mia_batch.pipeline.scoring.evaluate", wraps=evaluate, side_effect=note):
+        mia_batch.audit(
+            input=str(folder / "corpus.parquet"),
+            engine="replay",
+            samples_from=str(folder / "recording.parquet"),
+            samples=SAMPLES,
+            out=folder / "run",
+            observer=clock,
+        )
     clock.ended()
     print(json.dumps({"peaks_mb": clock.peaks, "seconds": clock.seconds}))
 
@@ -158,11 +170,14 @@ def main(sizes: list[int]) -> None:
             for name, value in row["seconds"].items()
         )
         print(f"{n:>9,} {row['peak_mb']:>8,}  {stages}", flush=True)
-    first, last = rows[0]["peak_mb"], rows[-1]["peak_mb"]
-    print(
-        f"growth {last / first - 1:+.0%} (limit {GROWTH_LIMIT:+.0%}), peak {last:,} MB "
-        f"(limit {LIMIT_MB:,})"
-    )
+    for what, peaks in {
+        "scores": [row["peaks_mb"]["scores"] for row in rows],
+        "metrics": [row["peak_mb"] for row in rows],
+    }.items():
+        print(
+            f"to {what}: growth {peaks[-1] / peaks[0] - 1:+.0%} (limit {GROWTH_LIMIT:+.0%}), "
+            f"peak {peaks[-1]:,} MB (limit {LIMIT_MB:,})"
+        )
     print(machine())
     append_results("memory", {"samples": SAMPLES, "words": WORDS_OF_A_TEXT, "runs": rows})
 

@@ -216,7 +216,7 @@ class Recording:
         partition = Partition(folder)
         try:
             portion = self._lay_aside(index, partition, first.last)
-            del index
+            del index  # not needed while the samples are handed out
             held, rows = -1, pl.DataFrame()
             for block in chain([first], blocks):
                 number = block.index * RECORDED_BLOCK_TARGETS // portion
