@@ -18,6 +18,7 @@ __all__ = [
     "pair_features",
     "pair_fields",
     "shared_runs",
+    "word_spans",
     "zlib_size",
     "zlib_version",
 ]
@@ -61,6 +62,9 @@ def shared_runs(
     run_words: int,
 ) -> ArrowArray:
     """Struct of UInt32 per text: runs of words, those that some of the others has, and which."""
+
+def word_spans(text: ArrowArray | ArrowStream, *, words: str) -> ArrowArray:
+    """Struct per text of two lists of UInt32: where its words start and end, in characters."""
 
 def zlib_version() -> str:
     """Version of the zlib inside."""

@@ -29,6 +29,7 @@ __all__ = [
     "fields",
     "pair_features",
     "shared_runs",
+    "word_spans",
     "zlib_size",
     "zlib_version",
 ]
@@ -53,6 +54,8 @@ Group: TypeAlias = Literal[
 
 GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 """Every group, in the order of its fields."""
+
+_SPANS: Final = pl.Struct({"starts": pl.List(pl.UInt32), "ends": pl.List(pl.UInt32)})
 
 _DEFAULT_GROUPS: Final[tuple[Group, ...]] = ("overlap", "zlib", "matched")
 
@@ -280,6 +283,36 @@ def shared_runs(
         raise SettingsError(msg)
     kernel = partial(_native.shared_runs, words=words, run_words=run_words)
     return _apply(kernel, texts, others).struct.unnest()
+
+
+def word_spans(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Expr:
+    """Where the words of the text stand.
+
+    Parameters
+    ----------
+    text
+        String column.
+    words
+        How texts are cut into words; another name is a ``SettingsError``.
+
+    Returns
+    -------
+    Expr
+        Struct column of two lists of UInt32, a number for each word in order: ``starts``, the
+        characters before its first, and ``ends``, those before what follows its last, so that
+        ``text[start:end]`` is the word as it stands in the text. Null where the text is null.
+
+    Examples
+    --------
+    >>> pl.select(word_spans(pl.lit("“né”, 我们"), words="unicode")).item()
+    {'starts': [1, 6, 7], 'ends': [3, 7, 8]}
+    """
+    _check_rule(words)
+    return _column(text).map_batches(
+        lambda texts: _apply(partial(_native.word_spans, words=words), texts),
+        return_dtype=_SPANS,
+        is_elementwise=True,
+    )
 
 
 def zlib_version() -> str:

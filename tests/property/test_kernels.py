@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mia_batch import _native
-from mia_batch.kernels import GROUPS, count_words, pair_features, zlib_size
+from mia_batch.kernels import GROUPS, count_words, pair_features, word_spans, zlib_size
 from tests import arrow, twins
 from tests.kernel_twins import SPLIT, features
 
@@ -102,6 +103,19 @@ def test_words_and_sizes_of_single_texts(texts, rule):
     if twins.CLASSIC_ZLIB:
         sizes = [None if text is None else twins.compressed([text]) for text in texts]
         assert numbers["size"].to_list() == sizes
+
+
+@given(st.lists(st.none() | text, max_size=20), rule)
+def test_words_stand_where_they_are_told(texts, rule):
+    frame = pl.DataFrame({"text": texts}, {"text": pl.String})
+    found = frame.select(word_spans("text", words=rule)).to_series().to_list()
+    for text, spans in zip(texts, found, strict=True):
+        if text is None:
+            assert spans is None
+            continue
+        places = [slice(*place) for place in zip(spans["starts"], spans["ends"], strict=True)]
+        assert [SPLIT[rule](text[place]) for place in places] == [[w] for w in SPLIT[rule](text)]
+        assert all(before.stop <= after.start for before, after in pairwise(places))
 
 
 @given(st.data(), st.integers(1, 4))

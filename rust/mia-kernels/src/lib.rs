@@ -22,6 +22,7 @@ mod ngram;
 mod numbers;
 mod scan;
 mod size;
+mod spans;
 mod vocabulary;
 mod words;
 mod zlib;

@@ -5,6 +5,7 @@ mod duplicates;
 mod error;
 mod features;
 mod rows;
+mod spans;
 
 use std::sync::Arc;
 
@@ -103,6 +104,22 @@ fn shared_runs(
     })
 }
 
+/// Struct per text of two lists of `UInt32`: where its words start and end, in characters.
+#[pyfunction]
+#[pyo3(signature = (text, *, words))]
+fn word_spans(
+    py: Python<'_>,
+    text: &Bound<'_, PyAny>,
+    words: &str,
+) -> Result<PyArray, NativeError> {
+    let text = TextColumn::import("text", text)?;
+    let rule = word_rule(words)?;
+    py.detach(|| {
+        let array = spans::struct_array(&text.texts(), rule)?;
+        Ok(PyArray::from_array_ref(Arc::new(array)))
+    })
+}
+
 /// Version of the zlib inside.
 #[pyfunction]
 fn zlib_version() -> &'static str {
@@ -164,6 +181,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(zlib_size, module)?)?;
     module.add_function(wrap_pyfunction!(count_words, module)?)?;
     module.add_function(wrap_pyfunction!(shared_runs, module)?)?;
+    module.add_function(wrap_pyfunction!(word_spans, module)?)?;
     module.add_function(wrap_pyfunction!(zlib_version, module)?)?;
     module.add_function(wrap_pyfunction!(build_profile, module)?)
 }

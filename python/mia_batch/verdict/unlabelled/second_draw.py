@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["flip_rate", "score_errors"]
 
 _LEVEL = 0.05
-_NO_MEAN = (
-    "the attack takes no mean over samples, so only a second draw can tell; set second_draw"
-)
+_NO_MEAN = "the attack takes no mean over samples, so only a second draw can tell; set second_draw"
 _SAME = 1e-9  # of a score and the mean of its samples' values, relative
 
 
