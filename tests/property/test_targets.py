@@ -8,23 +8,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mia_batch.kernels import WORD_RULES, word_spans
 from mia_batch.schemas import Documents
 from mia_batch.targets import TargetPlan, build_targets, reasons
 
 SPACES = st.sampled_from(
     [" ", "  ", "\n", "\t", "\r\n", "\x1c", "\x85", "\xa0", "\u2028", "\u3000"]
 )
-WORDS = st.sampled_from(["a", "b", "né", "🦆", "\u200b", "e\u0301", "\0", "word,"])
+ODD_WORDS = ["a", "b", "né", "🦆", "\u200b", "e\u0301", "\0", "word,", "\u200d", "\u212a", "İ"]
+OTHER_SCRIPTS = ["我们", "。", "タワー", "ไทย", 'א"', "3.", "'", "_", "🇫", "👩\u200d👧"]
+WORDS = st.sampled_from(ODD_WORDS + OTHER_SCRIPTS)
 TEXTS = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"]), max_size=60),
     st.lists(st.one_of(SPACES, WORDS), max_size=40).map("".join),
 )
-RULES = st.sampled_from(["whitespace", "space"])
+RULES = st.sampled_from(WORD_RULES)
 
 
 def split(text, rule):
-    """Return the words of a text, as the rule is stated."""
-    return text.split() if rule == "whitespace" else [word for word in text.split(" ") if word]
+    """Return the words of a text; tests/property/test_kernels.py has their twins."""
+    spans = pl.select(word_spans(pl.lit(text), words=rule)).item()
+    return [text[start:end] for start, end in zip(spans["starts"], spans["ends"], strict=True)]
 
 
 def build(texts, document_ids=None, **plan):
@@ -47,8 +51,7 @@ def test_prefix_and_reference_join_to_the_text(texts, rule, ratio):
             assert row["prefix"] + row["reference"] == row["target"]
             assert split(row["prefix"], rule) == words[:n_prefix]
             assert split(row["reference"], rule) == words[n_prefix:]
-            assert split(row["prefix"][-1], rule) == [row["prefix"][-1]]
-            assert split(row["reference"][0], rule) == []
+            assert row["prefix"].endswith(words[n_prefix - 1])
             assert row["reason"] is None
         else:
             assert row["prefix"] is row["reference"] is None
@@ -79,8 +82,8 @@ def test_windows_lie_in_the_text_one_after_the_other(text, rule, window):
     for target in targets:
         end = text.index(target, end) + len(target)
     for before, after in pairwise(targets):
-        assert split(before[-1], rule)
-        assert split(after[0], rule)
+        assert before.endswith(split(before, rule)[-1])
+        assert after.startswith(split(after, rule)[0])
 
 
 @given(

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from mia_batch.errors import SettingsError
+from mia_batch.kernels import WORD_RULES
+from mia_batch.pipeline.resolve import target_plan
 from mia_batch.settings import CONFIG_NAME, EVIDENCE_SETTINGS, Settings, load_settings
 
 GIVEN = {"input": "corpus.parquet", "model": "models/llama"}
@@ -42,6 +44,12 @@ def test_defaults_are_the_papers_decoding_and_the_matched_preset():
 
 def test_preset_samia_brings_its_word_rule():
     assert load_settings(GIVEN | {"preset": "samia"}).word_rule == "space"
+
+
+@pytest.mark.parametrize("rule", WORD_RULES)
+def test_every_word_rule_of_the_kernels_is_a_setting(rule):
+    settings = load_settings(GIVEN | {"word_rule": rule})
+    assert target_plan(settings).words == rule
 
 
 def test_options_as_text_are_parsed():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -204,7 +205,7 @@ class Collector:
         """
         if self._budget.scope == "whole" or output.finish_reason != "length" or missing < 0:
             return False
-        if missing == 0 and output.text[-1:].isspace():
+        if missing == 0 and _ends_words(output.text[-1:], self._words):
             return False
         n_tokens = asked.open.measures[asked.row].prompt_tokens
         budget = self._budget.next(n_tokens, asked.budget, asked.attempts)
@@ -238,6 +239,20 @@ def _is_short(finish_reason: FinishReason | None, missing: int) -> bool | None:
 def _count_words(texts: list[str], words: kernels.WordRule) -> list[int]:
     counts = pl.DataFrame({"text": texts}).select(kernels.count_words("text", words=words))
     return counts.to_series().to_list()
+
+
+def _ends_words(last: str, words: kernels.WordRule) -> bool:
+    """Whether nothing that follows this character of a text can belong to a word before it.
+
+    Under ``unicode`` a point may stand inside a word, so only white space is certain.
+    """
+    match words:
+        case "space":
+            return last == " "
+        case "rouge":
+            return re.fullmatch("[a-z0-9]", last.lower()) is None
+        case "whitespace" | "unicode":
+            return last.isspace()
 
 
 def _table(done: _Open) -> pl.DataFrame:

@@ -59,9 +59,10 @@ class SamplingSettings(Part):
     prefix_ratio: float = Field(
         0.5, gt=0, lt=1, description="Share of a target's words that is given to the model."
     )
-    word_rule: Literal["whitespace", "space"] = Field(
+    word_rule: Literal["whitespace", "space", "rouge", "unicode"] = Field(
         "whitespace",
-        description="How text is split into words.  [default: whitespace; samia preset: space]",
+        description="How text is split into words; unicode: for text without spaces.  "
+        "[default: whitespace; samia preset: space]",
     )
     window_words: int | None = Field(
         None, ge=2, description="Cut documents into windows of this many words."

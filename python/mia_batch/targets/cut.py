@@ -60,15 +60,14 @@ def _whole(text: str | None, prefix: str | None, reference: str | None) -> str:
 
 
 def _cut(text: str, words: Words, plan: TargetPlan) -> Iterator[Split]:
-    """Yield the windows of a text, each split; a single one keeps the text's outer whitespace."""
+    """Yield the windows of a text, each split; a single one is the text to its ends."""
     n_words = len(words.starts)
     for window in windows(n_words, plan.window_words, plan.stride):
         if len(window) == n_words:
             yield _split(text, words, plan)
         else:
-            part = words.part(window)
-            begin, end = part.begin - words.begin, int(part.ends[-1]) - words.begin
-            yield _split(text[begin:end], part, plan)
+            begin, end = words.starts[window.start], words.ends[window.stop - 1]
+            yield _split(text[begin:end], words.part(window), plan)
 
 
 def _split(target: str, words: Words, plan: TargetPlan) -> Split:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from mia_batch.errors import SettingsError
 
-__all__ = ["Preset", "TargetPlan", "WordRule"]
+if TYPE_CHECKING:
+    from mia_batch.kernels import WordRule
 
-WordRule = Literal["whitespace", "space"]
+__all__ = ["Preset", "TargetPlan"]
+
 Preset = Literal["default", "samia", "min-k"]
 
 
@@ -22,8 +24,8 @@ class TargetPlan:
     prefix_ratio
         Share of the words that the prefix gets, between 0 and 1: ``int(n_words * prefix_ratio)``.
     words
-        What a word is: ``whitespace`` (as `str.split`) or ``space`` (between plain spaces).
-        The preset ``samia`` counts and cuts by ``whitespace`` whatever stands here.
+        What a word is: a word rule of `mia_batch.kernels`. The preset ``samia`` counts and cuts
+        by ``whitespace`` whatever stands here.
     window_words
         Words of a window; None = the whole document is one target.
     stride

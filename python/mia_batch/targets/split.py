@@ -35,8 +35,9 @@ NULL_SPLIT = Split(None, None, None, None, NULL_TEXT)
 def split_at_word(target: str, words: Words, ratio: float) -> Split:
     """Split after the first ``int(n_words * ratio)`` words.
 
-    Prefix and reference join to the target; whitespace between them belongs to the reference, so
-    the prefix ends with a word.
+    Prefix and reference join to the target. The prefix ends with a word; what stands between two
+    words, such as white space, or punctuation where the word rule leaves it out, belongs to the
+    reference.
 
     Parameters
     ----------
@@ -58,7 +59,7 @@ def split_at_word(target: str, words: Words, ratio: float) -> Split:
         return Split(target, None, None, 0, EMPTY_TEXT)
     if not 0 < n_prefix < n_words:
         return Split(target, None, None, n_words, TOO_SHORT)
-    cut = int(words.ends[n_prefix - 1]) - words.begin
+    cut = int(words.ends[n_prefix - 1])
     return Split(target, target[:cut], target[cut:], n_words, None)
 
 
@@ -122,7 +123,7 @@ def join_halves(prefix: str, reference: str, words: Words) -> Split:
     """
     target = prefix + reference
     n_words = len(words.starts)
-    cut = words.begin + len(prefix)
+    cut = len(prefix)
     if n_words == 0:
         return Split(target, None, None, 0, EMPTY_TEXT)
     if words.starts[0] >= cut or words.ends[-1] <= cut:

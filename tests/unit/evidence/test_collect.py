@@ -9,6 +9,8 @@ from mia_batch.evidence.blocks import Block
 from mia_batch.evidence.budget import Budget
 from mia_batch.evidence.collect import Collector
 from mia_batch.evidence.local import LocalSource
+from mia_batch.evidence.measure import Measure
+from mia_batch.evidence.source import TextOutput, TextResult
 from mia_batch.evidence.tokens import Tokenizer
 from mia_batch.schemas import Samples
 from tests import frames
@@ -114,3 +116,56 @@ def test_a_block_in_which_nothing_fits_is_complete_at_once(transformers_engine, 
 
 def test_nothing_to_collect_gives_nothing(transformers_engine, tokenizer):
     assert collect(transformers_engine, tokenizer, []) == ({}, [])
+
+
+class Cutter:
+    """A source that cuts one text after so many characters, a token each."""
+
+    def __init__(self, text):
+        self.text = text
+        self.asked = []
+
+    def has_room(self, *, requests, samples):
+        return not requests
+
+    def submit(self, request):
+        self.asked.append(request)
+
+    def results(self, timeout=None):
+        request = self.asked[-1]
+        cut = self.text[: request.max_tokens]
+        output = TextOutput(
+            text=cut, n_tokens=len(cut), finish_reason="length" if cut != self.text else "stop"
+        )
+        return [TextResult(request_id=request.request_id, outputs=[output])]
+
+
+@pytest.mark.parametrize(
+    ("words", "reference", "text", "times"),
+    [
+        ("whitespace", "a b", "one two\nthree", 1),
+        ("space", "a b", "one two\nthree", 2),  # the second word goes on behind the cut
+        ("unicode", "a b", "one two.three", 2),  # and here
+        ("rouge", "a b", "one two.three", 1),
+        ("rouge", "a b", "one-twoo three", 2),
+        ("unicode", "我们去了他们我", "一二三四五六七 八", 1),
+        ("unicode", "我们去了他们我们", "一二三四五六七八九", 2),
+    ],
+)
+def test_a_last_word_that_may_go_on_is_decoded_again(words, reference, text, times):
+    """The first budget is 8 characters."""
+    source = Cutter(text)
+    targets = frames.targets({"prefix": "p", "reference": reference})
+    measure = Measure(prompt_token_ids=None, prompt_tokens=1, reference_tokens=0)
+    collector = Collector(
+        source,
+        lambda *_: [measure],
+        Budget(scope="matched", max_length=100, max_model_len=100),
+        words=words,
+        run_seed=0,
+        sampled=lambda *_: None,
+    )
+    one = Block(index=0, first=0, last=1, attempt=0, targets=targets)
+    ((_, samples),) = collector.collect([one])
+    assert len(source.asked) == times
+    assert samples["short"].to_list() == [False]

@@ -37,6 +37,13 @@ def test_words_between_spaces():
     assert cut("a\nb c d\te", words="space", window_words=2) == [("a\nb c", "a\nb", " c", 2, None)]
 
 
+def test_windows_without_spaces():
+    assert cut("《书》我们、去。", words="unicode", window_words=2) == [
+        ("书》我", "书", "》我", 2, None),
+        ("们、去", "们", "、去", 2, None),
+    ]
+
+
 def test_samia_counts_by_any_whitespace():
     plan = {"preset": "samia", "words": "space"}
     assert cut("a\nb c  d", **plan) == [("a\nb c  d", "a b", "d", 4, None)]

@@ -28,6 +28,23 @@ def test_the_whitespace_between_belongs_to_the_reference(text, ratio, prefix, re
 
 
 @pytest.mark.parametrize(
+    ("text", "rule", "prefix", "reference"),
+    [
+        ("「我们、去了」。", "unicode", "「我们", "、去了」。"),
+        ("東京タワーへ行く", "unicode", "東京タワー", "へ行く"),
+        ("ภาษา ไทย", "unicode", "ภาษ", "า ไทย"),
+        ("e\u0301te\u0301! va\0🙂", "unicode", "e\u0301te\u0301", "! va\0🙂"),
+        ("Non-stop!", "rouge", "Non", "-stop!"),
+    ],
+)
+def test_what_is_no_word_stays_where_it_stands(text, rule, prefix, reference):
+    (words,) = word_spans([text], rule)
+    assert split_at_word(text, words, 0.5) == Split(
+        text, prefix, reference, len(words.starts), None
+    )
+
+
+@pytest.mark.parametrize(
     ("text", "ratio", "n_words", "reason"),
     [
         ("", 0.5, 0, reasons.EMPTY_TEXT),
@@ -72,9 +89,3 @@ def test_a_half_without_words_has_a_reason(prefix, reference):
 
 def test_two_halves_without_words_have_another():
     assert join_halves("", " ", spans(" ")).reason == reasons.EMPTY_TEXT
-
-
-def test_halves_are_counted_where_their_text_lies_among_others():
-    _, second = word_spans(["before", "a b"], "whitespace")
-    assert join_halves("a", " b", second).reason is None
-    assert join_halves("a b", "", second).reason == reasons.WORDLESS_HALF
