@@ -124,8 +124,8 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         if scoring:
             collect_logprobs(settings, scoring, manifest, run, observer)
         manifest.failed = count_failures(run, manifest.targets)
+        make_missing_features(settings, manifest, run, observer)
         observer.stage(f"scoring {len(attacks)} attacks")
-        make_missing_features(settings, manifest, run)
         score_run(settings, attacks, manifest, run)
     return run
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mia_batch import tables
 from mia_batch.attacks import defaults
 from mia_batch.evidence.replay import Recording
+from mia_batch.pipeline.background import in_background
 from mia_batch.pipeline.scoring import write_features
 from mia_batch.schemas import Samples
 
@@ -132,10 +133,11 @@ def replay_samples(
     blocks = recording.collect(run.targets_path, missing.blocks(), run.folder, settings.word_rule)
     observer.working("sampling", done=work.done, total=work.done + work.targets)
     try:
-        with closing(blocks):
+        with closing(blocks), in_background() as later:
             for block, samples in blocks:
-                tables.sink(samples, run.samples_folder / block.part_name, Samples)
-                write_features(settings, manifest, run, block.part_name, samples, block.targets)
+                name, targets = block.part_name, block.targets
+                tables.sink(samples, run.samples_folder / name, Samples)
+                later(write_features, settings, manifest, run, name, samples, targets)
                 observer.worked(block.targets.height, int(samples["n_tokens"].sum()))
     finally:
         observer.work_ended()

@@ -11,13 +11,18 @@ from mia_batch import tables
 from mia_batch.attacks import find_unscored, score
 from mia_batch.evidence import scan_logprobs, scan_samples
 from mia_batch.features import build_features, groups_of
+from mia_batch.pipeline.background import in_background
+from mia_batch.pipeline.halves import Halves
 from mia_batch.pipeline.judging import fix_plan, judge, plan_verdicts
 from mia_batch.schemas import Features, Samples, Scores, Targets, Unscored
 from mia_batch.settings import VerdictSettings
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mia_batch.attacks import Attack
     from mia_batch.pipeline.manifest import Manifest
+    from mia_batch.pipeline.observer import Observer
     from mia_batch.pipeline.run import Run
     from mia_batch.settings import Settings
 
@@ -82,17 +87,39 @@ def write_features(
     tables.sink(features, run.features_folder / part_name, Features)
 
 
-def make_missing_features(settings: Settings, manifest: Manifest, run: Run) -> None:
-    """Make the features of parts of samples that have none: an earlier call stopped in between."""
-    for part in sorted(run.samples_folder.glob("*.parquet")):
-        if (run.features_folder / part.name).exists():
-            continue
+def make_missing_features(
+    settings: Settings, manifest: Manifest, run: Run, observer: Observer
+) -> None:
+    """Make the features of parts of samples that have none, several at once.
+
+    An earlier call stopped in between, or other attacks need other features.
+
+    Parameters
+    ----------
+    settings
+        Preset, word rule and nominal text length.
+    manifest
+        Knows the groups of features.
+    run
+        The run, held.
+    observer
+        Is told of the work, if there is any.
+    """
+    parts = sorted(run.samples_folder.glob("*.parquet"))
+    missing = [part for part in parts if not (run.features_folder / part.name).exists()]
+    if not missing:
+        return
+    observer.stage(f"making the features of {len(missing):,} parts of samples")
+    halves = Halves(run.targets_path)
+
+    def make(part: Path) -> None:
         samples = tables.scan(part, Samples).collect()
-        targets = tables.scan(run.targets_path, Targets).join(
-            samples.lazy().select("target_id").unique(), on="target_id", how="semi"
-        )
-        whole = targets.collect(engine="streaming")
-        write_features(settings, manifest, run, part.name, samples, whole)
+        targets = halves.of(samples["target_id"])
+        write_features(settings, manifest, run, part.name, samples, targets)
+
+    with in_background() as later:
+        for part in missing:
+            later(make, part)
 
 
 def score_run(settings: Settings, attacks: list[Attack], manifest: Manifest, run: Run) -> None:

@@ -1,0 +1,54 @@
+"""Calls in threads: all are made, errors reach the caller, and no more wait than can run."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from mia_batch.pipeline.background import in_background
+
+
+def test_every_call_is_made_before_the_block_ends():
+    made: list[int] = []
+    with in_background() as later:
+        for number in range(100):
+            later(made.append, number)
+    assert sorted(made) == list(range(100))
+
+
+def test_calls_run_beside_each_other():
+    both = threading.Barrier(2, timeout=60)
+    with in_background() as later:
+        later(both.wait)
+        later(both.wait)
+    assert not both.broken
+
+
+def test_what_a_call_raises_reaches_the_caller():
+    with pytest.raises(ZeroDivisionError), in_background() as later:
+        later(divmod, 1, 0)
+
+
+def test_what_a_call_raises_stops_those_who_go_on_asking():
+    asked = []
+
+    def ask():
+        with in_background() as later:
+            for number in range(100):
+                asked.append(number)
+                later(divmod, 1, number)
+
+    with pytest.raises(ZeroDivisionError):
+        ask()
+    assert len(asked) < 20
+
+
+def test_an_error_of_the_block_comes_first():
+    def fail():
+        with in_background() as later:
+            later(divmod, 1, 0)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
