@@ -28,6 +28,7 @@ bench: setup
 	@$(STEP) "Scoring beside bare transformers and vLLM" python -m benches.logprobs
 	@$(STEP) "Memory and time of whole audits" python -m benches.memory
 	@$(STEP) "Kernels beside others of their kind" python -m benches.kernels
+	@$(STEP) "Samples to features beside the kernels alone" python -m benches.features
 
 setup: tools .venv/.built
 

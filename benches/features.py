@@ -1,0 +1,167 @@
+"""Samples in Parquet to features in Parquet by the command line, beside the kernels alone.
+
+Pairs are stretches of real books of 64 words, ten candidates a reference. They are recorded, and
+audited once; then the features are removed and ``mia-batch`` makes them again, in turns with the
+kernels on pairs that lie in memory, both on all cores.
+
+    python -m benches.features [--targets N] [--rounds N]     (1,000,000: 10,000,000 pairs)
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import polars as pl
+from benches.memory import peak_mb, write
+from benches.pairs import DATA
+from benches.results import append_results, machine
+
+from mia_batch import tables
+from mia_batch.cli import main as mia_batch
+from mia_batch.kernels import pair_features
+from mia_batch.schemas import Samples, Targets
+
+SAMPLES = 10
+WORDS = 64
+PAIRS_IN_MEMORY = 200_000
+WANTED = 0.85
+LIMIT_MB = 1024
+
+
+def write_input(folder: Path, n_targets: int) -> None:
+    """Write a corpus and its recording; every row depends on its number alone."""
+    books = sorted((DATA / "books").glob("*.txt"))
+    words = pl.Series([word for book in books for word in book.read_text("utf-8").split()])
+
+    def texts(seed: int, start: int, end: int, n_words: int) -> pl.Series:
+        draw = np.random.default_rng([seed, start])
+        places = draw.integers(len(words) - n_words, size=(end - start, 1)) + np.arange(n_words)
+        found = words[places.ravel()].reshape(places.shape)
+        return found.cast(pl.List(pl.String)).list.join(" ")
+
+    def document(start: int, end: int) -> pl.DataFrame:
+        names = pl.int_range(start, end, eager=True).cast(pl.String)
+        text = texts(0, start, end, 2 * WORDS)
+        return pl.DataFrame({"document_id": names, "text": text})
+
+    def sample(start: int, end: int) -> pl.DataFrame:
+        places = pl.int_range(start, end, eager=True)
+        return pl.DataFrame(
+            {
+                "document_id": (places // SAMPLES).cast(pl.String),
+                "sample_index": places % SAMPLES,
+                "candidate": texts(1, start, end, WORDS),
+            }
+        )
+
+    write(folder / "corpus.parquet", n_targets, document)
+    write(folder / "recording.parquet", n_targets * SAMPLES, sample)
+
+
+def audit(folder: Path) -> tuple[float, int]:
+    """Run the command; return the seconds that features took, 0 if none lacked, and MB."""
+    command = [sys.executable, "-m", "benches.features", "--in", str(folder)]
+    done = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    took = re.search(r"making the features of .*\n +took ([\d.]+) s", done.stdout)
+    return float(took[1]) if took else 0.0, int(done.stdout.splitlines()[-1])
+
+
+def run_command(folder: Path) -> None:
+    """Be the command, and print its peak memory."""
+    options = {
+        "--input": folder / "corpus.parquet",
+        "--samples-from": folder / "recording.parquet",
+        "--attacks": "samia_matched_v1,samia_matched_zlib_v1",
+        "--out": folder / "run",
+    }
+    sys.argv = ["mia-batch", *(str(word) for option in options.items() for word in option)]
+    try:
+        mia_batch()
+    finally:
+        print(peak_mb())
+
+
+def kernel_pairs(run: Path) -> pl.DataFrame:
+    """First candidates of a run with their references."""
+    references = tables.scan(run / "targets.parquet", Targets).select("target_id", "reference")
+    samples = tables.scan(run / "samples", Samples).select("target_id", "candidate")
+    pairs = samples.head(PAIRS_IN_MEMORY).join(
+        references.head(PAIRS_IN_MEMORY // SAMPLES),
+        on="target_id",
+        how="left",
+        maintain_order="left",
+    )
+    return pairs.drop("target_id").collect()
+
+
+def kernels_alone(pairs: pl.DataFrame) -> float:
+    """Seconds."""
+    began = time.perf_counter()
+    pairs.select(pair_features("candidate", "reference"))
+    return time.perf_counter() - began
+
+
+def measure(folder: Path, n_targets: int, rounds: int) -> dict[str, Any]:
+    write_input(folder, n_targets)
+    began = time.perf_counter()
+    _, peak = audit(folder)
+    found: dict[str, Any] = {
+        "pairs": n_targets * SAMPLES,
+        "recording_to_scores_s": round(time.perf_counter() - began, 1),
+        "peak_mb": peak,
+    }
+    pairs = kernel_pairs(folder / "run")
+    speeds: list[tuple[float, float]] = []
+    for _ in range(rounds):
+        alone = kernels_alone(pairs)
+        shutil.rmtree(folder / "run" / "features")
+        seconds, peak = audit(folder)
+        alone = (alone + kernels_alone(pairs)) / 2
+        speeds.append((pairs.height / alone, n_targets * SAMPLES / seconds))
+    ratios = [stage / kernel for kernel, stage in speeds]
+    kernel, stage = (round(median(each)) for each in zip(*speeds, strict=True))
+    return found | {
+        "again_peak_mb": peak,
+        "kernels_pairs_per_s": kernel,
+        "features_pairs_per_s": stage,
+        "ratio": round(median(ratios), 3),
+        "least": round(min(ratios), 3),
+        "most": round(max(ratios), 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--targets", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--in", dest="folder", type=Path, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.folder:
+        run_command(given.folder)
+        return
+    if not DATA.is_dir():
+        print("skipped: no real text in ../shared/data")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        row = measure(Path(folder), given.targets, given.rounds)
+    print(machine())
+    for name, value in row.items():
+        print(f"{name:>22} {value:>14,}")
+    print(f"wanted: ratio {WANTED}, peak {LIMIT_MB:,} MB")
+    append_results("features", row)
+
+
+if __name__ == "__main__":
+    main()
