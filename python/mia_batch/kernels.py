@@ -167,8 +167,10 @@ def pair_features(
     Size after compression: the same, equation 7. Longest common subsequence: ROUGE-L, Lin
     (2004), section 3.1. Coverage: Hallinan et al. (2025), arXiv:2508.09603, whose code matches
     detokenised text and finds spans of one length only. Near-verbatim blocks: the matching of
-    Ratcliff and Metzener (1988), as in Python's ``difflib``, which Ahmed et al. (2026),
-    arXiv:2601.02671, go on to merge and to filter. Character n-grams: as chrF, Popović (2015),
+    Ratcliff and Metzener (1988), as in Python's ``difflib``. Ahmed et al. (2026),
+    arXiv:2601.02671, begin their near-verbatim recall of whole books with it, then join blocks
+    across gaps of up to 2 words, keep those of at least 20, join again across up to 10 and keep
+    those of at least 100; blocks are not joined here. Character n-grams: as chrF, Popović (2015),
     counts them, but with white space.
 
     Examples

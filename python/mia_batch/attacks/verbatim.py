@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["VERBATIM_ATTACKS"]
 
 _SUBSTRING = "Hallinan et al. 2025 (arXiv:2508.09603), longest common substring"
-_BLOCKS = "Ahmed et al. 2026 (arXiv:2601.02671), here greedy longest common blocks of 8 words"
+_BLOCKS = (
+    "Ahmed et al. 2026 (arXiv:2601.02671), near-verbatim recall, here of blocks of 8 words or more "
+    "as they are: for whole books, theirs joins blocks across gaps and keeps 20, then 100 words"
+)
 
 
 def _attacks(name: str, term: pl.Expr, source: str) -> Iterator[Attack]:
