@@ -18,6 +18,7 @@ from mia_batch.kernels import (
     count_words,
     fields,
     pair_features,
+    word_spans,
     zlib_size,
     zlib_version,
 )
@@ -394,6 +395,17 @@ def test_unicode_words(text, n_words):
     assert pl.select(count_words(pl.lit(text), words="unicode")).item() == n_words
 
 
+def test_words_stand_where_they_are_told():
+    texts = pl.DataFrame({"text": ["“né”, 我们", None, ""]})
+    found = texts.select(word_spans("text", words="unicode"))
+    assert found["text"].to_list() == [
+        {"starts": [1, 6, 7], "ends": [3, 7, 8]},
+        None,
+        {"starts": [], "ends": []},
+    ]
+    assert found.schema == texts.lazy().select(word_spans("text")).collect_schema()
+
+
 def test_text_without_spaces_shares_words():
     """Shared: 我, 们, 的 and 书; 我们, 们的 and 的书; 我们的 and 们的书; 我们的书."""
     pair = pair_features(pl.lit("我们的书。"), pl.lit("这是我们的书"), words="unicode")
@@ -427,7 +439,7 @@ def test_numbers_keep_the_name_of_the_text():
     ]
 
 
-@pytest.mark.parametrize("expression", [zlib_size, count_words])
+@pytest.mark.parametrize("expression", [zlib_size, count_words, word_spans])
 def test_columns_that_are_not_text_are_refused(expression):
     with pytest.raises(SchemaMismatchError, match=r"text must be .* strings, not Int64; cast it"):
         pl.DataFrame({"a": [1]}).select(expression("a"))
@@ -451,6 +463,7 @@ def test_categories_are_refused():
     [
         lambda words: pair_features("a", "b", words=words),
         lambda words: count_words("a", words=words),
+        lambda words: word_spans("a", words=words),
     ],
 )
 def test_unknown_word_rules_are_refused(expression):
