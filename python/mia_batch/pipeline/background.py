@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
+
+import polars as pl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -14,12 +15,12 @@ if TYPE_CHECKING:
 
 __all__ = ["in_background"]
 
-_MOST_AT_ONCE = 8
+_MOST_AT_ONCE = 8  # each may hold a part of some 25 MB
 
 
 @contextmanager
 def in_background() -> Iterator[Callable[..., None]]:
-    """Lend a function that runs calls in threads, as many at once as there are cores, at most 8.
+    """Lend a function that runs calls in threads, as many at once as there are cores, 2 to 8.
 
     It takes a function and its arguments and waits where all threads are busy, so that no more
     arguments wait in memory than are worked on.
@@ -30,7 +31,7 @@ def in_background() -> Iterator[Callable[..., None]]:
         Raises what an earlier call raised, as does the end of the block. Where the block itself
         raises, calls that have not begun are dropped.
     """
-    at_once = min(max(2, len(os.sched_getaffinity(0))), _MOST_AT_ONCE)
+    at_once = min(max(2, pl.thread_pool_size()), _MOST_AT_ONCE)
     running: deque[Future[object]] = deque()
 
     def run(function: Callable[..., object], *arguments: object) -> None:
