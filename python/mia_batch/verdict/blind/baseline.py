@@ -210,7 +210,9 @@ def _verdict(auc: float, p_value: float, upper: float) -> BlindVerdict:
 
 
 def _without(chosen: BlindTexts, reason: str) -> BlindBaseline:
-    rows = [{"attack": name, "reason": reason} for name in BLIND_CLASSIFIERS]
+    rows: list[dict[str, object]] = [
+        {"attack": name, "reason": reason} for name in BLIND_CLASSIFIERS
+    ]
     return BlindBaseline(
         metrics=_metrics(chosen, rows),
         scores=chosen.frame.select("target_id")

@@ -120,4 +120,5 @@ def permute_labels(
 
 def _shuffled(key: NDArray[np.generic], generator: np.random.Generator) -> NDArray[np.intp]:
     """Order that sorts by the key and is random among equals."""
-    return np.lexsort((generator.random(key.size), key))
+    order: NDArray[np.intp] = np.lexsort((generator.random(key.size), key))
+    return order

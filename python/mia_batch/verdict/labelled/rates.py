@@ -227,8 +227,9 @@ def threshold_fpr_interval(n: float, budget: float, *, confidence: float = 0.95)
     from scipy.stats import beta
 
     k = int(n_allowed(int(n), budget))
-    low, high = beta.ppf([(1 - confidence) / 2, (1 + confidence) / 2], k + 1, int(n) - k)
-    return Interval(low=float(low), high=float(high), confidence=confidence, method="beta")
+    law = beta(k + 1, int(n) - k)
+    low, high = (float(law.ppf((1 + side * confidence) / 2)) for side in (-1, 1))
+    return Interval(low=low, high=high, confidence=confidence, method="beta")
 
 
 def balanced_accuracy_interval(

@@ -1,4 +1,4 @@
-"""Sampling error in the verdicts table: how far scores, and answers, depend on the samples drawn."""
+"""How far scores, and answers, depend on the samples that were drawn."""
 
 from __future__ import annotations
 
@@ -78,25 +78,33 @@ def flip_rate(
         return (p <= _LEVEL).fill_null(value=False).to_numpy()
 
     first = scores["score"].to_numpy()
-    row = {"attack": plan.primary, "level": "collection", "planned": True, "estimate": "flip_rate"}
-    if second is not None:
-        return verdict_rows(
-            1, **row, value=flips(first, second.to_numpy(), decide), method="second_draw"
-        )
     matrix = _matrix(values, scores)
-    if not _are_means(matrix, first)[~np.isnan(first)].all():
-        return verdict_rows(1, **row, method="simulated_draws", reason=_NO_MEAN)
-    share = simulated_flips(matrix, decide, seed=plan.seed)
-    return verdict_rows(1, **row, value=share, method="simulated_draws")
+    share, reason = None, None
+    if second is not None:
+        share = flips(first, second.to_numpy(), decide)
+    elif _are_means(matrix, first).all():
+        share = simulated_flips(matrix, decide, seed=plan.seed)
+    else:
+        reason = _NO_MEAN
+    return verdict_rows(
+        1,
+        attack=plan.primary,
+        level="collection",
+        planned=True,
+        estimate="flip_rate",
+        value=share,
+        method="simulated_draws" if second is None else "second_draw",
+        reason=reason,
+    )
 
 
 def _matrix(values: pl.DataFrame, scores: pl.DataFrame) -> NDArray[np.float64]:
-    """A row per score with the value of each sample; NaN = no sample."""
+    """Lay out the values, a row per score and a column per sample; NaN = no sample."""
     place = scores.select("target_id", row=pl.int_range(pl.len()))
     found = values.join(place, on="target_id")
-    samples = found["sample_index"].rank("dense").cast(pl.Int64) - 1
-    matrix = np.full((scores.height, (samples.max() or 0) + 1), np.nan)
-    matrix[found["row"].to_numpy(), samples.to_numpy()] = found["value"].fill_null(np.nan)
+    samples = found["sample_index"].rank("dense").to_numpy().astype(np.int64) - 1
+    matrix = np.full((scores.height, int(samples.max(initial=0)) + 1), np.nan)
+    matrix[found["row"].to_numpy(), samples] = found["value"].fill_null(np.nan)
     return matrix
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from mia_batch.verdict.labelled.intervals import auc_interval
 class Spy:
     """Scores every text by its number, and keeps what it was shown."""
 
-    shown: list = field(default_factory=list)
+    shown: list[Any] = field(default_factory=list)
 
     def scores(self, train, test, labels):
         self.shown.append((train, test, labels))

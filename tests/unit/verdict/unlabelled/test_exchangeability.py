@@ -5,7 +5,7 @@ from math import nan
 import numpy as np
 import pytest
 
-from mia_batch.verdict import auc_interval, roc_auc
+from mia_batch.verdict.labelled import auc_interval, roc_auc
 from mia_batch.verdict.unlabelled import difference, odds_factor
 
 

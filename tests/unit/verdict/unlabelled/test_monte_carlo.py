@@ -7,8 +7,12 @@ import numpy as np
 import pytest
 
 from mia_batch.errors import RequestError
-from mia_batch.verdict.unlabelled import flips, simulated_flips, standard_errors
-from mia_batch.verdict.unlabelled.monte_carlo import refuse_unequal_samples
+from mia_batch.verdict.unlabelled.monte_carlo import (
+    flips,
+    refuse_unequal_samples,
+    simulated_flips,
+    standard_errors,
+)
 
 
 def high(scores):

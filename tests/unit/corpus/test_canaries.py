@@ -6,9 +6,9 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
+from mia_batch.corpus import canary_documents, commitment, draw, read_canaries
 from mia_batch.errors import CorpusError
 from mia_batch.schemas import Documents
-from mia_batch.verdict.unlabelled import canary_documents, commitment, draw, read_canaries
 
 TEXTS = ["ein Vers", "ein\u2028anderer \u00e4", 'ein "dritter"']
 
