@@ -8,12 +8,14 @@ import polars as pl
 import pytest
 
 import mia_batch
+from mia_batch.corpus import commitment, draw
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.pipeline.corpora import open_corpora
 from mia_batch.schemas import Targets
 from mia_batch.settings import load_settings
 from mia_batch.targets import TargetPlan
 
+PUBLISHED = [place == draw(commitment("s", ["h i", "j k"]), 2, 7) for place in range(2)]
 SENTENCE = "{} one two three four five six seven eight nine"
 
 
@@ -26,6 +28,17 @@ def write(path, names, **columns):
 @pytest.fixture
 def asked(tmp_path):
     return write(tmp_path / "asked.parquet", "abc", shelf=[1, 2, 3], group=["x", "x", "y"])
+
+
+def write_canaries(path, *sets):
+    """Sets of canaries by name and texts, published as drawn."""
+    lines = []
+    for name, texts in sets:
+        hashed = commitment(name, texts)
+        fields = {"set": name, "texts": texts, "commitment": hashed, "seed": 7}
+        lines.append(json.dumps(fields | {"published": draw(hashed, len(texts), 7)}))
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return str(path)
 
 
 def settings(asked, **others):
@@ -45,7 +58,7 @@ def test_every_text_has_its_role_and_what_it_says_of_membership(asked, tmp_path)
             asked,
             non_members=write(tmp_path / "n.parquet", "de", shelf=[7, 8], group=["z", "z"]),
             calibration=write(tmp_path / "c.parquet", "fg", label=[1, 0], group=["p", "q"]),
-            canaries=write(tmp_path / "k.parquet", "hi", group=["s", "s"]),
+            canaries=write_canaries(tmp_path / "k.jsonl", ("s", ["h i", "j k"])),
         )
     )
     found = roles(corpora)
@@ -57,16 +70,18 @@ def test_every_text_has_its_role_and_what_it_says_of_membership(asked, tmp_path)
         ("non_member", False, 8, "z"),
         ("calibration", True, None, "p"),
         ("calibration", False, None, "q"),
-        ("canary", None, None, "s"),
-        ("canary", None, None, "s"),
+        *(("canary", published, None, "s") for published in PUBLISHED),
     ]
     assert found.columns == [*Targets.column_names(), "shelf"]
 
 
 def test_canaries_stay_whole_where_others_are_cut_into_windows(asked, tmp_path):
-    corpora = open_corpora(settings(asked, canaries=write(tmp_path / "k.parquet", "h")))
+    texts = [SENTENCE.format(name) for name in "hi"]
+    corpora = open_corpora(
+        settings(asked, canaries=write_canaries(tmp_path / "k.jsonl", ("s", texts)))
+    )
     counts = roles(corpora, window_words=5).group_by("role").len().sort("role")
-    assert counts.rows() == [("target", 6), ("canary", 1)]
+    assert counts.rows() == [("target", 6), ("canary", 2)]
 
 
 def test_columns_of_another_type_are_null_in_helping_texts(asked, tmp_path):

@@ -1,0 +1,293 @@
+"""Whole runs of recorded continuations, from texts to what may be concluded."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import mia_batch
+from mia_batch.corpus import commitment, draw
+from mia_batch.errors import SettingsError
+from mia_batch.pipeline import plan
+from mia_batch.schemas import Metrics, Verdicts
+from mia_batch.settings import load_settings
+
+N_WORDS = 24
+FORBIDDEN = re.compile(r"was trained on|1 - p|probability of membership|exchangeable$")
+
+
+class Library:
+    """Texts of random words, and continuations that remember some of them."""
+
+    def __init__(self, folder, n_samples=4):
+        self.folder, self.n_samples = folder, n_samples
+        self.rng = np.random.default_rng(5)
+        self.recorded: list[dict[str, Any]] = []
+
+    def text(self, *, remembered):
+        """A text whose continuations share a third of its words more if it is remembered."""
+        words = [f"w{number}" for number in self.rng.integers(0, 400, N_WORDS)]
+        half = words[N_WORDS // 2 :]
+        for sample in range(self.n_samples):
+            kept = self.rng.random(len(half)) < (0.6 if remembered else 0.2)
+            said = [word if keep else "other" for word, keep in zip(half, kept, strict=True)]
+            prefix = " ".join(words[: N_WORDS // 2])
+            self.recorded.append(
+                {"prefix": prefix, "sample_index": sample, "candidate": " " + " ".join(said)}
+            )
+        return " ".join(words)
+
+    def write(self, name, remembered, **columns):
+        texts = [self.text(remembered=one) for one in remembered]
+        path = self.folder / name
+        pl.DataFrame({"text": texts, **columns}).write_parquet(path)
+        return str(path)
+
+    def write_canaries(self, n_sets, n_texts):
+        lines = []
+        for number in range(n_sets):
+            texts = [
+                " ".join(f"{number}.{place}.{word}" for word in range(N_WORDS))
+                for place in range(n_texts)
+            ]
+            hashed = commitment(f"set {number}", texts)
+            published = draw(hashed, n_texts, 3)
+            for place, text in enumerate(texts):
+                self.record(text, remembered=place == published)
+            fields = {"set": f"set {number}", "texts": texts, "commitment": hashed}
+            lines.append(json.dumps(fields | {"seed": 3, "published": published}))
+        path = self.folder / "canaries.jsonl"
+        path.write_text("\n".join(lines), encoding="utf-8")
+        return str(path)
+
+    def record(self, text, *, remembered):
+        words = text.split()
+        said = words[N_WORDS // 2 :] if remembered else ["other"] * (N_WORDS // 2)
+        prefix = " ".join(words[: N_WORDS // 2])
+        self.recorded += [
+            {"prefix": prefix, "sample_index": sample, "candidate": " " + " ".join(said)}
+            for sample in range(self.n_samples)
+        ]
+
+    def settings(self, **settings):
+        path = self.folder / "recorded.parquet"
+        pl.DataFrame(self.recorded).write_parquet(path)
+        return {
+            "samples_from": str(path),
+            "out": str(self.folder / "run"),
+            "attacks": "samia_matched_v1,samia_matched_n2_v1",
+            "samples": self.n_samples,
+        } | settings
+
+
+@pytest.fixture(scope="module")
+def unlabelled(tmp_path_factory):
+    """60 targets, a third of them remembered, against 99 texts known to be outside."""
+    library = Library(tmp_path_factory.mktemp("unlabelled"))
+    settings = library.settings(
+        input=library.write("asked.parquet", [number < 20 for number in range(60)]),
+        non_members=library.write("outside.parquet", [False] * 99),
+        non_members_known="written after the model was published",
+        calibration=library.write(
+            "calibration.parquet", [n < 60 for n in range(120)], label=[n < 60 for n in range(120)]
+        ),
+    )
+    library.settings()
+    return settings, mia_batch.audit(**settings)
+
+
+def test_targets_have_p_values_and_those_remembered_are_reported(unlabelled):
+    _, run = unlabelled
+    verdicts = Verdicts.validate(run.verdicts)
+    own = verdicts.filter(attack="samia_matched_v1", level="target")
+    assert own.height == 60
+    assert own["planned"].all()
+    assert own["n_null"].unique().to_list() == [99]
+    scores = run.scores.filter(role="target").sort("target_id")["samia_matched_v1"]
+    nulls = run.scores.filter(role="non_member")["samia_matched_v1"]
+    p = [(1 + (nulls >= score).sum()) / 100 for score in scores]
+    assert own.sort("key")["p_value"].to_list() == pytest.approx(p)
+    reported = own.filter(pl.col("q_value") <= 0.05)["key"]
+    remembered = run.targets.filter(role="target").head(20)["target_id"]
+    assert len(reported) >= 15
+    assert reported.is_in(remembered.implode()).sum() >= len(reported) - 3
+    others = verdicts.filter(attack="samia_matched_n2_v1")
+    assert others.height > 60
+    assert not others["planned"].any()
+
+
+def test_scores_have_their_sampling_error(unlabelled):
+    _, run = unlabelled
+    row = run.verdicts.filter(attack="samia_matched_v1", level="target").row(0, named=True)
+    features = run.features.filter(target_id=row["key"])
+    shares = (features["overlap_1"] / features["words_reference"]).to_list()
+    assert row["standard_error"] == pytest.approx(np.std(shares, ddof=1) / 2)
+    flips = run.verdicts.filter(estimate="flip_rate").row(0, named=True)
+    assert (flips["level"], flips["method"]) == ("collection", "simulated_draws")
+    assert 0 < flips["value"] < 0.5
+
+
+def test_the_contamination_rate_is_near_the_truth(unlabelled):
+    _, run = unlabelled
+    rates = run.verdicts.filter(estimate="contamination_rate", attack="samia_matched_v1")
+    rate = rates.filter(method="fieller").row(0, named=True)
+    assert rate["low"] < 1 / 3 < rate["high"]
+    assert rate["low"] < rate["value"] < rate["high"]
+    bound = rates.filter(method="beta_binomial").row(0, named=True)
+    assert 0 < bound["low"] < 1 / 3
+
+
+def test_the_conclusions_say_what_was_found_and_what_it_rests_on(unlabelled):
+    _, run = unlabelled
+    said = run.manifest["conclusions"]
+    assert re.match(r"\d+ of 60 targets are reported at q = 0.05 \(samia_matched_v1", said[0])
+    assert "The null: written after the model was published." in said
+    assert any("excluded" in line and "without the model" in line for line in said)
+    assert any(line.startswith("Share of members among the targets: ") for line in said)
+    assert not any(FORBIDDEN.search(line) for line in said)
+
+
+def test_the_plan_is_in_the_manifest_with_its_hash(unlabelled):
+    _, run = unlabelled
+    recorded = run.manifest["plan"]
+    assert recorded["primary"] == "samia_matched_v1"
+    assert recorded["null_set"] == "written after the model was published"
+    assert re.fullmatch("[0-9a-f]{64}", recorded["sha256"])
+
+
+def test_what_was_not_planned_is_exploratory(unlabelled, tmp_path):
+    settings, run = unlabelled
+    before = run.verdicts
+    other = mia_batch.audit(**settings | {"primary": "samia_matched_n2_v1"})
+    assert not other.verdicts["planned"].any()
+    assert other.manifest["plan"] == run.manifest["plan"]
+    assert other.manifest["conclusions"][-1].startswith("These answers are exploratory")
+    again = mia_batch.audit(**settings)
+    assert again.verdicts.equals(before)
+
+
+def test_what_can_be_shown_at_best_is_said_before_the_run(unlabelled):
+    settings, _ = unlabelled
+    lines = dict(plan(load_settings(settings)).lines())
+    assert "0.01" in lines["power"]
+
+
+def test_a_second_draw_shows_which_answers_would_have_been_others(tmp_path):
+    library = Library(tmp_path, n_samples=6)
+    settings = library.settings(
+        input=library.write("asked.parquet", [number < 10 for number in range(30)]),
+        non_members=library.write("outside.parquet", [False] * 39),
+        non_members_known="made up",
+        second_draw=True,
+        samples=3,
+    )
+    settings["samples_from"] = library.settings()["samples_from"]
+    run = mia_batch.audit(**settings)
+    assert run.scores["n_samples"].unique().to_list() == [3]
+    assert run.samples.height == 6 * 69
+    flips = run.verdicts.filter(estimate="flip_rate").row(0, named=True)
+    assert flips["method"] == "second_draw"
+    p = []
+    for first in (0, 3):
+        drawn = run.features.filter(pl.col("sample_index").is_between(first, first + 2))
+        share = pl.col("overlap_1") / pl.col("words_reference")
+        scores = drawn.group_by("target_id").agg(score=share.mean())
+        both = run.scores.select("target_id", "role").join(scores, on="target_id").sort("target_id")
+        nulls = both.filter(role="non_member")["score"]
+        p.append([(1 + (nulls >= one).sum()) / 40 for one in both.filter(role="target")["score"]])
+    changed = [(a <= 0.05) != (b <= 0.05) for a, b in zip(*p, strict=True)]
+    assert flips["value"] == pytest.approx(sum(changed) / 69)
+
+
+def test_canaries_are_ranked_among_their_twins(tmp_path):
+    library = Library(tmp_path)
+    run = mia_batch.audit(
+        **library.settings(
+            input=library.write("asked.parquet", [False] * 3),
+            canaries=library.write_canaries(3, 5),
+        )
+        | {"samples_from": library.settings()["samples_from"]}
+    )
+    own = run.verdicts.filter(attack="samia_matched_v1")
+    sets = own.filter(level="group")
+    assert sets["key"].to_list() == ["set 0", "set 1", "set 2"]
+    assert sets["p_value"].to_list() == [0.2, 0.2, 0.2]
+    whole = own.filter(level="collection").row(0, named=True)
+    assert whole["p_value"] == pytest.approx(1 / 125)
+    assert any(line.startswith("All canaries") for line in run.manifest["conclusions"])
+
+
+def test_groups_are_whole_units(tmp_path):
+    library = Library(tmp_path)
+    groups = [f"book {number // 5}" for number in range(100)]
+    settings = library.settings(
+        input=library.write("asked.parquet", [n < 20 for n in range(40)], group=groups[:40]),
+        non_members=library.write(
+            "outside.parquet", [False] * 100, group=[f"other {name}" for name in groups]
+        ),
+        non_members_known="made up",
+        level="group",
+    )
+    settings["samples_from"] = library.settings()["samples_from"]
+    run = mia_batch.audit(**settings)
+    own = run.verdicts.filter(attack="samia_matched_v1", level="group")
+    assert own.height == 8
+    assert own["n_null"].unique().to_list() == [20]
+    remembered = own.filter(pl.col("key").is_in([f"book {n}" for n in range(4)]))
+    assert remembered["p_value"].to_list() == pytest.approx([1 / 21] * 4)
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory):
+    """80 members and 80 non-members, the latter with a word of their own in the first run."""
+    library = Library(tmp_path_factory.mktemp("labelled"))
+    member = [number % 2 == 0 for number in range(160)]
+    settings = library.settings(
+        input=library.write("texts.parquet", member, member=member, shelf=list("ab") * 80),
+        slice_by="shelf",
+    )
+    settings["samples_from"] = library.settings()["samples_from"]
+    return settings, mia_batch.audit(**settings)
+
+
+def test_a_labelled_run_has_the_blind_baseline_beside_its_attacks(labelled):
+    _, run = labelled
+    metrics = Metrics.validate(run.metrics)
+    names = set(metrics["attack"])
+    assert {"blind_naive_bayes_v1", "blind_year_v1", "blind_surface_v1"} <= names
+    beside = metrics.filter(
+        pl.col("versus").str.starts_with("blind"), attack="samia_matched_v1"
+    ).row(0, named=True)
+    assert beside["metric"] == "roc_auc_difference"
+    assert beside["low"] < beside["value"] < beside["high"]
+    fifths = metrics.filter(
+        pl.col("slice").str.starts_with("blind fifth"), attack="samia_matched_v1"
+    )
+    assert fifths.height == 5
+    shelves = set(metrics.filter(metric="roc_auc")["slice"])
+    assert {"all", "shelf=a", "shelf=b"} <= shelves
+
+
+def test_labels_that_texts_give_away_are_the_first_thing_said(tmp_path):
+    library = Library(tmp_path)
+    member = [number % 2 == 0 for number in range(120)]
+    path = library.write("texts.parquet", member, member=member)
+    texts = pl.read_parquet(path)
+    given_away = pl.when("member").then(pl.lit(" 1999")).otherwise(pl.lit(" 2024"))
+    texts.with_columns(pl.col("text") + given_away).write_parquet(path)
+    run = mia_batch.audit(**library.settings(input=path))
+    first = run.manifest["conclusions"][0]
+    assert first.startswith("These labels can be told apart without the model")
+    assert "not evidence of memory" in first
+
+
+def test_a_column_to_slice_by_that_is_not_there_is_named(labelled, tmp_path):
+    settings, _ = labelled
+    with pytest.raises(SettingsError, match="there is no column 'page' to slice by"):
+        mia_batch.audit(**settings | {"slice_by": "page", "out": str(tmp_path / "run")})
+    assert not (tmp_path / "run" / "scores.parquet").exists()
