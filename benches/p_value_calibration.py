@@ -93,7 +93,7 @@ def canaries(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
             for sets in rng.normal(size=(runs, n_sets, 8))
         ]
         wanted = "0 (p >= 1/8)" if n_sets == 1 else "<= 0.05"
-        yield {"case": f"canaries, {n_sets} sets", "rate": np.mean(found), "wanted": wanted}
+        yield {"case": f"canaries, sets: {n_sets}", "rate": np.mean(found), "wanted": wanted}
 
 
 def rates(rng: np.random.Generator, runs: int) -> Iterator[Figure]:

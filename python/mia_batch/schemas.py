@@ -219,8 +219,8 @@ class Verdicts(dy.Schema):
     attack = dy.String()
     level = dy.Enum(VerdictLevel.categories.to_list())
     key = dy.String(nullable=True)
-    """``target_id``, ``document_id`` (without one, ``target_id``), or ``group``; null for the
-    collection. Of canaries the name of their set, at level ``group``."""
+    """``target_id``, ``document_id`` (without one, its first ``target_id``), or ``group``; null for
+    the collection. Of canaries the name of their set, at level ``group``."""
     planned = dy.Bool()
     """Whether attack and level were named before scores were seen; others are exploratory."""
     score = dy.Float64(nullable=True)

@@ -9,7 +9,8 @@ without spaces, in UTF-8 with only what JSON must escape escaped. It is to be lo
 be changed before the seed is drawn, by dice or any source that its owner cannot choose; the texts
 are in no order that matters. The published text is the one at
 ``numpy.random.default_rng([seed, int(commitment, 16)]).integers(len(texts))``, counted from 0; the
-others, its twins, must stay unpublished.
+others, its twins, must stay unpublished. The file is to hold every set that was committed: sets
+left out after a look at their scores would make the p-value worthless.
 """
 
 from __future__ import annotations

@@ -65,10 +65,10 @@ def p_values(
 
     References
     ----------
-    Vovk, Gammerman and Shafer (2005), "Algorithmic Learning in a Random World", equations 2.20 and
-    2.21; Bates et al. (2023), "Testing for outliers with conformal p-values", equation 2; with
-    groups Lee, Barber and Willett (2023), "Distribution-free inference with hierarchical data",
-    arXiv:2306.06342, section 3.
+    Vovk, Gammerman and Shafer (2005), "Algorithmic Learning in a Random World", section 2.2; Bates
+    et al. (2023), "Testing for outliers with conformal p-values", arXiv:2104.08279, the marginal
+    p-value; weights: Lee, Barber and Willett, "Distribution-free inference with hierarchical data",
+    arXiv:2306.06342, of whose prediction sets these are the p-values.
     """
     weight = np.ones(nulls.size) if weights is None else weights
     known = ~np.isnan(nulls)

@@ -190,7 +190,7 @@ def contamination_bound(
     References
     ----------
     The law of exceedances: Gumbel and von Schelling (1950), "The distribution of the number of
-    exceedances", equation 2.
+    exceedances".
     """
     from scipy.stats import betabinom
 

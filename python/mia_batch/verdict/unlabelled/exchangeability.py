@@ -80,10 +80,10 @@ def odds_factor(p: NDArray[np.float64], level: float = 0.05) -> NDArray[np.float
     probability. Let instead its odds of one rank against another be up to \(\Gamma\) times as
     large. A target in the first k = p (n + 1) ranks is then likeliest where these ranks have
     weight \(\Gamma\) and the others 1: its probability is at most
-    \(\Gamma k / (\Gamma k + n + 1 - k) = \Gamma p / (\Gamma p + 1 - p)\), the largest p-value under
-    such a bias. It exceeds the level a where
+    \(\Gamma k / (\Gamma k + n + 1 - k)\), the largest p-value under such a bias. It exceeds the
+    level a where
 
-    .. math:: \Gamma > \frac{a / (1 - a)}{p / (1 - p)}
+    .. math:: \Gamma > \frac{(n + 1) / k - 1}{1 / a - 1} = \frac{1 / p - 1}{1 / a - 1}
 
     Parameters
     ----------
@@ -104,5 +104,5 @@ def odds_factor(p: NDArray[np.float64], level: float = 0.05) -> NDArray[np.float
     """
     low = np.where(p <= level, p, np.nan)
     # Rounding keeps p = level at 1.
-    factors: NDArray[np.float64] = np.round(level / (1 - level) * (1 - low) / low, 12)
+    factors: NDArray[np.float64] = np.round((1 / low - 1) / (1 / level - 1), 12)
     return factors

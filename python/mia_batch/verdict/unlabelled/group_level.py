@@ -29,7 +29,7 @@ __all__ = ["GroupTest"]
 class GroupTest:
     """Tests of each group and of the collection, prepared once for all attacks.
 
-    A group is a cluster: a ``group``, else a document, else a text. Null groups with too few
+    A group is a cluster: a ``group``, else a document. Null groups with too few
     windows are left out, for their number is known before scores are seen; audited ones with too
     few have no p-value and stay in the number of tests.
 

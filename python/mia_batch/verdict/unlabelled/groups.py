@@ -158,7 +158,7 @@ def collection_test(
     References
     ----------
     Pitman (1937), "Significance tests which may be applied to samples from any populations";
-    Phipson and Smyth (2010), "Permutation p-values should never be zero", equation 2.
+    Phipson and Smyth (2010), "Permutation p-values should never be zero".
     """
     from scipy.stats import rankdata
 

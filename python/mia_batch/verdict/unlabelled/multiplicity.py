@@ -40,7 +40,8 @@ def q_values(p: NDArray[np.float64], adjustment: Adjustment) -> NDArray[np.float
     ----------
     Benjamini and Hochberg (1995), "Controlling the false discovery rate"; Benjamini and Yekutieli
     (2001), "The control of the false discovery rate in multiple testing under dependency", theorem
-    1.3; for p-values that share their nulls, Bates et al. (2023), theorem 2.
+    1.3; that p-values which share their nulls allow the first: Bates et al. (2023),
+    arXiv:2104.08279.
     """
     from scipy.stats import false_discovery_control
 

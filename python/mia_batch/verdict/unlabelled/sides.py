@@ -13,8 +13,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Sides", "read_sides"]
 
-_CLUSTERS = {"group": "group", "document": "document_id", "target": "target_id"}
-"""What texts belong together by, the first that a text has: the level and its column."""
+_FIRST_WINDOW = pl.when(pl.col("window_index") == 0).then("target_id").forward_fill()
+
+_CLUSTERS = {
+    "group": pl.col("group"),
+    "document": pl.col("document_id"),
+    "target": _FIRST_WINDOW,
+}
+"""What texts belong together by, the first that a text has: the level and its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +36,8 @@ class Sides:
     cluster
         Which cluster every row belongs to, int64: positions in ``clusters``.
     clusters
-        The clusters, in the order of their names: ``level`` and ``key``.
+        The clusters, in the order of their names: ``level`` (what they share: ``group``,
+        ``document``, or ``target`` for windows of a document without a name) and ``key``.
     targets
         Rows whose membership is asked, rising.
     nulls
@@ -69,16 +76,18 @@ def read_sides(table: pl.LazyFrame) -> Sides:
     ----------
     table
         Targets, or scores with the targets' ``role``: without it every row has role ``target``.
-        Other columns read are ``target_id``, ``document_id``, ``group``, ``member``, ``n_words``.
+        Other columns read are ``target_id``, ``document_id``, ``group``, ``member``,
+        ``window_index`` and ``n_words``.
 
     Returns
     -------
     Sides
         Rows are numbered in the table's order. Texts belong together by ``group``, else by
-        ``document_id``, else not at all. Rows of role ``shot`` are on no side.
+        ``document_id``; without either, windows do from one of index 0 to the next. Rows of
+        role ``shot`` are on no side.
     """
     role = pl.col("role").cast(pl.String) if "role" in table.collect_schema() else pl.lit("target")
-    names = [pl.format(f"{level} {{}}", column) for level, column in _CLUSTERS.items()]
+    names = [pl.format(f"{level} {{}}", name) for level, name in _CLUSTERS.items()]
     keys = table.select(
         "target_id", "n_words", "member", role=role, name=pl.coalesce(names)
     ).collect(engine="streaming")

@@ -18,13 +18,17 @@ TYPES: dict[str, pl.DataType | type[pl.DataType]] = {
     "document_id": pl.String,
     "group": pl.String,
     "member": pl.Boolean,
+    "window_index": pl.UInt32,
     "n_words": pl.UInt32,
     "a_v1": pl.Float64,
 }
 
 
 def rows(role: str, scores: Iterable[float | None], **columns: Any) -> list[dict[str, Any]]:
-    return [{"role": role, "a_v1": score, "n_words": 100} | columns for score in scores]
+    return [
+        {"role": role, "a_v1": score, "n_words": 100, "window_index": 0} | columns
+        for score in scores
+    ]
 
 
 def table(*parts: list[dict[str, Any]]) -> pl.DataFrame:

@@ -80,10 +80,10 @@ def test_an_unscored_canary_counts_against_the_sum():
 
 def test_canary_ranks_are_uniform_where_nothing_is_remembered():
     rng = np.random.default_rng(8)
-    scores = rng.normal(size=(5000, 10))
+    scores = rng.normal(size=(3000, 10))
     ranks = [canary_ranks(one[0], one[1:])[0] for one in scores]
     counts = np.bincount(np.array(ranks, int), minlength=11)[1:]
-    chi_square = ((counts - 500) ** 2 / 500).sum()
+    chi_square = ((counts - 300) ** 2 / 300).sum()
     assert chi_square < 21.67  # 99 % of a law with 9 degrees of freedom
     p = np.array([canary_p_value(one[0], one[1:]) for one in scores])
     for tenth in range(1, 11):
@@ -94,6 +94,6 @@ def test_the_sum_of_ranks_rejects_as_often_as_it_may():
     rng = np.random.default_rng(9)
     found = [
         rank_sum_p_value([canary_ranks(one[0], one[1:]) for one in np.round(sets, 1)])
-        for sets in rng.normal(size=(1500, 5, 8))
+        for sets in rng.normal(size=(800, 5, 8))
     ]
-    assert np.mean(np.array(found) <= 0.05) == pytest.approx(0.05, abs=0.017)
+    assert np.mean(np.array(found) <= 0.05) == pytest.approx(0.05, abs=0.023)

@@ -18,7 +18,7 @@ def array(*values: float) -> np.ndarray:
 
 
 def twin(score, nulls):
-    """Vovk et al. 2005, equation 2.20, an unscored null being as strange as can be."""
+    """Vovk et al. 2005, section 2.2, an unscored null being as strange as can be."""
     higher = sum(isnan(null) or null >= score for null in nulls)
     return (1 + higher) / (1 + len(nulls))
 

@@ -51,7 +51,7 @@ def test_under_a_bias_of_its_size_a_p_value_is_undone(factor):
     rng = np.random.default_rng(10)
     ranks = rng.choice(200, size=40_000, p=weights / weights.sum())
     rejected = np.mean(ranks < k)
-    assert rejected == pytest.approx(factor * p / (factor * p + 1 - p), abs=0.004)
+    assert rejected == pytest.approx(1 / (1 + (1 / p - 1) / factor), abs=0.004)
     assert rejected < 0.054
     beyond = odds_factor(np.array([p]))[0]
-    assert beyond * p / (beyond * p + 1 - p) == pytest.approx(0.05)
+    assert 1 / (1 + (1 / p - 1) / beyond) == pytest.approx(0.05)

@@ -36,13 +36,14 @@ def test_without_non_members_labelled_targets_are_the_null():
         assert sides.targets.tolist() == [0, 3]
 
 
-def test_texts_belong_together_by_group_else_by_document_else_not_at_all():
+def test_texts_belong_together_by_group_else_by_document_else_as_windows_of_one():
     same = {"document_id": "same 1"}
     frame = table(
         rows("target", [1, 1], **same, group="book"),
         rows("target", [1, 1], **same),
         rows("target", [1], document_id="book"),
         rows("target", [1, 1]),
+        rows("target", [1], window_index=1),
     )
     sides = read_sides(frame.lazy())
     named = [tuple(sides.clusters.row(cluster)) for cluster in sides.cluster]
@@ -51,7 +52,7 @@ def test_texts_belong_together_by_group_else_by_document_else_not_at_all():
         *[("document", "same 1")] * 2,
         ("document", "book"),
         ("target", "t5"),
-        ("target", "t6"),
+        *[("target", "t6")] * 2,
     ]
     assert sides.shares(sides.targets)
-    assert not sides.shares(sides.targets[[0, 2, 4, 5, 6]], sides.targets[[1]])
+    assert not sides.shares(sides.targets[[0, 2, 4, 5, 6]], sides.targets[[1, 7]])
