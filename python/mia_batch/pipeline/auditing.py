@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mia_batch import tables
 from mia_batch.evidence import (
     BLOCK_TARGETS,
     RECORDED_BLOCK_TARGETS,
@@ -14,6 +15,7 @@ from mia_batch.evidence import (
 from mia_batch.pipeline.choosing import chosen_attacks
 from mia_batch.pipeline.corpora import open_corpora
 from mia_batch.pipeline.failures import count_failures
+from mia_batch.pipeline.judging import foresee, plan_verdicts
 from mia_batch.pipeline.logprobs import collect_logprobs
 from mia_batch.pipeline.manifest import Manifest, describe_model
 from mia_batch.pipeline.observer import SilentObserver
@@ -25,6 +27,7 @@ from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.sampling import collect_samples
 from mia_batch.pipeline.scoring import choose_features, make_missing_features, score_run
 from mia_batch.pipeline.targeting import make_targets
+from mia_batch.schemas import Targets
 from mia_batch.settings import load_settings
 
 if TYPE_CHECKING:
@@ -109,6 +112,9 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         manifest.request(settings, decode, run)
         make_targets(settings, corpora, manifest, run)
         observer.stage(_targets_sentence(manifest.targets))
+        targets = tables.scan(run.targets_path, Targets)
+        for sentence in foresee(targets, plan_verdicts(settings, attacks)):
+            observer.stage(sentence)
         choose_features(sampling, manifest, run)
         missing = Missing(
             run.targets_path,

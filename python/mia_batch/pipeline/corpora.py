@@ -18,7 +18,7 @@ from mia_batch.corpus import (
     read_canaries,
     read_documents,
 )
-from mia_batch.errors import CorpusError
+from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.schemas import Documents
 from mia_batch.targets import build_targets
 
@@ -114,6 +114,8 @@ def open_corpora(settings: Settings) -> Corpora:
     CorpusError
         If a file cannot be read as a corpus (the message names file, row and column), or a text
         that helps is null or has another membership than its role needs.
+    SettingsError
+        If there is no column that metrics are to be sliced by.
     """
     columns = ColumnNames(
         text=settings.text_column,
@@ -136,7 +138,17 @@ def open_corpora(settings: Settings) -> Corpora:
         wanted = columns if role == "calibration" else replace(columns, member=None, label=None)
         helping[role] = read_documents(path, wanted, reserved=taken)
         _check_rows(helping[role], role, f"setting {setting!r}", path)
-    return Corpora(input=read_documents(settings.input, columns, reserved=taken), helping=helping)
+    asked = read_documents(settings.input, columns, reserved=taken)
+    _check_slices(settings.slice_by, asked)
+    return Corpora(input=asked, helping=helping)
+
+
+def _check_slices(columns: tuple[str, ...], corpus: Corpus) -> None:
+    names = corpus.documents.drop("text", "prefix", "reference").collect_schema().names()
+    for column in columns:
+        if column not in names:
+            msg = f"setting 'slice_by': the input has no column {column!r}, only {', '.join(names)}"
+            raise SettingsError(msg)
 
 
 def _check_rows(corpus: Corpus, role: str, setting: str, path: str) -> None:

@@ -107,7 +107,8 @@ def foresee(targets: pl.LazyFrame, plan: VerdictPlan) -> tuple[str, ...]:
     """
     if not _has_null(targets):
         return ()
-    power = foresee_power(targets, plan)
+    keys = targets.select(name for name in Scores.column_names() if name in Targets.column_names())
+    power = foresee_power(keys.collect(engine="streaming").lazy(), plan)
     return () if power is None else power.sentences
 
 
@@ -172,7 +173,7 @@ def _verdicts(
     if null and primary.evidence == "samples":
         errors, flips = sampling_error(settings, primary, plan, run)
         yield flips
-    warns = _calibration_warns(tables.scan(run.targets_path, Targets), settings.seed)
+    warns = _calibration_fails(tables.scan(run.targets_path, Targets), settings.seed)
     names = [attack.name for attack in attacks]
     for rows in verdicts(scores, names, plan, blind_warns=warns):
         yield rows if errors is None else _with_errors(rows, errors, plan.primary)
@@ -192,17 +193,15 @@ def _has(table: pl.LazyFrame, which: pl.Expr) -> bool:
 
 def _has_null(table: pl.LazyFrame) -> bool:
     """Whether there are texts outside the training data, and others to compare with them."""
-    named = _has(table, _NULL)
-    labelled = _has(table, _TARGET & ~pl.col("member"))
-    return named or labelled
+    return _has(table, _NULL | (_TARGET & ~pl.col("member")))
 
 
-def _calibration_warns(targets: pl.LazyFrame, seed: int) -> bool:
-    """Whether the calibration labels can, or may, be told apart without the model."""
+def _calibration_fails(targets: pl.LazyFrame, seed: int) -> bool:
+    """Whether the calibration labels can be told apart without the model."""
     calibration = targets.filter(role="calibration")
     if not _has(calibration, pl.col("member")):
         return False
-    return blind_baseline(calibration, seed=seed).warning is not None
+    return blind_baseline(calibration, seed=seed).verdict == "separable"
 
 
 def _exchangeability(targets: pl.LazyFrame, seed: int) -> Iterator[str]:

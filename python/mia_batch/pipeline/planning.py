@@ -11,6 +11,7 @@ import polars as pl
 from mia_batch.evidence import Workload
 from mia_batch.pipeline.choosing import chosen_attacks, scoring, scoring_engine
 from mia_batch.pipeline.corpora import open_corpora
+from mia_batch.pipeline.judging import foresee, plan_verdicts
 from mia_batch.pipeline.replaying import describe_recording, open_recording, recorded_settings
 from mia_batch.pipeline.resolve import chosen_engine, decode_scope, target_plan
 from mia_batch.pipeline.sampling import sampling_for
@@ -115,7 +116,12 @@ def plan(settings: Settings) -> Plan:
         lines = (*planned.workload.lines(), *sampling.describe(planned.workload))
     if recording is not None:
         lines = (("samples", f"{settings.n_drawn:,} a target"), *describe_recording(recording))
-    planned.described = (*lines, *_describe_scoring(settings, attacks, planned.texts))
+    power = foresee(targets, plan_verdicts(settings, attacks))
+    planned.described = (
+        *lines,
+        *_describe_scoring(settings, attacks, planned.texts),
+        *(("power", sentence) for sentence in power),
+    )
     return planned
 
 
