@@ -1,15 +1,17 @@
-"""ROC curves against scikit-learn: the rule for ties and the classes."""
+"""ROC curves against scikit-learn: ties, classes, what is no number, and sizes."""
 
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 import pytest
 from sklearn import metrics
+from sklearn.exceptions import UndefinedMetricWarning
 
-from mia_batch.verdict import roc_auc, roc_curve
+from mia_batch.verdict import auc_difference, evaluate, roc_auc, roc_curve
 
 
-@pytest.mark.parametrize("n", [2, 10, 1000, 100_000])
+@pytest.mark.parametrize("n", [2, 10, 1000, 1_000_000])
 @pytest.mark.parametrize("distinct", [1, 3, 1_000_000])
 def test_curve_and_area(n, distinct):
     rng = np.random.default_rng(n + distinct)
@@ -19,9 +21,9 @@ def test_curve_and_area(n, distinct):
     fpr, tpr, threshold = metrics.roc_curve(
         member.astype(int), score, pos_label=1, drop_intermediate=False
     )
-    assert curve.fpr.tolist() == fpr.tolist()
-    assert curve.tpr.tolist() == tpr.tolist()
-    assert curve.threshold.tolist() == threshold.tolist()
+    assert np.array_equal(curve.fpr, fpr)
+    assert np.array_equal(curve.tpr, tpr)
+    assert np.array_equal(curve.threshold, threshold)
     theirs = metrics.roc_auc_score(member.astype(int), score)
     assert roc_auc(member, score) == pytest.approx(theirs, rel=1e-12)
 
@@ -34,3 +36,47 @@ def test_tpr_at_a_budget_is_a_point_of_scikit_learns_curve(n, budget):
     score = rng.normal(size=n) + member
     fpr, tpr, _ = metrics.roc_curve(member, score, drop_intermediate=False)
     assert roc_curve(member, score).at_fpr(budget).tpr == max(tpr[fpr <= budget])
+
+
+def area(frame: pl.DataFrame) -> tuple[float | None, int]:
+    """AUC of a labelled run, and how many targets are unscored."""
+    table = evaluate(frame.lazy(), ["a_v1"], preset="default").filter(metric="roc_auc")
+    return table["value"].item(), table["n_unscored"].item()
+
+
+def test_infinities_keep_their_order_in_the_curve():
+    """scikit-learn refuses them in the area, so it is given ranks."""
+    score = np.array([np.inf, 3.0, -np.inf, 3.0, np.inf, 1.0])
+    member = np.array([True, True, True, False, False, False])
+    ranks = np.unique(score, return_inverse=True)[1]
+    assert roc_auc(member, score) == pytest.approx(metrics.roc_auc_score(member, ranks))
+
+
+@pytest.mark.parametrize("missing", [None, float("nan"), float("inf"), float("-inf")])
+def test_a_run_leaves_out_what_is_no_finite_number_and_counts_it(missing):
+    rng = np.random.default_rng(0)
+    member, score = rng.random(300) < 0.4, rng.integers(0, 20, 300).astype(float)
+    values = [missing if number % 7 == 0 else value for number, value in enumerate(score)]
+    kept = np.arange(300) % 7 > 0
+    frame = pl.DataFrame({"member": member, "a_v1": values}, schema_overrides={"a_v1": pl.Float64})
+    value, n_unscored = area(frame)
+    assert value == pytest.approx(metrics.roc_auc_score(member[kept], score[kept]), rel=1e-12)
+    assert n_unscored == 43
+
+
+@pytest.mark.parametrize("member", [True, False])
+@pytest.mark.parametrize("n", [1, 9])
+def test_where_scikit_learn_has_no_area_there_is_none(n, member):
+    labels, score = np.full(n, member), np.arange(n, dtype=float)
+    with pytest.warns(UndefinedMetricWarning):
+        assert np.isnan(metrics.roc_auc_score(labels, score))
+    assert area(pl.DataFrame({"member": labels, "a_v1": score})) == (None, 0)
+
+
+def test_a_difference_is_that_of_both_areas():
+    rng = np.random.default_rng(0)
+    member = rng.random(500) < 0.3
+    first, second = rng.integers(0, 9, 500) + 1.0 * member, rng.normal(size=500) + member
+    theirs = [metrics.roc_auc_score(member, score) for score in (first, second)]
+    made = auc_difference(member, first, second)
+    assert made.value == pytest.approx(theirs[0] - theirs[1], rel=1e-12)

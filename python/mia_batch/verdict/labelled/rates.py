@@ -260,7 +260,8 @@ def balanced_accuracy_interval(
     """
     rates = np.array(hits, np.float64) / np.array(sizes, np.float64)
     limits = [
-        clopper_pearson(*pair, confidence=confidence) for pair in zip(hits, sizes, strict=True)
+        clopper_pearson(right, n, confidence=confidence)
+        for right, n in zip(hits, sizes, strict=True)
     ]
     below = rates - np.array([limit.low for limit in limits])
     above = np.array([limit.high for limit in limits]) - rates
