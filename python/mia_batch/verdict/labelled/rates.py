@@ -227,8 +227,10 @@ def threshold_fpr_interval(n: float, budget: float, *, confidence: float = 0.95)
     from scipy.stats import beta
 
     k = int(n_allowed(int(n), budget))
-    law = beta(k + 1, int(n) - k)
-    low, high = (float(law.ppf((1 + side * confidence) / 2)) for side in (-1, 1))
+    low, high = (
+        float(beta.ppf(share, k + 1, int(n) - k))
+        for share in ((1 - confidence) / 2, (1 + confidence) / 2)
+    )
     return Interval(low=low, high=high, confidence=confidence, method="beta")
 
 
