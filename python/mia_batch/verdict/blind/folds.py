@@ -52,8 +52,9 @@ def deal_folds(
 ) -> Folds:
     """Deal shuffled clusters to the folds in turn, one kind after the other.
 
-    Kinds are: all texts true, all false, both. Given how many clusters of each kind a fold has,
-    every division is equally likely, so labels may be permuted within folds. scikit-learn's
+    Kinds are: all texts false, both, all true, in this order, so that the clusters of a class stand
+    together, and two of them come to different folds. Given how many clusters of each kind a fold
+    has, every division is equally likely, so labels may be permuted within folds. scikit-learn's
     ``StratifiedGroupKFold`` promises no such thing, because it looks at sizes and labels together.
 
     Parameters
