@@ -1,0 +1,105 @@
+"""Coverage of the blind baseline's limits, by simulation: `python -m benches.blind`.
+
+Texts are stood for by numbers whose mean differs between the classes, and by counts of words.
+What the AUC of each classifier is expected to be is its mean over the data sets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from benches.results import append_results, commit, machine, versions
+from scipy.sparse import csr_array
+
+from mia_batch.verdict.blind.classifiers import Direction, NaiveBayes, Ridge
+from mia_batch.verdict.blind.crossvalidation import cross_validate
+from mia_batch.verdict.blind.folds import deal_folds
+
+__all__ = ["simulate"]
+
+_GRID = [
+    (n_per_class, per_cluster, effect)
+    for n_per_class, effects in ((60, (0.0, 0.5, 1.5)), (128, (0.0, 0.4)), (256, (0.0, 0.3)))
+    for per_cluster in (1, 4)
+    for effect in effects
+]
+_N_WORDS = 100
+
+
+def simulate(
+    *,
+    n_per_class: int,
+    per_cluster: int,
+    effect: float,
+    n_data_sets: int,
+    n_permutations: int,
+    seed: int,
+) -> dict[str, Any]:
+    """Say how often limits hold, and how often p <= 0.05, in simulated data sets."""
+    generator = np.random.default_rng(seed)
+    areas, lows, highs, uppers, p_values = [], [], [], [], []
+    for _ in range(n_data_sets):
+        label = np.repeat([True, False], n_per_class)
+        cluster = np.arange(label.size) // per_cluster
+        found = cross_validate(
+            _classifiers(label, cluster, effect, generator),
+            label,
+            deal_folds(label, cluster, n_folds=5, generator=generator),
+            n_permutations=n_permutations,
+            generator=generator,
+        ).values()
+        areas.append([outcome.auc for outcome in found])
+        lows.append([outcome.interval().low for outcome in found])
+        highs.append([outcome.interval().high for outcome in found])
+        uppers.append(max(outcome.interval(confidence=0.9).high for outcome in found))
+        highest = np.max([outcome.permuted for outcome in found], axis=0)
+        p_values.append((1 + (highest >= max(areas[-1])).sum()) / (1 + n_permutations))
+    expected = np.mean(areas, axis=0)
+    held = (np.array(lows) <= expected) & (expected <= np.array(highs))
+    return {
+        "expected": expected.tolist(),
+        "coverage": held.mean(axis=0).tolist(),
+        "mean_width": float(np.mean(np.subtract(highs, lows))),
+        "upper_coverage": float(np.mean(np.array(uppers) >= expected.max())),
+        "mean_upper": float(np.mean(uppers)),
+        "upper_within_0.60": float(np.mean(np.array(uppers) <= 0.6)),
+        "p_within_0.05": float(np.mean(np.array(p_values) <= 0.05)),
+    }
+
+
+def _classifiers(
+    label: np.ndarray, cluster: np.ndarray, effect: float, generator: np.random.Generator
+) -> dict[str, Any]:
+    """Make one of each kind; texts of a cluster share half the variance of their numbers."""
+    of_cluster = generator.standard_normal((cluster.max() + 1, _N_WORDS))[cluster]
+    numbers = (of_cluster + generator.standard_normal(of_cluster.shape)) * 0.5**0.5
+    numbers[:, 0] += effect * label
+    numbers[:, 1:6] += 0.7 * effect * label[:, None]
+    counts = generator.poisson(np.exp(0.5 * numbers - 1.5)).astype(float)
+    return {
+        "naive_bayes": NaiveBayes(csr_array(counts)),
+        "all": Ridge(numbers @ numbers.T, penalty=0.3),
+        "some": Ridge(numbers[:, :12] @ numbers[:, :12].T, penalty=1.0),
+        "one": Direction(np.round(numbers[:, 0], 1)),
+    }
+
+
+def main() -> None:
+    """Simulate the whole grid; the figures go to ``results/blind.jsonl``."""
+    for place, (n_per_class, per_cluster, effect) in enumerate(_GRID):
+        setting: dict[str, Any] = {
+            "n_per_class": n_per_class,
+            "per_cluster": per_cluster,
+            "effect": effect,
+            "n_data_sets": 1000,
+            "n_permutations": 199,
+            "seed": place,
+        }
+        figures = setting | simulate(**setting)
+        origin = {"commit": commit(), "machine": machine(), **versions("scikit-learn", "numpy")}
+        append_results("blind", origin | figures)
+
+
+if __name__ == "__main__":
+    main()
