@@ -12,7 +12,7 @@ from scipy.stats import beta
 
 from mia_batch.errors import RequestError
 from mia_batch.schemas import Metrics
-from mia_batch.verdict import FPR_BUDGETS, auc_difference, evaluate
+from mia_batch.verdict.labelled import FPR_BUDGETS, auc_difference, evaluate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
