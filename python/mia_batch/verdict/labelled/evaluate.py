@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from mia_batch.targets.plan import Preset
 
-    _Key = tuple[str, str]
-    """Attack and slice."""
+    _Key = tuple[str, str]  # attack and slice
     _Row = dict[str, Any]
+
 __all__ = ["evaluate"]
 
 _ROWS_AT_ONCE = 5_000_000
@@ -96,7 +96,7 @@ def evaluate(
         return pl.DataFrame(schema=schema)
     rows: list[_Row] = []
     tried: dict[_Key, Tried] = {}
-    at_once = max(1, _ROWS_AT_ONCE // (labelled.member.size * len(labelled.slices)))
+    at_once = max(1, _ROWS_AT_ONCE // labelled.n_rows)
     for start in range(0, len(attacks), at_once):
         some = attacks[start : start + at_once]
         measured = _read(labelled, some)

@@ -47,6 +47,11 @@ class Labelled:
     cluster: NDArray[np.int32] | None
     slices: dict[str, NDArray[np.intp] | slice]
 
+    @property
+    def n_rows(self) -> int:
+        """Targets of all slices together."""
+        return sum(self.member[rows].size for rows in self.slices.values())
+
     @classmethod
     def of(cls, scores: pl.LazyFrame, attacks: Sequence[str], slice_by: Sequence[str]) -> Labelled:
         """Find the labelled targets of a scores table.
