@@ -16,7 +16,10 @@ class DemoSettings:
     Attributes
     ----------
     seed
-        Decides which passages are members, their order, and the model's training.
+        Decides which passages are members, their order, and the model's training. With 256 texts
+        one coin in twenty is told apart without the model by chance; the default is a seed, found
+        by trying 0 to 8, with which differences above AUC 0.60 are excluded (such a choice is
+        called rerandomisation: Morgan and Rubin 2012).
     n_passages
         Passages in the corpus, even; half of them are members.
     per_group
@@ -45,7 +48,7 @@ class DemoSettings:
         Times that these two see each passage of the corpus.
     """
 
-    seed: int = 0
+    seed: int = 8
     n_passages: int = 256
     per_group: int = 8
     n_words: int = 128
