@@ -8,6 +8,9 @@ import polars as pl
 from rich.table import Table
 from rich.text import Text
 
+from mia_batch import tables
+from mia_batch.schemas import Scores, Targets
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -114,16 +117,20 @@ def _counts_sentence(metrics: pl.DataFrame) -> str:
 
 def _top_table(run: Run, width: int) -> Table | str:
     """Lay out the highest scores; the text takes what is left of the width."""
-    scores = run.scores
     attack = run.manifest["scored"]["attacks"][0]
-    top = (
-        scores.lazy()
+    highest = (
+        tables.scan(run.scores_path, Scores)
         .filter(pl.col(attack).is_not_null())
         .top_k(_TOP, by=[attack, "target_id"])
-        .join(run.targets.lazy().select("target_id", "target"), on="target_id", how="left")
-        .sort(attack, "target_id", descending=True)
-        .collect()
+        .collect(engine="streaming")
     )
+    texts = (
+        tables.scan(run.targets_path, Targets)
+        .filter(pl.col("target_id").is_in(highest["target_id"].implode()))
+        .select("target_id", "target")
+        .collect(engine="streaming")
+    )
+    top = highest.join(texts, on="target_id", how="left").sort(attack, "target_id", descending=True)
     if top.is_empty():
         return "no target has a score"
     columns: dict[str, list[Any]] = {

@@ -37,7 +37,7 @@ def run(tmp_path):
     write(Unscored, run.unscored_path, [])
     write(Metrics, run.metrics_path, [])
     run.manifest_path.write_text(
-        json.dumps({"scored": {"attacks": ATTACKS}, "failed": {"reasons": {}}})
+        json.dumps({"conclusions": [], "scored": {"attacks": ATTACKS}, "failed": {"reasons": {}}})
     )
     return run
 
