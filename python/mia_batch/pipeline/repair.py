@@ -53,7 +53,8 @@ def _repair(run: Run) -> list[str]:
     without = parts - {path.name for path in broken}
     stale = [path for path in features if path.name not in without]
     stale += _broken([path for path in features if path.name in without])
-    whole = [run.targets_path, run.scores_path, run.unscored_path, run.metrics_path]
+    judged = [run.unscored_path, run.metrics_path, run.verdicts_path]
+    whole = [run.targets_path, run.scores_path, *judged]
     lost = _broken([path for path in whole if path.exists()])
     if (stale or broken or scored) and run.scores_path.exists() and run.scores_path not in lost:
         lost.append(run.scores_path)

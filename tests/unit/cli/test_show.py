@@ -59,7 +59,8 @@ def heading(out):
 
 @pytest.mark.parametrize("width", [30, 80, 99, 100, 200])
 def test_metrics_are_never_cut_and_fit_eighty_columns(run, width):
-    values = {"value": 0.5, "low": 0.25, "high": 0.75, "n_members": 1, "n_nonmembers": 1}
+    values = {"slice": "all", "value": 0.5, "low": 0.25, "high": 0.75}
+    values |= {"n_members": 1, "n_nonmembers": 1}
     rows = [
         {"attack": attack, "metric": "tpr_at_fpr" if fpr else "roc_auc", "fpr": fpr, **values}
         for attack in ATTACKS

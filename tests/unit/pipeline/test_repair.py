@@ -20,7 +20,7 @@ from tests.processes import wait_until_gone
 if TYPE_CHECKING:
     from pathlib import Path
 
-MADE_AGAIN = ["targets", "scores", "unscored", "metrics"]
+MADE_AGAIN = ["targets", "scores", "unscored", "metrics", "verdicts"]
 
 
 @pytest.fixture
