@@ -16,7 +16,7 @@ ATTACK = "samia_matched_v1"
 
 
 def auc(run, attack=ATTACK) -> float:
-    return float(run.metrics.filter(attack=attack, metric="roc_auc")["value"].item())
+    return float(run.metrics.filter(attack=attack, metric="roc_auc", slice="all")["value"].item())
 
 
 @pytest.fixture(scope="session")
@@ -104,7 +104,9 @@ def test_two_engines_agree_within_sampling_error(three_samples, transformers_run
     difference = joined[ATTACK] - joined[f"{ATTACK}_other"]
     assert abs(difference.mean()) < 4 * difference.std() / len(difference) ** 0.5
     widths = [
-        run.metrics.filter(attack=ATTACK, metric="roc_auc").select(pl.col("high") - pl.col("low"))
+        run.metrics.filter(attack=ATTACK, metric="roc_auc", slice="all").select(
+            pl.col("high") - pl.col("low")
+        )
         for run in (three_samples, transformers_run)
     ]
     assert (

@@ -62,7 +62,7 @@ def test_texts_that_cannot_be_scored_are_counted_with_their_reasons(small_audit)
 
 def test_labelled_targets_without_a_score_are_counted_beside_every_metric(small_audit):
     _, run = small_audit
-    auc = run.metrics.filter(metric="roc_auc", attack="samia_matched_v1")
+    auc = run.metrics.filter(metric="roc_auc", slice="all", attack="samia_matched_v1")
     assert auc.select("n_members", "n_nonmembers", "n_unscored").row(0) == (3, 3, 2)
 
 

@@ -34,7 +34,7 @@ BLIND_CLASSIFIERS: Final = (
 """Names of the classifiers, as in the metrics table."""
 
 _N_PERMUTATIONS = 199
-_MOST_FOLDS = 5
+_N_FOLDS = 5
 _LEVEL = 0.05
 _SEPARABLE_ABOVE = 0.55
 _EXCLUDED_ABOVE = 0.60
@@ -123,10 +123,9 @@ class BlindBaseline:
 def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0) -> BlindBaseline:
     """Try to tell labels apart without the model.
 
-    Classifiers are cross-validated in five folds, fewer where a class has fewer clusters. Texts of
-    one cluster (their group, else their document) are never on both sides. A classifier's scores
-    are replaced by their ranks within each fold, because folds of other training texts have other
-    scales. The p-value permutes labels by cluster within folds 199 times, and compares the highest
+    Classifiers are cross-validated in five folds. Texts of one cluster (their group, else their
+    document) are never on both sides. A classifier's scores are replaced by their ranks within
+    each fold, because folds of other training texts have other scales. The p-value permutes labels by cluster within folds 199 times, and compares the highest
     AUC of all classifiers. ``upper`` is the largest of the classifiers' one-sided limits: it holds
     for all of them at once, because the limit of the best one alone would.
 
@@ -152,11 +151,10 @@ def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0)
     Berger (1982), "Multiparameter hypothesis testing and acceptance sampling".
     """
     chosen = read_texts(texts, label)
-    n_folds = min(_MOST_FOLDS, *_clusters_per_class(chosen))
-    if n_folds < 2:
-        return _without(chosen, "each class needs texts of two clusters")
+    if min(_clusters_per_class(chosen)) < _N_FOLDS:
+        return _without(chosen, f"each class needs texts of {_N_FOLDS} clusters")
     generator = np.random.default_rng(seed)
-    folds = deal_folds(chosen.label, chosen.cluster, n_folds=n_folds, generator=generator)
+    folds = deal_folds(chosen.label, chosen.cluster, n_folds=_N_FOLDS, generator=generator)
     outcomes = cross_validate(
         build_classifiers(chosen),
         chosen.label,
@@ -164,7 +162,7 @@ def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0)
         n_permutations=_N_PERMUTATIONS,
         generator=generator,
     )
-    return _conclude(chosen, outcomes, n_folds)
+    return _conclude(chosen, outcomes)
 
 
 def _clusters_per_class(chosen: BlindTexts) -> tuple[int, int]:
@@ -172,7 +170,7 @@ def _clusters_per_class(chosen: BlindTexts) -> tuple[int, int]:
     return np.unique(chosen.cluster[label]).size, np.unique(chosen.cluster[~label]).size
 
 
-def _conclude(chosen: BlindTexts, outcomes: Mapping[str, Outcome], n_folds: int) -> BlindBaseline:
+def _conclude(chosen: BlindTexts, outcomes: Mapping[str, Outcome]) -> BlindBaseline:
     strongest = max(outcomes, key=lambda name: outcomes[name].auc)
     auc = outcomes[strongest].auc
     highest = np.max([outcome.permuted for outcome in outcomes.values()], axis=0)
@@ -196,7 +194,7 @@ def _conclude(chosen: BlindTexts, outcomes: Mapping[str, Outcome], n_folds: int)
         n_used=chosen.frame.height,
         n_null=chosen.n_null,
         method=(
-            f"{n_folds} folds of whole clusters, ranks within folds; {highest.size} permutations "
+            f"{_N_FOLDS} folds of whole clusters, ranks within folds; {highest.size} permutations "
             f"of labels by cluster; {chosen.frame.height} of {chosen.n_labelled} texts, at most "
             f"{MAX_TEXTS_PER_CLASS} of a class"
         ),

@@ -133,10 +133,10 @@ def test_another_seed_deals_other_folds():
 
 
 @pytest.mark.parametrize("label", [[True] * 5, [False] * 5, [True] + [False] * 9])
-def test_without_two_clusters_of_a_class_there_is_a_reason(label):
+def test_without_five_clusters_of_a_class_there_is_a_reason(label):
     found = blind_baseline(texts(label))
     assert found.verdict is None
-    assert found.reason == "each class needs texts of two clusters"
+    assert found.reason == "each class needs texts of 5 clusters"
     assert Metrics.validate(found.metrics)["reason"].unique().to_list() == [found.reason]
     assert found.metrics["value"].null_count() == 5
     assert found.scores.shape == (0, 6)
