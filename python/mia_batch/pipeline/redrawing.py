@@ -9,7 +9,7 @@ import polars as pl
 from mia_batch import tables
 from mia_batch.attacks import score_draw, score_samples
 from mia_batch.schemas import Features, Scores
-from mia_batch.verdict import flip_rate, score_errors
+from mia_batch.verdict import cluster_name, flip_rate, score_errors
 
 if TYPE_CHECKING:
     from mia_batch.attacks import Attack
@@ -46,9 +46,10 @@ def sampling_error(
         and one row of the verdicts table with the share of answers that would flip.
     """
     of_tests = pl.col("role").is_in(["target", "non_member"])
+    table = tables.scan(run.scores_path, Scores)
     scores = (
-        tables.scan(run.scores_path, Scores)
-        .filter(of_tests)
+        table.with_columns(group=cluster_name(table.collect_schema().names()))
+        .filter(of_tests)  # from here on, windows may lack the first of their document
         .select(*Scores.column_names(), score=attack.name)
         .bottom_k(_MOST_ROWS, by="target_id")
         .collect(engine="streaming")

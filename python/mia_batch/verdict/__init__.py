@@ -1,6 +1,7 @@
 """What scores are worth: with labels, without them, and what can be told without the model."""
 
 from mia_batch.verdict.blind import BlindBaseline, blind_baseline
+from mia_batch.verdict.clusters import cluster_name
 from mia_batch.verdict.conclusions import conclude_labelled, conclude_unlabelled
 from mia_batch.verdict.duplicates import NearDuplicates, near_duplicates
 from mia_batch.verdict.labelled import FPR_BUDGETS, evaluate, roc_auc, roc_curve
@@ -21,6 +22,7 @@ __all__ = [
     "NearDuplicates",
     "VerdictPlan",
     "blind_baseline",
+    "cluster_name",
     "conclude_labelled",
     "conclude_unlabelled",
     "evaluate",

@@ -123,17 +123,19 @@ class BlindBaseline:
 def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0) -> BlindBaseline:
     """Try to tell labels apart without the model.
 
-    Classifiers are cross-validated in five folds. Texts of one cluster (their group, else their
-    document) are never on both sides. A classifier's scores are replaced by their ranks within
-    each fold, because folds of other training texts have other scales. The p-value permutes labels by cluster within folds 199 times, and compares the highest
-    AUC of all classifiers. ``upper`` is the largest of the classifiers' one-sided limits: it holds
-    for all of them at once, because the limit of the best one alone would.
+    Classifiers are cross-validated in five folds. Texts of one cluster (``cluster_name``) are
+    never on both sides. A classifier's scores are replaced by their ranks within each fold, because
+    folds of other training texts have other scales. The p-value permutes labels by cluster within
+    folds 199 times, and compares the highest AUC of all classifiers. ``upper`` is the largest of
+    the classifiers' one-sided limits: it holds for all of them at once, because the limit of the
+    best one alone would.
 
     Parameters
     ----------
     texts
-        ``target_id``, ``target`` (the text), ``document_id``, ``group`` and the label. Null texts
-        are left out and counted; of very many texts some are used, see ``read_texts``.
+        ``target_id``, ``target`` (the text), ``document_id``, ``group``, ``window_index`` and the
+        label. Null texts are left out and counted; of very many texts some are used, see
+        ``read_texts``.
     label
         Boolean column of the classes; true is the first. Rows where it is null are left out.
     seed

@@ -15,6 +15,7 @@ from mia_batch.verdict.blind.classifiers import (
     NaiveBayes,
     Ridge,
 )
+from mia_batch.verdict.clusters import cluster_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,7 +43,7 @@ class BlindTexts:
     frame
         ``target_id``, ``label``, ``text`` (its beginning), ``year`` and ``surface`` (a struct).
     cluster
-        Cluster of each text, from 0 without gaps: its group, else its document, else itself.
+        Cluster of each text, from 0 without gaps.
     n_labelled
         Texts with a label, whether used or not.
     n_null
@@ -69,7 +70,7 @@ def read_texts(texts: pl.LazyFrame, label: str) -> BlindTexts:
     Parameters
     ----------
     texts
-        ``target_id``, ``target`` (the text), ``document_id``, ``group`` and the label.
+        ``target_id``, ``target`` (the text), the columns of ``cluster_name`` and the label.
     label
         Boolean column that tells the classes apart; rows where it is null are left out.
 
@@ -78,13 +79,16 @@ def read_texts(texts: pl.LazyFrame, label: str) -> BlindTexts:
     BlindTexts
         The texts.
     """
-    labelled = texts.filter(pl.col(label).is_not_null())
-    keys = labelled.select(
-        "target_id",
-        label=pl.col(label),
-        cluster=_cluster(),
-        null=pl.col("target").is_null(),
-    ).collect(engine="streaming")
+    keys = (
+        texts.select(
+            "target_id",
+            label=pl.col(label),
+            cluster=cluster_name(texts.collect_schema().names()),
+            null=pl.col("target").is_null(),
+        )
+        .filter(pl.col("label").is_not_null())
+        .collect(engine="streaming")
+    )
     chosen = _choose(keys.filter(~pl.col("null")))
     wanted = texts.filter(pl.col("target_id").is_in(chosen["target_id"].implode()))
     seen = wanted.select("target_id", text=_beginning(), year=_year(), surface=_surface())
@@ -127,11 +131,6 @@ def _choose(keys: pl.DataFrame) -> pl.DataFrame:
     ranked = keys.with_columns(place=place).sort("place", "target_id")
     firsts = ranked.group_by("label").head(MAX_TEXTS_PER_CLASS)
     return firsts.select("target_id", "label", "cluster").sort("target_id")
-
-
-def _cluster() -> pl.Expr:
-    named = [("group:", "group"), ("document:", "document_id"), ("text:", "target_id")]
-    return pl.coalesce(pl.lit(kind) + pl.col(column) for kind, column in named)
 
 
 def _beginning() -> pl.Expr:

@@ -8,19 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from mia_batch.verdict.clusters import cluster_name
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["Sides", "read_sides"]
-
-_FIRST_WINDOW = pl.when(pl.col("window_index") == 0).then("target_id").forward_fill()
-
-_CLUSTERS = {
-    "group": pl.col("group"),
-    "document": pl.col("document_id"),
-    "target": _FIRST_WINDOW,
-}
-"""What texts belong together by, the first that a text has: the level and its name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +29,8 @@ class Sides:
     cluster
         Which cluster every row belongs to, int64: positions in ``clusters``.
     clusters
-        The clusters, in the order of their names: ``level`` (what they share: ``group``,
-        ``document``, or ``target`` for windows of a document without a name) and ``key``.
+        The clusters, in the order of their names: ``level`` and ``key``, the two parts of
+        ``cluster_name``.
     targets
         Rows whose membership is asked, rising.
     nulls
@@ -82,14 +75,12 @@ def read_sides(table: pl.LazyFrame) -> Sides:
     Returns
     -------
     Sides
-        Rows are numbered in the table's order. Texts belong together by ``group``, else by
-        ``document_id``; without either, windows do from one of index 0 to the next. Rows of
-        role ``shot`` are on no side.
+        Rows are numbered in the table's order. Rows of role ``shot`` are on no side.
     """
-    role = pl.col("role").cast(pl.String) if "role" in table.collect_schema() else pl.lit("target")
-    names = [pl.format(f"{level} {{}}", name) for level, name in _CLUSTERS.items()]
+    columns = table.collect_schema().names()
+    role = pl.col("role").cast(pl.String) if "role" in columns else pl.lit("target")
     keys = table.select(
-        "target_id", "n_words", "member", role=role, name=pl.coalesce(names)
+        "target_id", "n_words", "member", role=role, name=cluster_name(columns)
     ).collect(engine="streaming")
 
     def rows(role: str, *members: bool | None) -> NDArray[np.int64]:

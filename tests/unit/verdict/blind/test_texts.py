@@ -48,6 +48,14 @@ def test_clusters_are_groups_else_documents_else_texts():
     assert sorted(set(cluster)) == [0, 1, 2, 3]
 
 
+def test_windows_of_a_document_without_an_identifier_are_one_cluster():
+    rows = frame(*[("a", place < 3, None, None) for place in range(5)])
+    window = pl.Series([0, 1, 0, 0, 1], dtype=pl.UInt32)
+    assert read_texts(rows.with_columns(window_index=window), "member").cluster.tolist() == [
+        0, 0, 1, 2, 2,
+    ]  # fmt: skip
+
+
 def test_what_is_left_out_is_counted():
     found = read_texts(
         frame(("a", True, None, None), (None, False, None, None), ("b", None, None, None)), "member"
