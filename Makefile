@@ -1,5 +1,5 @@
 # make demo: set-up, then the known-truth audit.   make test: set-up, lints, types, every test.
-# make bench: speed and memory, measured.         make lock: resolve requirements.lock anew.
+# make bench: speed, memory, coverage, measured.  make lock: resolve requirements.lock anew.
 # make wheel: a wheel for others, in dist/.
 
 SHELL := /bin/bash
@@ -29,6 +29,9 @@ bench: setup
 	@$(STEP) "Memory and time of whole audits" python -m benches.memory
 	@$(STEP) "Kernels beside others of their kind" python -m benches.kernels
 	@$(STEP) "Samples to features beside the kernels alone" python -m benches.features
+	@$(STEP) "Coverage of intervals" python -m benches.interval_coverage
+	@$(STEP) "Calibration of p-values and estimates" python -m benches.p_value_calibration
+	@$(STEP) "Coverage of the blind baseline's limits" python -m benches.blind
 
 setup: tools .venv/.built
 

@@ -1,15 +1,18 @@
-"""Coverage of the blind baseline's limits, by simulation: `python -m benches.blind`.
+"""Coverage of the blind baseline's limits, by simulation.
 
 Texts are stood for by numbers whose mean differs between the classes, and by counts of words.
 What the AUC of each classifier is expected to be is its mean over the data sets.
+
+    python -m benches.blind [--data-sets N]
 """
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 import numpy as np
-from benches.results import append_results, commit, machine, versions
+from benches.results import append_results, versions
 from scipy.sparse import csr_array
 
 from mia_batch.verdict.blind.classifiers import Direction, NaiveBayes, Ridge
@@ -25,6 +28,7 @@ _GRID = [
     for effect in effects
 ]
 _N_WORDS = 100
+_N_PERMUTATIONS = 199
 
 
 def simulate(
@@ -86,19 +90,25 @@ def _classifiers(
 
 
 def main() -> None:
-    """Simulate the whole grid; the figures go to ``results/blind.jsonl``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data-sets", type=int, default=100, help="simulated for each case")
+    n_data_sets = parser.parse_args().data_sets
+    print("per class  per cluster  effect  AUC up to  covered  upper covered  p <= 0.05")
+    rows = []
     for place, (n_per_class, per_cluster, effect) in enumerate(_GRID):
-        setting: dict[str, Any] = {
-            "n_per_class": n_per_class,
-            "per_cluster": per_cluster,
-            "effect": effect,
-            "n_data_sets": 1000,
-            "n_permutations": 199,
-            "seed": place,
-        }
-        figures = setting | simulate(**setting)
-        origin = {"commit": commit(), "machine": machine(), **versions("scikit-learn", "numpy")}
-        append_results("blind", origin | figures)
+        setting = {"n_per_class": n_per_class, "per_cluster": per_cluster, "effect": effect}
+        found = simulate(
+            **setting, n_data_sets=n_data_sets, n_permutations=_N_PERMUTATIONS, seed=place
+        )
+        rows.append(setting | found)
+        print(
+            f"{n_per_class:>9}  {per_cluster:>11}  {effect:>6}  {max(found['expected']):>9.3f}  "
+            f"{np.mean(found['coverage']):>7.3f}  {found['upper_coverage']:>13.3f}  "
+            f"{found['p_within_0.05']:>9.3f}",
+            flush=True,
+        )
+    figures = {"data_sets": n_data_sets, "permutations": _N_PERMUTATIONS, "cases": rows}
+    append_results("blind", figures | versions("scikit-learn", "numpy"))
 
 
 if __name__ == "__main__":

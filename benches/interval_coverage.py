@@ -3,12 +3,12 @@
 Scores are normal, members' shifted so that the area is known; texts of a group share a part of
 their deviation. Each case has a seed of its own, so that one case can be run again alone.
 
-    python -m benches.interval_coverage [NUMBER OF SIMULATIONS]
+    python -m benches.interval_coverage [--simulations N]
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -31,7 +31,6 @@ from mia_batch.verdict.labelled.simultaneous import Tried, simultaneous_bounds
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-N_SIMULATIONS = 1_000
 RESAMPLES = 400
 """Of groups, in a simulation; a run makes more."""
 LIMIT_S = 60
@@ -318,7 +317,10 @@ def time_resamples() -> dict[str, Any]:
     return {"seconds": round(seconds, 1), "cpu_seconds": round(cpu, 1), "limit_s": LIMIT_S}
 
 
-def main(n_simulations: int) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--simulations", type=int, default=1_000, help="of each case")
+    n_simulations = parser.parse_args().simulations
     rows = []
     print(f"{'covers':>7} {'width':>6}  promised")
     for case in CASES:
@@ -344,4 +346,4 @@ def main(n_simulations: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else N_SIMULATIONS)
+    main()
