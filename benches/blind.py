@@ -96,7 +96,11 @@ def main() -> None:
     print("per class  per cluster  effect  AUC up to  covered  upper covered  p <= 0.05")
     rows = []
     for place, (n_per_class, per_cluster, effect) in enumerate(_GRID):
-        setting = {"n_per_class": n_per_class, "per_cluster": per_cluster, "effect": effect}
+        setting: dict[str, Any] = {
+            "n_per_class": n_per_class,
+            "per_cluster": per_cluster,
+            "effect": effect,
+        }
         found = simulate(
             **setting, n_data_sets=n_data_sets, n_permutations=_N_PERMUTATIONS, seed=place
         )
