@@ -16,6 +16,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.pipeline import plan
 from mia_batch.schemas import Metrics, Verdicts
 from mia_batch.settings import load_settings
+from mia_batch.verdict.blind import baseline
 
 N_WORDS = 24
 FORBIDDEN = re.compile(r"was trained on|1 - p|probability of membership|exchangeable$")
@@ -85,6 +86,13 @@ class Library:
         } | settings
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_permutations():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(baseline, "_N_PERMUTATIONS", 39)
+        yield
+
+
 @pytest.fixture(scope="module")
 def unlabelled(tmp_path_factory):
     """60 targets, a third of them remembered, against 99 texts known to be outside."""
@@ -97,7 +105,7 @@ def unlabelled(tmp_path_factory):
             "calibration.parquet", [n < 60 for n in range(120)], label=[n < 60 for n in range(120)]
         ),
     )
-    library.settings()
+    settings["samples_from"] = library.settings()["samples_from"]
     return settings, mia_batch.audit(**settings)
 
 

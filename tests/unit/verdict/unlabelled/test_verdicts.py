@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from itertools import product
 from math import inf, nan
 
@@ -325,13 +323,3 @@ def test_nothing_claims_membership():
         assert "was trained on" not in words
         assert "1 - p" not in words
         assert "probability" not in words
-
-
-def test_importing_the_package_loads_no_heavy_library():
-    code = (
-        "import sys, mia_batch.verdict.unlabelled; print({'sklearn', 'scipy'} & set(sys.modules))"
-    )
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert loaded.stdout.strip() == "set()"
