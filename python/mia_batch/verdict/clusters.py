@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection
 
-    import numpy as np
-    from numpy.typing import NDArray
-
-__all__ = ["cluster_name", "find_clusters"]
+__all__ = ["cluster_name"]
 
 _LEVELS = {"group": "group", "document": "document_id"}
 
@@ -38,35 +35,3 @@ def cluster_name(columns: Collection[str]) -> pl.Expr:
         text = pl.coalesce(pl.when(pl.col("window_index") == 0).then(text).forward_fill(), text)
     named = [pl.format(f"{level} {{}}", name) for level, name in _LEVELS.items() if name in columns]
     return pl.coalesce(*named, pl.format("target {}", text))
-
-
-def find_clusters(
-    scores: pl.LazyFrame, counts: pl.Expr, attacks: Sequence[str]
-) -> NDArray[np.int32] | None:
-    """Find the cluster of each target of a labelled run.
-
-    Parameters
-    ----------
-    scores
-        The scores table, in its order.
-    counts
-        Which targets count.
-    attacks
-        Names of the attacks' columns.
-
-    Returns
-    -------
-    ndarray
-        Int32, cluster of each target that counts, from 0, none left out; null where no cluster
-        has two of them that any attack scored.
-    """
-    scored = pl.any_horizontal(pl.col(attacks).is_finite().fill_null(value=False))
-    found = (
-        scores.with_columns(cluster=cluster_name(scores.collect_schema().names()))
-        .filter(counts)
-        .select(cluster=pl.col("cluster").rank("dense").cast(pl.Int32) - 1, scored=scored)
-        .collect()
-    )
-    if not found.filter("scored")["cluster"].is_duplicated().any():
-        return None
-    return found["cluster"].to_numpy()

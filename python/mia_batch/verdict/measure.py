@@ -9,9 +9,8 @@ import polars as pl
 
 from mia_batch.schemas import Metrics
 from mia_batch.verdict.blind import BlindBaseline, blind_baseline, fifth_aucs
-from mia_batch.verdict.clusters import find_clusters
 from mia_batch.verdict.duplicates import NearDuplicates, near_duplicates
-from mia_batch.verdict.labelled import auc_difference, evaluate
+from mia_batch.verdict.labelled import auc_difference, evaluate, find_clusters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,5 +1,6 @@
 """Runs whose truth is known for some texts: metrics of attacks, with intervals."""
 
+from mia_batch.verdict.labelled.clusters import find_clusters
 from mia_batch.verdict.labelled.difference import Difference, auc_difference
 from mia_batch.verdict.labelled.evaluate import evaluate
 from mia_batch.verdict.labelled.facts import FPR_BUDGETS
@@ -15,6 +16,7 @@ __all__ = [
     "auc_difference",
     "auc_interval",
     "evaluate",
+    "find_clusters",
     "roc_auc",
     "roc_curve",
 ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from mia_batch.verdict.clusters import find_clusters
+from mia_batch.verdict.labelled.clusters import find_clusters
 from mia_batch.verdict.labelled.facts import Classes
 from mia_batch.verdict.labelled.roc import roc_curve
 from mia_batch.verdict.labelled.slices import find_slices
