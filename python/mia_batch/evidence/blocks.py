@@ -217,9 +217,10 @@ class Missing:
             A block that lacks rows.
         """
         table = tables.scan(self._targets, Targets)
+        own = table.select(Targets.column_names())  # further columns may have any name
         height = table.select(pl.len()).collect().item()
         for start in range(0, height, _READ_TARGETS):
-            rows = table.slice(start, _READ_TARGETS).collect()
+            rows = own.slice(start, _READ_TARGETS).collect()
             rows = rows.with_columns(_KEY.alias("key")).join(
                 self._done, on="key", how="left", maintain_order="left"
             )

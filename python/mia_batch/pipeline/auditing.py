@@ -99,11 +99,13 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
     if recording is not None:
         settings = recorded_settings(settings, recording)
     attacks = chosen_attacks(settings)
+    verdict_plan = plan_verdicts(settings, attacks)
     run = Run(settings.folder)
     manifest = Manifest.of(run) or _new_manifest(settings)
     corpora = open_corpora(settings)
     observer.stage(_corpus_sentence(settings.input, corpora.input))
     with run.held():
+        manifest = Manifest.of(run) or manifest  # another live run may have been here till now
         for sentence in repair(run):
             observer.stage(sentence)
         sampling = [attack for attack in attacks if attack.evidence == "samples"]
@@ -113,7 +115,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         make_targets(settings, corpora, manifest, run)
         observer.stage(_targets_sentence(manifest.targets))
         targets = tables.scan(run.targets_path, Targets)
-        for sentence in foresee(targets, plan_verdicts(settings, attacks)):
+        for sentence in foresee(targets, verdict_plan):
             observer.stage(sentence)
         choose_features(sampling, manifest, run)
         missing = Missing(

@@ -21,6 +21,7 @@ from mia_batch.corpus import (
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.schemas import Documents
 from mia_batch.targets import build_targets
+from mia_batch.verdict import find_slices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -115,7 +116,9 @@ def open_corpora(settings: Settings) -> Corpora:
         If a file cannot be read as a corpus (the message names file, row and column), or a text
         that helps is null or has another membership than its role needs.
     SettingsError
-        If there is no column that metrics are to be sliced by.
+        If there is no column that metrics are to be sliced by, or its type makes no slices.
+    RequestError
+        If it has too many values.
     """
     columns = ColumnNames(
         text=settings.text_column,
@@ -139,16 +142,33 @@ def open_corpora(settings: Settings) -> Corpora:
         helping[role] = read_documents(path, wanted, reserved=taken)
         _check_rows(helping[role], role, f"setting {setting!r}", path)
     asked = read_documents(settings.input, columns, reserved=taken)
-    _check_slices(settings.slice_by, asked)
-    return Corpora(input=asked, helping=helping)
+    corpora = Corpora(input=asked, helping=helping)
+    _check_slices(settings.slice_by, corpora)
+    return corpora
 
 
-def _check_slices(columns: tuple[str, ...], corpus: Corpus) -> None:
-    names = corpus.documents.drop("text", "prefix", "reference").collect_schema().names()
+def _check_slices(columns: tuple[str, ...], corpora: Corpora) -> None:
+    """Refuse what no slices can be made of, before there are scores to slice."""
+    asked = corpora.input.documents.drop("text", "prefix", "reference")
+    schema = asked.collect_schema()
     for column in columns:
-        if column not in names:
-            msg = f"setting 'slice_by': the input has no column {column!r}, only {', '.join(names)}"
+        if column not in schema:
+            msg = (
+                f"setting 'slice_by': the input has no column {column!r}, only {', '.join(schema)}"
+            )
             raise SettingsError(msg)
+        if schema[column].is_nested() or schema[column] == pl.Binary:
+            msg = (
+                f"setting 'slice_by': column {column!r} holds {schema[column]}, which makes no "
+                "slices; name a column of strings, numbers, dates or truth values"
+            )
+            raise SettingsError(msg)
+    if columns:
+        labelled = [asked.filter(pl.col("member").is_not_null())]
+        if "non_member" in corpora.helping:
+            others = corpora.helping["non_member"].documents
+            labelled.append(_with_columns(_labelled(others, "non_member"), schema))
+        find_slices(pl.concat(labelled), columns)
 
 
 def _check_rows(corpus: Corpus, role: str, setting: str, path: str) -> None:

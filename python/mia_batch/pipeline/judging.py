@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from mia_batch import tables
+from mia_batch.errors import SettingsError
 from mia_batch.pipeline.redrawing import sampling_error
 from mia_batch.schemas import Metrics, Scores, Targets, Verdicts
 from mia_batch.verdict import (
@@ -55,9 +56,17 @@ def plan_verdicts(settings: Settings, attacks: list[Attack]) -> VerdictPlan:
     VerdictPlan
         The plan. The primary attack is the one asked for, else the first of `samia_matched_v1` and
         `min_k_plus_plus_20_v1` that is computed, else the first attack.
+
+    Raises
+    ------
+    SettingsError
+        If the attack asked for is not among those computed.
     """
     names = [attack.name for attack in attacks]
     primary = settings.primary or next((name for name in _PRIMARY if name in names), names[0])
+    if primary not in names:
+        msg = f"setting 'primary' is {primary!r}, which is not computed; name it in 'attacks' too"
+        raise SettingsError(msg)
     return VerdictPlan(
         primary=primary,
         level=settings.level,
@@ -73,21 +82,48 @@ def plan_verdicts(settings: Settings, attacks: list[Attack]) -> VerdictPlan:
     )
 
 
-def fix_plan(plan: VerdictPlan, manifest: Manifest, run: Run) -> None:
+def fix_plan(settings: Settings, plan: VerdictPlan, manifest: Manifest, run: Run) -> None:
     """Record the plan before the first score is made; what comes later is exploratory.
 
     Parameters
     ----------
+    settings
+        How many samples there are.
     plan
         What is to be decided.
     manifest
-        The run's manifest.
+        The run's manifest. Beside the plan it is told which texts and samples it rests on
+        (``rests_on``), null where there were scores before any plan.
     run
         The run, held.
     """
     if not manifest.plan:
-        manifest.plan = asdict(plan) | {"sha256": plan.digest()}
+        seen = run.scores_path.exists()
+        rests_on = None if seen else _rests_on(settings, manifest)
+        manifest.plan = asdict(plan) | {"sha256": plan.digest(), "rests_on": rests_on}
         manifest.write(run)
+
+
+def _rests_on(settings: Settings, manifest: Manifest) -> dict[str, int | str]:
+    """Say which texts, by their SHA-256, and how many samples: others may change any answer."""
+    texts = {"input": manifest.input["sha256"]} | manifest.input["helping"]
+    return {"samples": settings.samples} | texts
+
+
+def _unplanned(settings: Settings, plan: VerdictPlan, manifest: Manifest) -> str | None:
+    """Say why answers are exploratory; null where they are those that were planned."""
+    made = manifest.plan.get("rests_on")
+    if made is None:
+        return "These answers are exploratory: scores had been made before any plan was recorded."
+    now = _rests_on(settings, manifest)
+    changed = sorted(name for name in made.keys() | now.keys() if made.get(name) != now.get(name))
+    if not changed and plan.digest() == manifest.plan["sha256"]:
+        return None
+    others = f" Changed since: {', '.join(changed)}." if changed else ""
+    return (
+        "These answers are exploratory: scores had been made before they were asked for. The "
+        f"plan made before is in run.json (primary attack {manifest.plan['primary']}).{others}"
+    )
 
 
 def foresee(targets: pl.LazyFrame, plan: VerdictPlan) -> tuple[str, ...]:
@@ -127,7 +163,7 @@ def judge(settings: Settings, attacks: list[Attack], manifest: Manifest, run: Ru
         The run, held, with scores.
     """
     plan = plan_verdicts(settings, attacks)
-    planned = plan.digest() == manifest.plan["sha256"]
+    unplanned = _unplanned(settings, plan, manifest)
     names = [attack.name for attack in attacks]
     scores = tables.scan(run.scores_path, Scores)
     targets = tables.scan(run.targets_path, Targets)
@@ -142,7 +178,7 @@ def judge(settings: Settings, attacks: list[Attack], manifest: Manifest, run: Ru
     )
     tables.sink(measured.metrics, run.metrics_path, Metrics)
     made = _verdicts(settings, attacks, plan, run)
-    if not planned:
+    if unplanned:
         made = (rows.with_columns(planned=False) for rows in made)
     tables.sink_frames(made, run.verdicts_path, Verdicts)
     sentences = [*conclude_labelled(measured, plan.primary)]
@@ -151,11 +187,8 @@ def judge(settings: Settings, attacks: list[Attack], manifest: Manifest, run: Ru
         sentences += _exchangeability(targets, settings.seed)
     elif _has(scores, _CANARY):
         sentences += conclude_unlabelled(tables.scan(run.verdicts_path, Verdicts), plan)
-    if not planned:
-        sentences.append(
-            "These answers are exploratory: scores had been made before they were asked for. The "
-            f"plan made before is in run.json (primary attack {manifest.plan['primary']})."
-        )
+    if unplanned:
+        sentences.append(unplanned)
     manifest.conclusions = sentences
 
 

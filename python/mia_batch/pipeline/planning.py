@@ -94,6 +94,7 @@ def plan(settings: Settings) -> Plan:
     if recording is not None:
         settings = recorded_settings(settings, recording)
     attacks = chosen_attacks(settings)
+    verdict_plan = plan_verdicts(settings, attacks)
     engine, why = chosen_engine(settings)
     by_sampling = [attack for attack in attacks if attack.evidence == "samples"]
     sampling = None
@@ -116,7 +117,7 @@ def plan(settings: Settings) -> Plan:
         lines = (*planned.workload.lines(), *sampling.describe(planned.workload))
     if recording is not None:
         lines = (("samples", f"{settings.n_drawn:,} a target"), *describe_recording(recording))
-    power = foresee(targets, plan_verdicts(settings, attacks))
+    power = foresee(targets, verdict_plan)
     planned.described = (
         *lines,
         *_describe_scoring(settings, attacks, planned.texts),

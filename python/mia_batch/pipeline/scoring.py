@@ -128,8 +128,8 @@ def score_run(settings: Settings, attacks: list[Attack], manifest: Manifest, run
     tables_there = (run.scores_path, run.unscored_path, run.metrics_path, run.verdicts_path)
     if manifest.scored == made_from and all(path.exists() for path in tables_there):
         return
-    fix_plan(plan_verdicts(settings, attacks), manifest, run)
-    manifest.scored = {}
+    fix_plan(settings, plan_verdicts(settings, attacks), manifest, run)
+    manifest.scored, manifest.conclusions = {}, []
     manifest.write(run)  # killed from here on, they are made again
     within = pl.col("sample_index") < settings.samples
     targets = tables.scan(run.targets_path, Targets)

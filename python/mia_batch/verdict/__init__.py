@@ -4,7 +4,7 @@ from mia_batch.verdict.blind import BlindBaseline, blind_baseline
 from mia_batch.verdict.clusters import cluster_name
 from mia_batch.verdict.conclusions import conclude_labelled, conclude_unlabelled
 from mia_batch.verdict.duplicates import NearDuplicates, near_duplicates
-from mia_batch.verdict.labelled import FPR_BUDGETS, evaluate, roc_auc, roc_curve
+from mia_batch.verdict.labelled import FPR_BUDGETS, evaluate, find_slices, roc_auc, roc_curve
 from mia_batch.verdict.measure import Measured, measure
 from mia_batch.verdict.unlabelled import (
     VerdictPlan,
@@ -26,6 +26,7 @@ __all__ = [
     "conclude_labelled",
     "conclude_unlabelled",
     "evaluate",
+    "find_slices",
     "flip_rate",
     "foresee_power",
     "length_difference",

@@ -43,7 +43,9 @@ def conclude_labelled(measured: Measured, primary: str) -> Iterator[str]:
     for row in figures.filter(metric="roc_auc").iter_rows(named=True):
         if row["value"] is not None:
             yield f"{primary}: AUC {_figure(row)}."
-    beside = figures.filter(metric="roc_auc_difference", versus=blind.strongest)
+    beside = figures.filter(
+        pl.col("versus") == pl.lit(blind.strongest, pl.String), metric="roc_auc_difference"
+    )
     for row in beside.iter_rows(named=True):
         if row["value"] is not None:
             yield f"{primary} less {blind.strongest}, which never sees the model: {_figure(row)}."
@@ -138,7 +140,7 @@ def _reported(tests: pl.LazyFrame, plan: VerdictPlan) -> Iterator[str]:
         yield (
             f"{counted['reported']:,} of {counted['n']:,} {kind} are reported at q = {plan.q:g} "
             f"({plan.primary}, {adjusted}, against {against}): lists made like this are on "
-            f"average at most {plan.q:.0%} false."
+            f"average at most {100 * plan.q:g} % false."
         )
     else:
         least = f"; the smallest q is {counted['smallest']:.2g}" if counted["smallest"] else ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from mia_batch.schemas import Metrics
+from mia_batch.schemas import Metrics, Scores
 from mia_batch.verdict.blind import BlindBaseline, blind_baseline, fifth_aucs
 from mia_batch.verdict.duplicates import NearDuplicates, near_duplicates
 from mia_batch.verdict.labelled import auc_difference, evaluate, find_clusters
@@ -107,7 +107,9 @@ def _rows_beside_blind(
     if blind.strongest is None:
         return
     seen = blind.scores.lazy().select("target_id", blind=blind.strongest)
-    both = scores.join(seen, on="target_id", maintain_order="left").collect(engine="streaming")
+    keys = [name for name in Scores.column_names() if name in scores.collect_schema()]
+    own = scores.select(*keys, *attacks)
+    both = own.join(seen, on="target_id", maintain_order="left").collect(engine="streaming")
     member, told = both["member"].to_numpy(), both["blind"].to_numpy()
     cluster = find_clusters(both.lazy(), pl.lit(value=True), attacks)
     for attack in attacks:

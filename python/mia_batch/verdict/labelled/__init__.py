@@ -6,6 +6,7 @@ from mia_batch.verdict.labelled.evaluate import evaluate
 from mia_batch.verdict.labelled.facts import FPR_BUDGETS
 from mia_batch.verdict.labelled.intervals import Interval, auc_interval
 from mia_batch.verdict.labelled.roc import OperatingPoint, RocCurve, roc_auc, roc_curve
+from mia_batch.verdict.labelled.slices import find_slices
 
 __all__ = [
     "FPR_BUDGETS",
@@ -17,6 +18,7 @@ __all__ = [
     "auc_interval",
     "evaluate",
     "find_clusters",
+    "find_slices",
     "roc_auc",
     "roc_curve",
 ]

@@ -77,13 +77,13 @@ def simultaneous_bounds(
         [one for one in tried.values() if not one.estimate.lack], len(tried), confidence
     )
     method = f"max_t over {len(tried)}"
-    bounds: dict[tuple[str, str], Interval | None] = {}
-    for key, one in tried.items():
-        area = one.estimate
+    bounds: dict[tuple[str, str], Interval | None] = dict.fromkeys(tried)
+    for key, area in ((key, one.estimate) for key, one in tried.items()):
+        if area.lack:
+            continue
         widened = area.quantile(quantile)
         low = auc_limits(area.value, area.variance, area.sizes, widened)[0]
-        bound = Interval(low=low, high=1.0, confidence=confidence, method=method)
-        bounds[key] = None if area.lack else bound
+        bounds[key] = Interval(low=low, high=1.0, confidence=confidence, method=method)
     return bounds
 
 

@@ -122,10 +122,10 @@ def refuse_unequal_samples(targets: NDArray[np.int64], nulls: NDArray[np.int64])
     Raises
     ------
     RequestError
-        If the largest numbers differ.
+        If the largest numbers differ, and neither is 0: what has no sample has no score.
     """
     of_targets, of_nulls = (int(counts.max(initial=0)) for counts in (targets, nulls))
-    if of_targets != of_nulls:
+    if of_targets and of_nulls and of_targets != of_nulls:
         msg = (
             f"targets have {of_targets} samples and non-members {of_nulls}: their scores cannot be "
             "compared; collect as many of both"

@@ -21,6 +21,9 @@ __all__ = ["flip_rate", "score_errors"]
 
 _LEVEL = 0.05
 _NO_MEAN = "the attack takes no mean over samples, so only a second draw can tell; set second_draw"
+_ONE_SAMPLE = (
+    "one sample of a text shows no spread, so only a second draw can tell; set second_draw"
+)
 _SAME = 1e-9  # of a score and the mean of its samples' values, relative
 
 
@@ -66,10 +69,12 @@ def flip_rate(
     Returns
     -------
     DataFrame
-        One row of the verdicts table, ``estimate`` ``flip_rate``; its value is null where only a
-        second draw could tell.
+        One row of the verdicts table, ``estimate`` ``flip_rate``, its value null with a reason
+        where the draws cannot tell; none where there are no targets or no non-members.
     """
     sides = read_sides(scores.lazy())
+    if not (sides.targets.size and sides.nulls.size):
+        return verdict_rows(0)
     test = TargetTest(sides, plan)
 
     def decide(of_rows: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -81,11 +86,18 @@ def flip_rate(
     matrix = _matrix(values, scores)
     share, reason = None, None
     if second is not None:
-        share = flips(first, second.to_numpy(), decide)
-    elif _are_means(matrix, first).all():
-        share = simulated_flips(matrix, decide, seed=plan.seed)
-    else:
+        again = second.to_numpy()
+        lost = np.count_nonzero(np.isnan(again) & ~np.isnan(first))
+        if lost:
+            reason = f"{lost:,} texts have no score in the second draw"
+        else:
+            share = flips(first, again, decide)
+    elif not _are_means(matrix, first).all():
         reason = _NO_MEAN
+    elif (np.count_nonzero(~np.isnan(matrix), axis=1) == 1).any():
+        reason = _ONE_SAMPLE
+    else:
+        share = simulated_flips(matrix, decide, seed=plan.seed)
     return verdict_rows(
         1,
         attack=plan.primary,
