@@ -141,7 +141,7 @@ def foresee(targets: pl.LazyFrame, plan: VerdictPlan) -> tuple[str, ...]:
     tuple of str
         Sentences; none where nothing is known to be outside the training data.
     """
-    if not _has_null(targets):
+    if not (_has_null(targets) and _has(targets, _ASKED)):
         return ()
     keys = targets.select(name for name in Scores.column_names() if name in Targets.column_names())
     power = foresee_power(keys.collect(engine="streaming").lazy(), plan)
