@@ -74,7 +74,7 @@ class Outcome:
         Grandvalet (2004), "No unbiased estimator of the variance of K-fold cross-validation".
         """
         members, nonmembers = self.score[self.label], self.score[~self.label]
-        plain = auc_interval(members, nonmembers, self.auc, confidence=confidence)
+        plain = auc_interval(members, nonmembers, confidence=confidence)
         spread = float(np.sqrt(np.mean((self.permuted - 0.5) ** 2)))
         expected = _null_deviation(self.score, members.size)
         wider = max(1.0, spread / expected) if expected else 1.0

@@ -47,7 +47,6 @@ class Interval:
 def auc_interval(
     members: NDArray[np.float64],
     nonmembers: NDArray[np.float64],
-    auc: float,
     *,
     confidence: float = 0.95,
 ) -> Interval:
@@ -62,8 +61,6 @@ def auc_interval(
         Scores of the members, at least one.
     nonmembers
         Scores of the non-members, at least one.
-    auc
-        Their ROC AUC.
     confidence
         Nominal coverage.
 
@@ -81,7 +78,7 @@ def auc_interval(
     score = np.concatenate([members, nonmembers])
     estimate, _ = estimate_auc(np.arange(score.size) < members.size, score)
     z = NormalDist().inv_cdf((1 + confidence) / 2)
-    low, high, method = auc_limits(auc, estimate.variance, estimate.sizes, z)
+    low, high, method = auc_limits(estimate.value, estimate.variance, estimate.sizes, z)
     return Interval(low=low, high=high, confidence=confidence, method=method)
 
 

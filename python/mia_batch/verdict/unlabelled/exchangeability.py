@@ -13,11 +13,11 @@ from mia_batch.verdict.labelled.roc import RocCurve
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Difference", "difference", "odds_factor"]
+__all__ = ["SideDifference", "odds_factor", "side_difference"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class SideDifference:
     """How well a number that no model made, such as a length, tells targets from non-members.
 
     Attributes
@@ -48,9 +48,9 @@ class Difference:
         )
 
 
-def difference(
+def side_difference(
     targets: NDArray[np.float64], nulls: NDArray[np.float64], what: str
-) -> Difference | None:
+) -> SideDifference | None:
     """Compare a number between targets and non-members.
 
     Parameters
@@ -64,13 +64,13 @@ def difference(
 
     Returns
     -------
-    Difference | None
+    SideDifference | None
         The comparison; none where either side is empty.
     """
     if not (targets.size and nulls.size):
         return None
     auc = RocCurve(members=np.sort(targets), nonmembers=np.sort(nulls)).area
-    return Difference(what=what, auc=auc, interval=auc_interval(targets, nulls, auc))
+    return SideDifference(what=what, auc=auc, interval=auc_interval(targets, nulls))
 
 
 def odds_factor(p: NDArray[np.float64], level: float = 0.05) -> NDArray[np.float64]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from mia_batch.verdict.unlabelled.exchangeability import Difference, difference
+from mia_batch.verdict.unlabelled.exchangeability import SideDifference, side_difference
 from mia_batch.verdict.unlabelled.group_level import GroupTest
 from mia_batch.verdict.unlabelled.groups import n_orders
 from mia_batch.verdict.unlabelled.power import Power, power
@@ -50,7 +50,7 @@ def foresee_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
     return power(1, n_orders(n_groups, n_null) - 1, plan.q, plan.adjustment)
 
 
-def length_difference(targets: pl.LazyFrame) -> Difference | None:
+def length_difference(targets: pl.LazyFrame) -> SideDifference | None:
     """Compare the lengths of targets and nulls, clusters by their mean length.
 
     Parameters
@@ -61,7 +61,7 @@ def length_difference(targets: pl.LazyFrame) -> Difference | None:
 
     Returns
     -------
-    Difference | None
+    SideDifference | None
         The comparison, in words; none where either side is empty.
     """
     sides = read_sides(targets)
@@ -72,4 +72,4 @@ def length_difference(targets: pl.LazyFrame) -> Difference | None:
         means = side.drop_nulls().group_by("cluster", maintain_order=True).agg(pl.mean("words"))
         return means["words"].to_numpy()
 
-    return difference(of_clusters(sides.targets), of_clusters(sides.nulls), "lengths")
+    return side_difference(of_clusters(sides.targets), of_clusters(sides.nulls), "lengths")

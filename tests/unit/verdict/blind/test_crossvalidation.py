@@ -70,7 +70,7 @@ def test_limits_move_away_by_the_ratio_of_deviations():
     # Deviation of a fixed score: the root of 61 / (12 x 30 x 30).
     expected = (61 / 10_800) ** 0.5
     wide = outcome(score, label, np.array([0.5 - 1.5 * expected, 0.5 + 1.5 * expected]))
-    plain = auc_interval(score[label], score[~label], wide.auc)
+    plain = auc_interval(score[label], score[~label])
     found = wide.interval()
     assert found.low == pytest.approx(wide.auc - 1.5 * (wide.auc - plain.low))
     assert found.high == pytest.approx(wide.auc + 1.5 * (plain.high - wide.auc))
@@ -85,7 +85,7 @@ def test_ties_are_less_variable():
     # Var of the members' share among 8 texts, 4 high, is 1/4 x 1/4 x 4/7; AUC - 1/2 is that share
     # less 1/2, so the deviation is the root of 1/28.
     found = outcome(score, label, np.array([0.5 + 2 * (1 / 28) ** 0.5])).interval()
-    plain = auc_interval(score[label], score[~label], 0.5)
+    plain = auc_interval(score[label], score[~label])
     assert found.high == pytest.approx(min(1.0, 0.5 + 2 * (plain.high - 0.5)))
 
 

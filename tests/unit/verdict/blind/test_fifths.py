@@ -17,7 +17,7 @@ def test_fifths_by_hand():
         # 3 beats 1 and 2, 2 beats 1 and ties with 2.
         assert fifth.value == pytest.approx(3.5 / 4)
         assert (fifth.n_members, fifth.n_nonmembers, fifth.reason) == (2, 2, None)
-        assert fifth.interval == auc_interval(np.array([3.0, 2.0]), np.array([1.0, 2.0]), 3.5 / 4)
+        assert fifth.interval == auc_interval(np.array([3.0, 2.0]), np.array([1.0, 2.0]))
 
 
 def test_an_attack_that_repeats_the_blind_score_loses_most_of_its_auc_within_fifths():

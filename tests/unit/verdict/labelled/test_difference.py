@@ -75,7 +75,7 @@ def test_clusters_widen_it_and_take_students_t():
 def test_scores_that_rank_alike_differ_by_nothing_but_within_a_width():
     member, first, _ = pair()
     made = auc_difference(member, first, 2 * first)
-    interval = auc_interval(first[member], first[~member], roc_auc(member, first))
+    interval = auc_interval(first[member], first[~member])
     assert made.value == 0
     assert made.interval is not None
     assert made.interval.method == "mover"

@@ -56,9 +56,7 @@ def newcombe_twin(auc: float, n_members: int, n_nonmembers: int) -> list[float]:
 
 
 def interval(members: Sequence[float], nonmembers: Sequence[float]) -> Interval:
-    return auc_interval(
-        np.array(members, float), np.array(nonmembers, float), auc_of(members, nonmembers)
-    )
+    return auc_interval(np.array(members, float), np.array(nonmembers, float))
 
 
 @pytest.mark.parametrize("sizes", [(10, 4), (30, 50), (7, 90)])
@@ -111,8 +109,8 @@ def test_where_delong_has_no_width_newcombe_has(members, nonmembers):
 
 def test_a_higher_confidence_is_wider():
     members, nonmembers = np.array([1.0, 3, 5, 6]), np.array([0.0, 2, 4, 4])
-    narrow = auc_interval(members, nonmembers, 0.75, confidence=0.5)
-    wide = auc_interval(members, nonmembers, 0.75, confidence=0.99)
+    narrow = auc_interval(members, nonmembers, confidence=0.5)
+    wide = auc_interval(members, nonmembers, confidence=0.99)
     assert wide.low < narrow.low < 0.75 < narrow.high < wide.high
     assert (narrow.confidence, wide.confidence) == (0.5, 0.99)
 

@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from mia_batch.verdict.labelled import auc_interval, roc_auc
-from mia_batch.verdict.unlabelled import difference, odds_factor
+from mia_batch.verdict.unlabelled.exchangeability import odds_factor, side_difference
 
 
 def test_the_difference_is_the_area_with_its_interval():
     targets, nulls = np.array([3.0, 5, 9, 9]), np.array([1.0, 3, 4, 8, 2])
-    made = difference(targets, nulls, "lengths")
+    made = side_difference(targets, nulls, "lengths")
     assert made is not None
     member = np.arange(9) < 4
     assert made.auc == roc_auc(member, np.concatenate([targets, nulls]))
-    assert made.interval == auc_interval(targets, nulls, made.auc)
+    assert made.interval == auc_interval(targets, nulls)
     assert made.excluded_above == made.interval.high
     assert made.sentence == (
         f"lengths of targets and non-members: AUC {made.auc:.2f}; "
@@ -25,14 +25,17 @@ def test_the_difference_is_the_area_with_its_interval():
 
 def test_the_direction_does_not_matter_for_what_is_excluded():
     first, second = np.array([3.0, 5, 9, 9]), np.array([1.0, 3, 4, 8, 2])
-    one, other = difference(first, second, "lengths"), difference(second, first, "lengths")
+    one, other = (
+        side_difference(first, second, "lengths"),
+        side_difference(second, first, "lengths"),
+    )
     assert one is not None
     assert other is not None
     assert one.excluded_above == pytest.approx(other.excluded_above)
 
 
 def test_a_side_without_texts_cannot_be_compared():
-    assert difference(np.array([]), np.array([1.0]), "lengths") is None
+    assert side_difference(np.array([]), np.array([1.0]), "lengths") is None
 
 
 def test_odds_factor_by_hand():
