@@ -185,11 +185,12 @@ class Metrics(dy.Schema):
     """
 
     attack = dy.String()
+    """Its name, or that of a classifier that never sees the model (``blind_year_v1``)."""
     versus = dy.String(nullable=True)
-    """The other attack, in comparisons."""
+    """The other one, in comparisons."""
     slice = dy.String()
-    """Which targets: ``all``, ``column=value``, ``about 64 words``, or ``macro``, the average over
-    such lengths."""
+    """Which targets: ``all``, ``column=value``, ``about 64 words``, ``macro``, the average over
+    such lengths, or ``blind fifth 1``, least like members to the blind classifier, to 5."""
     metric = dy.String()
     fpr = dy.Float64(nullable=True)
     """The budget of a TPR@FPR; null for other metrics."""
