@@ -69,7 +69,7 @@ def show_run(run: Run, settings: Settings, console: Console) -> None:
     metrics = run.metrics.filter(
         pl.col("metric").is_in(_SHOWN) & (pl.col("slice") == "all") & pl.col("versus").is_null()
     )
-    if metrics.is_empty():
+    if metrics["value"].count() == 0:
         _print_whole(_top_table(run, max(console.width, _LEAST_WIDTH)), console)
     else:
         short = console.width < _WIDTH_OF_LONG_HEADINGS
@@ -120,7 +120,7 @@ def _top_table(run: Run, width: int) -> Table | str:
     attack = run.manifest["scored"]["attacks"][0]
     highest = (
         tables.scan(run.scores_path, Scores)
-        .filter(pl.col(attack).is_not_null())
+        .filter(pl.col(attack).is_not_null(), role="target")
         .top_k(_TOP, by=[attack, "target_id"])
         .collect(engine="streaming")
     )

@@ -38,6 +38,10 @@ _TARGET = pl.col("role") == "target"
 _NULL = pl.col("role") == "non_member"
 _CANARY = pl.col("role") == "canary"
 _ASKED = _TARGET & pl.col("member").is_null()
+_NO_NULL = (
+    "No text is known to be outside the training data, so these scores rank texts and show nothing "
+    "of any one of them: give setting 'non_members'."
+)
 _LABELLED_FALSE = "texts of the input that are labelled member = false"
 
 
@@ -106,8 +110,8 @@ def fix_plan(settings: Settings, plan: VerdictPlan, manifest: Manifest, run: Run
 
 def _rests_on(settings: Settings, manifest: Manifest) -> dict[str, int | str]:
     """Say which texts, by their SHA-256, and how many samples: others may change any answer."""
-    texts = {"input": manifest.input["sha256"]} | manifest.input["helping"]
-    return {"samples": settings.samples} | texts
+    helping: dict[str, str] = manifest.input["helping"]
+    return {"samples": settings.samples, "input": manifest.input["sha256"], **helping}
 
 
 def _unplanned(settings: Settings, plan: VerdictPlan, manifest: Manifest) -> str | None:
@@ -182,13 +186,16 @@ def judge(settings: Settings, attacks: list[Attack], manifest: Manifest, run: Ru
         made = (rows.with_columns(planned=False) for rows in made)
     tables.sink_frames(made, run.verdicts_path, Verdicts)
     sentences = [*conclude_labelled(measured, plan.primary)]
-    if _has_null(scores) and _has(scores, _ASKED):
+    null = _has_null(scores)
+    if null and _has(scores, _ASKED):
         sentences += conclude_unlabelled(tables.scan(run.verdicts_path, Verdicts), plan)
         sentences += _exchangeability(targets, settings.seed)
     elif _has(scores, _CANARY):
         sentences += conclude_unlabelled(tables.scan(run.verdicts_path, Verdicts), plan)
+    if not null and _has(scores, _ASKED):
+        sentences.append(_NO_NULL)
     if unplanned:
-        sentences.append(unplanned)
+        sentences.insert(0, unplanned)
     manifest.conclusions = sentences
 
 

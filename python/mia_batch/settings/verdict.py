@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, StringConstraints
 
 from mia_batch.settings.part import Part, names
 
@@ -23,7 +23,7 @@ class VerdictSettings(Part):
         description="Texts known not to be in the training data: each target is compared with "
         "them.  [default: the input's own of member = false]",
     )
-    non_members_known: str | None = Field(
+    non_members_known: Annotated[str, StringConstraints(strip_whitespace=True)] | None = Field(
         None,
         min_length=1,
         description="How it is known that they are not, in a sentence that is printed with the "

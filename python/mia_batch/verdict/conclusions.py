@@ -99,12 +99,13 @@ def conclude_unlabelled(verdicts: pl.LazyFrame, plan: VerdictPlan) -> Iterator[s
     own = verdicts.filter(attack=plan.primary)
     tests = own.filter(pl.col("estimate").is_null())
     canary = pl.col("method").str.starts_with("canary").fill_null(value=False)
-    if plan.level != "collection":
-        yield from _reported(tests.filter(~canary), plan)
-    of_all = tests.filter(pl.col("level") == "collection", pl.col("p_value").is_not_null())
-    for row in of_all.collect().iter_rows(named=True):
-        what = "All canaries" if row["method"].startswith("canary") else "All groups together"
-        yield f"{what}, by {plan.primary}: p = {row['p_value']:.3g} ({row['method']})."
+    given = [] if plan.level == "collection" else [*_reported(tests.filter(~canary), plan)]
+    of_all = tests.filter(pl.col("level") == "collection").collect()
+    given += _of_all(of_all.filter(~canary), plan, "All groups together")
+    yield from given
+    if given:
+        yield f"The null: {plan.null_set.rstrip('.')}."
+    yield from _of_all(of_all.filter(canary), plan, "All canaries")
     flips = own.filter(pl.col("estimate") == "flip_rate", pl.col("value").is_not_null()).collect()
     for row in flips.iter_rows(named=True):
         yield (
@@ -116,17 +117,31 @@ def conclude_unlabelled(verdicts: pl.LazyFrame, plan: VerdictPlan) -> Iterator[s
         yield from _contamination(row)
 
 
+def _of_all(rows: pl.DataFrame, plan: VerdictPlan, what: str) -> Iterator[str]:
+    """Give the answer about a whole collection, or say why there is none if it was asked for."""
+    asked = plan.level == "collection" or what == "All canaries"
+    later = "" if asked else f"; exploratory, the plan is about each {plan.level}"
+    for row in rows.iter_rows(named=True):
+        if row["p_value"] is not None:
+            yield f"{what}, by {plan.primary}: p = {row['p_value']:.3g} ({row['method']}{later})."
+        elif asked:
+            yield f"{what}, by {plan.primary}: no p-value ({row['reason']})."
+
+
 def _reported(tests: pl.LazyFrame, plan: VerdictPlan) -> Iterator[str]:
-    """Count what is reported at the planned level."""
-    whole = pl.col("level") == "target" if plan.level == "target" else pl.col("level") == "group"
+    """Count what is reported at the planned level; a document without a group is one."""
+    levels = ["target"] if plan.level == "target" else ["group", "document"]
     counted = (
-        tests.filter(whole & (pl.col("n_null") > 0))
+        tests.filter(pl.col("level").cast(pl.String).is_in(levels))
         .select(
             n=pl.len(),
             reported=(pl.col("q_value") <= plan.q).sum(),
             smallest=pl.col("q_value").min(),
             n_null=pl.col("n_null").max(),
+            alone=(pl.col("n_null") == 0).sum(),
             method=pl.col("method").first(),
+            lost=pl.col("p_value").null_count(),
+            reason=pl.col("reason").drop_nulls().mode().sort().first(),
         )
         .collect(engine="streaming")
         .row(0, named=True)
@@ -148,7 +163,10 @@ def _reported(tests: pl.LazyFrame, plan: VerdictPlan) -> Iterator[str]:
             f"None of {counted['n']:,} {kind} is reported at q = {plan.q:g} ({plan.primary}, "
             f"{adjusted}, against {against}){least}. That is no evidence of absence."
         )
-    yield f"The null: {plan.null_set}."
+    if counted["lost"]:
+        yield f"Without a p-value: {counted['lost']:,} {kind} (mostly: {counted['reason']})."
+    if counted["alone"]:
+        yield f"Nothing to compare with, so never reported: {counted['alone']:,} {kind}."
 
 
 def _contamination(row: dict[str, str | float | None]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from rich.console import Console
 from mia_batch.attacks import defaults, get, names
 from mia_batch.cli.show import show_attacks, show_run
 from mia_batch.pipeline import Run
-from mia_batch.schemas import Metrics, Scores, Targets, Unscored
+from mia_batch.schemas import Metrics, Role, Scores, Targets, Unscored
 from mia_batch.settings import load_settings
 
 ATTACKS = ["samia_v1", *defaults("default")]
@@ -31,7 +31,8 @@ def run(tmp_path):
     """Two targets with scores of every attack."""
     run = Run(tmp_path)
     rows = [{"target_id": f"{number:032x}", "window_index": 0, "n_short": 0} for number in range(2)]
-    write(Scores, run.scores_path, rows, **dict.fromkeys(ATTACKS, pl.Series([0.25, 0.125])))
+    scored = [{**row, "role": "target"} for row in rows]
+    write(Scores, run.scores_path, scored, **dict.fromkeys(ATTACKS, pl.Series([0.25, 0.125])))
     keys = [{**row, "target": "some  text " * 20} for row in rows]
     write(Targets, run.targets_path, keys)
     write(Unscored, run.unscored_path, [])
@@ -62,7 +63,7 @@ def test_metrics_are_never_cut_and_fit_eighty_columns(run, width):
     values = {"slice": "all", "value": 0.5, "low": 0.25, "high": 0.75}
     values |= {"n_members": 1, "n_nonmembers": 1}
     rows = [
-        {"attack": attack, "metric": "tpr_at_fpr" if fpr else "roc_auc", "fpr": fpr, **values}
+        {"attack": attack, "metric": "tpr_at_fpr" if fpr else "roc_auc", "fpr": fpr} | values
         for attack in ATTACKS
         for fpr in FPR
     ]
@@ -98,6 +99,12 @@ def test_long_and_wide_names_leave_the_score_whole_and_fit_eighty_columns(run):
     assert heading("\n".join(lines)) == ["score", "document", "group", "window", "text"]
     assert [line.split()[0] for line in lines[1:]] == ["0.250", "0.125"]
     assert all(cell_len(line) <= 80 for line in lines)
+
+
+def test_texts_that_help_to_answer_are_no_findings(run):
+    change(run.scores_path, role=pl.Series(["target", "calibration"], dtype=Role))
+    lines = shown(run, 100).splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["0.250", "scores,"]
 
 
 def test_a_run_without_a_score_says_so(run):

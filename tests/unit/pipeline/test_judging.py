@@ -12,7 +12,7 @@ import pytest
 
 import mia_batch
 from mia_batch.corpus import commitment, draw
-from mia_batch.errors import SettingsError
+from mia_batch.errors import RequestError, SettingsError
 from mia_batch.pipeline import plan
 from mia_batch.schemas import Metrics, Verdicts
 from mia_batch.settings import load_settings
@@ -174,9 +174,54 @@ def test_what_was_not_planned_is_exploratory(unlabelled, tmp_path):
     other = mia_batch.audit(**settings | {"primary": "samia_matched_n2_v1"})
     assert not other.verdicts["planned"].any()
     assert other.manifest["plan"] == run.manifest["plan"]
-    assert other.manifest["conclusions"][-1].startswith("These answers are exploratory")
+    assert other.manifest["conclusions"][0].startswith("These answers are exploratory")
     again = mia_batch.audit(**settings)
     assert again.verdicts.equals(before)
+
+
+def test_other_non_members_than_those_planned_are_exploratory(unlabelled, tmp_path):
+    settings, _ = unlabelled
+    fewer = str(tmp_path / "fewer.parquet")
+    pl.read_parquet(settings["non_members"]).head(50).write_parquet(fewer)
+    other = mia_batch.audit(**settings | {"non_members": fewer})
+    assert not other.verdicts["planned"].any()
+    assert other.manifest["conclusions"][0].endswith("Changed since: non_member.")
+    assert mia_batch.audit(**settings).verdicts["planned"].any()
+
+
+def test_a_plan_made_after_scores_is_exploratory(tmp_path):
+    library = Library(tmp_path)
+    settings = library.settings(input=library.write("asked.parquet", [True] * 3))
+    settings["samples_from"] = library.settings()["samples_from"]
+    run = mia_batch.audit(**settings)
+    assert run.manifest["conclusions"][0].startswith("No text is known to be outside")
+    older = {name: value for name, value in run.manifest.items() if name != "plan"}
+    run.manifest_path.write_text(json.dumps(older | {"scored": {}}), encoding="utf-8")
+    again = mia_batch.audit(**settings)
+    assert again.manifest["conclusions"][0].endswith("before any plan was recorded.")
+    assert again.manifest["plan"]["rests_on"] is None
+
+
+def test_a_primary_attack_that_is_not_computed_is_refused_at_once(unlabelled, tmp_path):
+    settings, _ = unlabelled
+    wrong = settings | {"attacks": None, "primary": "loss_v1", "out": str(tmp_path / "run")}
+    with pytest.raises(SettingsError, match="'loss_v1', which is not computed"):
+        mia_batch.audit(**wrong)
+    assert not (tmp_path / "run").exists()
+
+
+def test_targets_that_all_lack_samples_have_reasons(tmp_path):
+    library = Library(tmp_path)
+    settings = library.settings(
+        non_members=library.write("outside.parquet", [False] * 9), non_members_known="made up"
+    )
+    pl.DataFrame({"text": ["word"] * 2}).write_parquet(tmp_path / "short.parquet")
+    settings |= {"input": str(tmp_path / "short.parquet")}
+    settings["samples_from"] = library.settings()["samples_from"]
+    run = mia_batch.audit(**settings)
+    own = run.verdicts.filter(attack="samia_matched_v1", level="target")
+    assert own["p_value"].to_list() == [None, None]
+    assert own["reason"].to_list() == ["the target has no score"] * 2
 
 
 def test_what_can_be_shown_at_best_is_said_before_the_run(unlabelled):
@@ -293,6 +338,49 @@ def test_labels_that_texts_give_away_are_the_first_thing_said(tmp_path):
     first = run.manifest["conclusions"][0]
     assert first.startswith("These labels can be told apart without the model")
     assert "not evidence of memory" in first
+
+
+def test_columns_of_any_name_change_nothing(tmp_path):
+    library = Library(tmp_path)
+    member = [number % 2 == 0 for number in range(24)]
+    path = library.write("texts.parquet", member, member=member)
+    settings = library.settings(input=path, attacks="samia_matched_v1")
+    plain = mia_batch.audit(**settings)
+    names = ["blind", "asked", "first", "last", "place", "cluster", "score", "value", "key", "row"]
+    odd = str(tmp_path / "odd.parquet")
+    texts = pl.read_parquet(path)
+    texts.with_columns(pl.lit(float("nan")).alias(name) for name in names).write_parquet(odd)
+    run = mia_batch.audit(**settings | {"input": odd, "out": str(tmp_path / "odd")})
+    assert run.metrics.equals(plain.metrics)
+
+
+def test_one_group_of_each_class_has_reasons_and_no_limits(tmp_path):
+    library = Library(tmp_path)
+    member = [number % 2 == 0 for number in range(24)]
+    group = ["甲" if one else "乙" for one in member]
+    path = library.write("texts.parquet", member, member=member, group=group)
+    run = mia_batch.audit(**library.settings(input=path))
+    own = run.metrics.filter(attack="samia_matched_v1", metric="roc_auc")
+    assert own["low"].to_list() == [None]
+    assert own["reason"].to_list() == ["an interval needs 5 groups of each class, there are 1"]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (pl.Series([[1]] * 51), "holds List"),
+        (pl.Series([b"x"] * 51), "holds Binary"),
+        (pl.Series(range(51)), "has 51 values"),
+    ],
+)
+def test_columns_that_make_no_slices_are_refused_before_there_are_scores(tmp_path, values, message):
+    path = str(tmp_path / "texts.parquet")
+    texts = {"text": [f"{place} two three four" for place in range(51)], "member": [True] * 51}
+    pl.DataFrame({**texts, "of": values}).write_parquet(path)
+    out = tmp_path / "run"
+    with pytest.raises(RequestError, match=message):
+        mia_batch.audit(input=path, samples_from=path, out=str(out), slice_by="of")
+    assert not out.exists()
 
 
 def test_a_column_to_slice_by_that_is_not_there_is_named(labelled, tmp_path):

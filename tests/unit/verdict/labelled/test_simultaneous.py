@@ -73,6 +73,7 @@ def test_few_groups_take_students_t_and_fewer_than_five_have_no_bound():
     assert few.low == pytest.approx(expected, abs=0.006)
     assert few.method == "max_t over 2"
     assert none is None
+    assert bounds(tried(1.0, [1.0], variance=np.nan, n_groups=1)) == [None]
 
 
 def test_resamples_without_a_class_do_not_count():

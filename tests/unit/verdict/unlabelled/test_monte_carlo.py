@@ -69,3 +69,4 @@ def test_unequal_numbers_of_samples_are_refused():
         refuse_unequal_samples(np.array([10, 9]), np.array([5, 5]))
     refuse_unequal_samples(np.array([10, 9]), np.array([10, 3]))
     refuse_unequal_samples(np.array([0]), np.array([0, 0]))
+    refuse_unequal_samples(np.array([0]), np.array([5]))
