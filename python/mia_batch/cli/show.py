@@ -55,7 +55,9 @@ def show_plan(plan: Plan, settings: Settings, console: Console) -> None:
     resolved = settings.model_dump(mode="json") | {"out": str(settings.folder)}
     for name, value in resolved.items():
         if value is not None and value != {}:
-            table.add_row(name, _plain(", ".join(value) if isinstance(value, list) else value))
+            table.add_row(
+                name, _plain(", ".join(map(str, value)) if isinstance(value, list) else value)
+            )
     table.add_row()
     for name, value in plan.lines():
         table.add_row(name, _plain(value))

@@ -11,8 +11,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from mia_batch.attacks import defaults, get, names
-from mia_batch.cli.show import show_attacks, show_run
-from mia_batch.pipeline import Run
+from mia_batch.cli.show import show_attacks, show_plan, show_run
+from mia_batch.pipeline import Plan, Run
 from mia_batch.schemas import Metrics, Role, Scores, Targets, Unscored
 from mia_batch.settings import load_settings
 
@@ -110,6 +110,14 @@ def test_texts_that_help_to_answer_are_no_findings(run):
 def test_a_run_without_a_score_says_so(run):
     change(run.scores_path, samia_v1=pl.lit(None, pl.Float64))
     assert shown(run, 100).startswith("no target has a score\n")
+
+
+def test_lists_of_numbers_are_shown_among_the_settings():
+    console = Console(file=io.StringIO(), width=80)
+    settings = load_settings({"input": "x", "model": "m", "length_edges": "50,100"})
+    with console.capture() as capture:
+        show_plan(Plan(engine="vllm", why="", attacks=(), documents=0), settings, console)
+    assert ["length_edges", "50,", "100"] in map(str.split, capture.get().splitlines())
 
 
 def test_attacks_are_told_apart_on_every_terminal():
