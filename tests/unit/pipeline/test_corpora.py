@@ -9,7 +9,7 @@ import pytest
 
 import mia_batch
 from mia_batch.corpus import commitment, draw
-from mia_batch.errors import CorpusError, SettingsError
+from mia_batch.errors import CorpusError, RequestError, SettingsError
 from mia_batch.pipeline.corpora import open_corpora
 from mia_batch.schemas import Targets
 from mia_batch.settings import load_settings
@@ -140,3 +140,17 @@ def test_a_text_with_two_roles_is_refused(asked, tmp_path, helping, message):
             **files,
         )
     assert not list(out.glob("*.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (pl.Series([[1]] * 51), "'of' holds List"),
+        (pl.Series([b"x"] * 51), "'of' holds Binary"),
+        (pl.Series(range(51)), "'of' has 51 values"),
+    ],
+)
+def test_columns_that_make_no_slices_are_refused(tmp_path, values, message):
+    labelled = write(tmp_path / "labelled.parquet", range(51), member=[True] * 51, of=values)
+    with pytest.raises(RequestError, match=message):
+        open_corpora(load_settings({"input": labelled, "model": "m", "slice_by": "of"}))
