@@ -196,8 +196,7 @@ def there(value: Value | None) -> Value:
 
 
 def classes(made: Texts, score: NDArray[np.float64]) -> Classes:
-    rows = np.arange(score.size)
-    return Classes(row=rows, member=made.member, score=score, cluster=made.cluster, n_unscored=0)
+    return Classes(member=made.member, score=score, cluster=made.cluster, n_unscored=0)
 
 
 def of_fact(fact: Fact) -> Interval:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from mia_batch.verdict.clusters import cluster_name
+from mia_batch.verdict.columns import read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
 __all__ = ["find_clusters"]
@@ -43,9 +44,15 @@ def find_clusters(
         .select(
             "cluster", scored=pl.any_horizontal(pl.col(attacks).is_finite().fill_null(value=False))
         )
-        .with_columns(cluster=pl.col("cluster").rank("dense").cast(pl.Int32) - 1)
-        .collect()
     )
-    if not found.filter("scored")["cluster"].is_duplicated().any():
+    # Names of all targets take much more room than their hashes.
+    hashes = found.filter("scored").select(pl.col("cluster").hash()).collect(engine="streaming")
+    ordered = np.sort(hashes.to_series().to_numpy())
+    if not (ordered[1:] == ordered[:-1]).any():
         return None
-    return found["cluster"].to_numpy()
+    distinct = (
+        found.select(pl.col("cluster").unique()).collect(engine="streaming").to_series().sort()
+    )
+    size = found.select(pl.len()).collect(engine="streaming").item()
+    code = pl.col("cluster").cast(pl.Enum(distinct)).to_physical()
+    return read_numbers(found, code, size, np.int32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,11 +10,10 @@ import polars as pl
 
 from mia_batch.errors import RequestError
 from mia_batch.schemas import Metrics
-from mia_batch.verdict.labelled.bootstrap import find_units, rank, resample
+from mia_batch.verdict.labelled.bootstrap import resample
 from mia_batch.verdict.labelled.difference import auc_difference
 from mia_batch.verdict.labelled.facts import (
     FPR_BUDGETS,
-    Classes,
     Fact,
     authors_facts,
     balanced_accuracy,
@@ -22,11 +21,12 @@ from mia_batch.verdict.labelled.facts import (
 )
 from mia_batch.verdict.labelled.labels import Labelled
 from mia_batch.verdict.labelled.macro import MACRO, macro_averages
+from mia_batch.verdict.labelled.parts import Part, find_parts
 from mia_batch.verdict.labelled.simultaneous import Tried, simultaneous_bounds
 from mia_batch.verdict.labelled.slices import ALL, LENGTH_SLICES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -37,8 +37,10 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate"]
 
-_ROWS_AT_ONCE = 5_000_000
-"""Scores that are held sorted at the same time, 50 bytes each."""
+_ROWS_AT_ONCE = 500_000
+"""Scores that are held sorted at the same time, 20 bytes each; attacks in one pass share draws."""
+
+_BOOTSTRAP = "group_bootstrap"
 
 
 def evaluate(
@@ -53,7 +55,8 @@ def evaluate(
     """Measure how well each attack separates members from non-members.
 
     Where two scored targets share a group, or else a document, every figure is clustered: its
-    interval, if there is one, takes groups as the units.
+    interval, if there is one, takes groups as the units. Of more than 100,000 targets resamples
+    are drawn from parts (`find_parts`); methods by them then say ``group_bootstrap_m_of_n``.
 
     Parameters
     ----------
@@ -94,65 +97,72 @@ def evaluate(
     labelled = Labelled.of(scores, attacks, slice_by)
     if labelled.member.size == 0:
         return pl.DataFrame(schema=schema)
+    drawn = {
+        key: (part, draws)
+        for part in find_parts(labelled, seed)
+        for key, draws in _resample(labelled, attacks, part)
+    }
     rows: list[_Row] = []
     tried: dict[_Key, Tried] = {}
-    at_once = max(1, _ROWS_AT_ONCE // labelled.n_rows)
-    for start in range(0, len(attacks), at_once):
-        some = attacks[start : start + at_once]
-        measured = _read(labelled, some)
-        draws = _resample(labelled, measured, seed)
-        for attack in some:
-            rows += _rows(labelled, attack, measured, draws, preset=preset, seed=seed)
-        tried |= {
-            key: Tried(
-                estimate=measured[key].estimate, draws=drawn[:, 0], counts=measured[key].counts
-            )
-            for key, drawn in draws.items()
-        }
+    for attack in attacks:
+        rows += _rows(labelled, attack, drawn, tried, preset=preset, seed=seed)
     if primary is not None:
         rows += _differences(labelled, attacks, primary)
     rows += _bounds(tried)
     return pl.DataFrame(rows, schema=schema)
 
 
-def _read(labelled: Labelled, attacks: Sequence[str]) -> dict[_Key, Classes]:
-    """Scored targets of each attack and slice."""
-    found: dict[_Key, Classes] = {}
-    for attack in attacks:
-        score = labelled.score(attack)
-        found |= {(attack, name): labelled.classes(score, name) for name in labelled.slices}
-    return found
-
-
 def _resample(
-    labelled: Labelled, measured: dict[_Key, Classes], seed: int
-) -> dict[_Key, NDArray[np.float64]]:
-    """Resampled figures of every attack and slice that has both classes."""
-    units = find_units(labelled.member, labelled.cluster)
-    whole = {key: classes for key, classes in measured.items() if not classes.lack}
-    rankings = [
-        rank(classes.member, classes.score, units.code[classes.row]) for classes in whole.values()
-    ]
+    labelled: Labelled, attacks: Sequence[str], part: Part
+) -> Iterator[tuple[_Key, NDArray[np.float64]]]:
+    """Resample figures of every attack on the slices of a part, some attacks at a time."""
     budgets = () if labelled.cluster is None else FPR_BUDGETS
-    drawn = resample(rankings, units, seed=seed, budgets=budgets)
-    return {key: drawn[:, number] for number, key in enumerate(whole)}
+    at_once = max(1, _ROWS_AT_ONCE // part.n_rows)
+    for start in range(0, len(attacks), at_once):
+        rankings = {
+            (attack, name): ranking
+            for attack in attacks[start : start + at_once]
+            for name, ranking in part.rankings(labelled.score(attack))
+        }
+        drawn = resample(
+            list(rankings.values()),
+            part.units,
+            seed=part.seed,
+            budgets=budgets,
+            n_resamples=part.n_resamples,
+        )
+        for number, key in enumerate(rankings):
+            yield key, drawn[:, number]
 
 
 def _rows(
     labelled: Labelled,
     attack: str,
-    measured: dict[_Key, Classes],
-    draws: dict[_Key, NDArray[np.float64]],
+    drawn: Mapping[_Key, tuple[Part, NDArray[np.float64]]],
+    tried: dict[_Key, Tried],
     *,
     preset: Preset,
     seed: int,
 ) -> Iterator[_Row]:
-    threshold = labelled.threshold(attack)
+    """Measure an attack on each slice, and add its areas to those that were tried."""
+    score, threshold = labelled.score(attack), labelled.threshold(attack)
     buckets = []
     for name in labelled.slices:
-        classes, drawn = measured[attack, name], draws.get((attack, name))
+        classes, draws, method = labelled.classes(score, name), None, _BOOTSTRAP
+        if (attack, name) in drawn:
+            part, draws = drawn[attack, name]
+            draws = part.widened(draws, classes.estimate.value)
+            method = _BOOTSTRAP if part.share == 1 else f"{_BOOTSTRAP}_m_of_n"
+        if not classes.lack:
+            tried[attack, name] = Tried(
+                estimate=classes.estimate,
+                draws=None if draws is None else draws[:, 0],
+                counts=classes.counts,
+            )
         found = [
-            *facts(classes, drawn, np.random.default_rng(seed)),
+            _by_method(fact, method) for fact in facts(classes, draws, np.random.default_rng(seed))
+        ]
+        found += [
             balanced_accuracy(classes, threshold),
             *(authors_facts(classes) if preset == "samia" else ()),
         ]
@@ -187,6 +197,13 @@ def _bounds(tried: dict[_Key, Tried]) -> Iterator[_Row]:
         one = tried[attack, name]
         fact = Fact(metric="roc_auc_simultaneous", value=one.estimate.value)
         yield _row(attack, name, one.counts, fact.within(bound, one.estimate.lack))
+
+
+def _by_method(fact: Fact, bootstrap: str) -> Fact:
+    """Name the bootstrap that was made in the method of an interval."""
+    if fact.method is None:
+        return fact
+    return replace(fact, method=fact.method.replace(_BOOTSTRAP, bootstrap))
 
 
 def _row(attack: str, slice_name: str, counts: dict[str, int], fact: Fact) -> _Row:

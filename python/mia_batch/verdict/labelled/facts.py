@@ -45,8 +45,6 @@ class Classes:
 
     Attributes
     ----------
-    row
-        Which of the labelled targets they are.
     member
         Whether each is a member.
     score
@@ -57,7 +55,6 @@ class Classes:
         Labelled targets without a score.
     """
 
-    row: NDArray[np.intp]
     member: NDArray[np.bool_]
     score: NDArray[np.float64]
     cluster: NDArray[np.int32] | None
@@ -148,8 +145,8 @@ def facts(
     classes
         The scored targets.
     draws
-        AUC in resamples, one row each, and of clustered targets TPR at each budget; null where a
-        class is missing.
+        AUC in resamples, one row each, and of clustered targets TPR at each budget; null where
+        there are none.
     rng
         Source of randomness for resamples of independent targets.
 
@@ -160,15 +157,16 @@ def facts(
         threshold's true FPR.
     """
     auc = Fact(metric="roc_auc", reason=classes.lack)
-    if classes.lack or draws is None:
+    if classes.lack:
         yield auc
         yield from (replace(auc, metric="tpr_at_fpr", fpr=budget) for budget in FPR_BUDGETS)
         return
     estimate = classes.estimate
     fact = Fact(metric="roc_auc", value=estimate.value)
-    yield fact.within(estimate_interval(estimate, draws[:, 0]), estimate.lack)
+    areas = None if draws is None else draws[:, 0]
+    yield fact.within(estimate_interval(estimate, areas), estimate.lack)
     for column, budget in enumerate(FPR_BUDGETS, start=1):
-        of_groups = None if classes.cluster is None else draws[:, column]
+        of_groups = None if classes.cluster is None or draws is None else draws[:, column]
         yield from _tpr_at_fpr(classes, budget, of_groups, rng)
 
 
@@ -183,7 +181,7 @@ def _tpr_at_fpr(
         return
     curve, estimate = classes.curve, classes.estimate
     point = curve.at_fpr(budget)
-    if classes.cluster is None or draws is None:
+    if classes.cluster is None:
         interval: Interval | None = tpr_interval(curve, budget, rng)
     else:
         flagged = ~classes.member & (classes.score >= point.threshold)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mia_batch.verdict.labelled.roc import n_beaten
+from mia_batch.verdict.labelled.roc import n_beaten, pieces, roc_curve
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -100,23 +100,24 @@ def estimate_auc(
     Obuchowski (1997), "Nonparametric analysis of clustered ROC curve data", section 2; the factor
     K / (K - 1) of texts of both classes in one cluster is here the geometric mean of both classes'.
     """
-    classes = [score[member], score[~member]]
-    beaten, beating = (
-        n_beaten(own, np.sort(other)) for own, other in zip(classes, classes[::-1], strict=True)
-    )
-    value = float(beaten.sum() / (beaten.size * beating.size))
-    placements = (beaten / beating.size - value, 1 - beating / beaten.size - value)
+    curve = roc_curve(member, score)
+    value = curve.area
     codes = np.arange(member.size, dtype=np.int32) if cluster is None else cluster
-    influence = np.zeros(codes.max() + 1)
+    influence = np.zeros(int(codes.max()) + 1)
     sizes, numbers = [], []
-    for rows, placement in zip((member, ~member), placements, strict=True):
-        counts = np.bincount(codes[rows], minlength=influence.size)
+    for rows, others, sign, mean in (
+        (np.flatnonzero(member), curve.nonmembers, 1, value),
+        (np.flatnonzero(~member), curve.members, -1, 1 - value),
+    ):
+        counts = np.zeros(influence.size, np.int32)
+        np.add.at(counts, codes[rows], 1)
         n_clusters = int(np.count_nonzero(counts))
         numbers.append(n_clusters)
-        sizes.append(float(placement.size**2 / (counts.astype(np.float64) @ counts)))
-        sums = np.bincount(codes[rows], weights=placement, minlength=influence.size)
+        sizes.append(float(rows.size**2 / np.square(counts, dtype=np.float64).sum()))
         shrunk = np.sqrt(n_clusters / (n_clusters - 1)) if n_clusters > 1 else 0.0
-        influence += sums / placement.size * shrunk
+        for piece in pieces(rows):
+            placement = n_beaten(score[piece], others) / others.size - mean
+            np.add.at(influence, codes[piece], sign * placement * (shrunk / rows.size))
     if min(numbers) < 2:
         influence[:] = 0
     estimate = AucEstimate(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
+from mia_batch.verdict.columns import read_numbers
 from mia_batch.verdict.labelled.clusters import find_clusters
 from mia_batch.verdict.labelled.facts import Classes
 from mia_batch.verdict.labelled.roc import roc_curve
@@ -47,11 +48,6 @@ class Labelled:
     cluster: NDArray[np.int32] | None
     slices: dict[str, NDArray[np.intp] | slice]
 
-    @property
-    def n_rows(self) -> int:
-        """Targets of all slices together."""
-        return sum(self.member[rows].size for rows in self.slices.values())
-
     @classmethod
     def of(cls, scores: pl.LazyFrame, attacks: Sequence[str], slice_by: Sequence[str]) -> Labelled:
         """Find the labelled targets of a scores table.
@@ -79,7 +75,7 @@ class Labelled:
         return cls(
             scores=labelled,
             calibration=calibration,
-            member=_column(labelled, "member").astype(np.bool_),
+            member=_member(labelled),
             cluster=find_clusters(scores, counts, attacks),
             slices=find_slices(labelled, slice_by),
         )
@@ -97,7 +93,7 @@ class Labelled:
         ndarray
             Float64, NaN where a target has no finite score.
         """
-        return _finite(_column(self.scores, attack))
+        return _score(self.scores, attack, self.member.size)
 
     def classes(self, score: NDArray[np.float64], slice_name: str) -> Classes:
         """Pick the scored targets of a slice.
@@ -114,15 +110,15 @@ class Labelled:
         Classes
             The targets.
         """
-        rows = np.arange(self.member.size)[self.slices[slice_name]]
-        scored = rows[~np.isnan(score[rows])]
-        return Classes(
-            row=scored,
-            member=self.member[scored],
-            score=score[scored],
-            cluster=None if self.cluster is None else self.cluster[scored],
-            n_unscored=rows.size - scored.size,
-        )
+        rows = self.slices[slice_name]
+        member, score = self.member[rows], score[rows]
+        cluster = None if self.cluster is None else self.cluster[rows]
+        scored = ~np.isnan(score)
+        if not scored.all():
+            member, score = member[scored], score[scored]
+            cluster = None if cluster is None else cluster[scored]
+        n_unscored = scored.size - score.size
+        return Classes(member=member, score=score, cluster=cluster, n_unscored=n_unscored)
 
     def threshold(self, attack: str) -> float | None:
         """Choose the threshold of the widest gap between TPR and FPR on the calibration texts.
@@ -139,17 +135,21 @@ class Labelled:
         """
         if self.calibration is None:
             return None
-        score = _finite(_column(self.calibration, attack))
+        member = _member(self.calibration)
+        score = _score(self.calibration, attack, member.size)
         scored = ~np.isnan(score)
-        member, score = _column(self.calibration, "member")[scored], score[scored]
+        member, score = member[scored], score[scored]
         if member.all() or not member.any():
             return None
         return roc_curve(member, score).widest_gap().threshold
 
 
-def _column(frame: pl.LazyFrame, name: str) -> NDArray[Any]:
-    return frame.select(name).collect(engine="streaming")[name].to_numpy()
+def _member(frame: pl.LazyFrame) -> NDArray[np.bool_]:
+    size = frame.select(pl.len()).collect(engine="streaming").item()
+    return read_numbers(frame, pl.col("member"), size, np.bool_)
 
 
-def _finite(score: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.where(np.isfinite(score), score, np.nan)
+def _score(frame: pl.LazyFrame, attack: str, size: int) -> NDArray[np.float64]:
+    score = read_numbers(frame, pl.col(attack), size, np.float64)
+    score[~np.isfinite(score)] = np.nan
+    return score

@@ -78,7 +78,7 @@ def grouped_tpr_interval(
     curve: RocCurve,
     budget: float,
     estimate: AucEstimate,
-    draws: NDArray[np.float64],
+    draws: NDArray[np.float64] | None,
     n_flagged_groups: int,
     *,
     confidence: float = 0.95,
@@ -99,7 +99,8 @@ def grouped_tpr_interval(
     estimate
         The AUC of the same texts, for its numbers of groups.
     draws
-        The TPR in resamples of groups, NaN where a class was empty.
+        The TPR in resamples of groups, NaN where a class was empty; null where there are none,
+        and then the interval is the conservative one.
     n_flagged_groups
         Groups of the non-members that are flagged within the budget.
     confidence
@@ -121,7 +122,7 @@ def grouped_tpr_interval(
     from scipy.stats import t
 
     value = curve.at_fpr(budget).tpr
-    spread = float(np.nanstd(draws, ddof=1))
+    spread = 0.0 if draws is None else float(np.nanstd(draws, ddof=1))
     few = n_allowed(curve.nonmembers.size, budget) < _ENOUGH_FLAGGED or n_flagged_groups < min(
         _ENOUGH_GROUPS, estimate.n_groups / 2
     )

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
-__all__ = ["OperatingPoint", "RocCurve", "n_beaten", "roc_auc", "roc_curve"]
+__all__ = ["OperatingPoint", "RocCurve", "n_beaten", "pieces", "roc_auc", "roc_curve"]
+
+_Value = TypeVar("_Value", bound=np.generic)
+
+_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +77,8 @@ class RocCurve:
     @property
     def area(self) -> float:
         """Probability that a member outscores a non-member, ties one half; in [0, 1]."""
-        beaten = n_beaten(self.members, self.nonmembers)
-        return float(beaten.sum() / (self.members.size * self.nonmembers.size))
+        won = sum(n_beaten(some, self.nonmembers).sum() for some in pieces(self.members))
+        return float(won / (self.members.size * self.nonmembers.size))
 
     def point(self, threshold: float) -> OperatingPoint:
         """Point at a threshold.
@@ -145,7 +151,10 @@ def roc_curve(member: NDArray[np.bool_], score: NDArray[np.float64]) -> RocCurve
     RocCurve
         Distinct scores + 1 points, from (0, 0) to (1, 1).
     """
-    return RocCurve(members=np.sort(score[member]), nonmembers=np.sort(score[~member]))
+    members, nonmembers = score[member], score[~member]
+    members.sort()
+    nonmembers.sort()
+    return RocCurve(members=members, nonmembers=nonmembers)
 
 
 def roc_auc(member: NDArray[np.bool_], score: NDArray[np.float64]) -> float:
@@ -183,6 +192,23 @@ def n_beaten(scores: NDArray[np.float64], others: NDArray[np.float64]) -> NDArra
     """
     below, not_above = (others.searchsorted(scores, side=side) for side in ("left", "right"))
     return (below + not_above) / 2
+
+
+def pieces(values: NDArray[_Value]) -> Iterator[NDArray[_Value]]:
+    """Cut an array, so that what is made of it needs little room at a time.
+
+    Parameters
+    ----------
+    values
+        One dimension.
+
+    Yields
+    ------
+    ndarray
+        So many of the values, in their order.
+    """
+    for start in range(0, values.size, _AT_ONCE):
+        yield values[start : start + _AT_ONCE]
 
 
 def _share_from(

@@ -34,13 +34,14 @@ class Tried:
     estimate
         The area and what is known of its error.
     draws
-        The area in resamples, the same resamples for all; NaN where a class was empty.
+        The area in resamples, the same resamples for all or independent ones; NaN where a class
+        was empty; null where there are none.
     counts
         Numbers of targets, columns of the metrics table.
     """
 
     estimate: AucEstimate
-    draws: NDArray[np.float64]
+    draws: NDArray[np.float64] | None
     counts: dict[str, int]
 
 
@@ -52,8 +53,8 @@ def simultaneous_bounds(
     The quantile of the largest studentised error over all areas (max-t) takes the place of the
     normal one in each area's own lower limit. Its law is that of jointly normal errors whose
     correlations are those over the resamples: the resamples' own tails are too light where groups
-    are few and too short towards 1. Where an area has no estimated variance, the quantile is at
-    least Bonferroni's.
+    are few and too short towards 1. Where an area has no estimated variance or no resamples, the
+    quantile is at least Bonferroni's.
 
     Parameters
     ----------
@@ -89,7 +90,7 @@ def simultaneous_bounds(
 
 def _quantile(tried: Sequence[Tried], n_tried: int, confidence: float) -> float:
     """Find how many standard errors the largest error of all areas keeps within."""
-    varied = [one.draws for one in tried if one.estimate.variance > 0]
+    varied = [one.draws for one in tried if one.estimate.variance > 0 and one.draws is not None]
     bonferroni = NormalDist().inv_cdf(1 - (1 - confidence) / max(n_tried, 1))
     if not varied:
         return bonferroni
