@@ -60,9 +60,11 @@ def sampling_error(
     )
     number = pl.col("sample_index")
     first = features.filter(number < settings.samples)
-    values = score_samples(first, attack).sort("target_id", "sample_index").collect()
+    alone = score_samples(first, attack).sort("target_id", "sample_index")
+    values = alone.collect(engine="streaming")
     second = None
     if settings.second_draw:
-        drawn = score_draw(features.filter(number >= settings.samples), attack).collect()
+        again = score_draw(features.filter(number >= settings.samples), attack)
+        drawn = again.collect(engine="streaming")
         second = scores.join(drawn, on="target_id", how="left", maintain_order="left")["value"]
     return score_errors(values, scores), flip_rate(scores, plan, values=values, second=second)

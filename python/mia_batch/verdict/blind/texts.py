@@ -34,6 +34,9 @@ MAX_CHARACTERS = 10_000
 """Of a text that words and n-grams are counted in; the other classifiers see all of it."""
 
 
+_ROWS_AT_ONCE = 32_768
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlindTexts:
     """Texts of both classes, in the order of their ``target_id``.
@@ -79,25 +82,21 @@ def read_texts(texts: pl.LazyFrame, label: str) -> BlindTexts:
     BlindTexts
         The texts.
     """
-    keys = (
-        texts.select(
-            "target_id",
-            label=pl.col(label),
-            cluster=cluster_name(texts.collect_schema().names()),
-            null=pl.col("target").is_null(),
-        )
-        .filter(pl.col("label").is_not_null())
-        .collect(engine="streaming")
-    )
-    chosen = _choose(keys.filter(~pl.col("null")))
+    keys = texts.select(
+        "target_id",
+        label=pl.col(label),
+        cluster=cluster_name(texts.collect_schema().names()),
+        null=pl.col("target").is_null(),
+    ).filter(pl.col("label").is_not_null())
+    chosen, n_labelled, n_null = _choose(keys)
     wanted = texts.filter(pl.col("target_id").is_in(chosen["target_id"].implode()))
     seen = wanted.select("target_id", text=_beginning(), year=_year(), surface=_surface())
     frame = chosen.join(seen.collect(engine="streaming"), on="target_id", maintain_order="left")
     return BlindTexts(
         frame=frame.drop("cluster"),
         cluster=(chosen["cluster"].rank("dense").to_numpy() - 1).astype(np.intp),
-        n_labelled=keys.height,
-        n_null=int(keys["null"].sum()),
+        n_labelled=n_labelled,
+        n_null=n_null,
     )
 
 
@@ -126,7 +125,23 @@ def build_classifiers(texts: BlindTexts) -> Mapping[str, Classifier]:
     }
 
 
-def _choose(keys: pl.DataFrame) -> pl.DataFrame:
+def _choose(keys: pl.LazyFrame) -> tuple[pl.DataFrame, int, int]:
+    """Choose texts batch by batch; how many there are, and how many of these are null.
+
+    What a batch and those before it leave out, later ones cannot bring back: they only add texts
+    that come earlier, or in a later place of their cluster.
+    """
+    chosen = keys.clear().collect().drop("null")
+    n_labelled = n_null = 0
+    for batch in keys.collect_batches(chunk_size=_ROWS_AT_ONCE, maintain_order=True):
+        n_labelled += batch.height
+        n_null += int(batch["null"].sum())
+        known = batch.filter(~pl.col("null")).drop("null")
+        chosen = _firsts(pl.concat([chosen, known]))
+    return chosen, n_labelled, n_null
+
+
+def _firsts(keys: pl.DataFrame) -> pl.DataFrame:
     place = pl.int_range(pl.len()).over("label", "cluster", order_by="target_id")
     ranked = keys.with_columns(place=place).sort("place", "target_id")
     firsts = ranked.group_by("label").head(MAX_TEXTS_PER_CLASS)

@@ -24,7 +24,7 @@ _MOST_TEXTS = 100_000
 _FEWEST_UNITS = 200
 """A part has so many units of each stratum, or all of them: it must tell how units differ."""
 
-_N_RESAMPLES_OF_PARTS = 400
+_N_RESAMPLES_OF_PARTS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +129,7 @@ def find_parts(labelled: Labelled, seed: int) -> list[Part]:
     -------
     list of Part
         Up to 100,000 targets: one part of all texts and slices, with 2,000 resamples. Of more, a
-        part for each slice that has both classes, with 400 resamples: about 100,000 of its texts
+        part for each slice that has both classes, with 1,000 resamples: about 100,000 of its texts
         as whole units drawn without replacement from each stratum, but at least 200 of its units;
         the resamples of two slices are then independent, which makes bounds over both wider.
     """
