@@ -10,8 +10,8 @@ from mia_batch.kernels import shared_runs
 
 __all__ = ["MAX_TEXTS_PER_SIDE", "NearDuplicates", "SideDuplicates", "near_duplicates"]
 
-MAX_TEXTS_PER_SIDE = 50_000
-"""More are left out; so many of 128 words take about 250 MB."""
+MAX_TEXTS_PER_SIDE = 10_000
+"""More are left out; so many of 128 words take about 50 MB."""
 
 _LONG_RUN_WORDS = 13
 _SHORT_RUN_WORDS = 8

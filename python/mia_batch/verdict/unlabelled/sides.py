@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from mia_batch.verdict.clusters import cluster_name
+from mia_batch.verdict.columns import read_numbers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,7 +31,7 @@ class Sides:
         Which cluster every row belongs to, int64: positions in ``clusters``.
     clusters
         The clusters, in the order of their names: ``level`` and ``key``, the two parts of
-        ``cluster_name``.
+        ``cluster_name``; empty where names are not wanted and each row is a cluster.
     targets
         Rows whose membership is asked, rising.
     nulls
@@ -62,7 +63,7 @@ class Sides:
         return any(np.unique(self.cluster[rows]).size < rows.size for rows in sides)
 
 
-def read_sides(table: pl.LazyFrame) -> Sides:
+def read_sides(table: pl.LazyFrame, *, named: bool = True) -> Sides:
     """Sort the rows of a table by what they are for.
 
     Parameters
@@ -71,6 +72,8 @@ def read_sides(table: pl.LazyFrame) -> Sides:
         Targets, or scores with the targets' ``role``: without it every row has role ``target``.
         Other columns read are ``target_id``, ``document_id``, ``group``, ``member``,
         ``window_index`` and ``n_words``.
+    named
+        Whether the names of clusters are wanted even where no two rows share one.
 
     Returns
     -------
@@ -78,10 +81,11 @@ def read_sides(table: pl.LazyFrame) -> Sides:
         Rows are numbered in the table's order. Rows of role ``shot`` are on no side.
     """
     columns = table.collect_schema().names()
-    role = pl.col("role").cast(pl.String) if "role" in columns else pl.lit("target")
-    keys = table.select(
-        "target_id", "n_words", "member", role=role, name=cluster_name(columns)
-    ).collect(engine="streaming")
+    role = pl.col("role") if "role" in columns else pl.lit("target")
+    keys = table.select("target_id", "n_words", "member", role=role).collect(engine="streaming")
+    names = table.select(cluster_name(columns).alias("name"))
+    named = named or bool((keys["role"] == "canary").any())
+    cluster, clusters = _clusters(names, keys.height, named=named)
 
     def rows(role: str, *members: bool | None) -> NDArray[np.int64]:
         wanted = (pl.col("role") == role) & pl.any_horizontal(
@@ -93,12 +97,11 @@ def read_sides(table: pl.LazyFrame) -> Sides:
     asked: tuple[bool | None, ...] = (True, False, None)
     if not nulls.size:
         nulls, asked = rows("target", False), (True, None)
-    parts = keys["name"].unique().sort().str.splitn(" ", 2).struct.rename_fields(["level", "key"])
     return Sides(
         target_id=keys["target_id"],
         n_words=keys["n_words"],
-        cluster=keys["name"].rank("dense").to_numpy().astype(np.int64) - 1,
-        clusters=parts.struct.unnest(),
+        cluster=cluster,
+        clusters=clusters,
         targets=rows("target", *asked),
         nulls=nulls,
         calibration_members=rows("calibration", True),
@@ -106,3 +109,22 @@ def read_sides(table: pl.LazyFrame) -> Sides:
         published=rows("canary", True),
         twins=rows("canary", False),
     )
+
+
+def _clusters(
+    names: pl.LazyFrame, size: int, *, named: bool
+) -> tuple[NDArray[np.int64], pl.DataFrame]:
+    """Find which cluster each row belongs to, and the clusters.
+
+    Rows are told by hashes, for the names of all rows take much more room.
+    """
+    of_rows = read_numbers(names, pl.col("name").hash(), size, np.uint64)
+    ordered = np.sort(of_rows)
+    if not named and not (ordered[1:] == ordered[:-1]).any():
+        return np.arange(size), pl.DataFrame(schema={"level": pl.String, "key": pl.String})
+    distinct = names.unique().collect(engine="streaming").sort("name")
+    hashes = distinct["name"].hash().to_numpy()
+    order = hashes.argsort()
+    cluster = order[hashes[order].searchsorted(of_rows)]
+    parts = pl.col("name").str.splitn(" ", 2).struct.rename_fields(["level", "key"])
+    return cluster, distinct.select(parts).unnest("name")

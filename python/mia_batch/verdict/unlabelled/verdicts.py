@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from mia_batch.errors import SettingsError
+from mia_batch.verdict.columns import read_numbers
 from mia_batch.verdict.unlabelled.canary_level import CanaryTest
 from mia_batch.verdict.unlabelled.estimates import ContaminationEstimates
 from mia_batch.verdict.unlabelled.group_level import GroupTest
@@ -71,14 +72,14 @@ def verdicts(
     if plan.primary not in attacks:
         msg = f"the primary attack {plan.primary!r} is not computed; name one of {list(attacks)}"
         raise SettingsError(msg)
-    sides = read_sides(scores)
+    sides = read_sides(scores, named=plan.level != "target")
     if "n_samples" in scores.collect_schema() and sides.targets.size and sides.nulls.size:
-        counts = scores.select("n_samples").collect().to_series().to_numpy()
+        counts = scores.select("n_samples").collect(engine="streaming").to_series().to_numpy()
         refuse_unequal_samples(counts[sides.targets], counts[sides.nulls])
     tests = list(_tests(sides, plan, blind_warns=blind_warns))
     yield verdict_rows(0)
     for attack in attacks:
-        found = AttackScores(attack=attack, scores=_finite(scores, attack))
+        found = AttackScores(attack=attack, scores=_finite(scores, attack, sides.target_id.len()))
         for test in tests:
             yield from test(found)
 
@@ -102,8 +103,8 @@ def _no_null(found: AttackScores) -> Iterator[pl.DataFrame]:
     )
 
 
-def _finite(scores: pl.LazyFrame, attack: str) -> NDArray[np.float64]:
+def _finite(scores: pl.LazyFrame, attack: str, size: int) -> NDArray[np.float64]:
     """Read the scores of one attack; NaN where there is no finite number."""
-    value = pl.col(attack).cast(pl.Float64)
-    finite = pl.when(value.is_finite()).then(value).otherwise(np.nan)
-    return scores.select(finite).collect(engine="streaming").to_series().to_numpy()
+    found = read_numbers(scores, pl.col(attack).cast(pl.Float64), size, np.float64)
+    found[~np.isfinite(found)] = np.nan
+    return found
