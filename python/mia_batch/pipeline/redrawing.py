@@ -55,8 +55,8 @@ def sampling_error(
         .collect(engine="streaming")
         .sort("target_id")
     )
-    features = tables.scan(run.features_folder, Features).join(
-        scores.lazy().select("target_id"), on="target_id", how="semi"
+    features = tables.scan(run.features_folder, Features).filter(
+        pl.col("target_id").is_in(scores["target_id"].implode())
     )
     number = pl.col("sample_index")
     first = features.filter(number < settings.samples)

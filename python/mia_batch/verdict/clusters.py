@@ -9,7 +9,7 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["cluster_name"]
+__all__ = ["cluster_name", "cluster_names"]
 
 _LEVELS = {"group": "group", "document": "document_id"}
 
@@ -35,3 +35,24 @@ def cluster_name(columns: Collection[str]) -> pl.Expr:
         text = pl.coalesce(pl.when(pl.col("window_index") == 0).then(text).forward_fill(), text)
     named = [pl.format(f"{level} {{}}", name) for level, name in _LEVELS.items() if name in columns]
     return pl.coalesce(*named, pl.format("target {}", text))
+
+
+def cluster_names(table: pl.LazyFrame) -> pl.Expr:
+    """Name the cluster of each text of a table, with little memory where that can be.
+
+    Parameters
+    ----------
+    table
+        As for `cluster_name`; read once.
+
+    Returns
+    -------
+    Expr
+        `cluster_name`; row by row, so that it streams, where every text has a group or document.
+    """
+    columns = table.collect_schema().names()
+    named = [pl.col(name).is_not_null() for name in _LEVELS.values() if name in columns]
+    everywhere = pl.any_horizontal(named).all() if named else pl.lit(value=False)
+    if table.select(everywhere).collect(engine="streaming").item():
+        columns = [name for name in columns if name != "window_index"]
+    return cluster_name(columns)

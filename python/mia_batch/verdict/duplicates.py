@@ -135,8 +135,10 @@ def near_duplicates(
 
 def _read(labelled: pl.LazyFrame, side: pl.Expr) -> pl.DataFrame:
     known = labelled.filter(side & pl.col("target").is_not_null())
-    firsts = known.select("target_id", "target").bottom_k(MAX_TEXTS_PER_SIDE, by="target_id")
-    lower = firsts.with_columns(pl.col("target").str.to_lowercase())
+    keys = known.select("target_id").bottom_k(MAX_TEXTS_PER_SIDE, by="target_id")
+    firsts = keys.collect(engine="streaming").to_series()
+    wanted = known.filter(pl.col("target_id").is_in(firsts.implode()))
+    lower = wanted.select("target_id", pl.col("target").str.to_lowercase())
     return lower.collect(engine="streaming").sort("target_id")
 
 

@@ -15,7 +15,7 @@ from mia_batch.verdict.blind.classifiers import (
     NaiveBayes,
     Ridge,
 )
-from mia_batch.verdict.clusters import cluster_name
+from mia_batch.verdict.clusters import cluster_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -73,7 +73,7 @@ def read_texts(texts: pl.LazyFrame, label: str) -> BlindTexts:
     Parameters
     ----------
     texts
-        ``target_id``, ``target`` (the text), the columns of ``cluster_name`` and the label.
+        ``target_id``, ``target`` (the text), the columns of `cluster_name` and the label.
     label
         Boolean column that tells the classes apart; rows where it is null are left out.
 
@@ -85,7 +85,7 @@ def read_texts(texts: pl.LazyFrame, label: str) -> BlindTexts:
     keys = texts.select(
         "target_id",
         label=pl.col(label),
-        cluster=cluster_name(texts.collect_schema().names()),
+        cluster=cluster_names(texts),
         null=pl.col("target").is_null(),
     ).filter(pl.col("label").is_not_null())
     chosen, n_labelled, n_null = _choose(keys)

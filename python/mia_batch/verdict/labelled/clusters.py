@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from mia_batch.verdict.clusters import cluster_name
+from mia_batch.verdict.clusters import cluster_names
 from mia_batch.verdict.columns import read_numbers
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def find_clusters(
         has two of them that any attack scored.
     """
     found = (
-        scores.with_columns(cluster=cluster_name(scores.collect_schema().names()))
+        scores.with_columns(cluster=cluster_names(scores))
         .filter(counts)
         .select(
             "cluster", scored=pl.any_horizontal(pl.col(attacks).is_finite().fill_null(value=False))

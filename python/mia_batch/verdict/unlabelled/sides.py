@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from mia_batch.verdict.clusters import cluster_name
+from mia_batch.verdict.clusters import cluster_names
 from mia_batch.verdict.columns import read_numbers
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def read_sides(table: pl.LazyFrame, *, named: bool = True) -> Sides:
     columns = table.collect_schema().names()
     role = pl.col("role") if "role" in columns else pl.lit("target")
     keys = table.select("target_id", "n_words", "member", role=role).collect(engine="streaming")
-    names = table.select(cluster_name(columns).alias("name"))
+    names = table.select(cluster_names(table).alias("name"))
     named = named or bool((keys["role"] == "canary").any())
     cluster, clusters = _clusters(names, keys.height, named=named)
 

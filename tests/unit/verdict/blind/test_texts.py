@@ -119,3 +119,17 @@ def test_texts_without_any_word_can_be_classified():
 def test_words_are_lower_cased_runs_of_word_characters():
     found = read_texts(frame(("A a's Über_x 1", True, None, None)), "member")
     assert sorted(words_of(found)[0].tolist()) == [0, 1, 1, 1, 2]  # 0: no word of this text
+
+
+def test_batches_choose_the_same_texts_as_all_at_once(monkeypatch):
+    """120 texts of 20 clusters of very different sizes, 30 wanted of a class."""
+    groups = [number**3 % 101 * number % 20 // (1 + number % 4) for number in range(120)]
+    of_all = [("text", number % 2 > 0, f"g{group}", None) for number, group in enumerate(groups)]
+    rows = frame(*of_all).with_columns(target_id=pl.col("target_id").hash().cast(pl.String))
+    monkeypatch.setattr(module, "MAX_TEXTS_PER_CLASS", 30)
+    whole = read_texts(rows, "member")
+    monkeypatch.setattr(module, "_ROWS_AT_ONCE", 7)
+    pieces = read_texts(rows, "member")
+    assert_frame_equal(pieces.frame, whole.frame)
+    assert pieces.cluster.tolist() == whole.cluster.tolist()
+    assert (pieces.n_labelled, whole.frame.height) == (120, 60)

@@ -24,13 +24,12 @@ def small(monkeypatch):
 
 
 def labelled(member, cluster=None, slices=None):
-    everything = {"all": slice(None)}
     return Labelled(
         scores=pl.LazyFrame(),
         calibration=None,
         member=member,
         cluster=cluster,
-        slices=everything if slices is None else everything | slices,
+        slices={"all": slice(None), **(slices or {})},
     )
 
 
@@ -106,10 +105,9 @@ def test_the_spread_of_a_part_is_that_of_all_texts():
     """Obuchowski's standard error of all groups."""
     rng = np.random.default_rng(0)
     member, cluster, score = groups(800, 10, rng)
-    monkey_share = 80 / 800
     estimate, _ = estimate_auc(member, score, cluster)
     (part,) = parts.find_parts(labelled(member, cluster), 0)
-    assert part.share == pytest.approx(max(400 / 8000, monkey_share))
+    assert part.share == pytest.approx(40 / 400)
     ((_, ranking),) = part.rankings(score)
     drawn = resample([ranking], part.units, seed=part.seed, n_resamples=400)[:, 0]
     made = part.widened(drawn, estimate.value)
@@ -150,10 +148,11 @@ def test_intervals_by_parts_say_so_and_others_are_those_of_all_texts(monkeypatch
     assert rates[2] == "order_statistics_groups_conservative"
     assert set(whole.filter(metric="roc_auc")["method"]) == {"group_bootstrap"}
     widths = [
-        table.filter(metric="roc_auc").select(pl.col("high") - pl.col("low")).to_series()
+        table.filter(metric="roc_auc").select(pl.col("high") - pl.col("low")).to_series().to_numpy()
         for table in (found, whole)
     ]
-    assert (widths[0] / widths[1]).is_between(0.75, 1.3).all()
-    bounds = [table.filter(metric="roc_auc_simultaneous")["low"] for table in (found, whole)]
-    assert bounds[0].is_not_null().all()
-    assert (bounds[0] - bounds[1]).abs().max() < 0.02
+    assert np.abs(np.log(widths[0] / widths[1])).max() < 0.3
+    bounds = [
+        table.filter(metric="roc_auc_simultaneous")["low"].to_numpy() for table in (found, whole)
+    ]
+    assert np.abs(bounds[0] - bounds[1]).max() < 0.02

@@ -56,3 +56,13 @@ def test_texts_belong_together_by_group_else_by_document_else_as_windows_of_one(
     ]
     assert sides.shares(sides.targets)
     assert not sides.shares(sides.targets[[0, 2, 4, 5, 6]], sides.targets[[1, 7]])
+
+
+def test_names_of_clusters_may_be_left_out_where_no_two_rows_share_one():
+    alone, shared = rows("target", [1, 1]), rows("target", [1, 1], group="book")
+    for kinds, n_named in (([alone], 0), ([alone, shared], 3), ([alone, rows("canary", [1])], 3)):
+        frame = table(*kinds).lazy()
+        found, named = read_sides(frame, named=False), read_sides(frame)
+        assert found.clusters.height == n_named
+        assert found.clusters.schema == named.clusters.schema
+        assert found.cluster.tolist() == named.cluster.tolist()
