@@ -93,7 +93,7 @@ def _console(*, stderr: bool) -> Console:
 def command(
     context: click.Context, /, *, config: Path | None, dry_run: bool, **options: object
 ) -> None:
-    """Audit what a language model was trained on.
+    """Audit which texts a language model remembers.
 
     Sample the model's continuations of the corpus' texts, compare them with the true ones, and say
     which texts the model remembers. The same command again goes on where the run stopped.

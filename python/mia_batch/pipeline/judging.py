@@ -195,7 +195,8 @@ def judge(settings: Settings, attacks: list[Attack], manifest: Manifest, run: Ru
     if not null and _has(scores, _ASKED):
         sentences.append(_NO_NULL)
     if unplanned:
-        sentences.insert(0, unplanned)
+        warns = measured.blind is not None and measured.blind.warning is not None
+        sentences.insert(int(warns), unplanned)  # nothing comes before the blind baseline's warning
     manifest.conclusions = sentences
 
 

@@ -340,6 +340,11 @@ def test_labels_that_texts_give_away_are_the_first_thing_said(tmp_path):
     first = run.manifest["conclusions"][0]
     assert first.startswith("These labels can be told apart without the model")
     assert "not evidence of memory" in first
+    primary = "samia_matched_n2_v1"
+    later = mia_batch.audit(**library.settings(input=path, primary=primary))
+    first, second = later.manifest["conclusions"][:2]
+    assert first.startswith("These labels can be told apart without the model")
+    assert second.startswith("These answers are exploratory")
 
 
 @pytest.mark.usefixtures("few_permutations")
