@@ -17,6 +17,7 @@ from mia_batch.verdict import (
     conclude_labelled,
     conclude_unlabelled,
     foresee_power,
+    language_difference,
     length_difference,
     measure,
     near_duplicates,
@@ -254,6 +255,9 @@ def _exchangeability(targets: pl.LazyFrame, seed: int) -> Iterator[str]:
     lengths = length_difference(targets)
     if lengths is not None:
         yield f"{lengths.sentence[0].upper()}{lengths.sentence[1:]}."
+    languages = language_difference(compared, label="asked", seed=seed)
+    if languages is not None:
+        yield languages.sentence
     found = near_duplicates(compared, label="asked", names=("targets", "non-members"))
     if found.first.n_concerned + found.second.n_concerned:
         yield found.sentence
