@@ -103,7 +103,8 @@ def conclude_unlabelled(verdicts: pl.LazyFrame, plan: VerdictPlan) -> Iterator[s
     of_all = tests.filter(pl.col("level") == "collection").collect()
     given += _of_all(of_all.filter(~canary), plan, "All groups together")
     yield from given
-    if given:
+    compared = tests.filter(~canary).select((pl.col("n_null") > 0).any()).collect().item()
+    if given and compared:
         yield f"The null: {plan.null_set.rstrip('.')}."
     yield from _of_all(of_all.filter(canary), plan, "All canaries")
     flips = own.filter(pl.col("estimate") == "flip_rate", pl.col("value").is_not_null()).collect()

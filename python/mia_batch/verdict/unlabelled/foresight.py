@@ -46,8 +46,9 @@ def foresee_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
     groups = GroupTest(sides, plan)
     n_groups, n_null = (int(units.enough.sum()) for units in (groups.groups, groups.nulls))
     if plan.level == "group":
-        return power(groups.groups.sizes.size, n_null, plan.q, plan.adjustment)
-    return power(1, n_orders(n_groups, n_null) - 1, plan.q, plan.adjustment)
+        return power(groups.groups.sizes.size, n_null, plan.q, plan.adjustment, "group")
+    ways = n_orders(n_groups, n_null)
+    return power(1, ways - 1, plan.q, plan.adjustment, "collection")
 
 
 def length_difference(targets: pl.LazyFrame) -> SideDifference | None:

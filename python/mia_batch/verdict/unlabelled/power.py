@@ -10,6 +10,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from mia_batch.verdict.unlabelled.multiplicity import Adjustment
+    from mia_batch.verdict.unlabelled.plan import PlanLevel
 
 __all__ = ["Power", "power"]
 
@@ -33,6 +34,8 @@ class Power:
         The smallest p-value there can be, 1 / (n_null + 1).
     needed
         The fewest targets that can be reported; they must beat every null. None: nothing can be.
+    level
+        What the tests are about.
     """
 
     n_targets: int
@@ -41,6 +44,7 @@ class Power:
     adjustment: Adjustment
     smallest_p: float
     needed: int | None
+    level: PlanLevel
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -49,19 +53,27 @@ class Power:
             f"the smallest p-value there can be is {self.smallest_p:.2g}, "
             f"one in {self.n_null + 1:,}"
         )
+        if self.level == "collection":
+            return (smallest,)
         if self.needed is None:
             outlook = f"nothing can be reported at q = {self.q:g}: give more non-members"
         elif self.needed == 1:
-            outlook = f"at q = {self.q:g} a single target that beats every non-member is reported"
+            outlook = (
+                f"at q = {self.q:g} a single {self.level} that beats every "
+                "one outside the training data is reported"
+            )
         else:
             outlook = (
-                f"at q = {self.q:g} at least {self.needed:,} of {self.n_targets:,} targets are "
-                f"reported or none: {self.needed:,} that beat every non-member are enough"
+                f"at q = {self.q:g} at least {self.needed:,} of {self.n_targets:,} {self.level}s "
+                f"are reported or none: {self.needed:,} that beat every one outside the training "
+                "data are enough"
             )
         return smallest, outlook
 
 
-def power(n_targets: int, n_null: int, q: float, adjustment: Adjustment) -> Power:
+def power(
+    n_targets: int, n_null: int, q: float, adjustment: Adjustment, level: PlanLevel = "target"
+) -> Power:
     """Say what can be shown at best.
 
     Under Benjamini-Hochberg r targets are reported where each p-value is at most r q / m, and none
@@ -79,14 +91,16 @@ def power(n_targets: int, n_null: int, q: float, adjustment: Adjustment) -> Powe
         In (0, 1).
     adjustment
         The procedure.
+    level
+        What the tests are about.
 
     Returns
     -------
     Power
         The answer.
     """
-    level = q if adjustment == "bh" else q / float((1 / np.arange(1, n_targets + 1)).sum())
-    needed = max(1, ceil(round(n_targets / (level * (n_null + 1)), 9)))
+    share = q if adjustment == "bh" else q / float((1 / np.arange(1, n_targets + 1)).sum())
+    needed = max(1, ceil(round(n_targets / (share * (n_null + 1)), 9)))
     return Power(
         n_targets=n_targets,
         n_null=n_null,
@@ -94,4 +108,5 @@ def power(n_targets: int, n_null: int, q: float, adjustment: Adjustment) -> Powe
         adjustment=adjustment,
         smallest_p=1 / (n_null + 1),
         needed=needed if needed <= n_targets else None,
+        level=level,
     )

@@ -14,8 +14,14 @@ def test_a_thousand_targets_and_300_nulls_need_67():
     assert made.sentences == (
         "the smallest p-value there can be is 0.0033, one in 301",
         "at q = 0.05 at least 67 of 1,000 targets are reported or none: "
-        "67 that beat every non-member are enough",
+        "67 that beat every one outside the training data are enough",
     )
+
+
+def test_the_sentences_speak_of_what_is_tested():
+    of_groups = power(10, 300, 0.05, "bh", "group").sentences
+    assert of_groups[1].startswith("at q = 0.05 a single group that beats every one outside")
+    assert len(power(1, 300, 0.05, "bh", "collection").sentences) == 1
 
 
 @pytest.mark.parametrize("n_null", [5, 18, 19, 40, 199, 1000])
