@@ -9,6 +9,7 @@ import polars as pl
 
 from mia_batch.schemas import Metrics, Scores
 from mia_batch.verdict.blind import BlindBaseline, blind_baseline, fifth_aucs
+from mia_batch.verdict.clusters import cluster_names
 from mia_batch.verdict.duplicates import NearDuplicates, near_duplicates
 from mia_batch.verdict.labelled import auc_difference, evaluate, find_clusters
 
@@ -108,7 +109,8 @@ def _rows_beside_blind(
         return
     seen = blind.scores.lazy().select("target_id", blind=blind.strongest)
     keys = [name for name in Scores.column_names() if name in scores.collect_schema()]
-    own = scores.select(*keys, *attacks)
+    # Named while all rows are there: a document without a name begins with its first window.
+    own = scores.with_columns(group=cluster_names(scores)).select(*keys, *attacks)
     both = own.join(seen, on="target_id", maintain_order="left").collect(engine="streaming")
     member, told = both["member"].to_numpy(), both["blind"].to_numpy()
     cluster = find_clusters(both.lazy(), pl.lit(value=True), attacks)

@@ -1,0 +1,79 @@
+"""Attacks beside the blind baseline, on the same labels."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from mia_batch.schemas import Metrics, Scores
+from mia_batch.verdict import measure
+from mia_batch.verdict.blind import baseline, texts
+from mia_batch.verdict.labelled import auc_difference
+
+N_DOCUMENTS, N_WINDOWS = 40, 3
+
+
+@pytest.fixture
+def run():
+    """Scores and texts of windows of documents without names; every other document is a member."""
+    rng = np.random.default_rng(4)
+    names = rng.permutation(N_DOCUMENTS * N_WINDOWS)  # the first window is seldom the first name
+    rows = pl.DataFrame(
+        [
+            {
+                "target_id": f"{names[number]:032x}",
+                "role": "target",
+                "member": document % 2 == 0,
+                "window_index": window,
+                "n_words": 20,
+                "n_samples": 1,
+                "n_short": 0,
+                "target": " ".join(f"w{word}" for word in rng.integers(0, 300, 20)),
+                "a_v1": rng.normal() + 0.4 * (document % 2 == 0) + document / 20,
+            }
+            for number, (document, window) in enumerate(
+                (document, window) for document in range(N_DOCUMENTS) for window in range(N_WINDOWS)
+            )
+        ]
+    )
+    scores = rows.with_columns(
+        pl.lit(None, pl.String).alias(name) for name in ("document_id", "group")
+    ).cast({"window_index": pl.UInt32, "n_words": pl.UInt32})
+    return scores.select(*Scores.column_names(), "a_v1"), scores
+
+
+def test_documents_without_names_stay_whole_where_few_texts_are_looked_at(run, monkeypatch):
+    monkeypatch.setattr(texts, "MAX_TEXTS_PER_CLASS", 25)
+    monkeypatch.setattr(baseline, "_N_PERMUTATIONS", 9)
+    scores, targets = run
+    measured = measure(
+        scores.lazy(),
+        targets.lazy(),
+        ["a_v1"],
+        preset="default",
+        slice_by=(),
+        primary="a_v1",
+        seed=0,
+    )
+    Metrics.validate(measured.metrics)
+    blind = measured.blind
+    assert blind is not None
+    assert blind.strongest is not None
+    both = scores.join(blind.scores, on="target_id", maintain_order="left")
+    assert both.height == 50
+    places = {name: row // N_WINDOWS for row, name in enumerate(scores["target_id"])}
+    document = both["target_id"].replace_strict(places).rank("dense") - 1
+    expected = auc_difference(
+        both["member"].to_numpy(),
+        both["a_v1"].to_numpy(),
+        both[blind.strongest].to_numpy(),
+        cluster=document.to_numpy().astype(np.int32),
+    )
+    row = measured.metrics.filter(attack="a_v1", versus=blind.strongest).row(0, named=True)
+    assert expected.interval is not None
+    assert row["value"] == pytest.approx(expected.value)
+    assert (row["low"], row["high"]) == pytest.approx(
+        (expected.interval.low, expected.interval.high)
+    )
+    assert row["method"] == expected.interval.method == "cluster_paired_t"
