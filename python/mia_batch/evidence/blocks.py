@@ -217,17 +217,17 @@ class Missing:
             A block that lacks rows.
         """
         table = tables.scan(self._targets, Targets)
-        own = table.select(Targets.column_names())  # further columns may have any name
         height = table.select(pl.len()).collect().item()
         for start in range(0, height, _READ_TARGETS):
-            rows = own.slice(start, _READ_TARGETS).collect()
-            rows = rows.with_columns(_KEY.alias("key")).join(
-                self._done, on="key", how="left", maintain_order="left"
-            )
-            yield from self._split(rows, start)
+            targets = table.slice(start, _READ_TARGETS).collect()
+            yield from self._split(targets, start)
 
-    def _split(self, rows: pl.DataFrame, start: int) -> Iterator[Block]:
+    def _split(self, targets: pl.DataFrame, start: int) -> Iterator[Block]:
         """One block for each range of rows that targets of one block lack."""
+        # Without further columns, which may have any name.
+        rows = targets.select(*Targets.column_names(), key=_KEY).join(
+            self._done, on="key", how="left", maintain_order="left"
+        )
         place = pl.int_range(start, start + pl.len(), dtype=pl.UInt32)
         rows = rows.with_columns(place=place, index=place // self._block_targets)
         rows = rows.filter(self._parts.wanted)
@@ -241,8 +241,9 @@ class Missing:
         grouped = rows.join(ranges, on="place", maintain_order="left").group_by(
             "index", "first", "last", maintain_order=True
         )
-        for (index, first, last), targets in grouped:
-            yield self._block(int(str(index)), int(str(first)), int(str(last)), targets)
+        for (index, first, last), lacking in grouped:
+            chosen = targets[lacking["place"] - start]
+            yield self._block(int(str(index)), int(str(first)), int(str(last)), chosen)
 
     def _block(self, index: int, first: int, last: int, targets: pl.DataFrame) -> Block:
         stem = _stem(index, self._parts.label, first, last)
@@ -251,7 +252,7 @@ class Missing:
             first=first,
             last=last,
             attempt=self._attempts[stem],
-            targets=targets.drop("key", "done", "place", "index", "first", "last"),
+            targets=targets,
             label=self._parts.label,
         )
 

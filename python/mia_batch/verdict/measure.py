@@ -129,9 +129,7 @@ def _rows_beside_blind(
             "n_nonmembers": made.n_nonmembers,
             "n_unscored": both.height - made.n_members - made.n_nonmembers,
         }
-        there = both[attack].is_not_null().to_numpy()
-        groups = None if cluster is None else cluster[there]
-        for fifth in fifth_aucs(member[there], score[there], told[there], groups):
+        for fifth in fifth_aucs(member, score, told, cluster):
             yield {
                 "attack": attack,
                 "slice": fifth.slice,
@@ -141,7 +139,7 @@ def _rows_beside_blind(
                 "reason": fifth.reason,
                 "n_members": fifth.n_members,
                 "n_nonmembers": fifth.n_nonmembers,
-                "n_unscored": 0,
+                "n_unscored": fifth.n_unscored,
             }
 
 

@@ -33,9 +33,11 @@ class BlindFifth:
     reason
         Why value or interval is null.
     n_members
-        Members in the fifth.
+        Scored members in the fifth.
     n_nonmembers
-        Non-members in the fifth.
+        Scored non-members in the fifth.
+    n_unscored
+        Texts in the fifth without a score.
     """
 
     slice: str
@@ -44,6 +46,7 @@ class BlindFifth:
     reason: str | None
     n_members: int
     n_nonmembers: int
+    n_unscored: int
 
 
 def fifth_aucs(
@@ -61,7 +64,7 @@ def fifth_aucs(
     member
         Whether each text is a member.
     score
-        Score of each text by the attack, finite.
+        Score of each text by the attack; NaN where it has none.
     blind
         Score of each text by a blind classifier, from texts that it was not trained on.
     cluster
@@ -74,14 +77,16 @@ def fifth_aucs(
     """
     limits = np.quantile(blind, np.arange(1, _N_FIFTHS) / _N_FIFTHS)
     fifth = limits.searchsorted(blind, side="right")
+    scored = ~np.isnan(score)
     return [
         _measure(
             f"blind fifth {place + 1}",
             member[within],
             score[within],
             None if cluster is None else cluster[within],
+            n_unscored=int(np.count_nonzero((fifth == place) & ~scored)),
         )
-        for place, within in enumerate(fifth == place for place in range(_N_FIFTHS))
+        for place, within in enumerate((fifth == place) & scored for place in range(_N_FIFTHS))
     ]
 
 
@@ -90,6 +95,8 @@ def _measure(
     member: NDArray[np.bool_],
     score: NDArray[np.float64],
     cluster: NDArray[np.int32] | None,
+    *,
+    n_unscored: int,
 ) -> BlindFifth:
     value = interval = None
     n_members = int(member.sum())
@@ -98,7 +105,7 @@ def _measure(
         estimate, _ = estimate_auc(member, score, cluster)
         value, interval, reason = estimate.value, estimate_interval(estimate), estimate.lack
     else:
-        reason = f"there is no {'non-member' if n_members else 'member'} in this fifth"
+        reason = f"there is no scored {'non-member' if n_members else 'member'} in this fifth"
     return BlindFifth(
         slice=name,
         value=value,
@@ -106,4 +113,5 @@ def _measure(
         reason=reason,
         n_members=n_members,
         n_nonmembers=n_nonmembers,
+        n_unscored=n_unscored,
     )

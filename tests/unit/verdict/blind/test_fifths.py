@@ -35,7 +35,7 @@ def test_a_fifth_that_lacks_a_class_has_a_reason():
     member = np.repeat([False, True], [8, 2])
     fifths = fifth_aucs(member, blind, blind, None)
     reasons = {fifth.reason for fifth in fifths}
-    assert "there is no member in this fifth" in reasons
+    assert "there is no scored member in this fifth" in reasons
     assert sum(fifth.n_members + fifth.n_nonmembers for fifth in fifths) == 10
     assert all(fifth.value is None and fifth.interval is None for fifth in fifths)
 
@@ -48,3 +48,14 @@ def test_clustered_texts_have_the_intervals_of_clusters():
     for fifth in fifth_aucs(member, score, generator.random(400), cluster):
         assert fifth.interval is not None
         assert fifth.interval.method == "group_logit_t"
+
+
+def test_texts_without_a_score_stay_in_their_fifth_and_are_counted():
+    blind = np.arange(20) / 20
+    member = np.tile([True, False], 10)
+    score = np.where(np.arange(20) < 18, np.nan, np.arange(20.0))
+    *without, last = fifth_aucs(member, score, blind, None)
+    assert [(fifth.value, fifth.n_unscored) for fifth in without] == [(None, 4)] * 4
+    assert (last.value, last.n_members, last.n_nonmembers, last.n_unscored) == (0, 1, 1, 2)
+    nowhere = fifth_aucs(member, np.full(20, np.nan), blind, None)
+    assert [fifth.n_unscored for fifth in nowhere] == [4] * 5
