@@ -2,7 +2,7 @@
 
 from mia_batch.attacks.apply import find_unscored, score
 from mia_batch.attacks.attack import Attack
-from mia_batch.attacks.one_sample import score_draw, score_samples
+from mia_batch.attacks.one_sample import score_by
 from mia_batch.attacks.registry import defaults, get, names
 
 __all__ = [
@@ -12,6 +12,5 @@ __all__ = [
     "get",
     "names",
     "score",
-    "score_draw",
-    "score_samples",
+    "score_by",
 ]

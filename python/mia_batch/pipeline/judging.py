@@ -188,13 +188,11 @@ def judge(settings: Settings, attacks: list[Attack], manifest: Manifest, run: Ru
     tables.sink_frames(made, run.verdicts_path, Verdicts)
     sentences = [*conclude_labelled(measured, plan.primary)]
     null = _has_null(scores)
-    if null and _has(scores, _ASKED):
+    asked = _has(scores, _ASKED)
+    if (null and asked) or _has(scores, _CANARY):
         sentences += conclude_unlabelled(tables.scan(run.verdicts_path, Verdicts), plan)
-        sentences += _exchangeability(targets, settings.seed)
-    elif _has(scores, _CANARY):
-        sentences += conclude_unlabelled(tables.scan(run.verdicts_path, Verdicts), plan)
-    if not null and _has(scores, _ASKED):
-        sentences.append(_NO_NULL)
+    if asked:
+        sentences += _exchangeability(targets, settings.seed) if null else [_NO_NULL]
     if unplanned:
         warns = measured.blind is not None and measured.blind.warning is not None
         sentences.insert(int(warns), unplanned)  # nothing comes before the blind baseline's warning

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from mia_batch import tables
-from mia_batch.attacks import score_draw, score_samples
+from mia_batch.attacks import score_by
 from mia_batch.schemas import Features, Scores
 from mia_batch.verdict import cluster_name, flip_rate, score_errors
 
@@ -60,11 +60,11 @@ def sampling_error(
     )
     number = pl.col("sample_index")
     first = features.filter(number < settings.samples)
-    alone = score_samples(first, attack).sort("target_id", "sample_index")
+    alone = score_by(first, attack, "target_id", "sample_index").sort("target_id", "sample_index")
     values = alone.collect(engine="streaming")
     second = None
     if settings.second_draw:
-        again = score_draw(features.filter(number >= settings.samples), attack)
+        again = score_by(features.filter(number >= settings.samples), attack, "target_id")
         drawn = again.collect(engine="streaming")
         second = scores.join(drawn, on="target_id", how="left", maintain_order="left")["value"]
     return score_errors(values, scores), flip_rate(scores, plan, values=values, second=second)

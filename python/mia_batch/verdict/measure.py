@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mia_batch.targets.plan import Preset
-    from mia_batch.verdict.labelled import Interval
 
 __all__ = ["Measured", "measure"]
 
@@ -117,31 +116,17 @@ def _rows_beside_blind(
     for attack in attacks:
         score = both[attack].fill_null(float("nan")).to_numpy()
         made = auc_difference(member, score, told, cluster=cluster)
-        yield {
-            "attack": attack,
-            "versus": blind.strongest,
-            "slice": "all",
-            "metric": "roc_auc_difference",
-            "value": made.value,
-            **_limits(made.interval),
-            "reason": made.reason,
-            "n_members": made.n_members,
-            "n_nonmembers": made.n_nonmembers,
-            "n_unscored": both.height - made.n_members - made.n_nonmembers,
-        }
+        compared = {"attack": attack, "versus": blind.strongest, "slice": "all"}
+        yield compared | made.row(both.height)
         for fifth in fifth_aucs(member, score, told, cluster):
             yield {
                 "attack": attack,
                 "slice": fifth.slice,
                 "metric": "roc_auc",
                 "value": fifth.value,
-                **_limits(fifth.interval),
+                **(asdict(fifth.interval) if fifth.interval else {}),
                 "reason": fifth.reason,
                 "n_members": fifth.n_members,
                 "n_nonmembers": fifth.n_nonmembers,
                 "n_unscored": fifth.n_unscored,
             }
-
-
-def _limits(interval: Interval | None) -> dict[str, Any]:
-    return {} if interval is None else asdict(interval)

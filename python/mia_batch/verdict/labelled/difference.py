@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,6 +40,29 @@ class Difference:
     reason: str | None
     n_members: int
     n_nonmembers: int
+
+    def row(self, n_texts: int) -> dict[str, Any]:
+        """Return the columns of the metrics table.
+
+        Parameters
+        ----------
+        n_texts
+            Texts that were to be compared.
+
+        Returns
+        -------
+        dict
+            Values by column; what is compared with what is left to the caller.
+        """
+        return {
+            "metric": "roc_auc_difference",
+            "value": self.value,
+            **(asdict(self.interval) if self.interval else {}),
+            "reason": self.reason,
+            "n_members": self.n_members,
+            "n_nonmembers": self.n_nonmembers,
+            "n_unscored": n_texts - self.n_members - self.n_nonmembers,
+        }
 
 
 def auc_difference(

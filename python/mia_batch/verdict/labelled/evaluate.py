@@ -182,14 +182,8 @@ def _differences(labelled: Labelled, attacks: Sequence[str], primary: str) -> It
         made = auc_difference(
             labelled.member, first, labelled.score(other), cluster=labelled.cluster
         )
-        fact = Fact(metric="roc_auc_difference", versus=other, value=made.value)
-        n_unscored = labelled.member.size - made.n_members - made.n_nonmembers
-        counts = {
-            "n_members": made.n_members,
-            "n_nonmembers": made.n_nonmembers,
-            "n_unscored": n_unscored,
-        }
-        yield _row(primary, ALL, counts, fact.within(made.interval, made.reason))
+        compared = {"attack": primary, "versus": other, "slice": ALL}
+        yield compared | made.row(labelled.member.size)
 
 
 def _bounds(tried: dict[_Key, Tried]) -> Iterator[_Row]:
