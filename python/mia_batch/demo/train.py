@@ -196,7 +196,7 @@ def _step(model: PreTrainedModel, optimizer: Optimizer, both: Tensor) -> float:
     tokens, labels = both.unbind(1)
     loss: Tensor = model(input_ids=tokens, labels=labels).loss
     optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()  # type: ignore[no-untyped-call] # torch gives it no types
     clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()
     return loss.item()

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,8 +18,8 @@ from tests.processes import is_alive, wait_until_gone
 SECONDS_TO_GO = 30.0
 
 
-def start(checkpoint: Path, folder: Path, **changes: object) -> EngineProcess:
-    spec = EngineSpec(engine="transformers", model=str(checkpoint), **changes)  # type: ignore[arg-type]
+def start(checkpoint: Path, folder: Path, **changes: Any) -> EngineProcess:
+    spec = EngineSpec(engine="transformers", model=str(checkpoint), **changes)
     return EngineProcess.start(spec, log=folder / "engine.log")
 
 

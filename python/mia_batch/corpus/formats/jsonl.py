@@ -113,7 +113,7 @@ def _parse(file: SourceFile, number: int, line: bytes) -> Mapping[str, object]:
 
 def _kind(value: object) -> type:
     kind = type(value)
-    if kind is int and not -(2**63) <= value < 2**63:  # type: ignore[operator]
+    if kind is int and isinstance(value, int) and not -(2**63) <= value < 2**63:
         return _LongInteger
     return kind
 

@@ -44,6 +44,7 @@ class SeededSampler:
         self._top_p = decoding.top_p
         self._generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
 
+    # The library calls with both.
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
         """Scores that leave one token per row.
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mia_batch.evidence.endpoint import EndpointSettings, estimate_cost
 from mia_batch.evidence.endpoint.cost import Ledger, Tokens, most_prompt_tokens
 
 
-def priced(**changed: float | None) -> EndpointSettings:
+def priced(**changed: Any) -> EndpointSettings:
     given = {"price_in": 2.0, "price_out": 10.0, "max_cost": None} | changed
-    return EndpointSettings(base_url="http://host/v1", model="m", **given)  # type: ignore[arg-type]
+    return EndpointSettings(base_url="http://host/v1", model="m", **given)
 
 
 def test_an_estimate_by_hand():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -58,6 +59,6 @@ def test_the_key_is_not_shown():
 
 @pytest.mark.parametrize("missing", ["price_in", "price_out"])
 def test_a_limit_of_cost_needs_prices(missing: str):
-    given = {"max_cost": 1.0, "price_in": 1.0, "price_out": 1.0} | {missing: None}
+    given: dict[str, Any] = {"max_cost": 1.0, "price_in": 1.0, "price_out": 1.0} | {missing: None}
     with pytest.raises(SettingsError, match=re.escape("give 'price_in' and 'price_out'")):
-        EndpointSettings(base_url="http://host/v1", model="m", **given)  # type: ignore[arg-type]
+        EndpointSettings(base_url="http://host/v1", model="m", **given)
