@@ -1,9 +1,10 @@
 //! Longest verbatim runs, and how much of the reference common blocks rebuild.
 
 use crate::automaton::{Automaton, Match};
+use crate::candidate::Cut;
 use crate::character_runs::CharacterRuns;
 use crate::error::KernelError;
-use crate::kernel::{Cut, Kernel, Number, Reference};
+use crate::kernel::{Kernel, Number, Reference};
 use crate::near_verbatim::BlockFinder;
 
 /// Finds what a candidate copies from its reference.
@@ -55,7 +56,7 @@ impl Kernel for BlockKernel {
             self.words.push(*run, &reference.automaton);
         }
         numbers.extend(self.words.numbers());
-        numbers.extend(self.characters.longest(cut.text).numbers());
+        numbers.extend(self.characters.longest(cut.text()).numbers());
         numbers.push(Some(self.finder.count_words(reference, cut)));
         Ok(())
     }

@@ -7,8 +7,9 @@
     reason = "n-grams are numbered in the order of their counts"
 )]
 
+use crate::candidate::Cut;
 use crate::error::KernelError;
-use crate::kernel::{Cut, Kernel, Number, Reference};
+use crate::kernel::{Kernel, Number, Reference};
 use crate::limits::number;
 use crate::numbers::Numbers;
 
@@ -69,9 +70,10 @@ impl Kernel for CharacterCounter {
         _: &Reference,
         numbers: &mut Vec<Number>,
     ) -> Result<(), KernelError> {
-        let text = cut.text.get(self.n_read..).unwrap_or_default();
-        self.n_read = cut.text.len();
-        for character in text.chars() {
+        let text = cut.text();
+        let new = text.get(self.n_read..).unwrap_or_default();
+        self.n_read = text.len();
+        for character in new.chars() {
             self.window.push(character);
             // The reference has no n-gram without its shorter suffixes.
             let _ = self

@@ -10,8 +10,9 @@
 )]
 
 use crate::automaton::{Automaton, Match, ROOT};
+use crate::candidate::Cut;
 use crate::error::KernelError;
-use crate::kernel::{Cut, Kernel, Number, Reference};
+use crate::kernel::{Kernel, Number, Reference};
 
 const SHORTEST: usize = 2;
 const LONGEST: usize = 12;

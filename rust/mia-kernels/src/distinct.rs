@@ -1,7 +1,8 @@
 //! How many different words a text has.
 
+use crate::candidate::Cut;
 use crate::error::KernelError;
-use crate::kernel::{Cut, Kernel, Number, Reference};
+use crate::kernel::{Kernel, Number, Reference};
 use crate::limits::number;
 use crate::vocabulary::Vocabulary;
 
@@ -30,8 +31,8 @@ impl Kernel for DistinctCounter {
         _: &Reference,
         numbers: &mut Vec<Number>,
     ) -> Result<(), KernelError> {
-        for place in cut.new_places() {
-            self.words.intern(cut.joined(), place);
+        for &place in cut.new_places() {
+            self.words.intern(cut.spelled(), place);
         }
         numbers.push(Some(number(self.words.len())));
         Ok(())

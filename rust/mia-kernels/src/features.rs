@@ -1,12 +1,13 @@
 //! Everything about one pair of texts from one reading of both.
 
 use crate::blocks::BlockKernel;
+use crate::candidate::Candidate;
 use crate::characters::CharacterCounter;
 use crate::coverage::CoverageCounter;
 use crate::distinct::DistinctCounter;
 use crate::error::KernelError;
 use crate::group::Group;
-use crate::kernel::{Candidate, Kernel, Needs, Reference};
+use crate::kernel::{Kernel, Needs, Reference};
 use crate::lcs::LcsCounter;
 use crate::limits::{check_length, number};
 use crate::ngram::OverlapCounter;
@@ -155,7 +156,7 @@ fn needs(settings: &Settings) -> Needs {
     Needs {
         numbers: runs || any(&[Group::Overlap, Group::Lcs]),
         runs,
-        letters: any(&[Group::Zlib, Group::Distinct]),
+        letters: any(&[Group::Zlib]),
     }
 }
 

@@ -7,8 +7,9 @@
 
 use std::iter::zip;
 
+use crate::candidate::Cut;
 use crate::error::KernelError;
-use crate::kernel::{Cut, Kernel, Number, Reference};
+use crate::kernel::{Kernel, Number, Reference};
 
 /// Finds the longest common subsequence of a candidate and its reference.
 #[derive(Default)]
@@ -44,7 +45,8 @@ impl Kernel for LcsCounter {
         numbers: &mut Vec<Number>,
     ) -> Result<(), KernelError> {
         self.words.clear();
-        self.words.extend(cut.new_known().map(|(_, word)| word));
+        self.words
+            .extend(cut.new_known.iter().map(|known| known.word));
         self.carries.clear();
         self.carries.resize(self.words.len(), false);
 

@@ -6,6 +6,7 @@
 
 mod automaton;
 mod blocks;
+mod candidate;
 mod character_runs;
 mod characters;
 mod coverage;
@@ -14,12 +15,15 @@ mod duplicates;
 mod error;
 mod features;
 mod group;
+mod joined;
 mod kernel;
 mod lcs;
 mod limits;
+mod marks;
 mod near_verbatim;
 mod ngram;
 mod numbers;
+mod places;
 mod scan;
 mod size;
 mod spans;

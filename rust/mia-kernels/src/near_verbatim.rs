@@ -17,7 +17,8 @@
 use std::ops::Range;
 
 use crate::automaton::{Automaton, Match};
-use crate::kernel::{Cut, Reference};
+use crate::candidate::Cut;
+use crate::kernel::Reference;
 use crate::limits::number;
 
 const NONE: u32 = u32::MAX;

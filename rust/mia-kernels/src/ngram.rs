@@ -12,8 +12,9 @@
     reason = "nodes are indices that this module hands out"
 )]
 
+use crate::candidate::Cut;
 use crate::error::KernelError;
-use crate::kernel::{Cut, Kernel, Number, Reference};
+use crate::kernel::{Kernel, Number, Reference};
 use crate::limits::number;
 use crate::numbers::{Numbers, UNKNOWN};
 
@@ -128,7 +129,7 @@ pub(crate) struct OverlapCounter {
     unmatched: Vec<u32>,
     /// The longest n-gram of the reference that ends with the word before `next`.
     longest: Option<Node>,
-    next: usize,
+    next: u32,
     matched: [u32; MAX_N],
 }
 
@@ -153,8 +154,8 @@ impl Kernel for OverlapCounter {
         _: &Reference,
         numbers: &mut Vec<Number>,
     ) -> Result<(), KernelError> {
-        for (at, word) in cut.new_known() {
-            self.push(at, word);
+        for known in cut.new_known {
+            self.push(known.at, known.word);
         }
         numbers.extend(self.matched.map(Some));
         Ok(())
@@ -163,7 +164,7 @@ impl Kernel for OverlapCounter {
 
 impl OverlapCounter {
     /// Takes the candidate's next word that the reference has.
-    fn push(&mut self, at: usize, word: u32) {
+    fn push(&mut self, at: u32, word: u32) {
         let before = self.longest.filter(|_| at == self.next);
         self.next = at + 1;
         self.longest = Some(self.index.follow(before, word));

@@ -6,6 +6,7 @@
 )]
 
 use std::hash::BuildHasher;
+use std::hint::select_unpredictable;
 
 use hashbrown::DefaultHashBuilder;
 
@@ -21,22 +22,45 @@ const SLOTS_PER_KEY: usize = 8;
 
 /// Distinct keys, numbered from 0 in order of appearance.
 ///
-/// A table with open addressing. The slot of a key holds its place in `keys`, which is its number
-/// and one; an empty slot holds 0.
+/// A table with open addressing.
 pub(crate) struct Numbers {
-    /// The first is the key that is looked for, to which empty slots lead: so one comparison
-    /// ends a search, and whether the key is known, which is as good as random, takes no branch.
+    /// The first is none: empty slots lead there.
     keys: Vec<u128>,
-    slots: Vec<u32>,
+    slots: Vec<Slot>,
     /// Differs from run to run, so that no text can be made to collide.
     seed: u64,
+}
+
+/// Where a key stands in `keys`, which is its number and one, or 0; and in the lowest bit
+/// whether a search that comes here goes on behind.
+///
+/// So few searches go on, and whether a key is known, which is as good as random, takes no branch.
+#[derive(Clone, Copy, Default)]
+struct Slot(u32);
+
+impl Slot {
+    fn new(key: usize) -> Self {
+        Self(number(key) << 1)
+    }
+
+    fn key(self) -> u32 {
+        self.0 >> 1
+    }
+
+    fn is_passed(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    fn pass(&mut self) {
+        self.0 |= 1;
+    }
 }
 
 impl Default for Numbers {
     fn default() -> Self {
         Self {
             keys: vec![0],
-            slots: vec![0; FEWEST_SLOTS],
+            slots: vec![Slot::default(); FEWEST_SLOTS],
             seed: DefaultHashBuilder::default().hash_one(0),
         }
     }
@@ -46,7 +70,7 @@ impl Numbers {
     pub(crate) fn clear(&mut self) {
         self.keys.truncate(1);
         self.slots.clear();
-        self.slots.resize(FEWEST_SLOTS, 0);
+        self.slots.resize(FEWEST_SLOTS, Slot::default());
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -55,39 +79,43 @@ impl Numbers {
 
     /// The number of `key`, or [`UNKNOWN`].
     #[inline]
-    pub(crate) fn get(&mut self, key: u128) -> u32 {
-        let (_, held) = self.find(key);
-        held.wrapping_sub(1)
+    pub(crate) fn get(&self, key: u128) -> u32 {
+        let last = self.slots.len() - 1;
+        let mut at = self.hash(key) & last;
+        loop {
+            let slot = self.slots[at];
+            let is_it = self.keys[slot.key() as usize] == key;
+            if is_it || !slot.is_passed() {
+                return select_unpredictable(is_it, slot.key(), 0).wrapping_sub(1);
+            }
+            at = (at + 1) & last;
+        }
     }
 
     /// The number of `key`, a new one if it has none.
     pub(crate) fn intern(&mut self, key: u128) -> u32 {
-        let (slot, held) = self.find(key);
-        if held > 0 {
-            return held - 1;
+        let known = self.get(key);
+        if known != UNKNOWN {
+            return known;
         }
-        let new = number(self.keys.len());
         self.keys.push(key);
-        self.slots[slot] = new;
         if self.keys.len() * SLOTS_PER_KEY > self.slots.len() {
             self.grow();
+        } else {
+            self.place(self.len());
         }
-        new - 1
+        number(self.len() - 1)
     }
 
-    /// The slot of `key`, or the empty one where it would stand, and what it holds.
-    #[inline]
-    fn find(&mut self, key: u128) -> (usize, u32) {
-        self.keys[0] = key;
+    /// Finds an empty slot for the key that stands there in `keys`.
+    fn place(&mut self, key: usize) {
         let last = self.slots.len() - 1;
-        let mut slot = self.hash(key) & last;
-        loop {
-            let held = self.slots[slot];
-            if self.keys[held as usize] == key {
-                return (slot, held);
-            }
-            slot = (slot + 1) & last;
+        let mut at = self.hash(self.keys[key]) & last;
+        while self.slots[at].key() > 0 {
+            self.slots[at].pass();
+            at = (at + 1) & last;
         }
+        self.slots[at] = Slot::new(key);
     }
 
     /// Both halves multiplied, and the halves of the product mixed.
@@ -103,10 +131,9 @@ impl Numbers {
     fn grow(&mut self) {
         let n_slots = 2 * self.slots.len();
         self.slots.clear();
-        self.slots.resize(n_slots, 0);
-        for at in 1..self.keys.len() {
-            let (slot, _) = self.find(self.keys[at]);
-            self.slots[slot] = number(at);
+        self.slots.resize(n_slots, Slot::default());
+        for key in 1..self.keys.len() {
+            self.place(key);
         }
     }
 }

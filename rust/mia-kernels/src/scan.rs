@@ -1,7 +1,7 @@
 //! Runs of bytes between separators, 64 bytes at a time.
 
-/// Which bytes of a block of 64 are separators, the first lowest.
-pub(crate) type Mask = u64;
+use crate::marks::Mask;
+use crate::places::Places;
 
 /// The runs of a text that hold no separator.
 #[derive(Debug)]
@@ -32,6 +32,18 @@ impl<'a> Runs<'a> {
         }
     }
 
+    /// Tells where all of them stand.
+    pub(crate) fn place(mut self, places: &mut Places) {
+        while self.next < self.text.len() {
+            let start = self.next;
+            self.read_block();
+            places.push_edges(start, self.edges);
+        }
+        if self.inside {
+            places.push_edges(self.text.len(), 1);
+        }
+    }
+
     /// The next place where a run starts or ends, but for the text's end.
     #[inline]
     fn edge(&mut self) -> Option<usize> {
@@ -50,6 +62,7 @@ impl<'a> Runs<'a> {
         clippy::cast_possible_truncation,
         reason = "the upper half is kept for the next block"
     )]
+    #[inline]
     fn read_block(&mut self) {
         let separators = (self.separators)(self.text, self.next) | self.over;
         self.over = separators >> 64;
@@ -71,38 +84,16 @@ impl<'a> Iterator for Runs<'a> {
     }
 }
 
-/// Marks the bytes of the block that starts at `start`, given the marks of eight: the highest
-/// bit of each. What lies behind the text is marked too.
-pub(crate) fn block(text: &[u8], start: usize, marks: impl Fn(u64) -> u64) -> Mask {
+/// Gives the block of the text that starts at `start`, with spaces behind the text's end.
+#[inline]
+pub(crate) fn with_block<T>(text: &[u8], start: usize, read: impl Fn(&[u8; 64]) -> T) -> T {
     let rest = text.get(start..).unwrap_or_default();
-    let Some(block) = rest.first_chunk::<64>() else {
+    let Some(block) = rest.first_chunk() else {
         let mut block = [b' '; 64];
         for (byte, &last) in std::iter::zip(&mut block, rest) {
             *byte = last;
         }
-        return mask(&block, marks);
+        return read(&block);
     };
-    mask(block, marks)
-}
-
-fn mask(block: &[u8; 64], marks: impl Fn(u64) -> u64) -> Mask {
-    let (eights, _) = block.as_chunks::<8>();
-    let mut mask = 0;
-    for eight in eights.iter().rev() {
-        let marked = marks(u64::from_le_bytes(*eight)) & repeat(0x80);
-        // The product gathers the highest bits of all bytes in the highest byte.
-        mask = mask << 8 | marked.wrapping_mul(0x0002_0408_1020_4081) >> 56;
-    }
-    mask
-}
-
-/// Marks ASCII bytes from `first` to `last`.
-pub(crate) fn between(bytes: u64, first: u8, last: u8) -> u64 {
-    let ascii = bytes & repeat(0x7f);
-    let from = |first: u8| ascii + repeat(0x80 - first); // no byte overflows
-    from(first) & !from(last + 1) & !bytes
-}
-
-pub(crate) fn repeat(byte: u8) -> u64 {
-    u64::from_le_bytes([byte; 8])
+    read(block)
 }

@@ -1,7 +1,8 @@
 //! The compressed size as a group of numbers.
 
+use crate::candidate::Cut;
 use crate::error::KernelError;
-use crate::kernel::{Cut, Kernel, Number, Reference};
+use crate::kernel::{Kernel, Number, Reference};
 use crate::zlib::ZlibSizer;
 
 /// Sizes the words of a candidate, joined by single spaces.

@@ -1,13 +1,23 @@
 //! Words to numbers.
 
-use std::ops::Range;
-
 use hashbrown::HashMap;
 
 use crate::numbers::{Numbers, UNKNOWN};
+use crate::places::Place;
 
 /// Bytes of the longest word that is its own key: its letters, and above them their count.
-const SHORT: usize = 15;
+const SHORT: u32 = 15;
+
+/// The letters of words of each length.
+const MASKS: [u128; 16] = {
+    let mut masks = [0; 16];
+    let mut length = 1;
+    while length < 16 {
+        masks[length] = masks[length - 1] << 8 | 0xff;
+        length += 1;
+    }
+    masks
+};
 
 /// The distinct words of a text, numbered from 0 in order of appearance.
 #[derive(Default)]
@@ -27,48 +37,52 @@ impl Vocabulary {
         self.words.len()
     }
 
-    /// The number of the word that stands at `at` in `text`, or [`UNKNOWN`].
+    /// The number of the word that stands at a place of `text`, or [`UNKNOWN`].
     #[inline]
-    pub(crate) fn get(&mut self, text: &[u8], at: Range<usize>) -> u32 {
-        if at.len() <= SHORT {
-            self.words.get(short_key(text, at))
+    pub(crate) fn get(&self, text: &[u8], [start, end]: Place) -> u32 {
+        if end - start <= SHORT {
+            self.words.get(short_key(text, [start, end]))
         } else {
-            self.get_long(text.get(at).unwrap_or_default())
+            self.get_long(word(text, [start, end]))
         }
     }
 
-    /// The number of the word that stands at `at` in `text`, a new one if it has none.
-    pub(crate) fn intern(&mut self, text: &[u8], at: Range<usize>) -> u32 {
-        if at.len() <= SHORT {
-            return self.words.intern(short_key(text, at));
+    /// The number of the word that stands at a place of `text`, a new one if it has none.
+    pub(crate) fn intern(&mut self, text: &[u8], [start, end]: Place) -> u32 {
+        if end - start <= SHORT {
+            return self.words.intern(short_key(text, [start, end]));
         }
         let next = self.long.len() as u128; // no key of a short word: it has a count above
-        let long = self.long.entry_ref(text.get(at).unwrap_or_default());
+        let long = self.long.entry_ref(word(text, [start, end]));
         self.words.intern(*long.or_insert(next))
     }
 
     #[cold]
-    fn get_long(&mut self, word: &[u8]) -> u32 {
+    fn get_long(&self, word: &[u8]) -> u32 {
         let key = self.long.get(word).copied();
         key.map_or(UNKNOWN, |key| self.words.get(key))
     }
 }
 
+fn word(text: &[u8], [start, end]: Place) -> &[u8] {
+    text.get(start as usize..end as usize).unwrap_or_default()
+}
+
 /// The key of a short word, which is read with what stands behind it and cut by a mask.
 #[inline]
-fn short_key(text: &[u8], at: Range<usize>) -> u128 {
-    let length = at.len() as u128;
-    let mask = (1 << (8 * length)) - 1;
-    let rest = text.get(at.start..).unwrap_or_default();
-    let bytes = rest.first_chunk().copied().unwrap_or_else(|| padded(rest));
-    (u128::from_le_bytes(bytes) & mask) | length << (8 * SHORT)
+fn short_key(text: &[u8], [start, end]: Place) -> u128 {
+    let length = (end - start) as usize;
+    let start = start as usize;
+    let sixteen = text.get(start..start + 16).and_then(<[u8]>::first_chunk);
+    let bytes = sixteen.copied().unwrap_or_else(|| padded(text, start));
+    u128::from_le_bytes(bytes) & MASKS[length] | (length as u128) << (8 * SHORT)
 }
 
 /// The last bytes of a text, and zeros.
 #[cold]
-fn padded(rest: &[u8]) -> [u8; 16] {
+fn padded(text: &[u8], start: usize) -> [u8; 16] {
     let mut padded = [0; 16];
-    for (byte, &last) in padded.iter_mut().zip(rest) {
+    for (byte, &last) in padded.iter_mut().zip(text.get(start..).unwrap_or_default()) {
         *byte = last;
     }
     padded

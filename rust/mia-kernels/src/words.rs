@@ -2,13 +2,15 @@
 
 use std::borrow::Cow;
 use std::iter;
-use std::ops::{BitOr, Range};
+use std::ops::BitOr;
 
 use unicode_segmentation::{UnicodeSegmentation, UnicodeWords};
 
 use crate::error::KernelError;
 use crate::limits::{check_length, number};
-use crate::scan::{Runs, between, block, repeat};
+use crate::marks::{Mask, within};
+use crate::places::Places;
+use crate::scan::{Runs, with_block};
 
 /// How a text is cut into words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,13 +60,16 @@ impl WordRule {
         })
     }
 
-    /// Tells where each of those words stands.
-    pub(crate) fn place_words(self, text: &str, mut tell: impl FnMut(Range<usize>)) {
-        let origin = text.as_ptr().addr();
-        self.spelled_words(text).for_each(|word| {
-            let start = word.as_ptr().addr() - origin;
-            tell(start..start + word.len());
-        });
+    /// Tells where those words stand.
+    pub(crate) fn place_words(self, text: &str, places: &mut Places) {
+        places.clear();
+        match self.spelled_words(text).0 {
+            Rest::Runs(runs) => runs.place(places),
+            other => Words(other).for_each(|word| {
+                let start = word.as_ptr().addr() - text.as_ptr().addr();
+                places.push(start, start + word.len());
+            }),
+        }
     }
 
     /// Where the first `n_words` words of `text` end.
@@ -120,13 +125,15 @@ impl<'a> Iterator for Words<'a> {
 }
 
 fn space_block(text: &[u8], start: usize) -> u128 {
-    block(text, start, |bytes| between(bytes, b' ', b' ')).into()
+    with_block(text, start, |block| within(block, [[b' '; 2]])).into()
 }
 
 fn whitespace_block(text: &[u8], start: usize) -> u128 {
-    let ascii = |bytes| between(bytes, 0x09, 0x0d) | between(bytes, 0x1c, b' ');
-    let mut separators = u128::from(block(text, start, ascii));
-    let mut others = block(text, start, |bytes| bytes);
+    let (ascii, mut others) = with_block(text, start, |block| {
+        let ascii = within(block, [[0x09, 0x0d], [0x1c, b' ']]);
+        (ascii, first_bytes_of_other_whitespace(block))
+    });
+    let mut separators = u128::from(ascii);
     while others != 0 {
         let at = others.trailing_zeros();
         let length = whitespace(text.get(start + at as usize..).unwrap_or_default());
@@ -136,8 +143,18 @@ fn whitespace_block(text: &[u8], start: usize) -> u128 {
     separators
 }
 
+/// Marks bytes that white space beyond ASCII may start with.
+fn first_bytes_of_other_whitespace(block: &[u8; 64]) -> Mask {
+    if block.iter().fold(0, BitOr::bitor) < 0x80 {
+        return 0;
+    }
+    within(block, [[0xc2; 2], [0xe1, 0xe3]])
+}
+
+/// Marks bytes that are no ASCII letter or digit.
 fn rouge_block(text: &[u8], start: usize) -> u128 {
-    block(text, start, not_alphanumeric).into()
+    let alphanumeric = [[b'0', b'9'], [b'A', b'Z'], [b'a', b'z']];
+    (!with_block(text, start, |block| within(block, alphanumeric))).into()
 }
 
 /// Bytes of the white-space character that `text` starts with; 0 if it starts with another.
@@ -190,12 +207,6 @@ fn cut_as_rouge(text: &[u8]) -> (&[u8], &[u8]) {
             [] => return (text, &[]),
         }
     }
-}
-
-/// Marks bytes that are no ASCII letter or digit.
-fn not_alphanumeric(bytes: u64) -> u64 {
-    let lower = bytes | repeat(0x20);
-    !(between(lower, b'a', b'z') | between(bytes, b'0', b'9'))
 }
 
 /// Words by UAX #29, told at a glance where they are plain.

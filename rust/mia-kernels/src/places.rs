@@ -1,0 +1,64 @@
+//! Where words stand in a text.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "there is room for all edges of a block behind those before it"
+)]
+
+use crate::limits::number;
+use crate::marks::Mask;
+
+/// A word's first byte and the byte behind its last.
+pub(crate) type Place = [u32; 2];
+
+/// The places of the words of a text, in order.
+#[derive(Default)]
+pub(crate) struct Places {
+    /// Where words start and end, in turns. What stands behind the first `n_edges` means nothing.
+    edges: Vec<u32>,
+    n_edges: usize,
+}
+
+impl Places {
+    pub(crate) fn clear(&mut self) {
+        self.n_edges = 0;
+    }
+
+    pub(crate) fn as_slice(&self) -> &[Place] {
+        self.edges[..self.n_edges].as_chunks().0
+    }
+
+    pub(crate) fn push(&mut self, start: usize, end: usize) {
+        self.make_room();
+        let word = &mut self.edges[self.n_edges..self.n_edges + 2];
+        word.copy_from_slice(&[number(start), number(end)]);
+        self.n_edges += 2;
+    }
+
+    /// Takes edges of the block of 64 bytes that begins at `start`: eight at a time, because
+    /// how many a block has is as good as random.
+    #[inline]
+    pub(crate) fn push_edges(&mut self, start: usize, mut mask: Mask) {
+        self.make_room();
+        let start = number(start);
+        let (eights, _) = self.edges[self.n_edges..].as_chunks_mut::<8>();
+        self.n_edges += mask.count_ones() as usize;
+        for eight in eights {
+            if mask == 0 {
+                return;
+            }
+            for edge in eight {
+                *edge = start + (mask | 1 << 63).trailing_zeros();
+                mask &= mask.wrapping_sub(1);
+            }
+        }
+    }
+
+    /// For the edges of a block.
+    #[inline]
+    fn make_room(&mut self) {
+        if self.edges.len() < self.n_edges + 64 {
+            self.edges.resize(2 * self.n_edges + 64, 0);
+        }
+    }
+}
