@@ -104,7 +104,7 @@ impl Automaton {
     }
 
     /// The match one `symbol` after `run`.
-    pub(crate) fn follow(&mut self, run: Match, symbol: u32) -> Match {
+    pub(crate) fn follow(&self, run: Match, symbol: u32) -> Match {
         let Match {
             mut state,
             mut length,
@@ -125,7 +125,7 @@ impl Automaton {
     }
 
     /// The match at each of `symbols`.
-    pub(crate) fn matches(&mut self, symbols: &[u32], matches: &mut Vec<Match>) {
+    pub(crate) fn matches(&self, symbols: &[u32], matches: &mut Vec<Match>) {
         let mut last = Match::default();
         matches.clear();
         matches.extend(symbols.iter().map(|&symbol| {
@@ -222,7 +222,7 @@ impl Automaton {
     }
 
     /// The step by `symbol` from a state, if there is one.
-    fn step(&mut self, from: StateId, symbol: u32) -> Option<usize> {
+    fn step(&self, from: StateId, symbol: u32) -> Option<usize> {
         let step = self.numbers.get(key(from, symbol));
         (step != UNKNOWN).then_some(step as usize)
     }

@@ -54,22 +54,18 @@ impl Candidate {
         rule.place_words(spelled, &mut self.places);
         let places = self.places.as_slice();
         if needs.numbers {
-            self.words.resize(places.len(), UNKNOWN);
-            self.known.resize(places.len(), Known::default());
-            let text = spelled.as_bytes();
-            let n_known = look_up(
-                text,
+            look_up(
+                spelled.as_bytes(),
                 places,
                 &reference.vocabulary,
-                &mut self.words,
                 &mut self.known,
             );
-            self.known.truncate(n_known);
         }
         if needs.letters {
             self.joined.read(spelled.as_bytes(), places);
         }
         if needs.runs {
+            fill_in(&mut self.words, places.len(), &self.known);
             reference.automaton.matches(&self.words, &mut self.matches);
         }
     }
@@ -101,28 +97,33 @@ impl Candidate {
     }
 }
 
-/// Finds the numbers of words, lists those that have one, and says how many: without a branch,
-/// because which have one is as good as random.
+/// Lists the words that have a number: without a branch, because which have one is as good as
+/// random.
 #[expect(
     clippy::indexing_slicing,
     reason = "no more are listed than there are words"
 )]
-fn look_up(
-    text: &[u8],
-    places: &[Place],
-    vocabulary: &Vocabulary,
-    words: &mut [u32],
-    known: &mut [Known],
-) -> usize {
+fn look_up(text: &[u8], places: &[Place], vocabulary: &Vocabulary, known: &mut Vec<Known>) {
+    known.resize(places.len(), Known::default());
     let mut n_known = 0;
-    for (at, (place, slot)) in places.iter().zip(words).enumerate() {
-        let word = vocabulary.get(text, *place);
-        *slot = word;
+    for (at, &place) in places.iter().enumerate() {
+        let word = vocabulary.get(text, place);
         let at = number(at);
         known[n_known] = Known { at, word };
         n_known += usize::from(word != UNKNOWN);
     }
-    n_known
+    known.truncate(n_known);
+}
+
+/// Lists all words.
+fn fill_in(words: &mut Vec<u32>, n_words: usize, known: &[Known]) {
+    words.clear();
+    words.resize(n_words, UNKNOWN);
+    for &Known { at, word } in known {
+        if let Some(place) = words.get_mut(at as usize) {
+            *place = word;
+        }
+    }
 }
 
 /// A candidate from its start to the end of some word.

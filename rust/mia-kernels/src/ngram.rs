@@ -78,7 +78,7 @@ impl NgramIndex {
     }
 
     /// The node of `prefix` and then `word`, if the reference has it.
-    fn longer(&mut self, prefix: Node, word: u32) -> Option<Node> {
+    fn longer(&self, prefix: Node, word: u32) -> Option<Node> {
         let number = self.longer.get(key(prefix, word));
         (number != UNKNOWN).then(|| self.n_words + number)
     }
@@ -105,7 +105,7 @@ impl NgramIndex {
     }
 
     /// The longest n-gram of the reference that ends with `word`, after `longest` before it.
-    fn follow(&mut self, longest: Option<Node>, word: u32) -> Node {
+    fn follow(&self, longest: Option<Node>, word: u32) -> Node {
         let mut prefix = self.extendable(longest);
         while let Some(node) = prefix {
             if let Some(found) = self.longer(node, word) {

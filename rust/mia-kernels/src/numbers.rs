@@ -12,13 +12,13 @@ use hashbrown::DefaultHashBuilder;
 
 use crate::limits::number;
 
-/// What a key has that was never seen.
-pub(crate) const UNKNOWN: u32 = u32::MAX;
-
 const FEWEST_SLOTS: usize = 64;
 
 /// Slots for each key, at least, so that most look-ups end at the first.
 const SLOTS_PER_KEY: usize = 8;
+
+/// What a key has that was never seen.
+pub(crate) const UNKNOWN: u32 = u32::MAX;
 
 /// Distinct keys, numbered from 0 in order of appearance.
 ///

@@ -5,18 +5,18 @@ use hashbrown::HashMap;
 use crate::numbers::{Numbers, UNKNOWN};
 use crate::places::Place;
 
-/// Bytes of the longest word that is its own key: its letters, and above them their count.
-const SHORT: u32 = 15;
+/// What stands behind a word of up to 16 bytes in its key: a byte that no UTF-8 has.
+const FILL: u8 = 0xff;
 
-/// The letters of words of each length.
-const MASKS: [u128; 16] = {
-    let mut masks = [0; 16];
+/// What is filled, for each length of such a word.
+const FILLS: [u128; 17] = {
+    let mut fills = [u128::MAX; 17];
     let mut length = 1;
-    while length < 16 {
-        masks[length] = masks[length - 1] << 8 | 0xff;
+    while length < 17 {
+        fills[length] = fills[length - 1] << 8;
         length += 1;
     }
-    masks
+    fills
 };
 
 /// The distinct words of a text, numbered from 0 in order of appearance.
@@ -39,22 +39,20 @@ impl Vocabulary {
 
     /// The number of the word that stands at a place of `text`, or [`UNKNOWN`].
     #[inline]
-    pub(crate) fn get(&self, text: &[u8], [start, end]: Place) -> u32 {
-        if end - start <= SHORT {
-            self.words.get(short_key(text, [start, end]))
-        } else {
-            self.get_long(word(text, [start, end]))
+    pub(crate) fn get(&self, text: &[u8], place: Place) -> u32 {
+        match short_key(text, place) {
+            Some(key) => self.words.get(key),
+            None => self.get_long(word(text, place)),
         }
     }
 
     /// The number of the word that stands at a place of `text`, a new one if it has none.
-    pub(crate) fn intern(&mut self, text: &[u8], [start, end]: Place) -> u32 {
-        if end - start <= SHORT {
-            return self.words.intern(short_key(text, [start, end]));
-        }
-        let next = self.long.len() as u128; // no key of a short word: it has a count above
-        let long = self.long.entry_ref(word(text, [start, end]));
-        self.words.intern(*long.or_insert(next))
+    pub(crate) fn intern(&mut self, text: &[u8], place: Place) -> u32 {
+        let key = short_key(text, place).unwrap_or_else(|| {
+            let next = long_key(self.long.len());
+            *self.long.entry_ref(word(text, place)).or_insert(next)
+        });
+        self.words.intern(key)
     }
 
     #[cold]
@@ -68,22 +66,32 @@ fn word(text: &[u8], [start, end]: Place) -> &[u8] {
     text.get(start as usize..end as usize).unwrap_or_default()
 }
 
-/// The key of a short word, which is read with what stands behind it and cut by a mask.
+/// The key of a word of up to 16 bytes, which is read with what stands behind it.
 #[inline]
-fn short_key(text: &[u8], [start, end]: Place) -> u128 {
-    let length = (end - start) as usize;
+fn short_key(text: &[u8], [start, end]: Place) -> Option<u128> {
+    let fill = FILLS.get((end - start) as usize)?;
     let start = start as usize;
-    let sixteen = text.get(start..start + 16).and_then(<[u8]>::first_chunk);
-    let bytes = sixteen.copied().unwrap_or_else(|| padded(text, start));
-    u128::from_le_bytes(bytes) & MASKS[length] | (length as u128) << (8 * SHORT)
+    let letters = text.get(start..start + 16).and_then(<[u8]>::first_chunk);
+    let letters = letters
+        .copied()
+        .unwrap_or_else(|| last_letters(text, start));
+    Some(u128::from_le_bytes(letters) | fill)
+}
+
+/// The key of a longer word, which starts as no short word does.
+fn long_key(number: usize) -> u128 {
+    (number as u128) << 8 | u128::from(FILL)
 }
 
 /// The last bytes of a text, and zeros.
 #[cold]
-fn padded(text: &[u8], start: usize) -> [u8; 16] {
-    let mut padded = [0; 16];
-    for (byte, &last) in padded.iter_mut().zip(text.get(start..).unwrap_or_default()) {
-        *byte = last;
+fn last_letters(text: &[u8], start: usize) -> [u8; 16] {
+    let mut letters = [0; 16];
+    for (letter, &last) in letters
+        .iter_mut()
+        .zip(text.get(start..).unwrap_or_default())
+    {
+        *letter = last;
     }
-    padded
+    letters
 }
