@@ -8,7 +8,6 @@ use crate::kernel::{Needs, Reference};
 use crate::limits::number;
 use crate::numbers::UNKNOWN;
 use crate::places::{Place, Places};
-use crate::vocabulary::Vocabulary;
 use crate::words::WordRule;
 
 /// A word that the reference has.
@@ -39,13 +38,7 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
-    pub(crate) fn read(
-        &mut self,
-        text: &str,
-        rule: WordRule,
-        reference: &mut Reference,
-        needs: Needs,
-    ) {
+    pub(crate) fn read(&mut self, text: &str, rule: WordRule, reference: &Reference, needs: Needs) {
         self.spelled = match rule.spell(text) {
             Cow::Borrowed(_) => None,
             Cow::Owned(spelled) => Some(spelled),
@@ -54,12 +47,7 @@ impl Candidate {
         rule.place_words(spelled, &mut self.places);
         let places = self.places.as_slice();
         if needs.numbers {
-            look_up(
-                spelled.as_bytes(),
-                places,
-                &reference.vocabulary,
-                &mut self.known,
-            );
+            look_up(spelled.as_bytes(), places, reference, &mut self.known);
         }
         if needs.letters {
             self.joined.read(spelled.as_bytes(), places);
@@ -97,18 +85,23 @@ impl Candidate {
     }
 }
 
-/// Lists the words that have a number: without a branch, because which have one is as good as
-/// random.
+/// Lists the words that have a number: first those that may have one, and without a branch,
+/// because which have one is as good as random.
 #[expect(
     clippy::indexing_slicing,
     reason = "no more are listed than there are words"
 )]
-fn look_up(text: &[u8], places: &[Place], vocabulary: &Vocabulary, known: &mut Vec<Known>) {
+fn look_up(text: &[u8], places: &[Place], reference: &Reference, known: &mut Vec<Known>) {
     known.resize(places.len(), Known::default());
-    let mut n_known = 0;
+    let mut n_possible = 0;
     for (at, &place) in places.iter().enumerate() {
-        let word = vocabulary.get(text, place);
-        let at = number(at);
+        known[n_possible].at = number(at);
+        n_possible += usize::from(reference.filter.may_have(text, place));
+    }
+    let mut n_known = 0;
+    for possible in 0..n_possible {
+        let at = known[possible].at;
+        let word = reference.vocabulary.get(text, places[at as usize]);
         known[n_known] = Known { at, word };
         n_known += usize::from(word != UNKNOWN);
     }

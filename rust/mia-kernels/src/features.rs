@@ -86,7 +86,7 @@ impl PairReader {
         check_length(reference.as_bytes())?;
         self.read_reference(reference);
         self.candidate
-            .read(candidate, self.rule, &mut self.reference, self.needs);
+            .read(candidate, self.rule, &self.reference, self.needs);
         self.append_numbers(candidate, numbers)
     }
 

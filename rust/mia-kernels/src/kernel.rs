@@ -3,6 +3,7 @@
 use crate::automaton::Automaton;
 use crate::candidate::Cut;
 use crate::error::KernelError;
+use crate::filter::Filter;
 use crate::places::Places;
 use crate::vocabulary::Vocabulary;
 use crate::words::WordRule;
@@ -29,6 +30,8 @@ pub(crate) struct Reference {
     pub(crate) vocabulary: Vocabulary,
     /// Its words, by their numbers in the vocabulary.
     pub(crate) words: Vec<u32>,
+    /// Tells most words that the vocabulary lacks; empty if nobody asked for numbers.
+    pub(crate) filter: Filter,
     /// Every run of its words; empty if nobody asked for it.
     pub(crate) automaton: Automaton,
 }
@@ -51,6 +54,9 @@ impl Reference {
         for &place in self.places.as_slice() {
             let number = self.vocabulary.intern(spelled.as_bytes(), place);
             self.words.push(number);
+        }
+        if needs.numbers {
+            self.filter.read(spelled.as_bytes(), self.places.as_slice());
         }
         if needs.runs {
             self.automaton.read(self.words.iter().copied());

@@ -14,6 +14,7 @@ mod distinct;
 mod duplicates;
 mod error;
 mod features;
+mod filter;
 mod group;
 mod joined;
 mod kernel;

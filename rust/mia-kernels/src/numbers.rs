@@ -80,15 +80,27 @@ impl Numbers {
     /// The number of `key`, or [`UNKNOWN`].
     #[inline]
     pub(crate) fn get(&self, key: u128) -> u32 {
-        let last = self.slots.len() - 1;
-        let mut at = self.hash(key) & last;
+        let at = self.hash(key) & (self.slots.len() - 1);
+        let slot = self.slots[at];
+        if slot.is_passed() {
+            return self.search(key, at);
+        }
+        let is_it = self.keys[slot.key() as usize] == key;
+        select_unpredictable(is_it, slot.key(), 0).wrapping_sub(1)
+    }
+
+    /// The number of `key`, which stands in the slot `at` or behind it if it has one.
+    #[cold]
+    fn search(&self, key: u128, mut at: usize) -> u32 {
         loop {
             let slot = self.slots[at];
-            let is_it = self.keys[slot.key() as usize] == key;
-            if is_it || !slot.is_passed() {
-                return select_unpredictable(is_it, slot.key(), 0).wrapping_sub(1);
+            if self.keys[slot.key() as usize] == key {
+                return slot.key().wrapping_sub(1);
             }
-            at = (at + 1) & last;
+            if !slot.is_passed() {
+                return UNKNOWN;
+            }
+            at = (at + 1) & (self.slots.len() - 1);
         }
     }
 

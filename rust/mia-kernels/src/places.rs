@@ -62,3 +62,22 @@ impl Places {
         }
     }
 }
+
+/// Letters from a place on, with zeros behind the text's end.
+#[inline]
+pub(crate) fn letters<const N: usize>(text: &[u8], start: u32) -> [u8; N] {
+    let start = start as usize;
+    let letters = text.get(start..start + N).and_then(<[u8]>::first_chunk);
+    letters
+        .copied()
+        .unwrap_or_else(|| last_letters(text, start))
+}
+
+#[cold]
+fn last_letters<const N: usize>(text: &[u8], start: usize) -> [u8; N] {
+    let mut letters = [0; N];
+    for (letter, &last) in letters.iter_mut().zip(&text[start..]) {
+        *letter = last;
+    }
+    letters
+}

@@ -3,7 +3,7 @@
 use hashbrown::HashMap;
 
 use crate::numbers::{Numbers, UNKNOWN};
-use crate::places::Place;
+use crate::places::{Place, letters};
 
 /// What stands behind a word of up to 16 bytes in its key: a byte that no UTF-8 has.
 const FILL: u8 = 0xff;
@@ -70,28 +70,10 @@ fn word(text: &[u8], [start, end]: Place) -> &[u8] {
 #[inline]
 fn short_key(text: &[u8], [start, end]: Place) -> Option<u128> {
     let fill = FILLS.get((end - start) as usize)?;
-    let start = start as usize;
-    let letters = text.get(start..start + 16).and_then(<[u8]>::first_chunk);
-    let letters = letters
-        .copied()
-        .unwrap_or_else(|| last_letters(text, start));
-    Some(u128::from_le_bytes(letters) | fill)
+    Some(u128::from_le_bytes(letters(text, start)) | fill)
 }
 
 /// The key of a longer word, which starts as no short word does.
 fn long_key(number: usize) -> u128 {
     (number as u128) << 8 | u128::from(FILL)
-}
-
-/// The last bytes of a text, and zeros.
-#[cold]
-fn last_letters(text: &[u8], start: usize) -> [u8; 16] {
-    let mut letters = [0; 16];
-    for (letter, &last) in letters
-        .iter_mut()
-        .zip(text.get(start..).unwrap_or_default())
-    {
-        *letter = last;
-    }
-    letters
 }
