@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::indexing_slicing,
-    reason = "a hash has as many bits as the marks have places"
+    reason = "there is a mark for every hash, and a fill for every length modulo their number"
 )]
 
 use std::hash::BuildHasher;
@@ -14,9 +14,9 @@ use crate::places::{Place, letters};
 /// Letters that a word is told by.
 const LETTERS: usize = 8;
 
-/// What stands behind a shorter word, for each length: a byte that no UTF-8 has.
-const FILLS: [u64; LETTERS + 1] = {
-    let mut fills = [0; LETTERS + 1];
+/// What is put behind a shorter word, for each length: bytes that no UTF-8 has.
+const FILLS: [u64; 32] = {
+    let mut fills = [0; 32];
     let mut length = 0;
     while length < LETTERS {
         fills[length] = u64::MAX << (8 * length);
@@ -25,17 +25,13 @@ const FILLS: [u64; LETTERS + 1] = {
     fills
 };
 
-const FEWEST_BITS: u32 = 10;
-const MOST_BITS: u32 = 16;
-/// Places for each word, at least, so that few words are taken for others.
-const PLACES_PER_WORD: usize = 16;
+/// So that of 500 different words few are taken for others, and the marks do not fill the cache.
+const BITS: u32 = 12;
 
 /// A Bloom filter (Bloom 1970, "Space/time trade-offs in hash coding with allowable errors") of
 /// one hash.
 pub(crate) struct Filter {
-    marks: Vec<bool>,
-    /// Bits of a hash that are not used.
-    shift: u32,
+    marks: Box<[bool; 1 << BITS]>,
     /// Differs from run to run, so that no text can be made to pass.
     seed: u64,
 }
@@ -43,8 +39,7 @@ pub(crate) struct Filter {
 impl Default for Filter {
     fn default() -> Self {
         Self {
-            marks: Vec::new(),
-            shift: 0,
+            marks: Box::new([false; 1 << BITS]),
             seed: DefaultHashBuilder::default().hash_one(0) | 1,
         }
     }
@@ -53,15 +48,9 @@ impl Default for Filter {
 impl Filter {
     /// Forgets the last text and reads another.
     pub(crate) fn read(&mut self, text: &[u8], places: &[Place]) {
-        let n_places = places.len() * PLACES_PER_WORD;
-        let bits = n_places.next_power_of_two().ilog2();
-        let bits = bits.clamp(FEWEST_BITS, MOST_BITS);
-        self.shift = u64::BITS - bits;
-        self.marks.clear();
-        self.marks.resize(1 << bits, false);
+        self.marks.fill(false);
         for &place in places {
-            let hash = self.hash(text, place);
-            self.marks[hash] = true;
+            self.marks[self.hash(text, place)] = true;
         }
     }
 
@@ -74,11 +63,10 @@ impl Filter {
     /// The first letters, multiplied by an odd number (Knuth, The Art of Computer Programming 3,
     /// section 6.4).
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "a hash keeps what fits")]
+    #[expect(clippy::cast_possible_truncation, reason = "a hash has few bits")]
     fn hash(&self, text: &[u8], [start, end]: Place) -> usize {
-        let fill = FILLS[LETTERS.min((end - start) as usize)];
+        let fill = FILLS[(end - start) as usize % FILLS.len()];
         let letters = u64::from_le_bytes(letters(text, start)) | fill;
-        let product = letters.wrapping_mul(self.seed);
-        (product >> self.shift) as usize
+        (letters.wrapping_mul(self.seed) >> (u64::BITS - BITS)) as usize
     }
 }

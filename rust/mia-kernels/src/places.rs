@@ -58,8 +58,14 @@ impl Places {
     #[inline]
     fn make_room(&mut self) {
         if self.edges.len() < self.n_edges + 64 {
-            self.edges.resize(2 * self.n_edges + 64, 0);
+            self.grow();
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) {
+        self.edges.resize(2 * self.n_edges + 64, 0);
     }
 }
 
