@@ -5,7 +5,7 @@
     reason = "places lie inside the text, and there is room for all words and spaces"
 )]
 
-use crate::places::Place;
+use crate::places::{self, Place};
 
 /// Bytes that a word is copied by.
 const STEP: usize = 16;
@@ -38,15 +38,19 @@ impl Joined {
         }
         let mut to = 0;
         for &[start, end] in places {
-            let (start, end) = (start as usize, end as usize);
-            let length = end - start;
-            match text[start..].first_chunk::<STEP>() {
-                Some(word) if length <= STEP => self.letters[to..to + STEP].copy_from_slice(word),
-                _ => self.letters[to..to + length].copy_from_slice(&text[start..end]),
+            let length = (end - start) as usize;
+            let letters = &mut self.letters[to..];
+            match letters.first_chunk_mut::<{ STEP + 1 }>() {
+                Some(step) if length <= STEP => {
+                    step[..STEP].copy_from_slice(&places::letters::<STEP>(text, start));
+                    step[length] = b' ';
+                }
+                _ => {
+                    letters[..length].copy_from_slice(&text[start as usize..end as usize]);
+                    letters[length] = b' ';
+                }
             }
-            to += length;
-            self.letters[to] = b' ';
-            to += 1;
+            to += length + 1;
         }
     }
 

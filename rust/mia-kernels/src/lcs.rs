@@ -7,7 +7,7 @@
 
 use std::iter::zip;
 
-use crate::candidate::Cut;
+use crate::candidate::{Cut, Known};
 use crate::error::KernelError;
 use crate::kernel::{Kernel, Number, Reference};
 
@@ -18,9 +18,7 @@ pub(crate) struct LcsCounter {
     limbs: Vec<u64>,
     /// For each word of the vocabulary its places in the limb at hand; zero between calls.
     places: Vec<u64>,
-    /// The candidate's new words that the reference has.
-    words: Vec<u32>,
-    /// What the addition of each of them carries into the next limb.
+    /// What the addition of each new word that the reference has carries into the next limb.
     carries: Vec<bool>,
 }
 
@@ -44,16 +42,13 @@ impl Kernel for LcsCounter {
         reference: &Reference,
         numbers: &mut Vec<Number>,
     ) -> Result<(), KernelError> {
-        self.words.clear();
-        self.words
-            .extend(cut.new_known.iter().map(|known| known.word));
         self.carries.clear();
-        self.carries.resize(self.words.len(), false);
+        self.carries.resize(cut.new_known.len(), false);
 
         let mut length = 0;
         for (limb, part) in zip(&mut self.limbs, reference.words.chunks(64)) {
             mark(&mut self.places, part);
-            *limb = add(*limb, &self.words, &mut self.carries, &self.places);
+            *limb = add(*limb, cut.new_known, &mut self.carries, &self.places);
             unmark(&mut self.places, part);
             length += (!*limb & low_bits(part.len())).count_ones();
         }
@@ -83,9 +78,9 @@ fn unmark(places: &mut [u64], part: &[u32]) {
     clippy::indexing_slicing,
     reason = "words that the vocabulary lacks were left out"
 )]
-fn add(mut limb: u64, words: &[u32], carries: &mut [bool], places: &[u64]) -> u64 {
-    for (&word, carry) in zip(words, carries) {
-        let places = places[word as usize];
+fn add(mut limb: u64, words: &[Known], carries: &mut [bool], places: &[u64]) -> u64 {
+    for (known, carry) in zip(words, carries) {
+        let places = places[known.word as usize];
         let (sum, over) = limb.overflowing_add(limb & places);
         let (sum, over_again) = sum.overflowing_add(u64::from(*carry));
         *carry = over | over_again;

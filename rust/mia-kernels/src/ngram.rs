@@ -53,6 +53,7 @@ impl NgramIndex {
         self.counts.clear();
         self.counts.resize(n_words, 0);
         self.longer.clear();
+        self.longer.reserve(reference.words.len() * (MAX_N - 1));
         let mut longest = None;
         for &word in &reference.words {
             let node = self.insert(self.extendable(longest), word);
@@ -64,16 +65,14 @@ impl NgramIndex {
     /// The node of `prefix` and then `word`, made with its suffixes if it is new.
     fn insert(&mut self, prefix: Option<Node>, word: u32) -> Node {
         let Some(prefix) = prefix else { return word };
-        if let Some(node) = self.longer(prefix, word) {
+        let node = self.n_words + self.longer.intern(key(prefix, word));
+        if (node as usize) < self.ngrams.len() {
             return node;
         }
         let Ngram { n, suffix } = self.ngrams[prefix as usize];
-        let ngram = Ngram {
-            n: n + 1,
-            suffix: Some(self.insert(suffix, word)),
-        };
-        let node = self.push(ngram);
-        self.longer.intern(key(prefix, word));
+        self.ngrams.push(Ngram { n: n + 1, suffix });
+        self.counts.push(0);
+        self.ngrams[node as usize].suffix = Some(self.insert(suffix, word));
         node
     }
 
@@ -81,13 +80,6 @@ impl NgramIndex {
     fn longer(&self, prefix: Node, word: u32) -> Option<Node> {
         let number = self.longer.get(key(prefix, word));
         (number != UNKNOWN).then(|| self.n_words + number)
-    }
-
-    fn push(&mut self, ngram: Ngram) -> Node {
-        let node = number(self.ngrams.len());
-        self.ngrams.push(ngram);
-        self.counts.push(0);
-        node
     }
 
     fn count_suffixes(&mut self, longest: Node) {

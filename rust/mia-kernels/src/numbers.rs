@@ -73,6 +73,14 @@ impl Numbers {
         self.slots.resize(FEWEST_SLOTS, Slot::default());
     }
 
+    /// Makes room for so many keys.
+    pub(crate) fn reserve(&mut self, n_keys: usize) {
+        let n_slots = (n_keys * SLOTS_PER_KEY).next_power_of_two();
+        if n_slots > self.slots.len() {
+            self.resize(n_slots);
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.keys.len() - 1
     }
@@ -112,7 +120,7 @@ impl Numbers {
         }
         self.keys.push(key);
         if self.keys.len() * SLOTS_PER_KEY > self.slots.len() {
-            self.grow();
+            self.resize(2 * self.slots.len());
         } else {
             self.place(self.len());
         }
@@ -140,8 +148,7 @@ impl Numbers {
         (product ^ (product >> 64)) as usize
     }
 
-    fn grow(&mut self) {
-        let n_slots = 2 * self.slots.len();
+    fn resize(&mut self, n_slots: usize) {
         self.slots.clear();
         self.slots.resize(n_slots, Slot::default());
         for key in 1..self.keys.len() {
