@@ -91,18 +91,20 @@ impl Candidate {
     clippy::indexing_slicing,
     reason = "no more are listed than there are words"
 )]
+#[inline(never)]
 fn look_up(text: &[u8], places: &[Place], reference: &Reference, known: &mut Vec<Known>) {
     known.resize(places.len(), Known::default());
+    let list = known.as_mut_slice();
     let mut n_possible = 0;
     for (at, &place) in places.iter().enumerate() {
-        known[n_possible].at = number(at);
+        list[n_possible].at = number(at);
         n_possible += usize::from(reference.filter.may_have(text, place));
     }
     let mut n_known = 0;
     for possible in 0..n_possible {
-        let at = known[possible].at;
+        let at = list[possible].at;
         let word = reference.vocabulary.get(text, places[at as usize]);
-        known[n_known] = Known { at, word };
+        list[n_known] = Known { at, word };
         n_known += usize::from(word != UNKNOWN);
     }
     known.truncate(n_known);
