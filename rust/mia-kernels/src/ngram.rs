@@ -12,7 +12,7 @@
     reason = "nodes are indices that this module hands out"
 )]
 
-use crate::candidate::Cut;
+use crate::candidate::{Cut, Known};
 use crate::error::KernelError;
 use crate::kernel::{Kernel, Number, Reference};
 use crate::limits::number;
@@ -113,16 +113,40 @@ fn key(prefix: Node, word: u32) -> u128 {
     u128::from(prefix) << 64 | u128::from(word)
 }
 
+/// What was read of a candidate.
+#[derive(Clone, Copy, Default)]
+struct Count {
+    /// The longest n-gram of the reference that ends with the word before `next`.
+    longest: Option<Node>,
+    next: u32,
+    matched: [u32; MAX_N],
+}
+
+impl Count {
+    /// Takes the candidate's next word that the reference has.
+    fn push(&mut self, known: Known, index: &NgramIndex, unmatched: &mut [u32]) {
+        let before = self.longest.filter(|_| known.at == self.next);
+        self.next = known.at + 1;
+        self.longest = Some(index.follow(before, known.word));
+        let mut next = self.longest;
+        while let Some(node) = next {
+            let Ngram { n, suffix } = index.ngrams[node as usize];
+            let unmatched = &mut unmatched[node as usize];
+            let one = u32::from(*unmatched > 0);
+            *unmatched -= one;
+            self.matched[n - 1] += one;
+            next = suffix;
+        }
+    }
+}
+
 /// Counts the n-grams that a candidate shares with its reference.
 #[derive(Default)]
 pub(crate) struct OverlapCounter {
     index: NgramIndex,
     /// Occurrences of each node in the reference that the candidate has not matched yet.
     unmatched: Vec<u32>,
-    /// The longest n-gram of the reference that ends with the word before `next`.
-    longest: Option<Node>,
-    next: u32,
-    matched: [u32; MAX_N],
+    count: Count,
 }
 
 impl Kernel for OverlapCounter {
@@ -136,8 +160,7 @@ impl Kernel for OverlapCounter {
 
     fn start(&mut self, _: &Reference) {
         self.unmatched.clone_from(&self.index.counts);
-        self.longest = None;
-        self.matched = [0; MAX_N];
+        self.count = Count::default();
     }
 
     fn numbers(
@@ -146,32 +169,12 @@ impl Kernel for OverlapCounter {
         _: &Reference,
         numbers: &mut Vec<Number>,
     ) -> Result<(), KernelError> {
-        for known in cut.new_known {
-            self.push(known.at, known.word);
+        let mut count = self.count; // here it stays in registers
+        for &known in cut.new_known {
+            count.push(known, &self.index, &mut self.unmatched);
         }
-        numbers.extend(self.matched.map(Some));
+        self.count = count;
+        numbers.extend(count.matched.map(Some));
         Ok(())
-    }
-}
-
-impl OverlapCounter {
-    /// Takes the candidate's next word that the reference has.
-    fn push(&mut self, at: u32, word: u32) {
-        let before = self.longest.filter(|_| at == self.next);
-        self.next = at + 1;
-        self.longest = Some(self.index.follow(before, word));
-        let mut next = self.longest;
-        while let Some(node) = next {
-            let Ngram { n, suffix } = self.index.ngrams[node as usize];
-            self.match_one(node, n);
-            next = suffix;
-        }
-    }
-
-    fn match_one(&mut self, node: Node, n: usize) {
-        let unmatched = &mut self.unmatched[node as usize];
-        let one = u32::from(*unmatched > 0);
-        *unmatched -= one;
-        self.matched[n - 1] += one;
     }
 }
