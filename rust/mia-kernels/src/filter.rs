@@ -2,28 +2,15 @@
 
 #![expect(
     clippy::indexing_slicing,
-    reason = "there is a mark for every hash, and a fill for every length modulo their number"
+    reason = "there is a mark for each hash, and a fill for each length modulo their number"
 )]
 
 use std::hash::BuildHasher;
 
 use hashbrown::DefaultHashBuilder;
 
-use crate::places::{Place, letters};
-
-/// Letters that a word is told by.
-const LETTERS: usize = 8;
-
-/// What is put behind a shorter word, for each length: bytes that no UTF-8 has.
-const FILLS: [u64; 32] = {
-    let mut fills = [0; 32];
-    let mut length = 0;
-    while length < LETTERS {
-        fills[length] = u64::MAX << (8 * length);
-        length += 1;
-    }
-    fills
-};
+use crate::letters::{FILLS, letters};
+use crate::places::Place;
 
 /// So that of 500 different words few are taken for others, and the marks do not fill the cache.
 const BITS: u32 = 12;
@@ -60,13 +47,42 @@ impl Filter {
         self.marks[self.hash(text, place)]
     }
 
-    /// The first letters, multiplied by an odd number (Knuth, The Art of Computer Programming 3,
-    /// section 6.4).
+    /// The first eight letters, multiplied by an odd number (Knuth, The Art of Computer
+    /// Programming 3, section 6.4). Of a word longer than the fills it may be some others of them.
     #[inline]
-    #[expect(clippy::cast_possible_truncation, reason = "a hash has few bits")]
+    #[expect(clippy::cast_possible_truncation, reason = "eight letters are enough")]
     fn hash(&self, text: &[u8], [start, end]: Place) -> usize {
-        let fill = FILLS[(end - start) as usize % FILLS.len()];
+        let fill = FILLS[(end - start) as usize % FILLS.len()] as u64;
         let letters = u64::from_le_bytes(letters(text, start)) | fill;
         (letters.wrapping_mul(self.seed) >> (u64::BITS - BITS)) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Filter;
+
+    #[test]
+    fn every_word_that_was_read_passes() {
+        let word = "abcdefghijklmnopqrstuvwxyz0123456789ABCDEF";
+        let mut filter = Filter::default();
+        for length in 1..=42 {
+            let (text, other) = (format!("x {word}"), format!("{word} y"));
+            filter.read(text.as_bytes(), &[[0, 1], [2, 2 + length]]);
+            assert!(filter.may_have(other.as_bytes(), [0, length]));
+        }
+    }
+
+    #[test]
+    fn most_other_words_do_not_pass() {
+        let words: Vec<_> = (0..1000).map(|number| format!("{number:03}")).collect();
+        let text = words.join(" ");
+        let places: Vec<_> = (0..1000).map(|at| [4 * at, 4 * at + 3]).collect();
+        let (some, others) = places.split_at(100);
+        let mut filter = Filter::default();
+        filter.read(text.as_bytes(), some);
+        let passing = others.iter();
+        let passing = passing.filter(|place| filter.may_have(text.as_bytes(), **place));
+        assert!(passing.count() < 200);
     }
 }

@@ -5,7 +5,8 @@
     reason = "places lie inside the text, and there is room for all words and spaces"
 )]
 
-use crate::places::{self, Place};
+use crate::letters::letters;
+use crate::places::Place;
 
 /// Bytes that a word is copied by.
 const STEP: usize = 16;
@@ -39,15 +40,15 @@ impl Joined {
         let mut to = 0;
         for &[start, end] in places {
             let length = (end - start) as usize;
-            let letters = &mut self.letters[to..];
-            match letters.first_chunk_mut::<{ STEP + 1 }>() {
+            let rest = &mut self.letters[to..];
+            match rest.first_chunk_mut::<{ STEP + 1 }>() {
                 Some(step) if length <= STEP => {
-                    step[..STEP].copy_from_slice(&places::letters::<STEP>(text, start));
+                    step[..STEP].copy_from_slice(&letters::<STEP>(text, start));
                     step[length] = b' ';
                 }
                 _ => {
-                    letters[..length].copy_from_slice(&text[start as usize..end as usize]);
-                    letters[length] = b' ';
+                    rest[..length].copy_from_slice(&text[start as usize..end as usize]);
+                    rest[length] = b' ';
                 }
             }
             to += length + 1;
@@ -64,5 +65,44 @@ impl Joined {
         }
         let n_letters: u32 = places.iter().map(|[start, end]| end - start).sum();
         &self.letters[..n_letters as usize + places.len() - 1]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Joined;
+    use crate::places::Places;
+    use crate::words::WordRule;
+
+    fn joined(text: &str) -> (bool, Vec<Vec<u8>>) {
+        let (mut joined, mut places) = (Joined::default(), Places::default());
+        WordRule::Whitespace.place_words(text, &mut places);
+        let places = places.as_slice();
+        joined.read(text.as_bytes(), places);
+        let words = (0..=places.len())
+            .map(|n| joined.words(text.as_bytes(), &places[..n]).to_vec())
+            .collect();
+        (joined.is_text, words)
+    }
+
+    #[test]
+    fn words_joined_so_are_not_copied() {
+        let expected = [&b""[..], b"to", b"to be"].map(<[u8]>::to_vec);
+        assert_eq!(joined("\n to be \n"), (true, expected.to_vec()));
+        assert_eq!(joined(" "), (true, vec![b"".to_vec()]));
+    }
+
+    #[test]
+    fn others_are_copied_whatever_their_length() {
+        for length in [1, 15, 16, 17, 40] {
+            for space in ["  ", "\n", "\u{3000}"] {
+                let word = "x".repeat(length);
+                let (is_text, words) = joined(&format!("{word}{space}{word} a"));
+                let whole = format!("{word} {word} a");
+                assert!(!is_text);
+                assert_eq!(words[1], word.as_bytes());
+                assert_eq!(words[3], whole.as_bytes());
+            }
+        }
     }
 }

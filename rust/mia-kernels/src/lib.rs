@@ -19,6 +19,7 @@ mod group;
 mod joined;
 mod kernel;
 mod lcs;
+mod letters;
 mod limits;
 mod marks;
 mod near_verbatim;

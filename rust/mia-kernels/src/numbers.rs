@@ -156,3 +156,27 @@ impl Numbers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Numbers, UNKNOWN};
+
+    #[test]
+    fn keys_are_numbered_in_order_however_many_they_are() {
+        let mut numbers = Numbers::default();
+        for _ in 0..2 {
+            for key in 0..10_000 {
+                assert_eq!(numbers.get(key << 60), UNKNOWN);
+                assert_eq!(u128::from(numbers.intern(key << 60)), key);
+            }
+            for key in 0..10_000 {
+                assert_eq!(u128::from(numbers.get(key << 60)), key);
+                assert_eq!(u128::from(numbers.intern(key << 60)), key);
+                assert_eq!(numbers.get(key << 60 | 1), UNKNOWN);
+            }
+            assert_eq!(numbers.len(), 10_000);
+            numbers.clear();
+            assert_eq!(numbers.len(), 0);
+        }
+    }
+}

@@ -69,21 +69,32 @@ impl Places {
     }
 }
 
-/// Letters from a place on, with zeros behind the text's end.
-#[inline]
-pub(crate) fn letters<const N: usize>(text: &[u8], start: u32) -> [u8; N] {
-    let start = start as usize;
-    let letters = text.get(start..start + N).and_then(<[u8]>::first_chunk);
-    letters
-        .copied()
-        .unwrap_or_else(|| last_letters(text, start))
-}
+#[cfg(test)]
+mod tests {
+    use super::Places;
 
-#[cold]
-fn last_letters<const N: usize>(text: &[u8], start: usize) -> [u8; N] {
-    let mut letters = [0; N];
-    for (letter, &last) in letters.iter_mut().zip(&text[start..]) {
-        *letter = last;
+    #[test]
+    fn edges_are_the_bits_of_a_mask() {
+        let mut places = Places::default();
+        let mut expected = Vec::new();
+        for (block, mask) in [0, 0b1001, u64::MAX, 1 << 63, 0x5555_5555_5555_5555, 3 << 62]
+            .into_iter()
+            .enumerate()
+        {
+            places.push_edges(64 * block, mask);
+            let start = 64 * u32::try_from(block).unwrap();
+            expected.extend(
+                (0..64)
+                    .filter(|bit| mask >> bit & 1 == 1)
+                    .map(|bit| start + bit),
+            );
+        }
+        expected.push(1000);
+        places.push_edges(1000, 1);
+        places.push(1001, 1002);
+        expected.extend([1001, 1002]);
+        assert_eq!(places.as_slice().as_flattened(), expected);
+        places.clear();
+        assert_eq!(places.as_slice(), [[0; 2]; 0]);
     }
-    letters
 }

@@ -2,22 +2,12 @@
 
 use hashbrown::HashMap;
 
+use crate::letters::{FILL, FILLS, letters};
 use crate::numbers::{Numbers, UNKNOWN};
-use crate::places::{Place, letters};
+use crate::places::Place;
 
-/// What stands behind a word of up to 16 bytes in its key: a byte that no UTF-8 has.
-const FILL: u8 = 0xff;
-
-/// What is filled, for each length of such a word.
-const FILLS: [u128; 17] = {
-    let mut fills = [u128::MAX; 17];
-    let mut length = 1;
-    while length < 17 {
-        fills[length] = fills[length - 1] << 8;
-        length += 1;
-    }
-    fills
-};
+/// Bytes of the longest word that is its own key.
+const SHORT: u32 = 16;
 
 /// The distinct words of a text, numbered from 0 in order of appearance.
 #[derive(Default)]
@@ -66,11 +56,15 @@ fn word(text: &[u8], [start, end]: Place) -> &[u8] {
     text.get(start as usize..end as usize).unwrap_or_default()
 }
 
-/// The key of a word of up to 16 bytes, which is read with what stands behind it.
+/// The key of a short word, which is read with what stands behind it.
 #[inline]
+#[expect(clippy::indexing_slicing, reason = "there is a fill for each length")]
 fn short_key(text: &[u8], [start, end]: Place) -> Option<u128> {
-    let fill = FILLS.get((end - start) as usize)?;
-    Some(u128::from_le_bytes(letters(text, start)) | fill)
+    let length = end - start;
+    if length > SHORT {
+        return None;
+    }
+    Some(u128::from_le_bytes(letters(text, start)) | FILLS[length as usize])
 }
 
 /// The key of a longer word, which starts as no short word does.
