@@ -26,12 +26,13 @@ pub(crate) struct Candidate {
     spelled: Option<String>,
     /// Where each word stands in the text as it is spelled.
     places: Places,
-    /// Their numbers in the reference's vocabulary, or [`UNKNOWN`]; empty if nobody asked for it.
-    words: Vec<u32>,
-    /// Those of them that have a number.
+    /// Those of them that the reference has; empty if nobody asked for their numbers.
     known: Vec<Known>,
+    /// The numbers of all in the reference's vocabulary, or [`UNKNOWN`]; empty if nobody asked
+    /// for runs.
+    words: Vec<u32>,
     /// The longest run of words that ends at each of them and that the reference has; empty if
-    /// nobody asked for it.
+    /// nobody asked for runs.
     matches: Vec<Match>,
     /// If anybody asked for their letters.
     joined: Joined,
@@ -87,6 +88,8 @@ impl Candidate {
 
 /// Lists the words that have a number: first those that may have one, and without a branch,
 /// because which have one is as good as random.
+///
+/// A function of its own, because then what it looks up stays in registers.
 #[expect(
     clippy::indexing_slicing,
     reason = "no more are listed than there are words"
@@ -124,11 +127,13 @@ fn fill_in(words: &mut Vec<u32>, n_words: usize, known: &[Known]) {
 /// A candidate from its start to the end of some word.
 #[derive(Clone, Copy)]
 pub(crate) struct Cut<'a> {
-    /// Its words, by their numbers in the reference's vocabulary, or [`UNKNOWN`].
+    /// Its words, by their numbers in the reference's vocabulary, or [`UNKNOWN`]; empty if nobody
+    /// asked for runs.
     pub(crate) words: &'a [u32],
     /// The words that the reference has and the kernels have not seen.
     pub(crate) new_known: &'a [Known],
-    /// The longest run of words that ends at each of them and that the reference has.
+    /// The longest run of words that ends at each of them and that the reference has; empty if
+    /// nobody asked for runs.
     pub(crate) matches: &'a [Match],
     /// Where its words stand in the text as it is spelled.
     places: &'a [Place],

@@ -21,6 +21,9 @@ use crate::numbers::{Numbers, UNKNOWN};
 /// The longest n-grams that are counted.
 const MAX_N: usize = 5;
 
+/// Up to so many words of a reference room for their n-grams is made at once.
+const USUAL_WORDS: usize = 1000;
+
 /// Number of a node; a 1-gram has the number of its word.
 type Node = u32;
 
@@ -53,7 +56,8 @@ impl NgramIndex {
         self.counts.clear();
         self.counts.resize(n_words, 0);
         self.longer.clear();
-        self.longer.reserve(reference.words.len() * (MAX_N - 1));
+        self.longer
+            .reserve(reference.words.len().min(USUAL_WORDS) * (MAX_N - 1));
         let mut longest = None;
         for &word in &reference.words {
             let node = self.insert(self.extendable(longest), word);

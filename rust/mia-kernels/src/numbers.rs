@@ -35,6 +35,7 @@ pub(crate) struct Numbers {
 /// whether a search that comes here goes on behind.
 ///
 /// So few searches go on, and whether a key is known, which is as good as random, takes no branch.
+/// No text has 2^31 keys: a word of one byte and its separator start at most four n-grams.
 #[derive(Clone, Copy, Default)]
 struct Slot(u32);
 
