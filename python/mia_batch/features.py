@@ -101,7 +101,7 @@ def build_features(
         pairs.select("target_id", "sample_index", "n_tokens", "short", numbers.alias("numbers"))
         .unnest("numbers")
         .select(*Features.column_names(), pl.exclude(Features.column_names()))
-        .collect()
+        .collect(engine="in-memory")
     )
 
 

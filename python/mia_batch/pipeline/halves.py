@@ -51,7 +51,7 @@ class Halves:
         DataFrame
             ``target_id``, ``prefix``, ``reference`` and ``n_words``, a row for each target.
         """
-        _, rows = self._index.find(names)
+        _, rows = self._index.find(names.unique())
         pieces, places = np.divmod(np.unique(rows), _ROWS_AT_ONCE)
         found = [
             self._piece(int(piece))[pl.Series(places[pieces == piece])]

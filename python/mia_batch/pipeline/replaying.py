@@ -137,7 +137,7 @@ def replay_samples(
             for block, samples in blocks:
                 name, targets = block.part_name, block.targets
                 tables.sink(samples, run.samples_folder / name, Samples)
-                later(write_features, settings, manifest, run, name, samples, targets)
+                later(write_features, settings, manifest, run, {name: samples}, targets)
                 observer.worked(block.targets.height, int(samples["n_tokens"].sum()))
     finally:
         observer.work_ended()

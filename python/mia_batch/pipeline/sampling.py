@@ -146,7 +146,8 @@ def collect_samples(
         try:
             for block, samples in collector.collect(missing.blocks()):
                 tables.sink(samples, run.samples_folder / block.part_name, Samples)
-                write_features(settings, manifest, run, block.part_name, samples, block.targets)
+                parts = {block.part_name: samples}
+                write_features(settings, manifest, run, parts, block.targets)
         finally:
             observer.work_ended()
     observer.stage(workload.outcome(decoded))

@@ -18,6 +18,7 @@ from mia_batch.schemas import Features, Samples, Scores, Targets, Unscored
 from mia_batch.settings import VerdictSettings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from mia_batch.attacks import Attack
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from mia_batch.settings import Settings
 
 __all__ = ["choose_features", "make_missing_features", "score_run", "write_features"]
+
+_PARTS_AT_ONCE = 8  # texts that repeat themselves are many times as large as their files
+_BYTES_AT_ONCE = 4 << 20
 
 
 def choose_features(attacks: list[Attack], manifest: Manifest, run: Run) -> None:
@@ -55,11 +59,10 @@ def write_features(
     settings: Settings,
     manifest: Manifest,
     run: Run,
-    part_name: str,
-    samples: pl.DataFrame,
+    parts: Mapping[str, pl.DataFrame],
     targets: pl.DataFrame,
 ) -> None:
-    """Store the features of one part of samples.
+    """Store the features of some parts of samples.
 
     Parameters
     ----------
@@ -69,22 +72,24 @@ def write_features(
         Knows the groups of features.
     run
         The run, held.
-    part_name
-        File name of the part.
-    samples
-        The part's rows.
+    parts
+        The rows of each part, by its file name.
     targets
         At least the targets of these rows.
     """
     features = build_features(
-        samples,
+        pl.concat(parts.values()),
         targets,
         words=settings.word_rule,
         preset=settings.preset,
         text_length=settings.text_length,
         groups=manifest.features,
     )
-    tables.sink(features, run.features_folder / part_name, Features)
+    start = 0
+    for name, samples in parts.items():
+        rows = features.slice(start, samples.height)
+        tables.sink(rows, run.features_folder / name, Features)
+        start += samples.height
 
 
 def make_missing_features(
@@ -112,14 +117,29 @@ def make_missing_features(
     observer.stage(f"making the features of {len(missing):,} parts of samples")
     halves = Halves(run.targets_path)
 
-    def make(part: Path) -> None:
-        samples = tables.scan(part, Samples).collect()
-        targets = halves.of(samples["target_id"])
-        write_features(settings, manifest, run, part.name, samples, targets)
+    def make(parts: list[Path]) -> None:
+        rows = pl.collect_all([tables.scan(part, Samples) for part in parts])
+        samples = dict(zip((part.name for part in parts), rows, strict=True))
+        targets = halves.of(pl.concat(part["target_id"] for part in rows))
+        write_features(settings, manifest, run, samples, targets)
 
     with in_background() as later:
-        for part in missing:
-            later(make, part)
+        for group in _grouped(missing):
+            later(make, group)
+
+
+def _grouped(parts: list[Path]) -> Iterator[list[Path]]:
+    """Put small parts together: queries and calls of the kernels cost as much for few rows."""
+    group: list[Path] = []
+    size = 0
+    for part in parts:
+        group.append(part)
+        size += part.stat().st_size
+        if size >= _BYTES_AT_ONCE or len(group) == _PARTS_AT_ONCE:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 def score_run(settings: Settings, attacks: list[Attack], manifest: Manifest, run: Run) -> None:
