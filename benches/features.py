@@ -84,7 +84,9 @@ def timed(call: Callable[[], object]) -> tuple[float, float]:
 def audit(folder: Path) -> dict[str, Any]:
     """Run the command; return its peak memory and how long its features took."""
     command = [sys.executable, "-m", "benches.features", "--in", str(folder)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
