@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["in_background"]
 
-_MOST_AT_ONCE = 8  # each may hold a part of some 25 MB
+_MOST_AT_ONCE = 8  # each may hold parts of some 25 MB
 
 
 @contextmanager
