@@ -79,7 +79,11 @@ mod tests {
         let text = words.join(" ");
         let places: Vec<_> = (0..1000).map(|at| [4 * at, 4 * at + 3]).collect();
         let (some, others) = places.split_at(100);
-        let mut filter = Filter::default();
+        let seed = 0x9e37_79b9_7f4a_7c15; // one in hundreds lets more of such regular words pass
+        let mut filter = Filter {
+            seed,
+            ..Filter::default()
+        };
         filter.read(text.as_bytes(), some);
         let passing = others.iter();
         let passing = passing.filter(|place| filter.may_have(text.as_bytes(), **place));
