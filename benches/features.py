@@ -105,6 +105,7 @@ def run_command(folder: Path) -> None:
     def make(*arguments: object) -> None:
         took.append(timed(lambda: stage(*arguments)))
 
+    # Only inside the command can the processor time of this one stage be told; the stage is real.
     with patch("mia_batch.pipeline.auditing.make_missing_features", make):
         try:
             mia_batch()
