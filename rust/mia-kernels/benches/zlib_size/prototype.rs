@@ -82,7 +82,7 @@ fn copy(prototype: &Path, folder: &Path) -> io::Result<()> {
     for source in sources {
         let path = source?.path();
         if path.is_file() {
-            let source = runnable(fs::read_to_string(&path)?);
+            let source = runnable(&fs::read_to_string(&path)?);
             let name = path.file_name().unwrap_or_default();
             fs::write(folder.join("src").join(name), source)?;
         }
@@ -95,10 +95,10 @@ fn copy(prototype: &Path, folder: &Path) -> io::Result<()> {
 }
 
 /// The simple paths build codes with AVX-512, and the same code without it is in another file.
-fn runnable(source: String) -> String {
+fn runnable(source: &str) -> String {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512vbmi2") {
-        return source;
+        return source.into();
     }
     source.replace("crate::trees2::Cost", "crate::trees3::Cost")
 }

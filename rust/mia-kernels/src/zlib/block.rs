@@ -6,6 +6,8 @@
 )]
 
 use super::huffman::Huffman;
+#[cfg(any(test, target_arch = "x86_64"))]
+use super::lanes::List;
 use super::search::Match;
 use super::window::MAX_LENGTH;
 use crate::limits::number;
@@ -55,6 +57,18 @@ impl Block {
         self.distances[distance_code(found.distance)] += 1;
         self.n_symbols += 1;
         self.n_bytes += found.length;
+    }
+
+    /// Adds literals, and lengths and distances of matches.
+    #[cfg(any(test, target_arch = "x86_64"))]
+    pub(super) fn push_all(&mut self, literals: &List, matches: &List) {
+        for [byte, _] in literals.iter().map(|pair| pair.map(usize::from)) {
+            self.literals[byte] += 1;
+            self.n_bytes += 1;
+        }
+        for [length, distance] in matches.iter().map(|pair| pair.map(usize::from)) {
+            self.push_match(Match { length, distance });
+        }
     }
 
     #[inline]

@@ -3,21 +3,21 @@
 use super::window::{Links, MAX_DISTANCE, MAX_LENGTH, Window};
 
 /// A match this long is taken without a look at the next place.
-const MAX_LAZY: usize = 16;
+pub(super) const MAX_LAZY: usize = 16;
 /// The shortest match.
-const MIN_LENGTH: usize = 3;
+pub(super) const MIN_LENGTH: usize = 3;
 /// The shortest matches are not worth it from further away.
-const MAX_DISTANCE_OF_SHORTEST: usize = 4096;
+pub(super) const MAX_DISTANCE_OF_SHORTEST: usize = 4096;
 /// Candidates that are tried.
-const MAX_TRIES: u16 = 128;
+pub(super) const MAX_TRIES: u16 = 128;
 /// Candidates that are tried where a match of `GOOD_LENGTH` is known already.
-const MAX_TRIES_IF_GOOD: u16 = 32;
-const GOOD_LENGTH: usize = 8;
+pub(super) const MAX_TRIES_IF_GOOD: u16 = 32;
+pub(super) const GOOD_LENGTH: usize = 8;
 /// Steps along places of one hash of four bytes. There are more only if other bytes have the
 /// same hash.
 const MAX_STEPS: u16 = 4 * MAX_TRIES;
 /// A match this long ends the search.
-const NICE_LENGTH: usize = 128;
+pub(super) const NICE_LENGTH: usize = 128;
 
 /// Bytes that occurred before.
 #[derive(Clone, Copy)]

@@ -1,0 +1,78 @@
+//! Lists that rows are sifted into.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "a list has room for all places of a text"
+)]
+
+use super::{MAX_PLACES, WIDTH};
+
+/// Room for a pair from each place of a text, and for a row that is partly in use.
+const ROOM: usize = MAX_PLACES + WIDTH;
+
+/// Pairs of numbers, in one integer each: the first in the lower half.
+pub(in crate::zlib) struct List {
+    pairs: Box<[u32; ROOM]>,
+    length: usize,
+}
+
+#[expect(clippy::large_stack_arrays, reason = "made once for many texts")]
+impl Default for List {
+    fn default() -> Self {
+        Self {
+            pairs: Box::new([0; ROOM]),
+            length: 0,
+        }
+    }
+}
+
+impl List {
+    pub(in crate::zlib) fn clear(&mut self) {
+        self.length = 0;
+    }
+
+    pub(in crate::zlib) fn iter(&self) -> impl Iterator<Item = [u16; 2]> + '_ {
+        self.pairs[..self.length].iter().map(|pair| halves(*pair))
+    }
+
+    /// Appends the pair if it is wanted, which nobody can predict.
+    #[inline]
+    pub(in crate::zlib) fn push_if(&mut self, is_wanted: bool, [first, second]: [u16; 2]) {
+        self.pairs[self.length] = u32::from(first) | u32::from(second) << 16;
+        self.length += usize::from(is_wanted);
+    }
+
+    /// Replaces each pair by another, or drops it.
+    #[inline]
+    pub(in crate::zlib) fn update(&mut self, mut next: impl FnMut([u16; 2]) -> ([u16; 2], bool)) {
+        let length = std::mem::take(&mut self.length);
+        for at in 0..length {
+            let (pair, is_wanted) = next(halves(self.pairs[at]));
+            self.push_if(is_wanted, pair);
+        }
+    }
+
+    pub(in crate::zlib) fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Appends the first so many of these pairs.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "part of loops that run with other instructions"
+    )]
+    pub(super) fn extend(&mut self, pairs: [u32; WIDTH / 2], length: u32) {
+        let rest = self.pairs[self.length..].first_chunk_mut();
+        if let Some(rest) = rest {
+            *rest = pairs;
+            self.length += length as usize;
+        }
+    }
+}
+
+fn halves(pair: u32) -> [u16; 2] {
+    let [a, b, c, d] = pair.to_le_bytes();
+    [u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d])]
+}

@@ -1,0 +1,172 @@
+//! Which of all matches zlib takes.
+//!
+//! A match is taken unless it is too short to go on without a look at the next place, which
+//! has a longer one. That depends on these two places alone, so the step from each place to the
+//! next symbol is known for all of them, and one walk finds those that count.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "every place of 16 bits is inside, and rows are as many as hold the text"
+)]
+
+use super::chains::Chains;
+use super::matches::Matches;
+use super::rules::{GOOD_LENGTH, MAX_LAZY, MIN_LENGTH};
+use super::text::{FIRST_ROW, Places, ROW, START, Text, places};
+use super::tries::{AfterGood, after_good};
+use crate::zlib::lanes::{Lanes, List, WIDTH, rows, rows_mut};
+
+const NO_STARTS: [u16; WIDTH] = [0; WIDTH];
+
+pub(super) struct Choices {
+    /// For each place the bytes of the symbol that would start there.
+    steps: Places,
+    /// For each place the one after that symbol.
+    nexts: Places,
+    /// 1 where a symbol starts, else 0.
+    starts: Places,
+    /// Places after a good match that have a longer one.
+    after_good: List,
+    literals: List,
+    matches: List,
+}
+
+impl Default for Choices {
+    fn default() -> Self {
+        Self {
+            steps: places(),
+            nexts: places(),
+            starts: places(),
+            after_good: List::default(),
+            literals: List::default(),
+            matches: List::default(),
+        }
+    }
+}
+
+impl Choices {
+    /// All literals, and the lengths and distances of all matches. None if zlib takes a match
+    /// that is not in the table: after a good one it tries less candidates.
+    pub(super) fn take(
+        &mut self,
+        lanes: impl Lanes,
+        text: &Text,
+        chains: &Chains,
+        matches: &Matches,
+    ) -> Option<[&List; 2]> {
+        self.after_good.clear();
+        self.literals.clear();
+        self.matches.clear();
+        lanes.run(
+            #[inline(always)]
+            || self.step(lanes, text.n_rows(), matches),
+        );
+        for [at, _] in self.after_good.iter() {
+            match after_good(text, chains, matches, at) {
+                AfterGood::Same => {}
+                AfterGood::NotLonger => {
+                    let before = usize::from(at - 1);
+                    self.steps[before] = matches.lengths[before];
+                    self.nexts[before] = at - 1 + matches.lengths[before];
+                }
+                AfterGood::Other => return None,
+            }
+        }
+        rows_mut(&mut self.starts[..])[..text.n_rows()].fill(NO_STARTS);
+        self.walk(text.end());
+        lanes.run(
+            #[inline(always)]
+            || self.list(lanes, text, matches),
+        );
+        Some([&self.literals, &self.matches])
+    }
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a loop of vector instructions")]
+    fn step(&mut self, lanes: impl Lanes, n_rows: usize, matches: &Matches) {
+        let [lengths, next_lengths] =
+            [0, 1].map(|from| &rows(&matches.lengths[..], from)[..n_rows]);
+        let steps = &mut rows_mut(&mut self.steps[..])[..n_rows];
+        let nexts = &mut rows_mut(&mut self.nexts[..])[..n_rows];
+        let one = lanes.splat(1);
+        let mut at = lanes.load(&FIRST_ROW);
+        for row in 0..n_rows {
+            let length = lanes.load(&lengths[row]);
+            let is_longer = lanes.is_greater(lanes.load(&next_lengths[row]), length);
+            let is_lazy = is_longer & !lanes.is_greater(length, lanes.splat(MAX_LAZY - 1));
+            let is_match = lanes.is_greater(length, lanes.splat(MIN_LENGTH - 1)) & !is_lazy;
+            let step = lanes.select(is_match, length, one);
+            lanes.store(step, &mut steps[row]);
+            lanes.store(lanes.add(at, step), &mut nexts[row]);
+            let is_good = lanes.is_greater(length, lanes.splat(GOOD_LENGTH - 1));
+            lanes.push(
+                &mut self.after_good,
+                is_lazy & is_good,
+                [lanes.add(at, one), one],
+            );
+            at = lanes.add(at, lanes.splat(ROW));
+        }
+    }
+
+    /// Marks where symbols start. Several walks go on at the same time, each through a part of
+    /// the text. All but the first start at a guess; they are right from where the one before
+    /// meets them.
+    fn walk(&mut self, end: u16) {
+        let Self { nexts, starts, .. } = self;
+        let part = end / 4;
+        let begins = [START, part, 2 * part, 3 * part];
+        let ends = [part, 2 * part, 3 * part, end];
+        let mut walks = begins;
+        let mut go = |at: u16| {
+            starts[usize::from(at)] = 1;
+            nexts[usize::from(at)]
+        };
+        while (0..4).all(|walk| walks[walk] < ends[walk]) {
+            walks = walks.map(&mut go);
+        }
+        for (at, end) in walks.iter_mut().zip(ends) {
+            while *at < end {
+                *at = go(*at);
+            }
+        }
+        let mut at = walks[0];
+        for walk in 1..4 {
+            let (mut wrong, end) = (begins[walk], ends[walk]);
+            while at < end && starts[usize::from(at)] == 0 {
+                starts[usize::from(wrong)..usize::from(at)].fill(0);
+                starts[usize::from(at)] = 1;
+                wrong = at + 1;
+                at = nexts[usize::from(at)];
+            }
+            starts[usize::from(wrong)..usize::from(at.min(end))].fill(0);
+            if at < end {
+                at = walks[walk];
+            }
+        }
+    }
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a loop of vector instructions")]
+    fn list(&mut self, lanes: impl Lanes, text: &Text, matches: &Matches) {
+        let n_rows = text.n_rows();
+        let bytes = &rows(&text.bytes()[..], 0)[..n_rows];
+        let match_starts = &rows(&matches.starts[..], 0)[..n_rows];
+        let steps = &rows(&self.steps[..], 0)[..n_rows];
+        let starts = &rows(&self.starts[..], 0)[..n_rows];
+        let one = lanes.splat(1);
+        let mut at = lanes.load(&FIRST_ROW);
+        for row in 0..n_rows {
+            let is_start = lanes.is_equal(lanes.load(&starts[row]), one);
+            let step = lanes.load(&steps[row]);
+            let is_literal = is_start & lanes.is_equal(step, one);
+            lanes.push(
+                &mut self.literals,
+                is_literal,
+                [lanes.load_bytes(&bytes[row]), one],
+            );
+            let distance = lanes.subtract(at, lanes.load(&match_starts[row]));
+            lanes.push(&mut self.matches, is_start & !is_literal, [step, distance]);
+            at = lanes.add(at, lanes.splat(ROW));
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! How all matches of a text are found at once.
+//!
+//! First the nearest place with the same four bytes is taken everywhere, and where there is
+//! none, the nearest with the same three. Places that may have a longer match further away go
+//! on lists. All places on a list take a step together, so that no step waits for another and
+//! nothing depends on a branch that nobody can predict.
+
+#![expect(
+    clippy::indexing_slicing,
+    reason = "every place of 16 bits is inside, and rows are as many as hold the text"
+)]
+#![expect(
+    clippy::needless_bitwise_bool,
+    reason = "nobody can predict either side"
+)]
+
+use std::hint::select_unpredictable;
+
+use super::chains::Chains;
+use super::matches::{Match, Matches, lengthen, longest, may_end};
+use super::rules::MAX_DISTANCE_OF_SHORTEST;
+use super::text::{FIRST_ROW, Places, ROW, START, Text, place, places};
+use crate::zlib::lanes::{Lanes, List, WIDTH, rows, rows_mut};
+
+/// Bytes that one comparison tells apart, and that two do.
+const WORD: u16 = 8;
+const TWO_WORDS: u16 = 16;
+
+pub(super) struct Finder {
+    /// Bits in common with the last place of the same three bytes, and in the upper half with
+    /// the last one of the same four.
+    firsts: Places,
+    /// Matches of less than a word that may not be the longest, with the last place of the four
+    /// bytes that end a longer one.
+    short: List,
+    /// Matches of so many words, with where they start.
+    long: List,
+    /// Places whose three bytes have the hash of others, with the last of those.
+    collided_threes: List,
+    /// Places whose four bytes have the hash of others.
+    collided_fours: List,
+}
+
+impl Default for Finder {
+    fn default() -> Self {
+        Self {
+            firsts: places(),
+            short: List::default(),
+            long: List::default(),
+            collided_threes: List::default(),
+            collided_fours: List::default(),
+        }
+    }
+}
+
+impl Finder {
+    /// Finds the first of the longest matches at every place, however far down its hash chain.
+    pub(super) fn find(
+        &mut self,
+        lanes: impl Lanes,
+        text: &Text,
+        chains: &Chains,
+        matches: &mut Matches,
+    ) {
+        self.compare_firsts(text, chains);
+        lanes.run(
+            #[inline(always)]
+            || self.sift(lanes, text.n_rows(), chains, matches),
+        );
+        self.lengthen_short(text, chains, matches);
+        lanes.run(
+            #[inline(always)]
+            || self.list_long(lanes, text.n_rows(), matches, WORD),
+        );
+        self.lengthen_words(text, chains, matches);
+        self.find_collided_threes(text, chains, matches);
+        self.find_collided_fours(text, chains, matches);
+        lanes.run(
+            #[inline(always)]
+            || self.list_long(lanes, text.n_rows(), matches, TWO_WORDS),
+        );
+        self.lengthen_long(text, chains, matches);
+    }
+
+    fn compare_firsts(&mut self, text: &Text, chains: &Chains) {
+        for at in START..place(text.n_rows() * WIDTH) {
+            let [three, four] = [&chains.threes, &chains.fours].map(|links| links[usize::from(at)]);
+            let bits = text.common_bits(at, three) | text.common_bits(at, four) << 8;
+            self.firsts[usize::from(at)] = place(bits as usize);
+        }
+    }
+
+    /// Takes the first candidate everywhere, and lists the places where that is not all.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a loop of vector instructions")]
+    fn sift(&mut self, lanes: impl Lanes, n_rows: usize, chains: &Chains, matches: &mut Matches) {
+        let threes = &rows(&chains.threes[..], 0)[..n_rows];
+        let fours = [0, 1, 2, 3, 4].map(|from| &rows(&chains.fours[..], from)[..n_rows]);
+        let firsts = &rows(&self.firsts[..], 0)[..n_rows];
+        let lengths = &mut rows_mut(&mut matches.lengths[..])[..n_rows];
+        let starts = &mut rows_mut(&mut matches.starts[..])[..n_rows];
+        self.short.clear();
+        self.collided_threes.clear();
+        self.collided_fours.clear();
+        let zero = lanes.splat(0);
+        let mut at = lanes.load(&FIRST_ROW);
+        for row in 0..n_rows {
+            let three = lanes.load(&threes[row]);
+            let four = lanes.load(&fours[0][row]);
+            let bits = lanes.load(&firsts[row]);
+            let three_length = lanes.shift_right::<3>(lanes.and(bits, lanes.splat(0xff)));
+            let four_length = lanes.shift_right::<11>(bits);
+
+            let is_three = lanes.is_greater(three_length, lanes.splat(2));
+            let is_four = lanes.is_greater(four_length, lanes.splat(3));
+            let is_word = lanes.is_greater(four_length, lanes.splat(WORD - 1));
+            let distance = lanes.subtract(at, three);
+            let is_far = lanes.is_greater(distance, lanes.splat(MAX_DISTANCE_OF_SHORTEST));
+            let shortest = lanes.select(is_three & !is_far, lanes.splat(3), zero);
+            lanes.store(
+                lanes.select(is_four, four_length, shortest),
+                &mut lengths[row],
+            );
+            lanes.store(lanes.select(is_four, four, three), &mut starts[row]);
+
+            // The four bytes that end a match longer by one start some places further.
+            let mut ending = lanes.load(&fours[1][row]);
+            for (length, fours) in (5..).zip(&fours[2..]) {
+                let is_length = lanes.is_equal(four_length, lanes.splat(length));
+                ending = lanes.select(is_length, lanes.load(&fours[row]), ending);
+            }
+            let may_end = lanes.is_greater(lanes.add(ending, lanes.splat(2)), four_length);
+            lanes.push(&mut self.short, is_four & !is_word & may_end, [at, ending]);
+
+            let has_three = !lanes.is_equal(three, zero);
+            let has_four = !lanes.is_equal(four, zero);
+            let is_other_three = has_three & !is_three & !has_four;
+            lanes.push(&mut self.collided_threes, is_other_three, [at, three]);
+            lanes.push(&mut self.collided_fours, has_four & !is_four, [at, zero]);
+            at = lanes.add(at, lanes.splat(ROW));
+        }
+    }
+
+    fn lengthen_short(&mut self, text: &Text, chains: &Chains, matches: &mut Matches) {
+        let common = |at, other| text.common_8(at, other);
+        while !self.short.is_empty() {
+            self.short.update(|[at, ending]| {
+                let [length, ending] = matches.try_next(chains, [at, ending], common);
+                let is_open = may_end(ending, length) & (length < WORD);
+                ([at, ending], is_open)
+            });
+        }
+    }
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a loop of vector instructions")]
+    fn list_long(&mut self, lanes: impl Lanes, n_rows: usize, matches: &Matches, least: u16) {
+        let lengths = &rows(&matches.lengths[..], 0)[..n_rows];
+        let starts = &rows(&matches.starts[..], 0)[..n_rows];
+        self.long.clear();
+        let mut at = lanes.load(&FIRST_ROW);
+        for row in 0..n_rows {
+            let is_long = lanes.is_greater(lanes.load(&lengths[row]), lanes.splat(least - 1));
+            lanes.push(&mut self.long, is_long, [at, lanes.load(&starts[row])]);
+            at = lanes.add(at, lanes.splat(ROW));
+        }
+    }
+
+    /// Matches of a word, up to two.
+    fn lengthen_words(&mut self, text: &Text, chains: &Chains, matches: &mut Matches) {
+        let common = |at, other| text.common_16(at, other);
+        let is_open = |ending, length| may_end(ending, length) & (length < TWO_WORDS);
+        self.long.update(|[at, start]| {
+            let length = common(at, start);
+            matches.set(at, Match { length, start });
+            let ending = chains.fours[usize::from(at + length - 3)];
+            ([at, ending], is_open(ending, length))
+        });
+        while !self.long.is_empty() {
+            self.long.update(|[at, ending]| {
+                let [length, ending] = matches.try_next(chains, [at, ending], common);
+                ([at, ending], is_open(ending, length))
+            });
+        }
+    }
+
+    /// No place before these has the same four bytes.
+    fn find_collided_threes(&mut self, text: &Text, chains: &Chains, matches: &mut Matches) {
+        while !self.collided_threes.is_empty() {
+            self.collided_threes.update(|[at, last]| {
+                let start = chains.threes[usize::from(last)];
+                let is_same = text.common_bits(at, start) >= 24;
+                let is_near = at - start <= MAX_DISTANCE_OF_SHORTEST;
+                let length = select_unpredictable(is_same & is_near, 3, 0);
+                matches.set(at, Match { length, start });
+                ([at, start], !is_same & (start != 0))
+            });
+        }
+    }
+
+    fn find_collided_fours(&self, text: &Text, chains: &Chains, matches: &mut Matches) {
+        for [at, _] in self.collided_fours.iter() {
+            let last = |links: &Places, least| {
+                let mut candidate = links[usize::from(at)];
+                while candidate != 0 && text.common_8(at, candidate) < least {
+                    candidate = links[usize::from(candidate)];
+                }
+                candidate
+            };
+            let four = last(&chains.fours, 4);
+            let found = if four == 0 {
+                Match::shortest(at, last(&chains.threes, 3))
+            } else {
+                let length = text.common(at, four, 4).min(longest(text, at));
+                lengthen(
+                    text,
+                    chains,
+                    at,
+                    Match {
+                        length,
+                        start: four,
+                    },
+                )
+            };
+            matches.set(at, found);
+        }
+    }
+
+    /// Matches of two words or more, in their order: often one goes on where the last one did.
+    fn lengthen_long(&self, text: &Text, chains: &Chains, matches: &mut Matches) {
+        let mut before = Run::default();
+        for [at, start] in self.long.iter() {
+            let run = before.goes_on(at, start).unwrap_or_else(|| {
+                let length = text.common(at, start, TWO_WORDS);
+                Run { at, start, length }
+            });
+            let length = run.length.min(longest(text, at));
+            let found = lengthen(text, chains, at, Match { length, start });
+            matches.set(at, found);
+            before = if found.start == start {
+                run
+            } else {
+                let length = text.common(at, found.start, found.length);
+                Run {
+                    at,
+                    start: found.start,
+                    length,
+                }
+            };
+        }
+    }
+}
+
+/// All bytes that two places have in common, which may be more than a match has.
+#[derive(Default)]
+struct Run {
+    at: u16,
+    start: u16,
+    length: u16,
+}
+
+impl Run {
+    /// The run from the next place on, if it is as far back.
+    fn goes_on(&self, at: u16, start: u16) -> Option<Self> {
+        let is_next = at == self.at + 1 && start == self.start + 1;
+        is_next.then(|| Self {
+            at,
+            start,
+            length: self.length - 1,
+        })
+    }
+}
