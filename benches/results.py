@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
+import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -17,11 +19,17 @@ _FOLDER = Path(__file__).parent / "results"
 
 
 def machine() -> str:
-    """Name the processor, its cores, and a GPU where torch has been imported and sees one."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    name = models[0] if models else platform.processor()
-    return f"{name}, {len(os.sched_getaffinity(0))} cores"
+    """Name the processor, its cores, AVX-512 where it has it, and a GPU that torch sees."""
+    text = Path("/proc/cpuinfo").read_text()
+    model = re.search(r"^model name\s*: (.*)", text, re.MULTILINE)
+    name = model[1] if model else platform.processor()
+    named = [name, f"{len(os.sched_getaffinity(0))} cores"]
+    if re.search(r"\bavx512bw\b", text):
+        named.append("AVX-512")
+    torch = sys.modules.get("torch")  # not imported for this
+    if torch is not None and torch.cuda.is_available():
+        named.append(torch.cuda.get_device_name())
+    return ", ".join(named)
 
 
 def commit() -> str:

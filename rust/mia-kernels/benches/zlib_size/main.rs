@@ -128,7 +128,7 @@ impl Row {
             let mut times: Vec<(String, f64)> = vec![
                 (OURS.into(), time(texts, |text| ours.size(text).ok())),
                 (
-                    "mia-batch simple".into(),
+                    "our simple path".into(),
                     time(texts, |text| simple.size(text).ok()),
                 ),
                 ("zlib".into(), time(texts, |text| zlib.size(text).ok())),
