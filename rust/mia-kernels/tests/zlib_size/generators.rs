@@ -1,6 +1,27 @@
 //! Families of texts, each hard for zlib in its own way. All take a random source, real text
 //! and the number of bytes wanted.
 
+/// Hands the names of all families to a macro.
+macro_rules! families {
+    ($each:ident) => {
+        $each!(
+            text_cuts,
+            random_bytes,
+            small_alphabets,
+            periodic,
+            back_references,
+            spliced_text,
+            skewed,
+            multi_byte_utf8,
+            runs,
+            far_short_matches,
+            full_hash_chains,
+            concatenations,
+        );
+    };
+}
+pub(crate) use families;
+
 /// `SplitMix64` (Steele, Lea and Flood 2014): every seed gives another sequence.
 pub(crate) struct Random(pub(crate) u64);
 

@@ -14,7 +14,7 @@ mod generators;
 use std::path::Path;
 use std::{env, fs};
 
-use generators::Random;
+use generators::{Random, families};
 use mia_kernels::{StockZlib, ZlibSizer};
 
 /// Sizers and what they are compared with, all used again and again.
@@ -112,17 +112,4 @@ macro_rules! test_families {
     };
 }
 
-test_families!(
-    text_cuts,
-    random_bytes,
-    small_alphabets,
-    periodic,
-    back_references,
-    spliced_text,
-    skewed,
-    multi_byte_utf8,
-    runs,
-    far_short_matches,
-    full_hash_chains,
-    concatenations,
-);
+families!(test_families);

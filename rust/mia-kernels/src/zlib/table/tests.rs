@@ -6,7 +6,7 @@
 #[path = "../../../tests/zlib_size/generators.rs"]
 mod generators;
 
-use generators::Random;
+use generators::{Random, families};
 
 use super::Table;
 use crate::StockZlib;
@@ -82,20 +82,7 @@ macro_rules! test_families {
     };
 }
 
-test_families!(
-    text_cuts,
-    random_bytes,
-    small_alphabets,
-    periodic,
-    back_references,
-    spliced_text,
-    skewed,
-    multi_byte_utf8,
-    runs,
-    far_short_matches,
-    full_hash_chains,
-    concatenations,
-);
+families!(test_families);
 
 #[test]
 fn texts_that_are_not_for_a_table() {
