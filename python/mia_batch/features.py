@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mia_batch.kernels import Group, WordRule
     from mia_batch.targets.plan import Preset
 
-__all__ = ["build_features", "groups_of"]
+__all__ = ["build_features", "groups_of", "inputs_of"]
 
 
 def groups_of(columns: Iterable[str]) -> tuple[Group, ...]:
@@ -47,6 +47,26 @@ def _columns(group: Group) -> set[str]:
     }
 
 
+def inputs_of(preset: Preset) -> tuple[list[str], list[str]]:
+    """Name what `build_features` reads.
+
+    Parameters
+    ----------
+    preset
+        The run's.
+
+    Returns
+    -------
+    tuple[list[str], list[str]]
+        Columns of the samples table and of the targets table.
+    """
+    samples = ["target_id", "sample_index", "candidate", "n_tokens", "short"]
+    targets = ["target_id", "reference"]
+    if preset == "default":
+        return samples, targets
+    return [*samples, "prompt"], [*targets, "prefix", "n_words"]
+
+
 def build_features(
     samples: pl.DataFrame,
     targets: pl.DataFrame,
@@ -61,9 +81,10 @@ def build_features(
     Parameters
     ----------
     samples
-        Rows of the samples table, those of one target in the order of ``sample_index``.
+        Rows of the samples table, those of one target in the order of ``sample_index``, with at
+        least the columns that `inputs_of` names.
     targets
-        Rows of the targets table, at least those that ``samples`` belongs to.
+        Rows of the targets table, at least those that ``samples`` belongs to, and such columns.
     words
         How text is split into words.
     preset
@@ -94,7 +115,7 @@ def build_features(
         msg = f"word rule is {words!r}, but preset 'samia' scores by 'space'; use that rule"
         raise SettingsError(msg)
     candidate = pl.col("candidate") if preset == "default" else _authors_candidate(text_length)
-    halves = targets.lazy().select("target_id", "prefix", "reference", "n_words")
+    halves = targets.lazy().select(inputs_of(preset)[1])
     pairs = samples.lazy().join(halves, on="target_id", how="left", maintain_order="left")
     numbers = pair_features(candidate, pl.col("reference"), words=words, groups=groups)
     return (

@@ -7,7 +7,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from typing import IO, TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from polars.io.plugins import register_io_source
 from mia_batch.errors import RunFolderError, SchemaMismatchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     import dataframely as dy
@@ -29,6 +29,7 @@ __all__ = [
     "remove_unfinished",
     "scan",
     "sink",
+    "sink_all",
     "sink_frames",
     "write_text",
 ]
@@ -138,15 +139,45 @@ def sink(frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Schema]
     SchemaMismatchError
         If a column is missing or has another type.
     """
-    check(frame, schema, what=path.name)
-    with _replacing(path) as stream:
-        frame.lazy().sink_parquet(
-            stream,
-            compression="zstd",
-            compression_level=1,
-            row_group_size=_ROW_GROUP_ROWS,
-            statistics=False,  # they would repeat whole texts
-        )
+    sink_all({path: frame}, schema)
+
+
+def sink_all(frames: Mapping[Path, pl.LazyFrame | pl.DataFrame], schema: type[dy.Schema]) -> None:
+    """Write several tables as `sink` does, in one query: of small ones, each costs a third less.
+
+    They are not replaced at one moment; whoever is killed in between leaves some of them.
+
+    Parameters
+    ----------
+    frames
+        The tables by their final names.
+    schema
+        The columns that the tables must have.
+
+    Raises
+    ------
+    RunFolderError
+        If a table cannot be written: full disk, no permission, no such folder.
+    SchemaMismatchError
+        If a column is missing or has another type.
+    """
+    for path, frame in frames.items():
+        check(frame, schema, what=path.name)
+    with ExitStack() as streams:
+        sinks = [
+            frame.lazy().sink_parquet(
+                streams.enter_context(_replacing(path)),
+                compression="zstd",
+                compression_level=1,
+                row_group_size=_ROW_GROUP_ROWS,
+                statistics=False,  # they would repeat whole texts
+                lazy=True,
+            )
+            for path, frame in frames.items()
+        ]
+        pl.collect_all(sinks)
+    for folder in {path.parent for path in frames}:
+        _sync_folder(folder)
 
 
 def sink_frames(frames: Iterable[pl.DataFrame], path: Path, schema: type[dy.Schema]) -> None:
@@ -249,6 +280,7 @@ def write_text(path: Path, text: str) -> None:
     """
     with _replacing(path) as stream:
         stream.write(text.encode())
+    _sync_folder(path.parent)
 
 
 def generate(
@@ -306,7 +338,6 @@ def _replacing(path: Path) -> Iterator[IO[bytes]]:
                 stream.flush()
                 os.fsync(stream.fileno())
             temporary.replace(path)
-            _sync_folder(path.parent)
         finally:
             with suppress(OSError):  # gone already, or the folder never was
                 temporary.unlink()
@@ -335,11 +366,12 @@ def _ask_system(stream: IO[bytes]) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with _system_errors(folder):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _system_reason(error: Exception) -> str | None:

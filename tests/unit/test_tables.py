@@ -75,6 +75,24 @@ def test_sink_leaves_nothing_behind_when_the_rows_fail(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_several_tables_at_once_are_as_each_alone(tmp_path):
+    long = pl.concat([FRAME] * 5000)
+    parts: dict[str, pl.DataFrame | pl.LazyFrame]
+    parts = {"a": long, "b": FRAME.clear(), "c": long[3:7].lazy()}
+    tables.sink_all({tmp_path / name: part for name, part in parts.items()}, Numbers)
+    for name, part in parts.items():
+        tables.sink(part, tmp_path / "alone", Numbers)
+        assert (tmp_path / name).read_bytes() == (tmp_path / "alone").read_bytes()
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_several_tables_are_not_there_when_the_rows_of_one_fail(tmp_path):
+    broken = FRAME.lazy().with_columns(value=pl.col("name").str.to_integer())
+    with pytest.raises(pl.exceptions.ComputeError, match="strict integer parsing"):
+        tables.sink_all({tmp_path / "a": FRAME, tmp_path / "b": broken}, Numbers)
+    assert not list(tmp_path.iterdir())
+
+
 def test_sink_frames_writes_what_sink_writes(tmp_path):
     long = pl.DataFrame({"name": [f"row {n}" for n in range(20_000)], "value": range(20_000)})
     tables.sink(long, tmp_path / "first", Numbers)
@@ -120,6 +138,21 @@ def test_sink_says_when_the_disk_is_full_wherever_the_room_ends(tmp_path, limit_
         assert str(error.value) == f"{path} cannot be written: {reason}"
         assert path.read_bytes() == whole
         assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_several_tables_are_the_old_ones_when_the_disk_is_full(tmp_path, limit_files):
+    rows = pl.DataFrame({"name": [os.urandom(500).hex()], "value": [1]})
+    short, long = tmp_path / "short", tmp_path / "long"
+    tables.sink(rows, long, Numbers)
+    whole = long.stat().st_size
+    for size in range(0, whole, 37):
+        tables.sink_all({short: FRAME, long: FRAME}, Numbers)
+        limit_files(size)
+        with pytest.raises(RunFolderError, match=r"/long cannot be written: File too large; make"):
+            tables.sink_all({short: FRAME.head(1), long: rows}, Numbers)
+        limit_files(resource.RLIM_INFINITY)
+        assert all(pl.read_parquet(path).equals(FRAME) for path in (short, long))
+        assert sorted(tmp_path.iterdir()) == [long, short]
 
 
 def test_sink_frames_says_when_the_disk_is_full(tmp_path, limit_files):

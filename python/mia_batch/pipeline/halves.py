@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from threading import Lock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,14 +30,16 @@ class Halves:
     ----------
     targets
         The targets table, of which the names are read, 12 bytes a target.
+    columns
+        What to look up.
     """
 
-    def __init__(self, targets: Path) -> None:
-        self._table = tables.scan(targets, Targets).select(
-            "target_id", "prefix", "reference", "n_words"
-        )
-        self._index = RowIndex(self._table.select("target_id"))
+    def __init__(self, targets: Path, columns: list[str]) -> None:
+        table = tables.scan(targets, Targets)
+        self._index = RowIndex(table.select("target_id"))
+        self._table = table.select(columns)
         self._piece: Callable[[int], pl.DataFrame] = lru_cache(_PIECES_HELD)(self._read)
+        self._reading = Lock()
 
     def of(self, names: pl.Series) -> pl.DataFrame:
         """Find targets; several threads may ask.
@@ -49,15 +52,21 @@ class Halves:
         Returns
         -------
         DataFrame
-            ``target_id``, ``prefix``, ``reference`` and ``n_words``, a row for each target.
+            The columns; each target that is known, and some that stand between them.
         """
-        _, rows = self._index.find(names.unique())
-        pieces, places = np.divmod(np.unique(rows), _ROWS_AT_ONCE)
-        found = [
-            self._piece(int(piece))[pl.Series(places[pieces == piece])]
-            for piece in np.unique(pieces)
-        ]
-        return pl.concat(found or [self._piece(0).clear()])
+        rows = np.sort(self._index.find(names.rle().struct.field("value"))[1])
+        ends = np.flatnonzero(np.diff(rows // _ROWS_AT_ONCE)) + 1
+        found = [self._between(part[0], part[-1]) for part in np.split(rows, ends) if part.size]
+        # In one chunk: of several, a join would copy every text.
+        return pl.concat(found or [self._held(0).clear()], rechunk=True)
+
+    def _between(self, first: np.uint32, last: np.uint32) -> pl.DataFrame:
+        piece, start = divmod(int(first), _ROWS_AT_ONCE)
+        return self._held(piece).slice(start, int(last - first) + 1)
+
+    def _held(self, piece: int) -> pl.DataFrame:
+        with self._reading:  # else threads that follow each other read the same
+            return self._piece(piece)
 
     def _read(self, piece: int) -> pl.DataFrame:
         return self._table.slice(piece * _ROWS_AT_ONCE, _ROWS_AT_ONCE).collect()

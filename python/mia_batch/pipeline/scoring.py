@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -10,7 +11,7 @@ import polars as pl
 from mia_batch import tables
 from mia_batch.attacks import find_unscored, score
 from mia_batch.evidence import scan_logprobs, scan_samples
-from mia_batch.features import build_features, groups_of
+from mia_batch.features import build_features, groups_of, inputs_of
 from mia_batch.pipeline.background import in_background
 from mia_batch.pipeline.halves import Halves
 from mia_batch.pipeline.judging import fix_plan, judge, plan_verdicts
@@ -85,11 +86,12 @@ def write_features(
         text_length=settings.text_length,
         groups=manifest.features,
     )
-    start = 0
-    for name, samples in parts.items():
-        rows = features.slice(start, samples.height)
-        tables.sink(rows, run.features_folder / name, Features)
-        start += samples.height
+    ends = accumulate(samples.height for samples in parts.values())
+    rows = {
+        run.features_folder / name: features[end - samples.height : end]
+        for (name, samples), end in zip(parts.items(), ends, strict=True)
+    }
+    tables.sink_all(rows, Features)
 
 
 def make_missing_features(
@@ -115,10 +117,11 @@ def make_missing_features(
     if not missing:
         return
     observer.stage(f"making the features of {len(missing):,} parts of samples")
-    halves = Halves(run.targets_path)
+    of_samples, of_targets = inputs_of(settings.preset)
+    halves = Halves(run.targets_path, of_targets)
 
     def make(parts: list[Path]) -> None:
-        rows = pl.collect_all([tables.scan(part, Samples) for part in parts])
+        rows = pl.collect_all([tables.scan(part, Samples).select(of_samples) for part in parts])
         samples = dict(zip((part.name for part in parts), rows, strict=True))
         targets = halves.of(pl.concat(part["target_id"] for part in rows))
         write_features(settings, manifest, run, samples, targets)

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from threading import Barrier
+from typing import TYPE_CHECKING
+
 import polars as pl
 import pytest
 
@@ -11,22 +16,57 @@ from mia_batch.pipeline.halves import Halves
 from mia_batch.schemas import Targets
 from tests import frames
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+COLUMNS = ["target_id", "reference", "n_words"]
+
 
 @pytest.fixture
 def found(tmp_path, monkeypatch):
     monkeypatch.setattr(halves, "_ROWS_AT_ONCE", 3)
     rows = [{"prefix": f"p{n}", "reference": f"r{n}", "n_words": n} for n in range(8)]
     tables.sink(frames.targets(*rows), tmp_path / "targets.parquet", Targets)
-    return Halves(tmp_path / "targets.parquet")
+    return Halves(tmp_path / "targets.parquet", COLUMNS)
 
 
-def test_each_target_comes_once(found):
-    names = pl.Series(map(frames.target_id, [7, 7, 0, 4, 3, 0]))
-    assert found.of(names).rows() == [
-        (frames.target_id(n), f"p{n}", f"r{n}", n) for n in (0, 3, 4, 7)
-    ]
+def names(*numbers: int) -> pl.Series:
+    return pl.Series(map(frames.target_id, numbers))
+
+
+def test_each_target_comes_once_whatever_the_order(found):
+    rows = found.of(names(7, 7, 0, 4, 3, 0))
+    assert rows.rows() == [(frames.target_id(n), f"r{n}", n) for n in (0, 3, 4, 7)]
+
+
+def test_targets_between_may_come_too_in_one_chunk(found):
+    rows = found.of(names(5, 3, 2))
+    assert rows["n_words"].to_list() == [2, 3, 4, 5]
+    assert rows.n_chunks() == 1
 
 
 def test_unknown_names_have_no_row(found):
-    none = found.of(pl.Series([frames.target_id(9)]))
-    assert (none.height, none.columns) == (0, ["target_id", "prefix", "reference", "n_words"])
+    none = found.of(names(9))
+    assert (none.height, none.columns) == (0, COLUMNS)
+
+
+def test_threads_that_ask_at_once_read_once(found):
+    read: Callable[[int], pl.DataFrame] = found._read
+    pieces: list[int] = []
+
+    def count(piece: int) -> pl.DataFrame:
+        pieces.append(piece)
+        return read(piece)
+
+    found._piece = lru_cache(2)(count)
+    threads = 8
+    together = Barrier(threads, timeout=60)
+
+    def ask(_: int) -> list[int]:
+        together.wait()
+        return list(found.of(names(3, 4))["n_words"])
+
+    with ThreadPoolExecutor(threads) as pool:
+        assert list(pool.map(ask, range(threads))) == [[3, 4]] * threads
+    assert pieces == [1]
