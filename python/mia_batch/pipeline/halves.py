@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING
 
@@ -35,11 +35,10 @@ class Halves:
     """
 
     def __init__(self, targets: Path, columns: list[str]) -> None:
-        table = tables.scan(targets, Targets)
-        self._index = RowIndex(table.select("target_id"))
-        self._table = table.select(columns)
+        self._targets = tables.scan(targets, Targets)
+        self._columns = columns
         self._piece: Callable[[int], pl.DataFrame] = lru_cache(_PIECES_HELD)(self._read)
-        self._reading = Lock()
+        self._reading = Lock()  # threads that follow each other need the same
 
     def of(self, names: pl.Series) -> pl.DataFrame:
         """Find targets; several threads may ask.
@@ -54,7 +53,9 @@ class Halves:
         DataFrame
             The columns; each target that is known, and some that stand between them.
         """
-        rows = np.sort(self._index.find(names.rle().struct.field("value"))[1])
+        with self._reading:
+            index = self._index
+        rows = np.sort(index.find(names.rle().struct.field("value"))[1])
         ends = np.flatnonzero(np.diff(rows // _ROWS_AT_ONCE)) + 1
         found = [self._between(part[0], part[-1]) for part in np.split(rows, ends) if part.size]
         # In one chunk: of several, a join would copy every text.
@@ -65,8 +66,13 @@ class Halves:
         return self._held(piece).slice(start, int(last - first) + 1)
 
     def _held(self, piece: int) -> pl.DataFrame:
-        with self._reading:  # else threads that follow each other read the same
+        with self._reading:
             return self._piece(piece)
 
+    @cached_property
+    def _index(self) -> RowIndex:
+        return RowIndex(self._targets.select("target_id"))
+
     def _read(self, piece: int) -> pl.DataFrame:
-        return self._table.slice(piece * _ROWS_AT_ONCE, _ROWS_AT_ONCE).collect()
+        rows = self._targets.slice(piece * _ROWS_AT_ONCE, _ROWS_AT_ONCE)
+        return rows.select(self._columns).collect()

@@ -126,7 +126,7 @@ def make_missing_features(
         targets = halves.of(pl.concat(part["target_id"] for part in rows))
         write_features(settings, manifest, run, samples, targets)
 
-    with in_background() as later:
+    with in_background(spare=1) as later:
         for group in _grouped(missing):
             later(make, group)
 

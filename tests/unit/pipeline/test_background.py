@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import polars as pl
 import pytest
 
 from mia_batch.pipeline.background import in_background
@@ -23,6 +24,15 @@ def test_calls_run_beside_each_other():
         later(both.wait)
         later(both.wait)
     assert not both.broken
+
+
+def test_spare_calls_run_beside_those_of_the_cores(monkeypatch):
+    monkeypatch.setattr(pl, "thread_pool_size", lambda: 2)
+    three = threading.Barrier(3, timeout=60)
+    with in_background(spare=1) as later:
+        for _ in range(3):
+            later(three.wait)
+    assert not three.broken
 
 
 def test_what_a_call_raises_reaches_the_caller():
