@@ -1,6 +1,8 @@
 # make demo: set-up, then the known-truth audit.   make test: set-up, lints, types, every test.
 # make bench: speed, memory, coverage, measured.  make lock: resolve requirements.lock anew.
 # make wheel: a wheel for others, in dist/.
+# make test-avx512: zlib sizes on an emulated processor with AVX-512. It is built from Debian's
+# packages first, which takes minutes, so make test leaves it out.
 
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -9,11 +11,12 @@ export PYTHON
 UV := .ci/uv
 STEP := .ci/step
 BIN := .venv/bin
+BOOKS := $(wildcard $(CURDIR)/rust/mia-kernels/../../../shared/data/books)
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml' -o -name '*.c')
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.uv/bin:$(PATH)
 
-.PHONY: demo test bench setup tools lint types rust-checks python-tests lock wheel clean
+.PHONY: demo test test-avx512 bench setup tools lint types rust-checks python-tests lock wheel clean
 .NOTPARALLEL:
 export PYTHONDONTWRITEBYTECODE := # torch and vLLM take minutes to start without compiled files
 
@@ -65,6 +68,19 @@ rust-checks:
 python-tests:
 	@$(STEP) "Tests: pytest" pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations=15
 
+test-avx512: export RUSTFLAGS := -C target-feature=+crt-static
+test-avx512: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := \
+	$(CURDIR)/.ci/emulator/run $(CURDIR)/.emulator $(BOOKS:%=--file %)
+test-avx512: export MIA_BATCH_ZLIB_TEXTS := 12000
+test-avx512: .emulator/bochs
+	@$(STEP) "Unit tests of zlib sizes with AVX-512" cargo test --quiet --release --locked \
+		--target x86_64-unknown-linux-gnu --package mia-kernels --lib zlib -- --test-threads=1
+	@$(STEP) "Zlib sizes with AVX-512" cargo test --quiet --release --locked \
+		--target x86_64-unknown-linux-gnu --package mia-kernels --test zlib_size -- --test-threads=1 --skip edges
+
+.emulator/bochs: .ci/emulator/build .ci/emulator/bochs.patch .ci/emulator/init.c
+	@$(STEP) "Emulator of a processor with AVX-512" .ci/emulator/build .emulator
+
 lock:
 	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate \
 		--override requirements.override --python-version 3.11 \
@@ -74,4 +90,4 @@ wheel: setup
 	$(BIN)/maturin build --profile dist --locked --out dist
 
 clean:
-	rm -rf .venv .uv target dist demo
+	rm -rf .venv .uv .emulator target dist demo
