@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mia_batch.evidence.engines.checkpoint import check_model
 from mia_batch.evidence.engines.choice import cannot_score, choose_engine
+from mia_batch.evidence.imports import kept_for_good
 
 if TYPE_CHECKING:
     from mia_batch.evidence.engine import Engine, EngineSpec
@@ -37,19 +38,23 @@ def load_engine(spec: EngineSpec) -> Engine | Scorer:
     if spec.scoring is not None:
         return _load_scorer(spec)
     if spec.engine == "vllm":
-        from mia_batch.evidence.engines.vllm import VllmEngine
+        with kept_for_good():
+            from mia_batch.evidence.engines.vllm import VllmEngine
 
         return VllmEngine(spec)
-    from mia_batch.evidence.engines.transformers import TransformersEngine
+    with kept_for_good():
+        from mia_batch.evidence.engines.transformers import TransformersEngine
 
     return TransformersEngine(spec)
 
 
 def _load_scorer(spec: EngineSpec) -> Scorer:
     if spec.engine == "vllm":
-        from mia_batch.evidence.engines.vllm_scorer import VllmScorer
+        with kept_for_good():
+            from mia_batch.evidence.engines.vllm_scorer import VllmScorer
 
         return VllmScorer(spec)
-    from mia_batch.evidence.engines.transformers_scorer import TransformersScorer
+    with kept_for_good():
+        from mia_batch.evidence.engines.transformers_scorer import TransformersScorer
 
     return TransformersScorer(spec)

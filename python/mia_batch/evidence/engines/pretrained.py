@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-import transformers
+from transformers import AutoModelForCausalLM, __version__
 
 from mia_batch.errors import EngineError, MiaBatchError, SettingsError
 from mia_batch.evidence.causes import cause_of
@@ -59,7 +59,7 @@ class Pretrained:
         device: torch.device = self.model.device
         return EngineInfo(
             engine="transformers",
-            version=transformers.__version__,
+            version=__version__,
             device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
             dtype=str(self.model.dtype).removeprefix("torch."),
             max_model_len=self.max_model_len,
@@ -133,7 +133,7 @@ def _load(spec: EngineSpec, arguments: dict[str, Any]) -> PreTrainedModel:
     dtype = "float32" if on_cpu and spec.dtype == "auto" else spec.dtype
     options = {"revision": spec.revision, "dtype": dtype, **arguments}
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(spec.model, **options)
+        model = AutoModelForCausalLM.from_pretrained(spec.model, **options)
         if "device_map" not in arguments:
             model = model.to("cpu" if on_cpu else "cuda")
     except torch.OutOfMemoryError as error:

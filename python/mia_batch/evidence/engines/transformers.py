@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-import transformers
+from transformers import AutoTokenizer, GenerationConfig
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence.engine import SampleOutput, SampleResult
@@ -128,7 +128,7 @@ class TransformersEngine:
 
     def _replace_generation_config(self) -> None:
         """Nothing of the checkpoint's own ``generation_config.json`` reaches ``generate``."""
-        self._model.generation_config = transformers.GenerationConfig()
+        self._model.generation_config = GenerationConfig()
 
     def _fits(self, shape: Shape) -> bool:
         """Whether a batch fits the context and main memory; an accelerator says so itself."""
@@ -170,7 +170,7 @@ class TransformersEngine:
         sequences = self._model.generate(
             prompts,
             attention_mask=mask,
-            generation_config=transformers.GenerationConfig(
+            generation_config=GenerationConfig(
                 max_new_tokens=max(row.max_tokens for row in batch), do_sample=False, pad_token_id=0
             ),
             logits_processor=[sampler],
@@ -205,7 +205,7 @@ class _Finished:
 
 
 def _find_ends(model: PreTrainedModel, spec: EngineSpec) -> frozenset[int]:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(
+    tokenizer = AutoTokenizer.from_pretrained(
         spec.model, revision=spec.revision, trust_remote_code=False
     )
     return end_token_ids(
