@@ -219,11 +219,13 @@ def sink_frames(frames: Iterable[pl.DataFrame], path: Path, schema: type[dy.Sche
 def _regroup(frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
     """Concatenate frames until they fill a row group."""
     waiting: list[pl.DataFrame] = []
+    n_rows = 0
     for frame in frames:
         waiting.append(frame)
-        if sum(part.height for part in waiting) >= _ROW_GROUP_ROWS:
+        n_rows += frame.height
+        if n_rows >= _ROW_GROUP_ROWS:
             yield pl.concat(waiting)
-            waiting = []
+            waiting, n_rows = [], 0
     if waiting:
         yield pl.concat(waiting)
 
