@@ -66,7 +66,7 @@ rust-checks:
 	@$(STEP) "Rust documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --locked
 
 python-tests:
-	@$(STEP) "Tests: pytest" pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations=15
+	@$(STEP) "Tests: pytest" env OMP_NUM_THREADS=1 pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations=15
 
 test-avx512: export RUSTFLAGS := -C target-feature=+crt-static
 test-avx512: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := \
