@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
+from click.testing import CliRunner
 from polars.testing import assert_frame_equal
 
+from mia_batch.cli.main import command as mia_batch_command
 from mia_batch.evidence.blocks import BLOCK_TARGETS
 from tests.checkpoints import TEXTS
 from tests.hostile_server import MODEL, HostileServer, TinyModel
@@ -23,24 +25,36 @@ from tests.processes import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
+N_LABELLED = 6 * BLOCK_TARGETS
 WORDS = " ".join(TEXTS).split()
 TABLES = ("targets", "scores", "unscored", "metrics", "verdicts")
 
 
 def write_corpus(path: Path, n_blocks: int, n_words: int = 16) -> Path:
-    """Short labelled texts for a number of blocks."""
+    """Short texts for a number of blocks, the first of them labelled."""
     rows = range(n_blocks * BLOCK_TARGETS)
     starts = [7 * row % (len(WORDS) - n_words) for row in rows]
     texts = [
         " ".join([f"n{row}", *WORDS[start : start + n_words]])
         for row, start in zip(rows, starts, strict=True)
     ]
-    pl.DataFrame({"text": texts, "member": [row % 2 == 0 for row in rows]}).write_parquet(path)
+    members = [row % 2 == 0 if row < N_LABELLED else None for row in rows]
+    pl.DataFrame({"text": texts, "member": members}).write_parquet(path)
     return path
 
 
 def command(corpus: Path, out: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "mia_batch", "--input", str(corpus), "--out", str(out), *options]
+    return [sys.executable, "-m", "mia_batch", *arguments(corpus, out, *options)]
+
+
+def arguments(corpus: Path, out: Path, *options: str) -> list[str]:
+    return ["--input", str(corpus), "--out", str(out), *options]
+
+
+def run_undisturbed(corpus: Path, out: Path, *options: str) -> None:
+    """The same command in this process, which has loaded the libraries already."""
+    done = CliRunner().invoke(mia_batch_command, arguments(corpus, out, *options))
+    assert done.exit_code == 0, done.output
 
 
 def parts(out: Path) -> int:
@@ -85,7 +99,7 @@ def kill_and_compare(
         killed = kill_after_a_new_part(asked, folder / "killed", pause)
         assert killed, f"it ended before kill {kill}"
     run_to_its_end(asked)
-    run_to_its_end(command(corpus, folder / "undisturbed", *options))
+    run_undisturbed(corpus, folder / "undisturbed", *options)
     assert contents(folder / "killed") == contents(folder / "undisturbed")
     assert not list((folder / "killed").rglob(".*.tmp"))
 
@@ -114,7 +128,7 @@ def test_log_probabilities(checkpoint, tmp_path):
     asked = command(corpus, tmp_path / "killed", *options)
     assert kill_after_a_new_part(asked, tmp_path / "killed", 0.0)
     run_to_its_end(asked)
-    run_to_its_end(command(corpus, tmp_path / "undisturbed", *options))
+    run_undisturbed(corpus, tmp_path / "undisturbed", *options)
     killed, undisturbed = (
         {
             str(path.relative_to(tmp_path / run)): pl.read_parquet(path)
