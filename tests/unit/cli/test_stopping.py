@@ -15,6 +15,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import mia_batch
 from mia_batch.cli.stopping import command_line
 from tests.checkpoints import TEXTS
 from tests.processes import children, wait_until, wait_until_gone
@@ -41,9 +42,8 @@ def corpus(checkpoint, tmp_path_factory):
 @pytest.fixture(scope="module")
 def undisturbed(corpus):
     """Tables of a run that nothing stopped."""
-    command = [*MIA_BATCH, "--input", "the corpus.parquet", "--out", "undisturbed"]
-    subprocess.run(command, cwd=corpus, capture_output=True, check=True)
-    return tables(corpus / "undisturbed")
+    run = mia_batch.audit(input=str(corpus / "the corpus.parquet"), out=str(corpus / "undisturbed"))
+    return tables(run.folder)
 
 
 @contextmanager
