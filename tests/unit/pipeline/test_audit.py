@@ -167,7 +167,13 @@ def test_a_prefix_that_moved_is_refused(copied, tmp_path):
     frame = pl.DataFrame({"text": ["one two three four"], "prefix": ["one two"]})
     frame = frame.with_columns(reference=pl.lit(" three four"))
     frame.write_parquet(copied["input"])
-    settings = copied | {"out": str(tmp_path / "own"), "samples": 1}
+    recorded = pl.DataFrame({"prefix": ["one two"], "candidate": [" three"]})
+    recorded.write_parquet(tmp_path / "recorded.parquet")
+    settings = {
+        "input": copied["input"],
+        "samples_from": str(tmp_path / "recorded.parquet"),
+        "out": str(tmp_path / "own"),
+    }
     mia_batch.audit(**settings)
     moved = frame.with_columns(prefix=pl.lit("one"), reference=pl.lit(" two three four"))
     moved.write_parquet(copied["input"])
