@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from importlib.util import find_spec
 
+import polars as pl
 import pytest
 
 from mia_batch.attacks import defaults
@@ -24,13 +25,13 @@ def test_preset_samia_equals_its_slow_twin_to_the_last_bit(
     lines = (
         (shared_data / "wikimia" / f"{length}.jsonl").read_text("utf-8").splitlines()[slice(*rows)]
     )
-    corpus = tmp_path / "corpus.jsonl"
-    corpus.write_text("\n".join(lines), "utf-8")
+    texts = [json.loads(line)["input"] for line in lines]
+    pl.DataFrame({"input": texts}).write_parquet(tmp_path / "corpus.parquet")
     run = audit_demo(
         demo,
         tmp_path / "run",
         engine="vllm",
-        input=str(corpus),
+        input=str(tmp_path / "corpus.parquet"),
         preset="samia",
         text_column="input",
         text_length=length,
@@ -38,7 +39,6 @@ def test_preset_samia_equals_its_slow_twin_to_the_last_bit(
         max_length=max_length * length // 64 if samples == 1 else max_length,
     )
     names = [name for name in defaults("samia") if twins.CLASSIC_ZLIB or "zlib" not in name]
-    texts = [json.loads(line)["input"] for line in lines]
     sampled = dict(run.samples.group_by("target_id", maintain_order=True))
     found = run.scores.select("target_id", *names).rows(named=True)
     for text, row in zip(texts, found, strict=True):
