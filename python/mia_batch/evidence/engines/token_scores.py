@@ -56,10 +56,10 @@ def score_tokens(
         left_out = kept.gather(1, token_ids[:, None]).isneginf()
         found["kept_mass"] = mass.masked_fill_(left_out, torch.nan)
     if scoring.moments:
-        logits.clamp_(min=top + _LEAST)  # 0 times minus infinity would be no number
-        mean = (probabilities * logits).sum(1, keepdim=True)
-        distance = logits.sub_(mean)
-        found["mean"] = mean - top + log_top
+        below_top = logits.sub_(top).clamp_(min=_LEAST)  # 0 times minus infinity is no number
+        mean = (probabilities * below_top).sum(1, keepdim=True)
+        distance = below_top.sub_(mean)
+        found["mean"] = mean + log_top
         found["variance"] = probabilities.mul_(distance).mul_(distance).sum(1, keepdim=True)
     return {name: values[:, 0] for name, values in found.items()}
 

@@ -67,6 +67,12 @@ def test_tokens_that_the_model_rules_out_do_not_spoil_the_moments(never: float):
     assert found["variance"] == pytest.approx(0.0, abs=1e-6)
 
 
+def test_moments_of_logits_far_from_zero_lose_nothing():
+    only = Scoring(moments=True)
+    logits = [44.0, 38.0, 38.0, 38.0, 38.0]
+    assert scored(logits, 1, scoring=only) == scored([x - 44 for x in logits], 1, scoring=only)
+
+
 @given(
     hnp.arrays(
         np.float32,
