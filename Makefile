@@ -65,6 +65,7 @@ rust-checks:
 	@$(STEP) "Rust tests" cargo test --quiet --workspace --release --locked
 	@$(STEP) "Rust documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --locked
 
+# The workers take all cores: further threads of each would spin against the others.
 python-tests:
 	@$(STEP) "Tests: pytest" env OMP_NUM_THREADS=1 pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations=15
 
