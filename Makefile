@@ -67,7 +67,8 @@ rust-checks:
 
 # The workers take all cores: further threads of each would spin against the others.
 python-tests:
-	@$(STEP) "Tests: pytest" env OMP_NUM_THREADS=1 pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations=15
+	@$(STEP) "Tests: pytest" env OMP_NUM_THREADS=1 pytest --numprocesses $$(nproc) --maxprocesses 4 \
+		--dist loadfile --no-loadscope-reorder --durations=15
 
 test-avx512: export RUSTFLAGS := -C target-feature=+crt-static
 test-avx512: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := \
