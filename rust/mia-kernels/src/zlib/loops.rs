@@ -8,10 +8,11 @@ const N_PARTS: usize = 5;
 const N_BYTES: usize = 8;
 
 /// Whether half of a text is looped, as those of language models may be. There zlib jumps from
-/// match to match, and a table of all places is of no use.
+/// one long match to the next, which suits other ways of searching.
 pub(super) fn is_looped(text: &[u8]) -> bool {
-    let ends = (2..=N_PARTS).map(|part| text.len() * part / N_PARTS);
-    ends.filter(|end| has_just_been(text, *end)).count() > N_PARTS / 2
+    let ends = (2..=N_PARTS).rev().map(|part| text.len() * part / N_PARTS);
+    let others = ends.filter(|end| !has_just_been(text, *end));
+    others.take(2).count() < 2
 }
 
 /// Whether the bytes that end here ended a little before.

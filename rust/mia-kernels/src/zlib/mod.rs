@@ -4,7 +4,6 @@ mod block;
 mod huffman;
 #[cfg(any(test, target_arch = "x86_64"))]
 mod lanes;
-#[cfg(any(test, target_arch = "x86_64"))]
 mod loops;
 mod search;
 mod short;
@@ -14,6 +13,7 @@ mod table;
 mod window;
 
 use block::Block;
+use loops::is_looped;
 use search::{find, find_longer};
 use short::ShortTexts;
 use window::Window;
@@ -73,11 +73,12 @@ impl ZlibSizer {
 
     /// Bits of all blocks.
     fn bits(&mut self, mut unread: &[u8]) -> u64 {
-        if self.short.push(unread, &mut self.block) {
+        let is_looped = is_looped(unread);
+        if !is_looped && self.short.push(unread, &mut self.block) {
             return self.block.close(0, true);
         }
         let mut bits = 0;
-        self.window.open(&mut unread);
+        self.window.open(&mut unread, is_looped);
         let mut at = self.window.start();
         while self.window.left(at) > 0 {
             let mut found = find(&self.window, at);
@@ -126,7 +127,7 @@ fn stream_bytes(bits: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::window::hash_four;
-    use super::{StockZlib, ZlibSizer};
+    use super::{StockZlib, ZlibSizer, is_looped};
 
     /// Other bytes with the same hash.
     fn colliding(bytes: [u8; 4]) -> [u8; 4] {
@@ -146,8 +147,11 @@ mod tests {
         }
         for piece in pieces.rev() {
             text.extend(piece);
-            text.extend(b"AAAA!".repeat(600));
+            for number in 0..600 {
+                text.extend(format!("AAAA{:03}", number * 7919 % 1000).bytes());
+            }
         }
+        assert!(!is_looped(&text));
         let size = ZlibSizer::default().size(&text);
         assert_eq!(size, StockZlib::default().size(&text));
     }

@@ -25,16 +25,22 @@ struct Pair {
 
 impl Default for Pair {
     fn default() -> Self {
-        let mut counted = vec![ZlibSizer::default()];
-        #[cfg(target_arch = "x86_64")]
-        if is_x86_feature_detected!("avx512bw") {
-            counted.push(ZlibSizer::simple()); // the other path
-        }
+        let other = has_two_paths().then(ZlibSizer::simple);
         Self {
-            counted,
+            counted: [ZlibSizer::default()].into_iter().chain(other).collect(),
             compressed: StockZlib::default(),
         }
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_two_paths() -> bool {
+    is_x86_feature_detected!("avx512bw")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_two_paths() -> bool {
+    false
 }
 
 impl Pair {
