@@ -142,14 +142,10 @@ mod tests {
         let rare = colliding(*b"AAAA");
         let pieces = (0..50).map(|number| [&rare[..], &[number; 9]].concat());
         let mut text = pieces.clone().flatten().collect::<Vec<_>>();
-        for number in 0..2000 {
-            text.extend(format!("AAAA{}", number * 7919).bytes());
-        }
-        for piece in pieces.rev() {
+        for (start, piece) in (0..).step_by(600).zip(pieces.rev()) {
+            let numbers = (start..start + 600).map(|number| format!("AAAA{number:x}"));
+            text.extend(numbers.flat_map(String::into_bytes));
             text.extend(piece);
-            for number in 0..600 {
-                text.extend(format!("AAAA{:03}", number * 7919 % 1000).bytes());
-            }
         }
         assert!(!is_looped(&text));
         let size = ZlibSizer::default().size(&text);
