@@ -8,7 +8,7 @@ const N_PARTS: usize = 5;
 const N_BYTES: usize = 8;
 
 /// Whether half of a text is looped, as those of language models may be. There zlib jumps from
-/// one long match to the next, which suits other ways of searching.
+/// one long match to the next, and a table of all places is of no use.
 pub(super) fn is_looped(text: &[u8]) -> bool {
     let ends = (2..=N_PARTS).rev().map(|part| text.len() * part / N_PARTS);
     let others = ends.filter(|end| !has_just_been(text, *end));

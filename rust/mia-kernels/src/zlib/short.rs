@@ -2,7 +2,7 @@
 
 use super::block::Block;
 #[cfg(target_arch = "x86_64")]
-use super::{lanes::Avx512, table::Table};
+use super::{lanes::Avx512, loops::is_looped, table::Table};
 
 pub(super) struct ShortTexts {
     #[cfg(target_arch = "x86_64")]
@@ -30,7 +30,7 @@ impl ShortTexts {
     #[cfg(target_arch = "x86_64")]
     pub(super) fn push(&mut self, text: &[u8], block: &mut Block) -> bool {
         let table = self.table.as_mut();
-        table.is_some_and(|table| table.push(text, block))
+        table.is_some_and(|table| !is_looped(text) && table.push(text, block))
     }
 
     #[cfg(not(target_arch = "x86_64"))]

@@ -47,9 +47,6 @@ pub(super) struct Window {
     last_threes: Box<[u16; 1 << THREE_BITS]>,
     /// For each hash of four bytes its last place.
     last_fours: Box<[u16; 1 << FOUR_BITS]>,
-    /// Whether the text is looped, so that nearly every candidate is a long match. Then chains of
-    /// three bytes, which hold the places of four as well, do for both.
-    is_looped: bool,
 }
 
 /// What is known about a place. What it names is out of view unless it is after the start.
@@ -59,7 +56,7 @@ pub(super) struct Links {
     pub(super) three: u16,
     /// How far down the hash chain it is, modulo 2^16.
     pub(super) rank: u16,
-    /// The last place before it with the same hash of four bytes, or of three.
+    /// The last place before it with the same hash of four bytes.
     pub(super) four: u16,
 }
 
@@ -73,21 +70,19 @@ impl Default for Window {
             links: Box::new([[0; 4]; SIZE]),
             last_threes: Box::new([0; 1 << THREE_BITS]),
             last_fours: Box::new([0; 1 << FOUR_BITS]),
-            is_looped: false,
         }
     }
 }
 
 impl Window {
     /// Reads the start of another text, which it takes from `unread`.
-    pub(super) fn open(&mut self, unread: &mut &[u8], is_looped: bool) {
+    pub(super) fn open(&mut self, unread: &mut &[u8]) {
         if self.end + unread.len() >= FULL {
             self.last_threes.fill(0);
             self.last_fours.fill(0);
             self.end = 0;
         }
         self.start = self.end;
-        self.is_looped = is_looped;
         self.read(unread);
     }
 
@@ -160,18 +155,13 @@ impl Window {
         self.bytes[read..self.end].copy_from_slice(next);
         *unread = rest;
         if read < self.end {
-            let from = read.saturating_sub(3).max(self.start);
-            if self.is_looped {
-                self.link::<false>(from, unread.is_empty());
-            } else {
-                self.link::<true>(from, unread.is_empty());
-            }
+            self.link(read.saturating_sub(3).max(self.start), unread.is_empty());
         }
     }
 
     /// Links the places from `at` on that have four bytes, and the one that has three if the
     /// text ends here.
-    fn link<const FOURS: bool>(&mut self, at: usize, is_end: bool) {
+    fn link(&mut self, at: usize, is_end: bool) {
         let n_linked = (self.end + usize::from(is_end)).saturating_sub(3 + at);
         let rest = at + n_linked;
         let (links, threes, fours) = (
@@ -192,11 +182,7 @@ impl Window {
                 rank = links[usize::from(three)][RANK];
             }
             rank = rank.wrapping_add(1);
-            let four = if FOURS {
-                replace(&mut fours[hash_four(bytes)], place(at))
-            } else {
-                three
-            };
+            let four = replace(&mut fours[hash_four(bytes)], place(at));
             links[at % SIZE] = [three, rank, four, 0];
         }
         if is_end && n_linked > 0 {
