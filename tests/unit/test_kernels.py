@@ -481,7 +481,7 @@ def test_native_functions_refuse_what_they_cannot_read():
     with pytest.raises(ValueError, match='unknown word rule "tokens"'):
         _native.count_words(texts, words="tokens")
     with pytest.raises(TypeError, match=r"text must be .* not <class 'list'>"):
-        _native.zlib_size(["a"])  # type: ignore[arg-type]
+        _native.zlib_size(["a"])  # type: ignore[arg-type] # refused
     with pytest.raises(TypeError, match=r"reference must be .* not Int64"):
         pair_features(texts, pl.Series([1, 2]), groups=[])
     with pytest.raises(ValueError, match='unknown group "rouge"'):

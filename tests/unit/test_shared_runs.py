@@ -39,6 +39,6 @@ def test_what_is_refused():
     with pytest.raises(SettingsError, match="run_words is 0; use 1 or more"):
         shared_runs(texts, texts, run_words=0)
     with pytest.raises(SettingsError, match="unknown word rule 'words'; use one of"):
-        shared_runs(texts, texts, run_words=1, words="words")  # type: ignore[arg-type]
+        shared_runs(texts, texts, run_words=1, words="words")  # type: ignore[arg-type] # refused
     with pytest.raises(SchemaMismatchError, match="others must be an Arrow column of strings"):
         shared_runs(texts, pl.Series([1]), run_words=1)

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from mia_batch.evidence.engines.checkpoint import check_model
 from mia_batch.evidence.engines.choice import cannot_score, choose_engine
-from mia_batch.evidence.imports import kept_for_good
+from mia_batch.evidence.engines.imports import kept_for_good
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mia_batch.evidence.engine import Engine, EngineSpec
     from mia_batch.evidence.scorer import Scorer
 
@@ -35,26 +37,24 @@ def load_engine(spec: EngineSpec) -> Engine | Scorer:
     EngineError
         If the engine cannot start.
     """
-    if spec.scoring is not None:
-        return _load_scorer(spec)
-    if spec.engine == "vllm":
-        with kept_for_good():
-            from mia_batch.evidence.engines.vllm import VllmEngine
-
-        return VllmEngine(spec)
     with kept_for_good():
-        from mia_batch.evidence.engines.transformers import TransformersEngine
+        start = _import_engine(spec)
+    return start(spec)
 
-    return TransformersEngine(spec)
 
-
-def _load_scorer(spec: EngineSpec) -> Scorer:
+def _import_engine(spec: EngineSpec) -> Callable[[EngineSpec], Engine | Scorer]:
     if spec.engine == "vllm":
-        with kept_for_good():
+        if spec.scoring is not None:
             from mia_batch.evidence.engines.vllm_scorer import VllmScorer
 
-        return VllmScorer(spec)
-    with kept_for_good():
+            return VllmScorer
+        from mia_batch.evidence.engines.vllm import VllmEngine
+
+        return VllmEngine
+    if spec.scoring is not None:
         from mia_batch.evidence.engines.transformers_scorer import TransformersScorer
 
-    return TransformersScorer(spec)
+        return TransformersScorer
+    from mia_batch.evidence.engines.transformers import TransformersEngine
+
+    return TransformersEngine

@@ -44,7 +44,7 @@ class SeededSampler:
         self._top_p = decoding.top_p
         self._generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
 
-    # The library calls with both.
+    # The library calls with both: one of them is not used.
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
         """Scores that leave one token per row.
 

@@ -197,7 +197,7 @@ class _Finished:
         self._ends = torch.tensor(ends, dtype=torch.long, device=budgets.device)
         self._done = torch.zeros_like(budgets, dtype=torch.bool)
 
-    # The library calls with both.
+    # The library calls with both: one of them is not used.
     def __call__(self, input_ids: Tensor, scores: Tensor, **_: object) -> Tensor:  # noqa: ARG002
         self._done |= torch.isin(input_ids[:, -1], self._ends)
         self._done |= self._budgets <= input_ids.shape[1] - self._prompt_width

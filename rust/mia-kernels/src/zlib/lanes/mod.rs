@@ -18,7 +18,20 @@ pub(super) use list::List;
 pub(super) use portable::Portable;
 
 /// Numbers in a row.
-pub(super) const WIDTH: usize = 32;
+pub(super) const WIDTH: usize = ROW as usize;
+/// The same in the numbers of a row.
+pub(super) const ROW: u16 = 32;
+/// The numbers of the first row, counted from 0.
+#[expect(clippy::indexing_slicing, reason = "below the width, when compiled")]
+pub(super) static FIRST_ROW: [u16; WIDTH] = {
+    let mut numbers = [0; WIDTH];
+    let mut at = 0;
+    while at < ROW {
+        numbers[at as usize] = at;
+        at += 1;
+    }
+    numbers
+};
 /// Places that rows are made of, at most.
 pub(super) const MAX_PLACES: usize = 6 * 1024;
 

@@ -12,9 +12,9 @@
 use super::chains::Chains;
 use super::matches::Matches;
 use super::rules::{GOOD_LENGTH, MAX_LAZY, MIN_LENGTH};
-use super::text::{FIRST_ROW, Places, ROW, START, Text, places};
+use super::text::{Places, START, Text, places};
 use super::tries::{AfterGood, after_good};
-use crate::zlib::lanes::{Lanes, List, WIDTH, rows, rows_mut};
+use crate::zlib::lanes::{FIRST_ROW, Lanes, List, ROW, WIDTH, rows, rows_mut};
 
 const NO_STARTS: [u16; WIDTH] = [0; WIDTH];
 

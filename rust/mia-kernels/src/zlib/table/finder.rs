@@ -19,8 +19,8 @@ use std::hint::select_unpredictable;
 use super::chains::Chains;
 use super::matches::{Match, Matches, lengthen, longest, may_end};
 use super::rules::MAX_DISTANCE_OF_SHORTEST;
-use super::text::{FIRST_ROW, Places, ROW, START, Text, place, places};
-use crate::zlib::lanes::{Lanes, List, WIDTH, rows, rows_mut};
+use super::text::{Places, START, Text, place, places};
+use crate::zlib::lanes::{FIRST_ROW, Lanes, List, ROW, WIDTH, rows, rows_mut};
 
 /// Bytes that one comparison tells apart, and that two do.
 const WORD: u16 = 8;

@@ -25,18 +25,6 @@ pub(super) fn places() -> Places {
     Box::new([0; N_PLACES])
 }
 
-/// How many places a row has, and the places of the first row.
-pub(super) const ROW: u16 = place(WIDTH);
-pub(super) static FIRST_ROW: [u16; WIDTH] = {
-    let mut row = [0; WIDTH];
-    let mut at = 0;
-    while at < WIDTH {
-        row[at] = place(at);
-        at += 1;
-    }
-    row
-};
-
 /// A text between zeros, of which it has none.
 pub(super) struct Text {
     bytes: Box<[u8; N_PLACES + 8]>,

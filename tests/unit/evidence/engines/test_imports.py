@@ -4,7 +4,7 @@ import gc
 
 import pytest
 
-from mia_batch.evidence.imports import kept_for_good
+from mia_batch.evidence.engines.imports import kept_for_good
 
 
 @pytest.fixture(autouse=True)
