@@ -1,0 +1,134 @@
+//! The part of a text that zlib has in view, and where the same bytes stand in it before.
+//!
+//! zlib holds 64 KiB. Near their end it moves the upper half down and reads on. At level 6
+//! every place joins its hash chain, whatever the matches are, so the chains of all that is in
+//! view are linked as soon as it is read.
+//!
+//! A short text is read behind those before it, while there is room: to clear all chains for
+//! every text would take longer than the text.
+
+#![expect(clippy::indexing_slicing, reason = "places lie inside the window")]
+
+mod chains;
+
+use chains::Chains;
+
+pub(super) use chains::Links;
+#[cfg(test)]
+pub(super) use chains::hash_four;
+
+/// The longest match.
+pub(super) const MAX_LENGTH: usize = 258;
+/// How far back a match may start.
+pub(super) const MAX_DISTANCE: usize = HALF - MIN_LOOKAHEAD;
+
+const HALF: usize = 1 << 15;
+const SIZE: usize = 2 * HALF;
+/// zlib reads on when fewer bytes are left: the longest match, and a hash after it.
+const MIN_LOOKAHEAD: usize = MAX_LENGTH + 4;
+/// From here on zlib moves the window before it reads on.
+const FULL: usize = HALF + MAX_DISTANCE;
+
+/// The bytes in view and their hash chains.
+pub(super) struct Window {
+    bytes: Box<[u8; SIZE + 8]>,
+    /// Where the text starts.
+    start: usize,
+    /// Where the text, or what is in view of it, ends.
+    end: usize,
+    chains: Chains,
+}
+
+#[expect(clippy::large_stack_arrays, reason = "made once for many texts")]
+impl Default for Window {
+    fn default() -> Self {
+        Self {
+            bytes: Box::new([0; SIZE + 8]),
+            start: 0,
+            end: 0,
+            chains: Chains::default(),
+        }
+    }
+}
+
+impl Window {
+    /// Reads the start of another text, which it takes from `unread`.
+    pub(super) fn open(&mut self, unread: &mut &[u8]) {
+        if self.end + unread.len() >= FULL {
+            self.chains.clear();
+            self.end = 0;
+        }
+        self.start = self.end;
+        self.read(unread);
+    }
+
+    /// Reads on if too few bytes are left from `at`, and gives the place that `at` has then.
+    #[inline]
+    pub(super) fn refill(&mut self, at: usize, unread: &mut &[u8]) -> usize {
+        if at < FULL || self.left(at) >= MIN_LOOKAHEAD {
+            return at;
+        }
+        self.slide();
+        self.read(unread);
+        at - HALF
+    }
+
+    /// Where the text starts; zlib never finds a match there.
+    #[inline]
+    pub(super) fn start(&self) -> usize {
+        self.start
+    }
+
+    /// Bytes from `at` to the end of what is in view.
+    #[inline]
+    pub(super) fn left(&self, at: usize) -> usize {
+        self.end - at
+    }
+
+    #[inline]
+    pub(super) fn links(&self, at: usize) -> Links {
+        self.chains.links(at)
+    }
+
+    #[inline]
+    pub(super) fn byte(&self, at: usize) -> u8 {
+        self.bytes[at]
+    }
+
+    /// Eight bytes, the first one lowest; those beyond the end of the text mean nothing.
+    #[inline]
+    pub(super) fn word(&self, at: usize) -> u64 {
+        let bytes = self.bytes[at % SIZE..].first_chunk();
+        bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+
+    #[cold]
+    fn slide(&mut self) {
+        self.bytes.copy_within(HALF..SIZE, 0);
+        self.end -= HALF;
+        self.chains.slide();
+    }
+
+    fn read(&mut self, unread: &mut &[u8]) {
+        let read = self.end;
+        let (next, rest) = unread.split_at(unread.len().min(SIZE - read));
+        self.end += next.len();
+        self.bytes[read..self.end].copy_from_slice(next);
+        *unread = rest;
+        if read < self.end {
+            self.link(read.saturating_sub(3).max(self.start), unread.is_empty());
+        }
+    }
+
+    /// Links the places from `at` on that have four bytes, and the one that has three if the
+    /// text ends here.
+    fn link(&mut self, at: usize, is_end: bool) {
+        let n_linked = (self.end + usize::from(is_end)).saturating_sub(3 + at);
+        let rest = at + n_linked;
+        self.chains.link(&self.bytes[..], at..rest);
+        if is_end && n_linked > 0 {
+            self.chains.unlink_four(rest - 1);
+        }
+        self.chains.unlink(rest..=self.end);
+    }
+}
