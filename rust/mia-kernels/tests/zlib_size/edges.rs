@@ -98,6 +98,43 @@ fn matches_of_every_length() {
     }
 }
 
+/// Bytes of few values, so that a period has some of its bytes more than once.
+fn letters(seed: usize, n_bytes: usize) -> Vec<u8> {
+    let bytes = Random(seed as u64).bytes(n_bytes);
+    bytes.iter().map(|byte| b'a' + byte % 7).collect()
+}
+
+#[test]
+fn loops_of_every_period() {
+    let mut pair = Pair::default();
+    for period in 1..=1100 {
+        let piece = letters(period, period);
+        for n_bytes in [3 * period + 60, 4 * period + 100, 5000] {
+            let looped: Vec<_> = piece.iter().copied().cycle().take(n_bytes).collect();
+            let other = letters(0, 40 + period % 100);
+            let text = [&other[..], &looped, &other, &looped[period / 2..]].concat();
+            pair.assert_equal(&looped, || format!("a loop of {period} bytes"));
+            pair.assert_equal(&text, || format!("two loops of {period} bytes"));
+        }
+    }
+}
+
+#[test]
+fn loops_where_the_window_moves() {
+    let mut pair = Pair::default();
+    for period in [1, 2, 31, 32, 33, 100, 777, 1024] {
+        let looped = letters(period, period).into_iter().cycle();
+        let looped: Vec<_> = looped.take(3 * WINDOW).collect();
+        for at in around(2 * WINDOW - 300, 4).chain(around(2 * WINDOW, 4)) {
+            let mut text = looped.clone();
+            text[at] = b'!';
+            pair.assert_equal(&text, || format!("a loop of {period} bytes, cut at {at}"));
+            text.drain(..at - 2000);
+            pair.assert_equal(&text, || format!("the end of a loop of {period} bytes"));
+        }
+    }
+}
+
 #[test]
 fn long_texts_cut_anywhere() {
     let prose = prose();

@@ -9,6 +9,7 @@ use std::array::from_fn;
 use std::mem::replace;
 use std::ops::{Range, RangeInclusive};
 
+use super::repeat::Repeat;
 use super::{HALF, SIZE};
 
 /// zlib's.
@@ -90,9 +91,7 @@ impl Chains {
         );
         let (mut hash, mut rank) = (usize::MAX, 0);
         for (at, bytes) in places.clone().zip(bytes[places.start..].windows(4)) {
-            let bytes = bytes
-                .first_chunk()
-                .map_or(0, |bytes| u32::from_le_bytes(*bytes));
+            let bytes = four_bytes(bytes);
             let previous = replace(&mut hash, hash_three(bytes));
             let mut three = replace(&mut threes[hash], place(at));
             if hash == previous {
@@ -106,6 +105,32 @@ impl Chains {
         }
     }
 
+    /// Links places as those a period before: each link goes on by as much as it went on from
+    /// the period before that one.
+    pub(super) fn link_repeat(&mut self, bytes: &[u8], repeat: &Repeat) {
+        let Repeat { start, end, period } = *repeat;
+        for at in (start..end).step_by(period) {
+            let (linked, unlinked) = self.links.split_at_mut(at);
+            let (before, last) = linked[at - 2 * period..].split_at(period);
+            let links = unlinked[..period.min(end - at)].as_flattened_mut();
+            let lasts = last.as_flattened().iter().zip(before.as_flattened());
+            for (link, (last, before)) in links.iter_mut().zip(lasts) {
+                *link = last.wrapping_mul(2).wrapping_sub(*before);
+            }
+        }
+        for (at, bytes) in (end - period..end).zip(bytes[end - period..].windows(4)) {
+            let bytes = four_bytes(bytes);
+            self.last_threes[hash_three(bytes)] = place(at);
+            self.last_fours[hash_four(bytes)] = place(at);
+        }
+    }
+
+    /// The last place with the hash of these four bytes.
+    #[inline]
+    pub(super) fn last_four(&self, bytes: &[u8]) -> usize {
+        self.last_fours[hash_four(four_bytes(bytes))].into()
+    }
+
     /// Forgets where else the four bytes of a place stand.
     pub(super) fn unlink_four(&mut self, at: usize) {
         self.links[at][FOUR] = 0;
@@ -116,6 +141,14 @@ impl Chains {
             self.links[at % SIZE] = [0; 4];
         }
     }
+}
+
+/// The first four, the first one lowest.
+#[inline]
+fn four_bytes(bytes: &[u8]) -> u32 {
+    bytes
+        .first_chunk()
+        .map_or(0, |bytes| u32::from_le_bytes(*bytes))
 }
 
 /// zlib's hash of three bytes, the first one lowest.

@@ -10,8 +10,10 @@
 #![expect(clippy::indexing_slicing, reason = "places lie inside the window")]
 
 mod chains;
+mod repeat;
 
 use chains::Chains;
+use repeat::Repeat;
 
 pub(super) use chains::Links;
 #[cfg(test)]
@@ -28,6 +30,9 @@ const SIZE: usize = 2 * HALF;
 const MIN_LOOKAHEAD: usize = MAX_LENGTH + 4;
 /// From here on zlib moves the window before it reads on.
 const FULL: usize = HALF + MAX_DISTANCE;
+
+/// So often a text is asked whether it repeats itself.
+const STRIDE: usize = 128;
 
 /// The bytes in view and their hash chains.
 pub(super) struct Window {
@@ -122,13 +127,32 @@ impl Window {
 
     /// Links the places from `at` on that have four bytes, and the one that has three if the
     /// text ends here.
-    fn link(&mut self, at: usize, is_end: bool) {
+    fn link(&mut self, mut at: usize, is_end: bool) {
         let n_linked = (self.end + usize::from(is_end)).saturating_sub(3 + at);
         let rest = at + n_linked;
-        self.chains.link(&self.bytes[..], at..rest);
+        while at < rest {
+            let repeat = self.repeat(at);
+            let next = repeat
+                .as_ref()
+                .map_or(rest.min(at + STRIDE), |repeat| repeat.start);
+            self.chains.link(&self.bytes[..], at..next);
+            at = next;
+            if let Some(repeat) = repeat {
+                self.chains.link_repeat(&self.bytes[..], &repeat);
+                at = repeat.end;
+            }
+        }
         if is_end && n_linked > 0 {
             self.chains.unlink_four(rest - 1);
         }
         self.chains.unlink(rest..=self.end);
+    }
+
+    /// What repeats the bytes since the last place of the same four.
+    #[inline]
+    fn repeat(&self, at: usize) -> Option<Repeat> {
+        let before = self.chains.last_four(&self.bytes[at..]);
+        let text = &self.bytes[..self.end];
+        (before >= self.start).then(|| Repeat::find(text, before, at))?
     }
 }
