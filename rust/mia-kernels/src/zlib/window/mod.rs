@@ -31,6 +31,9 @@ const MIN_LOOKAHEAD: usize = MAX_LENGTH + 4;
 /// From here on zlib moves the window before it reads on.
 const FULL: usize = HALF + MAX_DISTANCE;
 
+/// A text that starts up to here is read behind the others. What their places take stays in the
+/// processor's second cache.
+const CLOSE: usize = 1 << 14;
 /// So often a text is asked whether it repeats itself.
 const STRIDE: usize = 128;
 
@@ -59,7 +62,7 @@ impl Default for Window {
 impl Window {
     /// Reads the start of another text, which it takes from `unread`.
     pub(super) fn open(&mut self, unread: &mut &[u8]) {
-        if self.end + unread.len() >= FULL {
+        if self.end >= CLOSE || self.end + unread.len() >= FULL {
             self.chains.clear();
             self.end = 0;
         }
