@@ -13,7 +13,7 @@ from mia_batch.evidence import (
     sample_parts,
 )
 from mia_batch.pipeline.choosing import chosen_attacks
-from mia_batch.pipeline.corpora import open_corpora
+from mia_batch.pipeline.corpora import check_paths, open_corpora
 from mia_batch.pipeline.failures import count_failures
 from mia_batch.pipeline.judging import foresee, plan_verdicts
 from mia_batch.pipeline.logprobs import collect_logprobs
@@ -100,6 +100,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         settings = recorded_settings(settings, recording)
     attacks = chosen_attacks(settings)
     verdict_plan = plan_verdicts(settings, attacks)
+    check_paths(settings)  # which takes less than to load a model's libraries
     run = Run(settings.folder)
     manifest = Manifest.of(run) or _new_manifest(settings)
     corpora = open_corpora(settings)

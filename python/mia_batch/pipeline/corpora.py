@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from mia_batch.settings import Settings
     from mia_batch.targets import TargetPlan
 
-__all__ = ["Corpora", "open_corpora"]
+__all__ = ["Corpora", "check_paths", "open_corpora"]
 
 _ROLES = {"non_members": "non_member", "calibration": "calibration", "canaries": "canary"}
 """Settings that name texts which help to answer, and the role of these texts."""
@@ -94,6 +94,25 @@ class Corpora:
                 yield from targets.collect_batches(maintain_order=True)
 
         return tables.generate(asked.collect_schema(), frames)
+
+
+def check_paths(settings: Settings) -> None:
+    """Check that the input and the texts that help are where the settings say; none is read.
+
+    Parameters
+    ----------
+    settings
+        Their files.
+
+    Raises
+    ------
+    CorpusError
+        If there is no such file, or none of a known kind.
+    """
+    for name in ("input", *_ROLES):
+        path = getattr(settings, name)
+        if path is not None:
+            find_files(path)
 
 
 def open_corpora(settings: Settings) -> Corpora:

@@ -10,7 +10,7 @@ import polars as pl
 
 from mia_batch.evidence import Workload
 from mia_batch.pipeline.choosing import chosen_attacks, scoring, scoring_engine
-from mia_batch.pipeline.corpora import open_corpora
+from mia_batch.pipeline.corpora import check_paths, open_corpora
 from mia_batch.pipeline.judging import foresee, plan_verdicts
 from mia_batch.pipeline.replaying import describe_recording, open_recording, recorded_settings
 from mia_batch.pipeline.resolve import chosen_engine, decode_scope, target_plan
@@ -95,6 +95,7 @@ def plan(settings: Settings) -> Plan:
         settings = recorded_settings(settings, recording)
     attacks = chosen_attacks(settings)
     verdict_plan = plan_verdicts(settings, attacks)
+    check_paths(settings)
     engine, why = chosen_engine(settings)
     by_sampling = [attack for attack in attacks if attack.evidence == "samples"]
     sampling = None

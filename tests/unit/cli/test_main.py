@@ -89,7 +89,8 @@ def test_a_dry_run_shows_settings_targets_and_budget_and_writes_nothing(checkpoi
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--input", "none.parquet", "--model", "{model}"], "none.parquet"),
+        (["--input", "none.parquet", "--model", "nowhere/at/all"], "none.parquet"),
+        (["--input", "none.parquet", "--model", "nowhere/at/all", "--dry-run"], "none.parquet"),
         (["--input", "{corpus}", "--model", "nowhere/at/all"], "setting 'model'"),
         (["--input", "{corpus}", "--model", "{model}", "--samples", "0"], "setting 'samples' is"),
         (["--input", "{corpus}", "--model", "{model}", "--engine", "x"], "setting 'engine' is 'x'"),
