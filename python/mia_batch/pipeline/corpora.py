@@ -99,6 +99,8 @@ class Corpora:
 def check_paths(settings: Settings) -> None:
     """Check that the input and the texts that help are where the settings say; none is read.
 
+    Canaries, which are few, are checked as they are read.
+
     Parameters
     ----------
     settings
@@ -109,8 +111,7 @@ def check_paths(settings: Settings) -> None:
     CorpusError
         If there is no such file, or none of a known kind.
     """
-    for name in ("input", *_ROLES):
-        path = getattr(settings, name)
+    for path in (settings.input, settings.non_members, settings.calibration):
         if path is not None:
             find_files(path)
 

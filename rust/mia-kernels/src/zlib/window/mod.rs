@@ -2,7 +2,8 @@
 //!
 //! zlib holds 64 KiB. Near their end it moves the upper half down and reads on. At level 6
 //! every place joins its hash chain, whatever the matches are, so the chains of all that is in
-//! view are linked as soon as it is read.
+//! view are linked as soon as it is read: place by place, and where a text repeats itself from
+//! the links a period before.
 //!
 //! A short text is read behind those before it, while there is room: to clear all chains for
 //! every text would take longer than the text.
@@ -133,17 +134,17 @@ impl Window {
     fn link(&mut self, mut at: usize, is_end: bool) {
         let n_linked = (self.end + usize::from(is_end)).saturating_sub(3 + at);
         let rest = at + n_linked;
+        let bytes = &self.bytes[..];
         while at < rest {
-            let repeat = self.repeat(at);
-            let next = repeat
-                .as_ref()
-                .map_or(rest.min(at + STRIDE), |repeat| repeat.start);
-            self.chains.link(&self.bytes[..], at..next);
-            at = next;
-            if let Some(repeat) = repeat {
-                self.chains.link_repeat(&self.bytes[..], &repeat);
-                at = repeat.end;
-            }
+            at = if let Some(repeat) = self.repeat(at) {
+                self.chains.link(bytes, at..repeat.start);
+                self.chains.link_repeat(bytes, &repeat);
+                repeat.end
+            } else {
+                let next = rest.min(at + STRIDE);
+                self.chains.link(bytes, at..next);
+                next
+            };
         }
         if is_end && n_linked > 0 {
             self.chains.unlink_four(rest - 1);
@@ -151,7 +152,7 @@ impl Window {
         self.chains.unlink(rest..=self.end);
     }
 
-    /// What repeats the bytes since the last place of the same four.
+    /// Whether the text goes on from `at` as it did from the last place with the same four bytes.
     #[inline]
     fn repeat(&self, at: usize) -> Option<Repeat> {
         let before = self.chains.last_four(&self.bytes[at..]);

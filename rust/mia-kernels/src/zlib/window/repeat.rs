@@ -9,13 +9,11 @@ const MIN_PLACES: usize = 64;
 /// Bytes compared at once.
 const CHUNK: usize = 32;
 
-/// Places that each start four bytes which occur a period, two and three periods before, as all
-/// bytes between do.
+/// Places whose bytes, and all bytes between, stand one, two and three periods before as well.
 ///
-/// The hashes there come again in the same order. From the third period on the links of a place
-/// therefore differ from those one period before as these do from those two periods before: the
-/// last place of the same hash is a period further, and its rank has grown by as much as
-/// in the period before.
+/// So hashes come again in the same order, and the links of a place differ from those a period
+/// before as these do from those two periods before: the last place of the same hash is a period
+/// further, and its rank has grown by as many places of this hash as a period has.
 pub(super) struct Repeat {
     pub(super) start: usize,
     pub(super) end: usize,
@@ -23,8 +21,8 @@ pub(super) struct Repeat {
 }
 
 impl Repeat {
-    /// What repeats the bytes of the text between `before` and `at`; nothing if that is too far
-    /// away, or ends soon.
+    /// Places from `at` on where the text goes on as from `before`; none if that is far away, or
+    /// the text soon goes on otherwise.
     #[inline]
     pub(super) fn find(text: &[u8], before: usize, at: usize) -> Option<Self> {
         let period = at - before;
