@@ -16,15 +16,14 @@ RUST_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml' -o -name '*
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.uv/bin:$(PATH)
 
-.PHONY: demo test test-avx512 bench setup tools checks lint types rust-checks python-tests lock wheel clean
+.PHONY: demo test test-avx512 bench setup tools lint types rust-checks python-tests lock wheel clean
+.NOTPARALLEL:
 export PYTHONDONTWRITEBYTECODE := # torch and vLLM take minutes to start without compiled files
 
 demo: setup
 	@$(STEP) "Known-truth audit: mia-batch demo" $(BIN)/mia-batch demo
 
-test: setup
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target checks
-	@$(MAKE) --no-print-directory python-tests
+test: setup lint types rust-checks python-tests
 
 bench: setup
 	@[ -f demo/demo.json ] || $(STEP) "The demo's model" $(BIN)/mia-batch demo
@@ -37,12 +36,12 @@ bench: setup
 	@$(STEP) "Calibration of p-values and estimates" python -m benches.p_value_calibration
 	@$(STEP) "Coverage of the blind baseline's limits" python -m benches.blind
 
-setup: .venv/.built
+setup: tools .venv/.built
 
 tools:
 	@.ci/tools
 
-.venv/.synced: requirements.lock .ci/uv | tools
+.venv/.synced: requirements.lock .ci/uv
 	@[ -x $(BIN)/python ] || $(STEP) "Environment" $(UV) venv --quiet --clear --python $(PYTHON) .venv
 	@$(STEP) "Packages, from requirements.lock" $(UV) pip sync --quiet --require-hashes requirements.lock
 	@touch $@
@@ -50,8 +49,6 @@ tools:
 .venv/.built: .venv/.synced Cargo.toml Cargo.lock pyproject.toml $(RUST_SOURCES)
 	@$(STEP) "Rust extension, release mode" $(UV) pip install --quiet --no-deps --no-build-isolation --reinstall --editable .
 	@touch $@
-
-checks: lint types rust-checks
 
 lint:
 	@$(STEP) "Format and lint: ruff" bash -c 'ruff format --check . && ruff check .'
