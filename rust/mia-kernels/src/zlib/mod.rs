@@ -4,8 +4,6 @@ mod block;
 mod huffman;
 #[cfg(any(test, target_arch = "x86_64"))]
 mod lanes;
-#[cfg(any(test, target_arch = "x86_64"))]
-mod loops;
 mod search;
 mod short;
 mod stock;

@@ -2,7 +2,9 @@
 
 use super::block::Block;
 #[cfg(target_arch = "x86_64")]
-use super::{lanes::Avx512, loops::is_looped, table::Table};
+use super::lanes::Avx512;
+#[cfg(target_arch = "x86_64")]
+use super::table::{Table, is_looped};
 
 pub(super) struct ShortTexts {
     #[cfg(target_arch = "x86_64")]

@@ -8,6 +8,7 @@
 mod chains;
 mod choices;
 mod finder;
+mod loops;
 mod matches;
 mod rules;
 mod text;
@@ -19,6 +20,9 @@ use finder::Finder;
 use matches::Matches;
 use rules::MAX_TRIES;
 use text::Text;
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use loops::is_looped;
 
 use super::block::Block;
 use super::lanes::Lanes;

@@ -156,7 +156,9 @@ impl Window {
     #[inline]
     fn repeat(&self, at: usize) -> Option<Repeat> {
         let before = self.chains.last_four(&self.bytes[at..]);
-        let text = &self.bytes[..self.end];
-        (before >= self.start).then(|| Repeat::find(text, before, at))?
+        if before < self.start {
+            return None;
+        }
+        Repeat::find(&self.bytes[..self.end], before, at)
     }
 }

@@ -1,4 +1,4 @@
-//! Texts that repeat themselves.
+//! Texts that a table does not suit, because they repeat themselves.
 
 /// How far back a loop is looked for.
 const MAX_PERIOD: usize = 320;
@@ -9,7 +9,7 @@ const N_BYTES: usize = 8;
 
 /// Whether half of a text is looped, as those of language models may be. There zlib jumps from
 /// one long match to the next, and a table of all places is of no use.
-pub(super) fn is_looped(text: &[u8]) -> bool {
+pub(in crate::zlib) fn is_looped(text: &[u8]) -> bool {
     let ends = (2..=N_PARTS).rev().map(|part| text.len() * part / N_PARTS);
     let others = ends.filter(|end| !has_just_been(text, *end));
     others.take(2).count() < 2
