@@ -107,9 +107,7 @@ def command(
     if not given and config is None and not dry_run and len(sys.argv) == 1:
         click.echo(context.get_help())
         return
-    from mia_batch.settings import load_settings
-
-    settings = load_settings(given, config)
+    settings = _load_settings(context.obj, given, config)
     if dry_run:
         from mia_batch.cli.show import show_plan
         from mia_batch.pipeline import plan
@@ -117,6 +115,17 @@ def command(
         show_plan(plan(settings), settings, _console(stderr=False))
         return
     _audit(settings)
+
+
+def _load_settings(goes_on: list[str] | None, given: dict[str, Any], config: Path | None) -> Any:  # noqa: ANN401 - Settings is imported at use
+    """Load settings; where this is a process of its own, spare it what it does not need."""
+    from mia_batch.evidence import run_no_model_here
+    from mia_batch.settings import load_settings
+
+    settings = load_settings(given, config)
+    if goes_on is not None and settings.masked_model is None:
+        run_no_model_here()
+    return settings
 
 
 def _audit(settings: Any) -> None:  # noqa: ANN401 - Settings is imported at use
@@ -161,11 +170,10 @@ def attacks() -> None:
 def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
     """Train a small model on half of a corpus, and audit it: the truth is known."""
     from mia_batch.demo import prepare
-    from mia_batch.settings import load_settings
 
     console = _console(stderr=True)
     prepared = prepare(folder, fresh=fresh, notify=lambda line: console.print(line, markup=False))
     if fresh:
         goes_on.remove("--fresh")
     console.print(f"mia-batch --input {prepared.corpus}", style="bold", highlight=False)
-    _audit(load_settings({"input": str(prepared.corpus)}, prepared.config))
+    _audit(_load_settings(goes_on, {"input": str(prepared.corpus)}, prepared.config))

@@ -15,7 +15,7 @@ from mia_batch.evidence.blocks import (
 from mia_batch.evidence.budget import Budget, DecodeScope
 from mia_batch.evidence.collect import Collector
 from mia_batch.evidence.engine import Decoding, EngineInfo, EngineName, EngineSpec
-from mia_batch.evidence.engines import cannot_score, choose_engine
+from mia_batch.evidence.engines import cannot_score, choose_engine, run_no_model_here
 from mia_batch.evidence.local import LocalSource
 from mia_batch.evidence.measure import Measure, estimate_tokens
 from mia_batch.evidence.model import ModelIdentity, digest_folder, identify_model
@@ -55,6 +55,7 @@ __all__ = [
     "estimate_tokens",
     "identify_model",
     "logprob_parts",
+    "run_no_model_here",
     "sample_parts",
     "scan_features",
     "scan_logprobs",

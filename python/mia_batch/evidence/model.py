@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mia_batch.evidence.engines import check_model
+from mia_batch.evidence.engines import auto_classes, check_model
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -55,9 +55,8 @@ def identify_model(model: str, revision: str | None) -> ModelIdentity:
         If the model cannot be found or is not a checkpoint.
     """
     check_model(model, revision)
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)
+    configs, _ = auto_classes()
+    config = configs.from_pretrained(model, revision=revision, trust_remote_code=False)
     digest = digest_folder(model) or str(config._commit_hash)
     context = getattr(config.get_text_config(), "max_position_embeddings", None)
     return ModelIdentity(digest=digest, max_model_len=context)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.causes import cause_of
+from mia_batch.evidence.engines import auto_classes
 from mia_batch.evidence.measure import Measure
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ _NO_LIMIT = 2**62  # lengths are checked against the engine's context, not the t
 
 class Tokenizer:
     """The tokenizer of a checkpoint.
-
-    Loading imports torch, because transformers does.
 
     Parameters
     ----------
@@ -63,12 +62,9 @@ class Tokenizer:
         SettingsError
             If it cannot be loaded.
         """
-        from transformers import AutoTokenizer
-
+        _, tokenizers = auto_classes()
         try:
-            loaded = AutoTokenizer.from_pretrained(
-                model, revision=revision, trust_remote_code=False
-            )
+            loaded = tokenizers.from_pretrained(model, revision=revision, trust_remote_code=False)
         except Exception as error:  # every library behind a tokenizer raises its own kind
             msg = (
                 f"setting {setting!r}: the tokenizer of {model!r} cannot be loaded "

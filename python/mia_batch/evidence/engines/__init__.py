@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from mia_batch.evidence.engines.checkpoint import check_model
 from mia_batch.evidence.engines.choice import cannot_score, choose_engine
-from mia_batch.evidence.engines.imports import kept_for_good
+from mia_batch.evidence.engines.imports import auto_classes, kept_for_good, run_no_model_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from mia_batch.evidence.engine import Engine, EngineSpec
     from mia_batch.evidence.scorer import Scorer
 
-__all__ = ["cannot_score", "check_model", "choose_engine", "load_engine"]
+__all__ = [
+    "auto_classes",
+    "cannot_score",
+    "check_model",
+    "choose_engine",
+    "load_engine",
+    "run_no_model_here",
+]
 
 
 def load_engine(spec: EngineSpec) -> Engine | Scorer:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.causes import cause_of
+from mia_batch.evidence.engines.imports import auto_classes
 
 __all__ = ["check_model"]
 
@@ -88,10 +89,9 @@ def _unresolved(model: str, cause: str) -> SettingsError:
 
 
 def _check_config(model: str, revision: str | None) -> None:
-    from transformers import AutoConfig
-
+    config, _ = auto_classes()
     try:
-        AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)
+        config.from_pretrained(model, revision=revision, trust_remote_code=False)
     except Exception as error:
         way_out = "give a model that the installed transformers library knows"
         if "gated" in str(error):
