@@ -5,6 +5,8 @@
     reason = "symbols lie inside their alphabets"
 )]
 
+use std::hint::select_unpredictable;
+
 use super::huffman::Huffman;
 #[cfg(any(test, target_arch = "x86_64"))]
 use super::lanes::List;
@@ -13,29 +15,28 @@ use super::window::MAX_LENGTH;
 use crate::limits::number;
 
 /// zlib closes a block after so many literals and matches.
-const MAX_SYMBOLS: u32 = (1 << 14) - 1;
+pub(super) const MAX_SYMBOLS: usize = (1 << 14) - 1;
 const MAX_BITS: u8 = 15;
 const N_LITERALS: usize = 286;
 const N_DISTANCES: usize = 30;
 const END: usize = 256;
 const HEADER_BITS: u64 = 3;
 
+/// A code of a length or a distance is a byte, so that none can be out of bounds.
+const N_BYTES: usize = 1 << 8;
+
 /// Counts of the symbols in a block.
 pub(super) struct Block {
-    literals: [u32; N_LITERALS],
-    distances: [u32; N_DISTANCES],
-    n_symbols: u32,
-    n_bytes: usize,
+    literals: [u32; END + 1 + N_BYTES],
+    distances: [u32; N_BYTES],
     huffman: Huffman,
 }
 
 impl Default for Block {
     fn default() -> Self {
         let mut block = Self {
-            literals: [0; N_LITERALS],
-            distances: [0; N_DISTANCES],
-            n_symbols: 0,
-            n_bytes: 0,
+            literals: [0; END + 1 + N_BYTES],
+            distances: [0; N_BYTES],
             huffman: Huffman::default(),
         };
         block.clear();
@@ -47,16 +48,13 @@ impl Block {
     #[inline]
     pub(super) fn push_literal(&mut self, byte: u8) {
         self.literals[usize::from(byte)] += 1;
-        self.n_symbols += 1;
-        self.n_bytes += 1;
     }
 
     #[inline]
     pub(super) fn push_match(&mut self, found: Match) {
-        self.literals[END + 1 + LENGTH_CODES[found.length]] += 1;
-        self.distances[distance_code(found.distance)] += 1;
-        self.n_symbols += 1;
-        self.n_bytes += found.length;
+        let length = LENGTH_CODES[found.length];
+        self.literals[END + 1 + usize::from(length)] += 1;
+        self.distances[usize::from(distance_code(found.distance))] += 1;
     }
 
     /// Adds literals, and lengths and distances of matches.
@@ -64,26 +62,15 @@ impl Block {
     pub(super) fn push_all(&mut self, literals: &List, matches: &List) {
         for [byte, _] in literals.iter().map(|pair| pair.map(usize::from)) {
             self.literals[byte] += 1;
-            self.n_bytes += 1;
         }
         for [length, distance] in matches.iter().map(|pair| pair.map(usize::from)) {
             self.push_match(Match { length, distance });
         }
     }
 
-    #[inline]
-    pub(super) fn is_full(&self) -> bool {
-        self.n_symbols == MAX_SYMBOLS
-    }
-
-    /// Bytes of the text in the block.
-    pub(super) fn n_bytes(&self) -> usize {
-        self.n_bytes
-    }
-
     /// Bits of the stream with this block, the cheapest of the three kinds, after `bits`; and
-    /// starts another. A block may be stored only while its bytes are in view.
-    pub(super) fn close(&mut self, bits: u64, in_view: bool) -> u64 {
+    /// starts another. A block may be stored only while its bytes are in view: null else.
+    pub(super) fn close(&mut self, bits: u64, n_bytes: Option<usize>) -> u64 {
         let extra = self.extra_bits();
         let fixed = extra + self.fixed_bits();
         let dynamic = extra + self.dynamic_bits();
@@ -92,22 +79,19 @@ impl Block {
         } else {
             dynamic
         };
-        let stored = self.n_bytes as u64 + 4;
-        let end = if in_view && stored <= in_bytes(coded) {
-            8 * (in_bytes(bits) + stored)
-        } else {
-            bits + HEADER_BITS + coded
+        let stored = n_bytes.map(|n_bytes| n_bytes as u64 + 4);
+        let end = match stored {
+            Some(stored) if stored <= in_bytes(coded) => 8 * (in_bytes(bits) + stored),
+            _ => bits + HEADER_BITS + coded,
         };
         self.clear();
         end
     }
 
     fn clear(&mut self) {
-        self.literals.fill(0);
+        self.literals[..N_LITERALS].fill(0);
         self.literals[END] = 1;
-        self.distances.fill(0);
-        self.n_symbols = 0;
-        self.n_bytes = 0;
+        self.distances[..N_DISTANCES].fill(0);
     }
 
     fn fixed_bits(&self) -> u64 {
@@ -122,7 +106,7 @@ impl Block {
     fn dynamic_bits(&mut self) -> u64 {
         let mut runs = Runs::default();
         let mut bits = 0;
-        for frequencies in [&self.literals[..], &self.distances] {
+        for frequencies in [&self.literals[..N_LITERALS], &self.distances[..N_DISTANCES]] {
             let lengths = self.huffman.lengths(frequencies, MAX_BITS);
             bits += cost(frequencies, lengths);
             runs.push(lengths);
@@ -220,27 +204,47 @@ const DISTANCE_EXTRA_BITS: [u8; N_DISTANCES] = [
     13,
 ];
 
-/// For each length of a match its symbol, counted from the first of them. The longest has one
-/// of its own.
-static LENGTH_CODES: [usize; MAX_LENGTH + 1] = {
+/// For each length of a match its code. The longest has one of its own.
+static LENGTH_CODES: [u8; MAX_LENGTH + 1] = {
     let mut codes = [0; MAX_LENGTH + 1];
     let (mut length, mut code) = (3, 0);
     while length < MAX_LENGTH {
         codes[length] = code;
         length += 1;
-        let is_next = (length - 3) % (1 << LENGTH_EXTRA_BITS[code]) == 0;
-        code += is_next as usize;
+        let is_next = (length - 3) % (1 << LENGTH_EXTRA_BITS[code as usize]) == 0;
+        code += is_next as u8;
     }
     codes[MAX_LENGTH] = 28;
     codes
 };
 
-/// Each power of two of distances has two symbols.
-fn distance_code(distance: usize) -> usize {
-    let distance = distance - 1;
-    if distance < 2 {
-        return distance;
+/// Codes of distances, counted from 0: of those below `NEAR`, then of every `STEP`-th one.
+static DISTANCE_CODES: [u8; 2 * NEAR] = {
+    let mut codes = [0; 2 * NEAR];
+    let mut distance = 0;
+    while distance < NEAR {
+        codes[distance] = distance_code_of(distance);
+        codes[NEAR + distance] = distance_code_of(distance * STEP);
+        distance += 1;
     }
-    let power = distance.ilog2() as usize;
-    2 * power + (distance >> (power - 1) & 1)
+    codes
+};
+const NEAR: usize = 256;
+/// No code starts between two such distances.
+const STEP: usize = 128;
+
+/// Each power of two of distances, counted from 0, has two codes.
+#[expect(clippy::cast_possible_truncation, reason = "there are 30 codes")]
+const fn distance_code_of(distance: usize) -> u8 {
+    if distance < 2 {
+        return distance as u8;
+    }
+    let power = distance.ilog2();
+    (2 * power) as u8 + (distance >> (power - 1) & 1) as u8
+}
+
+fn distance_code(distance: usize) -> u8 {
+    let distance = distance - 1;
+    let far = NEAR + distance / STEP;
+    DISTANCE_CODES[select_unpredictable(distance < NEAR, distance, far) % (2 * NEAR)]
 }

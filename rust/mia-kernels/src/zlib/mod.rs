@@ -11,7 +11,7 @@ mod stock;
 mod table;
 mod window;
 
-use block::Block;
+use block::{Block, MAX_SYMBOLS};
 use search::{find, find_longer};
 use short::ShortTexts;
 use window::Window;
@@ -70,49 +70,90 @@ impl ZlibSizer {
     }
 
     /// Bits of all blocks.
-    fn bits(&mut self, mut unread: &[u8]) -> u64 {
-        if self.short.push(unread, &mut self.block) {
-            return self.block.close(0, true);
+    fn bits(&mut self, text: &[u8]) -> u64 {
+        if self.short.push(text, &mut self.block) {
+            return self.block.close(0, Some(text.len()));
         }
-        let mut bits = 0;
+        let mut unread = text;
         self.window.open(&mut unread);
-        let mut at = self.window.start();
-        while self.window.left(at) > 0 {
-            let mut found = find(&self.window, at);
+        if text.len() < MAX_SYMBOLS {
+            self.blocks::<true>(unread)
+        } else {
+            self.blocks::<false>(unread)
+        }
+    }
+
+    /// Bits of all blocks of a text that has been opened. It is `WHOLE` if it is in view from
+    /// start to end and fits in one block.
+    fn blocks<const WHOLE: bool>(&mut self, mut unread: &[u8]) -> u64 {
+        let (window, block) = (&mut self.window, &mut self.block);
+        let mut stream = Stream::default();
+        let mut at = window.start();
+        while window.left(at) > 0 {
+            let mut found = find::<WHOLE>(window, at);
             // A match is taken unless the next place has a longer one.
             while !found.is_none() {
-                at = self.window.refill(at + 1, &mut unread);
-                let next = find_longer(&self.window, at, found);
+                at += 1;
+                if !WHOLE {
+                    at = window.refill(at, &mut unread);
+                }
+                let next = find_longer::<WHOLE>(window, at, found);
                 if next.is_none() {
                     break;
                 }
-                self.block.push_literal(self.window.byte(at - 1));
-                bits = self.close_if_full(bits, at);
+                block.push_literal(window.byte(at - 1));
+                if !WHOLE && stream.is_full_with_another() {
+                    stream.push(block, window, at);
+                }
                 found = next;
             }
             if found.is_none() {
-                self.block.push_literal(self.window.byte(at));
+                block.push_literal(window.byte(at));
                 at += 1;
             } else {
-                self.block.push_match(found);
+                block.push_match(found);
                 at += found.length - 1;
             }
-            // A literal that ends the text closes no block, so that none comes after it.
-            if !found.is_none() || self.window.left(at) > 0 {
-                bits = self.close_if_full(bits, at);
+            if WHOLE {
+                continue;
             }
-            at = self.window.refill(at, &mut unread);
+            // A literal that ends the text closes no block, so that none comes after it.
+            let is_last = found.is_none() && window.left(at) == 0;
+            if stream.is_full_with_another() && !is_last {
+                stream.push(block, window, at);
+            }
+            at = window.refill(at, &mut unread);
         }
-        self.block.close(bits, self.block.n_bytes() <= at)
+        stream.push(block, window, at);
+        stream.bits
+    }
+}
+
+/// What zlib has written.
+#[derive(Default)]
+struct Stream {
+    bits: u64,
+    /// Bytes of the text in it.
+    n_bytes: usize,
+    /// Literals and matches in the block that comes next.
+    n_symbols: usize,
+}
+
+impl Stream {
+    /// Counts a literal or a match, and tells whether its block has as many as it can.
+    #[inline]
+    fn is_full_with_another(&mut self) -> bool {
+        self.n_symbols += 1;
+        self.n_symbols == MAX_SYMBOLS
     }
 
-    #[inline]
-    fn close_if_full(&mut self, bits: u64, at: usize) -> u64 {
-        if self.block.is_full() {
-            self.block.close(bits, self.block.n_bytes() <= at)
-        } else {
-            bits
-        }
+    /// Closes the block of the bytes before `at`.
+    fn push(&mut self, block: &mut Block, window: &Window, at: usize) {
+        let n_bytes = window.n_before(at) - self.n_bytes;
+        let in_view = (n_bytes <= at).then_some(n_bytes);
+        self.bits = block.close(self.bits, in_view);
+        self.n_bytes += n_bytes;
+        self.n_symbols = 0;
     }
 }
 

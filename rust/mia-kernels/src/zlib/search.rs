@@ -16,6 +16,8 @@ pub(super) const GOOD_LENGTH: usize = 8;
 /// Steps along places of one hash of four bytes. There are more only if other bytes have the
 /// same hash.
 const MAX_STEPS: u16 = 4 * MAX_TRIES;
+/// Bytes compared at once.
+const WORD: usize = 8;
 /// A match this long ends the search.
 pub(super) const NICE_LENGTH: usize = 128;
 
@@ -42,78 +44,44 @@ impl Match {
 }
 
 /// The first of the longest matches at `at`.
+///
+/// A text is `WHOLE` if all of it is in view, and short enough for all of it to be in reach.
 #[inline]
-pub(super) fn find(window: &Window, at: usize) -> Match {
+pub(super) fn find<const WHOLE: bool>(window: &Window, at: usize) -> Match {
     let links = window.links(at);
     if usize::from(links.three) <= window.start() {
         return Match::NONE;
     }
-    let hidden = hidden(window, at, links.three.into());
-    let Some(three) = three(window, at, links.three.into(), hidden) else {
-        return Match::NONE;
-    };
+    let hidden = hidden::<WHOLE>(window, at, links.three.into());
     if usize::from(links.four) > hidden {
-        let found = four_or_more(window, at, links, hidden, MIN_LENGTH);
+        let found = Search::new(window, at, links, hidden, MIN_LENGTH).run();
         if !found.is_none() {
             return found;
         }
     }
-    let distance = at - three;
-    if distance > MAX_DISTANCE_OF_SHORTEST {
-        return Match::NONE;
-    }
-    Match {
-        length: MIN_LENGTH,
-        distance,
-    }
+    three(window, at, links.three.into(), hidden)
 }
 
 /// The first of the longest matches at `at` that are longer than the one before it.
 #[inline]
-pub(super) fn find_longer(window: &Window, at: usize, before: Match) -> Match {
+pub(super) fn find_longer<const WHOLE: bool>(window: &Window, at: usize, before: Match) -> Match {
     if before.length >= MAX_LAZY {
         return Match::NONE;
     }
     let links = window.links(at);
-    let hidden = hidden(window, at, links.three.into());
+    let hidden = hidden::<WHOLE>(window, at, links.three.into());
     if (usize::from(links.four) <= hidden) | cannot_exceed(window, at, before.length) {
         return Match::NONE;
     }
-    four_or_more(window, at, links, hidden, before.length)
-}
-
-/// Whether the four bytes that end a match one longer than `length` never occurred before.
-#[inline]
-fn cannot_exceed(window: &Window, at: usize, length: usize) -> bool {
-    let links = window.links(at + length - MIN_LENGTH);
-    usize::from(links.four) <= window.start()
-}
-
-#[inline(never)]
-fn four_or_more(window: &Window, at: usize, links: Links, hidden: usize, shorter: usize) -> Match {
-    let mut search = Search {
-        window,
-        at,
-        rank: links.rank,
-        hidden,
-        tries: if shorter < GOOD_LENGTH {
-            MAX_TRIES
-        } else {
-            MAX_TRIES_IF_GOOD
-        },
-        longest: window.left(at).min(MAX_LENGTH),
-        ending: Ending::new(window, at, shorter),
-        found: Match::NONE,
-    };
-    if !search.is_done_after(MAX_STEPS, links.four, |links| links.four) {
-        search.is_done_after(search.tries, links.three, |links| links.three);
-    }
-    search.found
+    Search::new(window, at, links, hidden, before.length).run()
 }
 
 /// The last place too far back for a match. Only the first candidate may be at the limit.
 #[inline]
-fn hidden(window: &Window, at: usize, first: usize) -> usize {
+fn hidden<const WHOLE: bool>(window: &Window, at: usize, first: usize) -> usize {
+    if WHOLE {
+        return window.start();
+    }
     let limit = at.saturating_sub(MAX_DISTANCE);
     let hidden = if first == limit {
         limit.saturating_sub(1)
@@ -123,86 +91,185 @@ fn hidden(window: &Window, at: usize, first: usize) -> usize {
     hidden.max(window.start())
 }
 
-/// A search for matches of four bytes or more.
-struct Search<'a> {
-    window: &'a Window,
-    at: usize,
-    rank: u16,
-    hidden: usize,
-    /// How far down the hash chain zlib goes.
-    tries: u16,
-    longest: usize,
-    ending: Ending,
-    found: Match,
-}
-
-impl Search<'_> {
-    /// Follows a chain from `first` on, at most so many steps, and tells whether no place
-    /// further down would do.
-    #[inline]
-    fn is_done_after(&mut self, steps: u16, first: u16, next: impl Fn(Links) -> u16) -> bool {
-        let mut candidate = usize::from(first);
-        for _ in 0..steps {
-            if candidate <= self.hidden {
-                return true;
-            }
-            let links = self.window.links(candidate);
-            let is_far_down = self.rank.wrapping_sub(links.rank) > self.tries;
-            if is_far_down && is_same(self.window, self.at, candidate, 4) {
-                return true;
-            }
-            if self.ending.occurs(self.window, candidate) && self.is_best(candidate) {
-                return true;
-            }
-            candidate = next(links).into();
-        }
-        false
-    }
-
-    /// Takes a match if it is longer, and tells whether zlib looks for none that is longer yet.
-    #[inline]
-    fn is_best(&mut self, candidate: usize) -> bool {
-        let length = common_length(self.window, self.at, candidate, self.longest);
-        if length <= self.ending.length {
-            return false;
-        }
-        self.found = Match {
-            length,
-            distance: self.at - candidate,
-        };
-        if length >= self.longest.min(NICE_LENGTH) || cannot_exceed(self.window, self.at, length) {
-            return true;
-        }
-        self.ending = Ending::new(self.window, self.at, length);
-        false
-    }
-}
-
-/// The last place of the same three bytes. Without one there is no match.
+/// Whether the four bytes that end a match one longer than `length` never occurred before, as
+/// those that would end beyond the text.
 #[inline]
-fn three(window: &Window, at: usize, mut candidate: usize, hidden: usize) -> Option<usize> {
+fn cannot_exceed(window: &Window, at: usize, length: usize) -> bool {
+    let links = window.links(at + length - MIN_LENGTH);
+    usize::from(links.four) <= window.start()
+}
+
+/// The last place of the same three bytes, unless it is far back.
+#[inline]
+fn three(window: &Window, at: usize, mut candidate: usize, hidden: usize) -> Match {
     let mut tries = MAX_TRIES;
     while candidate > hidden && tries > 0 {
-        if is_same(window, at, candidate, 3) {
-            return Some(candidate);
+        if is_same(window, at, candidate, MIN_LENGTH) {
+            let distance = at - candidate;
+            if distance > MAX_DISTANCE_OF_SHORTEST {
+                break;
+            }
+            return Match {
+                length: MIN_LENGTH,
+                distance,
+            };
         }
         candidate = window.links(candidate).three.into();
         tries -= 1;
     }
-    None
+    Match::NONE
+}
+
+/// A search for matches of four bytes or more.
+struct Search<'a> {
+    window: &'a Window,
+    at: usize,
+    links: Links,
+    hidden: usize,
+    /// Length of the match to improve on.
+    length: usize,
+    candidate: usize,
+    found: Match,
+}
+
+impl<'a> Search<'a> {
+    #[inline]
+    fn new(window: &'a Window, at: usize, links: Links, hidden: usize, length: usize) -> Self {
+        Self {
+            window,
+            at,
+            links,
+            hidden,
+            length,
+            candidate: links.four.into(),
+            found: Match::NONE,
+        }
+    }
+
+    /// Tries the last places of the same four bytes, most often one or two. As long as a match
+    /// of eight bytes is an improvement, one comparison tells all that matters.
+    #[expect(
+        clippy::inline_always,
+        reason = "what stays in registers is a tenth of the time of a text"
+    )]
+    #[inline(always)]
+    fn run(mut self) -> Match {
+        const { assert!(GOOD_LENGTH == WORD, "a match of a word needs fewer tries") };
+        if self.length >= WORD {
+            return self.go_on(MAX_TRIES_IF_GOOD);
+        }
+        let word = self.window.word(self.at);
+        let mut improvement = up_to(self.length);
+        for _ in 0..usize::from(MAX_TRIES) {
+            let difference = self.window.word(self.candidate) ^ word;
+            if difference & improvement == 0 {
+                let length = if difference == 0 {
+                    word_or_more(self.window, self.at, self.candidate)
+                } else {
+                    difference.trailing_zeros() as usize / 8
+                };
+                let length = length.min(self.window.left(self.at));
+                if length > self.length && self.is_last(length) {
+                    return self.found;
+                }
+                if self.length >= WORD {
+                    break;
+                }
+                improvement = up_to(self.length);
+            }
+            self.candidate = self.window.links(self.candidate).four.into();
+            if self.candidate <= self.hidden {
+                return self.found;
+            }
+        }
+        self.go_on(MAX_TRIES)
+    }
+
+    /// Takes the candidate for its length, and tells whether zlib looks for none that is longer
+    /// yet.
+    ///
+    /// That so many others come before it in the hash chain is seen here only: candidates that
+    /// are no improvement may be as far down as they will.
+    #[inline]
+    fn is_last(&mut self, length: usize) -> bool {
+        if self.is_far_down(self.window.links(self.candidate), MAX_TRIES) {
+            return true;
+        }
+        self.length = length;
+        self.found = Match {
+            length,
+            distance: self.at - self.candidate,
+        };
+        (length >= NICE_LENGTH) | cannot_exceed(self.window, self.at, length)
+    }
+
+    /// Whether zlib gives up before it comes to a place.
+    #[inline]
+    fn is_far_down(&self, links: Links, tries: u16) -> bool {
+        self.links.rank.wrapping_sub(links.rank) > tries
+    }
+
+    /// Goes on from the candidate, along places of the same hash of four bytes, and where these
+    /// are too many, from the start along zlib's chain.
+    #[inline(never)]
+    fn go_on(mut self, tries: u16) -> Match {
+        if !self.is_done_after(MAX_STEPS, tries, |links| links.four) {
+            self.candidate = self.links.three.into();
+            self.is_done_after(tries, tries, |links| links.three);
+        }
+        self.found
+    }
+
+    /// Follows a chain, at most so many steps, and tells whether no place further down would do.
+    #[inline]
+    fn is_done_after(&mut self, steps: u16, tries: u16, next: impl Fn(Links) -> u16) -> bool {
+        let window = self.window;
+        let longest = window.left(self.at).min(MAX_LENGTH);
+        let mut ending = Ending::new(window, self.at, self.length);
+        for _ in 0..steps {
+            if self.candidate <= self.hidden {
+                return true;
+            }
+            let links = window.links(self.candidate);
+            if self.is_far_down(links, tries) && is_same(window, self.at, self.candidate, 4) {
+                return true;
+            }
+            if ending.occurs(window, self.candidate) {
+                let length = common_length(window, self.at, self.candidate, longest);
+                if length > self.length {
+                    if self.is_last(length) {
+                        return true;
+                    }
+                    ending = Ending::new(window, self.at, length);
+                }
+            }
+            self.candidate = next(links).into();
+        }
+        false
+    }
+}
+
+/// Where two words differ, the bytes that a match one longer than `length` has.
+#[inline]
+fn up_to(length: usize) -> u64 {
+    u64::MAX >> (8 * (WORD - 1 - length))
+}
+
+/// Bytes that two places have in common, if a whole word is the same.
+#[inline(never)]
+fn word_or_more(window: &Window, at: usize, candidate: usize) -> usize {
+    common_length(window, at, candidate, MAX_LENGTH)
 }
 
 /// Whether so many bytes, at most eight, are the same.
 #[inline]
 fn is_same(window: &Window, at: usize, candidate: usize, length: usize) -> bool {
-    (window.word(at) ^ window.word(candidate)) << (64 - 8 * length) == 0
+    (window.word(at) ^ window.word(candidate)) << (8 * (WORD - length)) == 0
 }
 
 /// The end, at most eight bytes, of the shortest match that would be an improvement. Few
 /// candidates have it, and up to eight bytes it is the whole match.
 struct Ending {
-    /// Length of the match to improve on.
-    length: usize,
     offset: usize,
     bytes: u64,
     /// Bits to leave out.
@@ -212,12 +279,11 @@ struct Ending {
 impl Ending {
     #[inline]
     fn new(window: &Window, at: usize, length: usize) -> Self {
-        let offset = length.saturating_sub(7);
+        let offset = length.saturating_sub(WORD - 1);
         Self {
-            length,
             offset,
             bytes: window.word(at + offset),
-            unused: 8 * 7_usize.saturating_sub(length),
+            unused: 8 * (WORD - 1).saturating_sub(length),
         }
     }
 
@@ -237,7 +303,7 @@ fn common_length(window: &Window, at: usize, candidate: usize, longest: usize) -
             length += difference.trailing_zeros() as usize / 8;
             break;
         }
-        length += 8;
+        length += WORD;
     }
     length.min(longest)
 }

@@ -34,7 +34,7 @@ impl Sizer {
     fn is_taken(&mut self, text: &[u8], what: &str) -> bool {
         let is_taken = self.table.push(text, &mut self.block);
         if is_taken {
-            let size = stream_bytes(self.block.close(0, true));
+            let size = stream_bytes(self.block.close(0, Some(text.len())));
             let right = self.stock.size(text).unwrap();
             assert_eq!(size, u64::from(right), "{what}, {} bytes", text.len());
         }

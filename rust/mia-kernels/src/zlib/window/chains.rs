@@ -10,19 +10,20 @@ use std::mem::replace;
 use std::ops::{Range, RangeInclusive};
 
 use super::repeat::Repeat;
-use super::{HALF, SIZE};
+use super::{Bytes, HALF, SIZE};
 
 /// zlib's.
 const THREE_BITS: u32 = 15;
 const FOUR_BITS: u32 = 15;
 
 /// Fields of a place's links.
+const THREE: usize = 0;
 const RANK: usize = 1;
 const FOUR: usize = 2;
 
 /// The hash chains of the bytes in view.
 pub(super) struct Chains {
-    /// For each place its [`Links`], and a field to make one store do.
+    /// For each place its [`Links`], and a field to make them a power of two.
     links: Box<[[u16; 4]; SIZE]>,
     /// For each hash of three bytes its last place.
     last_threes: Box<[u16; 1 << THREE_BITS]>,
@@ -83,31 +84,28 @@ impl Chains {
     }
 
     /// Links places of `bytes`, each of which has four bytes.
-    pub(super) fn link(&mut self, bytes: &[u8], places: Range<usize>) {
+    pub(super) fn link(&mut self, bytes: &Bytes, places: Range<usize>) {
         let (links, threes, fours) = (
             &mut *self.links,
             &mut *self.last_threes,
             &mut *self.last_fours,
         );
-        let (mut hash, mut rank) = (usize::MAX, 0);
-        for (at, bytes) in places.clone().zip(bytes[places.start..].windows(4)) {
-            let bytes = four_bytes(bytes);
-            let previous = replace(&mut hash, hash_three(bytes));
-            let mut three = replace(&mut threes[hash], place(at));
-            if hash == previous {
-                three = place(at - 1); // known before memory tells, which matters for runs
-            } else {
-                rank = links[usize::from(three)][RANK];
-            }
-            rank = rank.wrapping_add(1);
-            let four = replace(&mut fours[hash_four(bytes)], place(at));
-            links[at % SIZE] = [three, rank, four, 0];
+        let mut hash = hash_all(&bytes[places.start..][..2]);
+        for at in places.map(|at| at % SIZE) {
+            hash = hash_next(hash, bytes[at + 2]);
+            let three = replace(&mut threes[hash], place(at));
+            let four = replace(&mut fours[hash_four(four_bytes(&bytes[at..]))], place(at));
+            let rank = links[usize::from(three)][RANK].wrapping_add(1);
+            let link = &mut links[at];
+            link[THREE] = three;
+            link[RANK] = rank;
+            link[FOUR] = four;
         }
     }
 
     /// Links places as those a period before: each link goes on by as much as it went on from
     /// the period before that one.
-    pub(super) fn link_repeat(&mut self, bytes: &[u8], repeat: &Repeat) {
+    pub(super) fn link_repeat(&mut self, bytes: &Bytes, repeat: &Repeat) {
         let Repeat { start, end, period } = *repeat;
         for at in (start..end).step_by(period) {
             let (linked, unlinked) = self.links.split_at_mut(at);
@@ -119,9 +117,8 @@ impl Chains {
             }
         }
         for (at, bytes) in (end - period..end).zip(bytes[end - period..].windows(4)) {
-            let bytes = four_bytes(bytes);
-            self.last_threes[hash_three(bytes)] = place(at);
-            self.last_fours[hash_four(bytes)] = place(at);
+            self.last_threes[hash_all(&bytes[..3])] = place(at);
+            self.last_fours[hash_four(four_bytes(bytes))] = place(at);
         }
     }
 
@@ -151,9 +148,15 @@ fn four_bytes(bytes: &[u8]) -> u32 {
         .map_or(0, |bytes| u32::from_le_bytes(*bytes))
 }
 
-/// zlib's hash of three bytes, the first one lowest.
-fn hash_three(bytes: u32) -> usize {
-    ((bytes << 10 ^ bytes >> 3 & 0x1fe0 ^ bytes >> 16 & 0xff) % (1 << THREE_BITS)) as usize
+/// zlib's hash of three bytes, or what more make of it.
+fn hash_all(bytes: &[u8]) -> usize {
+    bytes.iter().fold(0, |hash, byte| hash_next(hash, *byte))
+}
+
+/// zlib's hash, one byte further. What the third byte before had left in it is gone then.
+#[inline]
+fn hash_next(hash: usize, byte: u8) -> usize {
+    (hash << 5 ^ usize::from(byte)) % (1 << THREE_BITS)
 }
 
 /// A multiplicative hash (Knuth, The Art of Computer Programming 3, section 6.4).

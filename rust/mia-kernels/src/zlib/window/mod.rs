@@ -32,6 +32,9 @@ const MIN_LOOKAHEAD: usize = MAX_LENGTH + 4;
 /// From here on zlib moves the window before it reads on.
 const FULL: usize = HALF + MAX_DISTANCE;
 
+/// What is in view, and so much more that a word can be read at each place.
+type Bytes = [u8; SIZE + 8];
+
 /// A text that starts up to here is read behind the others. What their places take stays in the
 /// processor's second cache.
 const CLOSE: usize = 1 << 14;
@@ -40,11 +43,13 @@ const STRIDE: usize = 128;
 
 /// The bytes in view and their hash chains.
 pub(super) struct Window {
-    bytes: Box<[u8; SIZE + 8]>,
+    bytes: Box<Bytes>,
     /// Where the text starts.
     start: usize,
     /// Where the text, or what is in view of it, ends.
     end: usize,
+    /// By how much the window has moved since the text was opened.
+    moved: usize,
     chains: Chains,
 }
 
@@ -55,6 +60,7 @@ impl Default for Window {
             bytes: Box::new([0; SIZE + 8]),
             start: 0,
             end: 0,
+            moved: 0,
             chains: Chains::default(),
         }
     }
@@ -68,6 +74,7 @@ impl Window {
             self.end = 0;
         }
         self.start = self.end;
+        self.moved = 0;
         self.read(unread);
     }
 
@@ -88,6 +95,11 @@ impl Window {
         self.start
     }
 
+    /// Bytes of the text before `at`.
+    pub(super) fn n_before(&self, at: usize) -> usize {
+        self.moved + at - self.start
+    }
+
     /// Bytes from `at` to the end of what is in view.
     #[inline]
     pub(super) fn left(&self, at: usize) -> usize {
@@ -101,7 +113,7 @@ impl Window {
 
     #[inline]
     pub(super) fn byte(&self, at: usize) -> u8 {
-        self.bytes[at]
+        self.bytes[at % SIZE]
     }
 
     /// Eight bytes, the first one lowest; those beyond the end of the text mean nothing.
@@ -115,6 +127,7 @@ impl Window {
     fn slide(&mut self) {
         self.bytes.copy_within(HALF..SIZE, 0);
         self.end -= HALF;
+        self.moved += HALF;
         self.chains.slide();
     }
 
@@ -134,7 +147,7 @@ impl Window {
     fn link(&mut self, mut at: usize, is_end: bool) {
         let n_linked = (self.end + usize::from(is_end)).saturating_sub(3 + at);
         let rest = at + n_linked;
-        let bytes = &self.bytes[..];
+        let bytes = &*self.bytes;
         while at < rest {
             at = if let Some(repeat) = self.repeat(at) {
                 self.chains.link(bytes, at..repeat.start);
