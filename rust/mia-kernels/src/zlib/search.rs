@@ -70,7 +70,13 @@ pub(super) fn find_longer<const WHOLE: bool>(window: &Window, at: usize, before:
     }
     let links = window.links(at);
     let hidden = hidden::<WHOLE>(window, at, links.three.into());
-    if (usize::from(links.four) <= hidden) | cannot_exceed(window, at, before.length) {
+    // All fours inside of a longer match have occurred before. Of most the match before tells
+    // so, but not of the last one, nor of the one before it.
+    let inner = window.links(at + before.length.max(4) - 4);
+    if (usize::from(links.four) <= hidden)
+        | cannot_exceed(window, at, before.length)
+        | (usize::from(inner.four) <= window.start())
+    {
         return Match::NONE;
     }
     Search::new(window, at, links, hidden, before.length).run()
