@@ -102,7 +102,7 @@ impl ZlibSizer {
                     break;
                 }
                 block.push_literal(window.byte(at - 1));
-                if !WHOLE && stream.is_full_with_another() {
+                if !WHOLE && stream.count_symbol() {
                     stream.push(block, window, at);
                 }
                 found = next;
@@ -119,7 +119,7 @@ impl ZlibSizer {
             }
             // A literal that ends the text closes no block, so that none comes after it.
             let is_last = found.is_none() && window.left(at) == 0;
-            if stream.is_full_with_another() && !is_last {
+            if stream.count_symbol() && !is_last {
                 stream.push(block, window, at);
             }
             at = window.refill(at, &mut unread);
@@ -142,7 +142,7 @@ struct Stream {
 impl Stream {
     /// Counts a literal or a match, and tells whether its block has as many as it can.
     #[inline]
-    fn is_full_with_another(&mut self) -> bool {
+    fn count_symbol(&mut self) -> bool {
         self.n_symbols += 1;
         self.n_symbols == MAX_SYMBOLS
     }

@@ -175,7 +175,7 @@ impl<'a> Search<'a> {
                     difference.trailing_zeros() as usize / 8
                 };
                 let length = length.min(self.window.left(self.at));
-                if length > self.length && self.is_last(length) {
+                if length > self.length && self.take(length) {
                     return self.found;
                 }
                 if self.length >= WORD {
@@ -197,7 +197,7 @@ impl<'a> Search<'a> {
     /// That so many others come before it in the hash chain is seen here only: candidates that
     /// are no improvement may be as far down as they will.
     #[inline]
-    fn is_last(&mut self, length: usize) -> bool {
+    fn take(&mut self, length: usize) -> bool {
         if self.is_far_down(self.window.links(self.candidate), MAX_TRIES) {
             return true;
         }
@@ -243,7 +243,7 @@ impl<'a> Search<'a> {
             if ending.occurs(window, self.candidate) {
                 let length = common_length(window, self.at, self.candidate, longest);
                 if length > self.length {
-                    if self.is_last(length) {
+                    if self.take(length) {
                         return true;
                     }
                     ending = Ending::new(window, self.at, length);
