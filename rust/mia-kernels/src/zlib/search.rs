@@ -156,7 +156,7 @@ impl<'a> Search<'a> {
     /// of eight bytes is an improvement, one comparison tells all that matters.
     #[expect(
         clippy::inline_always,
-        reason = "what stays in registers is a tenth of the time of a text"
+        reason = "called, it takes a text 4 % longer: what it holds stays in registers"
     )]
     #[inline(always)]
     fn run(mut self) -> Match {
