@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -68,7 +67,7 @@ def kill_after_a_new_part(asked: list[str], out: Path, pause: float) -> bool:
     with subprocess.Popen(asked, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         wait_until(lambda: parts(out) > before or process.poll() is not None, "a new part", 300)
         time.sleep(pause)  # any moment will do
-        os.kill(process.pid, signal.SIGKILL)
+        process.kill()
     return process.returncode == -signal.SIGKILL
 
 
@@ -115,9 +114,10 @@ def kill_and_compare(
     ],
 )
 def test_a_model_on_this_machine(engine, checkpoint, tmp_path):
-    corpus = write_corpus(tmp_path / "corpus.parquet", 6)
+    corpus = write_corpus(tmp_path / "corpus.parquet", 16)
     options = ("--model", str(checkpoint), "--engine", engine, "--samples", "2")
-    kill_and_compare(corpus, tmp_path, 3, *options, "--dtype", "float32")
+    options = (*options, "--dtype", "float32")
+    kill_and_compare(corpus, tmp_path, 3, *options, longest_pause=0.15)
 
 
 def test_log_probabilities(checkpoint, tmp_path):
