@@ -116,8 +116,7 @@ def kill_and_compare(
 def test_a_model_on_this_machine(engine, checkpoint, tmp_path):
     corpus = write_corpus(tmp_path / "corpus.parquet", 16)
     options = ("--model", str(checkpoint), "--engine", engine, "--samples", "2")
-    options = (*options, "--dtype", "float32")
-    kill_and_compare(corpus, tmp_path, 3, *options, longest_pause=0.15)
+    kill_and_compare(corpus, tmp_path, 3, *options, "--dtype", "float32", longest_pause=0.15)
 
 
 def test_log_probabilities(checkpoint, tmp_path):
