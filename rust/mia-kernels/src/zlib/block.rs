@@ -69,7 +69,8 @@ impl Block {
     }
 
     /// Bits of the stream with this block, the cheapest of the three kinds, after `bits`; and
-    /// starts another. A block may be stored only while its bytes are in view: null else.
+    /// starts another. A block may be stored only while its bytes are in view; `None` if
+    /// they are not.
     pub(super) fn close(&mut self, bits: u64, n_bytes: Option<usize>) -> u64 {
         let extra = self.extra_bits();
         let fixed = extra + self.fixed_bits();

@@ -255,10 +255,10 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Where two words differ, the bytes that a match one longer than `length` has.
+/// The bytes of a word that a match one longer than `length` has.
 #[inline]
 fn up_to(length: usize) -> u64 {
-    u64::MAX >> (8 * (WORD - 1 - length))
+    u64::MAX >> (8 * (WORD - 1).saturating_sub(length))
 }
 
 /// Bytes that two places have in common, if a whole word is the same.
@@ -270,7 +270,7 @@ fn word_or_more(window: &Window, at: usize, candidate: usize) -> usize {
 /// Whether so many bytes, at most eight, are the same.
 #[inline]
 fn is_same(window: &Window, at: usize, candidate: usize, length: usize) -> bool {
-    (window.word(at) ^ window.word(candidate)) << (8 * (WORD - length)) == 0
+    (window.word(at) ^ window.word(candidate)) & up_to(length - 1) == 0
 }
 
 /// The end, at most eight bytes, of the shortest match that would be an improvement. Few
@@ -278,8 +278,7 @@ fn is_same(window: &Window, at: usize, candidate: usize, length: usize) -> bool 
 struct Ending {
     offset: usize,
     bytes: u64,
-    /// Bits to leave out.
-    unused: usize,
+    improvement: u64,
 }
 
 impl Ending {
@@ -289,13 +288,13 @@ impl Ending {
         Self {
             offset,
             bytes: window.word(at + offset),
-            unused: 8 * (WORD - 1).saturating_sub(length),
+            improvement: up_to(length),
         }
     }
 
     #[inline]
     fn occurs(&self, window: &Window, candidate: usize) -> bool {
-        (window.word(candidate + self.offset) ^ self.bytes) << self.unused == 0
+        (window.word(candidate + self.offset) ^ self.bytes) & self.improvement == 0
     }
 }
 

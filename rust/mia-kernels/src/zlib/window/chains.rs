@@ -148,7 +148,7 @@ fn four_bytes(bytes: &[u8]) -> u32 {
         .map_or(0, |bytes| u32::from_le_bytes(*bytes))
 }
 
-/// zlib's hash of three bytes, or what more make of it.
+/// zlib's hash of three bytes, or how far two of them bring it.
 fn hash_all(bytes: &[u8]) -> usize {
     bytes.iter().fold(0, |hash, byte| hash_next(hash, *byte))
 }
