@@ -11,6 +11,9 @@ use crate::marks::Mask;
 /// A word's first byte and the byte behind its last.
 pub(crate) type Place = [u32; 2];
 
+/// Edges of a block at most, and what is written behind them.
+const ROOM: usize = 64 + 8;
+
 /// The places of the words of a text, in order.
 #[derive(Default)]
 pub(crate) struct Places {
@@ -29,45 +32,70 @@ impl Places {
     }
 
     pub(crate) fn push(&mut self, start: usize, end: usize) {
-        self.make_room();
-        let word = &mut self.edges[self.n_edges..self.n_edges + 2];
-        word.copy_from_slice(&[number(start), number(end)]);
+        self.room()[..2].copy_from_slice(&[number(start), number(end)]);
         self.n_edges += 2;
     }
 
-    /// Takes edges of the block of 64 bytes that begins at `start`: eight at a time, because
-    /// how many a block has is as good as random.
+    /// Takes edges of the block of 64 bytes that begins at `start`: without a branch, because
+    /// how many there are is as good as random.
     #[inline]
-    pub(crate) fn push_edges(&mut self, start: usize, mut mask: Mask) {
-        self.make_room();
-        let start = number(start);
-        let (eights, _) = self.edges[self.n_edges..].as_chunks_mut::<8>();
-        self.n_edges += mask.count_ones() as usize;
-        for eight in eights {
-            if mask == 0 {
-                return;
-            }
-            for edge in eight {
-                *edge = start + (mask | 1 << 63).trailing_zeros();
-                mask &= mask.wrapping_sub(1);
-            }
+    pub(crate) fn push_edges(&mut self, start: usize, mask: Mask) {
+        let room = self.room();
+        let mut start = number(start);
+        let mut n_edges = 0;
+        for bits in mask.to_le_bytes().map(usize::from) {
+            let edges = BITS[bits].map(|bit| start + bit);
+            room[n_edges % 64..][..8].copy_from_slice(&edges);
+            n_edges += usize::from(COUNTS[bits]);
+            start += 8;
         }
+        self.n_edges += n_edges;
     }
 
-    /// For the edges of a block.
+    /// Where the next edges go.
     #[inline]
-    fn make_room(&mut self) {
-        if self.edges.len() < self.n_edges + 64 {
+    fn room(&mut self) -> &mut [u32] {
+        if self.edges.len() < self.n_edges + ROOM {
             self.grow();
         }
+        &mut self.edges[self.n_edges..][..ROOM]
     }
 
     #[cold]
     #[inline(never)]
     fn grow(&mut self) {
-        self.edges.resize(2 * self.n_edges + 64, 0);
+        self.edges.resize(2 * self.n_edges + ROOM, 0);
     }
 }
+
+/// The bits of each byte, the first one lowest. What stands behind them means nothing.
+static BITS: [[u32; 8]; 256] = {
+    let mut bits = [[0; 8]; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let (mut bit, mut n_bits) = (0, 0);
+        while bit < 8 {
+            if byte >> bit & 1 == 1 {
+                bits[byte][n_bits] = bit;
+                n_bits += 1;
+            }
+            bit += 1;
+        }
+        byte += 1;
+    }
+    bits
+};
+
+/// How many each byte has.
+static COUNTS: [u8; 256] = {
+    let mut counts = [0; 256];
+    let mut byte = 1;
+    while byte < 256 {
+        counts[byte] = counts[byte / 2] + (byte % 2 == 1) as u8;
+        byte += 1;
+    }
+    counts
+};
 
 #[cfg(test)]
 mod tests {
