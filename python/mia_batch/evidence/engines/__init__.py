@@ -6,7 +6,12 @@ from typing import TYPE_CHECKING
 
 from mia_batch.evidence.engines.checkpoint import check_model
 from mia_batch.evidence.engines.choice import cannot_score, choose_engine
-from mia_batch.evidence.engines.imports import auto_classes, kept_for_good, run_no_model_here
+from mia_batch.evidence.engines.imports import (
+    auto_classes,
+    kept_for_good,
+    run_no_model_here,
+    without,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +49,8 @@ def load_engine(spec: EngineSpec) -> Engine | Scorer:
     EngineError
         If the engine cannot start.
     """
-    with kept_for_good():
+    # transformers wants scikit-learn for assisted generation alone, and 2 s of each start for it.
+    with kept_for_good(), without("sklearn"):
         start = _import_engine(spec)
     return start(spec)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from transformers import AutoConfig, AutoTokenizer
 
-__all__ = ["auto_classes", "kept_for_good", "run_no_model_here"]
+__all__ = ["auto_classes", "kept_for_good", "run_no_model_here", "without"]
 
 _runs_models = True
 
@@ -46,16 +46,27 @@ def auto_classes() -> tuple[type[AutoConfig], type[AutoTokenizer]]:
 
 @contextmanager
 def _without_torch() -> Iterator[None]:
-    """Let libraries think that torch is not installed; that they say so is of no use."""
+    """Import libraries as if torch were not installed; that they say so is of no use."""
     least = logging.root.manager.disable
     logging.disable(logging.WARNING)
-    sys.modules["torch"] = None  # type: ignore[assignment] # None = there is no such module
     try:
-        with kept_for_good():
+        with kept_for_good(), without("torch"):
             yield
     finally:
-        del sys.modules["torch"]
         logging.disable(least)
+
+
+@contextmanager
+def without(library: str) -> Iterator[None]:
+    """Let what is imported think that a library is not installed, if it is not loaded yet."""
+    if library in sys.modules:
+        yield
+        return
+    sys.modules[library] = None  # type: ignore[assignment] # None = there is no such module
+    try:
+        yield
+    finally:
+        del sys.modules[library]
 
 
 @contextmanager
