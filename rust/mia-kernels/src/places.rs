@@ -45,6 +45,7 @@ impl Places {
         let mut n_edges = 0;
         for bits in mask.to_le_bytes().map(usize::from) {
             let edges = BITS[bits].map(|bit| start + bit);
+            // There are less than 64 before the last eight bytes; so told, it takes no check.
             room[n_edges % 64..][..8].copy_from_slice(&edges);
             n_edges += usize::from(COUNTS[bits]);
             start += 8;

@@ -30,7 +30,9 @@ __all__ = [
 
 
 def load_engine(spec: EngineSpec) -> Engine | Scorer:
-    """Start an engine in this process.
+    """Start an engine in this process, which is best its own.
+
+    transformers finds no scikit-learn here afterwards, unless that was loaded before.
 
     Parameters
     ----------
@@ -49,7 +51,7 @@ def load_engine(spec: EngineSpec) -> Engine | Scorer:
     EngineError
         If the engine cannot start.
     """
-    # transformers wants scikit-learn for assisted generation alone, and 2 s of each start for it.
+    # Wanted for assisted generation alone, which no engine does, it takes up to 2 s of a start.
     with kept_for_good(), without("sklearn"):
         start = _import_engine(spec)
     return start(spec)
