@@ -1,6 +1,6 @@
 //! `cargo bench -p mia-kernels`: zlib sizes counted, against those from compressing, against
-//! the simple path that every processor can take, and against the prototype where its folder lies
-//! beside the repository's.
+//! both of our paths by themselves, of which one was chosen, and against the prototype where its
+//! folder lies beside the repository's.
 //!
 //! All take turns on the same texts. Shown are medians over the rounds, and how many times
 //! faster than each rival we are. `-- --json` gives a line of JSON for each row instead.
@@ -119,20 +119,22 @@ struct Row(BTreeMap<String, Vec<f64>>);
 
 impl Row {
     fn measure(texts: &[Vec<u8>], program: Option<&Path>) -> Self {
-        let (mut ours, mut simple) = (ZlibSizer::default(), ZlibSizer::simple());
+        let mut paths = vec![
+            (OURS, ZlibSizer::default()),
+            ("our simple path", ZlibSizer::simple()),
+        ];
+        paths.extend(ZlibSizer::with_table().map(|sizer| ("our table path", sizer)));
         let mut zlib = StockZlib::default();
         let mut rivals = program.and_then(|program| Rivals::start(program, texts).ok());
         let n_bytes = texts.iter().map(Vec::len).sum::<usize>() as f64;
         let mut row = Self(BTreeMap::new());
         for _ in 0..ROUNDS {
-            let mut times: Vec<(String, f64)> = vec![
-                (OURS.into(), time(texts, |text| ours.size(text).ok())),
-                (
-                    "our simple path".into(),
-                    time(texts, |text| simple.size(text).ok()),
-                ),
-                ("zlib".into(), time(texts, |text| zlib.size(text).ok())),
-            ];
+            let ours = paths.iter_mut().map(|(name, sizer)| {
+                let time = time(texts, |text| sizer.size(text).ok());
+                ((*name).to_owned(), time)
+            });
+            let mut times: Vec<(String, f64)> = ours.collect();
+            times.push(("zlib".into(), time(texts, |text| zlib.size(text).ok())));
             let round = rivals.as_mut().and_then(|rivals| rivals.round().ok());
             times.extend(round.unwrap_or_default());
             for (name, time) in times {

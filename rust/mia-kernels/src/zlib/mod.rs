@@ -9,6 +9,7 @@ mod short;
 mod stock;
 #[cfg(any(test, target_arch = "x86_64"))]
 mod table;
+mod trial;
 mod window;
 
 use block::{Block, MAX_SYMBOLS};
@@ -29,33 +30,42 @@ const WRAPPER_BYTES: u64 = 6;
 /// It equals `len(zlib.compress(text))` of a Python that runs on classic zlib (1.2.8 to
 /// 1.3.1), and [`StockZlib`], for any bytes. It finds the matches that zlib finds, counts the
 /// symbols of each block, and adds up what zlib would take for them. It holds less than
-/// 750 KiB, and with AVX-512 3 MiB, however long a text is, and allocates nothing after its
+/// 750 KiB, and with a table 3 MiB, however long a text is, and allocates nothing after its
 /// making.
 pub struct ZlibSizer {
     window: Window,
     block: Block,
-    short: ShortTexts,
+    short: Option<ShortTexts>,
 }
 
+/// Takes the path that is the faster one on this processor. To find out takes some milliseconds,
+/// once in a process.
 impl Default for ZlibSizer {
     fn default() -> Self {
-        Self {
-            short: ShortTexts::detect(),
-            ..Self::simple()
-        }
+        let with_table = trial::is_table_faster().then(Self::with_table);
+        with_table.flatten().unwrap_or_else(Self::simple)
     }
 }
 
 impl ZlibSizer {
-    /// Searches all texts place by place, as every processor can. Others do so where AVX-512 is
-    /// missing, and for texts that a table of all matches does not suit: those of 6 KiB and
-    /// more, loops, and those with a zero byte. Sizes are the same.
+    /// Searches all texts place by place, as every processor can.
     pub fn simple() -> Self {
         Self {
             window: Window::default(),
             block: Block::default(),
-            short: ShortTexts::none(),
+            short: None,
         }
+    }
+
+    /// Makes a table of all matches of texts below 6 KiB, unless they are loops, have a zero byte
+    /// or very few letters. Sizes are the same. `None` where the processor has neither AVX-512
+    /// nor AVX2.
+    pub fn with_table() -> Option<Self> {
+        let short = ShortTexts::detect()?;
+        Some(Self {
+            short: Some(short),
+            ..Self::simple()
+        })
     }
 
     /// Bytes of the zlib stream of `text`; 8 for an empty text.
@@ -71,7 +81,8 @@ impl ZlibSizer {
 
     /// Bits of all blocks.
     fn bits(&mut self, text: &[u8]) -> u64 {
-        if self.short.push(text, &mut self.block) {
+        let (short, block) = (self.short.as_mut(), &mut self.block);
+        if short.is_some_and(|short| short.push(text, block)) {
             return self.block.close(0, Some(text.len()));
         }
         let mut unread = text;

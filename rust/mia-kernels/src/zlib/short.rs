@@ -2,42 +2,43 @@
 
 use super::block::Block;
 #[cfg(target_arch = "x86_64")]
-use super::lanes::Avx512;
+use super::lanes::{Avx2, Avx512};
 #[cfg(target_arch = "x86_64")]
 use super::table::{Table, is_looped};
 
-pub(super) struct ShortTexts {
+/// A table of all matches, in the widest rows that the processor has.
+pub(super) enum ShortTexts {
     #[cfg(target_arch = "x86_64")]
-    table: Option<Table<Avx512>>,
+    Avx512(Table<Avx512>),
+    #[cfg(target_arch = "x86_64")]
+    Avx2(Table<Avx2>),
 }
 
 impl ShortTexts {
-    /// What this processor can do.
-    pub(super) fn detect() -> Self {
-        Self {
-            #[cfg(target_arch = "x86_64")]
-            table: Avx512::detect().map(Table::new),
-        }
+    /// None where the processor has rows of neither kind.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn detect() -> Option<Self> {
+        let avx512 = Avx512::detect().map(|lanes| Self::Avx512(Table::new(lanes)));
+        avx512.or_else(|| Avx2::detect().map(|lanes| Self::Avx2(Table::new(lanes))))
     }
 
-    /// No text is short.
-    pub(super) fn none() -> Self {
-        Self {
-            #[cfg(target_arch = "x86_64")]
-            table: None,
-        }
+    #[cfg(not(target_arch = "x86_64"))]
+    pub(super) fn detect() -> Option<Self> {
+        None
     }
 
     /// Adds the symbols of a text to an empty block, or tells that it has to be read otherwise.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn push(&mut self, text: &[u8], block: &mut Block) -> bool {
-        let table = self.table.as_mut();
-        table.is_some_and(|table| !is_looped(text) && table.push(text, block))
+        !is_looped(text)
+            && match self {
+                Self::Avx512(table) => table.push(text, block),
+                Self::Avx2(table) => table.push(text, block),
+            }
     }
 
     #[cfg(not(target_arch = "x86_64"))]
-    #[expect(clippy::unused_self, reason = "no other processor has it yet")]
     pub(super) fn push(&mut self, _text: &[u8], _block: &mut Block) -> bool {
-        false
+        match *self {}
     }
 }

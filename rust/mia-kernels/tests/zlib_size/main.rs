@@ -25,22 +25,12 @@ struct Pair {
 
 impl Default for Pair {
     fn default() -> Self {
-        let other = has_two_paths().then(ZlibSizer::simple);
+        let paths = [Some(ZlibSizer::simple()), ZlibSizer::with_table()];
         Self {
-            counted: [ZlibSizer::default()].into_iter().chain(other).collect(),
+            counted: paths.into_iter().flatten().collect(),
             compressed: StockZlib::default(),
         }
     }
-}
-
-#[cfg(target_arch = "x86_64")]
-fn has_two_paths() -> bool {
-    is_x86_feature_detected!("avx512bw")
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn has_two_paths() -> bool {
-    false
 }
 
 impl Pair {

@@ -43,12 +43,14 @@ impl Avx512 {
         let simd = self.0.avx512f;
         let pairs = simd._mm512_or_si512(firsts, simd._mm512_slli_epi32::<16>(seconds));
         let pairs = simd._mm512_maskz_compress_epi32(mask, pairs);
-        list.extend(cast(pairs), mask.count_ones());
+        list.extend::<16>(cast(pairs), mask.count_ones());
     }
 }
 
 impl Lanes for Avx512 {
     type Row = __m512i;
+    /// A bit for each number.
+    type Mask = u32;
 
     #[inline(always)]
     fn run<R>(self, task: impl FnOnce() -> R) -> R {
@@ -104,6 +106,16 @@ impl Lanes for Avx512 {
     #[inline(always)]
     fn is_greater(self, left: Self::Row, right: Self::Row) -> u32 {
         self.0.avx512bw._mm512_cmpgt_epu16_mask(left, right)
+    }
+
+    #[inline(always)]
+    fn both(self, left: u32, right: u32) -> u32 {
+        left & right
+    }
+
+    #[inline(always)]
+    fn but_not(self, left: u32, right: u32) -> u32 {
+        left & !right
     }
 
     #[inline(always)]

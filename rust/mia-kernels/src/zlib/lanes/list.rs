@@ -37,23 +37,30 @@ impl List {
 
     /// Appends the pair if it is wanted, which nobody can predict.
     #[inline]
-    pub(in crate::zlib) fn push_if(&mut self, is_wanted: bool, [first, second]: [u16; 2]) {
-        self.pairs[self.length] = u32::from(first) | u32::from(second) << 16;
+    #[cfg(test)]
+    pub(in crate::zlib) fn push_if(&mut self, is_wanted: bool, pair: [u16; 2]) {
+        self.pairs[self.length] = joined(pair);
         self.length += usize::from(is_wanted);
     }
 
     /// Replaces each pair by another, or drops it.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "part of loops that run with other instructions"
+    )]
     pub(in crate::zlib) fn update(&mut self, mut next: impl FnMut([u16; 2]) -> ([u16; 2], bool)) {
-        let length = std::mem::take(&mut self.length);
-        for at in 0..length {
-            let (pair, is_wanted) = next(halves(self.pairs[at]));
-            self.push_if(is_wanted, pair);
+        let (pairs, mut length) = (&mut *self.pairs, 0);
+        for at in 0..self.length.min(ROOM) {
+            let (pair, is_wanted) = next(halves(pairs[at]));
+            pairs[length.min(at)] = joined(pair); // never less, which the compiler cannot know
+            length += usize::from(is_wanted);
         }
+        self.length = length;
     }
 
-    pub(in crate::zlib) fn is_empty(&self) -> bool {
-        self.length == 0
+    pub(in crate::zlib) fn length(&self) -> usize {
+        self.length
     }
 
     /// Appends the first so many of these pairs.
@@ -63,7 +70,7 @@ impl List {
         clippy::inline_always,
         reason = "part of loops that run with other instructions"
     )]
-    pub(super) fn extend(&mut self, pairs: [u32; WIDTH / 2], length: u32) {
+    pub(super) fn extend<const N: usize>(&mut self, pairs: [u32; N], length: u32) {
         let rest = self.pairs[self.length..].first_chunk_mut();
         if let Some(rest) = rest {
             *rest = pairs;
@@ -72,6 +79,12 @@ impl List {
     }
 }
 
+#[inline]
+fn joined([first, second]: [u16; 2]) -> u32 {
+    u32::from(first) | u32::from(second) << 16
+}
+
+#[inline]
 fn halves(pair: u32) -> [u16; 2] {
     let [a, b, c, d] = pair.to_le_bytes();
     [u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d])]

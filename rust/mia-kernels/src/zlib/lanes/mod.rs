@@ -4,6 +4,8 @@
 //! is written once, for the processor and for the tests.
 
 #[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
 mod avx512;
 mod list;
 #[cfg(test)]
@@ -11,6 +13,8 @@ mod portable;
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests;
 
+#[cfg(target_arch = "x86_64")]
+pub(super) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) use avx512::Avx512;
 pub(super) use list::List;
@@ -35,10 +39,13 @@ pub(super) static FIRST_ROW: [u16; WIDTH] = {
 /// Places that rows are made of, at most.
 pub(super) const MAX_PLACES: usize = 6 * 1024;
 
-/// Instructions on rows. Bit `k` of a mask stands for number `k` of a row.
+/// Instructions on rows.
 pub(super) trait Lanes: Copy {
     /// A row in registers.
     type Row: Copy;
+
+    /// For each number of a row whether it is meant.
+    type Mask: Copy;
 
     /// Runs a loop with these instructions, if all that it calls is inlined into it.
     fn run<R>(self, task: impl FnOnce() -> R) -> R;
@@ -61,16 +68,21 @@ pub(super) trait Lanes: Copy {
 
     fn shift_right<const BITS: u32>(self, row: Self::Row) -> Self::Row;
 
-    fn is_equal(self, left: Self::Row, right: Self::Row) -> u32;
+    fn is_equal(self, left: Self::Row, right: Self::Row) -> Self::Mask;
 
-    /// Where the left number is greater, without a sign.
-    fn is_greater(self, left: Self::Row, right: Self::Row) -> u32;
+    /// Where the left number is greater. All are below 2^15.
+    fn is_greater(self, left: Self::Row, right: Self::Row) -> Self::Mask;
+
+    fn both(self, left: Self::Mask, right: Self::Mask) -> Self::Mask;
+
+    /// What is in the left mask and not in the right one.
+    fn but_not(self, left: Self::Mask, right: Self::Mask) -> Self::Mask;
 
     /// Numbers of one row where the mask is set, and of the other where it is not.
-    fn select(self, mask: u32, set: Self::Row, unset: Self::Row) -> Self::Row;
+    fn select(self, mask: Self::Mask, set: Self::Row, unset: Self::Row) -> Self::Row;
 
     /// Appends the pairs of numbers for which the mask is set.
-    fn push(self, list: &mut List, mask: u32, pairs: [Self::Row; 2]);
+    fn push(self, list: &mut List, mask: Self::Mask, pairs: [Self::Row; 2]);
 }
 
 /// Rows from a number on.

@@ -13,6 +13,8 @@ fn mask(is_set: impl Fn(usize) -> bool) -> u32 {
 
 impl Lanes for Portable {
     type Row = [u16; WIDTH];
+    /// A bit for each number.
+    type Mask = u32;
 
     fn run<R>(self, task: impl FnOnce() -> R) -> R {
         task()
@@ -56,6 +58,14 @@ impl Lanes for Portable {
 
     fn is_greater(self, left: Self::Row, right: Self::Row) -> u32 {
         mask(|lane| left[lane] > right[lane])
+    }
+
+    fn both(self, left: u32, right: u32) -> u32 {
+        left & right
+    }
+
+    fn but_not(self, left: u32, right: u32) -> u32 {
+        left & !right
     }
 
     fn select(self, mask: u32, set: Self::Row, unset: Self::Row) -> Self::Row {

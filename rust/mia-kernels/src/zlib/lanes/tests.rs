@@ -1,21 +1,33 @@
-#![expect(clippy::print_stderr, reason = "says what this processor cannot show")]
-
 use proptest::array::uniform32;
 use proptest::prelude::*;
 
-use super::{Avx512, Lanes, List, Portable, WIDTH};
+use super::{Avx2, Avx512, FIRST_ROW, Lanes, List, Portable, WIDTH};
 
 /// What every operation makes of some numbers.
 fn results<L: Lanes>(
     lanes: L,
     numbers: [[u16; WIDTH]; 2],
     bytes: &[u8; WIDTH],
-    mask: u32,
-) -> (Vec<[u16; WIDTH]>, [u32; 3], Vec<[u16; 2]>) {
-    let mut list = List::default();
-    let (rows, masks) = lanes.run(|| {
+) -> (Vec<[u16; WIDTH]>, Vec<Vec<[u16; 2]>>) {
+    let mut lists: [List; 5] = Default::default();
+    let rows = lanes.run(|| {
         let [left, right] = [&numbers[0], &numbers[1]].map(|numbers| lanes.load(numbers));
-        let rows = [
+        let [low_left, low_right] =
+            [left, right].map(|row| lanes.and(row, lanes.splat((1 << 15) - 1)));
+        let is_equal = lanes.is_equal(left, right);
+        let is_greater = lanes.is_greater(low_left, low_right);
+        let masks = [
+            is_equal,
+            is_greater,
+            lanes.is_greater(low_right, low_left),
+            lanes.both(is_equal, is_greater),
+            lanes.but_not(is_equal, is_greater),
+        ];
+        for (list, mask) in lists.iter_mut().zip(masks) {
+            lanes.push(list, mask, [lanes.load(&FIRST_ROW), left]);
+            lanes.push(list, is_equal, [right, left]);
+        }
+        [
             left,
             lanes.load_bytes(bytes),
             lanes.splat(numbers[0][0]),
@@ -24,23 +36,16 @@ fn results<L: Lanes>(
             lanes.and(left, right),
             lanes.shift_right::<3>(left),
             lanes.shift_right::<11>(left),
-            lanes.select(mask, left, right),
-        ];
-        let masks = [
-            lanes.is_equal(left, right),
-            lanes.is_greater(left, right),
-            lanes.is_greater(right, left),
-        ];
-        lanes.push(&mut list, mask, [left, right]);
-        lanes.push(&mut list, !mask, [right, left]);
-        (rows, masks)
+            lanes.select(is_greater, left, right),
+        ]
     });
     let rows = rows.map(|row| {
         let mut numbers = [0; WIDTH];
         lanes.store(row, &mut numbers);
         numbers
     });
-    (rows.to_vec(), masks, list.iter().collect())
+    let lists = lists.iter().map(|list| list.iter().collect());
+    (rows.to_vec(), lists.collect())
 }
 
 proptest! {
@@ -50,18 +55,15 @@ proptest! {
         others in uniform32(any::<u16>()),
         equal in any::<u32>(),
         bytes in uniform32(any::<u8>()),
-        mask in any::<u32>(),
     ) {
-        let Some(avx512) = Avx512::detect() else {
-            eprintln!("skipped: no AVX-512");
-            return Ok(());
-        };
-        let others = Portable.select(equal, numbers, others);
-        let numbers = [numbers, others];
-        prop_assert_eq!(
-            results(avx512, numbers, &bytes, mask),
-            results(Portable, numbers, &bytes, mask)
-        );
+        let numbers = [numbers, Portable.select(equal, numbers, others)];
+        let expected = results(Portable, numbers, &bytes);
+        if let Some(avx2) = Avx2::detect() {
+            prop_assert_eq!(&results(avx2, numbers, &bytes), &expected);
+        }
+        if let Some(avx512) = Avx512::detect() {
+            prop_assert_eq!(&results(avx512, numbers, &bytes), &expected);
+        }
     }
 }
 
@@ -72,7 +74,7 @@ fn operations_by_hand() {
     numbers[1][31] = 65_535;
     let mut bytes = [0; WIDTH];
     bytes[1] = 255;
-    let (rows, masks, pairs) = results(Portable, numbers, &bytes, 1 << 31 | 1);
+    let (rows, lists) = results(Portable, numbers, &bytes);
     let ends: Vec<_> = rows.iter().map(|row| (row[0], row[1], row[31])).collect();
     let expected = [
         (40_000, 7, 7),
@@ -83,10 +85,18 @@ fn operations_by_hand() {
         (0, 7, 7),
         (5_000, 0, 0),
         (19, 0, 0),
-        (40_000, 7, 7),
+        (40_000, 7, 65_535),
     ];
     assert_eq!(ends, expected);
-    assert_eq!(masks, [!(1 << 31 | 1), 1, 1 << 31]);
-    assert_eq!(pairs[..3], [[40_000, 7], [7, 65_535], [7, 7]]);
-    assert_eq!(pairs.len(), WIDTH);
+    let all_equal = vec![[7, 7]; 30];
+    let places = |places: &[u16]| {
+        places
+            .iter()
+            .map(|at| [*at, numbers[0][usize::from(*at)]])
+            .collect::<Vec<_>>()
+    };
+    let between: Vec<u16> = (1..31).collect();
+    for (list, expected) in lists.iter().zip([&between[..], &[0], &[31], &[], &between]) {
+        assert_eq!(*list, [places(expected), all_equal.clone()].concat());
+    }
 }

@@ -6,24 +6,25 @@
 )]
 
 use std::mem::replace;
+use std::ops::Range;
 
-use super::text::{N_PLACES, Places, START, Text, places};
+use super::text::{N_PLACES, Numbers, Places, START, Text, numbers};
 use crate::zlib::lanes::WIDTH;
 
 /// For each place the last one before it with the same bytes, or 0.
 pub(super) struct Chains {
     /// zlib's hash chains.
-    pub(super) threes: Places,
+    pub(super) threes: Box<Places<0>>,
     /// How far down its hash chain a place is, modulo 2^16.
-    pub(super) ranks: Places,
+    pub(super) ranks: Box<Places<5>>,
     /// Places of one hash of four bytes.
-    pub(super) fours: Places,
-    three_hashes: Places,
-    four_hashes: Places,
+    pub(super) fours: Box<Places<10>>,
+    three_hashes: Box<Places<15>>,
+    four_hashes: Box<Places<20>>,
     /// For each hash of three bytes its last place, plus `base`.
-    last_threes: Places,
+    last_threes: Box<Numbers>,
     /// For each hash of four bytes its last place, plus `base`.
-    last_fours: Places,
+    last_fours: Box<Numbers>,
     /// What is below belongs to texts before: to clear all hashes for every text would take
     /// longer than the text.
     base: u16,
@@ -32,13 +33,13 @@ pub(super) struct Chains {
 impl Default for Chains {
     fn default() -> Self {
         Self {
-            threes: places(),
-            ranks: places(),
-            fours: places(),
-            three_hashes: places(),
-            four_hashes: places(),
-            last_threes: places(),
-            last_fours: places(),
+            threes: Box::default(),
+            ranks: Box::default(),
+            fours: Box::default(),
+            three_hashes: Box::default(),
+            four_hashes: Box::default(),
+            last_threes: numbers(),
+            last_fours: numbers(),
             base: 0,
         }
     }
@@ -63,12 +64,7 @@ impl Chains {
         }
         self.last_threes[usize::from(self.three_hashes[usize::from(START)])] = self.base;
         self.last_fours[usize::from(self.four_hashes[usize::from(START)])] = self.base;
-        for at in START + 1..three_end {
-            self.link_three(at);
-        }
-        for at in START + 1..four_end {
-            self.link_four(at);
-        }
+        self.link_all(START + 1..three_end);
         // No place after them has so many bytes.
         let row = usize::from(end) + 2 * WIDTH;
         self.threes[three_end.into()..row].fill(0);
@@ -96,21 +92,22 @@ impl Chains {
         }
     }
 
-    #[inline]
-    fn link_three(&mut self, at: u16) {
-        let hash = self.three_hashes[usize::from(at)];
-        let last = replace(&mut self.last_threes[usize::from(hash)], self.base + at);
-        let last = last.saturating_sub(self.base);
-        let rank = self.ranks[usize::from(last)].wrapping_add(1);
-        self.threes[usize::from(at)] = last;
-        self.ranks[usize::from(at)] = rank;
-    }
-
-    #[inline]
-    fn link_four(&mut self, at: u16) {
-        let hash = self.four_hashes[usize::from(at)];
-        let last = replace(&mut self.last_fours[usize::from(hash)], self.base + at);
-        self.fours[usize::from(at)] = last.saturating_sub(self.base);
+    /// Links places that have three bytes, the last of them as if it had four.
+    fn link_all(&mut self, places: Range<u16>) {
+        let [three_hashes, four_hashes]: [&Numbers; 2] = [&self.three_hashes, &self.four_hashes];
+        let [threes, ranks, fours]: [&mut Numbers; 3] =
+            [&mut self.threes, &mut self.ranks, &mut self.fours];
+        let [last_threes, last_fours] = [&mut self.last_threes, &mut self.last_fours];
+        let last = |lasts: &mut Numbers, hash: u16, at: u16| {
+            replace(&mut lasts[usize::from(hash)], self.base + at).saturating_sub(self.base)
+        };
+        for at in places {
+            let place = usize::from(at);
+            let three = last(last_threes, three_hashes[place], at);
+            threes[place] = three;
+            ranks[place] = ranks[usize::from(three)].wrapping_add(1);
+            fours[place] = last(last_fours, four_hashes[place], at);
+        }
     }
 }
 

@@ -12,36 +12,24 @@
 use super::chains::Chains;
 use super::matches::Matches;
 use super::rules::{GOOD_LENGTH, MAX_LAZY, MIN_LENGTH};
-use super::text::{Places, START, Text, places};
+use super::text::{Numbers, Places, START, Text};
 use super::tries::{AfterGood, after_good};
 use crate::zlib::lanes::{FIRST_ROW, Lanes, List, ROW, WIDTH, rows, rows_mut};
 
 const NO_STARTS: [u16; WIDTH] = [0; WIDTH];
 
+#[derive(Default)]
 pub(super) struct Choices {
     /// For each place the bytes of the symbol that would start there.
-    steps: Places,
+    steps: Box<Places<40>>,
     /// For each place the one after that symbol.
-    nexts: Places,
+    nexts: Box<Places<45>>,
     /// 1 where a symbol starts, else 0.
-    starts: Places,
+    starts: Box<Places<50>>,
     /// Places after a good match that have a longer one.
     after_good: List,
     literals: List,
     matches: List,
-}
-
-impl Default for Choices {
-    fn default() -> Self {
-        Self {
-            steps: places(),
-            nexts: places(),
-            starts: places(),
-            after_good: List::default(),
-            literals: List::default(),
-            matches: List::default(),
-        }
-    }
 }
 
 impl Choices {
@@ -93,15 +81,21 @@ impl Choices {
         for row in 0..n_rows {
             let length = lanes.load(&lengths[row]);
             let is_longer = lanes.is_greater(lanes.load(&next_lengths[row]), length);
-            let is_lazy = is_longer & !lanes.is_greater(length, lanes.splat(MAX_LAZY - 1));
-            let is_match = lanes.is_greater(length, lanes.splat(MIN_LENGTH - 1)) & !is_lazy;
+            let is_lazy = lanes.but_not(
+                is_longer,
+                lanes.is_greater(length, lanes.splat(MAX_LAZY - 1)),
+            );
+            let is_match = lanes.but_not(
+                lanes.is_greater(length, lanes.splat(MIN_LENGTH - 1)),
+                is_lazy,
+            );
             let step = lanes.select(is_match, length, one);
             lanes.store(step, &mut steps[row]);
             lanes.store(lanes.add(at, step), &mut nexts[row]);
             let is_good = lanes.is_greater(length, lanes.splat(GOOD_LENGTH - 1));
             lanes.push(
                 &mut self.after_good,
-                is_lazy & is_good,
+                lanes.both(is_lazy, is_good),
                 [lanes.add(at, one), one],
             );
             at = lanes.add(at, lanes.splat(ROW));
@@ -112,14 +106,15 @@ impl Choices {
     /// the text. All but the first start at a guess; they are right from where the one before
     /// meets them.
     fn walk(&mut self, end: u16) {
-        let Self { nexts, starts, .. } = self;
+        let (nexts, starts): (&Numbers, &mut Numbers) = (&self.nexts, &mut self.starts);
         let part = end / 4;
         let begins = [START, part, 2 * part, 3 * part];
         let ends = [part, 2 * part, 3 * part, end];
         let mut walks = begins;
         let mut go = |at: u16| {
+            let next = nexts[usize::from(at)];
             starts[usize::from(at)] = 1;
-            nexts[usize::from(at)]
+            next
         };
         while (0..4).all(|walk| walks[walk] < ends[walk]) {
             walks = walks.map(&mut go);
@@ -158,14 +153,15 @@ impl Choices {
         for row in 0..n_rows {
             let is_start = lanes.is_equal(lanes.load(&starts[row]), one);
             let step = lanes.load(&steps[row]);
-            let is_literal = is_start & lanes.is_equal(step, one);
+            let is_literal = lanes.both(is_start, lanes.is_equal(step, one));
             lanes.push(
                 &mut self.literals,
                 is_literal,
                 [lanes.load_bytes(&bytes[row]), one],
             );
             let distance = lanes.subtract(at, lanes.load(&match_starts[row]));
-            lanes.push(&mut self.matches, is_start & !is_literal, [step, distance]);
+            let is_match = lanes.but_not(is_start, is_literal);
+            lanes.push(&mut self.matches, is_match, [step, distance]);
             at = lanes.add(at, lanes.splat(ROW));
         }
     }

@@ -19,17 +19,21 @@ use std::hint::select_unpredictable;
 use super::chains::Chains;
 use super::matches::{Match, Matches, lengthen, longest, may_end};
 use super::rules::MAX_DISTANCE_OF_SHORTEST;
-use super::text::{Places, START, Text, place, places};
+use super::text::{Numbers, Places, START, Text, place};
 use crate::zlib::lanes::{FIRST_ROW, Lanes, List, ROW, WIDTH, rows, rows_mut};
 
 /// Bytes that one comparison tells apart, and that two do.
 const WORD: u16 = 8;
 const TWO_WORDS: u16 = 16;
+/// Candidates that are tried for the matches of less than a word, on an average of all places.
+/// Prose has one for every second place, four letters by chance have twenty for each.
+const MAX_TRIES_OF_ALL: usize = 2;
 
+#[derive(Default)]
 pub(super) struct Finder {
     /// Bits in common with the last place of the same three bytes, and in the upper half with
     /// the last one of the same four.
-    firsts: Places,
+    firsts: Box<Places<25>>,
     /// Matches of less than a word that may not be the longest, with the last place of the four
     /// bytes that end a longer one.
     short: List,
@@ -41,38 +45,39 @@ pub(super) struct Finder {
     collided_fours: List,
 }
 
-impl Default for Finder {
-    fn default() -> Self {
-        Self {
-            firsts: places(),
-            short: List::default(),
-            long: List::default(),
-            collided_threes: List::default(),
-            collided_fours: List::default(),
-        }
-    }
-}
-
 impl Finder {
-    /// Finds the first of the longest matches at every place, however far down its hash chain.
+    /// Finds the first of the longest matches at every place, however far down its hash chain;
+    /// or tells that there are too many candidates for a table.
     pub(super) fn find(
         &mut self,
         lanes: impl Lanes,
         text: &Text,
         chains: &Chains,
         matches: &mut Matches,
-    ) {
-        self.compare_firsts(text, chains);
+    ) -> bool {
+        lanes.run(
+            #[inline(always)]
+            || self.compare_firsts(text, chains),
+        );
         lanes.run(
             #[inline(always)]
             || self.sift(lanes, text.n_rows(), chains, matches),
         );
-        self.lengthen_short(text, chains, matches);
+        let is_found = lanes.run(
+            #[inline(always)]
+            || self.lengthen_short(text, chains, matches),
+        );
+        if !is_found {
+            return false;
+        }
         lanes.run(
             #[inline(always)]
             || self.list_long(lanes, text.n_rows(), matches, WORD),
         );
-        self.lengthen_words(text, chains, matches);
+        lanes.run(
+            #[inline(always)]
+            || self.lengthen_words(text, chains, matches),
+        );
         self.find_collided_threes(text, chains, matches);
         self.find_collided_fours(text, chains, matches);
         lanes.run(
@@ -80,13 +85,20 @@ impl Finder {
             || self.list_long(lanes, text.n_rows(), matches, TWO_WORDS),
         );
         self.lengthen_long(text, chains, matches);
+        true
     }
 
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a loop of vector instructions")]
     fn compare_firsts(&mut self, text: &Text, chains: &Chains) {
-        for at in START..place(text.n_rows() * WIDTH) {
-            let [three, four] = [&chains.threes, &chains.fours].map(|links| links[usize::from(at)]);
+        let [threes, fours]: [&Numbers; 2] = [&chains.threes, &chains.fours];
+        let firsts: &mut Numbers = &mut self.firsts;
+        let end = place(text.n_rows() * WIDTH);
+        let text = text.view();
+        for at in START..end {
+            let [three, four] = [threes, fours].map(|links| links[usize::from(at)]);
             let bits = text.common_bits(at, three) | text.common_bits(at, four) << 8;
-            self.firsts[usize::from(at)] = place(bits as usize);
+            firsts[usize::from(at)] = place(bits as usize);
         }
     }
 
@@ -116,7 +128,7 @@ impl Finder {
             let is_word = lanes.is_greater(four_length, lanes.splat(WORD - 1));
             let distance = lanes.subtract(at, three);
             let is_far = lanes.is_greater(distance, lanes.splat(MAX_DISTANCE_OF_SHORTEST));
-            let shortest = lanes.select(is_three & !is_far, lanes.splat(3), zero);
+            let shortest = lanes.select(lanes.but_not(is_three, is_far), lanes.splat(3), zero);
             lanes.store(
                 lanes.select(is_four, four_length, shortest),
                 &mut lengths[row],
@@ -130,26 +142,42 @@ impl Finder {
                 ending = lanes.select(is_length, lanes.load(&fours[row]), ending);
             }
             let may_end = lanes.is_greater(lanes.add(ending, lanes.splat(2)), four_length);
-            lanes.push(&mut self.short, is_four & !is_word & may_end, [at, ending]);
+            let is_short = lanes.both(lanes.but_not(is_four, is_word), may_end);
+            lanes.push(&mut self.short, is_short, [at, ending]);
 
-            let has_three = !lanes.is_equal(three, zero);
-            let has_four = !lanes.is_equal(four, zero);
-            let is_other_three = has_three & !is_three & !has_four;
+            let has_three = lanes.is_greater(three, zero);
+            let has_four = lanes.is_greater(four, zero);
+            let is_other_three = lanes.but_not(lanes.but_not(has_three, is_three), has_four);
             lanes.push(&mut self.collided_threes, is_other_three, [at, three]);
-            lanes.push(&mut self.collided_fours, has_four & !is_four, [at, zero]);
+            let is_other_four = lanes.but_not(has_four, is_four);
+            lanes.push(&mut self.collided_fours, is_other_four, [at, zero]);
             at = lanes.add(at, lanes.splat(ROW));
         }
     }
 
-    fn lengthen_short(&mut self, text: &Text, chains: &Chains, matches: &mut Matches) {
+    /// Matches of less than a word, up to one. There are too many candidates if places have more
+    /// than some each: all of them may be tried, while zlib jumps from match to match.
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "part of a loop of vector instructions"
+    )]
+    fn lengthen_short(&mut self, text: &Text, chains: &Chains, matches: &mut Matches) -> bool {
+        let mut tries = MAX_TRIES_OF_ALL * usize::from(text.end());
+        let (text, mut matches) = (text.view(), matches.view(chains));
         let common = |at, other| text.common_8(at, other);
-        while !self.short.is_empty() {
+        while self.short.length() > 0 {
+            if tries < self.short.length() {
+                return false;
+            }
+            tries -= self.short.length();
             self.short.update(|[at, ending]| {
-                let [length, ending] = matches.try_next(chains, [at, ending], common);
+                let [length, ending] = matches.try_next([at, ending], common);
                 let is_open = may_end(ending, length) & (length < WORD);
                 ([at, ending], is_open)
             });
         }
+        true
     }
 
     #[inline(always)]
@@ -167,7 +195,13 @@ impl Finder {
     }
 
     /// Matches of a word, up to two.
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "part of a loop of vector instructions"
+    )]
     fn lengthen_words(&mut self, text: &Text, chains: &Chains, matches: &mut Matches) {
+        let text = text.view();
         let common = |at, other| text.common_16(at, other);
         let is_open = |ending, length| may_end(ending, length) & (length < TWO_WORDS);
         self.long.update(|[at, start]| {
@@ -176,9 +210,10 @@ impl Finder {
             let ending = chains.fours[usize::from(at + length - 3)];
             ([at, ending], is_open(ending, length))
         });
-        while !self.long.is_empty() {
+        let mut matches = matches.view(chains);
+        while self.long.length() > 0 {
             self.long.update(|[at, ending]| {
-                let [length, ending] = matches.try_next(chains, [at, ending], common);
+                let [length, ending] = matches.try_next([at, ending], common);
                 ([at, ending], is_open(ending, length))
             });
         }
@@ -186,10 +221,10 @@ impl Finder {
 
     /// No place before these has the same four bytes.
     fn find_collided_threes(&mut self, text: &Text, chains: &Chains, matches: &mut Matches) {
-        while !self.collided_threes.is_empty() {
+        while self.collided_threes.length() > 0 {
             self.collided_threes.update(|[at, last]| {
                 let start = chains.threes[usize::from(last)];
-                let is_same = text.common_bits(at, start) >= 24;
+                let is_same = text.view().common_bits(at, start) >= 24;
                 let is_near = at - start <= MAX_DISTANCE_OF_SHORTEST;
                 let length = select_unpredictable(is_same & is_near, 3, 0);
                 matches.set(at, Match { length, start });
@@ -200,9 +235,9 @@ impl Finder {
 
     fn find_collided_fours(&self, text: &Text, chains: &Chains, matches: &mut Matches) {
         for [at, _] in self.collided_fours.iter() {
-            let last = |links: &Places, least| {
+            let last = |links: &Numbers, least| {
                 let mut candidate = links[usize::from(at)];
-                while candidate != 0 && text.common_8(at, candidate) < least {
+                while candidate != 0 && text.view().common_8(at, candidate) < least {
                     candidate = links[usize::from(candidate)];
                 }
                 candidate
@@ -211,7 +246,7 @@ impl Finder {
             let found = if four == 0 {
                 Match::shortest(at, last(&chains.threes, 3))
             } else {
-                let length = text.common(at, four, 4).min(longest(text, at));
+                let length = text.view().common(at, four, 4).min(longest(text, at));
                 lengthen(
                     text,
                     chains,
@@ -231,7 +266,7 @@ impl Finder {
         let mut before = Run::default();
         for [at, start] in self.long.iter() {
             let run = before.goes_on(at, start).unwrap_or_else(|| {
-                let length = text.common(at, start, TWO_WORDS);
+                let length = text.view().common(at, start, TWO_WORDS);
                 Run { at, start, length }
             });
             let length = run.length.min(longest(text, at));
@@ -240,7 +275,7 @@ impl Finder {
             before = if found.start == start {
                 run
             } else {
-                let length = text.common(at, found.start, found.length);
+                let length = text.view().common(at, found.start, found.length);
                 Run {
                     at,
                     start: found.start,

@@ -4,7 +4,7 @@
 
 use super::chains::Chains;
 use super::rules::{MAX_DISTANCE_OF_SHORTEST, MAX_LENGTH, MIN_LENGTH, NICE_LENGTH};
-use super::text::{Places, Text, places};
+use super::text::{Numbers, Places, Text, place};
 
 /// Bytes that stood before.
 #[derive(Clone, Copy)]
@@ -34,18 +34,10 @@ impl Match {
 }
 
 /// For each place its match.
+#[derive(Default)]
 pub(super) struct Matches {
-    pub(super) lengths: Places,
-    pub(super) starts: Places,
-}
-
-impl Default for Matches {
-    fn default() -> Self {
-        Self {
-            lengths: places(),
-            starts: places(),
-        }
-    }
+    pub(super) lengths: Box<Places<30>>,
+    pub(super) starts: Box<Places<35>>,
 }
 
 impl Matches {
@@ -63,46 +55,60 @@ impl Matches {
         self.starts[usize::from(at)] = found.start;
     }
 
+    pub(super) fn view<'a>(&'a mut self, chains: &'a Chains) -> View<'a> {
+        View {
+            lengths: &mut self.lengths,
+            starts: &mut self.starts,
+            fours: &chains.fours,
+        }
+    }
+}
+
+/// The matches and a chain for a loop, which else would look up at every step where they are.
+pub(super) struct View<'a> {
+    lengths: &'a mut Numbers,
+    starts: &'a mut Numbers,
+    fours: &'a Numbers,
+}
+
+impl View<'_> {
     /// Tries the match whose last four bytes are at `ending` and that is longer by one than the
     /// one known, and gives the length of the longer of both and the next such place.
     #[inline]
     pub(super) fn try_next(
         &mut self,
-        chains: &Chains,
         [at, ending]: [u16; 2],
         common: impl Fn(u16, u16) -> u16,
     ) -> [u16; 2] {
-        let known = self.get(at);
-        let candidate = ending.wrapping_add(3).wrapping_sub(known.length);
+        let [known, start] = [&self.lengths, &self.starts].map(|numbers| numbers[usize::from(at)]);
+        let candidate = ending + 3 - known;
         let length = common(at, candidate);
-        let is_longer = Either::new(known.length, length);
-        let found = Match {
-            length: is_longer.pick(length, known.length),
-            start: is_longer.pick(candidate, known.start),
-        };
-        self.set(at, found);
-        let last = at.wrapping_add(found.length).wrapping_sub(3);
-        let last = is_longer.pick(last, ending);
-        [found.length, chains.fours[usize::from(last)]]
+        let is_longer = Either::new(known, length);
+        let longest = is_longer.pick(length, known);
+        self.lengths[usize::from(at)] = longest;
+        self.starts[usize::from(at)] = is_longer.pick(candidate, start);
+        let last = is_longer.pick(at.wrapping_add(length).wrapping_sub(3), ending);
+        [longest, self.fours[usize::from(last)]]
     }
 }
 
 /// A choice that nobody can predict, in arithmetic: a compiler may make a branch of anything
 /// else.
 #[derive(Clone, Copy)]
-struct Either(u16);
+struct Either(u32);
 
 impl Either {
     /// All bits if `less` is less than `more`.
     #[inline]
     #[expect(clippy::cast_sign_loss, reason = "0 or all ones")]
     fn new(less: u16, more: u16) -> Self {
-        Self(((i32::from(less) - i32::from(more)) >> 16) as u16)
+        Self(((i32::from(less) - i32::from(more)) >> 31) as u32)
     }
 
     #[inline]
     fn pick(self, set: u16, unset: u16) -> u16 {
-        unset ^ (set ^ unset) & self.0
+        let [set, unset] = [set, unset].map(u32::from);
+        place((unset ^ (set ^ unset) & self.0) as usize)
     }
 }
 
@@ -130,7 +136,7 @@ pub(super) fn lengthen(text: &Text, chains: &Chains, at: u16, mut found: Match) 
             }
             let start = ending - before_ending;
             if start < found.start {
-                let length = text.common(at, start, 0).min(longest);
+                let length = text.view().common(at, start, 0).min(longest);
                 if length > found.length {
                     found = Match { length, start };
                     break;

@@ -62,7 +62,9 @@ impl<L: Lanes> Table<L> {
             return false;
         }
         let (text, chains, matches) = (&self.text, &self.chains, &mut self.matches);
-        self.finder.find(self.lanes, text, chains, matches);
+        if !self.finder.find(self.lanes, text, chains, matches) {
+            return false;
+        }
         if rank > MAX_TRIES {
             tries::limit(text, chains, matches);
         }

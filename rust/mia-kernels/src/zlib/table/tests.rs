@@ -97,6 +97,13 @@ fn texts_that_are_not_for_a_table() {
     assert!(is_taken(&noise[..6112]));
     assert!(!is_taken(&noise[..6113]));
     assert!(!is_taken(&[&prose[..100], b"\0"].concat()));
+    let letters: Vec<u8> = Random(4)
+        .bytes(4000)
+        .iter()
+        .map(|byte| b'a' + byte % 4)
+        .collect();
+    assert!(is_taken(&letters[..100]));
+    assert!(!is_taken(&letters));
     assert!(is_taken(&[b'a'; 515]));
     assert!(!is_taken(&[b'a'; 517]));
 }

@@ -2,7 +2,7 @@
 
 #![expect(clippy::indexing_slicing, reason = "every place of 16 bits is inside")]
 
-use std::ops::RangeInclusive;
+use std::ops::{Deref, DerefMut, RangeInclusive};
 
 use crate::zlib::lanes::{MAX_PLACES, WIDTH};
 
@@ -17,12 +17,46 @@ pub(super) const N_PLACES: usize = 1 << 16;
 /// Bytes that may be looked at after the last one: two words, or what is left of a row.
 const AFTER: usize = 2 * WIDTH;
 
-/// Numbers of the places.
-pub(super) type Places = Box<[u16; N_PLACES]>;
+/// A number for each place.
+pub(super) type Numbers = [u16; N_PLACES];
 
 #[expect(clippy::large_stack_arrays, reason = "made once for many texts")]
-pub(super) fn places() -> Places {
+pub(super) fn numbers() -> Box<Numbers> {
     Box::new([0; N_PLACES])
+}
+
+/// Numbers of the places, `N` cache lines away from where they would start.
+///
+/// Each of a table's has another `N`. Loops go through several of them at once, and where two
+/// addresses have the same lower bits a processor lets a load wait for a store before it.
+#[repr(C, align(64))]
+pub(super) struct Places<const N: usize> {
+    before: [[u8; 64]; N],
+    numbers: Numbers,
+}
+
+#[expect(clippy::large_stack_arrays, reason = "made once for many texts")]
+impl<const N: usize> Default for Places<N> {
+    fn default() -> Self {
+        Self {
+            before: [[0; 64]; N],
+            numbers: [0; N_PLACES],
+        }
+    }
+}
+
+impl<const N: usize> Deref for Places<N> {
+    type Target = Numbers;
+
+    fn deref(&self) -> &Numbers {
+        &self.numbers
+    }
+}
+
+impl<const N: usize> DerefMut for Places<N> {
+    fn deref_mut(&mut self) -> &mut Numbers {
+        &mut self.numbers
+    }
 }
 
 /// A text between zeros, of which it has none.
@@ -70,35 +104,48 @@ impl Text {
         &self.bytes
     }
 
+    #[inline]
+    pub(super) fn view(&self) -> View<'_> {
+        View { bytes: &self.bytes }
+    }
+}
+
+/// The bytes for a loop, which else would look up at every step where they are.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    bytes: &'a [u8; N_PLACES + 8],
+}
+
+impl View<'_> {
     /// Eight bytes, the first one lowest.
     #[inline]
-    pub(super) fn word(&self, at: u16) -> u64 {
+    pub(super) fn word(self, at: u16) -> u64 {
         let bytes = self.bytes[usize::from(at)..].first_chunk();
         bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes))
     }
 
     /// Bits, up to eight bytes, that two places have in common.
     #[inline]
-    pub(super) fn common_bits(&self, at: u16, other: u16) -> u32 {
+    pub(super) fn common_bits(self, at: u16, other: u16) -> u32 {
         (self.word(at) ^ self.word(other)).trailing_zeros()
     }
 
     /// Bytes, up to eight, that two places have in common.
     #[inline]
-    pub(super) fn common_8(&self, at: u16, other: u16) -> u16 {
+    pub(super) fn common_8(self, at: u16, other: u16) -> u16 {
         place(self.common_bits(at, other) as usize / 8)
     }
 
     /// Bytes, up to sixteen, that two places have in common.
     #[inline]
-    pub(super) fn common_16(&self, at: u16, other: u16) -> u16 {
+    pub(super) fn common_16(self, at: u16, other: u16) -> u16 {
         let first = self.common_8(at, other);
         let second = self.common_8(at.wrapping_add(8), other.wrapping_add(8));
         first + second * u16::from(first == 8)
     }
 
     /// Bytes, up to the end, that two places have in common after so many of them.
-    pub(super) fn common(&self, at: u16, other: u16, known: u16) -> u16 {
+    pub(super) fn common(self, at: u16, other: u16, known: u16) -> u16 {
         let mut length = known;
         loop {
             let more = self.common_8(at + length, other + length);

@@ -42,7 +42,7 @@ fn find(text: &Text, chains: &Chains, at: u16) -> Match {
         start: 0,
     };
     for start in candidates(chains, at, MAX_TRIES) {
-        let length = text.common(at, start, 0).min(longest);
+        let length = text.view().common(at, start, 0).min(longest);
         if length > found.length {
             found = Match { length, start };
         }
@@ -69,7 +69,7 @@ pub(super) fn after_good(text: &Text, chains: &Chains, matches: &Matches, at: u1
         return AfterGood::Same;
     }
     let before = matches.get(at - 1).length;
-    let is_longer = |start| text.common(at, start, 0) > before;
+    let is_longer = |start| text.view().common(at, start, 0) > before;
     if candidates(chains, at, MAX_TRIES_IF_GOOD).any(is_longer) {
         AfterGood::Other
     } else {
