@@ -66,9 +66,12 @@ class Tokenizer:
         try:
             loaded = tokenizers.from_pretrained(model, revision=revision, trust_remote_code=False)
         except Exception as error:  # every library behind a tokenizer raises its own kind
+            way_out = "give a folder that a tokenizer was saved to, or a hub name"
+            if setting == "model":
+                way_out = "save a tokenizer beside the model's weights"
             msg = (
                 f"setting {setting!r}: the tokenizer of {model!r} cannot be loaded "
-                f"({cause_of(error)}); save a tokenizer beside the model's weights"
+                f"({cause_of(error)}); {way_out}"
             )
             raise SettingsError(msg) from error
         return cls(loaded)

@@ -9,6 +9,7 @@ from mia_batch.evidence import (
     BLOCK_TARGETS,
     RECORDED_BLOCK_TARGETS,
     Missing,
+    Tokenizer,
     identify_model,
     sample_parts,
 )
@@ -145,6 +146,8 @@ def _new_manifest(settings: Settings) -> Manifest:
     digest = None
     if engine == "openai":
         endpoint_settings(settings)
+        if settings.tokenizer:
+            Tokenizer.load(settings.tokenizer, setting="tokenizer")
     if runs_here(settings):
         digest = identify_model(settings.model, settings.revision).digest
     model = describe_model(settings, digest)

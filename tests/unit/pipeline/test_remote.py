@@ -172,6 +172,16 @@ def test_an_address_that_cannot_be_one_is_refused_and_leaves_no_folder(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_tokenizer_that_is_not_there_is_told_and_leaves_no_folder(request_for, tmp_path):
+    with HostileServer(TinyModel()) as server:
+        settings = request_for(server, tokenizer=str(tmp_path / "none"))
+        message = r"^setting 'tokenizer': .*none.* cannot be loaded .*; give a folder that a token"
+        with pytest.raises(mia_batch.SettingsError, match=message):
+            mia_batch.audit(**settings)
+    assert not server.asked
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_server_that_is_not_there_is_told_and_nothing_is_lost(request_for):
     with HostileServer(TinyModel()) as server:
         settings = request_for(server, max_retries=0)
