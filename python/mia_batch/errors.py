@@ -4,6 +4,7 @@ from __future__ import annotations
 
 __all__ = [
     "CorpusError",
+    "DamagedTableError",
     "EngineError",
     "MiaBatchError",
     "RequestError",
@@ -31,6 +32,10 @@ class CorpusError(RequestError):
 
 class RunFolderError(MiaBatchError, RuntimeError):
     """The run folder cannot be used: unwritable, held by a live run, or of other settings."""
+
+
+class DamagedTableError(RunFolderError):
+    """A table of the run folder is none; the run's command has it made again."""
 
 
 class EngineError(MiaBatchError, RuntimeError):

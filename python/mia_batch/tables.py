@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from mia_batch.errors import RunFolderError, SchemaMismatchError
+from mia_batch.errors import DamagedTableError, RunFolderError, SchemaMismatchError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     import dataframely as dy
 
 __all__ = [
+    "READ_ERRORS",
     "check",
     "generate",
+    "is_sound",
     "is_whole",
     "remove_unfinished",
     "scan",
@@ -33,6 +35,9 @@ __all__ = [
     "sink_frames",
     "write_text",
 ]
+
+READ_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, DamagedTableError)
+"""What is raised where a file is not what it should be."""
 
 # Small row groups keep the memory of writers and readers of long texts low.
 _ROW_GROUP_ROWS = 8192
@@ -96,7 +101,7 @@ def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
     Raises
     ------
     RunFolderError
-        If the file is missing, unreadable or no Parquet file.
+        If the file is missing or cannot be opened; `DamagedTableError` if it is no Parquet file.
     SchemaMismatchError
         If a column is missing or has another type.
     """
@@ -111,9 +116,12 @@ def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
     try:
         check(frame, schema, what=str(where))
     except (OSError, pl.exceptions.PolarsError) as error:
-        reason = _system_reason(error) or str(error)
-        msg = f"{where} cannot be read as a table: {reason}; remove it to have it made again"
-        raise RunFolderError(msg) from error
+        reason = _system_reason(error)
+        msg = (
+            f"{where} cannot be read as a table: {reason or error}; give the run's command again, "
+            "which sets it right"
+        )
+        raise (RunFolderError if reason else DamagedTableError)(msg) from error
     return frame
 
 
@@ -250,6 +258,35 @@ def is_whole(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return end[4:] == b"PAR1" and int.from_bytes(end[:4], "little") + 12 <= size
+
+
+def is_sound(path: Path) -> bool:
+    """Tell whether all of a Parquet file can be read; costs one read of it.
+
+    Parameters
+    ----------
+    path
+        The file.
+
+    Returns
+    -------
+    bool
+        Whether every row of every column can be decoded. Bytes that changed where any value is
+        possible are not found: Polars writes no checksums.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be opened.
+    """
+    path.open("rb").close()
+    try:
+        frame = pl.scan_parquet(path, glob=False, hive_partitioning=False)
+        for _ in frame.collect_batches():
+            pass
+    except READ_ERRORS:
+        return False
+    return True
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -199,7 +199,7 @@ def test_write_text_keeps_line_ends_and_is_utf8(tmp_path):
 
 def test_scan_says_what_is_wrong(tmp_path):
     (tmp_path / "short.parquet").write_bytes(b"PAR1")
-    with pytest.raises(RunFolderError, match=r"short\.parquet cannot be read as a table: .*; remo"):
+    with pytest.raises(RunFolderError, match=r"short\.parquet cannot be read as a table: .*; give"):
         tables.scan(tmp_path / "short.parquet", Numbers)
     missing = tmp_path / "missing.parquet"
     with pytest.raises(RunFolderError, match=re.escape(f"{missing} cannot be read as a table: No")):
@@ -222,11 +222,27 @@ def test_a_file_that_was_cut_short_is_not_whole(tmp_path, left):
     path = tmp_path / "numbers.parquet"
     tables.sink(FRAME, path, Numbers)
     assert tables.is_whole(path)
+    assert tables.is_sound(path)
     whole = path.read_bytes()
     path.write_bytes(whole[: int(left * len(whole)) if isinstance(left, float) else left])
     assert not tables.is_whole(path)
+    assert not tables.is_sound(path)
     path.write_bytes(whole[-20:])
     assert not tables.is_whole(path)
+
+
+@pytest.mark.parametrize("changed", [slice(4, 40), slice(-60, -8)], ids=["rows", "end"])
+def test_a_file_that_a_disk_has_changed_is_whole_but_not_sound(tmp_path, changed):
+    path = tmp_path / "numbers.parquet"
+    tables.sink(FRAME, path, Numbers)
+    data = bytearray(path.read_bytes())
+    data[changed] = bytes(255 - byte for byte in data[changed])
+    path.write_bytes(data)
+    assert tables.is_whole(path)
+    assert not tables.is_sound(path)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        tables.is_sound(path)
 
 
 def test_scan_takes_a_path_literally(tmp_path):

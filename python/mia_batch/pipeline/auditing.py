@@ -21,7 +21,7 @@ from mia_batch.pipeline.logprobs import collect_logprobs
 from mia_batch.pipeline.manifest import Manifest, describe_model
 from mia_batch.pipeline.observer import SilentObserver
 from mia_batch.pipeline.remote import endpoint_settings
-from mia_batch.pipeline.repair import repair
+from mia_batch.pipeline.repair import damage_set_aside, repair
 from mia_batch.pipeline.replaying import open_recording, recorded_settings, replay_samples
 from mia_batch.pipeline.resolve import chosen_engine, decode_scope, runs_here
 from mia_batch.pipeline.run import Run
@@ -106,7 +106,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
     manifest = Manifest.of(run) or _new_manifest(settings)
     corpora = open_corpora(settings)
     observer.stage(_corpus_sentence(settings.input, corpora.input))
-    with run.held():
+    with run.held(), damage_set_aside(run):
         manifest = Manifest.of(run) or manifest  # another live run may have been here till now
         for sentence in repair(run):
             observer.stage(sentence)

@@ -14,7 +14,7 @@ import pytest
 
 import mia_batch
 from mia_batch import tables
-from mia_batch.pipeline.repair import repair
+from mia_batch.pipeline.repair import damage_set_aside, repair
 from tests.processes import wait_until_gone
 
 if TYPE_CHECKING:
@@ -100,6 +100,59 @@ def test_samples_that_were_cut_short_are_set_aside_and_drawn_again(copied):
     assert contents(run) == {}
     assert part.with_name(f"{part.name}.broken").exists()
     mia_batch.audit(**settings)
+    assert contents(run) == before
+
+
+ROWS, END = slice(4, 60), slice(-120, -8)
+
+
+def damage(path: Path, changed: slice = ROWS) -> None:
+    data = bytearray(path.read_bytes())
+    data[changed] = bytes(255 - byte for byte in data[changed])
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("changed", [ROWS, END], ids=["rows", "end"])
+def test_samples_that_a_disk_has_changed_are_set_aside_and_drawn_again(copied, changed):
+    settings, run = copied
+    before = contents(run)
+    (part,), (features,) = run.samples_folder.iterdir(), run.features_folder.iterdir()
+    features.unlink()
+    damage(part, changed)
+    with pytest.raises(mia_batch.RunFolderError) as raised:
+        mia_batch.audit(**settings)
+    assert str(raised.value) == (
+        f"{part} is damaged; set aside, its samples are missing again; "
+        f"{run.scores_path} is made again: give the same command again"
+    )
+    assert part.with_name(f"{part.name}.broken").exists()
+    mia_batch.audit(**settings)
+    assert contents(run) == before
+
+
+def test_features_that_a_disk_has_changed_are_made_again(copied):
+    settings, run = copied
+    before = contents(run)
+    (features,) = run.features_folder.iterdir()
+    damage(features)
+    run.scores_path.unlink()
+    with pytest.raises(mia_batch.RunFolderError, match=r"^.*features.* is made again: give the"):
+        mia_batch.audit(**settings)
+    mia_batch.audit(**settings)
+    assert contents(run) == before
+
+
+def test_what_is_wrong_with_no_table_is_raised_as_it_is(copied):
+    _, run = copied
+    before = contents(run)
+    another = pl.exceptions.ComputeError("another")
+    with (
+        run.held(),
+        pytest.raises(pl.exceptions.ComputeError) as raised,
+        damage_set_aside(run),
+    ):
+        raise another
+    assert raised.value is another
     assert contents(run) == before
 
 
