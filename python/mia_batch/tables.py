@@ -277,14 +277,16 @@ def is_sound(path: Path) -> bool:
     Raises
     ------
     OSError
-        If the file cannot be opened.
+        If the system refuses to read it, which says nothing of the file.
     """
     path.open("rb").close()
     try:
         frame = pl.scan_parquet(path, glob=False, hive_partitioning=False)
         for _ in frame.collect_batches():
             pass
-    except READ_ERRORS:
+    except READ_ERRORS as error:
+        if (number := _system_number(error)) is not None:
+            raise OSError(number, os.strerror(number), str(path)) from error
         return False
     return True
 
@@ -414,11 +416,17 @@ def _sync_folder(folder: Path) -> None:
 
 
 def _system_reason(error: Exception) -> str | None:
-    """Return what the system said, such as "No space left on device"; None if it said nothing.
+    """Return what the system said, such as "No space left on device"; None if it said nothing."""
+    number = _system_number(error)
+    return None if number is None else os.strerror(number)
+
+
+def _system_number(error: BaseException) -> int | None:
+    """Return the system's number of an error.
 
     Polars passes the system's errors on in its own, with their number in the text.
     """
-    number = getattr(error, "errno", None)
+    number: int | None = getattr(error, "errno", None)
     if number is None and (found := re.search(r"\(os error (\d+)\)", str(error))):
         number = int(found[1])
-    return None if number is None else os.strerror(number)
+    return number

@@ -142,6 +142,27 @@ def test_features_that_a_disk_has_changed_are_made_again(copied):
     assert contents(run) == before
 
 
+def test_what_the_system_refuses_to_read_is_no_damage(copied, monkeypatch):
+    """Patched, because no disk fails on demand; the words are those of Polars."""
+    _, run = copied
+    before = contents(run)
+    refused = pl.exceptions.ComputeError("Input/output error (os error 5)")
+
+    def scan_parquet(*_: object, **__: object) -> None:
+        raise refused
+
+    monkeypatch.setattr(pl, "scan_parquet", scan_parquet)
+    with (
+        run.held(),
+        pytest.raises(
+            mia_batch.RunFolderError, match=r"\.parquet cannot be repaired: Input/output"
+        ),
+        damage_set_aside(run),
+    ):
+        raise refused
+    assert contents(run) == before
+
+
 def test_what_is_wrong_with_no_table_is_raised_as_it_is(copied):
     _, run = copied
     before = contents(run)
