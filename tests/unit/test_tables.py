@@ -11,6 +11,7 @@ import pytest
 
 from mia_batch import tables
 from mia_batch.errors import CorpusError, RunFolderError, SchemaMismatchError
+from tests.damage import damage
 
 
 class Numbers(dy.Schema):
@@ -235,9 +236,7 @@ def test_a_file_that_was_cut_short_is_not_whole(tmp_path, left):
 def test_a_file_that_a_disk_has_changed_is_whole_but_not_sound(tmp_path, changed):
     path = tmp_path / "numbers.parquet"
     tables.sink(FRAME, path, Numbers)
-    data = bytearray(path.read_bytes())
-    data[changed] = bytes(255 - byte for byte in data[changed])
-    path.write_bytes(data)
+    damage(path, changed)
     assert tables.is_whole(path)
     assert not tables.is_sound(path)
     path.unlink()

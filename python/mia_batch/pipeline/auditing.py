@@ -9,7 +9,6 @@ from mia_batch.evidence import (
     BLOCK_TARGETS,
     RECORDED_BLOCK_TARGETS,
     Missing,
-    Tokenizer,
     identify_model,
     sample_parts,
 )
@@ -20,7 +19,7 @@ from mia_batch.pipeline.judging import foresee, plan_verdicts
 from mia_batch.pipeline.logprobs import collect_logprobs
 from mia_batch.pipeline.manifest import Manifest, describe_model
 from mia_batch.pipeline.observer import SilentObserver
-from mia_batch.pipeline.remote import endpoint_settings
+from mia_batch.pipeline.remote import endpoint_settings, endpoint_tokenizer
 from mia_batch.pipeline.repair import damage_set_aside, repair
 from mia_batch.pipeline.replaying import open_recording, recorded_settings, replay_samples
 from mia_batch.pipeline.resolve import chosen_engine, decode_scope, runs_here
@@ -146,8 +145,7 @@ def _new_manifest(settings: Settings) -> Manifest:
     digest = None
     if engine == "openai":
         endpoint_settings(settings)
-        if settings.tokenizer:
-            Tokenizer.load(settings.tokenizer, setting="tokenizer")
+        endpoint_tokenizer(settings)
     if runs_here(settings):
         digest = identify_model(settings.model, settings.revision).digest
     model = describe_model(settings, digest)

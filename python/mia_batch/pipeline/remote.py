@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mia_batch.pipeline.observer import Observer
     from mia_batch.pipeline.run import Run
 
-__all__ = ["UNSTATED_CONTEXT", "RemoteSampling", "endpoint_settings"]
+__all__ = ["UNSTATED_CONTEXT", "RemoteSampling", "endpoint_settings", "endpoint_tokenizer"]
 
 UNSTATED_CONTEXT = 131_072
 """Assumed of endpoints that do not state theirs; they refuse what is too long themselves."""
@@ -54,9 +54,7 @@ class RemoteSampling:
         self._settings = settings
         self._scope = scope
         self._endpoint = endpoint_settings(settings)
-        self._tokenizer = None
-        if settings.tokenizer:
-            self._tokenizer = Tokenizer.load(settings.tokenizer, setting="tokenizer")
+        self._tokenizer = endpoint_tokenizer(settings)
         self.measure = self._tokenizer.measure if self._tokenizer else estimate_tokens
 
     @property
@@ -212,3 +210,26 @@ def _sentences(settings: Settings, found: Capabilities) -> Iterator[str]:
 
 def _verb(honour: str) -> str:
     return "ignores" if honour == "ignored" else "refuses"
+
+
+def endpoint_tokenizer(settings: Settings) -> Tokenizer | None:
+    """Load the tokenizer of the endpoint's model.
+
+    Parameters
+    ----------
+    settings
+        The settings, which may name it.
+
+    Returns
+    -------
+    Tokenizer or None
+        None where they name none.
+
+    Raises
+    ------
+    SettingsError
+        If it cannot be loaded.
+    """
+    if settings.tokenizer is None:
+        return None
+    return Tokenizer.load(settings.tokenizer, setting="tokenizer")

@@ -12,7 +12,7 @@ from mia_batch.evidence.endpoint import EndpointScorer
 from mia_batch.evidence.scoring import FREQUENCY, LocalScorer
 from mia_batch.pipeline.choosing import scoring, scoring_engine
 from mia_batch.pipeline.manifest import describe
-from mia_batch.pipeline.remote import UNSTATED_CONTEXT, endpoint_settings
+from mia_batch.pipeline.remote import UNSTATED_CONTEXT, endpoint_settings, endpoint_tokenizer
 from mia_batch.pipeline.resolve import engine_spec
 
 if TYPE_CHECKING:
@@ -125,9 +125,7 @@ def _opened_endpoint(
         msg = "setting 'long_texts': an endpoint cannot be asked in strides; leave it at 'refuse'"
         raise SettingsError(msg)
     endpoint = endpoint_settings(settings)
-    tokenizer = None
-    if settings.tokenizer:
-        tokenizer = Tokenizer.load(settings.tokenizer, setting="tokenizer")
+    tokenizer = endpoint_tokenizer(settings)
     digest = tokenizer.digest if tokenizer else None
     evidence = {"scoring_base_url": endpoint.base_url, "tokenizer": digest}
     manifest.agree(evidence | {"scoring_engine": "openai"}, run)

@@ -15,6 +15,7 @@ import pytest
 import mia_batch
 from mia_batch import tables
 from mia_batch.pipeline.repair import damage_set_aside, repair
+from tests.damage import damage
 from tests.processes import wait_until_gone
 
 if TYPE_CHECKING:
@@ -106,12 +107,6 @@ def test_samples_that_were_cut_short_are_set_aside_and_drawn_again(copied):
 ROWS, END = slice(4, 60), slice(-120, -8)
 
 
-def damage(path: Path, changed: slice = ROWS) -> None:
-    data = bytearray(path.read_bytes())
-    data[changed] = bytes(255 - byte for byte in data[changed])
-    path.write_bytes(data)
-
-
 @pytest.mark.parametrize("changed", [ROWS, END], ids=["rows", "end"])
 def test_samples_that_a_disk_has_changed_are_set_aside_and_drawn_again(copied, changed):
     settings, run = copied
@@ -134,7 +129,7 @@ def test_features_that_a_disk_has_changed_are_made_again(copied):
     settings, run = copied
     before = contents(run)
     (features,) = run.features_folder.iterdir()
-    damage(features)
+    damage(features, ROWS)
     run.scores_path.unlink()
     with pytest.raises(mia_batch.RunFolderError, match=r"^.*features.* is made again: give the"):
         mia_batch.audit(**settings)

@@ -36,16 +36,14 @@ static NUMBERS: [u64; 1 << 8] = {
 };
 
 /// Does the same with both halves of two rows.
-#[inline(always)]
-fn zip(
-    [left, other_left]: [__m256i; 2],
-    [right, other_right]: [__m256i; 2],
-    instruction: impl Fn(__m256i, __m256i) -> __m256i,
-) -> [__m256i; 2] {
-    [
-        instruction(left, right),
-        instruction(other_left, other_right),
-    ]
+macro_rules! by_halves {
+    ($lanes:ident.$instruction:ident($left:ident, $right:ident)) => {{
+        let ([left, other_left], [right, other_right]) = ($left, $right);
+        [
+            $lanes.0.avx2.$instruction(left, right),
+            $lanes.0.avx2.$instruction(other_left, other_right),
+        ]
+    }};
 }
 
 impl Avx2 {
@@ -99,32 +97,17 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     fn add(self, left: Self::Row, right: Self::Row) -> Self::Row {
-        zip(
-            left,
-            right,
-            #[inline(always)]
-            |left, right| self.0.avx2._mm256_add_epi16(left, right),
-        )
+        by_halves!(self._mm256_add_epi16(left, right))
     }
 
     #[inline(always)]
     fn subtract(self, left: Self::Row, right: Self::Row) -> Self::Row {
-        zip(
-            left,
-            right,
-            #[inline(always)]
-            |left, right| self.0.avx2._mm256_sub_epi16(left, right),
-        )
+        by_halves!(self._mm256_sub_epi16(left, right))
     }
 
     #[inline(always)]
     fn and(self, left: Self::Row, right: Self::Row) -> Self::Row {
-        zip(
-            left,
-            right,
-            #[inline(always)]
-            |left, right| self.0.avx2._mm256_and_si256(left, right),
-        )
+        by_halves!(self._mm256_and_si256(left, right))
     }
 
     #[inline(always)]
@@ -138,22 +121,12 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     fn is_equal(self, left: Self::Row, right: Self::Row) -> Self::Mask {
-        zip(
-            left,
-            right,
-            #[inline(always)]
-            |left, right| self.0.avx2._mm256_cmpeq_epi16(left, right),
-        )
+        by_halves!(self._mm256_cmpeq_epi16(left, right))
     }
 
     #[inline(always)]
     fn is_greater(self, left: Self::Row, right: Self::Row) -> Self::Mask {
-        zip(
-            left,
-            right,
-            #[inline(always)]
-            |left, right| self.0.avx2._mm256_cmpgt_epi16(left, right),
-        )
+        by_halves!(self._mm256_cmpgt_epi16(left, right))
     }
 
     #[inline(always)]
@@ -163,12 +136,7 @@ impl Lanes for Avx2 {
 
     #[inline(always)]
     fn but_not(self, left: Self::Mask, right: Self::Mask) -> Self::Mask {
-        zip(
-            right,
-            left,
-            #[inline(always)]
-            |right, left| self.0.avx2._mm256_andnot_si256(right, left),
-        )
+        by_halves!(self._mm256_andnot_si256(right, left))
     }
 
     #[inline(always)]

@@ -35,14 +35,6 @@ impl List {
         self.pairs[..self.length].iter().map(|pair| halves(*pair))
     }
 
-    /// Appends the pair if it is wanted, which nobody can predict.
-    #[inline]
-    #[cfg(test)]
-    pub(in crate::zlib) fn push_if(&mut self, is_wanted: bool, pair: [u16; 2]) {
-        self.pairs[self.length] = joined(pair);
-        self.length += usize::from(is_wanted);
-    }
-
     /// Replaces each pair by another, or drops it.
     #[inline(always)]
     #[expect(
@@ -64,7 +56,6 @@ impl List {
     }
 
     /// Appends the first so many of these pairs.
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     #[expect(
         clippy::inline_always,
@@ -80,7 +71,7 @@ impl List {
 }
 
 #[inline]
-fn joined([first, second]: [u16; 2]) -> u32 {
+pub(super) fn joined([first, second]: [u16; 2]) -> u32 {
     u32::from(first) | u32::from(second) << 16
 }
 

@@ -2,6 +2,7 @@
 
 use std::array::from_fn;
 
+use super::list::joined;
 use super::{Lanes, List, WIDTH};
 
 #[derive(Clone, Copy, Default)]
@@ -80,7 +81,7 @@ impl Lanes for Portable {
 
     fn push(self, list: &mut List, mask: u32, [firsts, seconds]: [Self::Row; 2]) {
         for lane in 0..WIDTH {
-            list.push_if(mask >> lane & 1 == 1, [firsts[lane], seconds[lane]]);
+            list.extend([joined([firsts[lane], seconds[lane]])], mask >> lane & 1);
         }
     }
 }
