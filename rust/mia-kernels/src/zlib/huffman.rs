@@ -10,6 +10,7 @@
 )]
 
 use std::hint::select_unpredictable;
+use std::mem::replace;
 
 use crate::limits::number;
 
@@ -44,8 +45,8 @@ impl Node {
         self.0 >> Self::NUMBER_BITS & ((1 << Self::DEPTH_BITS) - 1)
     }
 
-    fn number(self) -> usize {
-        (self.0 & Self::NUMBER) as usize
+    fn index(self) -> u16 {
+        (self.0 & Self::NUMBER) as u16
     }
 
     /// Whether zlib prefers this one to the other. Both may prefer themselves.
@@ -54,24 +55,46 @@ impl Node {
     }
 }
 
+/// A node on its way down the heap, from a slot that is empty.
+struct Sinking {
+    node: Node,
+    slot: usize,
+}
+
+impl Sinking {
+    /// Goes down one level, given what stands there, and tells what comes to the slot it leaves.
+    ///
+    /// Once it has found its slot, the node below it goes on instead, and nothing changes any
+    /// more: nobody can predict where the way might end, so it always ends at the bottom.
+    #[inline]
+    fn pass(&mut self, [left, right]: [Node; 2]) -> Node {
+        let is_right = right.is_before(left);
+        let child = select_unpredictable(is_right, right, left);
+        let is_placed = self.node.is_before(child);
+        let stays = select_unpredictable(is_placed, self.node, child);
+        self.node = select_unpredictable(is_placed, child, self.node);
+        self.slot = 2 * self.slot + usize::from(is_right);
+        stays
+    }
+}
+
 /// Builds one code after the other in the same memory.
 pub(super) struct Huffman {
-    /// Slot 0 is not used, and the slot after the last node holds [`NO_NODE`].
-    heap: [Node; 512],
+    /// Slots 2n and 2n + 1, which are below slot n, make row n. The slots after the last node
+    /// hold [`NO_NODE`], and slot 0 is not used.
+    heap: [[Node; 2]; 256],
     n_nodes: usize,
-    /// Nodes in the order in which they got a parent: two by two, seldom ones first.
-    order: Vec<u16>,
-    parents: [u16; 2 * MAX_SYMBOLS],
+    /// The children of each parent, seldom ones first.
+    merged: [[u16; 2]; MAX_SYMBOLS],
     lengths: [u8; 2 * MAX_SYMBOLS],
 }
 
 impl Default for Huffman {
     fn default() -> Self {
         Self {
-            heap: [NO_NODE; 512],
+            heap: [[NO_NODE; 2]; 256],
             n_nodes: 0,
-            order: Vec::with_capacity(2 * MAX_SYMBOLS),
-            parents: [0; 2 * MAX_SYMBOLS],
+            merged: [[0; 2]; MAX_SYMBOLS],
             lengths: [0; 2 * MAX_SYMBOLS],
         }
     }
@@ -83,18 +106,19 @@ impl Huffman {
     pub(super) fn lengths(&mut self, frequencies: &[u32], max_length: u8) -> &[u8] {
         let n_symbols = frequencies.len();
         let n_codes = self.fill_heap(frequencies);
-        let root = self.merge(n_symbols);
+        let n_parents = self.merge(n_symbols);
         self.lengths[..n_symbols].fill(0);
-        self.lengths[root] = 0;
+        self.lengths[n_symbols + n_parents - 1] = 0;
         let mut too_long = 0;
-        for &node in self.order.iter().rev() {
-            let node = usize::from(node);
-            let length = self.lengths[usize::from(self.parents[node])] + 1;
-            too_long += i32::from(length > max_length);
-            self.lengths[node] = length.min(max_length);
+        for parent in (0..n_parents).rev() {
+            let length = self.lengths[n_symbols + parent] + 1;
+            for child in self.merged[parent] {
+                too_long += i32::from(length > max_length);
+                self.lengths[usize::from(child)] = length.min(max_length);
+            }
         }
         if too_long > 0 {
-            self.shorten(n_symbols, too_long, max_length);
+            self.shorten(n_symbols, n_parents, too_long, max_length);
         }
         &self.lengths[..n_codes]
     }
@@ -104,67 +128,87 @@ impl Huffman {
         let (mut n_nodes, mut n_codes) = (0, 0);
         for (symbol, &frequency) in frequencies.iter().enumerate() {
             let is_used = frequency > 0;
-            self.heap[n_nodes + 1] = Node::leaf(frequency, symbol);
+            self.put(n_nodes + 1, Node::leaf(frequency, symbol));
             n_nodes += usize::from(is_used);
             n_codes = select_unpredictable(is_used, symbol + 1, n_codes);
         }
         while n_nodes < 2 {
             let symbol = if n_codes < 3 { n_codes } else { 0 };
             n_nodes += 1;
-            self.heap[n_nodes] = Node::leaf(1, symbol);
+            self.put(n_nodes, Node::leaf(1, symbol));
             n_codes = n_codes.max(symbol + 1);
         }
         self.n_nodes = n_nodes;
-        self.heap[n_nodes + 1] = NO_NODE;
-        for slot in (1..=self.n_nodes / 2).rev() {
-            self.sift_down(slot, self.heap[slot]);
+        self.put(n_nodes + 1, NO_NODE);
+        for slot in (1..=n_nodes / 2).rev() {
+            let node = self.heap[slot / 2][slot % 2];
+            let mut sinking = Sinking { node, slot };
+            while 2 * sinking.slot <= n_nodes {
+                self.pass(&mut sinking);
+            }
+            self.put(sinking.slot, sinking.node);
         }
         n_codes
     }
 
-    /// Merges the two least frequent nodes until one is left, the root.
+    /// Merges the two least frequent nodes until one is left, and tells how many times.
+    ///
+    /// zlib takes the least one off the top of the heap, where it puts the last one, which
+    /// sinks; then it puts the parent in place of the next one, which has come to the top, and
+    /// the parent sinks. Here both sink together, the parent one level behind.
     fn merge(&mut self, n_symbols: usize) -> usize {
-        self.order.clear();
-        let mut number = n_symbols;
-        loop {
-            let least = self.heap[1];
-            let last = std::mem::replace(&mut self.heap[self.n_nodes], NO_NODE);
+        for n_parents in 0.. {
+            let least = self.heap[0][1];
+            let [row, side] = [self.n_nodes / 2, self.n_nodes % 2];
+            let node = replace(&mut self.heap[row][side], NO_NODE);
+            let mut last = Sinking { node, slot: 1 };
             self.n_nodes -= 1;
-            self.sift_down(1, last);
-            let next = self.heap[1];
-            for child in [least.number(), next.number()] {
-                self.order.push(index(child));
-                self.parents[child] = index(number);
+            if self.n_nodes == 1 {
+                self.merged[n_parents] = [least, last.node].map(Node::index);
+                return n_parents + 1;
             }
-            self.sift_down(1, least.parent(next, number));
-            if self.n_nodes < 2 {
-                return number;
+            let next = last.pass(self.heap[1]);
+            self.merged[n_parents] = [least, next].map(Node::index);
+            let node = least.parent(next, n_symbols + n_parents);
+            let mut parent = Sinking { node, slot: 1 };
+            for _ in 1..self.n_nodes.ilog2() {
+                let (slot, [left, right]) = (last.slot, self.heap[parent.slot]);
+                let comes = self.pass(&mut last);
+                let children = [
+                    select_unpredictable(slot == 2 * parent.slot, comes, left),
+                    select_unpredictable(slot == 2 * parent.slot + 1, comes, right),
+                ];
+                let slot = parent.slot;
+                let comes = parent.pass(children);
+                self.put(slot, comes);
             }
-            number += 1;
+            self.put(last.slot, last.node);
+            self.pass(&mut parent);
+            self.put(parent.slot, parent.node);
         }
+        0
     }
 
-    /// Puts a node in this slot, or below it and its children up. The way down goes on after
-    /// that, without a change, because nobody can predict where it might end.
+    /// Takes a node down one level.
     #[inline]
-    fn sift_down(&mut self, mut slot: usize, mut node: Node) {
-        while 2 * slot <= self.n_nodes {
-            let [left, right] = [self.heap[2 * slot], self.heap[2 * slot + 1]];
-            let is_right = right.is_before(left);
-            let child = select_unpredictable(is_right, right, left);
-            let is_placed = node.is_before(child);
-            self.heap[slot] = select_unpredictable(is_placed, node, child);
-            node = select_unpredictable(is_placed, child, node);
-            slot = 2 * slot + usize::from(is_right);
-        }
-        self.heap[slot] = node;
+    fn pass(&mut self, sinking: &mut Sinking) -> Node {
+        let slot = sinking.slot;
+        let comes = sinking.pass(self.heap[slot]);
+        self.put(slot, comes);
+        comes
+    }
+
+    #[inline]
+    fn put(&mut self, slot: usize, node: Node) {
+        self.heap.as_flattened_mut()[slot] = node;
     }
 
     /// Shortens the codes that are too long, and lengthens others instead.
     #[cold]
-    fn shorten(&mut self, n_symbols: usize, mut too_long: i32, max_length: u8) {
+    fn shorten(&mut self, n_symbols: usize, n_parents: usize, mut too_long: i32, max_length: u8) {
         let longest = usize::from(max_length);
-        let leaves = self.order.iter().map(|node| usize::from(*node));
+        let leaves = self.merged[..n_parents].as_flattened().iter();
+        let leaves = leaves.map(|node| usize::from(*node));
         let leaves = leaves.filter(|node| *node < n_symbols);
         let mut counts = [0; 16];
         for leaf in leaves.clone() {
@@ -185,12 +229,4 @@ impl Huffman {
             self.lengths[leaf] = length;
         }
     }
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "there are less than 2^10 nodes"
-)]
-fn index(node: usize) -> u16 {
-    node as u16
 }
