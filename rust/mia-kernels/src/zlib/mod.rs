@@ -101,6 +101,10 @@ impl ZlibSizer {
         let mut stream = Stream::default();
         let mut at = window.start();
         while window.left(at) > 0 {
+            if WHOLE {
+                // What the compiler knows of the place need not be made sure at each step.
+                assert!(at < window::SIZE - 1, "a text that is in view as a whole");
+            }
             let mut found = find::<WHOLE>(window, at);
             // A match is taken unless the next place has a longer one.
             while !found.is_none() {

@@ -49,9 +49,6 @@ impl Match {
 #[inline]
 pub(super) fn find<const WHOLE: bool>(window: &Window, at: usize) -> Match {
     let links = window.links(at);
-    if usize::from(links.three) <= window.start() {
-        return Match::NONE;
-    }
     let hidden = hidden::<WHOLE>(window, at, links.three.into());
     if usize::from(links.four) > hidden {
         let found = Search::new(window, at, links, hidden, MIN_LENGTH).run();

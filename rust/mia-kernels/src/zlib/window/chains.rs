@@ -16,8 +16,7 @@ use super::{Bytes, HALF, SIZE};
 const THREE_BITS: u32 = 15;
 const FOUR_BITS: u32 = 15;
 
-/// Fields of a place's links.
-const THREE: usize = 0;
+/// Fields of a place's links, the second and the third.
 const RANK: usize = 1;
 const FOUR: usize = 2;
 
@@ -96,10 +95,7 @@ impl Chains {
             let three = replace(&mut threes[hash], place(at));
             let four = replace(&mut fours[hash_four(four_bytes(&bytes[at..]))], place(at));
             let rank = links[usize::from(three)][RANK].wrapping_add(1);
-            let link = &mut links[at];
-            link[THREE] = three;
-            link[RANK] = rank;
-            link[FOUR] = four;
+            links[at] = [three, rank, four, 0];
         }
     }
 

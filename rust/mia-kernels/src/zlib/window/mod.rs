@@ -25,8 +25,9 @@ pub(super) const MAX_LENGTH: usize = 258;
 /// How far back a match may start.
 pub(super) const MAX_DISTANCE: usize = HALF - MIN_LOOKAHEAD;
 
+/// Bytes of the window.
+pub(super) const SIZE: usize = 2 * HALF;
 const HALF: usize = 1 << 15;
-const SIZE: usize = 2 * HALF;
 /// zlib reads on when fewer bytes are left: the longest match, and a hash after it.
 const MIN_LOOKAHEAD: usize = MAX_LENGTH + 4;
 /// From here on zlib moves the window before it reads on.
