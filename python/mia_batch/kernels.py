@@ -193,9 +193,7 @@ def pair_features(
     )
     pair = pl.struct(_column(candidate).alias("candidate"), _column(reference).alias("reference"))
     return pair.map_batches(
-        lambda pairs: _apply(
-            kernel, pairs.struct.field("candidate"), pairs.struct.field("reference")
-        ),
+        lambda pairs: _apply(kernel, *pairs.struct.unnest()),
         return_dtype=fields(groups),
         is_elementwise=True,
     ).alias("features")
