@@ -5,27 +5,29 @@
     reason = "places lie inside the window, and hashes have 15 bits"
 )]
 
-use std::array::from_fn;
 use std::mem::replace;
 use std::ops::{Range, RangeInclusive};
 
 use super::repeat::Repeat;
 use super::{Bytes, HALF, SIZE};
+use crate::limits::number;
 
 /// zlib's.
 const THREE_BITS: u32 = 15;
 const FOUR_BITS: u32 = 15;
 
-/// Fields of a place's links, the second and the third.
-const RANK: usize = 1;
-const FOUR: usize = 2;
+/// The half of a chain's end, or of a last place, that tells the place.
+const PLACE: u32 = (1 << 16) - 1;
 
 /// The hash chains of the bytes in view.
+///
+/// A chain's end is its last place, and in the upper half how many places there are in it,
+/// modulo 2^16.
 pub(super) struct Chains {
-    /// For each place its [`Links`], and a field to make them a power of two.
-    links: Box<[[u16; 4]; SIZE]>,
-    /// For each hash of three bytes its last place.
-    last_threes: Box<[u16; 1 << THREE_BITS]>,
+    /// For each place the end that its hash chain had before it, and its last four.
+    links: Box<[[u32; 2]; SIZE]>,
+    /// For each hash of three bytes the end of its chain.
+    ends: Box<[u32; 1 << THREE_BITS]>,
     /// For each hash of four bytes its last place.
     last_fours: Box<[u16; 1 << FOUR_BITS]>,
 }
@@ -45,8 +47,8 @@ pub(in crate::zlib) struct Links {
 impl Default for Chains {
     fn default() -> Self {
         Self {
-            links: Box::new([[0; 4]; SIZE]),
-            last_threes: Box::new([0; 1 << THREE_BITS]),
+            links: Box::new([[0; 2]; SIZE]),
+            ends: Box::new([0; 1 << THREE_BITS]),
             last_fours: Box::new([0; 1 << FOUR_BITS]),
         }
     }
@@ -54,48 +56,42 @@ impl Default for Chains {
 
 impl Chains {
     pub(super) fn clear(&mut self) {
-        self.last_threes.fill(0);
+        self.ends.fill(0);
         self.last_fours.fill(0);
     }
 
     #[inline]
     pub(super) fn links(&self, at: usize) -> Links {
-        let [three, rank, four, _] = self.links[at % SIZE];
-        Links { three, rank, four }
+        let [end, four] = self.links[at % SIZE];
+        Links {
+            three: lower(end),
+            rank: lower(end >> 16),
+            four: lower(four),
+        }
     }
 
     pub(super) fn slide(&mut self) {
         self.links.copy_within(HALF.., 0);
-        // Ranks stay. Rows of eight places are wide enough for vector instructions.
-        let half = place(HALF);
-        let moves: [u16; 32] = from_fn(|field| if field % 4 == RANK { 0 } else { half });
-        let (rows, _) = self.links[..HALF].as_flattened_mut().as_chunks_mut::<32>();
-        for row in rows {
-            for (field, by) in row.iter_mut().zip(moves) {
-                *field = field.saturating_sub(by);
+        for ends in [self.links[..HALF].as_flattened_mut(), &mut *self.ends] {
+            for end in ends {
+                *end = moved(*end);
             }
         }
-        for lasts in [&mut self.last_threes[..], &mut self.last_fours[..]] {
-            for last in lasts {
-                *last = last.saturating_sub(half);
-            }
+        for last in &mut *self.last_fours {
+            *last = last.saturating_sub(place(HALF));
         }
     }
 
     /// Links places of `bytes`, each of which has four bytes.
     pub(super) fn link(&mut self, bytes: &Bytes, places: Range<usize>) {
-        let (links, threes, fours) = (
-            &mut *self.links,
-            &mut *self.last_threes,
-            &mut *self.last_fours,
-        );
+        let (links, ends, fours) = (&mut *self.links, &mut *self.ends, &mut *self.last_fours);
         let mut hash = hash_all(&bytes[places.start..][..2]);
         for at in places.map(|at| at % SIZE) {
             hash = hash_next(hash, bytes[at + 2]);
-            let three = replace(&mut threes[hash], place(at));
+            let end = ends[hash];
+            ends[hash] = grown(end, at);
             let four = replace(&mut fours[hash_four(four_bytes(&bytes[at..]))], place(at));
-            let rank = links[usize::from(three)][RANK].wrapping_add(1);
-            links[at] = [three, rank, four, 0];
+            links[at] = [end, four.into()];
         }
     }
 
@@ -113,7 +109,8 @@ impl Chains {
             }
         }
         for (at, bytes) in (end - period..end).zip(bytes[end - period..].windows(4)) {
-            self.last_threes[hash_all(&bytes[..3])] = place(at);
+            let [before, _] = self.links[at];
+            self.ends[hash_all(&bytes[..3])] = grown(before, at);
             self.last_fours[hash_four(four_bytes(bytes))] = place(at);
         }
     }
@@ -126,12 +123,13 @@ impl Chains {
 
     /// Forgets where else the four bytes of a place stand.
     pub(super) fn unlink_four(&mut self, at: usize) {
-        self.links[at][FOUR] = 0;
+        let [_, four] = &mut self.links[at];
+        *four = 0;
     }
 
     pub(super) fn unlink(&mut self, places: RangeInclusive<usize>) {
         for at in places {
-            self.links[at % SIZE] = [0; 4];
+            self.links[at % SIZE] = [0; 2];
         }
     }
 }
@@ -160,10 +158,26 @@ pub(in crate::zlib) fn hash_four(bytes: u32) -> usize {
     (bytes.wrapping_mul(0x9e37_79b1) >> (32 - FOUR_BITS)) as usize
 }
 
+/// The end of a chain that goes on to this place.
+fn grown(end: u32, at: usize) -> u32 {
+    (end & !PLACE).wrapping_add(PLACE + 1 + number(at))
+}
+
+/// The same, or a last place, after the window has moved by half of its size.
+fn moved(end: u32) -> u32 {
+    let half = u32::from(place(HALF));
+    end & if end & half == 0 { !PLACE } else { !half }
+}
+
 #[expect(
     clippy::cast_possible_truncation,
     reason = "the window has 2^16 places"
 )]
 fn place(at: usize) -> u16 {
     at as u16
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the lower half is meant")]
+fn lower(end: u32) -> u16 {
+    end as u16
 }

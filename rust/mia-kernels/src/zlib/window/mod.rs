@@ -38,7 +38,7 @@ type Bytes = [u8; SIZE + 8];
 
 /// A text that starts up to here is read behind the others. What their places take stays in the
 /// processor's second cache.
-const CLOSE: usize = 1 << 14;
+const CLOSE: usize = 3 << 13;
 /// So often a text is asked whether it repeats itself.
 const STRIDE: usize = 128;
 
