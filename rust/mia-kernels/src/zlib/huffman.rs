@@ -157,7 +157,8 @@ impl Huffman {
     /// sinks; then it puts the parent in place of the next one, which has come to the top, and
     /// the parent sinks. Here both sink together, the parent one level behind.
     fn merge(&mut self, n_symbols: usize) -> usize {
-        for n_parents in 0.. {
+        let mut n_parents = 0;
+        loop {
             let least = self.heap[0][1];
             let [row, side] = [self.n_nodes / 2, self.n_nodes % 2];
             let node = replace(&mut self.heap[row][side], NO_NODE);
@@ -170,6 +171,7 @@ impl Huffman {
             let next = last.pass(self.heap[1]);
             self.merged[n_parents] = [least, next].map(Node::index);
             let node = least.parent(next, n_symbols + n_parents);
+            n_parents += 1;
             let mut parent = Sinking { node, slot: 1 };
             for _ in 1..self.n_nodes.ilog2() {
                 let (slot, [left, right]) = (last.slot, self.heap[parent.slot]);
@@ -186,7 +188,6 @@ impl Huffman {
             self.pass(&mut parent);
             self.put(parent.slot, parent.node);
         }
-        0
     }
 
     /// Takes a node down one level.

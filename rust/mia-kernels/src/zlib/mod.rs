@@ -102,8 +102,8 @@ impl ZlibSizer {
         let mut at = window.start();
         while window.left(at) > 0 {
             if WHOLE {
-                // What the compiler knows of the place need not be made sure at each step.
-                assert!(at < window::SIZE - 1, "a text that is in view as a whole");
+                // Known here, it is not made sure of at each step.
+                assert!(at < window::SIZE - 1, "a place of the window");
             }
             let mut found = find::<WHOLE>(window, at);
             // A match is taken unless the next place has a longer one.

@@ -50,6 +50,10 @@ impl Match {
 pub(super) fn find<const WHOLE: bool>(window: &Window, at: usize) -> Match {
     let links = window.links(at);
     let hidden = hidden::<WHOLE>(window, at, links.three.into());
+    // In a long text there is nearly always some place with the same hash of four bytes.
+    if !WHOLE && usize::from(links.three) <= hidden {
+        return Match::NONE;
+    }
     if usize::from(links.four) > hidden {
         let found = Search::new(window, at, links, hidden, MIN_LENGTH).run();
         if !found.is_none() {
