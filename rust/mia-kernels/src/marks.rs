@@ -22,6 +22,16 @@ pub(crate) fn within<const N: usize>(block: &[u8; 64], ranges: [[u8; 2]; N]) -> 
     gather(&marks)
 }
 
+/// Marks bytes that are not the same in both.
+#[inline]
+pub(crate) fn differing(block: &[u8; 64], other: &[u8; 64]) -> Mask {
+    let mut marks = [0; 64];
+    for (mark, (byte, other)) in marks.iter_mut().zip(block.iter().zip(other)) {
+        *mark = if byte == other { 0 } else { u8::MAX };
+    }
+    gather(&marks)
+}
+
 /// The highest bit of each byte.
 #[cfg(target_arch = "x86_64")]
 #[inline]
@@ -51,7 +61,7 @@ fn gather_eights(bytes: &[u8; 64]) -> Mask {
 
 #[cfg(test)]
 mod tests {
-    use super::{gather, gather_eights, within};
+    use super::{differing, gather, gather_eights, within};
 
     #[test]
     fn each_bit_is_its_byte() {
@@ -67,6 +77,16 @@ mod tests {
                 assert_eq!(mask >> at & 1 == 1, expected, "{byte} at {at}");
             }
         }
+    }
+
+    #[test]
+    fn bytes_that_differ_are_marked() {
+        let block = [7; 64];
+        let mut other = block;
+        for at in [0, 1, 40, 63] {
+            other[at] = 0x87;
+        }
+        assert_eq!(differing(&block, &other), 1 << 63 | 1 << 40 | 0b11);
     }
 
     #[test]

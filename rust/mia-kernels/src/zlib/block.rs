@@ -12,7 +12,7 @@ use super::huffman::Huffman;
 use super::lanes::List;
 use super::search::Match;
 use super::window::MAX_LENGTH;
-use crate::limits::number;
+use crate::marks::differing;
 
 /// zlib closes a block after so many literals and matches.
 pub(super) const MAX_SYMBOLS: usize = (1 << 14) - 1;
@@ -125,8 +125,6 @@ struct Runs {
 
 impl Runs {
     const REPEATED: usize = 16;
-    const FEW_ZEROS: usize = 17;
-    const MANY_ZEROS: usize = 18;
     const EXTRA_BITS: [u8; 3] = [2, 3, 7];
     const MAX_BITS: u8 = 7;
     const COUNT_BITS: u64 = 5 + 5 + 4;
@@ -135,30 +133,50 @@ impl Runs {
         16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15,
     ];
 
+    /// Counts the codes of an alphabet's lengths: 64 at a time, those that end a run are found
+    /// without a branch.
     fn push(&mut self, lengths: &[u8]) {
-        for run in lengths.chunk_by(|a, b| a == b) {
-            match run[0] {
-                0 => self.push_zeros(number(run.len())),
-                length => self.push_length(length.into(), number(run.len())),
+        let mut padded = [u8::MAX; BLOCKS * 64 + 1];
+        padded[..lengths.len()].copy_from_slice(lengths);
+        let blocks = padded.as_chunks().0.iter().zip(padded[1..].as_chunks().0);
+        let mut start = 0;
+        let mut repeats = [0; 3];
+        for (first, (these, next)) in (1..).step_by(64).zip(blocks) {
+            let mut ends = differing(these, next);
+            while ends != 0 {
+                let end = first + ends.trailing_zeros() as usize;
+                let length = usize::from(padded[start]);
+                let [itself, of @ ..] = RUNS[usize::from(length == 0)][end - start];
+                self.frequencies[length] += u32::from(itself);
+                for (repeats, n) in repeats.iter_mut().zip(of) {
+                    *repeats += u32::from(n);
+                }
+                start = end;
+                ends &= ends - 1;
             }
         }
-    }
-
-    fn push_zeros(&mut self, count: u32) {
-        self.frequencies[Self::MANY_ZEROS] += count / 138;
-        match count % 138 {
-            rest @ 0..3 => self.frequencies[0] += rest,
-            3..=10 => self.frequencies[Self::FEW_ZEROS] += 1,
-            _ => self.frequencies[Self::MANY_ZEROS] += 1,
+        for (frequency, n) in self.frequencies[Self::REPEATED..].iter_mut().zip(repeats) {
+            *frequency += n;
         }
     }
 
-    /// The first stands for itself; groups of three to six repeat it.
-    fn push_length(&mut self, length: usize, count: u32) {
-        let (groups, rest) = ((count - 1) / 6, (count - 1) % 6);
-        let is_group = rest >= 3;
-        self.frequencies[Self::REPEATED] += groups + u32::from(is_group);
-        self.frequencies[length] += if is_group { 1 } else { 1 + rest };
+    /// What a run of zeros adds to the count of zeros and to those of the three codes for runs.
+    const fn of_zeros(count: usize) -> [usize; 4] {
+        let many = count / 138;
+        match count % 138 {
+            rest @ 0..3 => [rest, 0, 0, many],
+            3..=10 => [0, 0, 1, many],
+            _ => [0, 0, 0, many + 1],
+        }
+    }
+
+    /// What a run of another length adds. The first stands for itself; groups of three to six
+    /// repeat it.
+    const fn of_length(count: usize) -> [usize; 4] {
+        match ((count - 1) / 6, (count - 1) % 6) {
+            (groups, rest @ 0..3) => [1 + rest, groups, 0, 0],
+            (groups, _) => [1, groups + 1, 0, 0],
+        }
     }
 
     fn bits(&self, huffman: &mut Huffman) -> u64 {
@@ -171,6 +189,29 @@ impl Runs {
             + cost(&self.frequencies[Self::REPEATED..], &Self::EXTRA_BITS)
     }
 }
+
+/// Blocks of 64 that hold the lengths of an alphabet.
+const BLOCKS: usize = N_LITERALS.div_ceil(64);
+
+/// What runs of each number of lengths add to the counts, and what those of zeros add.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "286 lengths are at most 48 groups"
+)]
+static RUNS: [[[u8; 4]; N_LITERALS + 1]; 2] = {
+    let mut runs = [[[0; 4]; N_LITERALS + 1]; 2];
+    let mut count = 1;
+    while count <= N_LITERALS {
+        let adds = [Runs::of_length(count), Runs::of_zeros(count)];
+        let mut at = 0;
+        while at < 8 {
+            runs[at / 4][count][at % 4] = adds[at / 4][at % 4] as u8;
+            at += 1;
+        }
+        count += 1;
+    }
+    runs
+};
 
 /// Bits of symbols that occur so often and have so many bits each.
 fn cost(frequencies: &[u32], bits: &[u8]) -> u64 {
