@@ -16,7 +16,9 @@ from mia_batch.schemas import Samples
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mia_batch.evidence import Missing
+    import polars as pl
+
+    from mia_batch.evidence import Block, Missing
     from mia_batch.pipeline.manifest import Manifest
     from mia_batch.pipeline.observer import Observer
     from mia_batch.pipeline.run import Run
@@ -132,12 +134,16 @@ def replay_samples(
         observer.stage(f"{name}: {text}")
     blocks = recording.collect(run.targets_path, missing.blocks(), run.folder, settings.word_rule)
     observer.working("sampling", done=work.done, total=work.done + work.targets)
+
+    def store(block: Block, samples: pl.DataFrame) -> None:
+        name = block.part_name
+        tables.sink(samples, run.samples_folder / name, Samples)
+        write_features(settings, manifest, run, {name: samples}, block.targets)
+
     try:
-        with closing(blocks), in_background() as later:
+        with closing(blocks), in_background(spare=1) as later:
             for block, samples in blocks:
-                name, targets = block.part_name, block.targets
-                tables.sink(samples, run.samples_folder / name, Samples)
-                later(write_features, settings, manifest, run, {name: samples}, targets)
+                later(store, block, samples)
                 observer.worked(block.targets.height, int(samples["n_tokens"].sum()))
     finally:
         observer.work_ended()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import polars as pl
 
@@ -15,9 +15,30 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["Partition"]
+__all__ = ["Packed", "Partition", "pack"]
+
+Packed: TypeAlias = memoryview
+"""Rows as they lie in a portion."""
 
 _SIZE_BYTES = 8
+
+
+def pack(rows: pl.DataFrame) -> Packed:
+    """Make rows ready for `Partition.append`, which is most of its work; threads may.
+
+    Parameters
+    ----------
+    rows
+        The rows.
+
+    Returns
+    -------
+    memoryview
+        Their bytes.
+    """
+    packed = io.BytesIO()
+    rows.write_ipc_stream(packed, compression="lz4")
+    return packed.getbuffer()
 
 
 class Partition:
@@ -40,7 +61,7 @@ class Partition:
             self.remove()
             folder.mkdir(parents=True)
 
-    def append(self, number: int, rows: pl.DataFrame) -> None:
+    def append(self, number: int, rows: Packed) -> None:
         """Add rows to a portion.
 
         Parameters
@@ -48,13 +69,11 @@ class Partition:
         number
             Which portion.
         rows
-            The rows; those of one portion have the same columns.
+            The rows, of `pack`; those of one portion have the same columns.
         """
-        packed = io.BytesIO()
-        rows.write_ipc_stream(packed, compression="lz4")
         with self._refusing(), self._path(number).open("ab") as file:
-            file.write(packed.tell().to_bytes(_SIZE_BYTES, "little"))
-            file.write(packed.getbuffer())
+            file.write(len(rows).to_bytes(_SIZE_BYTES, "little"))
+            file.write(rows)
 
     def read(self, number: int) -> list[pl.DataFrame]:
         """Return what was added to a portion, in order.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -14,7 +16,7 @@ from mia_batch.corpus.formats import FORMATS
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.evidence.blocks import RECORDED_BLOCK_TARGETS
 from mia_batch.evidence.replay.columns import resolve
-from mia_batch.evidence.replay.partition import Partition
+from mia_batch.evidence.replay.partition import Partition, pack
 from mia_batch.evidence.replay.rows import check_rows, read_rows, text_bytes
 from mia_batch.evidence.replay.samples import MISSING, answer, first_of_each
 from mia_batch.schemas import Targets
@@ -22,17 +24,20 @@ from mia_batch.targets import RowIndex
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
+    from concurrent.futures import Future
     from pathlib import Path
 
     from mia_batch.corpus.files import Source
     from mia_batch.evidence.blocks import Block
     from mia_batch.evidence.replay.columns import Columns, Key
+    from mia_batch.evidence.replay.partition import Packed
     from mia_batch.kernels import WordRule
 
 __all__ = ["Counts", "Recording"]
 
 _PORTION_BYTES = 8 << 20  # of text, in memory at a time
 _PORTION_BLOCKS = 8
+_PACKED_AT_ONCE = 2  # portions of rows, while another is read
 _NOTHING = pl.DataFrame(
     schema={
         "key": pl.UInt64,
@@ -233,13 +238,24 @@ class Recording:
     def _lay_aside(self, index: RowIndex, partition: Partition, n_samples: int) -> int:
         """Sort the rows into portions of targets that stand together; return how many targets."""
         portion = 0
-        for rows in read_rows(self.source, self.columns):
-            portion = portion or self._portion(rows, index)
-            known = rows.filter(pl.Series(index.count(rows["key"]) > 0, dtype=pl.Boolean))
-            wanted = known.filter(pl.col("sample_index") < n_samples)
-            self.counts.unmatched += rows.height - known.height
-            self.counts.surplus += known.height - wanted.height
-            _append(partition, wanted, index, portion)
+        packed: deque[Future[list[tuple[int, Packed]]]] = deque()
+
+        def write() -> None:
+            for number, part in packed.popleft().result():
+                partition.append(number, part)
+
+        with ThreadPoolExecutor(_PACKED_AT_ONCE) as beside:
+            for rows in read_rows(self.source, self.columns):
+                portion = portion or self._portion(rows, index)
+                known = rows.filter(pl.Series(index.count(rows["key"]) > 0, dtype=pl.Boolean))
+                wanted = known.filter(pl.col("sample_index") < n_samples)
+                self.counts.unmatched += rows.height - known.height
+                self.counts.surplus += known.height - wanted.height
+                packed.append(beside.submit(_pack, wanted, index, portion))
+                if len(packed) > _PACKED_AT_ONCE:
+                    write()
+            while packed:
+                write()
         return portion
 
     def _portion(self, rows: pl.DataFrame, index: RowIndex) -> int:
@@ -256,8 +272,8 @@ class Recording:
         return distinct
 
 
-def _append(partition: Partition, rows: pl.DataFrame, index: RowIndex, portion: int) -> None:
-    """Add each row to the portions that hold a target of its key; the key becomes its hash."""
+def _pack(rows: pl.DataFrame, index: RowIndex, portion: int) -> list[tuple[int, Packed]]:
+    """Give each row to the portions that hold a target of its key; the key becomes its hash."""
     which, places = index.find(rows["key"])
     numbers = pl.DataFrame({"which": which, "number": places // portion}).unique(
         maintain_order=True
@@ -266,5 +282,4 @@ def _append(partition: Partition, rows: pl.DataFrame, index: RowIndex, portion: 
     parts = known.with_columns(numbers["number"]).partition_by(
         "number", as_dict=True, include_key=False
     )
-    for (number,), part in parts.items():
-        partition.append(int(number), part)
+    return [(int(number), pack(part)) for (number,), part in parts.items()]

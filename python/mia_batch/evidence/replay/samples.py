@@ -57,14 +57,17 @@ def answer(block: Block, rows: pl.DataFrame, *, key: Key, words: kernels.WordRul
         samples that were not recorded have `MISSING` for their reason.
     """
     indices = pl.int_range(block.first, block.last, dtype=pl.UInt32, eager=True)
-    targets = block.targets.select("target_id", "prefix", "reference", key=pl.col(key).hash())
+    targets = block.targets.select(
+        "target_id",
+        "prefix",
+        key=pl.col(key).hash(),
+        n_reference=kernels.count_words("reference", words=words),
+    )
     theirs = rows.lazy().filter(pl.col("key").is_in(targets["key"].implode()))
     asked = (
         targets.lazy().with_columns(sample_index=pl.lit(indices.implode())).explode("sample_index")
     )
-    n_words, n_reference = (
-        kernels.count_words(name, words=words) for name in ("candidate", "reference")
-    )
+    fewer_words = kernels.count_words("candidate", words=words) < pl.col("n_reference")
     has_text = pl.col("candidate").is_not_null()
     why = pl.when("recorded").then(pl.col("reason").fill_null(_NO_TEXT)).otherwise(pl.lit(MISSING))
     ended_by_length = (pl.col("finish_reason") == "length").fill_null(value=False)
@@ -82,7 +85,7 @@ def answer(block: Block, rows: pl.DataFrame, *, key: Key, words: kernels.WordRul
             prompt=pl.when(has_text & (pl.col("prompt") != pl.col("prefix"))).then("prompt"),
             n_tokens=pl.when(has_text).then("n_tokens"),
             finish_reason=pl.when(has_text).then("finish_reason"),
-            short=pl.when(has_text).then(ended_by_length & (n_words < n_reference)),
+            short=pl.when(has_text).then(ended_by_length & fewer_words),
             reason=pl.when(~has_text).then(why),
         )
         .collect()
