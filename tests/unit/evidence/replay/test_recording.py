@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mia_batch.errors import CorpusError, SettingsError
-from mia_batch.evidence.replay import Counts, Recording
+from mia_batch.evidence.replay import Counts, Recording, rows
 from mia_batch.evidence.replay import recording as module
 from mia_batch.schemas import Samples
 from tests import frames
@@ -114,6 +114,18 @@ def test_a_failed_sample_keeps_its_reason_and_gives_way_to_a_text(expected, repl
         (None, "the recording has no text", None, None),
     ]
     assert recording.counts == Counts(rows=N_ROWS + 1, matched=N_ROWS, duplicates=1)
+
+
+def test_the_first_text_of_a_sample_counts_over_all_portions_that_are_read(
+    expected, recorded, replay, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(rows, "_HELD_ROWS", 50)
+    again = recorded.with_columns(candidate=pl.lit("a second answer"))
+    twice = pl.concat([recorded, again])
+    twice.write_parquet(tmp_path / "twice.parquet", row_group_size=50)
+    samples, recording = replay(tmp_path / "twice.parquet")
+    assert samples.equals(expected)
+    assert recording.counts == Counts(rows=2 * N_ROWS, matched=N_ROWS, duplicates=N_ROWS)
 
 
 def test_a_prompt_is_kept_where_it_differs_from_the_prefix(recorded, replay, tmp_path):
