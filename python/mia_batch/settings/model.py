@@ -50,7 +50,14 @@ _RESOURCES = frozenset(
 
 
 _ENGINE_OF = {"base_url": "openai", "samples_from": "replay"}
-"""Settings that only one engine has, and which."""
+"""Settings that only one engine has, and which; it needs them."""
+
+_ENGINE_OF_FURTHER = {
+    name: "replay" if name == "candidate_column" else "openai"
+    for name in EndpointSettings.model_fields
+    if name not in _ENGINE_OF
+}
+"""The same of those that it may go without."""
 
 
 class Settings(
@@ -124,7 +131,7 @@ class Settings(
         return tuple(get(name).name for name in dict.fromkeys(names))
 
     @model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _consistent_engine(self) -> Self:
         for setting, engine in _ENGINE_OF.items():
             given = getattr(self, setting) is not None
             if given and self.engine != engine:
@@ -133,6 +140,15 @@ class Settings(
             if not given and self.engine == engine:
                 msg = f"engine {engine!r} needs setting {setting!r} beside it"
                 raise ValueError(msg)
+        for setting, engine in _ENGINE_OF_FURTHER.items():
+            changed = getattr(self, setting) != type(self).model_fields[setting].default
+            if changed and self.engine != engine:
+                msg = f"setting {setting!r} belongs to engine {engine!r}; leave it out"
+                raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
         for name in ("input", "model"):
             if os.path.realpath(self.folder) == os.path.realpath(getattr(self, name)):
                 msg = f"setting 'out' is the {name} itself, {str(self.folder)!r}; choose another"

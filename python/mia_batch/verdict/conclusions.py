@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from mia_batch.verdict.exclusions import excluded
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -36,8 +38,7 @@ def conclude_labelled(measured: Measured, primary: str) -> Iterator[str]:
     if blind is None:
         return
     yield blind.warning or (
-        "These labels could not be told apart without the model: differences above AUC "
-        f"{blind.upper:.2f} are excluded."
+        f"These labels could not be told apart without the model: {excluded(blind.upper)}."
     )
     figures = measured.metrics.filter(slice="all", attack=primary)
     for row in figures.filter(metric="roc_auc").iter_rows(named=True):

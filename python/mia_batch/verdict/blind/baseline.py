@@ -12,6 +12,7 @@ from mia_batch.schemas import Metrics
 from mia_batch.verdict.blind.crossvalidation import cross_validate
 from mia_batch.verdict.blind.folds import deal_folds
 from mia_batch.verdict.blind.texts import MAX_TEXTS_PER_CLASS, build_classifiers, read_texts
+from mia_batch.verdict.exclusions import excluded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -109,15 +110,11 @@ class BlindBaseline:
             return f"{subject} could not be compared without the model: {self.reason}."
         if self.verdict == "separable":
             return f"{subject} can be told apart without the model ({self._found})."
-        return f"{subject} compared without the model: {self._excluded}."
+        return f"{subject} compared without the model: {excluded(self.upper)}."
 
     @property
     def _found(self) -> str:
         return f"AUC {self.auc:.2f} by {self.strongest}, p = {self.p_value:.3f}"
-
-    @property
-    def _excluded(self) -> str:
-        return f"differences above AUC {self.upper:.2f} are excluded"
 
 
 def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0) -> BlindBaseline:

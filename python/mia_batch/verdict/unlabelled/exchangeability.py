@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mia_batch.verdict.exclusions import excluded
 from mia_batch.verdict.labelled.intervals import Interval, auc_interval
 from mia_batch.verdict.labelled.roc import RocCurve
 
@@ -44,7 +45,7 @@ class SideDifference:
         """What may be said; never that the texts are exchangeable."""
         return (
             f"{self.what} of targets and non-members: AUC {self.auc:.2f}; "
-            f"differences above AUC {self.excluded_above:.2f} are excluded"
+            f"{excluded(self.excluded_above)}"
         )
 
 

@@ -23,6 +23,14 @@ def test_the_difference_is_the_area_with_its_interval():
     )
 
 
+def test_few_texts_exclude_no_difference():
+    made = side_difference(np.array([3.0, 5]), np.array([1.0, 2]), "lengths")
+    assert made is not None
+    assert made.sentence == (
+        "lengths of targets and non-members: AUC 1.00; too few texts to exclude any difference"
+    )
+
+
 def test_the_direction_does_not_matter_for_what_is_excluded():
     first, second = np.array([3.0, 5, 9, 9]), np.array([1.0, 3, 4, 8, 2])
     one, other = (

@@ -1,0 +1,99 @@
+"""Files that are there whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import uuid
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING
+
+import polars as pl
+
+from mia_batch.tables.system import system_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["remove_unfinished", "replacing", "sync_folder", "temporary_path", "write_text"]
+
+_ROOM_ASKED_FOR = 1 << 20
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small UTF-8 file atomically.
+
+    Parameters
+    ----------
+    path
+        The final name; its folder must exist.
+    text
+        The whole content; line ends are written as they are.
+
+    Raises
+    ------
+    RunFolderError
+        If the file cannot be written.
+    """
+    with replacing(path) as stream:
+        stream.write(text.encode())
+    sync_folder(path.parent)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove the temporary files of writers that were killed; none may be at work in the folder.
+
+    Parameters
+    ----------
+    folder
+        Where to look; not below it.
+    """
+    for path in folder.glob(".*.tmp"):
+        if re.fullmatch(r"\..+\.[0-9a-f]{32}\.tmp", path.name):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Lend a temporary file beside ``path``; what was written there takes its place at the end.
+
+    It is lent open: by name, Polars might create it again after a failure, from another thread.
+    """
+    temporary = temporary_path(path)
+    with system_errors(path):
+        try:
+            with temporary.open("wb") as stream:
+                try:
+                    yield stream
+                except pl.exceptions.ComputeError:
+                    _ask_system(stream)
+                    raise
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(path)
+        finally:
+            with suppress(OSError):  # gone already, or the folder never was
+                temporary.unlink()
+
+
+def temporary_path(path: Path) -> Path:
+    """Name what is written beside ``path`` until it is whole; `remove_unfinished` knows it."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+
+
+def _ask_system(stream: IO[bytes]) -> None:
+    """Raise what the system says to further bytes: Polars hides it where a footer finds no room."""
+    stream.write(bytes(_ROOM_ASKED_FOR))
+    stream.flush()
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    with system_errors(folder):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
