@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from mia_batch.evidence.blocks import (
-    BLOCK_TARGETS,
-    RECORDED_BLOCK_TARGETS,
-    SCORED_BLOCK_TARGETS,
     Block,
     Missing,
     Work,
@@ -27,9 +24,6 @@ from mia_batch.evidence.tokens import Tokenizer
 from mia_batch.evidence.workload import Workload
 
 __all__ = [
-    "BLOCK_TARGETS",
-    "RECORDED_BLOCK_TARGETS",
-    "SCORED_BLOCK_TARGETS",
     "Block",
     "Budget",
     "Collector",

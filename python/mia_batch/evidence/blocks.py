@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 __all__ = [
     "BLOCK_TARGETS",
     "RECORDED_BLOCK_TARGETS",
-    "SCORED_BLOCK_TARGETS",
     "Block",
     "Missing",
     "Parts",
@@ -38,9 +37,7 @@ BLOCK_TARGETS = 64
 RECORDED_BLOCK_TARGETS = 8 * BLOCK_TARGETS
 """The same where samples are only read from a recording."""
 
-SCORED_BLOCK_TARGETS = 4 * BLOCK_TARGETS
-"""The same for log-probabilities: one forward pass a text, not one a token."""
-
+_SCORED_BLOCK_TARGETS = 4 * BLOCK_TARGETS  # one forward pass a text, not one a token
 _READ_TARGETS = 64 * BLOCK_TARGETS  # whole blocks of either size
 _KEY = pl.col("target_id").str.slice(0, 16).str.to_integer(base=16, dtype=pl.UInt64)
 """Half of a target's hash: 8 bytes a target instead of a string."""
@@ -63,6 +60,8 @@ class Parts:
         What their names say of the kind.
     wanted
         Which targets have such rows.
+    block_targets
+        Rows of the targets table in a block.
     """
 
     folder: Path
@@ -70,10 +69,19 @@ class Parts:
     number: str
     label: str
     wanted: pl.Expr
+    block_targets: int
 
     def paths(self) -> list[Path]:
         """List the parts that exist, in the order of their names."""
         return sorted(self.folder.glob(f"block-*.{self.label}-[0-9]*.parquet"))
+
+    def targets_of(self, part: Path) -> range:
+        """Tell which rows of the targets table its targets were when the part was made.
+
+        A corpus that has grown since may have moved them.
+        """
+        index = int(part.name.partition(".")[0].removeprefix("block-"))
+        return range(index * self.block_targets, (index + 1) * self.block_targets)
 
     def scan(self) -> pl.LazyFrame:
         """Open the rows as ``key`` (half of a target's hash), ``index`` and ``reason``."""
@@ -81,14 +89,15 @@ class Parts:
         return rows.select(_KEY.alias("key"), index=pl.col(self.number), reason="reason")
 
 
-def sample_parts(folder: Path) -> Parts:
-    """Parts of the samples table; a target with a ``reason`` has none."""
+def sample_parts(folder: Path, *, recorded: bool = False) -> Parts:
+    """Parts of the samples table, from an engine or a recording; no target with a ``reason``."""
     return Parts(
         folder=folder,
         schema=Samples,
         number="sample_index",
         label="samples",
         wanted=pl.col("reason").is_null(),
+        block_targets=RECORDED_BLOCK_TARGETS if recorded else BLOCK_TARGETS,
     )
 
 
@@ -100,6 +109,7 @@ def logprob_parts(folder: Path, role: str, view: str) -> Parts:
         number="view_index",
         label=f"{role}-{view}",
         wanted=pl.col("target").is_not_null(),
+        block_targets=_SCORED_BLOCK_TARGETS,
     )
 
 
@@ -118,7 +128,7 @@ class Block:
     label
         Kind of the rows.
     targets
-        The targets, in the table's order, at most ``block_targets`` rows.
+        The targets, in the table's order, at most as many as `Parts` have in a block.
     """
 
     index: int
@@ -165,8 +175,6 @@ class Missing:
         Rows wanted per target.
     retry_failed
         Whether rows that could not be had count as missing.
-    block_targets
-        Targets in a block.
     """
 
     def __init__(
@@ -176,9 +184,7 @@ class Missing:
         n_rows: int,
         *,
         retry_failed: bool = False,
-        block_targets: int = BLOCK_TARGETS,
     ) -> None:
-        self._block_targets = block_targets
         self._targets = targets
         self._parts = parts
         self._n_rows = n_rows
@@ -229,7 +235,7 @@ class Missing:
             self._done, on="key", how="left", maintain_order="left"
         )
         place = pl.int_range(start, start + pl.len(), dtype=pl.UInt32)
-        rows = rows.with_columns(place=place, index=place // self._block_targets)
+        rows = rows.with_columns(place=place, index=place // self._parts.block_targets)
         rows = rows.filter(self._parts.wanted)
         done = pl.col("done").fill_null(0)
         new = rows.filter(done < self._n_rows).select(

@@ -5,13 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mia_batch import tables
-from mia_batch.evidence import (
-    BLOCK_TARGETS,
-    RECORDED_BLOCK_TARGETS,
-    Missing,
-    identify_model,
-    sample_parts,
-)
+from mia_batch.evidence import Missing, identify_model, sample_parts
 from mia_batch.pipeline.choosing import chosen_attacks
 from mia_batch.pipeline.corpora import check_paths, open_corpora
 from mia_batch.pipeline.failures import count_failures
@@ -121,10 +115,9 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         choose_features(sampling, manifest, run)
         missing = Missing(
             run.targets_path,
-            sample_parts(run.samples_folder),
+            sample_parts(run.samples_folder, recorded=recording is not None),
             settings.n_drawn,
             retry_failed=settings.retry_failed,
-            block_targets=BLOCK_TARGETS if recording is None else RECORDED_BLOCK_TARGETS,
         )
         if recording is not None:
             replay_samples(settings, recording, manifest, run, missing, observer)

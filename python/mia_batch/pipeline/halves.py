@@ -14,7 +14,7 @@ from mia_batch.schemas import Targets
 from mia_batch.targets import RowIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
 __all__ = ["Halves"]
@@ -29,9 +29,10 @@ class Halves:
     Parameters
     ----------
     targets
-        The targets table, of which the names are read, 12 bytes a target.
+        The targets table. Only where a target is not where it is looked for, the names of all are
+        read, 12 bytes a target.
     columns
-        What to look up.
+        What to look up; ``target_id`` is among them.
     """
 
     def __init__(self, targets: Path, columns: list[str]) -> None:
@@ -40,30 +41,43 @@ class Halves:
         self._piece: Callable[[int], pl.DataFrame] = lru_cache(_PIECES_HELD)(self._read)
         self._reading = Lock()  # threads that follow each other need the same
 
-    def of(self, names: pl.Series) -> pl.DataFrame:
+    def of(self, names: pl.Series, places: Iterable[range]) -> pl.DataFrame:
         """Find targets; several threads may ask.
 
         Parameters
         ----------
         names
             Names of targets, each as often as you like.
+        places
+            Rows of the table where they are looked for first; no row twice.
 
         Returns
         -------
         DataFrame
-            The columns; each target that is known, and some that stand between them.
+            The columns; each target that is known, and others.
         """
+        named = names.rle().struct.field("value")
+        found = self._rows(places)
+        if named.is_in(found["target_id"].implode()).all():
+            return found
         with self._reading:
             index = self._index
-        rows = np.sort(index.find(names.rle().struct.field("value"))[1])
+        rows = np.sort(index.find(named)[1])
         ends = np.flatnonzero(np.diff(rows // _ROWS_AT_ONCE)) + 1
-        found = [self._between(part[0], part[-1]) for part in np.split(rows, ends) if part.size]
+        near = (part for part in np.split(rows, ends) if part.size)
+        return self._rows(range(int(part[0]), int(part[-1]) + 1) for part in near)
+
+    def _rows(self, places: Iterable[range]) -> pl.DataFrame:
+        found = [rows for place in places for rows in self._pieces(place)]
         # In one chunk: of several, a join would copy every text.
         return pl.concat(found or [self._held(0).clear()], rechunk=True)
 
-    def _between(self, first: np.uint32, last: np.uint32) -> pl.DataFrame:
-        piece, start = divmod(int(first), _ROWS_AT_ONCE)
-        return self._held(piece).slice(start, int(last - first) + 1)
+    def _pieces(self, place: range) -> Iterator[pl.DataFrame]:
+        start = place.start
+        while start < place.stop:
+            piece, first = divmod(start, _ROWS_AT_ONCE)
+            yield self._held(piece).slice(first, place.stop - start)
+            start = (piece + 1) * _ROWS_AT_ONCE
 
     def _held(self, piece: int) -> pl.DataFrame:
         with self._reading:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, get_args
 
 from mia_batch import tables
 from mia_batch.evidence import (
-    SCORED_BLOCK_TARGETS,
     Missing,
     logprob_parts,
 )
@@ -94,7 +93,6 @@ def _missing(settings: Settings, run: Run, view: View) -> Missing:
         logprob_parts(run.logprobs_folder, view.role, view.name),
         view.n_texts,
         retry_failed=settings.retry_failed,
-        block_targets=SCORED_BLOCK_TARGETS,
     )
 
 

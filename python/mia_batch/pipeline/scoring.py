@@ -10,7 +10,7 @@ import polars as pl
 
 from mia_batch import tables
 from mia_batch.attacks import find_unscored, score
-from mia_batch.evidence import scan_logprobs, scan_samples
+from mia_batch.evidence import sample_parts, scan_logprobs, scan_samples
 from mia_batch.features import build_features, groups_of, inputs_of
 from mia_batch.pipeline.background import in_background
 from mia_batch.pipeline.halves import Halves
@@ -112,18 +112,19 @@ def make_missing_features(
     observer
         Is told of the work, if there is any.
     """
-    parts = sorted(run.samples_folder.glob("*.parquet"))
-    missing = [part for part in parts if not (run.features_folder / part.name).exists()]
+    parts = sample_parts(run.samples_folder, recorded=settings.samples_from is not None)
+    missing = [part for part in parts.paths() if not (run.features_folder / part.name).exists()]
     if not missing:
         return
     observer.stage(f"making the features of {len(missing):,} parts of samples")
     of_samples, of_targets = inputs_of(settings.preset)
     halves = Halves(run.targets_path, of_targets)
 
-    def make(parts: list[Path]) -> None:
-        rows = pl.collect_all([tables.scan(part, Samples).select(of_samples) for part in parts])
-        samples = dict(zip((part.name for part in parts), rows, strict=True))
-        targets = halves.of(pl.concat(part["target_id"] for part in rows))
+    def make(group: list[Path]) -> None:
+        rows = pl.collect_all([tables.scan(part, Samples).select(of_samples) for part in group])
+        samples = dict(zip((part.name for part in group), rows, strict=True))
+        names = pl.concat(part["target_id"] for part in rows)
+        targets = halves.of(names, dict.fromkeys(map(parts.targets_of, group)))
         write_features(settings, manifest, run, samples, targets)
 
     with in_background(spare=1) as later:

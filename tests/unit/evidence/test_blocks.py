@@ -67,6 +67,17 @@ def test_what_a_part_holds_is_not_missing(run):
     assert work(run, 10) == Work(targets=N_TARGETS - 1 - BLOCK_TARGETS, done=BLOCK_TARGETS)
 
 
+def test_the_name_of_a_part_tells_where_its_targets_stand(run):
+    targets = pl.read_parquet(run / "targets.parquet")
+    parts = sample_parts(run / "samples")
+    blocks = missing(run, 10)
+    for block in blocks[1:]:
+        rows = parts.targets_of(run / "samples" / block.part_name)
+        assert targets[rows.start : rows.stop].equals(block.targets)
+    recorded = sample_parts(run / "samples", recorded=True)
+    assert recorded.targets_of(run / "samples" / blocks[2].part_name) == range(1024, 1536)
+
+
 def test_nothing_is_missing_when_all_parts_are_there_or_more_was_sampled_than_is_wanted(run):
     for block in missing(run, 10):
         store(run, block)

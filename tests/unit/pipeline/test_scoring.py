@@ -16,9 +16,9 @@ from tests import frames
 
 TARGETS = frames.targets(*({"reference": "a b c d"[: 2 * n + 1]} for n in range(4)))
 ROWS = frames.samples(*([f"a b{n}", None, "a b c"] for n in range(4)))
-PARTS = {
-    f"{name}.parquet": rows
-    for name, rows in zip("abcd", (ROWS[:5], ROWS[5:9], ROWS[:0], ROWS[9:]), strict=True)
+PARTS = {  # all but the first as of a corpus that has shrunk: their targets stand elsewhere now
+    f"block-{number:08d}.samples-00000-00003.attempt-0.parquet": rows
+    for number, rows in enumerate((ROWS[:5], ROWS[5:9], ROWS[:0], ROWS[9:]))
 }
 
 
@@ -53,4 +53,4 @@ def test_parts_together_are_as_each_alone(run, monkeypatch, limit, value):
             groups=["overlap"],
         )
         assert made[name].equals(alone)
-    assert made["b.parquet"]["overlap_1"].to_list() == [2, 1, None, 3]
+    assert made[list(PARTS)[1]]["overlap_1"].to_list() == [2, 1, None, 3]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from mia_batch.evidence import RECORDED_BLOCK_TARGETS, Missing, sample_parts
+from mia_batch.evidence import Missing, sample_parts
 from mia_batch.evidence.replay import Recording
 from mia_batch.schemas import Documents
 from mia_batch.targets import TargetPlan, build_targets
@@ -45,10 +45,7 @@ def targets(words, tmp_path_factory) -> Path:
 
 def recorded_blocks(targets: Path, samples: Path, n_samples: int) -> Iterator[Block]:
     """Ask for what is missing, in blocks as replay takes them."""
-    missing = Missing(
-        targets, sample_parts(samples), n_samples, block_targets=RECORDED_BLOCK_TARGETS
-    )
-    return missing.blocks()
+    return Missing(targets, sample_parts(samples, recorded=True), n_samples).blocks()
 
 
 @pytest.fixture(scope="session")
