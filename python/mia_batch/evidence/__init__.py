@@ -5,6 +5,7 @@ from __future__ import annotations
 from mia_batch.evidence.blocks import (
     Block,
     Missing,
+    Parts,
     Work,
     logprob_parts,
     sample_parts,
@@ -37,6 +38,7 @@ __all__ = [
     "Measure",
     "Missing",
     "ModelIdentity",
+    "Parts",
     "ScorerProcess",
     "Scoring",
     "Source",

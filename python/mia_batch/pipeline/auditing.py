@@ -113,11 +113,9 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         for sentence in foresee(targets, verdict_plan):
             observer.stage(sentence)
         choose_features(sampling, manifest, run)
+        parts = sample_parts(run.samples_folder, recorded=recording is not None)
         missing = Missing(
-            run.targets_path,
-            sample_parts(run.samples_folder, recorded=recording is not None),
-            settings.n_drawn,
-            retry_failed=settings.retry_failed,
+            run.targets_path, parts, settings.n_drawn, retry_failed=settings.retry_failed
         )
         if recording is not None:
             replay_samples(settings, recording, manifest, run, missing, observer)
@@ -126,7 +124,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         if scoring:
             collect_logprobs(settings, scoring, manifest, run, observer)
         manifest.failed = count_failures(run, manifest.targets)
-        make_missing_features(settings, manifest, run, observer)
+        make_missing_features(settings, manifest, run, parts, observer)
         observer.stage(f"scoring {len(attacks)} attacks")
         score_run(settings, attacks, manifest, run)
     return run

@@ -15,21 +15,16 @@ if TYPE_CHECKING:
 
 __all__ = ["in_background"]
 
-_MOST_AT_ONCE = 8  # each may hold parts of some 25 MB
+_MOST_AT_ONCE = 9  # each may hold parts of some 25 MB
 
 
 @contextmanager
-def in_background(*, spare: int = 0) -> Iterator[Callable[..., None]]:
-    """Lend a function that runs calls in threads, as many at once as there are cores, 2 to 8.
+def in_background() -> Iterator[Callable[..., None]]:
+    """Lend a function that runs calls in threads, one more at once than there are cores, 3 to 9.
 
     It takes a function and its arguments and waits where all threads are busy, so that no more
-    arguments wait in memory than are worked on.
-
-    Parameters
-    ----------
-    spare
-        Further calls at once, so that no core rests while a call waits for the disk; for blocks
-        that have nothing to do themselves.
+    arguments wait in memory than are worked on. With one more, no core rests while a call waits
+    for the disk.
 
     Yields
     ------
@@ -37,7 +32,7 @@ def in_background(*, spare: int = 0) -> Iterator[Callable[..., None]]:
         Raises what an earlier call raised, as does the end of the block. Where the block itself
         raises, calls that have not begun are dropped.
     """
-    at_once = min(max(2, pl.thread_pool_size()), _MOST_AT_ONCE) + spare
+    at_once = min(max(2, pl.thread_pool_size()) + 1, _MOST_AT_ONCE)
     running: deque[Future[object]] = deque()
 
     def run(function: Callable[..., object], *arguments: object) -> None:

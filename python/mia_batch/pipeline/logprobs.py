@@ -6,10 +6,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, get_args
 
 from mia_batch import tables
-from mia_batch.evidence import (
-    Missing,
-    logprob_parts,
-)
+from mia_batch.evidence import Missing, logprob_parts
 from mia_batch.evidence.scoring import FREQUENCY, ScoreCollector
 from mia_batch.pipeline.choosing import scoring
 from mia_batch.pipeline.scorers import Role, opened_scorer

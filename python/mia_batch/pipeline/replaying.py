@@ -141,7 +141,7 @@ def replay_samples(
         write_features(settings, manifest, run, {name: samples}, block.targets)
 
     try:
-        with closing(blocks), in_background(spare=1) as later:
+        with closing(blocks), in_background() as later:
             for block, samples in blocks:
                 later(store, block, samples)
                 observer.worked(block.targets.height, int(samples["n_tokens"].sum()))

@@ -10,7 +10,7 @@ import polars as pl
 
 from mia_batch import tables
 from mia_batch.attacks import find_unscored, score
-from mia_batch.evidence import sample_parts, scan_logprobs, scan_samples
+from mia_batch.evidence import scan_logprobs, scan_samples
 from mia_batch.features import build_features, groups_of, inputs_of
 from mia_batch.pipeline.background import in_background
 from mia_batch.pipeline.halves import Halves
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mia_batch.attacks import Attack
+    from mia_batch.evidence import Parts
     from mia_batch.pipeline.manifest import Manifest
     from mia_batch.pipeline.observer import Observer
     from mia_batch.pipeline.run import Run
@@ -95,7 +96,7 @@ def write_features(
 
 
 def make_missing_features(
-    settings: Settings, manifest: Manifest, run: Run, observer: Observer
+    settings: Settings, manifest: Manifest, run: Run, parts: Parts, observer: Observer
 ) -> None:
     """Make the features of parts of samples that have none, several at once.
 
@@ -109,10 +110,11 @@ def make_missing_features(
         Knows the groups of features.
     run
         The run, held.
+    parts
+        The run's parts of samples.
     observer
         Is told of the work, if there is any.
     """
-    parts = sample_parts(run.samples_folder, recorded=settings.samples_from is not None)
     missing = [part for part in parts.paths() if not (run.features_folder / part.name).exists()]
     if not missing:
         return
@@ -127,7 +129,7 @@ def make_missing_features(
         targets = halves.of(names, dict.fromkeys(map(parts.targets_of, group)))
         write_features(settings, manifest, run, samples, targets)
 
-    with in_background(spare=1) as later:
+    with in_background() as later:
         for group in _grouped(missing):
             later(make, group)
 

@@ -26,10 +26,10 @@ def test_calls_run_beside_each_other():
     assert not both.broken
 
 
-def test_spare_calls_run_beside_those_of_the_cores(monkeypatch):
+def test_one_call_more_runs_than_there_are_cores(monkeypatch):
     monkeypatch.setattr(pl, "thread_pool_size", lambda: 2)
     three = threading.Barrier(3, timeout=60)
-    with in_background(spare=1) as later:
+    with in_background() as later:
         for _ in range(3):
             later(three.wait)
     assert not three.broken

@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 
 from mia_batch import tables
+from mia_batch.evidence import sample_parts
 from mia_batch.features import build_features
 from mia_batch.pipeline import Run, SilentObserver, scoring
 from mia_batch.pipeline.manifest import Manifest
@@ -40,7 +41,8 @@ def test_parts_together_are_as_each_alone(run, monkeypatch, limit, value):
     monkeypatch.setattr(scoring, limit, value)
     settings = load_settings({"input": "corpus.txt", "samples_from": "made.parquet"}, None)
     manifest = Manifest(evidence={}, engine_choice="", features=["overlap"])
-    make_missing_features(settings, manifest, run, SilentObserver())
+    parts = sample_parts(run.samples_folder, recorded=True)
+    make_missing_features(settings, manifest, run, parts, SilentObserver())
     made = {path.name: pl.read_parquet(path) for path in run.features_folder.iterdir()}
     assert made.keys() == PARTS.keys()
     for name, rows in PARTS.items():
