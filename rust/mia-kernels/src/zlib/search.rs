@@ -111,11 +111,11 @@ fn cannot_exceed(window: &Window, at: usize, length: usize) -> bool {
 fn three(window: &Window, at: usize, mut candidate: usize, hidden: usize) -> Match {
     let mut tries = MAX_TRIES;
     while candidate > hidden && tries > 0 {
+        let distance = at - candidate;
+        if distance > MAX_DISTANCE_OF_SHORTEST {
+            break;
+        }
         if is_same(window, at, candidate, MIN_LENGTH) {
-            let distance = at - candidate;
-            if distance > MAX_DISTANCE_OF_SHORTEST {
-                break;
-            }
             return Match {
                 length: MIN_LENGTH,
                 distance,
