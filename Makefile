@@ -3,6 +3,7 @@
 # make wheel: a wheel for others, in dist/.
 # make test-avx512: zlib sizes on an emulated processor with AVX-512. It is built from Debian's
 # packages first, which takes minutes, so make test leaves it out.
+# make test-arm: the kernels' tests as a program for 64-bit Arm, on an emulated processor; likewise.
 
 SHELL := /bin/bash
 PYTHON ?= python3
@@ -16,7 +17,7 @@ RUST_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml' -o -name '*
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.uv/bin:$(PATH)
 
-.PHONY: demo test test-avx512 bench setup tools checks lint types rust-checks python-tests lock wheel clean
+.PHONY: demo test test-avx512 test-arm bench setup tools checks lint types rust-checks python-tests lock wheel clean
 ifneq ($(MAKECMDGOALS),checks)
 .NOTPARALLEL:
 endif
@@ -87,8 +88,23 @@ test-avx512: .emulator/bochs
 	@$(STEP) "Zlib sizes with AVX-512" cargo test --quiet --release --locked \
 		--target x86_64-unknown-linux-gnu --package mia-kernels --test zlib_size -- --test-threads=1 --skip edges
 
-.emulator/bochs: .ci/emulator/build .ci/emulator/bochs.patch .ci/emulator/init.c
+.emulator/bochs: .ci/emulator/build .ci/emulator/bochs.patch .ci/emulator/init.c .ci/debian.sh
 	@$(STEP) "Emulator of a processor with AVX-512" .ci/emulator/build .emulator
+
+test-arm: export RUSTC := $(CURDIR)/.arm/bin/rustc
+test-arm: export RUSTFLAGS := -C target-feature=+crt-static -D warnings
+test-arm: export CARGO_TARGET_DIR := $(CURDIR)/.arm/target
+test-arm: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER := $(CURDIR)/.arm/bin/aarch64-linux-gnu-gcc
+test-arm: export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER := $(CURDIR)/.arm/usr/bin/qemu-aarch64-static
+test-arm: export CC_aarch64_unknown_linux_gnu := $(CURDIR)/.arm/bin/aarch64-linux-gnu-gcc
+test-arm: export AR_aarch64_unknown_linux_gnu := $(CURDIR)/.arm/bin/aarch64-linux-gnu-ar
+test-arm: export MIA_BATCH_ZLIB_TEXTS := 20000
+test-arm: .arm/bin/rustc
+	@$(STEP) "Rust tests on 64-bit Arm" cargo test --quiet --release --locked \
+		--target aarch64-unknown-linux-gnu --package mia-kernels --lib --tests
+
+.arm/bin/rustc: .ci/arm/build .ci/debian.sh
+	@$(STEP) "Compiler for 64-bit Arm and its emulator" .ci/arm/build .arm
 
 lock:
 	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate \
