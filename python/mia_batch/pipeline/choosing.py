@@ -83,7 +83,7 @@ def _engine_obstacle(attack: Attack, settings: Settings) -> str | None:
     if settings.engine == "auto":
         return None
     reason = cannot_score(settings.engine, scoring([attack], settings))
-    return None if reason is None else f"cannot be computed: {reason}"
+    return None if reason is None else f"cannot be computed: {reason}; take engine transformers"
 
 
 def scoring(attacks: list[Attack], settings: Settings) -> Scoring:

@@ -83,7 +83,7 @@ def cannot_score(engine: str, scoring: Scoring) -> str | None:
     Returns
     -------
     str or None
-        One sentence that names an engine that can; null where nothing stands in the way.
+        One sentence; null where nothing stands in the way, as with engine ``transformers``.
     """
     if engine == "transformers":
         return None
@@ -95,7 +95,9 @@ def cannot_score(engine: str, scoring: Scoring) -> str | None:
     lacking = [name for name, asked in wanted.items() if asked]
     if not lacking:
         return None
-    return f"engine {engine} cannot compute {' and '.join(lacking)}; take engine transformers"
+    *others, last = lacking
+    named = f"{', '.join(others)} and {last}" if others else last
+    return f"engine {engine} cannot compute {named}"
 
 
 def _vllm_obstacle() -> str | None:

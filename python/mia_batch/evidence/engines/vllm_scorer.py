@@ -58,7 +58,8 @@ class VllmScorer:
     def __init__(self, spec: EngineSpec) -> None:
         scoring = spec.scoring or Scoring()
         if (reason := cannot_score("vllm", scoring)) is not None:
-            raise SettingsError(reason)
+            msg = f"{reason}; take engine transformers"
+            raise SettingsError(msg)
         check_arguments(spec.engine_args)
         forced = spec.engine_args | {
             "enable_prefix_caching": False,

@@ -126,14 +126,18 @@ def test_choosing_imports_no_engine():
         (
             "vllm",
             Scoring(moments=True),
-            "engine vllm cannot compute mean and variance over the vocabulary; "
-            "take engine transformers",
+            "engine vllm cannot compute mean and variance over the vocabulary",
         ),
         (
             "openai",
             Scoring(rank=True, kept_mass=True),
-            "engine openai cannot compute exact ranks and the mass that decoding keeps; "
-            "take engine transformers",
+            "engine openai cannot compute exact ranks and the mass that decoding keeps",
+        ),
+        (
+            "vllm",
+            Scoring(moments=True, rank=True, kept_mass=True),
+            "engine vllm cannot compute mean and variance over the vocabulary, exact ranks and "
+            "the mass that decoding keeps",
         ),
     ],
 )
