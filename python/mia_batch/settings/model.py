@@ -148,6 +148,19 @@ class Settings(
         return self
 
     @model_validator(mode="after")
+    def _consistent_samples(self) -> Self:
+        from mia_batch.evidence.seeds import SAMPLES_PER_TARGET
+
+        if self.n_drawn > SAMPLES_PER_TARGET:
+            twice = ", and a second draw takes as many again" if self.second_draw else ""
+            msg = (
+                f"setting 'samples' is {self.samples}: a target has seeds for "
+                f"{SAMPLES_PER_TARGET} samples{twice}; ask for fewer"
+            )
+            raise ValueError(msg)
+        return self
+
+    @model_validator(mode="after")
     def _consistent(self) -> Self:
         for name in ("input", "model"):
             if os.path.realpath(self.folder) == os.path.realpath(getattr(self, name)):

@@ -39,7 +39,7 @@ class SamplingSettings(Part):
     attacks: Annotated[tuple[str, ...] | None, BeforeValidator(names)] = Field(
         None, description="Attacks, separated by commas.  [default: the preset's]"
     )
-    samples: int = Field(10, ge=1, le=65536, description="Continuations sampled per target.")
+    samples: int = Field(10, ge=1, description="Continuations sampled per target.")
     seed: int = Field(0, ge=0, lt=2**62, description="Seed of the run; same seed, same samples.")
     engine: Literal["auto", "vllm", "transformers", "openai", "replay"] = Field(
         "auto",
