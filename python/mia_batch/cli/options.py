@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 
-from mia_batch.settings import Settings
+from mia_batch.settings import NAMES_OR_PATHS, PATHS, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from pydantic.fields import FieldInfo
 
 __all__ = ["settings_options"]
 
 _REPEATABLE = ("engine_arg",)
+_KINDS = {int: "N", float: "X", Path: "FOLDER"}
+_METAVARS = {
+    **dict.fromkeys(PATHS, "PATH"),
+    **dict.fromkeys(NAMES_OR_PATHS, "MODEL"),
+    "out": "FOLDER",
+    "engine_arg": "KEY=VALUE",
+    "base_url": "URL",
+    "non_members_known": "TEXT",
+    "chat_instruction": "TEXT",
+}
 
 
 def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,32 +50,28 @@ def _option(name: str, field: FieldInfo) -> Callable[[Callable[..., Any]], Calla
 
 
 def _metavar(name: str, field: FieldInfo) -> str:
-    if name in _REPEATABLE:
-        return "KEY=VALUE"
-    choices = [choice for choice in _choices(field.annotation) if choice is not None]
-    if choices:
-        return "|".join(map(str, choices))
+    if name in _METAVARS:
+        return _METAVARS[name]
     if name.endswith("_column"):
         return "COLUMN"
-    return {"attacks": "NAME,...", "input": "PATH", "model": "MODEL"}.get(name, _kind(field))
+    parts = list(_parts(field.annotation))
+    choices = [choice for part in parts if get_origin(part) is Literal for choice in get_args(part)]
+    if choices:
+        return "|".join(map(str, choices))
+    kinds = (metavar for kind, metavar in _KINDS.items() if any(part is kind for part in parts))
+    metavar = next(kinds, "NAME")
+    return f"{metavar},..." if any(get_origin(part) is tuple for part in parts) else metavar
 
 
-def _choices(annotation: Any) -> tuple[Any, ...]:  # noqa: ANN401 - annotations are of any type
-    if get_origin(annotation) is Literal:
-        return get_args(annotation)
-    return tuple(choice for part in get_args(annotation) for choice in _choices(part))
-
-
-def _kind(field: FieldInfo) -> str:
-    annotation = str(field.annotation)
-    for kind, metavar in (("int", "N"), ("float", "X"), ("Path", "FOLDER")):
-        if kind in annotation:
-            return metavar
-    return "NAME"
+def _parts(annotation: Any) -> Iterator[Any]:  # noqa: ANN401 - annotations are of any type
+    """Yield an annotation, and all that it is made of."""
+    yield annotation
+    for part in get_args(annotation):
+        yield from _parts(part)
 
 
 def _help(field: FieldInfo) -> str:
     text = field.description or ""
-    if field.is_required() or field.default is None or field.default_factory or "[" in text:
+    if field.is_required() or field.default in (None, ()) or field.default_factory or "[" in text:
         return text
     return f"{text}  [default: {field.default}]"

@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
-__all__ = ["CONFIG_NAME", "load_settings"]
+__all__ = ["CONFIG_NAME", "NAMES_OR_PATHS", "PATHS", "load_settings"]
 
 CONFIG_NAME = "mia-batch.toml"
 """Name of the settings file that is looked for beside the input, then in the working directory."""
 
-_NAMES_OR_PATHS = ("model", "reference_model", "masked_model", "tokenizer")
-_PATHS = (
-    *_NAMES_OR_PATHS,
+NAMES_OR_PATHS = ("model", "reference_model", "masked_model", "tokenizer")
+"""Settings that name a model, at a hub or by its folder."""
+
+PATHS = (
     "input",
     "out",
     "samples_from",
@@ -35,6 +36,7 @@ _PATHS = (
     "calibration",
     "canaries",
 )
+"""Settings that name a file or folder."""
 
 
 def load_settings(options: Mapping[str, object], config: Path | None = None) -> Settings:
@@ -86,13 +88,10 @@ def _read_config(path: Path) -> dict[str, Any]:
         msg = f"setting 'config': {path} cannot be read as TOML: {error}"
         raise SettingsError(msg) from None
     values = {name.replace("-", "_"): value for name, value in values.items()}
-    for name in _PATHS:
+    for name in PATHS + NAMES_OR_PATHS:
         value = values.get(name)
-        if (
-            isinstance(value, str)
-            and value
-            and (name not in _NAMES_OR_PATHS or (path.parent / value).exists())
-        ):
+        is_path = name in PATHS or (path.parent / str(value)).exists()
+        if isinstance(value, str) and value and is_path:
             values[name] = str(path.parent / value)
     return values
 

@@ -76,6 +76,33 @@ def test_help_names_every_setting():
     assert missing == []
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--input PATH",
+        "--model MODEL",
+        "--out FOLDER",
+        "--preset default|samia|min-k",
+        "--text-length 32|64|128|256",
+        "--samples N",
+        "--engine-arg KEY=VALUE",
+        "--max-cost X",
+        "--neighbours-column COLUMN",
+        "--reference-model MODEL",
+        "--non-members PATH",
+        "--non-members-known TEXT",
+        "--length-edges N,...",
+        "--slice-by NAME,...",
+        "--primary NAME",
+    ],
+)
+def test_help_says_of_what_kind_a_setting_is(option):
+    text = CliRunner().invoke(command, ["--help"], terminal_width=200).output
+    lines = [line for line in text.splitlines() if line.strip().startswith(f"{option} ")]
+    assert len(lines) == 1
+    assert "()" not in lines[0]
+
+
 def test_without_anything_it_shows_the_help():
     code, out, err = run()
     assert (code, err) == (0, "")
