@@ -2,7 +2,7 @@
 //!
 //! A table of all matches saves branches that nobody can predict, and costs loads and stores.
 //! Which is more depends on more of a processor than the instructions that it has: with AVX2 on
-//! a Zen 3 the table loses by a quarter. So both paths are timed, as Linux does with its
+//! a Zen 3 the table takes prose half as long again. So both paths are timed, as Linux does with its
 //! checksums for RAID (`lib/raid6/algos.c`).
 
 use std::hint::black_box;
