@@ -16,6 +16,7 @@ from mia_batch.verdict import (
     blind_baseline,
     conclude_labelled,
     conclude_unlabelled,
+    find_copies,
     foresee_power,
     language_difference,
     length_difference,
@@ -193,6 +194,8 @@ def judge(settings: Settings, attacks: list[Attack], manifest: Manifest, run: Ru
         sentences += conclude_unlabelled(tables.scan(run.verdicts_path, Verdicts), plan)
     if asked:
         sentences += _exchangeability(targets, settings.seed) if null else [_NO_NULL]
+    if sentences and (copied := find_copies(targets).warning) is not None:
+        sentences.append(copied)
     if unplanned:
         warns = measured.blind is not None and measured.blind.warning is not None
         sentences.insert(int(warns), unplanned)  # nothing comes before the blind baseline's warning

@@ -3,6 +3,7 @@
 from mia_batch.verdict.blind import BlindBaseline, blind_baseline
 from mia_batch.verdict.clusters import cluster_name
 from mia_batch.verdict.conclusions import conclude_labelled, conclude_unlabelled
+from mia_batch.verdict.copies import Copies, find_copies
 from mia_batch.verdict.duplicates import NearDuplicates, near_duplicates
 from mia_batch.verdict.labelled import FPR_BUDGETS, evaluate, find_slices, roc_auc, roc_curve
 from mia_batch.verdict.measure import Measured, measure
@@ -19,6 +20,7 @@ from mia_batch.verdict.unlabelled import (
 __all__ = [
     "FPR_BUDGETS",
     "BlindBaseline",
+    "Copies",
     "Measured",
     "NearDuplicates",
     "VerdictPlan",
@@ -27,6 +29,7 @@ __all__ = [
     "conclude_labelled",
     "conclude_unlabelled",
     "evaluate",
+    "find_copies",
     "find_slices",
     "flip_rate",
     "foresee_power",

@@ -81,10 +81,12 @@ class NearDuplicates:
     def sentence(self) -> str:
         """What was found, in one sentence."""
         first, second = self.names
+        examples = (*self.first.examples, *self.second.examples)
+        example = "; for example {} has words of {}".format(*examples[0]) if examples else ""
         return (
             f"Near-duplicates (a run of {_LONG_RUN_WORDS} words or {_HIGH_OVERLAP:.0%} of the runs "
             f"of {_SHORT_RUN_WORDS} words stand on the other side): {_part(self.first, first)}, "
-            f"{_part(self.second, second)}."
+            f"{_part(self.second, second)}{example}."
         )
 
 

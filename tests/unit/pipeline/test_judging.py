@@ -379,3 +379,24 @@ def test_a_column_to_slice_by_that_is_not_there_is_named(labelled, tmp_path):
     with pytest.raises(SettingsError, match="has no column 'page', only document_id"):
         mia_batch.audit(**settings | {"slice_by": "page", "out": str(tmp_path / "run")})
     assert not (tmp_path / "run").exists()
+
+
+def test_copies_among_the_texts_are_warned_of_unless_they_share_a_group(tmp_path):
+    library = Library(tmp_path)
+    texts = [library.text(remembered=number % 2 == 0) for number in range(40)]
+    corpus = pl.DataFrame(
+        {
+            "text": [*texts, *texts[:3]],
+            "document_id": [f"d{number}" for number in range(43)],
+            "label": [number % 2 == 0 for number in [*range(40), *range(3)]],
+        }
+    )
+    warnings = []
+    for name, groups in (("apart", range(43)), ("together", [*range(40), *range(3)])):
+        path = tmp_path / f"{name}.parquet"
+        grouped = pl.Series("group", [str(group) for group in groups])
+        corpus.with_columns(grouped).write_parquet(path)
+        run = mia_batch.audit(**library.settings(input=str(path), out=str(tmp_path / name)))
+        warnings.append([line for line in run.manifest["conclusions"] if "word for word:" in line])
+    assert [len(lines) for lines in warnings] == [1, 0]
+    assert warnings[0][0].startswith("6 of 43 texts stand in another group or document, too")

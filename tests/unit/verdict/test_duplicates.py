@@ -35,7 +35,7 @@ def test_a_run_of_13_words_is_found_on_both_sides():
     assert found.second.examples == (("d", "a"),)
     assert found.sentence == (
         "Near-duplicates (a run of 13 words or 70% of the runs of 8 words stand on the other "
-        "side): 2 of 3 members, 66.7%, 1 of 2 non-members, 50.0%."
+        "side): 2 of 3 members, 66.7%, 1 of 2 non-members, 50.0%; for example a has words of d."
     )
 
 
