@@ -4,7 +4,7 @@ use super::block::Block;
 #[cfg(target_arch = "x86_64")]
 use super::lanes::{Avx2, Avx512};
 #[cfg(target_arch = "x86_64")]
-use super::table::{Table, is_looped};
+use super::table::Table;
 
 /// A table of all matches, in the widest rows that the processor has.
 pub(super) enum ShortTexts {
@@ -30,11 +30,10 @@ impl ShortTexts {
     /// Adds the symbols of a text to an empty block, or tells that it has to be read otherwise.
     #[cfg(target_arch = "x86_64")]
     pub(super) fn push(&mut self, text: &[u8], block: &mut Block) -> bool {
-        !is_looped(text)
-            && match self {
-                Self::Avx512(table) => table.push(text, block),
-                Self::Avx2(table) => table.push(text, block),
-            }
+        match self {
+            Self::Avx512(table) => table.push(text, block),
+            Self::Avx2(table) => table.push(text, block),
+        }
     }
 
     #[cfg(not(target_arch = "x86_64"))]

@@ -1,4 +1,4 @@
-//! Rows in the registers of AVX-512 (F and BW).
+//! Rows in the registers of AVX-512 (F, BW and DQ).
 
 #![expect(
     clippy::inline_always,
@@ -125,8 +125,19 @@ impl Lanes for Avx512 {
 
     #[inline(always)]
     fn push(self, list: &mut List, mask: u32, pairs: [Self::Row; 2]) {
-        let [a, b, c, d] = mask.to_le_bytes();
-        self.push_half::<false>(list, u16::from_le_bytes([a, b]), pairs);
-        self.push_half::<true>(list, u16::from_le_bytes([c, d]), pairs);
+        let Self(simd) = self;
+        // Half a mask, taken from its bits, would go through memory, and wait there.
+        let all = simd.avx512bw._mm512_movm_epi16(mask);
+        let lower = simd.avx512f._mm512_castsi512_si256(all);
+        let upper = simd.avx512f._mm512_extracti64x4_epi64::<1>(all);
+        let [lower, upper] = [lower, upper].map(
+            #[inline(always)]
+            |half| {
+                let half = simd.avx512f._mm512_cvtepi16_epi32(half);
+                simd.avx512dq._mm512_movepi32_mask(half)
+            },
+        );
+        self.push_half::<false>(list, lower, pairs);
+        self.push_half::<true>(list, upper, pairs);
     }
 }

@@ -45,10 +45,25 @@ impl List {
         let (pairs, mut length) = (&mut *self.pairs, 0);
         for at in 0..self.length.min(ROOM) {
             let (pair, is_wanted) = next(halves(pairs[at]));
-            pairs[length.min(at)] = joined(pair); // never less, which the compiler cannot know
-            length += usize::from(is_wanted);
+            if let Some(next) = pairs.get_mut(length) {
+                *next = joined(pair);
+                length += usize::from(is_wanted);
+            }
         }
         self.length = length;
+    }
+
+    /// Appends a pair if it is wanted.
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "part of loops that run with other instructions"
+    )]
+    pub(in crate::zlib) fn append(&mut self, pair: [u16; 2], is_wanted: bool) {
+        if let Some(next) = self.pairs.get_mut(self.length) {
+            *next = joined(pair);
+            self.length += usize::from(is_wanted);
+        }
     }
 
     pub(in crate::zlib) fn length(&self) -> usize {

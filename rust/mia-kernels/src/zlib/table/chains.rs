@@ -4,123 +4,155 @@
     clippy::indexing_slicing,
     reason = "places and hashes index arrays of their number"
 )]
+#![expect(
+    clippy::inline_always,
+    reason = "loops that run with other instructions"
+)]
 
 use std::mem::replace;
-use std::ops::Range;
 
-use super::text::{N_PLACES, Numbers, Places, START, Text, numbers};
-use crate::zlib::lanes::WIDTH;
+use super::text::{GROUP, N_PLACES, Numbers, Places, START, Text, numbers, place};
+use crate::zlib::lanes::{Lanes, WIDTH};
 
-/// For each place the last one before it with the same bytes, or 0.
+/// Bits of the hashes of three bytes, zlib's, and of five, of which few are told apart.
+const HASH: u16 = (1 << 15) - 1;
+
+/// For each place the last ones before it with the same bytes.
+#[derive(Default)]
 pub(super) struct Chains {
     /// zlib's hash chains.
-    pub(super) threes: Box<Places<0>>,
-    /// How far down its hash chain a place is, modulo 2^16.
-    pub(super) ranks: Box<Places<5>>,
+    pub(super) threes: Chain<3, 0, 5>,
     /// Places of one hash of four bytes.
-    pub(super) fours: Box<Places<10>>,
-    three_hashes: Box<Places<15>>,
-    four_hashes: Box<Places<20>>,
-    /// For each hash of three bytes its last place, plus `base`.
-    last_threes: Box<Numbers>,
-    /// For each hash of four bytes its last place, plus `base`.
-    last_fours: Box<Numbers>,
+    pub(super) fours: Chain<4, 10, 15>,
+    /// Places of one hash of five bytes.
+    pub(super) fives: Chain<5, 20, 25>,
+    /// How far down its hash chain a place is, modulo 2^16.
+    pub(super) ranks: Box<Places<30>>,
     /// What is below belongs to texts before: to clear all hashes for every text would take
     /// longer than the text.
     base: u16,
 }
 
-impl Default for Chains {
-    fn default() -> Self {
-        Self {
-            threes: Box::default(),
-            ranks: Box::default(),
-            fours: Box::default(),
-            three_hashes: Box::default(),
-            four_hashes: Box::default(),
-            last_threes: numbers(),
-            last_fours: numbers(),
-            base: 0,
-        }
-    }
-}
-
 impl Chains {
     /// Links all places of a text, and gives the largest rank.
-    pub(super) fn link(&mut self, text: &Text) -> u16 {
-        let end = text.end();
-        if usize::from(self.base) + usize::from(end) > N_PLACES - 1 {
-            self.last_threes.fill(0);
-            self.last_fours.fill(0);
+    pub(super) fn link(&mut self, lanes: impl Lanes, text: &Text) -> u16 {
+        let n_places = usize::from(text.end()) + GROUP;
+        if usize::from(self.base) + n_places > N_PLACES - 1 {
+            self.threes.lasts[..=HASH.into()].fill(0);
+            self.fours.lasts.fill(0);
+            self.fives.lasts[..=HASH.into()].fill(0);
             self.base = 0;
         }
-        self.hash(text);
-        let (three_end, four_end) = (end - 2, end - 3);
-        // zlib takes the first place for none.
-        self.ranks[0] = u16::MAX;
-        for at in [0, START] {
-            self.threes[usize::from(at)] = 0;
-            self.fours[usize::from(at)] = 0;
-        }
-        self.last_threes[usize::from(self.three_hashes[usize::from(START)])] = self.base;
-        self.last_fours[usize::from(self.four_hashes[usize::from(START)])] = self.base;
-        self.link_all(START + 1..three_end);
-        // No place after them has so many bytes.
-        let row = usize::from(end) + 2 * WIDTH;
-        self.threes[three_end.into()..row].fill(0);
-        self.fours[four_end.into()..row].fill(0);
-        self.base += end;
-        let ranks = &self.ranks[usize::from(START) + 1..usize::from(three_end)];
-        ranks.iter().copied().max().unwrap_or(0)
+        let most = lanes.run(
+            #[inline(always)]
+            || {
+                self.hash(text);
+                self.threes.link(text, self.base);
+                self.fours.link(text, self.base);
+                self.fives.link(text, self.base);
+                self.rank(text)
+            },
+        );
+        self.base += place(n_places);
+        most
     }
 
+    /// Hashes what starts at each place, and at those that are linked in one go with the last.
+    #[inline(always)]
+    #[expect(
+        clippy::many_single_char_names,
+        reason = "bytes that follow each other"
+    )]
     fn hash(&mut self, text: &Text) {
-        let end = usize::from(text.end());
-        let bytes = text.bytes();
-        let hashes = self.three_hashes[..end]
-            .iter_mut()
-            .zip(&mut self.four_hashes[..end]);
-        for (((((three, four), a), b), c), d) in hashes
-            .zip(&bytes[0..])
-            .zip(&bytes[1..])
-            .zip(&bytes[2..])
-            .zip(&bytes[3..])
-        {
-            let [a, b, c, d] = [*a, *b, *c, *d].map(u16::from);
-            *three = (a << 10 ^ b << 5 ^ c) & 0x7fff;
+        let (bytes, end) = (text.bytes(), usize::from(text.end()) + GROUP);
+        let threes = self.threes.hashes[..end].iter_mut();
+        let fours = self.fours.hashes[..end].iter_mut();
+        let fives = self.fives.hashes[..end].iter_mut();
+        let hashes = threes.zip(fours).zip(fives);
+        let firsts = bytes.iter().zip(&bytes[1..]).zip(&bytes[2..]);
+        let lasts = bytes[3..].iter().zip(&bytes[4..]);
+        for ((((three, four), five), ((a, b), c)), (d, e)) in hashes.zip(firsts).zip(lasts) {
+            let [a, b, c, d, e] = [*a, *b, *c, *d, *e].map(u16::from);
+            *three = (a << 10 ^ b << 5 ^ c) & HASH; // zlib's
             *four = hash_four(a | b << 8, c | d << 8);
+            *five = (*four ^ e.wrapping_mul(FACTORS[0])) & HASH;
         }
     }
 
-    /// Links places that have three bytes, the last of them as if it had four.
-    fn link_all(&mut self, places: Range<u16>) {
-        let [three_hashes, four_hashes]: [&Numbers; 2] = [&self.three_hashes, &self.four_hashes];
-        let [threes, ranks, fours]: [&mut Numbers; 3] =
-            [&mut self.threes, &mut self.ranks, &mut self.fours];
-        let [last_threes, last_fours] = [&mut self.last_threes, &mut self.last_fours];
-        let last = |lasts: &mut Numbers, hash: u16, at: u16| {
-            replace(&mut lasts[usize::from(hash)], self.base + at).saturating_sub(self.base)
-        };
-        for at in places {
-            let place = usize::from(at);
-            let three = last(last_threes, three_hashes[place], at);
-            threes[place] = three;
-            ranks[place] = ranks[usize::from(three)].wrapping_add(1);
-            fours[place] = last(last_fours, four_hashes[place], at);
+    /// Ranks all places that have three bytes, and gives the largest rank.
+    #[inline(always)]
+    fn rank(&mut self, text: &Text) -> u16 {
+        let (threes, ranks): (&Numbers, &mut Numbers) = (&self.threes.links, &mut self.ranks);
+        // zlib takes the first place for none.
+        ranks[0] = u16::MAX;
+        let places = usize::from(START) + 1..usize::from(text.end()) - 2;
+        for at in places.clone() {
+            ranks[at] = ranks[usize::from(threes[at])].wrapping_add(1);
+        }
+        ranks[places].iter().fold(0, |most, rank| most.max(*rank))
+    }
+}
+
+/// Places of the same hash of `N` bytes.
+pub(super) struct Chain<const N: usize, const LINKS: usize, const HASHES: usize> {
+    /// For each place the last one before it, or 0.
+    pub(super) links: Box<Places<LINKS>>,
+    hashes: Box<Places<HASHES>>,
+    /// For each hash its last place, plus `base`.
+    lasts: Box<Numbers>,
+}
+
+impl<const N: usize, const LINKS: usize, const HASHES: usize> Default for Chain<N, LINKS, HASHES> {
+    fn default() -> Self {
+        Self {
+            links: Box::default(),
+            hashes: Box::default(),
+            lasts: numbers(),
         }
     }
 }
+
+impl<const N: usize, const LINKS: usize, const HASHES: usize> Chain<N, LINKS, HASHES> {
+    /// Links all places of a text that have so many bytes.
+    #[inline(always)]
+    fn link(&mut self, text: &Text, base: u16) {
+        let end = usize::from(text.end());
+        let (links, lasts): (&mut Numbers, &mut Numbers) = (&mut self.links, &mut self.lasts);
+        // zlib takes the first place for none.
+        let start = usize::from(START) + 1;
+        links[..start].fill(0);
+        lasts[usize::from(self.hashes[usize::from(START)])] = base;
+        let end = end + 1 - N;
+        let n_groups = (end - start).div_ceil(GROUP);
+        let hashes = &self.hashes[start..].as_chunks::<GROUP>().0[..n_groups];
+        let groups = &mut links[start..].as_chunks_mut::<GROUP>().0[..n_groups];
+        let mut at = base + place(start);
+        for (links, hashes) in groups.iter_mut().zip(hashes) {
+            for (link, hash) in links.iter_mut().zip(hashes) {
+                *link = replace(&mut lasts[usize::from(*hash)], at);
+                at += 1;
+            }
+        }
+        for link in &mut links[start..end] {
+            *link = link.saturating_sub(base);
+        }
+        links[end..][..N + 2 * WIDTH].fill(0);
+    }
+}
+
+const FACTORS: [u16; 2] = [0x9e35, 0x6a4d];
 
 /// Two multiplicative hashes (Knuth, The Art of Computer Programming 3, section 6.4) of two
 /// bytes each, in the 16 bits that vector instructions multiply.
+#[inline(always)]
 fn hash_four(first: u16, second: u16) -> u16 {
-    const FACTORS: [u16; 2] = [0x9e35, 0x6a4d];
     let [[low, _], [_, high]] = FACTORS.map(|factor| halves(first, factor));
     let [[_, other_high], [other_low, _]] = FACTORS.map(|factor| halves(second, factor));
     low.wrapping_add(high) ^ other_low.wrapping_add(other_high)
 }
 
 /// A product's lower and upper half.
+#[inline(always)]
 fn halves(left: u16, right: u16) -> [u16; 2] {
     let product = u32::from(left) * u32::from(right);
     let [a, b, c, d] = product.to_le_bytes();

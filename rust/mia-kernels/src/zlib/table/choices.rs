@@ -12,24 +12,43 @@
 use super::chains::Chains;
 use super::matches::Matches;
 use super::rules::{GOOD_LENGTH, MAX_LAZY, MIN_LENGTH};
-use super::text::{Numbers, Places, START, Text};
+use super::text::{N_PLACES, Numbers, Places, START, Text};
 use super::tries::{AfterGood, after_good};
 use crate::zlib::lanes::{FIRST_ROW, Lanes, List, ROW, WIDTH, rows, rows_mut};
 
-const NO_STARTS: [u16; WIDTH] = [0; WIDTH];
+const NO_STARTS: [u8; WIDTH] = [0; WIDTH];
 
-#[derive(Default)]
+/// A byte for each place.
+type Marks = [u8; N_PLACES];
+
 pub(super) struct Choices {
     /// For each place the bytes of the symbol that would start there.
-    steps: Box<Places<40>>,
+    steps: Box<Places<50>>,
     /// For each place the one after that symbol.
-    nexts: Box<Places<45>>,
+    nexts: Box<Places<55>>,
     /// 1 where a symbol starts, else 0.
-    starts: Box<Places<50>>,
+    starts: Box<Marks>,
     /// Places after a good match that have a longer one.
     after_good: List,
+    /// Those of them whose match zlib does not see, but another longer one.
+    others: List,
     literals: List,
     matches: List,
+}
+
+#[expect(clippy::large_stack_arrays, reason = "made once for many texts")]
+impl Default for Choices {
+    fn default() -> Self {
+        Self {
+            steps: Box::default(),
+            nexts: Box::default(),
+            starts: Box::new([0; N_PLACES]),
+            after_good: List::default(),
+            others: List::default(),
+            literals: List::default(),
+            matches: List::default(),
+        }
+    }
 }
 
 impl Choices {
@@ -43,6 +62,7 @@ impl Choices {
         matches: &Matches,
     ) -> Option<[&List; 2]> {
         self.after_good.clear();
+        self.others.clear();
         self.literals.clear();
         self.matches.clear();
         lanes.run(
@@ -57,11 +77,16 @@ impl Choices {
                     self.steps[before] = matches.lengths[before];
                     self.nexts[before] = at - 1 + matches.lengths[before];
                 }
-                AfterGood::Other => return None,
+                AfterGood::Other => self.others.append([at, 1], true),
             }
         }
         rows_mut(&mut self.starts[..])[..text.n_rows()].fill(NO_STARTS);
         self.walk(text.end());
+        // A symbol at the place before leads to it.
+        let leads = |at: u16| self.starts[usize::from(at - 1)] == 1;
+        if self.others.iter().any(|[at, _]| leads(at)) {
+            return None;
+        }
         lanes.run(
             #[inline(always)]
             || self.list(lanes, text, matches),
@@ -106,7 +131,7 @@ impl Choices {
     /// the text. All but the first start at a guess; they are right from where the one before
     /// meets them.
     fn walk(&mut self, end: u16) {
-        let (nexts, starts): (&Numbers, &mut Numbers) = (&self.nexts, &mut self.starts);
+        let (nexts, starts): (&Numbers, &mut Marks) = (&self.nexts, &mut self.starts);
         let part = end / 4;
         let begins = [START, part, 2 * part, 3 * part];
         let ends = [part, 2 * part, 3 * part, end];
@@ -151,7 +176,7 @@ impl Choices {
         let one = lanes.splat(1);
         let mut at = lanes.load(&FIRST_ROW);
         for row in 0..n_rows {
-            let is_start = lanes.is_equal(lanes.load(&starts[row]), one);
+            let is_start = lanes.is_equal(lanes.load_bytes(&starts[row]), one);
             let step = lanes.load(&steps[row]);
             let is_literal = lanes.both(is_start, lanes.is_equal(step, one));
             lanes.push(

@@ -1,9 +1,9 @@
 //! How all matches of a text are found at once.
 //!
 //! First the nearest place with the same four bytes is taken everywhere, and where there is
-//! none, the nearest with the same three. Places that may have a longer match further away go
-//! on lists. All places on a list take a step together, so that no step waits for another and
-//! nothing depends on a branch that nobody can predict.
+//! none, the nearest with the same three. A longer match ends in five bytes that stood before;
+//! places where these did go on lists. All places on a list take a step together, so that no
+//! step waits for another and nothing depends on a branch that nobody can predict.
 
 #![expect(
     clippy::indexing_slicing,
@@ -19,7 +19,7 @@ use std::hint::select_unpredictable;
 use super::chains::Chains;
 use super::matches::{Match, Matches, lengthen, longest, may_end};
 use super::rules::MAX_DISTANCE_OF_SHORTEST;
-use super::text::{Numbers, Places, START, Text, place};
+use super::text::{GROUP, Numbers, Places, Text, place};
 use crate::zlib::lanes::{FIRST_ROW, Lanes, List, ROW, WIDTH, rows, rows_mut};
 
 /// Bytes that one comparison tells apart, and that two do.
@@ -33,15 +33,15 @@ const MAX_TRIES_OF_ALL: usize = 2;
 pub(super) struct Finder {
     /// Bits in common with the last place of the same three bytes, and in the upper half with
     /// the last one of the same four.
-    firsts: Box<Places<25>>,
-    /// Matches of less than a word that may not be the longest, with the last place of the four
+    firsts: Box<Places<35>>,
+    /// Matches of less than a word that may not be the longest, with the last place of the five
     /// bytes that end a longer one.
     short: List,
     /// Matches of so many words, with where they start.
     long: List,
     /// Places whose three bytes have the hash of others, with the last of those.
     collided_threes: List,
-    /// Places whose four bytes have the hash of others.
+    /// Places whose four bytes have the hash of others, with the last of those.
     collided_fours: List,
 }
 
@@ -63,6 +63,10 @@ impl Finder {
             #[inline(always)]
             || self.sift(lanes, text.n_rows(), chains, matches),
         );
+        lanes.run(
+            #[inline(always)]
+            || self.find_collided_fours(text, chains, matches),
+        );
         let is_found = lanes.run(
             #[inline(always)]
             || self.lengthen_short(text, chains, matches),
@@ -78,8 +82,10 @@ impl Finder {
             #[inline(always)]
             || self.lengthen_words(text, chains, matches),
         );
-        self.find_collided_threes(text, chains, matches);
-        self.find_collided_fours(text, chains, matches);
+        lanes.run(
+            #[inline(always)]
+            || self.find_collided_threes(text, chains, matches),
+        );
         lanes.run(
             #[inline(always)]
             || self.list_long(lanes, text.n_rows(), matches, TWO_WORDS),
@@ -91,14 +97,21 @@ impl Finder {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a loop of vector instructions")]
     fn compare_firsts(&mut self, text: &Text, chains: &Chains) {
-        let [threes, fours]: [&Numbers; 2] = [&chains.threes, &chains.fours];
-        let firsts: &mut Numbers = &mut self.firsts;
-        let end = place(text.n_rows() * WIDTH);
+        let n_groups = text.n_rows() * WIDTH / GROUP;
+        // The first number is for no place, which would have all in common with itself.
+        let threes = chains.threes.links[1..].as_chunks::<GROUP>().0[..n_groups].iter();
+        let fours = chains.fours.links[1..].as_chunks::<GROUP>().0[..n_groups].iter();
+        let firsts = self.firsts[1..].as_chunks_mut::<GROUP>().0[..n_groups].iter_mut();
+        let bytes = text.bytes()[1..].windows(2 * GROUP).step_by(GROUP);
         let text = text.view();
-        for at in START..end {
-            let [three, four] = [threes, fours].map(|links| links[usize::from(at)]);
-            let bits = text.common_bits(at, three) | text.common_bits(at, four) << 8;
-            firsts[usize::from(at)] = place(bits as usize);
+        for (((firsts, bytes), threes), fours) in firsts.zip(bytes).zip(threes).zip(fours) {
+            let words = bytes.windows(WORD.into()).map(first_word);
+            let links = threes.iter().zip(fours);
+            for ((first, word), (three, four)) in firsts.iter_mut().zip(words).zip(links) {
+                let [three, four] =
+                    [three, four].map(|other| (word ^ text.word(*other)).trailing_zeros());
+                *first = place((three | four << 8) as usize);
+            }
         }
     }
 
@@ -106,8 +119,9 @@ impl Finder {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a loop of vector instructions")]
     fn sift(&mut self, lanes: impl Lanes, n_rows: usize, chains: &Chains, matches: &mut Matches) {
-        let threes = &rows(&chains.threes[..], 0)[..n_rows];
-        let fours = [0, 1, 2, 3, 4].map(|from| &rows(&chains.fours[..], from)[..n_rows]);
+        let threes = &rows(&chains.threes.links[..], 0)[..n_rows];
+        let fours = &rows(&chains.fours.links[..], 0)[..n_rows];
+        let fives = [0, 1, 2, 3].map(|from| &rows(&chains.fives.links[..], from)[..n_rows]);
         let firsts = &rows(&self.firsts[..], 0)[..n_rows];
         let lengths = &mut rows_mut(&mut matches.lengths[..])[..n_rows];
         let starts = &mut rows_mut(&mut matches.starts[..])[..n_rows];
@@ -118,7 +132,7 @@ impl Finder {
         let mut at = lanes.load(&FIRST_ROW);
         for row in 0..n_rows {
             let three = lanes.load(&threes[row]);
-            let four = lanes.load(&fours[0][row]);
+            let four = lanes.load(&fours[row]);
             let bits = lanes.load(&firsts[row]);
             let three_length = lanes.shift_right::<3>(lanes.and(bits, lanes.splat(0xff)));
             let four_length = lanes.shift_right::<11>(bits);
@@ -135,13 +149,13 @@ impl Finder {
             );
             lanes.store(lanes.select(is_four, four, three), &mut starts[row]);
 
-            // The four bytes that end a match longer by one start some places further.
-            let mut ending = lanes.load(&fours[1][row]);
-            for (length, fours) in (5..).zip(&fours[2..]) {
+            // The five bytes that end a match longer by one start some places further.
+            let mut ending = lanes.load(&fives[0][row]);
+            for (length, fives) in (5..).zip(&fives[1..]) {
                 let is_length = lanes.is_equal(four_length, lanes.splat(length));
-                ending = lanes.select(is_length, lanes.load(&fours[row]), ending);
+                ending = lanes.select(is_length, lanes.load(&fives[row]), ending);
             }
-            let may_end = lanes.is_greater(lanes.add(ending, lanes.splat(2)), four_length);
+            let may_end = lanes.is_greater(lanes.add(ending, lanes.splat(3)), four_length);
             let is_short = lanes.both(lanes.but_not(is_four, is_word), may_end);
             lanes.push(&mut self.short, is_short, [at, ending]);
 
@@ -150,8 +164,38 @@ impl Finder {
             let is_other_three = lanes.but_not(lanes.but_not(has_three, is_three), has_four);
             lanes.push(&mut self.collided_threes, is_other_three, [at, three]);
             let is_other_four = lanes.but_not(has_four, is_four);
-            lanes.push(&mut self.collided_fours, is_other_four, [at, zero]);
+            lanes.push(&mut self.collided_fours, is_other_four, [at, four]);
             at = lanes.add(at, lanes.splat(ROW));
+        }
+    }
+
+    /// Further away stand the same four bytes, or else the same three.
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "part of a loop of vector instructions"
+    )]
+    fn find_collided_fours(&mut self, text: &Text, chains: &Chains, matches: &mut Matches) {
+        let [fours, fives]: [&Numbers; 2] = [&chains.fours.links, &chains.fives.links];
+        let (short, threes) = (&mut self.short, &mut self.collided_threes);
+        while self.collided_fours.length() > 0 {
+            self.collided_fours.update(|[at, last]| {
+                let start = fours[usize::from(last)];
+                let common = text.view().common_8(at, start);
+                let is_same = common > 3;
+                let length = select_unpredictable(is_same, common, 4);
+                let ending = fives[usize::from(at + length - 4)];
+                matches.set(
+                    at,
+                    Match {
+                        length: length * u16::from(is_same),
+                        start,
+                    },
+                );
+                short.append([at, ending], is_same & is_open(ending, length, WORD));
+                threes.append([at, at], !is_same & (start == 0));
+                ([at, start], !is_same & (start != 0))
+            });
         }
     }
 
@@ -173,8 +217,7 @@ impl Finder {
             tries -= self.short.length();
             self.short.update(|[at, ending]| {
                 let [length, ending] = matches.try_next([at, ending], common);
-                let is_open = may_end(ending, length) & (length < WORD);
-                ([at, ending], is_open)
+                ([at, ending], is_open(ending, length, WORD))
             });
         }
         true
@@ -203,61 +246,37 @@ impl Finder {
     fn lengthen_words(&mut self, text: &Text, chains: &Chains, matches: &mut Matches) {
         let text = text.view();
         let common = |at, other| text.common_16(at, other);
-        let is_open = |ending, length| may_end(ending, length) & (length < TWO_WORDS);
         self.long.update(|[at, start]| {
             let length = common(at, start);
             matches.set(at, Match { length, start });
-            let ending = chains.fours[usize::from(at + length - 3)];
-            ([at, ending], is_open(ending, length))
+            let ending = chains.fives.links[usize::from(at + length - 4)];
+            ([at, ending], is_open(ending, length, TWO_WORDS))
         });
         let mut matches = matches.view(chains);
         while self.long.length() > 0 {
             self.long.update(|[at, ending]| {
                 let [length, ending] = matches.try_next([at, ending], common);
-                ([at, ending], is_open(ending, length))
+                ([at, ending], is_open(ending, length, TWO_WORDS))
             });
         }
     }
 
     /// No place before these has the same four bytes.
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "part of a loop of vector instructions"
+    )]
     fn find_collided_threes(&mut self, text: &Text, chains: &Chains, matches: &mut Matches) {
         while self.collided_threes.length() > 0 {
             self.collided_threes.update(|[at, last]| {
-                let start = chains.threes[usize::from(last)];
+                let start = chains.threes.links[usize::from(last)];
                 let is_same = text.view().common_bits(at, start) >= 24;
                 let is_near = at - start <= MAX_DISTANCE_OF_SHORTEST;
                 let length = select_unpredictable(is_same & is_near, 3, 0);
                 matches.set(at, Match { length, start });
                 ([at, start], !is_same & (start != 0))
             });
-        }
-    }
-
-    fn find_collided_fours(&self, text: &Text, chains: &Chains, matches: &mut Matches) {
-        for [at, _] in self.collided_fours.iter() {
-            let last = |links: &Numbers, least| {
-                let mut candidate = links[usize::from(at)];
-                while candidate != 0 && text.view().common_8(at, candidate) < least {
-                    candidate = links[usize::from(candidate)];
-                }
-                candidate
-            };
-            let four = last(&chains.fours, 4);
-            let found = if four == 0 {
-                Match::shortest(at, last(&chains.threes, 3))
-            } else {
-                let length = text.view().common(at, four, 4).min(longest(text, at));
-                lengthen(
-                    text,
-                    chains,
-                    at,
-                    Match {
-                        length,
-                        start: four,
-                    },
-                )
-            };
-            matches.set(at, found);
         }
     }
 
@@ -270,7 +289,7 @@ impl Finder {
                 Run { at, start, length }
             });
             let length = run.length.min(longest(text, at));
-            let found = lengthen(text, chains, at, Match { length, start });
+            let found = lengthen(text, chains, at, Match { length, start }, |_| true);
             matches.set(at, found);
             before = if found.start == start {
                 run
@@ -284,6 +303,18 @@ impl Finder {
             };
         }
     }
+}
+
+fn first_word(bytes: &[u8]) -> u64 {
+    bytes
+        .first_chunk()
+        .map_or(0, |word| u64::from_le_bytes(*word))
+}
+
+/// Whether a match that is longer than `length` may be worth a comparison of so many bytes.
+#[inline]
+fn is_open(ending: u16, length: u16, compared: u16) -> bool {
+    may_end(ending, length) & (length < compared)
 }
 
 /// All bytes that two places have in common, which may be more than a match has.

@@ -9,27 +9,24 @@ const N_BYTES: usize = 8;
 
 /// Whether half of a text is looped, as those of language models may be. There zlib jumps from
 /// one long match to the next, and a table of all places is of no use.
-pub(in crate::zlib) fn is_looped(text: &[u8]) -> bool {
-    let ends = (2..=N_PARTS).rev().map(|part| text.len() * part / N_PARTS);
-    let others = ends.filter(|end| !has_just_been(text, *end));
-    others.take(2).count() < 2
+pub(super) fn is_looped(text: &[u8]) -> bool {
+    let mut n_others = 0;
+    for part in (2..=N_PARTS).rev() {
+        n_others += usize::from(!has_just_been(text, text.len() * part / N_PARTS));
+        if n_others == 2 {
+            return false;
+        }
+    }
+    true
 }
 
 /// Whether the bytes that end here ended a little before.
-#[expect(
-    clippy::needless_bitwise_bool,
-    reason = "to look on after the first costs less than a branch"
-)]
 fn has_just_been(text: &[u8], end: usize) -> bool {
     let from = end.saturating_sub(N_BYTES + MAX_PERIOD);
-    let words = text.get(from..end).unwrap_or_default().windows(N_BYTES);
-    let mut words = words.map(|bytes| {
-        bytes
-            .first_chunk()
-            .map_or(0, |word| u64::from_le_bytes(*word))
-    });
-    let last = words.next_back();
-    words.fold(false, |any, word| any | (Some(word) == last))
+    let bytes = text.get(from..end).unwrap_or_default();
+    let mut words = bytes.windows(N_BYTES).rev();
+    let last = words.next();
+    words.any(|word| Some(word) == last)
 }
 
 #[cfg(test)]

@@ -36,8 +36,8 @@ impl Match {
 /// For each place its match.
 #[derive(Default)]
 pub(super) struct Matches {
-    pub(super) lengths: Box<Places<30>>,
-    pub(super) starts: Box<Places<35>>,
+    pub(super) lengths: Box<Places<40>>,
+    pub(super) starts: Box<Places<45>>,
 }
 
 impl Matches {
@@ -59,7 +59,7 @@ impl Matches {
         View {
             lengths: &mut self.lengths,
             starts: &mut self.starts,
-            fours: &chains.fours,
+            fives: &chains.fives.links,
         }
     }
 }
@@ -68,11 +68,11 @@ impl Matches {
 pub(super) struct View<'a> {
     lengths: &'a mut Numbers,
     starts: &'a mut Numbers,
-    fours: &'a Numbers,
+    fives: &'a Numbers,
 }
 
 impl View<'_> {
-    /// Tries the match whose last four bytes are at `ending` and that is longer by one than the
+    /// Tries the match whose last five bytes are at `ending` and that is longer by one than the
     /// one known, and gives the length of the longer of both and the next such place.
     #[inline]
     pub(super) fn try_next(
@@ -81,14 +81,14 @@ impl View<'_> {
         common: impl Fn(u16, u16) -> u16,
     ) -> [u16; 2] {
         let [known, start] = [&self.lengths, &self.starts].map(|numbers| numbers[usize::from(at)]);
-        let candidate = ending + 3 - known;
+        let candidate = ending + 4 - known;
         let length = common(at, candidate);
         let is_longer = Either::new(known, length);
         let longest = is_longer.pick(length, known);
         self.lengths[usize::from(at)] = longest;
         self.starts[usize::from(at)] = is_longer.pick(candidate, start);
-        let last = is_longer.pick(at.wrapping_add(length).wrapping_sub(3), ending);
-        [longest, self.fours[usize::from(last)]]
+        let last = is_longer.pick(at.wrapping_add(length).wrapping_sub(4), ending);
+        [longest, self.fives[usize::from(last)]]
     }
 }
 
@@ -112,11 +112,11 @@ impl Either {
     }
 }
 
-/// Whether a match longer by one than `length` may have its last four bytes at `ending`: it
+/// Whether a match longer by one than `length` may have its last five bytes at `ending`: it
 /// starts after the first place.
 #[inline]
 pub(super) fn may_end(ending: u16, length: u16) -> bool {
-    ending + 2 > length
+    ending + 3 > length
 }
 
 /// The longest match that zlib would take at a place.
@@ -124,12 +124,28 @@ pub(super) fn longest(text: &Text, at: u16) -> u16 {
     (text.end() - at).min(MAX_LENGTH)
 }
 
-/// The first of the longest matches, where none longer than `found` is nearer.
-pub(super) fn lengthen(text: &Text, chains: &Chains, at: u16, mut found: Match) -> Match {
+/// The last place of the same first bytes, at least so many, or 0.
+pub(super) fn nearest(text: &Text, links: &Numbers, at: u16, least: u16) -> u16 {
+    let mut candidate = links[usize::from(at)];
+    while candidate != 0 && text.view().common_8(at, candidate) < least {
+        candidate = links[usize::from(candidate)];
+    }
+    candidate
+}
+
+/// The first of the longest matches, where none longer than `found` is nearer, among those for
+/// which it `may_start` there. Where one may not, no place before it may.
+pub(super) fn lengthen(
+    text: &Text,
+    chains: &Chains,
+    at: u16,
+    mut found: Match,
+    may_start: impl Fn(u16) -> bool,
+) -> Match {
     let longest = longest(text, at);
     while found.length < longest.min(NICE_LENGTH) {
-        let before_ending = found.length - 3;
-        let mut ending = chains.fours[usize::from(at + before_ending)];
+        let before_ending = found.length - 4;
+        let mut ending = chains.fives.links[usize::from(at + before_ending)];
         loop {
             if !may_end(ending, found.length) {
                 return found;
@@ -138,11 +154,14 @@ pub(super) fn lengthen(text: &Text, chains: &Chains, at: u16, mut found: Match) 
             if start < found.start {
                 let length = text.view().common(at, start, 0).min(longest);
                 if length > found.length {
+                    if !may_start(start) {
+                        return found;
+                    }
                     found = Match { length, start };
                     break;
                 }
             }
-            ending = chains.fours[usize::from(ending)];
+            ending = chains.fives.links[usize::from(ending)];
         }
     }
     found

@@ -4,16 +4,19 @@
 
 use std::ops::{Deref, DerefMut, RangeInclusive};
 
-use crate::zlib::lanes::{MAX_PLACES, WIDTH};
+use crate::zlib::lanes::{Lanes, MAX_PLACES, WIDTH};
 
-/// The shortest text that is worth a table, and the longest: chains grow with the text, and a
-/// table follows them from every place, wherever zlib looks.
+/// Texts that a table can be made of: chains grow with the text, and a table follows them from
+/// every place, wherever zlib looks.
 const BYTES: RangeInclusive<usize> = 64..=MAX_PLACES - WIDTH;
 /// Where a text starts. The byte before it is no byte of any text, so that no match is found
 /// there.
 pub(super) const START: u16 = 1;
 /// Places that 16 bits tell apart. With so many no place needs to be checked.
 pub(super) const N_PLACES: usize = 1 << 16;
+/// Places that a loop goes through in one go: nearly half of its time would go into the loop
+/// itself.
+pub(super) const GROUP: usize = 8;
 /// Bytes that may be looked at after the last one: two words, or what is left of a row.
 const AFTER: usize = 2 * WIDTH;
 
@@ -78,8 +81,13 @@ impl Default for Text {
 
 impl Text {
     /// Tells whether a table can be made of the text.
-    pub(super) fn read(&mut self, text: &[u8]) -> bool {
-        if !BYTES.contains(&text.len()) || text.contains(&0) {
+    pub(super) fn read(&mut self, lanes: impl Lanes, text: &[u8]) -> bool {
+        #[expect(
+            clippy::needless_bitwise_bool,
+            reason = "a loop of vector instructions"
+        )]
+        let has_zero = || text.iter().fold(false, |any, byte| any | (*byte == 0));
+        if !BYTES.contains(&text.len()) || lanes.run(has_zero) {
             return false;
         }
         let (bytes, rest) = self.bytes[START.into()..].split_at_mut(text.len());

@@ -3,13 +3,13 @@
 #![expect(clippy::indexing_slicing, reason = "every place of 16 bits is inside")]
 
 use super::chains::Chains;
-use super::matches::{Match, Matches, longest};
+use super::matches::{Match, Matches, lengthen, longest, nearest};
 use super::rules::{MAX_TRIES, MAX_TRIES_IF_GOOD, MIN_LENGTH};
 use super::text::{START, Text};
 
 /// Down a hash chain from a place, as many candidates as zlib tries.
 fn candidates(chains: &Chains, at: u16, tries: u16) -> impl Iterator<Item = u16> {
-    let next = |place: &u16| Some(chains.threes[usize::from(*place)]);
+    let next = |place: &u16| Some(chains.threes.links[usize::from(*place)]);
     let all = std::iter::successors(next(&at), next);
     all.take_while(|place| *place != 0).take(tries.into())
 }
@@ -36,22 +36,21 @@ pub(super) fn limit(text: &Text, chains: &Chains, matches: &mut Matches) {
 
 /// No candidate is so long that it ends the search, or it would have ended the one without limit.
 fn find(text: &Text, chains: &Chains, at: u16) -> Match {
-    let longest = longest(text, at);
-    let mut found = Match {
-        length: MIN_LENGTH - 1,
-        start: 0,
-    };
-    for start in candidates(chains, at, MAX_TRIES) {
-        let length = text.view().common(at, start, 0).min(longest);
-        if length > found.length {
-            found = Match { length, start };
-        }
+    let is_near = |start| !is_beyond(chains, at, start, MAX_TRIES);
+    let four = nearest(text, &chains.fours.links, at, 4);
+    if four != 0 && is_near(four) {
+        let length = text.view().common(at, four, 4).min(longest(text, at));
+        let found = Match {
+            length,
+            start: four,
+        };
+        return lengthen(text, chains, at, found, is_near);
     }
-    if found.length > MIN_LENGTH {
-        found
-    } else {
-        Match::shortest(at, found.start)
+    let three = nearest(text, &chains.threes.links, at, MIN_LENGTH);
+    if three != 0 && is_near(three) {
+        return Match::shortest(at, three);
     }
+    Match::NONE
 }
 
 /// What zlib sees at a place when it knows a good match at the one before.
