@@ -10,7 +10,7 @@ import polars as pl
 from mia_batch import tables
 from mia_batch.errors import SettingsError
 from mia_batch.pipeline.redrawing import sampling_error
-from mia_batch.schemas import Metrics, Scores, Targets, Verdicts
+from mia_batch.schemas import Metrics, Scores, Targets, Unscored, Verdicts
 from mia_batch.verdict import (
     VerdictPlan,
     blind_baseline,
@@ -166,7 +166,7 @@ def judge(settings: Settings, attacks: list[Attack], manifest: Manifest, run: Ru
     manifest
         The run's manifest; conclusions are put in it, and it is left to the caller to store.
     run
-        The run, held, with scores.
+        The run, held, with scores and the reasons of missing ones.
     """
     plan = plan_verdicts(settings, attacks)
     unplanned = _unplanned(settings, plan, manifest)
@@ -181,6 +181,7 @@ def judge(settings: Settings, attacks: list[Attack], manifest: Manifest, run: Ru
         slice_by=settings.slice_by,
         primary=plan.primary,
         seed=settings.seed,
+        unscored=tables.scan(run.unscored_path, Unscored),
     )
     tables.sink(measured.metrics, run.metrics_path, Metrics)
     made = _verdicts(settings, attacks, plan, run)

@@ -16,6 +16,7 @@ from mia_batch.verdict.unlabelled import (
     score_errors,
     verdicts,
 )
+from mia_batch.verdict.unscored import UnevenScores, find_uneven_scores
 
 __all__ = [
     "FPR_BUDGETS",
@@ -23,6 +24,7 @@ __all__ = [
     "Copies",
     "Measured",
     "NearDuplicates",
+    "UnevenScores",
     "VerdictPlan",
     "blind_baseline",
     "cluster_name",
@@ -31,6 +33,7 @@ __all__ = [
     "evaluate",
     "find_copies",
     "find_slices",
+    "find_uneven_scores",
     "flip_rate",
     "foresee_power",
     "language_difference",

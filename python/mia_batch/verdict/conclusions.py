@@ -40,6 +40,8 @@ def conclude_labelled(measured: Measured, primary: str) -> Iterator[str]:
     yield blind.warning or (
         f"These labels could not be told apart without the model: {excluded(blind.upper)}."
     )
+    if measured.unscored is not None:
+        yield measured.unscored.warning
     figures = measured.metrics.filter(slice="all", attack=primary)
     for row in figures.filter(metric="roc_auc").iter_rows(named=True):
         if row["value"] is not None:

@@ -12,6 +12,7 @@ from mia_batch.verdict.blind import BlindBaseline, blind_baseline, fifth_aucs
 from mia_batch.verdict.clusters import cluster_names
 from mia_batch.verdict.duplicates import NearDuplicates, near_duplicates
 from mia_batch.verdict.labelled import auc_difference, evaluate, find_clusters
+from mia_batch.verdict.unscored import UnevenScores, find_uneven_scores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,11 +34,14 @@ class Measured:
         What can be told without the model; null where the labels are not of both classes.
     duplicates
         Texts that both classes have; null likewise.
+    unscored
+        Attacks that score one class less often than the other; null where there are none.
     """
 
     metrics: pl.DataFrame
     blind: BlindBaseline | None = None
     duplicates: NearDuplicates | None = None
+    unscored: UnevenScores | None = None
 
 
 def measure(
@@ -49,6 +53,7 @@ def measure(
     slice_by: Sequence[str],
     primary: str,
     seed: int,
+    unscored: pl.LazyFrame | None = None,
 ) -> Measured:
     """Measure attacks, and classifiers that never see the model, on the same labels.
 
@@ -68,6 +73,8 @@ def measure(
         The attack that is compared with each other one.
     seed
         Of resamples, folds and permutations.
+    unscored
+        The unscored table, for the reasons of missing scores; null where there is none.
 
     Returns
     -------
@@ -93,10 +100,12 @@ def measure(
     blind = blind_baseline(labelled, seed=seed)
     facts = [*_rows_beside_blind(scores, attacks, blind)]
     beside = pl.DataFrame(facts, schema=metrics.schema)
+    primary_first = sorted(attacks, key=lambda attack: attack != primary)
     return Measured(
         metrics=pl.concat([metrics, blind.metrics, beside]),
         blind=blind,
         duplicates=near_duplicates(labelled),
+        unscored=find_uneven_scores(scores, counts, primary_first, unscored=unscored),
     )
 
 

@@ -400,3 +400,23 @@ def test_copies_among_the_texts_are_warned_of_unless_they_share_a_group(tmp_path
         warnings.append([line for line in run.manifest["conclusions"] if "word for word:" in line])
     assert [len(lines) for lines in warnings] == [1, 0]
     assert warnings[0][0].startswith("6 of 43 texts stand in another group or document, too")
+
+
+def test_scores_that_one_class_lacks_are_warned_of_with_their_reason(tmp_path):
+    library = Library(tmp_path)
+    member = [number % 2 == 0 for number in range(80)]
+    path = library.write("texts.parquet", member, member=member, document_id=[*map(str, range(80))])
+    short = pl.col("member") & (pl.int_range(pl.len()) < 30)
+    texts = pl.read_parquet(path)
+    texts.with_columns(text=pl.when(short).then(pl.lit("word")).otherwise("text")).write_parquet(
+        path
+    )
+    lines = mia_batch.audit(**library.settings(input=path)).manifest["conclusions"]
+    places = [place for place, line in enumerate(lines) if "do not lack scores alike" in line]
+    assert len(places) == 1
+    assert (
+        "no score by samia_matched_v1, samia_matched_n2_v1 for 15 of 40 members (37.5%; mostly: "
+        "the text is too short to split: its prefix or its reference would have no word) and 0 "
+        "of 40 non-members (0.0%)."
+    ) in lines[places[0]]
+    assert lines[places[0] + 1].startswith("samia_matched_v1: AUC ")

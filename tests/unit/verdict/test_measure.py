@@ -7,9 +7,10 @@ import polars as pl
 import pytest
 
 from mia_batch.schemas import Metrics, Scores
-from mia_batch.verdict import measure
+from mia_batch.verdict import conclude_labelled, measure
 from mia_batch.verdict.blind import baseline, texts
 from mia_batch.verdict.labelled import auc_difference
+from mia_batch.verdict.unscored import ClassGaps
 
 N_DOCUMENTS, N_WINDOWS = 40, 3
 
@@ -77,3 +78,45 @@ def test_documents_without_names_stay_whole_where_few_texts_are_looked_at(run, m
         (expected.interval.low, expected.interval.high)
     )
     assert row["method"] == expected.interval.method == "cluster_paired_t"
+
+
+def test_scores_that_members_lack_are_warned_of_before_any_figure(run, monkeypatch):
+    """15 of 20 member documents without any score; of two attacks the primary one is told."""
+    monkeypatch.setattr(baseline, "_N_PERMUTATIONS", 9)
+    scores, targets = run
+    lost = pl.col("member") & (pl.int_range(pl.len()) < 30 * N_WINDOWS)
+    scores = scores.with_columns(
+        a_v1=pl.when(~lost).then("a_v1"), b_v1=pl.when(~lost).then(1 - pl.col("a_v1"))
+    )
+    unscored = scores.filter(lost).select(
+        "target_id", attack=pl.lit("b_v1"), reason=pl.lit("the endpoint refused")
+    )
+    measured = measure(
+        scores.lazy(),
+        targets.lazy(),
+        ["a_v1", "b_v1"],
+        preset="default",
+        slice_by=(),
+        primary="b_v1",
+        seed=0,
+        unscored=unscored.lazy(),
+    )
+    found = measured.unscored
+    assert found is not None
+    assert found.attacks == ("b_v1", "a_v1")
+    assert found.members == ClassGaps(n_texts=60, n_unscored=45, reason="the endpoint refused")
+    assert found.nonmembers == ClassGaps(n_texts=60, n_unscored=0)
+    lines = list(conclude_labelled(measured, "b_v1"))
+    place = lines.index(found.warning)
+    assert place == 1  # after what can be told without the model
+    assert lines[place + 1].startswith("b_v1: AUC ")
+
+
+def test_nothing_is_said_where_every_text_has_a_score(run, monkeypatch):
+    monkeypatch.setattr(baseline, "_N_PERMUTATIONS", 9)
+    scores, targets = (table.lazy() for table in run)
+    measured = measure(
+        scores, targets, ["a_v1"], preset="default", slice_by=(), primary="a_v1", seed=0
+    )
+    assert measured.unscored is None
+    assert not any("lack scores" in line for line in conclude_labelled(measured, "a_v1"))
