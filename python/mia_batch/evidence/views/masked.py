@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
@@ -11,7 +12,7 @@ from mia_batch.evidence.causes import cause_of
 from mia_batch.evidence.views.gaps import word_spans
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -113,8 +114,9 @@ class MaskedModel:
 
         options = {"revision": revision, "trust_remote_code": False}
         try:
-            tokenizer = AutoTokenizer.from_pretrained(model, **options)
-            loaded = AutoModelForMaskedLM.from_pretrained(model, dtype=torch.float32, **options)
+            with _no_progress_bars():
+                tokenizer = AutoTokenizer.from_pretrained(model, **options)
+                loaded = AutoModelForMaskedLM.from_pretrained(model, dtype=torch.float32, **options)
         except Exception as error:  # every library behind it raises its own kind
             msg = (
                 f"setting 'masked_model': {model!r} cannot be loaded ({cause_of(error)}); give a "
@@ -204,3 +206,18 @@ class MaskedModel:
         positions = getattr(self._model.config, "max_position_embeddings", None)
         length: int = self._tokenizer.model_max_length
         return length if positions is None else min(length, positions - _UNUSED_POSITIONS)
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """Keep transformers and the hub from drawing bars: only the command line prints."""
+    from transformers.utils import logging
+
+    if not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()

@@ -6,6 +6,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
+from transformers.utils import logging
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.views import MaskedModel
@@ -64,6 +65,23 @@ def test_a_model_that_does_not_fit_is_refused(checkpoint, tmp_path):
         MaskedModel.load(str(tmp_path / "no-such-model"))
     with pytest.raises(SettingsError, match=r"masked_model.*cannot be loaded"):
         MaskedModel.load(str(checkpoint))
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_loading_draws_no_progress_bar_and_leaves_the_setting(tmp_path, monkeypatch, capfd, shown):
+    folder = str(save_masked_checkpoint(tmp_path))
+    monkeypatch.setattr(logging, "_tqdm_active", shown)
+    capfd.readouterr()
+    MaskedModel.load(folder)
+    assert capfd.readouterr() == ("", "")
+    assert logging.is_progress_bar_enabled() is shown
+
+
+def test_a_model_that_cannot_be_loaded_leaves_progress_bars_as_they_were(tmp_path, monkeypatch):
+    monkeypatch.setattr(logging, "_tqdm_active", True)
+    with pytest.raises(SettingsError, match="cannot be loaded"):
+        MaskedModel.load(str(tmp_path / "no-such-model"))
+    assert logging.is_progress_bar_enabled()
 
 
 def test_a_tokenizer_without_a_mask_is_refused(tmp_path):
