@@ -10,7 +10,7 @@ import polars as pl
 from mia_batch.attacks.whole_targets import count_pairs, whole_targets
 from mia_batch.errors import SchemaMismatchError
 from mia_batch.schemas import ModelRole, Scores, Targets
-from mia_batch.targets import RowIndex
+from mia_batch.tables import RowIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -11,7 +11,7 @@ import polars as pl
 
 from mia_batch import tables
 from mia_batch.schemas import Targets
-from mia_batch.targets import RowIndex
+from mia_batch.tables import RowIndex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

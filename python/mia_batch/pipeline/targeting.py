@@ -12,7 +12,7 @@ from mia_batch import tables
 from mia_batch.errors import SettingsError
 from mia_batch.pipeline.resolve import target_plan
 from mia_batch.schemas import Targets
-from mia_batch.targets import RowIndex
+from mia_batch.tables import RowIndex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,18 +1,22 @@
-"""Tables: checked where they enter and leave a stage, written whole or not at all."""
+"""Tables: checked where they enter and leave a stage, written whole or not at all; their rows."""
 
 from __future__ import annotations
 
+from mia_batch.tables.arrays import mapped_zeros
 from mia_batch.tables.damage import READ_ERRORS, is_sound, is_whole
 from mia_batch.tables.files import remove_unfinished, write_text
 from mia_batch.tables.reading import check, generate, scan
+from mia_batch.tables.rows import RowIndex
 from mia_batch.tables.writing import sink, sink_all, sink_frames
 
 __all__ = [
     "READ_ERRORS",
+    "RowIndex",
     "check",
     "generate",
     "is_sound",
     "is_whole",
+    "mapped_zeros",
     "remove_unfinished",
     "scan",
     "sink",

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from mia_batch.targets import reasons
-from mia_batch.targets.arrays import mapped_zeros
 from mia_batch.targets.build import build_targets
 from mia_batch.targets.ordinals import Ordinals
 from mia_batch.targets.plan import TargetPlan
-from mia_batch.targets.rows import RowIndex
 
-__all__ = ["Ordinals", "RowIndex", "TargetPlan", "build_targets", "mapped_zeros", "reasons"]
+__all__ = ["Ordinals", "TargetPlan", "build_targets", "reasons"]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from mia_batch.targets import mapped_zeros
+from mia_batch.tables import mapped_zeros
 
 if TYPE_CHECKING:
     import polars as pl

@@ -20,7 +20,7 @@ from mia_batch.evidence.replay.partition import Partition, pack
 from mia_batch.evidence.replay.rows import check_rows, read_rows, text_bytes
 from mia_batch.evidence.replay.samples import MISSING, answer, first_of_each
 from mia_batch.schemas import Targets
-from mia_batch.targets import RowIndex
+from mia_batch.tables import RowIndex
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.targets import RowIndex, rows
+from mia_batch.tables import RowIndex, rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mia_batch.targets import mapped_zeros
+from mia_batch.tables import mapped_zeros
 
 
 @pytest.mark.parametrize("size", [0, 1, 100_000])

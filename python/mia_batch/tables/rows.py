@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from mia_batch.targets.arrays import mapped_zeros
+from mia_batch.tables.arrays import mapped_zeros
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
