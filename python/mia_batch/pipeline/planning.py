@@ -14,7 +14,7 @@ from mia_batch.pipeline.corpora import check_paths, open_corpora
 from mia_batch.pipeline.judging import foresee, plan_verdicts
 from mia_batch.pipeline.replaying import describe_recording, open_recording, recorded_settings
 from mia_batch.pipeline.resolve import chosen_engine, decode_scope, target_plan
-from mia_batch.pipeline.sampling import sampling_for
+from mia_batch.pipeline.sampling import add_work, sampling_for
 from mia_batch.pipeline.views import count_texts
 
 if TYPE_CHECKING:
@@ -147,11 +147,6 @@ def _count(planned: Plan, rows: pl.DataFrame, sampling: Sampling | None, n_sampl
     planned.targets += rows.height
     planned.texts += int(rows["there"].sum())
     planned.refused.update(rows["reason"].drop_nulls().to_list())
-    if sampling is None:
-        return
-    kept = rows.filter(pl.col("reason").is_null())
-    prefixes, references = kept["prefix"].to_list(), kept["reference"].to_list()
-    budget = sampling.expected_budget
-    measures = sampling.measure(prefixes, references)
-    for prefix, measure in zip(prefixes, measures, strict=True):
-        planned.workload.add(prefix, measure, n_samples, budget)
+    if sampling is not None:
+        kept = rows.filter(pl.col("reason").is_null())
+        add_work(planned.workload, kept, n_samples, sampling)

@@ -12,16 +12,18 @@ from mia_batch.pipeline.scoring import write_features
 from mia_batch.schemas import Samples
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from mia_batch.evidence import Block, Budget, DecodeScope, Measure, Missing, Source
+    import polars as pl
+
+    from mia_batch.evidence import Budget, DecodeScope, Measure, Missing, Source
     from mia_batch.pipeline.manifest import Manifest
     from mia_batch.pipeline.observer import Observer
     from mia_batch.pipeline.run import Run
     from mia_batch.settings import Settings
 
-__all__ = ["Sampling", "collect_samples", "count_work", "sampling_for"]
+__all__ = ["Sampling", "add_work", "collect_samples", "sampling_for"]
 
 
 class Sampling(Protocol):
@@ -70,29 +72,25 @@ def sampling_for(settings: Settings, engine: str, scope: DecodeScope) -> Samplin
     return LocalSampling(settings, "vllm" if engine == "vllm" else "transformers", scope)
 
 
-def count_work(blocks: Iterable[Block], sampling: Sampling) -> Workload:
-    """Add up what there is to decode.
+def add_work(workload: Workload, targets: pl.DataFrame, n_samples: int, sampling: Sampling) -> None:
+    """Add targets to what there is to decode.
 
     Parameters
     ----------
-    blocks
-        What is to be sampled.
+    workload
+        The sums.
+    targets
+        Rows of the targets table that are to be sampled.
+    n_samples
+        Continuations of each.
     sampling
         Knows lengths and budget.
-
-    Returns
-    -------
-    Workload
-        The sums.
     """
-    workload = Workload()
+    prefixes = targets["prefix"].to_list()
+    measures = sampling.measure(prefixes, targets["reference"].to_list())
     budget = sampling.expected_budget
-    for block in blocks:
-        prefixes = block.targets["prefix"].to_list()
-        measures = sampling.measure(prefixes, block.targets["reference"].to_list())
-        for prefix, measure in zip(prefixes, measures, strict=True):
-            workload.add(prefix, measure, block.last - block.first, budget)
-    return workload
+    for prefix, measure in zip(prefixes, measures, strict=True):
+        workload.add(prefix, measure, n_samples, budget)
 
 
 def collect_samples(
@@ -122,7 +120,9 @@ def collect_samples(
     """
     observer.stage("counting what there is to decode")
     sampling = sampling_for(settings, manifest.evidence["engine"], manifest.evidence["decode"])
-    workload = count_work(missing.blocks(), sampling)
+    workload = Workload()
+    for block in missing.blocks():
+        add_work(workload, block.targets, block.last - block.first, sampling)
     for name, text in (*workload.lines(), *sampling.describe(workload)):
         observer.stage(f"{name}: {text}")
     decoded = 0
