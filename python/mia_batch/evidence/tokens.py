@@ -11,6 +11,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.evidence.causes import cause_of
 from mia_batch.evidence.engines import auto_classes
 from mia_batch.evidence.measure import Measure
+from mia_batch.evidence.specials import NO_LIMIT, find_specials
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +22,6 @@ __all__ = ["Tokenizer"]
 
 _CUT = "\N{REPLACEMENT CHARACTER}"
 """What the first bytes of a character decode to where the rest of them is missing."""
-_NO_LIMIT = 2**62  # lengths are checked against the engine's context, not the tokenizer's
 
 
 class Tokenizer:
@@ -35,9 +35,10 @@ class Tokenizer:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
-        self._tokenizer.model_max_length = _NO_LIMIT
+        self._tokenizer.model_max_length = NO_LIMIT
         self._digest = _digest(tokenizer)
-        self._prepended, self._n_appended = self._find_specials()
+        self._prepended, appended = find_specials(tokenizer)
+        self._n_appended = len(appended)
 
     @classmethod
     def load(cls, model: str, revision: str | None = None, *, setting: str = "model") -> Self:
@@ -251,15 +252,6 @@ class Tokenizer:
             list(texts), add_special_tokens=add_special_tokens, return_attention_mask=False
         )["input_ids"]
         return encoded
-
-    def _find_specials(self) -> tuple[list[int], int]:
-        """Find the special tokens that the tokenizer puts before a text, and how many after it."""
-        (whole,) = self._encode(["a"], add_special_tokens=True)
-        (bare,) = self._encode(["a"], add_special_tokens=False)
-        extra = len(whole) - len(bare)
-        starts = (i for i in range(extra + 1) if whole[i : i + len(bare)] == bare)
-        before = next(starts, extra)
-        return whole[:before], extra - before
 
 
 def _after(prompt: str, text: str) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.causes import cause_of
+from mia_batch.evidence.specials import NO_LIMIT, find_specials
 from mia_batch.evidence.views.gaps import word_spans
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["MaskedModel"]
 
 _LOGIT_BYTES = 1 << 28
-_NO_LIMIT = 2**62
 _UNUSED_POSITIONS = 2  # models of RoBERTa's kind number positions from 2
 
 
@@ -82,9 +82,9 @@ class MaskedModel:
             raise SettingsError(msg)
         self._word_ids = [i for i, _ in words]
         self.words: list[str] = [word for _, word in words]
-        self._before, self._after = self._special_tokens()
+        self._before, self._after = find_specials(tokenizer)
         self._room = self._context() - len(self._before) - len(self._after)
-        tokenizer.model_max_length = _NO_LIMIT  # longer texts are cut here
+        tokenizer.model_max_length = NO_LIMIT  # longer texts are cut here
 
     @classmethod
     def load(cls, model: str, revision: str | None = None, *, device: str = "cpu") -> Self:
@@ -193,14 +193,6 @@ class MaskedModel:
                 row[piece.places].float().log_softmax(dim=-1)[:, self._word_ids].cpu().numpy()
                 for row, piece in zip(logits, pieces, strict=True)
             ]
-
-    def _special_tokens(self) -> tuple[list[int], list[int]]:
-        """Find what the tokenizer puts before and after a text by itself."""
-        whole = self._tokenizer("a")["input_ids"]
-        bare = self._tokenizer("a", add_special_tokens=False)["input_ids"]
-        extra = len(whole) - len(bare)
-        begin = next(i for i in range(extra + 1) if whole[i : i + len(bare)] == bare)
-        return whole[:begin], whole[begin + len(bare) :]
 
     def _context(self) -> int:
         positions = getattr(self._model.config, "max_position_embeddings", None)
