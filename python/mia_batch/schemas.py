@@ -5,6 +5,8 @@ Tables may carry further columns of the user's corpus (pass-through); they follo
 
 from __future__ import annotations
 
+from typing import Literal, TypeAlias, get_args
+
 import dataframely as dy
 import polars as pl
 
@@ -28,7 +30,7 @@ Role = pl.Enum(["target", "non_member", "calibration", "canary", "shot"])
 """Why a text is in the targets table: its membership is asked, or it helps to answer."""
 
 
-ModelRole = pl.Enum(["target", "reference"])
+ModelRole: TypeAlias = Literal["target", "reference"]
 """Which model saw a text: the one that is audited, or the one it is compared with."""
 
 
@@ -103,7 +105,7 @@ class LogProbs(dy.Schema):
     """
 
     target_id = dy.String(primary_key=True)
-    model_role = dy.Enum(ModelRole.categories.to_list(), primary_key=True)
+    model_role = dy.Enum(get_args(ModelRole), primary_key=True)
     view = dy.String(primary_key=True)
     """Which form of the target: ``text``, ``lowercase``, ``neighbour``, ..."""
     view_index = dy.UInt32(primary_key=True)

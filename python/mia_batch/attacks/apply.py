@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import polars as pl
 
@@ -258,7 +258,7 @@ def _why_no_logprobs(logprobs: pl.LazyFrame, attacks: Sequence[Attack]) -> pl.La
     """First reason among the rows that an attack reads: ``target_id``, ``attack``, ``scored``."""
     reads = pl.LazyFrame(
         [(attack.name, *view) for attack in attacks for view in attack.views],
-        schema={"attack": pl.String, "model_role": ModelRole, "view": pl.String},
+        schema={"attack": pl.String, "model_role": pl.Enum(get_args(ModelRole)), "view": pl.String},
         orient="row",
     )
     failed = logprobs.filter(pl.col("reason").is_not_null())

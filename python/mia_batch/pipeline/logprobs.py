@@ -9,9 +9,9 @@ from mia_batch import tables
 from mia_batch.evidence import Missing, logprob_parts
 from mia_batch.evidence.scoring import FREQUENCY, ScoreCollector
 from mia_batch.pipeline.choosing import scoring
-from mia_batch.pipeline.scorers import Role, opened_scorer
+from mia_batch.pipeline.scorers import opened_scorer
 from mia_batch.pipeline.views import Views
-from mia_batch.schemas import LogProbs
+from mia_batch.schemas import LogProbs, ModelRole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ def collect_logprobs(
     views = Views(settings, attacks, run)
     views.check()
     manifest.agree(views.evidence, run)
-    for role in get_args(Role):
+    for role in get_args(ModelRole):
         wanted = []
         for view in views.of(role):
             computed = _choose_columns(settings, attacks, view, manifest, run)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence import ScorerProcess, Tokenizer, identify_model
@@ -23,17 +23,15 @@ if TYPE_CHECKING:
     from mia_batch.pipeline.manifest import Manifest
     from mia_batch.pipeline.observer import Observer
     from mia_batch.pipeline.run import Run
+    from mia_batch.schemas import ModelRole
     from mia_batch.settings import Settings
 
-__all__ = ["Role", "opened_scorer"]
-
-Role = Literal["target", "reference"]
-"""Which model."""
+__all__ = ["opened_scorer"]
 
 
 @contextmanager
 def opened_scorer(
-    settings: Settings, role: Role, manifest: Manifest, run: Run, observer: Observer
+    settings: Settings, role: ModelRole, manifest: Manifest, run: Run, observer: Observer
 ) -> Iterator[tuple[TextScorer, Tokenizer | None, int]]:
     """Start what scores texts with one of the models.
 
@@ -72,7 +70,7 @@ def opened_scorer(
 
 @contextmanager
 def _opened_engine(
-    settings: Settings, role: Role, manifest: Manifest, run: Run, observer: Observer
+    settings: Settings, role: ModelRole, manifest: Manifest, run: Run, observer: Observer
 ) -> Iterator[tuple[TextScorer, Tokenizer | None, int]]:
     spec, why = _spec(settings, role, set().union(*manifest.scoring.values()))
     identity = identify_model(spec.model, spec.revision)
@@ -98,7 +96,7 @@ def _opened_engine(
         yield LocalScorer(engine, tokenizer, strides=strides), tokenizer, info.max_model_len
 
 
-def _spec(settings: Settings, role: Role, columns: set[str]) -> tuple[EngineSpec, str]:
+def _spec(settings: Settings, role: ModelRole, columns: set[str]) -> tuple[EngineSpec, str]:
     """Say what to start, and why with this engine."""
     plain = scoring([], settings)
     computed = replace(plain, **dict.fromkeys(columns - {FREQUENCY}, True))
@@ -119,7 +117,7 @@ def _spec(settings: Settings, role: Role, columns: set[str]) -> tuple[EngineSpec
 
 @contextmanager
 def _opened_endpoint(
-    settings: Settings, role: Role, manifest: Manifest, run: Run, observer: Observer
+    settings: Settings, role: ModelRole, manifest: Manifest, run: Run, observer: Observer
 ) -> Iterator[tuple[TextScorer, Tokenizer | None, int]]:
     if settings.long_texts == "stride":
         msg = "setting 'long_texts': an endpoint cannot be asked in strides; leave it at 'refuse'"

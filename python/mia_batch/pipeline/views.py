@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from mia_batch.pipeline.manifest import Manifest
     from mia_batch.pipeline.observer import Observer
     from mia_batch.pipeline.run import Run
+    from mia_batch.schemas import ModelRole
     from mia_batch.settings import Settings
 
 __all__ = ["Views", "count_texts"]
@@ -147,11 +148,11 @@ class Views:
             values["frequencies_from"] = self._corpus("frequencies_from").digest()
         return values
 
-    def of(self, role: str) -> Iterator[View]:
+    def of(self, role: ModelRole) -> Iterator[View]:
         """Yield the views of one model."""
         for needed, name in self._needed:
             if needed == role:
-                yield self._view(cast("Literal['target', 'reference']", role), name)
+                yield self._view(role, name)
 
     def fit(
         self, tokenizer: Tokenizer | None, context: int, manifest: Manifest, observer: Observer
@@ -257,7 +258,7 @@ class Views:
     def _masked_model(self) -> MaskedModel:
         return MaskedModel.load(str(self._settings.masked_model))
 
-    def _view(self, role: Literal["target", "reference"], name: str) -> View:
+    def _view(self, role: ModelRole, name: str) -> View:
         n_texts = self._needed[role, name]
         options: dict[str, Any] = {"role": role, "name": name, "n_texts": n_texts}
         match name:

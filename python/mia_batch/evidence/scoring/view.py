@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     import polars as pl
+
+    from mia_batch.schemas import ModelRole
 
 __all__ = ["Seen", "View"]
 
@@ -52,7 +54,7 @@ class View:
         What is needed beside log-probabilities: names of `Scoring`, and ``log_inverse_frequency``.
     """
 
-    role: Literal["target", "reference"]
+    role: ModelRole
     name: str
     make: Callable[[pl.DataFrame, range], Iterable[list[Seen]]]
     n_texts: int = 1
