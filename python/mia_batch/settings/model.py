@@ -9,9 +9,9 @@ from typing import Any, Self
 from pydantic import ValidationInfo, field_validator, model_validator
 
 from mia_batch.settings.columns import ColumnSettings
-from mia_batch.settings.endpoint import EndpointSettings
 from mia_batch.settings.sampling import SamplingSettings
 from mia_batch.settings.scoring import ScoringSettings
+from mia_batch.settings.source import SourceSettings
 from mia_batch.settings.verdict import VerdictSettings
 
 __all__ = ["EVIDENCE_SETTINGS", "Settings"]
@@ -54,15 +54,13 @@ _ENGINE_OF = {"base_url": "openai", "samples_from": "replay"}
 
 _ENGINE_OF_FURTHER = {
     name: "replay" if name == "candidate_column" else "openai"
-    for name in EndpointSettings.model_fields
+    for name in SourceSettings.model_fields
     if name not in _ENGINE_OF
 }
 """The same of those that it may go without."""
 
 
-class Settings(
-    ColumnSettings, EndpointSettings, VerdictSettings, ScoringSettings, SamplingSettings
-):
+class Settings(ColumnSettings, SourceSettings, VerdictSettings, ScoringSettings, SamplingSettings):
     """Everything that decides what a run does; frozen, validated as a whole.
 
     Attributes are described by the fields of the parts; ``mia-batch --help`` prints the same

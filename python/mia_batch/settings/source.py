@@ -6,10 +6,10 @@ from pydantic import Field
 
 from mia_batch.settings.part import Part
 
-__all__ = ["EndpointSettings"]
+__all__ = ["SourceSettings"]
 
 
-class EndpointSettings(Part):
+class SourceSettings(Part):
     """Where samples come from when no model runs here.
 
     Attributes are described by their fields.
