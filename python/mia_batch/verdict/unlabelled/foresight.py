@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from mia_batch.verdict.unlabelled.exchangeability import SideDifference, side_difference
+from mia_batch.verdict.unlabelled.exchangeability import LengthDifference, compare_lengths
 from mia_batch.verdict.unlabelled.group_level import GroupTest
 from mia_batch.verdict.unlabelled.groups import n_orders
 from mia_batch.verdict.unlabelled.power import Power, power
@@ -51,7 +51,7 @@ def foresee_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
     return power(1, ways - 1, plan.q, plan.adjustment, "collection")
 
 
-def length_difference(targets: pl.LazyFrame) -> SideDifference | None:
+def length_difference(targets: pl.LazyFrame) -> LengthDifference | None:
     """Compare the lengths of targets and nulls, clusters by their mean length.
 
     Parameters
@@ -62,7 +62,7 @@ def length_difference(targets: pl.LazyFrame) -> SideDifference | None:
 
     Returns
     -------
-    SideDifference | None
+    LengthDifference | None
         The comparison, in words; none where either side is empty.
     """
     sides = read_sides(targets)
@@ -73,4 +73,4 @@ def length_difference(targets: pl.LazyFrame) -> SideDifference | None:
         means = side.drop_nulls().group_by("cluster", maintain_order=True).agg(pl.mean("words"))
         return means["words"].to_numpy()
 
-    return side_difference(of_clusters(sides.targets), of_clusters(sides.nulls), "lengths")
+    return compare_lengths(of_clusters(sides.targets), of_clusters(sides.nulls))

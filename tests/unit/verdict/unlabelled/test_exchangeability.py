@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from mia_batch.verdict.labelled import auc_interval, roc_auc
-from mia_batch.verdict.unlabelled.exchangeability import odds_factor, side_difference
+from mia_batch.verdict.unlabelled.exchangeability import compare_lengths, odds_factor
 
 
 def test_the_difference_is_the_area_with_its_interval():
     targets, nulls = np.array([3.0, 5, 9, 9]), np.array([1.0, 3, 4, 8, 2])
-    made = side_difference(targets, nulls, "lengths")
+    made = compare_lengths(targets, nulls)
     assert made is not None
     member = np.arange(9) < 4
     assert made.auc == roc_auc(member, np.concatenate([targets, nulls]))
@@ -24,7 +24,7 @@ def test_the_difference_is_the_area_with_its_interval():
 
 
 def test_few_texts_exclude_no_difference():
-    made = side_difference(np.array([3.0, 5]), np.array([1.0, 2]), "lengths")
+    made = compare_lengths(np.array([3.0, 5]), np.array([1.0, 2]))
     assert made is not None
     assert made.sentence == (
         "lengths of targets and non-members: AUC 1.00; too few texts to exclude any difference"
@@ -33,17 +33,14 @@ def test_few_texts_exclude_no_difference():
 
 def test_the_direction_does_not_matter_for_what_is_excluded():
     first, second = np.array([3.0, 5, 9, 9]), np.array([1.0, 3, 4, 8, 2])
-    one, other = (
-        side_difference(first, second, "lengths"),
-        side_difference(second, first, "lengths"),
-    )
+    one, other = compare_lengths(first, second), compare_lengths(second, first)
     assert one is not None
     assert other is not None
     assert one.excluded_above == pytest.approx(other.excluded_above)
 
 
 def test_a_side_without_texts_cannot_be_compared():
-    assert side_difference(np.array([]), np.array([1.0]), "lengths") is None
+    assert compare_lengths(np.array([]), np.array([1.0])) is None
 
 
 def test_odds_factor_by_hand():

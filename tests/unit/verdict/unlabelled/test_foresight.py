@@ -5,7 +5,7 @@ from math import comb
 import numpy as np
 
 from mia_batch.verdict.unlabelled import foresee_power, length_difference
-from mia_batch.verdict.unlabelled.exchangeability import side_difference
+from mia_batch.verdict.unlabelled.exchangeability import compare_lengths
 from tests.unit.verdict.unlabelled.scored import plan, rows, table
 
 BOOKS = table(
@@ -56,6 +56,6 @@ def test_one_side_alone_has_no_power():
 
 
 def test_lengths_are_compared_by_group():
-    assert length_difference(BOOKS) == side_difference(
-        np.array([100.0] * 3), np.array([50.0, 51, 52, 53, 54]), "lengths"
+    assert length_difference(BOOKS) == compare_lengths(
+        np.array([100.0] * 3), np.array([50.0, 51, 52, 53, 54])
     )
