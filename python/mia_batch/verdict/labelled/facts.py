@@ -103,12 +103,11 @@ class Fact:
 
     Attributes
     ----------
-    metric, versus, fpr, value, low, high, confidence, method, reason
+    metric, fpr, value, low, high, confidence, method, reason
         As there.
     """
 
     metric: str
-    versus: str | None = None
     fpr: float | None = None
     value: float | None = None
     low: float | None = None
