@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, get_args
 
 import polars as pl
 
-from mia_batch.attacks.whole_targets import count_pairs, whole_targets
+from mia_batch.attacks.whole_targets import count_rows, whole_targets
 from mia_batch.errors import SchemaMismatchError
 from mia_batch.schemas import ModelRole, Scores, Targets
 from mia_batch.tables import RowIndex
@@ -133,7 +133,7 @@ def _numbers(
     """Yield the counts and scores of all targets, so many at a time."""
     types: dict[str, type[pl.DataType]] = dict.fromkeys(evidence.counts, pl.UInt32)
     types |= dict.fromkeys((attack.name for attack in attacks), pl.Float64)
-    to_come = count_pairs(_rows(evidence, index, set()), index.height)
+    to_come = count_rows(_rows(evidence, index, set()), index.height)
     used = {column for attack in attacks for column in attack.columns}
     used.update(*(count.meta.root_names() for count in evidence.counts.values()))
     batches = whole_targets(_rows(evidence, index, used), to_come, evidence.number)

@@ -13,7 +13,9 @@ __all__ = ["AGGREGATES", "mean", "ngrams", "share"]
 
 
 def mean(term: pl.Expr) -> pl.Expr:
-    """Mean of a term over the candidates, the same to the bit on every machine.
+    """Mean of a term over candidates, tokens or texts, the same to the bit on every machine.
+
+    Nulls are left out; where nothing is left, the mean is null.
 
     The sum of a list adds its items one by one in float64, in their order. Polars' ``mean()`` and
     ``sum()`` add in an order that depends on threads and processor.

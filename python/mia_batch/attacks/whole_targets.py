@@ -1,4 +1,4 @@
-"""Pairs in, batch by batch, with every pair of a target in the same batch."""
+"""Rows of evidence, batch by batch, with all of a target in the same batch."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["count_pairs", "whole_targets"]
+__all__ = ["count_rows", "whole_targets"]
 
 
-def count_pairs(batches: Iterable[pl.DataFrame], n_targets: int) -> NDArray[np.uint32]:
-    """Count the pairs of each target.
+def count_rows(batches: Iterable[pl.DataFrame], n_targets: int) -> NDArray[np.uint32]:
+    """Count the rows of each target.
 
     Parameters
     ----------
     batches
-        All pairs, with ``row`` (position of the target, from 0).
+        All rows, with ``row`` (position of the target, from 0).
     n_targets
         Number of targets.
 
@@ -41,24 +41,24 @@ def count_pairs(batches: Iterable[pl.DataFrame], n_targets: int) -> NDArray[np.u
 def whole_targets(
     batches: Iterable[pl.DataFrame], to_come: NDArray[np.uint32], number: tuple[str, ...]
 ) -> Iterator[pl.DataFrame]:
-    """Regroup batches of pairs so that none splits a target.
+    """Regroup batches of rows so that none splits a target.
 
-    Pairs of a target that is not complete yet wait in memory.
+    Rows of a target that is not complete yet wait in memory.
 
     Parameters
     ----------
     batches
-        All pairs in any order, with ``row`` (position of the target, from 0) and the columns of
+        All rows in any order, with ``row`` (position of the target, from 0) and the columns of
         ``number``.
     to_come
-        The pairs of each target, as `count_pairs` gives them; counted down to 0.
+        The rows of each target, as `count_rows` gives them; counted down to 0.
     number
-        The columns that tell a target's pairs apart.
+        The columns that tell a target's rows apart.
 
     Yields
     ------
     DataFrame
-        All pairs of some targets, sorted by ``row`` and ``number``.
+        All rows of some targets, sorted by ``row`` and ``number``.
     """
     waiting: list[pl.DataFrame] = []
     for batch in batches:

@@ -1,4 +1,4 @@
-"""Engines produce evidence: targets go in, rows of the samples table come out."""
+"""Evidence: targets go in, rows of the samples table and of the logprobs table come out."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.attacks.whole_targets import count_pairs, whole_targets
+from mia_batch.attacks.whole_targets import count_rows, whole_targets
 
 
 def regrouped(keys: list[tuple[int, int]], at_once: int, n_targets: int) -> list[pl.DataFrame]:
@@ -16,7 +16,7 @@ def regrouped(keys: list[tuple[int, int]], at_once: int, n_targets: int) -> list
     ]
     return [
         batch
-        for batch in whole_targets(batches, count_pairs(batches, n_targets), ("sample_index",))
+        for batch in whole_targets(batches, count_rows(batches, n_targets), ("sample_index",))
         if batch.height
     ]
 
@@ -31,7 +31,7 @@ def test_a_target_is_never_split(at_once):
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), unique=True), st.integers(1, 20))
-def test_every_pair_comes_once_and_sorted(keys, at_once):
+def test_every_row_comes_once_and_sorted(keys, at_once):
     given_keys = [batch.rows() for batch in regrouped(keys, at_once, 6)]
     assert given_keys == [sorted(batch) for batch in given_keys]
     assert sorted(key for batch in given_keys for key in batch) == sorted(keys)
@@ -39,12 +39,12 @@ def test_every_pair_comes_once_and_sorted(keys, at_once):
 
 def test_what_is_complete_is_counted_down_to_zero():
     batches = [pl.DataFrame({"row": [0, 2, 2], "sample_index": [0, 0, 1]})]
-    counts = count_pairs(batches, 4)
+    counts = count_rows(batches, 4)
     assert counts.tolist() == [1, 0, 2, 0]
     assert next(whole_targets(batches, counts, ("sample_index",))).height == 3
     assert counts.tolist() == [0] * 4
 
 
 @pytest.mark.parametrize("n_targets", [0, 3])
-def test_no_pairs(n_targets):
+def test_no_rows(n_targets):
     assert regrouped([], 5, n_targets) == []

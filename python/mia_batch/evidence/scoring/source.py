@@ -23,7 +23,7 @@ class TextScoreRequest:
     request_id
         Chosen by the caller; unique among requests in flight.
     key
-        What is asked, the same in every run: ``<target_id>:<view>:<view_index>``.
+        What is asked, the same in every run: ``<target_id>:<model_role>:<view>:<view_index>``.
     context
         What precedes the text; may be empty.
     text

@@ -48,7 +48,8 @@ def choose_shots(
     Parameters
     ----------
     texts
-        The shots in their order; empty ones are passed over. None may be among the targets.
+        The shots in their order; empty ones are passed over. A target that is among those
+        taken is not scored after them.
     room
         Most tokens of the context: what the model can read less the longest target and its
         special tokens.
