@@ -1,11 +1,15 @@
-"""What all tests share: hypothesis profiles, real text, the demo's corpus and model."""
+"""What all tests share: hypothesis profiles, real text, models, torch in one thread."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -38,3 +42,14 @@ def checkpoint(tmp_path_factory) -> Path:
     from tests.checkpoints import save_checkpoint
 
     return save_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Torch as in an engine's own process, and so that tests do not spin against each other."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

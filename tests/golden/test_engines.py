@@ -6,7 +6,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
 from mia_batch.evidence.engine import Decoding, EngineSpec
 from mia_batch.evidence.engines.transformers import TransformersEngine
@@ -15,23 +14,16 @@ from tests.checkpoints import HOSTILE, save_checkpoint
 from tests.engine_laws import outputs, prompts, request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from mia_batch.evidence.engine import SampleOutput
 
-pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
+pytestmark = [
+    pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
+    pytest.mark.usefixtures("one_thread"),
+]
 
 REQUESTS = [request(i, prompt, n=5, max_tokens=20 + i) for i, prompt in enumerate(prompts(24))]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in an engine's own process."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def by_vllm(model: Path, decoding: Decoding, log: Path) -> dict[int, list[SampleOutput]]:

@@ -13,10 +13,10 @@ from mia_batch.errors import EngineError
 from mia_batch.evidence.engines.logits import ChunkedLogits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
     from transformers import PreTrainedModel
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 SMALL = {
     "vocab_size": 600,
@@ -40,15 +40,6 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "OPT": {"ffn_dim": 128, "word_embed_proj_dim": 32},
     "Phi": {"num_key_value_heads": 2},  # a head with a bias
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """So that tests do not spin against each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def made(architecture: str, **changes: Any) -> PreTrainedModel:

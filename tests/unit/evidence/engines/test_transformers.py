@@ -13,20 +13,12 @@ from mia_batch.evidence.engines.transformers import TransformersEngine
 from tests.engine_laws import EngineLaws, outputs, prompts, request
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from mia_batch.evidence.engine import SampleResult
     from mia_batch.evidence.process import EngineProcess
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in an engine's own process, and so that tests do not spin against each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def started(checkpoint: Path, **changes: Any) -> TransformersEngine:

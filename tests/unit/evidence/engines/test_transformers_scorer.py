@@ -22,17 +22,10 @@ if TYPE_CHECKING:
 
     from mia_batch.evidence.scorer import ScoreResult
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 EVERYTHING = Scoring(moments=True, rank=True, kept_mass=True, head_bytes=2 << 20)
 TOP_K = 20
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As in an engine's own process, and so that tests do not spin against each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
