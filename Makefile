@@ -13,7 +13,7 @@ UV := .ci/uv
 STEP := .ci/step
 BIN := .venv/bin
 BOOKS := $(wildcard $(CURDIR)/rust/mia-kernels/../../../shared/data/books)
-RUST_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml' -o -name '*.c')
+RUST_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml')
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.uv/bin:$(PATH)
 
