@@ -44,14 +44,11 @@ class SourceFile:
         Its path below the folder that was asked for, with forward slashes.
     size
         Bytes.
-    modified_ns
-        Time of its last change, nanoseconds since 1970.
     """
 
     path: Path
     name: str
     size: int
-    modified_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,12 +215,7 @@ def _source_file(path: Path, base: Path) -> SourceFile:
         msg = f"{path} is not a regular file; give a file, a folder or a glob"
         raise CorpusError(msg)
     path.open("rb").close()  # refuses what this user may not read
-    return SourceFile(
-        path=path,
-        name=path.relative_to(base).as_posix(),
-        size=status.st_size,
-        modified_ns=status.st_mtime_ns,
-    )
+    return SourceFile(path=path, name=path.relative_to(base).as_posix(), size=status.st_size)
 
 
 def _is_unicode(name: str) -> bool:

@@ -27,8 +27,8 @@ class Workload:
         Prompts given to the model, and continuations of them.
     too_long
         Targets whose prefix leaves no room to continue.
-    prompt_tokens, prompt_bytes
-        Tokens of the prompts, each counted once, and their bytes in UTF-8.
+    prompt_bytes
+        Bytes of the prompts in UTF-8, each counted once.
     first_tokens
         Most tokens to decode at the first attempt.
     most_tokens
@@ -40,7 +40,6 @@ class Workload:
     prefixes: int = 0
     samples: int = 0
     too_long: int = 0
-    prompt_tokens: int = 0
     prompt_bytes: int = 0
     first_tokens: int = 0
     most_tokens: int = 0
@@ -67,7 +66,6 @@ class Workload:
             return
         self.prefixes += 1
         self.samples += n_samples
-        self.prompt_tokens += prompt
         self.prompt_bytes += len(prefix.encode())
         self.first_tokens += n_samples * first
         self.most_tokens += n_samples * budget.most(prompt, reference)

@@ -16,7 +16,6 @@ def test_the_sums_of_two_targets_and_one_without_room():
         prefixes=2,
         samples=20,
         too_long=1,
-        prompt_tokens=30,
         prompt_bytes=120,
         first_tokens=10 * sum(first),
         most_tokens=10 * (33 + 66 + 90 + 20 + 40 + 80),

@@ -35,18 +35,12 @@ class Estimate:
 
     Attributes
     ----------
-    prompts
-        Prompts to send.
-    requests
-        HTTP requests, retries not counted.
     tokens_in, tokens_out
         Most tokens of prompts, and of output.
     cost
         Most money; null where a price is unknown.
     """
 
-    prompts: int
-    requests: int
     tokens_in: int
     tokens_out: int
     cost: float | None
@@ -112,8 +106,6 @@ def estimate_cost(
     bound = most_prompt_tokens(settings, prompt_bytes=prompt_bytes, prompts=prompts)
     tokens = Tokens(times * bound, samples * max_tokens)
     return Estimate(
-        prompts=prompts,
-        requests=times * prompts,
         tokens_in=tokens.given,
         tokens_out=tokens.drawn,
         cost=_money(settings, tokens),

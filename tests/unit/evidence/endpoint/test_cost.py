@@ -19,7 +19,6 @@ def test_an_estimate_by_hand():
     estimate = estimate_cost(
         priced(), prompts=3, prompt_bytes=1000, samples=10, max_tokens=400, honours_n=True
     )
-    assert (estimate.prompts, estimate.requests) == (3, 3)
     assert (estimate.tokens_in, estimate.tokens_out) == (1000 + 3 * 16, 4000)
     assert estimate.cost == pytest.approx((1048 * 2 + 4000 * 10) / 1e6)
 
@@ -28,8 +27,7 @@ def test_without_n_every_sample_pays_for_its_prompt():
     estimate = estimate_cost(
         priced(), prompts=3, prompt_bytes=1000, samples=10, max_tokens=400, honours_n=False
     )
-    assert (estimate.requests, estimate.tokens_in) == (30, 10480)
-    assert estimate.tokens_out == 4000
+    assert (estimate.tokens_in, estimate.tokens_out) == (10480, 4000)
 
 
 def test_without_prices_there_are_tokens_but_no_money():
