@@ -11,7 +11,7 @@ import polars as pl
 from mia_batch.schemas import Metrics
 from mia_batch.verdict.blind.crossvalidation import cross_validate
 from mia_batch.verdict.blind.folds import deal_folds
-from mia_batch.verdict.blind.texts import MAX_TEXTS_PER_CLASS, build_classifiers, read_texts
+from mia_batch.verdict.blind.texts import build_classifiers, read_texts
 from mia_batch.verdict.exclusions import excluded
 
 if TYPE_CHECKING:
@@ -67,12 +67,6 @@ class BlindBaseline:
         ``separable``: p <= 0.05 and AUC > 0.55; else ``not separable``: upper <= 0.60.
     reason
         Why there is no verdict; null where there is one.
-    n_used
-        Texts used.
-    n_null
-        Null texts, left out.
-    method
-        What was done, in words.
     """
 
     metrics: pl.DataFrame
@@ -83,9 +77,6 @@ class BlindBaseline:
     upper: float | None
     verdict: BlindVerdict | None
     reason: str | None
-    n_used: int
-    n_null: int
-    method: str
 
     @property
     def warning(self) -> str | None:
@@ -190,13 +181,6 @@ def _conclude(chosen: BlindTexts, outcomes: Mapping[str, Outcome]) -> BlindBasel
         upper=upper,
         verdict=_verdict(auc, p_value, upper),
         reason=None,
-        n_used=chosen.frame.height,
-        n_null=chosen.n_null,
-        method=(
-            f"{_N_FOLDS} folds of whole clusters, ranks within folds; {highest.size} permutations "
-            f"of labels by cluster; {chosen.frame.height} of {chosen.n_labelled} texts, at most "
-            f"{MAX_TEXTS_PER_CLASS} of a class"
-        ),
     )
 
 
@@ -221,9 +205,6 @@ def _without(chosen: BlindTexts, reason: str) -> BlindBaseline:
         upper=None,
         verdict=None,
         reason=reason,
-        n_used=0,
-        n_null=chosen.n_null,
-        method="none",
     )
 
 

@@ -49,14 +49,11 @@ class BlindTexts:
         Cluster of each text, from 0 without gaps.
     n_labelled
         Texts with a label, whether used or not.
-    n_null
-        Texts among them that are null, and so left out.
     """
 
     frame: pl.DataFrame
     cluster: NDArray[np.intp]
     n_labelled: int
-    n_null: int
 
     @property
     def label(self) -> NDArray[np.bool_]:
@@ -88,7 +85,7 @@ def read_texts(texts: pl.LazyFrame, label: str) -> BlindTexts:
         cluster=cluster_names(texts),
         null=pl.col("target").is_null(),
     ).filter(pl.col("label").is_not_null())
-    chosen, n_labelled, n_null = _choose(keys)
+    chosen, n_labelled = _choose(keys)
     wanted = texts.filter(pl.col("target_id").is_in(chosen["target_id"].implode()))
     seen = wanted.select("target_id", text=_beginning(), year=_year(), surface=_surface())
     frame = chosen.join(seen.collect(engine="streaming"), on="target_id", maintain_order="left")
@@ -96,7 +93,6 @@ def read_texts(texts: pl.LazyFrame, label: str) -> BlindTexts:
         frame=frame.drop("cluster"),
         cluster=(chosen["cluster"].rank("dense").to_numpy() - 1).astype(np.intp),
         n_labelled=n_labelled,
-        n_null=n_null,
     )
 
 
@@ -125,20 +121,19 @@ def build_classifiers(texts: BlindTexts) -> Mapping[str, Classifier]:
     }
 
 
-def _choose(keys: pl.LazyFrame) -> tuple[pl.DataFrame, int, int]:
-    """Choose texts batch by batch; how many there are, and how many of these are null.
+def _choose(keys: pl.LazyFrame) -> tuple[pl.DataFrame, int]:
+    """Choose texts batch by batch, and count how many there are, null ones included.
 
     What a batch and those before it leave out, later ones cannot bring back: they only add texts
     that come earlier, or in a later place of their cluster.
     """
     chosen = keys.clear().collect().drop("null")
-    n_labelled = n_null = 0
+    n_labelled = 0
     for batch in keys.collect_batches(chunk_size=_ROWS_AT_ONCE, maintain_order=True):
         n_labelled += batch.height
-        n_null += int(batch["null"].sum())
         known = batch.filter(~pl.col("null")).drop("null")
         chosen = _firsts(pl.concat([chosen, known]))
-    return chosen, n_labelled, n_null
+    return chosen, n_labelled
 
 
 def _firsts(keys: pl.DataFrame) -> pl.DataFrame:

@@ -103,7 +103,7 @@ def test_labels_by_coin_of_many_texts_are_not_separable():
     assert found.upper is not None
     assert 0.5 < found.upper <= 0.60
     assert found.warning is None
-    assert found.n_used == 1000
+    assert found.scores.height == 1000
 
 
 def test_what_only_marks_groups_is_no_difference_between_classes():
@@ -150,7 +150,7 @@ def test_null_texts_are_left_out_and_counted():
         target=pl.when(pl.col("target_id") != "0003").then("target")
     )
     found = blind_baseline(rows)
-    assert (found.n_used, found.n_null) == (19, 1)
+    assert found.scores.height == 19
     assert found.metrics["n_unscored"].to_list() == [1] * 5
 
 
