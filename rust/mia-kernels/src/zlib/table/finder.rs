@@ -25,6 +25,8 @@ use crate::zlib::lanes::{FIRST_ROW, Lanes, List, ROW, WIDTH, rows, rows_mut};
 /// Bytes that one comparison tells apart, and that two do.
 const WORD: u16 = 8;
 const TWO_WORDS: u16 = 16;
+/// So few places on a list go on one by one.
+const FEW: usize = 16;
 /// Candidates that are tried for the matches of less than a word, on an average of all places.
 /// Prose of some kilobytes has 0.4 and at most 1.4; four letters by chance have 12.
 const MAX_TRIES_OF_ALL: usize = 2;
@@ -102,7 +104,9 @@ impl Finder {
         let threes = chains.threes.links[1..].as_chunks::<GROUP>().0[..n_groups].iter();
         let fours = chains.fours.links[1..].as_chunks::<GROUP>().0[..n_groups].iter();
         let firsts = self.firsts[1..].as_chunks_mut::<GROUP>().0[..n_groups].iter_mut();
-        let bytes = text.bytes()[1..].windows(2 * GROUP).step_by(GROUP);
+        let bytes = text.bytes()[1..]
+            .windows(GROUP + usize::from(WORD) - 1)
+            .step_by(GROUP);
         let text = text.view();
         for (((firsts, bytes), threes), fours) in firsts.zip(bytes).zip(threes).zip(fours) {
             let words = bytes.windows(WORD.into()).map(first_word);
@@ -268,7 +272,7 @@ impl Finder {
         reason = "part of a loop of vector instructions"
     )]
     fn find_collided_threes(&mut self, text: &Text, chains: &Chains, matches: &mut Matches) {
-        while self.collided_threes.length() > 0 {
+        while self.collided_threes.length() > FEW {
             self.collided_threes.update(|[at, last]| {
                 let start = chains.threes.links[usize::from(last)];
                 let is_same = text.view().common_bits(at, start) >= 24;
@@ -277,6 +281,14 @@ impl Finder {
                 matches.set(at, Match { length, start });
                 ([at, start], !is_same & (start != 0))
             });
+        }
+        // Some go down long chains, and steps of few together take as long as those of many.
+        for [at, last] in self.collided_threes.iter() {
+            let mut start = chains.threes.links[usize::from(last)];
+            while start != 0 && text.view().common_bits(at, start) < 24 {
+                start = chains.threes.links[usize::from(start)];
+            }
+            matches.set(at, Match::shortest(at, start));
         }
     }
 
