@@ -1,9 +1,9 @@
 //! Which path for short texts is the faster one on this processor.
 //!
 //! A table of all matches saves branches that nobody can predict, and costs loads and stores.
-//! Which is more depends on more of a processor than the instructions that it has: with AVX2 on
-//! a Zen 3 the table takes prose half as long again. So both paths are timed, as Linux does with its
-//! checksums for RAID (`lib/raid6/algos.c`).
+//! Which is more depends on more of a processor than the instructions that it has: what took less
+//! time on a Zen 5 took half as long again on a Zen 3. So both paths are timed, as Linux does with
+//! its checksums for RAID (`lib/raid6/algos.c`).
 
 use std::hint::black_box;
 use std::sync::OnceLock;
