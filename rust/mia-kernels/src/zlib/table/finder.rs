@@ -17,8 +17,8 @@
 use std::hint::select_unpredictable;
 
 use super::chains::Chains;
-use super::matches::{Match, Matches, lengthen, longest, may_end};
-use super::rules::MAX_DISTANCE_OF_SHORTEST;
+use super::matches::{Match, Matches, lengthen, longest, may_end, nearest};
+use super::rules::{MAX_DISTANCE_OF_SHORTEST, MIN_LENGTH};
 use super::text::{GROUP, Numbers, Places, Text, place};
 use crate::zlib::lanes::{FIRST_ROW, Lanes, List, ROW, WIDTH, rows, rows_mut};
 
@@ -283,11 +283,9 @@ impl Finder {
             });
         }
         // Some go down long chains, and steps of few together take as long as those of many.
-        for [at, last] in self.collided_threes.iter() {
-            let mut start = chains.threes.links[usize::from(last)];
-            while start != 0 && text.view().common_bits(at, start) < 24 {
-                start = chains.threes.links[usize::from(start)];
-            }
+        for pair in self.collided_threes.iter() {
+            let [at, _] = pair;
+            let start = nearest(text, &chains.threes.links, pair, MIN_LENGTH);
             matches.set(at, Match::shortest(at, start));
         }
     }

@@ -124,9 +124,9 @@ pub(super) fn longest(text: &Text, at: u16) -> u16 {
     (text.end() - at).min(MAX_LENGTH)
 }
 
-/// The last place of the same first bytes, at least so many, or 0.
-pub(super) fn nearest(text: &Text, links: &Numbers, at: u16, least: u16) -> u16 {
-    let mut candidate = links[usize::from(at)];
+/// The last place, below `from` in the chain, of the same first bytes, at least so many, or 0.
+pub(super) fn nearest(text: &Text, links: &Numbers, [at, from]: [u16; 2], least: u16) -> u16 {
+    let mut candidate = links[usize::from(from)];
     while candidate != 0 && text.view().common_8(at, candidate) < least {
         candidate = links[usize::from(candidate)];
     }

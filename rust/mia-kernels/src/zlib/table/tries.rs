@@ -37,7 +37,7 @@ pub(super) fn limit(text: &Text, chains: &Chains, matches: &mut Matches) {
 /// No candidate is so long that it ends the search, or it would have ended the one without limit.
 fn find(text: &Text, chains: &Chains, at: u16) -> Match {
     let is_near = |start| !is_beyond(chains, at, start, MAX_TRIES);
-    let four = nearest(text, &chains.fours.links, at, 4);
+    let four = nearest(text, &chains.fours.links, [at; 2], 4);
     if four != 0 && is_near(four) {
         let length = text.view().common(at, four, 4).min(longest(text, at));
         let found = Match {
@@ -46,7 +46,7 @@ fn find(text: &Text, chains: &Chains, at: u16) -> Match {
         };
         return lengthen(text, chains, at, found, is_near);
     }
-    let three = nearest(text, &chains.threes.links, at, MIN_LENGTH);
+    let three = nearest(text, &chains.threes.links, [at; 2], MIN_LENGTH);
     if three != 0 && is_near(three) {
         return Match::shortest(at, three);
     }
