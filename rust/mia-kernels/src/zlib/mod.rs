@@ -31,7 +31,7 @@ const WRAPPER_BYTES: u64 = 6;
 /// 1.3.1), and [`StockZlib`], for any bytes. It finds the matches that zlib finds, counts the
 /// symbols of each block, and adds up what zlib would take for them. It holds less than
 /// 800 KiB, and with a table 3 MiB, however long a text is, and allocates nothing after its
-/// making.
+/// making but the table, for the first text that is worth one.
 pub struct ZlibSizer {
     window: Window,
     block: Block,

@@ -1,43 +1,120 @@
 //! The path for short texts, on processors that have it.
 
-use super::block::Block;
 #[cfg(target_arch = "x86_64")]
-use super::lanes::{Avx2, Avx512};
-#[cfg(target_arch = "x86_64")]
-use super::table::Table;
+pub(super) use x86::ShortTexts;
 
-/// A table of all matches, in the widest rows that the processor has.
-pub(super) enum ShortTexts {
-    #[cfg(target_arch = "x86_64")]
-    Avx512(Table<Avx512>),
-    #[cfg(target_arch = "x86_64")]
-    Avx2(Table<Avx2>),
-}
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) enum ShortTexts {}
 
+#[cfg(not(target_arch = "x86_64"))]
 impl ShortTexts {
-    /// None where the processor has rows of neither kind.
-    #[cfg(target_arch = "x86_64")]
-    pub(super) fn detect() -> Option<Self> {
-        let avx512 = Avx512::detect().map(|lanes| Self::Avx512(Table::new(lanes)));
-        avx512.or_else(|| Avx2::detect().map(|lanes| Self::Avx2(Table::new(lanes))))
-    }
-
-    #[cfg(not(target_arch = "x86_64"))]
     pub(super) fn detect() -> Option<Self> {
         None
     }
 
-    /// Adds the symbols of a text to an empty block, or tells that it has to be read otherwise.
-    #[cfg(target_arch = "x86_64")]
-    pub(super) fn push(&mut self, text: &[u8], block: &mut Block) -> bool {
-        match self {
-            Self::Avx512(table) => table.push(text, block),
-            Self::Avx2(table) => table.push(text, block),
+    pub(super) fn push(&mut self, _text: &[u8], _block: &mut super::block::Block) -> bool {
+        match *self {}
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::ops::RangeInclusive;
+
+    use crate::zlib::block::Block;
+    use crate::zlib::lanes::{Avx2, Avx512};
+    use crate::zlib::table::{MAX_BYTES, Table, is_looped};
+
+    /// A shorter text takes less time without a table, which takes some however short a text is.
+    const BYTES: RangeInclusive<usize> = 2048..=MAX_BYTES;
+    /// Texts that come one after the other are often alike: after one for which a table did not
+    /// do, so many are not tried.
+    const N_UNTRIED: u32 = 15;
+
+    /// A table of all matches, made for the first text that is worth it.
+    pub(in crate::zlib) struct ShortTexts {
+        rows: Rows,
+        table: Option<Box<Table>>,
+        /// Texts that follow and are not tried.
+        n_untried: u32,
+    }
+
+    /// The widest rows that the processor has.
+    enum Rows {
+        Avx512(Avx512),
+        Avx2(Avx2),
+    }
+
+    impl ShortTexts {
+        /// None where the processor has rows of neither kind.
+        pub(in crate::zlib) fn detect() -> Option<Self> {
+            let avx512 = Avx512::detect().map(Rows::Avx512);
+            let rows = avx512.or_else(|| Avx2::detect().map(Rows::Avx2))?;
+            Some(Self {
+                rows,
+                table: None,
+                n_untried: 0,
+            })
+        }
+
+        /// Adds the symbols of a text to an empty block, or tells that it has to be read otherwise.
+        pub(in crate::zlib) fn push(&mut self, text: &[u8], block: &mut Block) -> bool {
+            if !BYTES.contains(&text.len()) || is_looped(text) {
+                return false;
+            }
+            if self.n_untried > 0 {
+                self.n_untried -= 1;
+                return false;
+            }
+            let table = self.table.get_or_insert_default();
+            let is_done = match self.rows {
+                Rows::Avx512(lanes) => table.push(lanes, text, block),
+                Rows::Avx2(lanes) => table.push(lanes, text, block),
+            };
+            if !is_done {
+                self.n_untried = N_UNTRIED;
+            }
+            is_done
         }
     }
 
-    #[cfg(not(target_arch = "x86_64"))]
-    pub(super) fn push(&mut self, _text: &[u8], _block: &mut Block) -> bool {
-        match *self {}
+    #[cfg(test)]
+    mod tests {
+        use super::ShortTexts;
+        use crate::zlib::block::Block;
+
+        /// Bytes of a linear congruential generator (Knuth, MMIX), as letters of an alphabet.
+        fn letters(n_letters: u8, n_bytes: usize) -> Vec<u8> {
+            let states = std::iter::successors(Some(1_u64), |state| {
+                let next = state.wrapping_mul(6_364_136_223_846_793_005);
+                Some(next.wrapping_add(1_442_695_040_888_963_407))
+            });
+            let bytes = states.skip(1).map(|state| state.to_be_bytes()[0]);
+            bytes
+                .map(|byte| b'!' + byte % n_letters)
+                .take(n_bytes)
+                .collect()
+        }
+
+        #[test]
+        fn texts_that_are_tried() {
+            let Some(mut short) = ShortTexts::detect() else {
+                return;
+            };
+            let [many, few] = [90, 4].map(|n_letters| letters(n_letters, 6113));
+            let mut is_pushed = |text: &[u8]| short.push(text, &mut Block::default());
+            assert!(!is_pushed(&many[..2047]));
+            assert!(is_pushed(&many[..2048]));
+            assert!(is_pushed(&many[..6112]));
+            assert!(!is_pushed(&many));
+            assert!(!is_pushed(&[b'a'; 2048]));
+            assert!(is_pushed(&many[..2048]));
+            assert!(!is_pushed(&few[..4000]));
+            for _ in 0..15 {
+                assert!(!is_pushed(&many[..2047]));
+                assert!(!is_pushed(&many[..2048]));
+            }
+            assert!(is_pushed(&many[..2048]));
+        }
     }
 }

@@ -9,7 +9,7 @@ const N_BYTES: usize = 8;
 
 /// Whether half of a text is looped, as those of language models may be. There zlib jumps from
 /// one long match to the next, and a table of all places is of no use.
-pub(super) fn is_looped(text: &[u8]) -> bool {
+pub(in crate::zlib) fn is_looped(text: &[u8]) -> bool {
     let mut n_others = 0;
     for part in (2..=N_PARTS).rev() {
         n_others += usize::from(!has_just_been(text, text.len() * part / N_PARTS));

@@ -16,7 +16,7 @@ use crate::zlib::stream_bytes;
 
 /// A table in which every processor can try what some do.
 struct Sizer {
-    table: Table<Portable>,
+    table: Table,
     block: Block,
     stock: StockZlib,
 }
@@ -24,7 +24,7 @@ struct Sizer {
 impl Sizer {
     fn new() -> Self {
         Self {
-            table: Table::new(Portable),
+            table: Table::default(),
             block: Block::default(),
             stock: StockZlib::default(),
         }
@@ -32,7 +32,7 @@ impl Sizer {
 
     /// Tells whether a table does for the text, and that the size is zlib's if so.
     fn is_taken(&mut self, text: &[u8], what: &str) -> bool {
-        let is_taken = self.table.take(text, &mut self.block);
+        let is_taken = self.table.push(Portable, text, &mut self.block);
         if is_taken {
             let size = stream_bytes(self.block.close(0, Some(text.len())));
             let right = self.stock.size(text).unwrap();
@@ -106,28 +106,6 @@ fn texts_that_are_not_for_a_table() {
     assert!(!is_taken(&letters));
     assert!(is_taken(&[b'a'; 259]));
     assert!(!is_taken(&[b'a'; 261]));
-}
-
-#[cfg(target_arch = "x86_64")]
-#[test]
-fn texts_that_are_not_tried() {
-    let prose = prose();
-    let letters: Vec<u8> = Random(4)
-        .bytes(4000)
-        .iter()
-        .map(|byte| b'a' + byte % 4)
-        .collect();
-    let mut table = Table::new(Portable);
-    let mut is_pushed = |text: &[u8]| table.push(text, &mut Block::default());
-    assert!(!is_pushed(&prose[..2047]));
-    assert!(!is_pushed(&[b'a'; 2048]));
-    assert!(is_pushed(&prose[..2048]));
-    assert!(!is_pushed(&letters));
-    for _ in 0..15 {
-        assert!(!is_pushed(&prose[..1000]));
-        assert!(!is_pushed(&prose[..2048]));
-    }
-    assert!(is_pushed(&prose[..2048]));
 }
 
 /// All that stand 20 bytes apart have the same four bytes, and the longest match is further

@@ -2,13 +2,15 @@
 
 #![expect(clippy::indexing_slicing, reason = "every place of 16 bits is inside")]
 
-use std::ops::{Deref, DerefMut, RangeInclusive};
+use std::ops::{Deref, DerefMut};
 
 use crate::zlib::lanes::{Lanes, MAX_PLACES, WIDTH};
 
-/// Texts that a table can be made of: chains grow with the text, and a table follows them from
-/// every place, wherever zlib looks.
-const BYTES: RangeInclusive<usize> = 64..=MAX_PLACES - WIDTH;
+/// The longest text that a table can be made of: chains grow with the text, and a table follows
+/// them from every place, wherever zlib looks.
+pub(in crate::zlib) const MAX_BYTES: usize = MAX_PLACES - WIDTH;
+/// The shortest.
+const MIN_BYTES: usize = 64;
 /// Where a text starts. The byte before it is no byte of any text, so that no match is found
 /// there.
 pub(super) const START: u16 = 1;
@@ -87,7 +89,7 @@ impl Text {
             reason = "a loop of vector instructions"
         )]
         let has_zero = || text.iter().fold(false, |any, byte| any | (*byte == 0));
-        if !BYTES.contains(&text.len()) || lanes.run(has_zero) {
+        if !(MIN_BYTES..=MAX_BYTES).contains(&text.len()) || lanes.run(has_zero) {
             return false;
         }
         let (bytes, rest) = self.bytes[START.into()..].split_at_mut(text.len());
