@@ -77,10 +77,10 @@ fn prose(n_bytes: usize) -> Vec<u8> {
 }
 
 /// A linear congruential generator (Knuth, MMIX).
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn below(&mut self, bound: usize) -> usize {
+    pub(super) fn below(&mut self, bound: usize) -> usize {
         let Self(state) = self;
         *state = state.wrapping_mul(6_364_136_223_846_793_005);
         *state = state.wrapping_add(1_442_695_040_888_963_407);

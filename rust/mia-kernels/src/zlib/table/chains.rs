@@ -14,7 +14,7 @@ use std::mem::replace;
 use super::text::{GROUP, N_PLACES, Numbers, Places, START, Text, numbers, place};
 use crate::zlib::lanes::{Lanes, WIDTH};
 
-/// Bits of the hashes of three bytes, zlib's, and of five, of which few are told apart.
+/// Bits of zlib's hash of three bytes, and of the one of five, which needs to tell less apart.
 const HASH: u16 = (1 << 15) - 1;
 
 /// For each place the last ones before it with the same bytes.

@@ -28,10 +28,9 @@ pub(super) struct Choices {
     nexts: Box<Places<55>>,
     /// 1 where a symbol starts, else 0.
     starts: Box<Marks>,
-    /// Places after a good match that have a longer one.
+    /// Places after a good match that have a longer one; and then only those whose match zlib
+    /// does not see, but another longer one.
     after_good: List,
-    /// Those of them whose match zlib does not see, but another longer one.
-    others: List,
     literals: List,
     matches: List,
 }
@@ -44,7 +43,6 @@ impl Default for Choices {
             nexts: Box::default(),
             starts: Box::new([0; N_PLACES]),
             after_good: List::default(),
-            others: List::default(),
             literals: List::default(),
             matches: List::default(),
         }
@@ -62,29 +60,26 @@ impl Choices {
         matches: &Matches,
     ) -> Option<[&List; 2]> {
         self.after_good.clear();
-        self.others.clear();
         self.literals.clear();
         self.matches.clear();
         lanes.run(
             #[inline(always)]
             || self.step(lanes, text.n_rows(), matches),
         );
-        for [at, _] in self.after_good.iter() {
-            match after_good(text, chains, matches, at) {
-                AfterGood::Same => {}
-                AfterGood::NotLonger => {
-                    let before = usize::from(at - 1);
-                    self.steps[before] = matches.lengths[before];
-                    self.nexts[before] = at - 1 + matches.lengths[before];
-                }
-                AfterGood::Other => self.others.append([at, 1], true),
+        self.after_good.update(|[at, one]| {
+            let seen = after_good(text, chains, matches, at);
+            if matches!(seen, AfterGood::NotLonger) {
+                let before = usize::from(at - 1);
+                self.steps[before] = matches.lengths[before];
+                self.nexts[before] = at - 1 + matches.lengths[before];
             }
-        }
+            ([at, one], matches!(seen, AfterGood::Other))
+        });
         rows_mut(&mut self.starts[..])[..text.n_rows()].fill(NO_STARTS);
         self.walk(text.end());
         // A symbol at the place before leads to it.
         let leads = |at: u16| self.starts[usize::from(at - 1)] == 1;
-        if self.others.iter().any(|[at, _]| leads(at)) {
+        if self.after_good.iter().any(|[at, _]| leads(at)) {
             return None;
         }
         lanes.run(
