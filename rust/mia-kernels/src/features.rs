@@ -163,7 +163,7 @@ fn needs(settings: &Settings) -> Needs {
 fn kernel(group: Group, settings: &Settings) -> Option<Box<dyn Kernel>> {
     match group {
         Group::Overlap => Some(Box::new(OverlapCounter::default())),
-        Group::Zlib => Some(Box::new(SizeKernel::default())),
+        Group::Zlib => Some(Box::new(SizeKernel)),
         Group::Lcs => Some(Box::new(LcsCounter::default())),
         Group::Blocks => Some(Box::new(BlockKernel::new(settings.near_verbatim_min_words))),
         Group::Coverage => Some(Box::new(CoverageCounter::default())),

@@ -1,8 +1,9 @@
 //! Counts that compare two texts: words, shared n-grams, compressed size.
 //!
 //! The crate knows nothing of Python or Arrow. [`PairReader`] reads a candidate and a
-//! reference once and gives the [`Group`]s of numbers it was asked for; [`ZlibSizer`] and [`WordRule`] serve
-//! texts that stand alone, and [`RunIndex`] finds what a text shares with any of many. Readers keep their buffers, so a batch allocates nothing per word.
+//! reference once and gives the [`Group`]s of numbers it was asked for; [`zlib_size`] and
+//! [`WordRule`] serve texts that stand alone, and [`RunIndex`] finds what a text shares with any
+//! of many. Readers keep their buffers, so a batch allocates nothing per word.
 
 mod automaton;
 mod blocks;
@@ -38,5 +39,6 @@ pub use error::KernelError;
 pub use features::{PairReader, Settings};
 pub use group::Group;
 pub use limits::MAX_BYTES;
+pub use size::zlib_size;
 pub use words::{WordRule, Words};
 pub use zlib::{StockZlib, ZlibSizer, zlib_version};

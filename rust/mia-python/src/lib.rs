@@ -10,7 +10,7 @@ mod spans;
 use std::sync::Arc;
 
 use arrow_array::UInt32Array;
-use mia_kernels::{Group, PairReader, RunReader, Settings, WordRule, ZlibSizer};
+use mia_kernels::{Group, PairReader, RunReader, Settings, WordRule};
 use pyo3::prelude::*;
 use pyo3_arrow::PyArray;
 
@@ -61,9 +61,8 @@ fn pair_fields(groups: Vec<String>) -> Result<Vec<String>, NativeError> {
 fn zlib_size(py: Python<'_>, text: &Bound<'_, PyAny>) -> Result<PyArray, NativeError> {
     let text = TextColumn::import("text", text)?;
     py.detach(|| {
-        let sizes = map_rows(&text.texts(), ZlibSizer::default, |sizer, text| {
-            sizer.size(text.as_bytes())
-        })?;
+        let size = |(): &mut (), text: &str| mia_kernels::zlib_size(text.as_bytes());
+        let sizes = map_rows(&text.texts(), || (), size)?;
         Ok(array(sizes))
     })
 }
