@@ -4,18 +4,18 @@ mod block;
 mod huffman;
 #[cfg(any(test, target_arch = "x86_64"))]
 mod lanes;
+mod paths;
+mod race;
 mod search;
 mod short;
 mod stock;
 #[cfg(any(test, target_arch = "x86_64"))]
 mod table;
-mod trial;
 mod window;
 
-use block::{Block, MAX_SYMBOLS};
-use search::{find, find_longer};
+use paths::Paths;
+use race::{Path, Race};
 use short::ShortTexts;
-use window::Window;
 
 use crate::error::KernelError;
 use crate::limits::check_length;
@@ -31,19 +31,23 @@ const WRAPPER_BYTES: u64 = 6;
 /// 1.3.1), and [`StockZlib`], for any bytes. It finds the matches that zlib finds, counts the
 /// symbols of each block, and adds up what zlib would take for them. It holds less than
 /// 800 KiB, and with a table 3 MiB, however long a text is, and allocates nothing after its
-/// making but the table, for the first text that is worth one.
+/// making but the table, for the first text that may be worth one.
 pub struct ZlibSizer {
-    window: Window,
-    block: Block,
-    short: Option<ShortTexts>,
+    paths: Paths,
+    choice: Choice,
 }
 
-/// Takes the path that is the faster one on this processor. To find out takes some milliseconds,
-/// once in a process.
+/// Which path short texts go.
+enum Choice {
+    Always(Path),
+    Faster(Race),
+}
+
+/// Takes the path that is the faster one at the time: now and then a few texts go both ways.
 impl Default for ZlibSizer {
     fn default() -> Self {
-        let with_table = trial::is_table_faster().then(Self::with_table);
-        with_table.flatten().unwrap_or_else(Self::simple)
+        let choice = Choice::Faster(Race::default());
+        Paths::with_table().map_or_else(Self::simple, |paths| Self { paths, choice })
     }
 }
 
@@ -51,9 +55,8 @@ impl ZlibSizer {
     /// Searches all texts place by place, as every processor can.
     pub fn simple() -> Self {
         Self {
-            window: Window::default(),
-            block: Block::default(),
-            short: None,
+            paths: Paths::default(),
+            choice: Choice::Always(Path::Simple),
         }
     }
 
@@ -61,11 +64,8 @@ impl ZlibSizer {
     /// or very few letters. Sizes are the same. `None` where the processor has neither AVX-512
     /// nor AVX2.
     pub fn with_table() -> Option<Self> {
-        let short = ShortTexts::detect()?;
-        Some(Self {
-            short: Some(short),
-            ..Self::simple()
-        })
+        let choice = Choice::Always(Path::Table);
+        Paths::with_table().map(|paths| Self { paths, choice })
     }
 
     /// Bytes of the zlib stream of `text`; 8 for an empty text.
@@ -81,94 +81,12 @@ impl ZlibSizer {
 
     /// Bits of all blocks.
     fn bits(&mut self, text: &[u8]) -> u64 {
-        let (short, block) = (self.short.as_mut(), &mut self.block);
-        if short.is_some_and(|short| short.push(text, block)) {
-            return self.block.close(0, Some(text.len()));
+        let paths = &mut self.paths;
+        match &mut self.choice {
+            _ if !ShortTexts::takes(text) => paths.bits(Path::Simple, text),
+            Choice::Always(path) => paths.bits(*path, text),
+            Choice::Faster(race) => race.run(|path| paths.bits(path, text)),
         }
-        let mut unread = text;
-        self.window.open(&mut unread);
-        if text.len() < MAX_SYMBOLS {
-            self.blocks::<true>(unread)
-        } else {
-            self.blocks::<false>(unread)
-        }
-    }
-
-    /// Bits of all blocks of a text that has been opened. It is `WHOLE` if it is in view from
-    /// start to end and fits in one block.
-    fn blocks<const WHOLE: bool>(&mut self, mut unread: &[u8]) -> u64 {
-        let (window, block) = (&mut self.window, &mut self.block);
-        let mut stream = Stream::default();
-        let mut at = window.start();
-        while window.left(at) > 0 {
-            if WHOLE {
-                // Known here, it is not made sure of at each step.
-                assert!(at < window::SIZE - 1, "a place of the window");
-            }
-            let mut found = find::<WHOLE>(window, at);
-            // A match is taken unless the next place has a longer one.
-            while !found.is_none() {
-                at += 1;
-                if !WHOLE {
-                    at = window.refill(at, &mut unread);
-                }
-                let next = find_longer::<WHOLE>(window, at, found);
-                if next.is_none() {
-                    break;
-                }
-                block.push_literal(window.byte(at - 1));
-                if !WHOLE && stream.count_symbol() {
-                    stream.push(block, window, at);
-                }
-                found = next;
-            }
-            if found.is_none() {
-                block.push_literal(window.byte(at));
-                at += 1;
-            } else {
-                block.push_match(found);
-                at += found.length - 1;
-            }
-            if WHOLE {
-                continue;
-            }
-            // A literal that ends the text closes no block, so that none comes after it.
-            let is_last = found.is_none() && window.left(at) == 0;
-            if stream.count_symbol() && !is_last {
-                stream.push(block, window, at);
-            }
-            at = window.refill(at, &mut unread);
-        }
-        stream.push(block, window, at);
-        stream.bits
-    }
-}
-
-/// What zlib has written.
-#[derive(Default)]
-struct Stream {
-    bits: u64,
-    /// Bytes of the text in it.
-    n_bytes: usize,
-    /// Literals and matches in the block that comes next.
-    n_symbols: usize,
-}
-
-impl Stream {
-    /// Counts a literal or a match, and tells whether its block has as many as it can.
-    #[inline]
-    fn count_symbol(&mut self) -> bool {
-        self.n_symbols += 1;
-        self.n_symbols == MAX_SYMBOLS
-    }
-
-    /// Closes the block of the bytes before `at`.
-    fn push(&mut self, block: &mut Block, window: &Window, at: usize) {
-        let n_bytes = window.n_before(at) - self.n_bytes;
-        let in_view = (n_bytes <= at).then_some(n_bytes);
-        self.bits = block.close(self.bits, in_view);
-        self.n_bytes += n_bytes;
-        self.n_symbols = 0;
     }
 }
 

@@ -15,6 +15,10 @@ impl ShortTexts {
         None
     }
 
+    pub(super) fn takes(_text: &[u8]) -> bool {
+        false
+    }
+
     pub(super) fn push(&mut self, _text: &[u8], _block: &mut super::block::Block) -> bool {
         match *self {}
     }

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use crate::zlib::block::Block;
-use crate::zlib::lanes::{Avx2, Avx512};
+use crate::zlib::lanes::{Avx2, Avx512, Lanes};
 use crate::zlib::table::{MAX_BYTES, Table, is_looped};
 
 /// A shorter text takes less time without a table, which takes some however short a text is.
@@ -38,20 +38,33 @@ impl ShortTexts {
         })
     }
 
+    /// Whether a table may be made for texts as long as this one.
+    pub(in crate::zlib) fn takes(text: &[u8]) -> bool {
+        BYTES.contains(&text.len())
+    }
+
     /// Adds the symbols of a text to an empty block, or tells that it has to be read otherwise.
     pub(in crate::zlib) fn push(&mut self, text: &[u8], block: &mut Block) -> bool {
-        if !BYTES.contains(&text.len()) || is_looped(text) {
-            return false;
-        }
         if self.n_untried > 0 {
             self.n_untried -= 1;
             return false;
         }
+        match self.rows {
+            Rows::Avx512(lanes) => self.try_push(lanes, text, block),
+            Rows::Avx2(lanes) => self.try_push(lanes, text, block),
+        }
+    }
+
+    fn try_push(&mut self, lanes: impl Lanes, text: &[u8], block: &mut Block) -> bool {
+        let is_looped = lanes.run(
+            #[inline(always)]
+            || is_looped(text),
+        );
+        if is_looped {
+            return false;
+        }
         let table = self.table.get_or_insert_default();
-        let is_done = match self.rows {
-            Rows::Avx512(lanes) => table.push(lanes, text, block),
-            Rows::Avx2(lanes) => table.push(lanes, text, block),
-        };
+        let is_done = table.push(lanes, text, block);
         if !is_done {
             self.n_untried = N_UNTRIED;
         }
@@ -63,29 +76,34 @@ impl ShortTexts {
 mod tests {
     use super::ShortTexts;
     use crate::zlib::block::Block;
-    use crate::zlib::trial::Random;
+
+    /// So many letters by chance (Knuth's generator MMIX).
+    fn noise(n_letters: u64) -> Vec<u8> {
+        let mut state = 1_u64;
+        let mut letter = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005);
+            state = state.wrapping_add(1_442_695_040_888_963_407);
+            let [letter, ..] = ((state >> 33) % n_letters + 33).to_le_bytes();
+            letter
+        };
+        (0..6113).map(|_| letter()).collect()
+    }
 
     #[test]
     fn texts_that_are_tried() {
         let Some(mut short) = ShortTexts::detect() else {
             return;
         };
-        let mut random = Random(1);
-        let [many, few] = [b'!'..b'{', b'a'..b'e'].map(|letters| {
-            let letters: Vec<u8> = letters.collect();
-            let text = (0..6113).map(|_| letters[random.below(letters.len())]);
-            text.collect::<Vec<_>>()
-        });
+        let [many, few] = [90, 4].map(noise);
+        let lengths = [2047, 2048, 6112, 6113].map(|length| ShortTexts::takes(&many[..length]));
+        assert_eq!(lengths, [false, true, true, false]);
         let mut is_pushed = |text: &[u8]| short.push(text, &mut Block::default());
-        assert!(!is_pushed(&many[..2047]));
         assert!(is_pushed(&many[..2048]));
         assert!(is_pushed(&many[..6112]));
-        assert!(!is_pushed(&many));
         assert!(!is_pushed(&[b'a'; 2048]));
         assert!(is_pushed(&many[..2048]));
         assert!(!is_pushed(&few[..4000]));
         for _ in 0..15 {
-            assert!(!is_pushed(&many[..2047]));
             assert!(!is_pushed(&many[..2048]));
         }
         assert!(is_pushed(&many[..2048]));

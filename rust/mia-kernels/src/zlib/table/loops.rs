@@ -1,14 +1,23 @@
 //! Texts that a table does not suit, because they repeat themselves.
 
+#![expect(
+    clippy::indexing_slicing,
+    reason = "parts end inside the text, and rows of words inside what is in view"
+)]
+
 /// How far back a loop is looked for.
 const MAX_PERIOD: usize = 320;
 /// A text is asked at the end of each part but the first.
 const N_PARTS: usize = 5;
 /// Bytes that hardly stand twice so near to each other, if not in a loop.
 const N_BYTES: usize = 8;
+/// Places that are compared before any answer is asked for.
+const N_AT_ONCE: usize = 64;
 
 /// Whether half of a text is looped, as those of language models may be. There zlib jumps from
 /// one long match to the next, and a table of all places is of no use.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "loops of vector instructions")]
 pub(in crate::zlib) fn is_looped(text: &[u8]) -> bool {
     let mut n_others = 0;
     for part in (2..=N_PARTS).rev() {
@@ -20,13 +29,33 @@ pub(in crate::zlib) fn is_looped(text: &[u8]) -> bool {
     true
 }
 
-/// Whether the bytes that end here ended a little before.
+/// Whether the bytes that end here ended a little before. No period reaches out of the text.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "a loop of vector instructions")]
 fn has_just_been(text: &[u8], end: usize) -> bool {
-    let from = end.saturating_sub(N_BYTES + MAX_PERIOD);
-    let bytes = text.get(from..end).unwrap_or_default();
-    let mut words = bytes.windows(N_BYTES).rev();
-    let last = words.next();
-    words.any(|word| Some(word) == last)
+    let Some(bytes) = text[..end].last_chunk::<{ MAX_PERIOD + N_BYTES }>() else {
+        return false;
+    };
+    let last = word(bytes.as_chunks().0[MAX_PERIOD / N_BYTES]);
+    for row in (0..MAX_PERIOD / N_AT_ONCE).rev() {
+        let bytes = &bytes[row * N_AT_ONCE..][..N_AT_ONCE + N_BYTES];
+        // No bit is set if the eight bytes of some place are the last ones.
+        let mut least = [u64::MAX; N_AT_ONCE / N_BYTES];
+        for from in 0..N_BYTES {
+            let words = bytes[from..from + N_AT_ONCE].as_chunks().0;
+            for (least, bytes) in least.iter_mut().zip(words) {
+                *least = (word(*bytes) ^ last).min(*least);
+            }
+        }
+        if least.contains(&0) {
+            return true;
+        }
+    }
+    false
+}
+
+fn word(bytes: [u8; N_BYTES]) -> u64 {
+    u64::from_le_bytes(bytes)
 }
 
 #[cfg(test)]
@@ -57,11 +86,11 @@ mod tests {
             assert!(looped(2000, period, 3000), "{period}");
             assert!(!looped(3000, period, 900), "{period}");
         }
-        assert!(looped(0, 7, 64));
         assert!(!looped(0, 321, 3000));
         assert!(!looped(3000, 1, 0));
-        assert!(!looped(0, 1, 0));
-        assert!(!looped(0, 1, 8));
+        for length in [0, 1, 8, 64] {
+            assert!(!looped(0, 1, length)); // too short to tell
+        }
     }
 
     #[test]
