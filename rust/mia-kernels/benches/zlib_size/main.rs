@@ -134,6 +134,7 @@ impl Row {
                 ((*name).to_owned(), time)
             });
             let mut times: Vec<(String, f64)> = ours.collect();
+            paths.rotate_left(1); // the first one after other programs finds less in the caches
             times.push(("zlib".into(), time(texts, |text| zlib.size(text).ok())));
             let round = rivals.as_mut().and_then(|rivals| rivals.round().ok());
             times.extend(round.unwrap_or_default());
