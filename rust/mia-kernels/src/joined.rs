@@ -7,6 +7,7 @@
 
 use crate::letters::letters;
 use crate::places::Place;
+use crate::vectorize::vectorize;
 
 /// Bytes that a word is copied by.
 const STEP: usize = 16;
@@ -23,10 +24,10 @@ pub(crate) struct Joined {
 impl Joined {
     /// Takes the words of a text from their places.
     pub(crate) fn read(&mut self, text: &[u8], places: &[Place]) {
-        let mut neighbours = places.iter().zip(places.iter().skip(1));
-        self.is_text = neighbours.all(|(&[_, end], &[start, _])| {
-            end + 1 == start && text.get(end as usize) == Some(&b' ')
-        });
+        self.is_text = vectorize(
+            #[inline(always)]
+            || is_joined(text, places),
+        );
         if !self.is_text {
             self.copy(text, places);
         }
@@ -66,6 +67,25 @@ impl Joined {
         let n_letters: u32 = places.iter().map(|[start, end]| end - start).sum();
         &self.letters[..n_letters as usize + places.len() - 1]
     }
+}
+
+/// Whether single spaces join the words of a text: whether there are as many as words but one, and
+/// one byte stands between any two. No word has a space.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "loops of vector instructions")]
+fn is_joined(text: &[u8], places: &[Place]) -> bool {
+    let ([[start, _], rest @ ..], [before @ .., [_, end]]) = (places, places) else {
+        return true;
+    };
+    let mut longest = 0;
+    for ([_, end], [start, _]) in before.iter().zip(rest) {
+        longest = longest.max(start - end);
+    }
+    let mut n_spaces = 0_u32;
+    for byte in &text[*start as usize..*end as usize] {
+        n_spaces += u32::from(*byte == b' ');
+    }
+    longest <= 1 && n_spaces as usize == rest.len()
 }
 
 #[cfg(test)]

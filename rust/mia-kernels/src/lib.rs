@@ -6,6 +6,7 @@
 //! of many. Readers keep their buffers, so a batch allocates nothing per word.
 
 mod automaton;
+mod bits;
 mod blocks;
 mod candidate;
 mod character_runs;
@@ -30,6 +31,7 @@ mod places;
 mod scan;
 mod size;
 mod spans;
+mod vectorize;
 mod vocabulary;
 mod words;
 mod zlib;

@@ -10,7 +10,11 @@ use pulp::{bytemuck::cast, core_arch::x86::Sse2};
 pub(crate) type Mask = u64;
 
 /// Marks bytes from the first to the last of any of `ranges`.
-#[inline]
+#[inline(always)]
+#[expect(
+    clippy::inline_always,
+    reason = "part of a loop of vector instructions"
+)]
 pub(crate) fn within<const N: usize>(block: &[u8; 64], ranges: [[u8; 2]; N]) -> Mask {
     let mut marks = [0; 64];
     for [first, last] in ranges {
@@ -34,7 +38,11 @@ pub(crate) fn differing(block: &[u8; 64], other: &[u8; 64]) -> Mask {
 
 /// The highest bit of each byte.
 #[cfg(target_arch = "x86_64")]
-#[inline]
+#[inline(always)]
+#[expect(
+    clippy::inline_always,
+    reason = "part of a loop of vector instructions"
+)]
 fn gather(bytes: &[u8; 64]) -> Mask {
     let Some(sse2) = Sse2::try_new() else {
         return gather_eights(bytes);

@@ -5,14 +5,12 @@
     reason = "there is room for all edges of a block behind those before it"
 )]
 
+use crate::bits::{ROOM, write_places};
 use crate::limits::number;
 use crate::marks::Mask;
 
 /// A word's first byte and the byte behind its last.
 pub(crate) type Place = [u32; 2];
-
-/// Edges of a block at most, and what is written behind them.
-const ROOM: usize = 64 + 8;
 
 /// The places of the words of a text, in order.
 #[derive(Default)]
@@ -36,25 +34,22 @@ impl Places {
         self.n_edges += 2;
     }
 
-    /// Takes edges of the block of 64 bytes that begins at `start`: without a branch, because
-    /// how many there are is as good as random.
-    #[inline]
+    /// Takes edges of the block of 64 bytes that begins at `start`.
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "part of a loop of vector instructions"
+    )]
     pub(crate) fn push_edges(&mut self, start: usize, mask: Mask) {
-        let room = self.room();
-        let mut start = number(start);
-        let mut n_edges = 0;
-        for bits in mask.to_le_bytes().map(usize::from) {
-            let edges = BITS[bits].map(|bit| start + bit);
-            // There are less than 64 before the last eight bytes; so told, it takes no check.
-            room[n_edges % 64..][..8].copy_from_slice(&edges);
-            n_edges += usize::from(COUNTS[bits]);
-            start += 8;
-        }
-        self.n_edges += n_edges;
+        self.n_edges += write_places(mask, number(start), self.room());
     }
 
     /// Where the next edges go.
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "part of a loop of vector instructions"
+    )]
     fn room(&mut self) -> &mut [u32] {
         if self.edges.len() < self.n_edges + ROOM {
             self.grow();
@@ -68,35 +63,6 @@ impl Places {
         self.edges.resize(2 * self.n_edges + ROOM, 0);
     }
 }
-
-/// The bits of each byte, the first one lowest. What stands behind them means nothing.
-static BITS: [[u32; 8]; 256] = {
-    let mut bits = [[0; 8]; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let (mut bit, mut n_bits) = (0, 0);
-        while bit < 8 {
-            if byte >> bit & 1 == 1 {
-                bits[byte][n_bits] = bit;
-                n_bits += 1;
-            }
-            bit += 1;
-        }
-        byte += 1;
-    }
-    bits
-};
-
-/// How many each byte has.
-static COUNTS: [u8; 256] = {
-    let mut counts = [0; 256];
-    let mut byte = 1;
-    while byte < 256 {
-        counts[byte] = counts[byte / 2] + (byte % 2 == 1) as u8;
-        byte += 1;
-    }
-    counts
-};
 
 #[cfg(test)]
 mod tests {

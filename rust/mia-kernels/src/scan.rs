@@ -2,12 +2,13 @@
 
 use crate::marks::Mask;
 use crate::places::Places;
+use crate::vectorize::vectorize;
 
 /// The runs of a text that hold no separator.
 #[derive(Debug)]
-pub(crate) struct Runs<'a> {
+pub(crate) struct Runs<'a, S> {
     text: &'a [u8],
-    separators: fn(&'a [u8], usize) -> u128,
+    separators: S,
     /// Where the next block starts.
     next: usize,
     /// Where runs of the block at hand start and end.
@@ -18,10 +19,10 @@ pub(crate) struct Runs<'a> {
     over: u128,
 }
 
-impl<'a> Runs<'a> {
+impl<'a, S: Fn(&'a [u8], usize) -> u128> Runs<'a, S> {
     /// `separators` marks those of the block that starts at some place of the text; a
     /// separator of several bytes may reach behind it.
-    pub(crate) fn new(text: &'a [u8], separators: fn(&'a [u8], usize) -> u128) -> Self {
+    pub(crate) fn new(text: &'a [u8], separators: S) -> Self {
         Self {
             text,
             separators,
@@ -34,11 +35,16 @@ impl<'a> Runs<'a> {
 
     /// Tells where all of them stand.
     pub(crate) fn place(mut self, places: &mut Places) {
-        while self.next < self.text.len() {
-            let start = self.next;
-            self.read_block();
-            places.push_edges(start, self.edges);
-        }
+        vectorize(
+            #[inline(always)]
+            || {
+                while self.next < self.text.len() {
+                    let start = self.next;
+                    self.read_block();
+                    places.push_edges(start, self.edges);
+                }
+            },
+        );
         if self.inside {
             places.push_edges(self.text.len(), 1);
         }
@@ -62,7 +68,11 @@ impl<'a> Runs<'a> {
         clippy::cast_possible_truncation,
         reason = "the upper half is kept for the next block"
     )]
-    #[inline]
+    #[inline(always)]
+    #[expect(
+        clippy::inline_always,
+        reason = "part of a loop of vector instructions"
+    )]
     fn read_block(&mut self) {
         let separators = (self.separators)(self.text, self.next) | self.over;
         self.over = separators >> 64;
@@ -73,7 +83,7 @@ impl<'a> Runs<'a> {
     }
 }
 
-impl<'a> Iterator for Runs<'a> {
+impl<'a, S: Fn(&'a [u8], usize) -> u128> Iterator for Runs<'a, S> {
     type Item = &'a [u8];
 
     #[inline]
@@ -85,7 +95,11 @@ impl<'a> Iterator for Runs<'a> {
 }
 
 /// Gives the block of the text that starts at `start`, with spaces behind the text's end.
-#[inline]
+#[inline(always)]
+#[expect(
+    clippy::inline_always,
+    reason = "part of a loop of vector instructions"
+)]
 pub(crate) fn with_block<T>(text: &[u8], start: usize, read: impl Fn(&[u8; 64]) -> T) -> T {
     let rest = text.get(start..).unwrap_or_default();
     let Some(block) = rest.first_chunk() else {

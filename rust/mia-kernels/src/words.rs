@@ -61,11 +61,33 @@ impl WordRule {
     }
 
     /// Tells where those words stand.
+    #[expect(
+        clippy::redundant_closure,
+        reason = "what a function is called through by its name is not inlined"
+    )]
     pub(crate) fn place_words(self, text: &str, places: &mut Places) {
         places.clear();
-        match self.spelled_words(text).0 {
-            Rest::Runs(runs) => runs.place(places),
-            other => Words(other).for_each(|word| {
+        let bytes = text.as_bytes();
+        match self {
+            Self::Whitespace => Runs::new(
+                bytes,
+                #[inline(always)]
+                |text, start| whitespace_block(text, start),
+            )
+            .place(places),
+            Self::Space => Runs::new(
+                bytes,
+                #[inline(always)]
+                |text, start| space_block(text, start),
+            )
+            .place(places),
+            Self::Rouge => Runs::new(
+                bytes,
+                #[inline(always)]
+                |text, start| rouge_block(text, start),
+            )
+            .place(places),
+            Self::Unicode => Segments::new(text).for_each(|word| {
                 let start = word.as_ptr().addr() - text.as_ptr().addr();
                 places.push(start, start + word.len());
             }),
@@ -97,9 +119,11 @@ impl WordRule {
 #[derive(Debug)]
 pub struct Words<'a>(Rest<'a>);
 
+type Separators<'a> = fn(&'a [u8], usize) -> u128;
+
 #[derive(Debug)]
 enum Rest<'a> {
-    Runs(Runs<'a>),
+    Runs(Runs<'a, Separators<'a>>),
     Rouge(&'a [u8]),
     Unicode(Segments<'a>),
 }
@@ -124,15 +148,36 @@ impl<'a> Iterator for Words<'a> {
     }
 }
 
+#[inline(always)]
+#[expect(
+    clippy::inline_always,
+    reason = "part of a loop of vector instructions"
+)]
 fn space_block(text: &[u8], start: usize) -> u128 {
-    with_block(text, start, |block| within(block, [[b' '; 2]])).into()
+    with_block(
+        text,
+        start,
+        #[inline(always)]
+        |block| within(block, [[b' '; 2]]),
+    )
+    .into()
 }
 
+#[inline(always)]
+#[expect(
+    clippy::inline_always,
+    reason = "part of a loop of vector instructions"
+)]
 fn whitespace_block(text: &[u8], start: usize) -> u128 {
-    let (ascii, mut others) = with_block(text, start, |block| {
-        let ascii = within(block, [[0x09, 0x0d], [0x1c, b' ']]);
-        (ascii, first_bytes_of_other_whitespace(block))
-    });
+    let (ascii, mut others) = with_block(
+        text,
+        start,
+        #[inline(always)]
+        |block| {
+            let ascii = within(block, [[0x09, 0x0d], [0x1c, b' ']]);
+            (ascii, first_bytes_of_other_whitespace(block))
+        },
+    );
     let mut separators = u128::from(ascii);
     while others != 0 {
         let at = others.trailing_zeros();
@@ -144,6 +189,11 @@ fn whitespace_block(text: &[u8], start: usize) -> u128 {
 }
 
 /// Marks bytes that white space beyond ASCII may start with.
+#[inline(always)]
+#[expect(
+    clippy::inline_always,
+    reason = "part of a loop of vector instructions"
+)]
 fn first_bytes_of_other_whitespace(block: &[u8; 64]) -> Mask {
     if block.iter().fold(0, BitOr::bitor) < 0x80 {
         return 0;
@@ -152,9 +202,20 @@ fn first_bytes_of_other_whitespace(block: &[u8; 64]) -> Mask {
 }
 
 /// Marks bytes that are no ASCII letter or digit.
+#[inline(always)]
+#[expect(
+    clippy::inline_always,
+    reason = "part of a loop of vector instructions"
+)]
 fn rouge_block(text: &[u8], start: usize) -> u128 {
     let alphanumeric = [[b'0', b'9'], [b'A', b'Z'], [b'a', b'z']];
-    (!with_block(text, start, |block| within(block, alphanumeric))).into()
+    (!with_block(
+        text,
+        start,
+        #[inline(always)]
+        |block| within(block, alphanumeric),
+    ))
+    .into()
 }
 
 /// Bytes of the white-space character that `text` starts with; 0 if it starts with another.
