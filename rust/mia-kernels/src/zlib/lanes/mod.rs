@@ -37,7 +37,7 @@ pub(super) static FIRST_ROW: [u16; WIDTH] = {
     numbers
 };
 /// Places that rows are made of, at most.
-pub(super) const MAX_PLACES: usize = 6 * 1024;
+pub(super) const MAX_PLACES: usize = 7 * 1024;
 
 /// Instructions on rows.
 pub(super) trait Lanes: Copy {

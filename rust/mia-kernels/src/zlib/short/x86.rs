@@ -86,7 +86,7 @@ mod tests {
             let [letter, ..] = ((state >> 33) % n_letters + 33).to_le_bytes();
             letter
         };
-        (0..6113).map(|_| letter()).collect()
+        (0..7137).map(|_| letter()).collect()
     }
 
     #[test]
@@ -95,11 +95,11 @@ mod tests {
             return;
         };
         let [many, few] = [90, 4].map(noise);
-        let lengths = [2047, 2048, 6112, 6113].map(|length| ShortTexts::takes(&many[..length]));
+        let lengths = [2047, 2048, 7136, 7137].map(|length| ShortTexts::takes(&many[..length]));
         assert_eq!(lengths, [false, true, true, false]);
         let mut is_pushed = |text: &[u8]| short.push(text, &mut Block::default());
         assert!(is_pushed(&many[..2048]));
-        assert!(is_pushed(&many[..6112]));
+        assert!(is_pushed(&many[..7136]));
         assert!(!is_pushed(&[b'a'; 2048]));
         assert!(is_pushed(&many[..2048]));
         assert!(!is_pushed(&few[..4000]));

@@ -92,10 +92,10 @@ fn texts_that_are_not_for_a_table() {
     assert!(!is_taken(b""));
     assert!(!is_taken(&prose[..63]));
     assert!(is_taken(&prose[..64]));
-    let noise = Random(3).bytes(7000);
+    let noise = Random(3).bytes(8000);
     let noise: Vec<u8> = noise.into_iter().filter(|byte| *byte != 0).collect();
-    assert!(is_taken(&noise[..6112]));
-    assert!(!is_taken(&noise[..6113]));
+    assert!(is_taken(&noise[..7136]));
+    assert!(!is_taken(&noise[..7137]));
     assert!(!is_taken(&[&prose[..100], b"\0"].concat()));
     let letters: Vec<u8> = Random(4)
         .bytes(4000)
