@@ -7,7 +7,7 @@ use crate::zlib::lanes::{Avx2, Avx512, Lanes};
 use crate::zlib::table::{MAX_BYTES, Table, is_looped};
 
 /// A shorter text takes less time without a table, which takes some however short a text is.
-const BYTES: RangeInclusive<usize> = 2048..=MAX_BYTES;
+const BYTES: RangeInclusive<usize> = 1536..=MAX_BYTES;
 /// Texts that come one after the other are often alike: after one for which a table did not
 /// do, so many are not tried.
 const N_UNTRIED: u32 = 15;
@@ -95,17 +95,17 @@ mod tests {
             return;
         };
         let [many, few] = [90, 4].map(noise);
-        let lengths = [2047, 2048, 7136, 7137].map(|length| ShortTexts::takes(&many[..length]));
+        let lengths = [1535, 1536, 7136, 7137].map(|length| ShortTexts::takes(&many[..length]));
         assert_eq!(lengths, [false, true, true, false]);
         let mut is_pushed = |text: &[u8]| short.push(text, &mut Block::default());
-        assert!(is_pushed(&many[..2048]));
+        assert!(is_pushed(&many[..1536]));
         assert!(is_pushed(&many[..7136]));
-        assert!(!is_pushed(&[b'a'; 2048]));
-        assert!(is_pushed(&many[..2048]));
+        assert!(!is_pushed(&[b'a'; 1536]));
+        assert!(is_pushed(&many[..1536]));
         assert!(!is_pushed(&few[..4000]));
         for _ in 0..15 {
-            assert!(!is_pushed(&many[..2048]));
+            assert!(!is_pushed(&many[..1536]));
         }
-        assert!(is_pushed(&many[..2048]));
+        assert!(is_pushed(&many[..1536]));
     }
 }
