@@ -30,7 +30,7 @@ const WRAPPER_BYTES: u64 = 6;
 /// It equals `len(zlib.compress(text))` of a Python that runs on classic zlib (1.2.8 to
 /// 1.3.1), and [`StockZlib`], for any bytes. It finds the matches that zlib finds, counts the
 /// symbols of each block, and adds up what zlib would take for them. It holds less than
-/// 800 KiB, and with a table 3 MiB, however long a text is, and allocates nothing after its
+/// 900 KiB, and with a table some 3 MiB, however long a text is, and allocates nothing after its
 /// making but the table, for the first text that may be worth one.
 pub struct ZlibSizer {
     paths: Paths,

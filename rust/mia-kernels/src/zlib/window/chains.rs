@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::indexing_slicing,
-    reason = "places lie inside the window, and hashes have 15 bits"
+    reason = "places lie inside the window, and there is an entry for each hash"
 )]
 
 use std::mem::replace;
@@ -14,7 +14,7 @@ use crate::limits::number;
 
 /// zlib's.
 const THREE_BITS: u32 = 15;
-const FOUR_BITS: u32 = 15;
+const FOUR_BITS: u32 = 16;
 
 /// The half of a chain's end, or of a last place, that tells the place.
 const PLACE: u32 = (1 << 16) - 1;
