@@ -127,9 +127,10 @@ impl Choices {
     /// meets them.
     fn walk(&mut self, end: u16) {
         let (nexts, starts): (&Numbers, &mut Marks) = (&self.nexts, &mut self.starts);
-        let part = end / 4;
-        let begins = [START, part, 2 * part, 3 * part];
-        let ends = [part, 2 * part, 3 * part, end];
+        // Of prose they have as many symbols each: the more came before, the longer matches are.
+        let [second, third, fourth] = [6, 13, 22].map(|part| end / 32 * part);
+        let begins = [START, second, third, fourth];
+        let ends = [second, third, fourth, end];
         let mut walks = begins;
         let mut go = |at: u16| {
             let next = nexts[usize::from(at)];
