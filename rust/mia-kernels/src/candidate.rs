@@ -51,7 +51,7 @@ impl Candidate {
             look_up(spelled.as_bytes(), places, reference, &mut self.known);
         }
         if needs.letters {
-            self.joined.read(spelled.as_bytes(), places);
+            self.joined.read(spelled.as_bytes(), rule, places);
         }
         if needs.runs {
             fill_in(&mut self.words, places.len(), &self.known);

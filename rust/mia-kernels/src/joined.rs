@@ -8,6 +8,7 @@
 use crate::letters::letters;
 use crate::places::Place;
 use crate::vectorize::vectorize;
+use crate::words::WordRule;
 
 /// Bytes that a word is copied by.
 const STEP: usize = 16;
@@ -23,11 +24,13 @@ pub(crate) struct Joined {
 
 impl Joined {
     /// Takes the words of a text from their places.
-    pub(crate) fn read(&mut self, text: &[u8], places: &[Place]) {
-        self.is_text = vectorize(
-            #[inline(always)]
-            || is_joined(text, places),
-        );
+    pub(crate) fn read(&mut self, text: &[u8], rule: WordRule, places: &[Place]) {
+        // Under UAX #29 a word may have a space: a mark belongs to the space before it.
+        self.is_text = rule != WordRule::Unicode
+            && vectorize(
+                #[inline(always)]
+                || is_joined(text, places),
+            );
         if !self.is_text {
             self.copy(text, places);
         }
@@ -69,8 +72,8 @@ impl Joined {
     }
 }
 
-/// Whether single spaces join the words of a text: whether there are as many as words but one, and
-/// one byte stands between any two. No word has a space.
+/// Whether single spaces join words that have none: whether there are as many as words but one, and
+/// one byte stands between any two.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "loops of vector instructions")]
 fn is_joined(text: &[u8], places: &[Place]) -> bool {
@@ -94,11 +97,11 @@ mod tests {
     use crate::places::Places;
     use crate::words::WordRule;
 
-    fn joined(text: &str) -> (bool, Vec<Vec<u8>>) {
+    fn joined(rule: WordRule, text: &str) -> (bool, Vec<Vec<u8>>) {
         let (mut joined, mut places) = (Joined::default(), Places::default());
-        WordRule::Whitespace.place_words(text, &mut places);
+        rule.place_words(text, &mut places);
         let places = places.as_slice();
-        joined.read(text.as_bytes(), places);
+        joined.read(text.as_bytes(), rule, places);
         let words = (0..=places.len())
             .map(|n| joined.words(text.as_bytes(), &places[..n]).to_vec())
             .collect();
@@ -108,8 +111,9 @@ mod tests {
     #[test]
     fn words_joined_so_are_not_copied() {
         let expected = [&b""[..], b"to", b"to be"].map(<[u8]>::to_vec);
-        assert_eq!(joined("\n to be \n"), (true, expected.to_vec()));
-        assert_eq!(joined(" "), (true, vec![b"".to_vec()]));
+        let spaced = WordRule::Whitespace;
+        assert_eq!(joined(spaced, "\n to be \n"), (true, expected.to_vec()));
+        assert_eq!(joined(spaced, " "), (true, vec![b"".to_vec()]));
     }
 
     #[test]
@@ -117,12 +121,25 @@ mod tests {
         for length in [1, 15, 16, 17, 40] {
             for space in ["  ", "\n", "\u{3000}"] {
                 let word = "x".repeat(length);
-                let (is_text, words) = joined(&format!("{word}{space}{word} a"));
+                let text = format!("{word}{space}{word} a");
+                let (is_text, words) = joined(WordRule::Whitespace, &text);
                 let whole = format!("{word} {word} a");
                 assert!(!is_text);
                 assert_eq!(words[1], word.as_bytes());
                 assert_eq!(words[3], whole.as_bytes());
             }
+        }
+    }
+
+    #[test]
+    fn words_that_have_spaces_or_none_between_them_are_copied() {
+        for (text, words) in [
+            ("x \u{93f} y", "x  \u{93f} y"),
+            ("a\n \u{93f}", "a  \u{93f}"),
+            ("\u{4f60}\u{597d} a", "\u{4f60} \u{597d} a"),
+        ] {
+            let (_, found) = joined(WordRule::Unicode, text);
+            assert_eq!(found.last().map(Vec::as_slice), Some(words.as_bytes()));
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use mia_kernels::{Group, PairReader, Settings, WordRule};
+use mia_kernels::{Group, PairReader, Settings, StockZlib, WordRule};
 use proptest::prelude::*;
 use unicode_segmentation::UnicodeSegmentation;
 
@@ -20,8 +20,8 @@ fn words_of_few_bytes() -> impl Strategy<Value = Vec<String>> {
 /// Texts of letters and white space in any order.
 fn spaced_text() -> impl Strategy<Value = String> {
     let character = prop::sample::select(&[
-        'a', '\u{e9}', '\u{301}', ' ', '.', '1', '\n', '\t', '\u{85}', '\u{a0}', '\u{2003}',
-        '\u{3000}',
+        'a', '\u{e9}', '\u{301}', '\u{93f}', ' ', '.', '1', '\n', '\t', '\u{85}', '\u{a0}',
+        '\u{2003}', '\u{3000}',
     ]);
     prop::collection::vec(character, 0..60).prop_map(String::from_iter)
 }
@@ -186,6 +186,15 @@ proptest! {
             let found = numbers(&mut reader(rule, &groups), &a, &b);
             let expected = numbers(&mut reader(WordRule::Space, &groups), &left, &right);
             prop_assert_eq!(found, expected);
+        }
+    }
+
+    #[test]
+    fn sizes_are_those_of_the_words_joined(text in spaced_text()) {
+        for rule in [WordRule::Whitespace, WordRule::Space, WordRule::Rouge, WordRule::Unicode] {
+            let found = numbers(&mut reader(rule, &[Group::Zlib]), &text, &text);
+            let size = StockZlib::default().size(joined(rule, &text).as_bytes()).ok();
+            prop_assert_eq!(found.last(), Some(&size));
         }
     }
 
