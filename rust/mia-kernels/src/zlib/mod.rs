@@ -14,7 +14,7 @@ mod table;
 mod window;
 
 use paths::Paths;
-use race::{Path, Race};
+use race::Race;
 use short::ShortTexts;
 
 use crate::error::KernelError;
@@ -39,7 +39,9 @@ pub struct ZlibSizer {
 
 /// Which path short texts go.
 enum Choice {
-    Always(Path),
+    Simple,
+    /// If it suits them.
+    Table,
     Faster(Race),
 }
 
@@ -56,7 +58,7 @@ impl ZlibSizer {
     pub fn simple() -> Self {
         Self {
             paths: Paths::default(),
-            choice: Choice::Always(Path::Simple),
+            choice: Choice::Simple,
         }
     }
 
@@ -64,7 +66,7 @@ impl ZlibSizer {
     /// or very few letters. Sizes are the same. `None` where the processor has neither AVX-512
     /// nor AVX2.
     pub fn with_table() -> Option<Self> {
-        let choice = Choice::Always(Path::Table);
+        let choice = Choice::Table;
         Paths::with_table().map(|paths| Self { paths, choice })
     }
 
@@ -83,9 +85,12 @@ impl ZlibSizer {
     fn bits(&mut self, text: &[u8]) -> u64 {
         let paths = &mut self.paths;
         match &mut self.choice {
-            _ if !ShortTexts::takes(text) => paths.bits(Path::Simple, text),
-            Choice::Always(path) => paths.bits(*path, text),
-            Choice::Faster(race) => race.run(|path| paths.bits(path, text)),
+            _ if !ShortTexts::takes(text) => paths.simple(text),
+            Choice::Simple => paths.simple(text),
+            Choice::Table => paths.table(text).unwrap_or_else(|| paths.simple(text)),
+            Choice::Faster(race) => {
+                race.run(paths, |paths| paths.simple(text), |paths| paths.table(text))
+            }
         }
     }
 }

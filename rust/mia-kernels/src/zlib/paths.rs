@@ -1,7 +1,6 @@
 //! Texts to bits, place by place or from a table of all matches.
 
 use super::block::{Block, MAX_SYMBOLS};
-use super::race::Path;
 use super::search::{find, find_longer};
 use super::short::ShortTexts;
 use super::window::{self, Window};
@@ -24,12 +23,14 @@ impl Paths {
         })
     }
 
-    /// Bits of all blocks. What a table does not suit is read without one.
-    pub(super) fn bits(&mut self, path: Path, text: &[u8]) -> u64 {
-        let (short, block) = (self.short.as_mut(), &mut self.block);
-        if path == Path::Table && short.is_some_and(|short| short.push(text, block)) {
-            return self.block.close(0, Some(text.len()));
-        }
+    /// Bits of all blocks, from a table; `None` if that does not suit the text.
+    pub(super) fn table(&mut self, text: &[u8]) -> Option<u64> {
+        let is_done = self.short.as_mut()?.push(text, &mut self.block);
+        is_done.then(|| self.block.close(0, Some(text.len())))
+    }
+
+    /// Bits of all blocks, place by place.
+    pub(super) fn simple(&mut self, text: &[u8]) -> u64 {
         let mut unread = text;
         self.window.open(&mut unread);
         if text.len() < MAX_SYMBOLS {

@@ -15,123 +15,145 @@ const N_TIMED: u32 = 15;
 /// Texts from one race to the next, so that all races take less than half a percent.
 const PERIOD: u32 = 8192;
 
-/// How a text is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Path {
-    /// Place by place.
-    Simple,
-    /// With a table of all matches.
-    Table,
-}
-
 /// Texts one after the other, of which some go both ways.
 #[derive(Default)]
 pub(super) struct Race {
     /// Texts since the race began.
     n_texts: u32,
-    /// How many of those that were timed took less time with a table.
-    n_won: u32,
+    /// How much less time each of those that were timed took with a table, as a share of the time
+    /// without one; all together.
+    gain: f64,
 }
 
 impl Race {
-    /// Reads the next text.
+    /// Reads the next text with `paths`. `table` gives nothing if a table does not suit it.
     #[inline]
-    pub(super) fn run<R>(&mut self, mut read: impl FnMut(Path) -> R) -> R {
+    pub(super) fn run<P, R>(
+        &mut self,
+        paths: &mut P,
+        simple: impl FnOnce(&mut P) -> R,
+        table: impl FnOnce(&mut P) -> Option<R>,
+    ) -> R {
         if self.n_texts == PERIOD {
             *self = Self::default();
         }
         self.n_texts += 1;
         if self.n_texts > N_WARMING + N_TIMED {
-            return read(self.winner());
+            let result = (self.gain > 0.0).then(|| table(paths)).flatten();
+            return result.unwrap_or_else(|| simple(paths));
         }
-        let (times, result) = time_both(self.n_texts, read);
-        self.record(times);
-        result
-    }
-
-    fn winner(&self) -> Path {
-        if self.n_won > N_TIMED / 2 {
-            Path::Table
+        // Not always the same one first: it readies the processor for the other.
+        let (simple, table) = if self.n_texts % 2 == 1 {
+            let table = time(|| table(paths));
+            (time(|| simple(paths)), table)
         } else {
-            Path::Simple
+            (time(|| simple(paths)), time(|| table(paths)))
+        };
+        if self.n_texts > N_WARMING {
+            self.gain += gain(simple.time, table.time, table.result.is_some());
         }
-    }
-
-    fn record(&mut self, [simple, table]: [Duration; 2]) {
-        self.n_won += u32::from(self.n_texts > N_WARMING && table < simple);
+        simple.result
     }
 }
 
-/// Reads a text both ways, not always the same one first: it readies the processor for the other.
-/// Where nothing is to be had from a table, it is second once less, and loses.
+struct Timed<R> {
+    time: Duration,
+    result: R,
+}
+
 #[inline(never)]
-fn time_both<R>(text: u32, mut read: impl FnMut(Path) -> R) -> ([Duration; 2], R) {
-    let mut time = |path| {
-        let start = Instant::now();
-        let result = read(path);
-        (start.elapsed(), result)
-    };
-    if text % 2 == 1 {
-        let (table, _) = time(Path::Table);
-        let (simple, result) = time(Path::Simple);
-        ([simple, table], result)
-    } else {
-        let (simple, _) = time(Path::Simple);
-        let (table, result) = time(Path::Table);
-        ([simple, table], result)
+fn time<R>(read: impl FnOnce() -> R) -> Timed<R> {
+    let start = Instant::now();
+    let result = read();
+    Timed {
+        time: start.elapsed(),
+        result,
     }
+}
+
+/// What a table saved of the time without one, or what was lost where it did not suit the text. At
+/// least -1, so that no text that was interrupted outweighs all others.
+fn gain(simple: Duration, table: Duration, is_read: bool) -> f64 {
+    let share = table.div_duration_f64(simple.max(Duration::from_nanos(1)));
+    let gain = if is_read { 1.0 - share } else { -share };
+    gain.max(-1.0)
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use super::{N_TIMED, N_WARMING, PERIOD, Path, Race, time_both};
+    use super::{N_TIMED, N_WARMING, PERIOD, Race, gain};
 
-    /// The path after a race in which a table won so many of the timed texts, and each text before.
-    fn winner_of(n_won: u32) -> Path {
-        let mut race = Race::default();
-        for text in 1..=N_WARMING + N_TIMED {
-            race.n_texts = text;
-            let is_won = text <= N_WARMING + n_won;
-            race.record([is_won, !is_won].map(|is| Duration::from_nanos(is.into())));
-        }
-        race.winner()
+    fn gain_of([simple, table]: [u64; 2], is_read: bool) -> f64 {
+        let [simple, table] = [simple, table].map(Duration::from_nanos);
+        gain(simple, table, is_read)
+    }
+
+    /// Which ways the next texts go.
+    fn ways(race: &mut Race, n_texts: u32, is_suited: bool) -> Vec<String> {
+        let way = |_| {
+            let mut way = String::new();
+            race.run(
+                &mut way,
+                |way| way.push_str("simple "),
+                |way| {
+                    way.push_str("table ");
+                    is_suited.then_some(())
+                },
+            );
+            way
+        };
+        (0..n_texts).map(way).collect()
     }
 
     #[test]
-    fn more_than_half_of_the_timed_texts_are_a_win() {
-        let paths = [0, 7, 8, 15].map(winner_of);
-        assert_eq!(paths[..2], [Path::Simple; 2]);
-        assert_eq!(paths[2..], [Path::Table; 2]);
+    #[expect(clippy::float_cmp, reason = "shares that floats hold exactly")]
+    fn a_text_counts_by_its_share_of_the_time() {
+        assert_eq!(gain_of([2000, 1500], true), 0.25);
+        assert_eq!(gain_of([2000, 1500], false), -0.75);
+        assert_eq!(gain_of([2000, 3500], true), -0.75);
+        assert_eq!(gain_of([2000, 2_000_000], true), -1.0);
+        assert_eq!(gain_of([2000, 0], true), 1.0);
+        assert_eq!(gain_of([0, 0], true), 1.0);
+        assert_eq!(gain_of([0, 2000], false), -1.0);
+    }
+
+    #[test]
+    fn a_few_texts_that_a_table_does_not_suit_outweigh_others() {
+        let suited = gain_of([27, 23], true);
+        let unsuited = gain_of([48, 36], false);
+        assert!(13.0 * suited + 2.0 * unsuited > 0.0);
+        assert!(12.0 * suited + 3.0 * unsuited < 0.0);
     }
 
     #[test]
     fn the_first_texts_of_each_period_go_both_ways() {
         let mut race = Race::default();
         for _ in 0..2 {
-            let reads: Vec<_> = (0..PERIOD)
-                .map(|_| {
-                    let mut n_reads = 0;
-                    race.run(|_| n_reads += 1);
-                    n_reads
-                })
-                .collect();
-            let (both, one) = reads.split_at((N_WARMING + N_TIMED) as usize);
-            assert!(both.iter().all(|reads| *reads == 2));
-            assert!(one.iter().all(|reads| *reads == 1));
+            let ways = ways(&mut race, PERIOD, true);
+            let (both, one) = ways.split_at((N_WARMING + N_TIMED) as usize);
+            for (way, both) in both
+                .iter()
+                .zip(["table simple ", "simple table "].iter().cycle())
+            {
+                assert_eq!(way, both);
+            }
+            assert!(one.iter().all(|way| *way == one[0]));
         }
     }
 
     #[test]
-    fn each_way_is_the_first_one_of_every_second_text() {
-        let firsts = [1, 2, 3, 4].map(|text| {
-            let mut paths = Vec::new();
-            time_both(text, |path| paths.push(path));
-            assert_eq!(paths.len(), 2);
-            assert_ne!(paths[0], paths[1]);
-            paths[0]
-        });
-        assert_eq!(firsts, [Path::Table, Path::Simple].repeat(2)[..]);
+    fn the_others_go_the_faster_way() {
+        for (gain, is_suited, expected) in [
+            (0.1, true, "table "),
+            (0.1, false, "table simple "),
+            (-0.1, true, "simple "),
+        ] {
+            let n_texts = N_WARMING + N_TIMED;
+            let mut race = Race { n_texts, gain };
+            let ways = ways(&mut race, PERIOD - n_texts, is_suited);
+            assert!(ways.iter().all(|way| way == expected));
+        }
     }
 }

@@ -8,16 +8,11 @@ use crate::zlib::table::{MAX_BYTES, Table, is_looped};
 
 /// A shorter text takes less time without a table, which takes some however short a text is.
 const BYTES: RangeInclusive<usize> = 1536..=MAX_BYTES;
-/// Texts that come one after the other are often alike: after one for which a table did not
-/// do, so many are not tried.
-const N_UNTRIED: u32 = 15;
 
 /// A table of all matches, made for the first text that is worth it.
 pub(in crate::zlib) struct ShortTexts {
     rows: Rows,
     table: Option<Box<Table>>,
-    /// Texts that follow and are not tried.
-    n_untried: u32,
 }
 
 /// The widest rows that the processor has.
@@ -31,11 +26,7 @@ impl ShortTexts {
     pub(in crate::zlib) fn detect() -> Option<Self> {
         let avx512 = Avx512::detect().map(Rows::Avx512);
         let rows = avx512.or_else(|| Avx2::detect().map(Rows::Avx2))?;
-        Some(Self {
-            rows,
-            table: None,
-            n_untried: 0,
-        })
+        Some(Self { rows, table: None })
     }
 
     /// Whether a table may be made for texts as long as this one.
@@ -45,10 +36,6 @@ impl ShortTexts {
 
     /// Adds the symbols of a text to an empty block, or tells that it has to be read otherwise.
     pub(in crate::zlib) fn push(&mut self, text: &[u8], block: &mut Block) -> bool {
-        if self.n_untried > 0 {
-            self.n_untried -= 1;
-            return false;
-        }
         match self.rows {
             Rows::Avx512(lanes) => self.try_push(lanes, text, block),
             Rows::Avx2(lanes) => self.try_push(lanes, text, block),
@@ -64,11 +51,7 @@ impl ShortTexts {
             return false;
         }
         let table = self.table.get_or_insert_default();
-        let is_done = table.push(lanes, text, block);
-        if !is_done {
-            self.n_untried = N_UNTRIED;
-        }
-        is_done
+        table.push(lanes, text, block)
     }
 }
 
@@ -101,11 +84,7 @@ mod tests {
         assert!(is_pushed(&many[..1536]));
         assert!(is_pushed(&many[..7136]));
         assert!(!is_pushed(&[b'a'; 1536]));
-        assert!(is_pushed(&many[..1536]));
         assert!(!is_pushed(&few[..4000]));
-        for _ in 0..15 {
-            assert!(!is_pushed(&many[..1536]));
-        }
         assert!(is_pushed(&many[..1536]));
     }
 }
