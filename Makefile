@@ -84,7 +84,7 @@ test-avx512: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := \
 test-avx512: export MIA_BATCH_ZLIB_TEXTS := 12000
 test-avx512: .emulator/bochs
 	@$(STEP) "Unit tests of zlib sizes with AVX-512" cargo test --quiet --release --locked \
-		--target x86_64-unknown-linux-gnu --package mia-kernels --lib zlib -- --test-threads=1
+		--target x86_64-unknown-linux-gnu --package mia-kernels --lib -- --test-threads=1 bits joined places words zlib
 	@$(STEP) "Zlib sizes with AVX-512" cargo test --quiet --release --locked \
 		--target x86_64-unknown-linux-gnu --package mia-kernels --test zlib_size -- --test-threads=1 --skip edges
 

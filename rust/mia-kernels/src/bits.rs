@@ -4,6 +4,10 @@
     clippy::indexing_slicing,
     reason = "there is room for 64 places and what is written behind them"
 )]
+#![expect(
+    clippy::inline_always,
+    reason = "loops that run with other instructions"
+)]
 
 #[cfg(target_arch = "x86_64")]
 use pulp::{bytemuck::cast, x86::V4};
@@ -16,11 +20,7 @@ pub(crate) const ROOM: usize = 64 + 16;
 /// Writes the places of all bits that are set, the lowest of which has the place `start`, and tells
 /// how many. What is written behind them means nothing.
 #[inline(always)]
-#[expect(
-    clippy::inline_always,
-    reason = "part of a loop of vector instructions"
-)]
-pub(crate) fn write_places(mask: Mask, start: u32, room: &mut [u32]) -> usize {
+pub(crate) fn write_places(mask: Mask, start: u32, room: &mut [u32; ROOM]) -> usize {
     #[cfg(target_arch = "x86_64")]
     if let Some(simd) = V4::try_new() {
         return compress(simd, mask, start, room);
@@ -31,11 +31,7 @@ pub(crate) fn write_places(mask: Mask, start: u32, room: &mut [u32]) -> usize {
 /// By an instruction of AVX-512, sixteen bits at a time.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-#[expect(
-    clippy::inline_always,
-    reason = "part of a loop of vector instructions"
-)]
-fn compress(simd: V4, mask: Mask, start: u32, room: &mut [u32]) -> usize {
+fn compress(simd: V4, mask: Mask, start: u32, room: &mut [u32; ROOM]) -> usize {
     let simd = simd.avx512f;
     let sixteen = simd._mm512_set1_epi32(16);
     let places = simd._mm512_set1_epi32(start.cast_signed());
@@ -53,11 +49,7 @@ fn compress(simd: V4, mask: Mask, start: u32, room: &mut [u32]) -> usize {
 
 /// From a table, eight bits at a time.
 #[inline(always)]
-#[expect(
-    clippy::inline_always,
-    reason = "part of a loop of vector instructions"
-)]
-fn look_up(mask: Mask, mut start: u32, room: &mut [u32]) -> usize {
+fn look_up(mask: Mask, mut start: u32, room: &mut [u32; ROOM]) -> usize {
     let mut n_places = 0;
     for bits in mask.to_le_bytes().map(usize::from) {
         let places = BITS[bits].map(|bit| start + bit);

@@ -1,5 +1,10 @@
 //! Bytes of a kind among 64, as bits.
 
+#![expect(
+    clippy::inline_always,
+    reason = "loops that run with other instructions"
+)]
+
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::__m128i;
 
@@ -11,10 +16,6 @@ pub(crate) type Mask = u64;
 
 /// Marks bytes from the first to the last of any of `ranges`.
 #[inline(always)]
-#[expect(
-    clippy::inline_always,
-    reason = "part of a loop of vector instructions"
-)]
 pub(crate) fn within<const N: usize>(block: &[u8; 64], ranges: [[u8; 2]; N]) -> Mask {
     let mut marks = [0; 64];
     for [first, last] in ranges {
@@ -39,10 +40,6 @@ pub(crate) fn differing(block: &[u8; 64], other: &[u8; 64]) -> Mask {
 /// The highest bit of each byte.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-#[expect(
-    clippy::inline_always,
-    reason = "part of a loop of vector instructions"
-)]
 fn gather(bytes: &[u8; 64]) -> Mask {
     let Some(sse2) = Sse2::try_new() else {
         return gather_eights(bytes);

@@ -1,5 +1,10 @@
 //! Runs of bytes between separators, 64 bytes at a time.
 
+#![expect(
+    clippy::inline_always,
+    reason = "loops that run with other instructions"
+)]
+
 use crate::marks::Mask;
 use crate::places::Places;
 use crate::vectorize::vectorize;
@@ -69,10 +74,6 @@ impl<'a, S: Fn(&'a [u8], usize) -> u128> Runs<'a, S> {
         reason = "the upper half is kept for the next block"
     )]
     #[inline(always)]
-    #[expect(
-        clippy::inline_always,
-        reason = "part of a loop of vector instructions"
-    )]
     fn read_block(&mut self) {
         let separators = (self.separators)(self.text, self.next) | self.over;
         self.over = separators >> 64;
@@ -96,10 +97,6 @@ impl<'a, S: Fn(&'a [u8], usize) -> u128> Iterator for Runs<'a, S> {
 
 /// Gives the block of the text that starts at `start`, with spaces behind the text's end.
 #[inline(always)]
-#[expect(
-    clippy::inline_always,
-    reason = "part of a loop of vector instructions"
-)]
 pub(crate) fn with_block<T>(text: &[u8], start: usize, read: impl Fn(&[u8; 64]) -> T) -> T {
     let rest = text.get(start..).unwrap_or_default();
     let Some(block) = rest.first_chunk() else {

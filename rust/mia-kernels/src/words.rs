@@ -1,5 +1,10 @@
 //! Texts to words.
 
+#![expect(
+    clippy::inline_always,
+    reason = "loops that run with other instructions"
+)]
+
 use std::borrow::Cow;
 use std::iter;
 use std::ops::BitOr;
@@ -149,10 +154,6 @@ impl<'a> Iterator for Words<'a> {
 }
 
 #[inline(always)]
-#[expect(
-    clippy::inline_always,
-    reason = "part of a loop of vector instructions"
-)]
 fn space_block(text: &[u8], start: usize) -> u128 {
     with_block(
         text,
@@ -164,10 +165,6 @@ fn space_block(text: &[u8], start: usize) -> u128 {
 }
 
 #[inline(always)]
-#[expect(
-    clippy::inline_always,
-    reason = "part of a loop of vector instructions"
-)]
 fn whitespace_block(text: &[u8], start: usize) -> u128 {
     let (ascii, mut others) = with_block(
         text,
@@ -190,10 +187,6 @@ fn whitespace_block(text: &[u8], start: usize) -> u128 {
 
 /// Marks bytes that white space beyond ASCII may start with.
 #[inline(always)]
-#[expect(
-    clippy::inline_always,
-    reason = "part of a loop of vector instructions"
-)]
 fn first_bytes_of_other_whitespace(block: &[u8; 64]) -> Mask {
     if block.iter().fold(0, BitOr::bitor) < 0x80 {
         return 0;
@@ -203,10 +196,6 @@ fn first_bytes_of_other_whitespace(block: &[u8; 64]) -> Mask {
 
 /// Marks bytes that are no ASCII letter or digit.
 #[inline(always)]
-#[expect(
-    clippy::inline_always,
-    reason = "part of a loop of vector instructions"
-)]
 fn rouge_block(text: &[u8], start: usize) -> u128 {
     let alphanumeric = [[b'0', b'9'], [b'A', b'Z'], [b'a', b'z']];
     (!with_block(

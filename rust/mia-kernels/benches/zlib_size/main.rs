@@ -1,6 +1,6 @@
 //! `cargo bench -p mia-kernels`: zlib sizes counted, against those from compressing, against
-//! both of our paths by themselves, of which one was chosen, and against the prototype where its
-//! folder lies beside the repository's.
+//! both of our paths by themselves, and against the prototype where its folder lies beside the
+//! repository's.
 //!
 //! All take turns on the same texts. Shown are medians over the rounds, and how many times
 //! faster than each rival we are. `-- --json` gives a line of JSON for each row instead.
@@ -134,7 +134,7 @@ impl Row {
                 ((*name).to_owned(), time)
             });
             let mut times: Vec<(String, f64)> = ours.collect();
-            paths.rotate_left(1); // the first one after other programs finds less in the caches
+            paths.rotate_left(1); // the first one after others takes up to 5 % longer
             times.push(("zlib".into(), time(texts, |text| zlib.size(text).ok())));
             let round = rivals.as_mut().and_then(|rivals| rivals.round().ok());
             times.extend(round.unwrap_or_default());

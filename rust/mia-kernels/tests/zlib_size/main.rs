@@ -25,9 +25,10 @@ struct Pair {
 
 impl Default for Pair {
     fn default() -> Self {
-        let paths = [Some(ZlibSizer::simple()), ZlibSizer::with_table()];
+        let mut counted = vec![ZlibSizer::simple(), ZlibSizer::default()];
+        counted.extend(ZlibSizer::with_table());
         Self {
-            counted: paths.into_iter().flatten().collect(),
+            counted,
             compressed: StockZlib::default(),
         }
     }

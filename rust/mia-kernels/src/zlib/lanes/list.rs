@@ -4,6 +4,10 @@
     clippy::indexing_slicing,
     reason = "a list has room for all places of a text"
 )]
+#![expect(
+    clippy::inline_always,
+    reason = "loops that run with other instructions"
+)]
 
 use super::{MAX_PLACES, WIDTH};
 
@@ -37,10 +41,6 @@ impl List {
 
     /// Replaces each pair by another, or drops it.
     #[inline(always)]
-    #[expect(
-        clippy::inline_always,
-        reason = "part of loops that run with other instructions"
-    )]
     pub(in crate::zlib) fn update(&mut self, mut next: impl FnMut([u16; 2]) -> ([u16; 2], bool)) {
         let (pairs, mut length) = (&mut *self.pairs, 0);
         for at in 0..self.length.min(ROOM) {
@@ -55,10 +55,6 @@ impl List {
 
     /// Appends a pair if it is wanted.
     #[inline(always)]
-    #[expect(
-        clippy::inline_always,
-        reason = "part of loops that run with other instructions"
-    )]
     pub(in crate::zlib) fn append(&mut self, pair: [u16; 2], is_wanted: bool) {
         if let Some(next) = self.pairs.get_mut(self.length) {
             *next = joined(pair);
@@ -72,10 +68,6 @@ impl List {
 
     /// Appends the first so many of these pairs.
     #[inline(always)]
-    #[expect(
-        clippy::inline_always,
-        reason = "part of loops that run with other instructions"
-    )]
     pub(super) fn extend<const N: usize>(&mut self, pairs: [u32; N], length: u32) {
         let rest = self.pairs[self.length..].first_chunk_mut();
         if let Some(rest) = rest {

@@ -8,6 +8,10 @@
     clippy::indexing_slicing,
     reason = "every place of 16 bits is inside, and rows are as many as hold the text"
 )]
+#![expect(
+    clippy::inline_always,
+    reason = "loops that run with other instructions"
+)]
 
 use super::chains::Chains;
 use super::matches::Matches;
@@ -90,7 +94,6 @@ impl Choices {
     }
 
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "a loop of vector instructions")]
     fn step(&mut self, lanes: impl Lanes, n_rows: usize, matches: &Matches) {
         let [lengths, next_lengths] =
             [0, 1].map(|from| &rows(&matches.lengths[..], from)[..n_rows]);
@@ -127,7 +130,7 @@ impl Choices {
     /// meets them.
     fn walk(&mut self, end: u16) {
         let (nexts, starts): (&Numbers, &mut Marks) = (&self.nexts, &mut self.starts);
-        // Of prose they have as many symbols each: the more came before, the longer matches are.
+        // In prose each part has about as many symbols: the more came before, the longer matches are.
         let [second, third, fourth] = [6, 13, 22].map(|part| end / 32 * part);
         let begins = [START, second, third, fourth];
         let ends = [second, third, fourth, end];
@@ -162,7 +165,6 @@ impl Choices {
     }
 
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "a loop of vector instructions")]
     fn list(&mut self, lanes: impl Lanes, text: &Text, matches: &Matches) {
         let n_rows = text.n_rows();
         let bytes = &rows(&text.bytes()[..], 0)[..n_rows];

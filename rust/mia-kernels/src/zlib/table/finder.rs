@@ -13,6 +13,10 @@
     clippy::needless_bitwise_bool,
     reason = "nobody can predict either side"
 )]
+#![expect(
+    clippy::inline_always,
+    reason = "loops that run with other instructions"
+)]
 
 use std::hint::select_unpredictable;
 
@@ -97,7 +101,6 @@ impl Finder {
     }
 
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "a loop of vector instructions")]
     fn compare_firsts(&mut self, text: &Text, chains: &Chains) {
         let n_groups = text.n_rows() * WIDTH / GROUP;
         // The first number is for no place, which would have all in common with itself.
@@ -121,7 +124,6 @@ impl Finder {
 
     /// Takes the first candidate everywhere, and lists the places where that is not all.
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "a loop of vector instructions")]
     fn sift(&mut self, lanes: impl Lanes, n_rows: usize, chains: &Chains, matches: &mut Matches) {
         let threes = &rows(&chains.threes.links[..], 0)[..n_rows];
         let fours = &rows(&chains.fours.links[..], 0)[..n_rows];
@@ -175,10 +177,6 @@ impl Finder {
 
     /// Further away stand the same four bytes, or else the same three.
     #[inline(always)]
-    #[expect(
-        clippy::inline_always,
-        reason = "part of a loop of vector instructions"
-    )]
     fn find_collided_fours(&mut self, text: &Text, chains: &Chains, matches: &mut Matches) {
         let [fours, fives]: [&Numbers; 2] = [&chains.fours.links, &chains.fives.links];
         let (short, threes) = (&mut self.short, &mut self.collided_threes);
@@ -206,10 +204,6 @@ impl Finder {
     /// Matches of less than a word, up to one. There are too many candidates if places have more
     /// than some each: all of them may be tried, while zlib jumps from match to match.
     #[inline(always)]
-    #[expect(
-        clippy::inline_always,
-        reason = "part of a loop of vector instructions"
-    )]
     fn lengthen_short(&mut self, text: &Text, chains: &Chains, matches: &mut Matches) -> bool {
         let mut tries = MAX_TRIES_OF_ALL * usize::from(text.end());
         let (text, mut matches) = (text.view(), matches.view(chains));
@@ -228,7 +222,6 @@ impl Finder {
     }
 
     #[inline(always)]
-    #[expect(clippy::inline_always, reason = "a loop of vector instructions")]
     fn list_long(&mut self, lanes: impl Lanes, n_rows: usize, matches: &Matches, least: u16) {
         let lengths = &rows(&matches.lengths[..], 0)[..n_rows];
         let starts = &rows(&matches.starts[..], 0)[..n_rows];
@@ -243,10 +236,6 @@ impl Finder {
 
     /// Matches of a word, up to two.
     #[inline(always)]
-    #[expect(
-        clippy::inline_always,
-        reason = "part of a loop of vector instructions"
-    )]
     fn lengthen_words(&mut self, text: &Text, chains: &Chains, matches: &mut Matches) {
         let text = text.view();
         let common = |at, other| text.common_16(at, other);
@@ -267,10 +256,6 @@ impl Finder {
 
     /// No place before these has the same four bytes.
     #[inline(always)]
-    #[expect(
-        clippy::inline_always,
-        reason = "part of a loop of vector instructions"
-    )]
     fn find_collided_threes(&mut self, text: &Text, chains: &Chains, matches: &mut Matches) {
         while self.collided_threes.length() > FEW {
             self.collided_threes.update(|[at, last]| {

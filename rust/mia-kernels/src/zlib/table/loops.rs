@@ -4,6 +4,10 @@
     clippy::indexing_slicing,
     reason = "parts end inside the text, and rows of words inside what is in view"
 )]
+#![expect(
+    clippy::inline_always,
+    reason = "loops that run with other instructions"
+)]
 
 /// How far back a loop is looked for.
 const MAX_PERIOD: usize = 320;
@@ -17,7 +21,6 @@ const N_AT_ONCE: usize = 64;
 /// Whether half of a text is looped, as those of language models may be. There zlib jumps from
 /// one long match to the next, and a table of all places is of no use.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "loops of vector instructions")]
 pub(in crate::zlib) fn is_looped(text: &[u8]) -> bool {
     let mut n_others = 0;
     for part in (2..=N_PARTS).rev() {
@@ -29,9 +32,9 @@ pub(in crate::zlib) fn is_looped(text: &[u8]) -> bool {
     true
 }
 
-/// Whether the bytes that end here ended a little before. No period reaches out of the text.
+/// Whether the bytes that end here ended a little before. False where fewer than 328 bytes end
+/// here, so that no period reaches out of the text.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "a loop of vector instructions")]
 fn has_just_been(text: &[u8], end: usize) -> bool {
     let Some(bytes) = text[..end].last_chunk::<{ MAX_PERIOD + N_BYTES }>() else {
         return false;
@@ -81,7 +84,7 @@ mod tests {
 
     #[test]
     fn texts_of_which_half_is_a_loop() {
-        for period in [1, 2, 20, 100, 320] {
+        for period in 1..=320 {
             assert!(looped(0, period, 3000), "{period}");
             assert!(looped(2000, period, 3000), "{period}");
             assert!(!looped(3000, period, 900), "{period}");
