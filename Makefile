@@ -1,7 +1,7 @@
 # make demo: set-up, then the known-truth audit.   make test: set-up, lints, types, every test.
 # make bench: speed, memory, coverage, measured.  make lock: resolve requirements.lock anew.
 # make wheel: a wheel for others, in dist/.
-# make test-avx512: zlib sizes on an emulated processor with AVX-512. It is built from Debian's
+# make test-avx512: the kernels on an emulated processor with AVX-512. It is built from Debian's
 # packages first, which takes minutes, so make test leaves it out.
 # make test-arm: the kernels' tests as a program for 64-bit Arm, on an emulated processor; likewise.
 
@@ -83,8 +83,8 @@ test-avx512: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := \
 	$(CURDIR)/.ci/emulator/run $(CURDIR)/.emulator $(BOOKS:%=--file %)
 test-avx512: export MIA_BATCH_ZLIB_TEXTS := 12000
 test-avx512: .emulator/bochs
-	@$(STEP) "Unit tests of zlib sizes with AVX-512" cargo test --quiet --release --locked \
-		--target x86_64-unknown-linux-gnu --package mia-kernels --lib -- --test-threads=1 bits joined places words zlib
+	@$(STEP) "Unit tests of the kernels with AVX-512" cargo test --quiet --release --locked \
+		--target x86_64-unknown-linux-gnu --package mia-kernels --lib -- --test-threads=1
 	@$(STEP) "Zlib sizes with AVX-512" cargo test --quiet --release --locked \
 		--target x86_64-unknown-linux-gnu --package mia-kernels --test zlib_size -- --test-threads=1 --skip edges
 
