@@ -41,7 +41,7 @@ class Rival:
     """The same scores from the numbers of these groups."""
     wanted: float
     """How many times as fast ours ought to be."""
-    rounds: int = 25
+    rounds: int = 75
 
     def ours(self, pairs: pl.DataFrame) -> pl.DataFrame:
         """Compute what is timed beside the rival."""
