@@ -57,10 +57,15 @@ GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 
 _SPANS: Final = pl.Struct({"starts": pl.List(pl.UInt32), "ends": pl.List(pl.UInt32)})
 
+_MAX_WORDS: Final = 2**32 - 1
+
 _DEFAULT_GROUPS: Final[tuple[Group, ...]] = ("overlap", "zlib", "matched")
 
 
 def _checked(groups: Iterable[Group]) -> list[Group]:
+    if isinstance(groups, str):
+        msg = f"groups is the string {groups!r}; use a list of names"
+        raise SettingsError(msg)
     chosen = list(groups)
     for group in chosen:
         if group not in GROUPS:
@@ -151,9 +156,11 @@ def pair_features(
     words
         How texts are cut into words; another name is a ``SettingsError``.
     groups
-        What to compute; what is left out costs nothing. Another name is a ``SettingsError``.
+        What to compute; what is left out costs nothing. Another name is a ``SettingsError``, and
+        so is a string instead of a list.
     near_verbatim_min_words
-        Words of the shortest block that ``near_verbatim_words`` counts, at least 1.
+        Words of the shortest block that ``near_verbatim_words`` counts, at least 1; else a
+        ``SettingsError``.
 
     Returns
     -------
@@ -182,9 +189,7 @@ def pair_features(
     """
     _check_rule(words)
     groups = _checked(groups)
-    if near_verbatim_min_words < 1:
-        msg = f"near_verbatim_min_words is {near_verbatim_min_words}; use 1 or more"
-        raise SettingsError(msg)
+    _check_n_words("near_verbatim_min_words", near_verbatim_min_words)
     kernel = partial(
         _native.pair_features,
         words=words,
@@ -259,7 +264,7 @@ def shared_runs(
     others
         String column of any length; nulls have no runs.
     run_words
-        Words of a run, at least 1.
+        Words of a run, at least 1; else a ``SettingsError``.
     words
         How texts are cut into words; another name is a ``SettingsError``. Only ``rouge`` ignores
         case.
@@ -278,9 +283,7 @@ def shared_runs(
     (3, 2, 1)
     """
     _check_rule(words)
-    if run_words < 1:
-        msg = f"run_words is {run_words}; use 1 or more"
-        raise SettingsError(msg)
+    _check_n_words("run_words", run_words)
     kernel = partial(_native.shared_runs, words=words, run_words=run_words)
     return _apply(kernel, texts, others).struct.unnest()
 
@@ -327,6 +330,12 @@ def _column(column: pl.Expr | str) -> pl.Expr:
 def _check_rule(words: str) -> None:
     if words not in WORD_RULES:
         msg = f"unknown word rule {words!r}; use one of {', '.join(WORD_RULES)}"
+        raise SettingsError(msg)
+
+
+def _check_n_words(name: str, n_words: int) -> None:
+    if not 1 <= n_words <= _MAX_WORDS:
+        msg = f"{name} is {n_words}; use 1 to {_MAX_WORDS}"
         raise SettingsError(msg)
 
 

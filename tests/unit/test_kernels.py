@@ -194,9 +194,9 @@ def test_cut_text_ends_with_its_last_word():
     assert (found["characters_candidate"], found["characters_candidate_matched"]) == (9, 9)
 
 
-@pytest.mark.parametrize("min_words", [0, -1])
+@pytest.mark.parametrize("min_words", [0, -1, 2**32])
 def test_blocks_have_words(min_words):
-    with pytest.raises(SettingsError, match=f"near_verbatim_min_words is {min_words}"):
+    with pytest.raises(SettingsError, match=f"near_verbatim_min_words is {min_words}; use 1 to"):
         pair_features("a", "b", near_verbatim_min_words=min_words)
 
 
@@ -227,6 +227,8 @@ def test_names_of_fields():
 def test_unknown_groups_are_refused(expression):
     with pytest.raises(SettingsError, match="unknown group 'rouge'; use some of overlap, zlib"):
         expression(groups=["rouge"])
+    with pytest.raises(SettingsError, match="groups is the string 'zlib'; use a list of names"):
+        expression(groups="zlib")
 
 
 def test_other_columns_stay_as_they_are():
