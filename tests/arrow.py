@@ -77,8 +77,11 @@ class ArrowColumn:
 
 
 def strings(texts: Sequence[str | None], bits: Literal[32, 64], *, offset: int = 0) -> ArrowColumn:
-    """Strings with offsets of 32 or 64 bits, from row ``offset`` on."""
-    encoded = [(text or "").encode() for text in texts]
+    """Strings with offsets of 32 or 64 bits, from row ``offset`` on.
+
+    Surrogates are any bytes, as ``surrogateescape`` has them.
+    """
+    encoded = [(text or "").encode(errors="surrogateescape") for text in texts]
     valid = sum(1 << row for row, text in enumerate(texts) if text is not None)
     ends = accumulate(map(len, encoded), initial=0)
     kind, number = (b"u", ctypes.c_int32) if bits == 32 else (b"U", ctypes.c_int64)

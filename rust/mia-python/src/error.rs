@@ -11,6 +11,8 @@ use thiserror::Error;
 pub(crate) enum NativeError {
     #[error("{name} must be an Arrow column of strings, not {found}; cast it")]
     NotText { name: &'static str, found: String },
+    #[error("{name} has bytes that are not UTF-8 in row {row}, counted from 0; decode them anew")]
+    NotUtf8 { name: &'static str, row: usize },
     #[error("candidate has {candidate} rows and reference {reference}; pass columns of one length")]
     UnequalLengths { candidate: usize, reference: usize },
     #[error("unknown word rule {0:?}; use those of mia_batch.kernels.WORD_RULES")]
@@ -30,7 +32,8 @@ impl From<NativeError> for PyErr {
         let message = error.to_string();
         match error {
             NativeError::NotText { .. } => PyTypeError::new_err(message),
-            NativeError::UnequalLengths { .. }
+            NativeError::NotUtf8 { .. }
+            | NativeError::UnequalLengths { .. }
             | NativeError::UnknownRule(_)
             | NativeError::UnknownGroup(_)
             | NativeError::Kernel(KernelError::TooLong(_)) => PyValueError::new_err(message),

@@ -39,7 +39,7 @@ fn pair_features(
         near_verbatim_min_words,
     };
     py.detach(|| {
-        let pairs = zip(&candidate.texts(), &reference.texts())?;
+        let pairs = zip(&candidate.texts()?, &reference.texts()?)?;
         let array = struct_array(&pairs, &settings)?;
         Ok(PyArray::from_array_ref(Arc::new(array)))
     })
@@ -62,7 +62,7 @@ fn zlib_size(py: Python<'_>, text: &Bound<'_, PyAny>) -> Result<PyArray, NativeE
     let text = TextColumn::import("text", text)?;
     py.detach(|| {
         let size = |(): &mut (), text: &str| mia_kernels::zlib_size(text.as_bytes());
-        let sizes = map_rows(&text.texts(), || (), size)?;
+        let sizes = map_rows(&text.texts()?, || (), size)?;
         Ok(array(sizes))
     })
 }
@@ -78,7 +78,7 @@ fn count_words(
     let text = TextColumn::import("text", text)?;
     let rule = word_rule(words)?;
     py.detach(|| {
-        let counts = map_rows(&text.texts(), || (), |(), text| rule.count(text))?;
+        let counts = map_rows(&text.texts()?, || (), |(), text| rule.count(text))?;
         Ok(array(counts))
     })
 }
@@ -98,7 +98,7 @@ fn shared_runs(
     let rule = word_rule(words)?;
     py.detach(|| {
         let new_reader = || RunReader::new(rule, run_words);
-        let array = compare_runs(&text.texts(), &others.texts(), new_reader)?;
+        let array = compare_runs(&text.texts()?, &others.texts()?, new_reader)?;
         Ok(PyArray::from_array_ref(Arc::new(array)))
     })
 }
@@ -114,7 +114,7 @@ fn word_spans(
     let text = TextColumn::import("text", text)?;
     let rule = word_rule(words)?;
     py.detach(|| {
-        let array = spans::struct_array(&text.texts(), rule)?;
+        let array = spans::struct_array(&text.texts()?, rule)?;
         Ok(PyArray::from_array_ref(Arc::new(array)))
     })
 }
