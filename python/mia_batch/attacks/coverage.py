@@ -61,7 +61,7 @@ COVERAGE_ATTACKS: tuple[Attack, ...] = (
     ),
     *_attacks(
         "creativity",
-        pl.sum_horizontal(_candidate(length) for length in _LENGTHS),
+        pl.sum_horizontal((_candidate(length) for length in _LENGTHS), ignore_nulls=False),
         f"sum of coverages, L = {_LENGTHS[0]} to {_LENGTHS[-1]}",
     ),
 )

@@ -25,8 +25,9 @@ def _rouge(kind: str, n: int, shared: str, section: str) -> list[Attack]:
     """
     recall = share(shared, ngrams("words_reference", n))
     precision = share(shared, ngrams("words_candidate", n))
-    f1 = pl.when(recall + precision > 0).then(2 * recall * precision / (recall + precision))
-    terms = {"": recall, "_precision": precision, "_f1": f1.otherwise(0.0)}
+    f1 = 2 * recall * precision / (recall + precision)
+    f1 = pl.when(recall + precision == 0).then(0.0).otherwise(f1)  # null stays null
+    terms = {"": recall, "_precision": precision, "_f1": f1}
     defined = pl.col("words_reference").max() >= n
     return [
         Attack(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from mia_batch.attacks import get, names, score
 from mia_batch.features import build_features, groups_of
+from mia_batch.kernels import GROUPS, pair_features
 from tests import frames, twins
 
 if TYPE_CHECKING:
@@ -142,6 +143,21 @@ def test_by_hand():
     assert found["longest_block_chars_max_v1"] == 8.0  # with the space behind it
     assert found["longest_block_share_max_v1"] == 4 / 8
     assert found["near_verbatim_max_v1"] == 0.0  # no block of eight words
+
+
+SAMPLED = [name for name in names() if get(name).evidence == "samples"]
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_candidates_that_are_missing_count_for_nothing(name):
+    pairs = pl.DataFrame({"candidate": [None, "a b c d x"], "reference": ["a b c d e f g"] * 2})
+    features = pairs.select(pair_features("candidate", "reference", groups=GROUPS))
+    features = features.unnest("features").with_columns(n_tokens=pl.Series([0, 5], dtype=pl.UInt32))
+    with_missing, alone, missing = (
+        rows.select(get(name).expr).item() for rows in (features, features[1:], features[:1])
+    )
+    assert with_missing == alone is not None
+    assert missing is None
 
 
 def test_a_text_given_back_whole_has_every_share_1_and_an_unrelated_one_0():
