@@ -3,12 +3,13 @@
 The only file that names the compiled library. Every expression is elementwise: it runs in
 eager, lazy and streaming queries, over all cores and without the GIL. A literal is repeated
 for every row. Null gives null. A column that is not text is a ``SchemaMismatchError``, and a
-text of more than 1 GiB a ``MiaBatchError``, when the query runs.
+text of more than 1 GiB or with bytes that are no UTF-8 a ``MiaBatchError``, when the query runs.
 """
 
 from __future__ import annotations
 
 from functools import partial
+from operator import index
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 import polars as pl
@@ -334,8 +335,12 @@ def _check_rule(words: str) -> None:
 
 
 def _check_n_words(name: str, n_words: int) -> None:
-    if not 1 <= n_words <= _MAX_WORDS:
-        msg = f"{name} is {n_words}; use 1 to {_MAX_WORDS}"
+    try:
+        is_allowed = 1 <= index(n_words) <= _MAX_WORDS
+    except TypeError:
+        is_allowed = False
+    if not is_allowed:
+        msg = f"{name} is {n_words!r}; use a whole number of 1 to {_MAX_WORDS}"
         raise SettingsError(msg)
 
 

@@ -194,9 +194,11 @@ def test_cut_text_ends_with_its_last_word():
     assert (found["characters_candidate"], found["characters_candidate_matched"]) == (9, 9)
 
 
-@pytest.mark.parametrize("min_words", [0, -1, 2**32])
+@pytest.mark.parametrize("min_words", [0, -1, 2**32, 1.5, "8"])
 def test_blocks_have_words(min_words):
-    with pytest.raises(SettingsError, match=f"near_verbatim_min_words is {min_words}; use 1 to"):
+    with pytest.raises(
+        SettingsError, match=f"near_verbatim_min_words is {min_words!r}; use a whole"
+    ):
         pair_features("a", "b", near_verbatim_min_words=min_words)
 
 
@@ -339,6 +341,36 @@ def test_other_layouts_of_strings(bits):
     assert_frame_equal(found.struct.unnest(), NUMBERS[1:])
     mixed = pair_features(columns[0], PAIRS["reference"][1:])
     assert_series_equal(pl.Series(mixed), found)
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize(
+    "invalid",
+    [
+        b"x \xf0\x9f",  # cut short
+        b"\xe3",
+        b"x \xed\xa0\x80 y",  # half of a pair of surrogates
+        b"\xc0\xaf",  # longer than it has to be
+        b"\xf5\x80\x80\x80",  # no code point
+    ],
+)
+def test_bytes_that_are_no_text(bits, invalid):
+    text = invalid.decode(errors="surrogateescape")
+    bad = arrow.strings(["good", None, text, "good"], bits)
+    good = arrow.strings(["good"] * 4, bits)
+    features = partial(_native.pair_features, groups=GROUPS, near_verbatim_min_words=8)
+    for rule in WORD_RULES:
+        calls = [
+            partial(features, bad, good, words=rule),
+            partial(features, good, bad, words=rule),
+            partial(_native.count_words, bad, words=rule),
+            partial(_native.word_spans, bad, words=rule),
+            partial(_native.shared_runs, good, bad, words=rule, run_words=1),
+            partial(_native.zlib_size, bad),
+        ]
+        for call in calls:
+            with pytest.raises(ValueError, match="bytes that are not UTF-8 in row 2, counted"):
+                call()
 
 
 def test_nulls_of_no_type():

@@ -37,7 +37,8 @@ def test_the_order_of_many_texts_does_not_depend_on_threads():
 def test_what_is_refused():
     texts = pl.Series(["a b"])
     for run_words in (0, 2**64):
-        with pytest.raises(SettingsError, match=f"run_words is {run_words}; use 1 to 4294967295"):
+        refused = f"run_words is {run_words}; use a whole number of 1 to 4294967295"
+        with pytest.raises(SettingsError, match=refused):
             shared_runs(texts, texts, run_words=run_words)
     with pytest.raises(SettingsError, match="unknown word rule 'words'; use one of"):
         shared_runs(texts, texts, run_words=1, words="words")  # type: ignore[arg-type] # refused
