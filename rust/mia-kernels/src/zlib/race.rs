@@ -49,10 +49,14 @@ impl Race {
         } else {
             (time(|| simple(paths)), time(|| table(paths)))
         };
-        if self.n_texts > N_WARMING {
-            self.gain += gain(simple.time, table.time, table.result.is_some());
-        }
+        self.record(simple.time, table.time, table.result.is_some());
         simple.result
+    }
+
+    fn record(&mut self, simple: Duration, table: Duration, is_read: bool) {
+        if self.n_texts > N_WARMING {
+            self.gain += gain(simple, table, is_read);
+        }
     }
 }
 
@@ -119,12 +123,37 @@ mod tests {
         assert_eq!(gain_of([0, 2000], false), -1.0);
     }
 
+    /// A race of texts that took so many nanoseconds, `others` those that a table did not suit.
+    fn raced(times: [u64; 2], n_others: u32, others: [u64; 2]) -> Race {
+        let mut race = Race::default();
+        for text in 1..=N_WARMING + N_TIMED {
+            race.n_texts = text;
+            let is_read = text + n_others <= N_WARMING + N_TIMED;
+            let [simple, table] = if is_read { times } else { others }.map(Duration::from_nanos);
+            race.record(simple, table, is_read);
+        }
+        race
+    }
+
     #[test]
-    fn a_few_texts_that_a_table_does_not_suit_outweigh_others() {
-        let suited = gain_of([27, 23], true);
-        let unsuited = gain_of([48, 36], false);
-        assert!(13.0 * suited + 2.0 * unsuited > 0.0);
-        assert!(12.0 * suited + 3.0 * unsuited < 0.0);
+    #[expect(clippy::float_cmp, reason = "shares that floats hold exactly")]
+    fn all_texts_but_the_first_four_count() {
+        assert_eq!(raced([2000, 1500], 0, [0, 0]).gain, 15.0 * 0.25);
+        assert_eq!(raced([2000, 2500], 0, [0, 0]).gain, 15.0 * -0.25);
+    }
+
+    #[test]
+    fn the_rest_of_a_period_goes_the_faster_way() {
+        for (mut race, is_suited, expected) in [
+            (raced([27, 23], 0, [0, 0]), true, "table "),
+            (raced([27, 23], 0, [0, 0]), false, "table simple "),
+            (raced([23, 27], 0, [0, 0]), true, "simple "),
+            (raced([27, 23], 2, [48, 36]), true, "table "),
+            (raced([27, 23], 3, [48, 36]), true, "simple "),
+        ] {
+            let ways = ways(&mut race, PERIOD - N_WARMING - N_TIMED, is_suited);
+            assert!(ways.iter().all(|way| way == expected), "{expected}");
+        }
     }
 
     #[test]
@@ -140,20 +169,6 @@ mod tests {
                 assert_eq!(way, both);
             }
             assert!(one.iter().all(|way| *way == one[0]));
-        }
-    }
-
-    #[test]
-    fn the_others_go_the_faster_way() {
-        for (gain, is_suited, expected) in [
-            (0.1, true, "table "),
-            (0.1, false, "table simple "),
-            (-0.1, true, "simple "),
-        ] {
-            let n_texts = N_WARMING + N_TIMED;
-            let mut race = Race { n_texts, gain };
-            let ways = ways(&mut race, PERIOD - n_texts, is_suited);
-            assert!(ways.iter().all(|way| way == expected));
         }
     }
 }

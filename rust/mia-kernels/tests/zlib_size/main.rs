@@ -85,10 +85,10 @@ fn made_up_words() -> Vec<u8> {
 type Family = fn(&mut Random, &[u8], usize) -> Vec<u8>;
 
 fn assert_family(family: Family, name: &str) {
-    let n_texts = env::var("MIA_BATCH_ZLIB_TEXTS").map_or(200_000, |n| n.parse().unwrap());
+    let n_texts: u64 = env::var("MIA_BATCH_ZLIB_TEXTS").map_or(200_000, |n| n.parse().unwrap());
     let prose = prose();
     let mut pair = Pair::default();
-    for seed in 0..n_texts / N_FAMILIES {
+    for seed in 0..n_texts.div_ceil(N_FAMILIES) {
         let random = &mut Random(seed);
         let most = if seed % 500 == 0 { 1 << 20 } else { 1 << 14 };
         let length = random.magnitude(most);
