@@ -380,13 +380,14 @@ def test_nulls_of_no_type():
 def test_rows_do_not_depend_on_the_number_of_threads():
     program = """
 import polars as pl
-from mia_batch.kernels import pair_features
+from mia_batch.kernels import GROUPS, pair_features
 row = pl.int_range(2000)
+words = pl.int_ranges(row, row + row // 2).cast(pl.List(pl.String)).list.join(" ")
 frame = pl.select(
-    candidate=pl.format("a b {} a {}", row, row.reverse()),
-    reference=pl.format("a {}", row // 10),
+    candidate=pl.format("a b {} a {} ", row, row.reverse()) + words,
+    reference=pl.format("a {} ", row // 10) + words.reverse(),
 )
-print(frame.select(pair_features("candidate", "reference")).hash_rows().sum())
+print(frame.select(pair_features("candidate", "reference", groups=GROUPS)).hash_rows().sum())
 """
     digests = {
         subprocess.run(

@@ -26,6 +26,14 @@ fn spaced_text() -> impl Strategy<Value = String> {
     prop::collection::vec(character, 0..60).prop_map(String::from_iter)
 }
 
+/// Texts of few characters of several scripts, so that much of one is in the other.
+fn mixed_text() -> impl Strategy<Value = String> {
+    let character = prop::sample::select(&[
+        "\u{6211}", "\u{e44}", "\u{30bf}", "e\u{301}", "a", "B", "1", " ", " ", ".", "\n",
+    ]);
+    prop::collection::vec(character, 0..60).prop_map(|characters| characters.concat())
+}
+
 fn rule() -> impl Strategy<Value = WordRule> {
     prop_oneof![Just(WordRule::Whitespace), Just(WordRule::Space)]
 }
@@ -125,7 +133,7 @@ proptest! {
         prop_assert_eq!(&matched[1..], &alone[2..]);
     }
 
-    /// Words of up to 15 bytes are told apart otherwise than longer ones.
+    /// Words of up to 16 bytes are told apart otherwise than longer ones.
     #[test]
     fn words_are_told_apart(a in words_of_few_bytes(), b in words_of_few_bytes()) {
         let found = read(&[Group::Overlap, Group::Distinct], &a.join(" "), &b.join(" "));
@@ -176,8 +184,18 @@ proptest! {
 
     /// Words of every rule can be had again from the words joined by spaces.
     #[test]
-    fn rules_differ_in_their_words_alone(a in any::<String>(), b in any::<String>()) {
-        let groups = [Group::Overlap, Group::Zlib, Group::Lcs, Group::Coverage, Group::Matched];
+    fn rules_differ_in_their_words_alone(
+        a in prop_oneof![any::<String>(), mixed_text()],
+        b in prop_oneof![any::<String>(), mixed_text()],
+    ) {
+        let groups = [
+            Group::Overlap,
+            Group::Zlib,
+            Group::Lcs,
+            Group::Coverage,
+            Group::Distinct,
+            Group::Matched,
+        ];
         for rule in [WordRule::Whitespace, WordRule::Rouge, WordRule::Unicode] {
             // A mark after a space makes a word of both under UAX #29.
             let with_space = |word: &[u8]| word.contains(&b' ');
