@@ -12,6 +12,7 @@ from mia_batch import tables
 from mia_batch.attacks import find_unscored, score
 from mia_batch.evidence import scan_logprobs, scan_samples
 from mia_batch.features import build_features, groups_of, inputs_of
+from mia_batch.kernels import fields
 from mia_batch.pipeline.background import in_background
 from mia_batch.pipeline.halves import Halves
 from mia_batch.pipeline.judging import fix_plan, judge, plan_verdicts
@@ -159,7 +160,7 @@ def score_run(settings: Settings, attacks: list[Attack], manifest: Manifest, run
     manifest.write(run)  # killed from here on, they are made again
     within = pl.col("sample_index") < settings.samples
     targets = tables.scan(run.targets_path, Targets)
-    features = tables.scan(run.features_folder, Features).filter(within)
+    features = _features(manifest, run).filter(within)
     logprobs = None
     if any(attack.evidence == "logprobs" for attack in attacks):
         logprobs = scan_logprobs(run.logprobs_folder)
@@ -172,6 +173,16 @@ def score_run(settings: Settings, attacks: list[Attack], manifest: Manifest, run
     judge(settings, attacks, manifest, run)
     manifest.scored = made_from
     manifest.write(run)
+
+
+def _features(manifest: Manifest, run: Run) -> pl.LazyFrame:
+    """Features of all samples; of none they have the columns that they would have."""
+    features = tables.scan(run.features_folder, Features)
+    if any(run.features_folder.glob("*.parquet")):
+        return features
+    return features.with_columns(
+        pl.lit(None, field.dtype).alias(field.name) for field in fields(manifest.features).fields
+    )
 
 
 def _made_from(

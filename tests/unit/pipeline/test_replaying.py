@@ -105,3 +105,26 @@ def test_other_attacks_have_their_features_made_and_nothing_else_changes(small_a
     again = replayed(run.samples_folder)
     assert again.manifest["features"] == more.manifest["features"]
     assert again.scores.equals(run.scores)
+
+
+def test_targets_that_nobody_can_be_asked_for_are_unscored_with_reasons(tmp_path):
+    pl.DataFrame({"document_id": ["a", "b"], "text": ["one", ""]}).write_parquet(
+        tmp_path / "corpus.parquet"
+    )
+    recorded = {"document_id": ["a"], "sample_index": [0], "candidate": ["x"]}
+    pl.DataFrame(recorded).write_parquet(tmp_path / "recorded.parquet")
+    run = mia_batch.audit(
+        input=str(tmp_path / "corpus.parquet"),
+        samples_from=str(tmp_path / "recorded.parquet"),
+        out=tmp_path / "run",
+    )
+    attacks = [name for name in run.scores.columns if name.endswith("_v1")]
+    assert run.scores.select(attacks).null_count().row(0) == (2,) * len(attacks)
+    reasons = run.unscored.group_by("reason").len().sort("len", "reason")
+    assert reasons.rows() == [
+        ("the text has no words", len(attacks)),
+        (
+            "the text is too short to split: its prefix or its reference would have no word",
+            len(attacks),
+        ),
+    ]
