@@ -231,3 +231,6 @@ impl Huffman {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
