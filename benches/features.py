@@ -26,7 +26,7 @@ import numpy as np
 import polars as pl
 from benches.memory import peak_mb, write
 from benches.pairs import DATA
-from benches.results import append_results, machine
+from benches.results import append_results, commit, machine, versions
 
 from mia_batch import tables
 from mia_batch.cli import main as mia_batch
@@ -162,6 +162,7 @@ def measure(folder: Path, n_targets: int, rounds: int) -> dict[str, Any]:
     features_s, features_cpu_s = np.median(features, axis=0)
     return found | {
         "again_peak_mb": max(peaks),
+        "kernels_alone_pairs": n_times * pairs.height,
         "kernels_pairs_per_s": round(1 / kernels_s),
         "features_pairs_per_s": round(1 / features_s),
         "ratio": round(median(ratios), 3),
@@ -187,11 +188,12 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         row = measure(Path(folder), given.targets, given.rounds)
-    print(machine())
+    packages = versions("polars")
+    print(f"{machine()}; commit {commit()}; {packages}")
     for name, value in row.items():
         print(f"{name:>22} {value:>14,}")
     print(f"wanted: ratio {WANTED}, peak {LIMIT_MB:,} MB")
-    append_results("features", row)
+    append_results("features", {"versions": packages} | row)
 
 
 if __name__ == "__main__":

@@ -19,11 +19,16 @@ _FOLDER = Path(__file__).parent / "results"
 
 
 def machine() -> str:
-    """Name the processor, its cores, AVX-512 where it has it, and a GPU that torch sees."""
+    """Name the processor, its cores, AVX-512 where it has it, and a GPU that torch sees.
+
+    Family and model tell generations apart that have one name: of AMD, 25 is Zen 3 or 4, 26 Zen 5.
+    """
     text = Path("/proc/cpuinfo").read_text()
-    model = re.search(r"^model name\s*: (.*)", text, re.MULTILINE)
-    name = model[1] if model else platform.processor()
-    named = [name, f"{len(os.sched_getaffinity(0))} cores"]
+    found = dict(re.findall(r"^(model name|cpu family|model)\s*: (.*)", text, re.MULTILINE))
+    named = [found.get("model name", platform.processor())]
+    if "cpu family" in found:
+        named.append(f"family {found['cpu family']} model {found['model']}")
+    named.append(f"{len(os.sched_getaffinity(0))} cores")
     if re.search(r"\bavx512bw\b", text):
         named.append("AVX-512")
     torch = sys.modules.get("torch")  # not imported for this

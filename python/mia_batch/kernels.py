@@ -220,6 +220,11 @@ def zlib_size(text: pl.Expr | str) -> pl.Expr:
     -------
     Expr
         UInt32, at least 8, which is the size of the empty text; null where the text is null.
+
+    References
+    ----------
+    The stream: RFC 1950 and RFC 1951; what of it is chosen, zlib 1.3.1, deflate.c and trees.c.
+    SaMIA divides by this size: Kaneko et al. (2024), equation 7.
     """
     return _column(text).map_batches(
         lambda texts: _apply(_native.zlib_size, texts),
@@ -242,6 +247,10 @@ def count_words(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Ex
     -------
     Expr
         UInt32; 0 where there is nothing but separators, null where the text is null.
+
+    References
+    ----------
+    ``unicode``: Unicode Standard Annex 29, section 4. ``rouge``: the package rouge-score.
     """
     _check_rule(words)
     return _column(text).map_batches(
@@ -278,6 +287,11 @@ def shared_runs(
         text has, too. ``other`` is the row of the first of ``others`` that has the first shared
         run; null where none is shared.
 
+    References
+    ----------
+    Runs of words that training and test data share: Brown et al. (2020), arXiv:2005.14165,
+    appendix C, which takes runs of 8 to 13 words.
+
     Examples
     --------
     >>> shared_runs(pl.Series(["a b c d"]), pl.Series(["x", "b c d"]), run_words=2).row(0)
@@ -305,6 +319,10 @@ def word_spans(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Exp
         Struct column of two lists of UInt32, a number for each word in order: ``starts``, the
         characters before its first, and ``ends``, those before what follows its last, so that
         ``text[start:end]`` is the word as it stands in the text. Null where the text is null.
+
+    References
+    ----------
+    As for `count_words`.
 
     Examples
     --------
