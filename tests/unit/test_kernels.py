@@ -3,6 +3,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import polars as pl
@@ -400,6 +402,33 @@ print(frame.select(pair_features("candidate", "reference", groups=GROUPS)).hash_
         for threads in ("1", "2", "5")
     }
     assert len(digests) == 1
+
+
+def test_calls_at_the_same_time_give_what_each_gives_alone():
+    row = pl.int_range(600)
+    words = pl.int_ranges(row % 7, row % 7 + row // 5).cast(pl.List(pl.String)).list.join(" ")
+    pairs = pl.select(candidate=words, reference=words.reverse())
+    numbers = pair_features("candidate", "reference", groups=GROUPS)
+    alone = pairs.select(numbers)
+    n_calls = 2 * pl.thread_pool_size() + 1
+    begun = threading.Barrier(n_calls, timeout=60)
+
+    def call(_: int) -> list[pl.DataFrame]:
+        begun.wait()
+        return [pairs.select(numbers) for _ in range(5)]
+
+    with ThreadPoolExecutor(n_calls) as pool:
+        found = [frame for frames in pool.map(call, range(n_calls)) for frame in frames]
+    assert len(found) == 5 * n_calls
+    assert all(frame.equals(alone) for frame in found)
+
+
+def test_of_several_bad_rows_the_first_is_named():
+    texts = ["good"] * 20_000
+    texts[7_001] = texts[7_000] = texts[19_999] = "\udcff"
+    for _ in range(20):
+        with pytest.raises(ValueError, match="row 7000, counted"):
+            _native.zlib_size(arrow.strings(texts, 64))
 
 
 def test_word_rules():

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,15 +14,16 @@ if TYPE_CHECKING:
 
 __all__ = ["in_background"]
 
+_MORE_THAN_CORES = 3
 _MOST_AT_ONCE = 9  # each may hold parts of some 25 MB
 
 
 @contextmanager
 def in_background() -> Iterator[Callable[..., None]]:
-    """Lend a function that runs calls in threads, one more at once than there are cores, 3 to 9.
+    """Lend a function that runs calls in threads, three more at once than there are cores, 5 to 9.
 
     It takes a function and its arguments and waits where all threads are busy, so that no more
-    arguments wait in memory than are worked on. With one more, no core rests while a call waits
+    arguments wait in memory than are worked on. With some more, no core rests while calls wait
     for the disk.
 
     Yields
@@ -32,13 +32,15 @@ def in_background() -> Iterator[Callable[..., None]]:
         Raises what an earlier call raised, as does the end of the block. Where the block itself
         raises, calls that have not begun are dropped.
     """
-    at_once = min(max(2, pl.thread_pool_size()) + 1, _MOST_AT_ONCE)
-    running: deque[Future[object]] = deque()
+    at_once = min(max(2, pl.thread_pool_size()) + _MORE_THAN_CORES, _MOST_AT_ONCE)
+    running: set[Future[object]] = set()
 
     def run(function: Callable[..., object], *arguments: object) -> None:
-        while len(running) >= at_once:
-            running.popleft().result()
-        running.append(pool.submit(function, *arguments))
+        if len(running) >= at_once:
+            for call in wait(running, return_when=FIRST_COMPLETED).done:
+                running.remove(call)
+                call.result()
+        running.add(pool.submit(function, *arguments))
 
     pool = ThreadPoolExecutor(at_once)
     try:

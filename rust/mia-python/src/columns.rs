@@ -7,9 +7,9 @@ use arrow_array::{Array, ArrayRef, BinaryArray, LargeBinaryArray};
 use arrow_schema::DataType;
 use pyo3::prelude::*;
 use pyo3_arrow::input::AnyArray;
-use rayon::prelude::*;
 
 use crate::error::NativeError;
+use crate::parts::map_parts;
 
 /// Fewest rows that a core looks through.
 const MIN_ROWS: usize = 64;
@@ -58,16 +58,22 @@ impl TextColumn {
                 _ => texts.extend(std::iter::repeat_n(None, chunk.len())), // Null
             }
         }
-        let texts = texts.par_iter().with_min_len(MIN_ROWS).enumerate();
-        texts
-            .map(|(row, text)| {
-                let text = text.map(simdutf8::basic::from_utf8).transpose();
-                text.map_err(|_| NativeError::NotUtf8 {
-                    name: self.name,
-                    row,
-                })
-            })
-            .collect()
+        let parts = map_parts(
+            &texts,
+            MIN_ROWS,
+            || (),
+            |(), before, texts| {
+                let texts = texts.iter().enumerate().map(|(row, text)| {
+                    let text = text.map(simdutf8::basic::from_utf8).transpose();
+                    text.map_err(|_| NativeError::NotUtf8 {
+                        name: self.name,
+                        row: before + row,
+                    })
+                });
+                texts.collect::<Result<Vec<_>, _>>()
+            },
+        )?;
+        Ok(parts.into_iter().flatten().collect())
     }
 }
 

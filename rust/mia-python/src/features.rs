@@ -7,9 +7,9 @@ use arrow_buffer::NullBuffer;
 use arrow_schema::{DataType, Field, Fields};
 use mia_kernels::{KernelError, PairReader, Settings};
 use pyo3_arrow::error::PyArrowError;
-use rayon::prelude::*;
 
 use crate::error::NativeError;
+use crate::parts::map_parts;
 use crate::rows::MIN_ROWS;
 
 /// A candidate and its reference; `None` where either is null.
@@ -24,16 +24,23 @@ pub(crate) fn struct_array(
     settings: &Settings,
 ) -> Result<StructArray, NativeError> {
     let names = PairReader::new(settings).fields();
-    let parts = pairs
-        .par_chunks(MIN_ROWS)
-        .map_init(
-            || PairReader::new(settings),
-            |reader, pairs| read(reader, pairs, names.len()),
-        )
-        .collect::<Result<Vec<_>, _>>()?;
-    let columns = (0..names.len()).into_par_iter();
-    let columns = columns.map(|field| column(&parts, field, names.len()));
-    let columns = columns.collect();
+    let new_reader = || PairReader::new(settings);
+    let parts = map_parts(pairs, MIN_ROWS, new_reader, |reader, _, pairs| {
+        read(reader, pairs, names.len())
+    })?;
+    let fields: Vec<_> = (0..names.len()).collect();
+    let columns = map_parts(
+        &fields,
+        1,
+        || (),
+        |(), _, fields| {
+            let columns = fields
+                .iter()
+                .map(|field| column(&parts, *field, names.len()));
+            Ok::<Vec<_>, KernelError>(columns.collect())
+        },
+    )?;
+    let columns = columns.into_iter().flatten().collect();
     let fields = names.into_iter();
     let fields: Fields = fields
         .map(|name| Field::new(name, DataType::UInt32, true))

@@ -4,6 +4,7 @@ mod columns;
 mod duplicates;
 mod error;
 mod features;
+mod parts;
 mod rows;
 mod spans;
 

@@ -26,13 +26,26 @@ def test_calls_run_beside_each_other():
     assert not both.broken
 
 
-def test_one_call_more_runs_than_there_are_cores(monkeypatch):
-    monkeypatch.setattr(pl, "thread_pool_size", lambda: 2)
-    three = threading.Barrier(3, timeout=60)
+@pytest.mark.parametrize(("cores", "at_once"), [(1, 5), (2, 5), (4, 7), (64, 9)])
+def test_some_more_calls_run_than_there_are_cores(monkeypatch, cores, at_once):
+    monkeypatch.setattr(pl, "thread_pool_size", lambda: cores)
+    running = threading.Barrier(at_once + 1, timeout=60)
     with in_background() as later:
-        for _ in range(3):
-            later(three.wait)
-    assert not three.broken
+        for _ in range(at_once):
+            later(running.wait)
+        running.wait()
+    assert not running.broken
+
+
+def test_a_call_begins_when_any_other_ends(monkeypatch):
+    monkeypatch.setattr(pl, "thread_pool_size", lambda: 2)
+    last = threading.Event()
+    with in_background() as later:
+        later(last.wait, 60)
+        for _ in range(20):
+            later(int)
+        later(last.set)
+    assert last.is_set()
 
 
 def test_what_a_call_raises_reaches_the_caller():
