@@ -2,7 +2,7 @@
 
 #![expect(
     clippy::inline_always,
-    reason = "loops that run with other instructions"
+    reason = "called, they would not run with the instructions of the loop"
 )]
 
 #[cfg(target_arch = "x86_64")]

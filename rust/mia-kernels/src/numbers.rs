@@ -35,7 +35,8 @@ pub(crate) struct Numbers {
 /// whether a search that comes here goes on behind.
 ///
 /// So few searches go on, and whether a key is known, which is as good as random, takes no branch.
-/// No text has 2^31 keys: a word of one byte and its separator start at most four n-grams.
+/// No text has 2^31 n-grams: a word of one byte and its separator start at most four. An automaton
+/// has up to three keys for a character, of which 2^31 take more than 100 GB.
 #[derive(Clone, Copy, Default)]
 struct Slot(u32);
 

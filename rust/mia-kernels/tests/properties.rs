@@ -174,7 +174,11 @@ proptest! {
     }
 
     #[test]
-    fn words_are_those_of_the_annex(text in any::<String>(), ascii in "[ -~]*", spaced in spaced_text()) {
+    fn words_are_those_of_the_annex(
+        text in any::<String>(),
+        ascii in "[ -~]*",
+        spaced in spaced_text(),
+    ) {
         for text in [format!("{text} {ascii}"), format!("{ascii}{text}"), spaced + &ascii] {
             let words: Vec<_> = WordRule::Unicode.words(&text).collect();
             let annex: Vec<_> = text.unicode_words().map(str::as_bytes).collect();

@@ -62,8 +62,8 @@ impl ZlibSizer {
         }
     }
 
-    /// Makes a table of all matches of texts of 1.5 to 7 KiB, unless they are loops, have a zero byte
-    /// or very few letters. Sizes are the same. `None` where the processor has neither AVX-512
+    /// Makes a table of all matches of texts of 1.5 to 7 KiB, unless they are loops, have a zero
+    /// byte or very few letters. Sizes are the same. `None` where the processor has neither AVX-512
     /// nor AVX2.
     pub fn with_table() -> Option<Self> {
         let choice = Choice::Table;

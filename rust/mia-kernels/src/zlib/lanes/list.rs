@@ -6,7 +6,7 @@
 )]
 #![expect(
     clippy::inline_always,
-    reason = "loops that run with other instructions"
+    reason = "called, they would not run with the instructions of the loop"
 )]
 
 use super::{MAX_PLACES, WIDTH};
@@ -56,7 +56,9 @@ impl List {
     /// Appends a pair if it is wanted.
     #[inline(always)]
     pub(in crate::zlib) fn append(&mut self, pair: [u16; 2], is_wanted: bool) {
-        if let Some(next) = self.pairs.get_mut(self.length) {
+        let next = self.pairs.get_mut(self.length);
+        debug_assert!(next.is_some(), "a list has room for all places of a text");
+        if let Some(next) = next {
             *next = joined(pair);
             self.length += usize::from(is_wanted);
         }
@@ -70,6 +72,7 @@ impl List {
     #[inline(always)]
     pub(super) fn extend<const N: usize>(&mut self, pairs: [u32; N], length: u32) {
         let rest = self.pairs[self.length..].first_chunk_mut();
+        debug_assert!(rest.is_some(), "a list has room for a row more");
         if let Some(rest) = rest {
             *rest = pairs;
             self.length += length as usize;

@@ -10,7 +10,7 @@
 )]
 #![expect(
     clippy::inline_always,
-    reason = "loops that run with other instructions"
+    reason = "called, they would not run with the instructions of the loop"
 )]
 
 use super::chains::Chains;
@@ -130,7 +130,8 @@ impl Choices {
     /// meets them.
     fn walk(&mut self, end: u16) {
         let (nexts, starts): (&Numbers, &mut Marks) = (&self.nexts, &mut self.starts);
-        // In prose each part has about as many symbols: the more came before, the longer matches are.
+        // In prose each part has about as many symbols: the more came before, the longer are
+        // matches.
         let [second, third, fourth] = [6, 13, 22].map(|part| end / 32 * part);
         let begins = [START, second, third, fourth];
         let ends = [second, third, fourth, end];
