@@ -1,18 +1,25 @@
-"""Text columns in the Arrow layouts that Polars does not write, by the C data interface.
+"""Text columns in every Arrow layout, with any bytes, by the C data and stream interfaces.
 
-Layout of the structures: https://arrow.apache.org/docs/format/CDataInterface.html
+Layout of the structures: https://arrow.apache.org/docs/format/CDataInterface.html and
+https://arrow.apache.org/docs/format/CStreamInterface.html
 """
 
 from __future__ import annotations
 
 import ctypes
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+import struct
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, get_args
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-_RELEASE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+Layout: TypeAlias = Literal["utf8", "large_utf8", "utf8_view"]
+LAYOUTS: tuple[Layout, ...] = get_args(Layout)
+
+_INLINE = 12  # bytes of a text that stand in its view
+_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_GIVE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
 
 
 class _Schema(ctypes.Structure):
@@ -24,7 +31,7 @@ class _Schema(ctypes.Structure):
         ("n_children", ctypes.c_int64),
         ("children", ctypes.c_void_p),
         ("dictionary", ctypes.c_void_p),
-        ("release", _RELEASE),
+        ("release", _CALLBACK),
         ("private_data", ctypes.c_void_p),
     ]
 
@@ -39,65 +46,128 @@ class _Array(ctypes.Structure):
         ("buffers", ctypes.POINTER(ctypes.c_void_p)),
         ("children", ctypes.c_void_p),
         ("dictionary", ctypes.c_void_p),
-        ("release", _RELEASE),
+        ("release", _CALLBACK),
         ("private_data", ctypes.c_void_p),
     ]
 
 
-def _forget(address: int) -> None:
-    _Array.from_address(address).release = _RELEASE()
+class _Stream(ctypes.Structure):
+    _fields_: ClassVar = [
+        ("get_schema", _GIVE),
+        ("get_next", _GIVE),
+        ("get_last_error", ctypes.c_void_p),
+        ("release", _CALLBACK),
+        ("private_data", ctypes.c_void_p),
+    ]
 
 
-_release = _RELEASE(_forget)
+def _releasing(kind: type[ctypes.Structure]) -> Any:
+    """Mark a structure as released; what it points to stays with the column."""
+
+    def release(address: int) -> None:
+        kind.from_address(address).release = _CALLBACK()
+
+    return _CALLBACK(release)
+
+
+_release_schema, _release_array, _release_stream = map(_releasing, (_Schema, _Array, _Stream))
 
 
 class ArrowColumn:
     """A column that exports itself anew whenever it is asked."""
 
     def __init__(self, kind: bytes, length: int, *buffers: ctypes.Array[Any], offset: int = 0):
-        self._kind = kind
+        self.kind = kind
         self._length = length
         self._offset = offset
         self._buffers = buffers
         self._addresses = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers))
         self._lent: list[ctypes.Structure] = []
 
-    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
-        schema = _Schema(format=self._kind, flags=2, release=_release)
-        array = _Array(
+    def array(self) -> _Array:
+        return _Array(
             length=self._length - self._offset,
             null_count=-1,
             offset=self._offset,
             n_buffers=len(self._buffers),
             buffers=self._addresses,
-            release=_release,
+            release=_release_array,
         )
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
+        schema, array = _schema(self.kind), self.array()
         self._lent += [schema, array]
         return _capsule(schema, b"arrow_schema"), _capsule(array, b"arrow_array")
 
 
-def strings(texts: Sequence[str | None], bits: Literal[32, 64], *, offset: int = 0) -> ArrowColumn:
-    """Strings with offsets of 32 or 64 bits, from row ``offset`` on.
+class ChunkedColumn:
+    """Columns of one layout, one behind the other."""
+
+    def __init__(self, chunks: Sequence[ArrowColumn]):
+        self._chunks = chunks
+        self._lent: list[object] = []
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        chunks = iter(self._chunks)
+
+        def get_schema(_: int, to: int) -> int:
+            return _move(_schema(self._chunks[0].kind), to)
+
+        def get_next(_: int, to: int) -> int:
+            chunk = next(chunks, None)
+            return _move(_Array() if chunk is None else chunk.array(), to)
+
+        stream = _Stream(
+            get_schema=_GIVE(get_schema), get_next=_GIVE(get_next), release=_release_stream
+        )
+        self._lent.append(stream)
+        return _capsule(stream, b"arrow_array_stream")
+
+
+def strings(texts: Sequence[str | None], layout: Layout, *, offset: int = 0) -> ArrowColumn:
+    """Strings from row ``offset`` on.
 
     Surrogates are any bytes, as ``surrogateescape`` has them.
     """
     encoded = [(text or "").encode(errors="surrogateescape") for text in texts]
     valid = sum(1 << row for row, text in enumerate(texts) if text is not None)
-    ends = accumulate(map(len, encoded), initial=0)
-    kind, number = (b"u", ctypes.c_int32) if bits == 32 else (b"U", ctypes.c_int64)
-    return ArrowColumn(
-        kind,
-        len(texts),
-        ctypes.create_string_buffer(valid.to_bytes(len(texts) // 8 + 1, "little")),
-        (number * (len(texts) + 1))(*ends),
-        ctypes.create_string_buffer(b"".join(encoded)),
-        offset=offset,
-    )
+    validity = ctypes.create_string_buffer(valid.to_bytes(len(texts) // 8 + 1, "little"))
+    starts = [0, *accumulate(map(len, encoded))]
+    letters = ctypes.create_string_buffer(b"".join(encoded))
+    if layout == "utf8_view":
+        pairs = zip(encoded, starts, strict=False)
+        views = ctypes.create_string_buffer(b"".join(_view(text, start) for text, start in pairs))
+        sizes = (ctypes.c_int64 * 1)(starts[-1])
+        return ArrowColumn(b"vu", len(texts), validity, views, letters, sizes, offset=offset)
+    kind, number = (b"u", ctypes.c_int32) if layout == "utf8" else (b"U", ctypes.c_int64)
+    ends = (number * len(starts))(*starts)
+    return ArrowColumn(kind, len(texts), validity, ends, letters, offset=offset)
+
+
+def chunks(texts: Sequence[str | None], layout: Layout, cuts: Iterable[int]) -> ChunkedColumn:
+    """Strings in chunks that end at these rows, in rising order, and at the last one."""
+    ends = [0, *cuts, len(texts)]
+    return ChunkedColumn([strings(texts[:end], layout, offset=at) for at, end in pairwise(ends)])
 
 
 def nulls(length: int) -> ArrowColumn:
     """Nulls of no type."""
     return ArrowColumn(b"n", length)
+
+
+def _view(text: bytes, start: int) -> bytes:
+    if len(text) <= _INLINE:
+        return struct.pack("<i12s", len(text), text)
+    return struct.pack("<i4sii", len(text), text[:4], 0, start)
+
+
+def _schema(kind: bytes) -> _Schema:
+    return _Schema(format=kind, flags=2, release=_release_schema)
+
+
+def _move(structure: ctypes.Structure, to: int) -> int:
+    ctypes.memmove(to, ctypes.addressof(structure), ctypes.sizeof(structure))
+    return 0
 
 
 def _capsule(structure: ctypes.Structure, name: bytes) -> object:

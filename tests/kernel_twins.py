@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from difflib import SequenceMatcher
 from itertools import combinations
 from typing import TYPE_CHECKING
+
+from uniseg.derived import alphabetic
+from uniseg.wordbreak import words as segments
 
 from mia_batch.kernels import fields
 from tests import twins
@@ -20,9 +24,15 @@ SPLIT: Mapping[WordRule, Callable[[str], list[str]]] = {
     "whitespace": str.split,
     "space": lambda text: [word for word in text.split(" ") if word != ""],
     "rouge": lambda text: re.findall("[a-z0-9]+", text.lower()),
+    "unicode": lambda text: [word for word in segments(text) if any(map(_is_alphanumeric, word))],
 }
-"""The rule ``unicode`` has its twin in tests/parity/test_uniseg.py; it is slow."""
+QUICK_RULES: Sequence[WordRule] = ("whitespace", "space", "rouge")
+"""Those whose twins do for texts of any length."""
 LENGTHS = range(2, 13)
+
+
+def _is_alphanumeric(character: str) -> bool:
+    return alphabetic(character) or unicodedata.category(character).startswith("N")
 
 
 def features(
@@ -41,6 +51,14 @@ def features(
     matched = of_candidate(cut, reference, rule, min_words)
     every = whole | {f"{name}_matched": number for name, number in matched.items()}
     return {name: every[name] for name in names}
+
+
+def compared(rows: Iterable[Mapping[str, int | None]]) -> list[dict[str, int | None]]:
+    """Rows without what depends on Python's own zlib, where that is not the classic one."""
+    return [
+        {name: row[name] for name in row if twins.CLASSIC_ZLIB or "zlib" not in name}
+        for row in rows
+    ]
 
 
 def cut_text(text: str, n_words: int, rule: WordRule) -> str:

@@ -3,8 +3,9 @@
 Columns of text come in any object of the Arrow PyCapsule interface (Polars, pyarrow, pandas,
 DuckDB) as `Utf8`, `LargeUtf8`, `Utf8View` or `Null`, sliced or in chunks, and arrays of
 numbers go out the same way. Null gives null. The GIL is released and the rows are spread over
-all cores. TypeError: a column is not text. ValueError: columns of unequal length, an unknown
-word rule or group, a text of more than 1 GiB.
+all cores, which calls at the same time share. TypeError: a column is not text. ValueError:
+columns of unequal length, an unknown word rule or group, a text of more than 1 GiB or with bytes
+that are no UTF-8.
 """
 # ruff: noqa: PYI021 (this stub is the manual of the compiled module)
 

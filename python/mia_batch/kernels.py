@@ -8,6 +8,7 @@ text of more than 1 GiB or with bytes that are no UTF-8 a ``MiaBatchError``, whe
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from operator import index
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
@@ -18,7 +19,7 @@ from mia_batch import _native
 from mia_batch.errors import MiaBatchError, SchemaMismatchError, SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 __all__ = [
     "FEATURES",
@@ -43,7 +44,8 @@ WordRule: TypeAlias = Literal["whitespace", "space", "rouge", "unicode"]
 takes the runs of ASCII letters and digits of the lower-cased text, as the rouge-score package
 does without stemming: text of other scripts has no words. ``unicode`` takes the segments of
 UAX #29 that hold a letter or a number, for text without spaces: a word in most scripts, one
-character in Chinese, hiragana and Thai."""
+character in Chinese, hiragana and Thai. Where a colon or its like follows a letter and a joiner
+and a pictograph follow it, the annex ends the word before the colon; here they all are one."""
 
 WORD_RULES: Final[tuple[WordRule, ...]] = get_args(WordRule)
 """Every word rule."""
@@ -64,8 +66,8 @@ _DEFAULT_GROUPS: Final[tuple[Group, ...]] = ("overlap", "zlib", "matched")
 
 
 def _checked(groups: Iterable[Group]) -> list[Group]:
-    if isinstance(groups, str):
-        msg = f"groups is the string {groups!r}; use a list of names"
+    if isinstance(groups, str) or not isinstance(groups, Iterable):
+        msg = f"groups is {groups!r}; use a list of names"
         raise SettingsError(msg)
     chosen = list(groups)
     for group in chosen:
@@ -129,7 +131,8 @@ def pair_features(
         characters of the raw texts, white space included. ``near_verbatim_words`` counts words
         of the reference inside common blocks of at least ``near_verbatim_min_words`` words: the
         longest block is taken first, then the longest before it and behind it on both sides,
-        and so on, those of equal length from the reference's start, then the candidate's.
+        and so on, those of equal length from the reference's start, then the candidate's. Each
+        core needs some 200 bytes of memory for a character of its longest reference.
     ``coverage``
         ``covered_2`` to ``covered_12`` count words of the candidate inside some span of at least
         that many words that occurs in the reference, each length for itself;
@@ -145,7 +148,8 @@ def pair_features(
     ``matched``
         Fields that end in ``_matched`` say the same of the candidate cut to the reference's
         number of words: ``words_candidate_matched`` and one for each field of the other groups,
-        but for those that count the reference alone. The cut text ends with its last word.
+        but for those that count the reference alone. A candidate of more words than the
+        reference ends with the last one kept; another stays as it is.
 
     Parameters
     ----------
@@ -197,7 +201,10 @@ def pair_features(
         groups=groups,
         near_verbatim_min_words=near_verbatim_min_words,
     )
-    pair = pl.struct(_column(candidate).alias("candidate"), _column(reference).alias("reference"))
+    pair = pl.struct(
+        _column("candidate", candidate).alias("candidate"),
+        _column("reference", reference).alias("reference"),
+    )
     return pair.map_batches(
         lambda pairs: _apply(kernel, *pairs.struct.unnest()),
         return_dtype=fields(groups),
@@ -226,7 +233,7 @@ def zlib_size(text: pl.Expr | str) -> pl.Expr:
     The stream: RFC 1950 and RFC 1951; what of it is chosen, zlib 1.3.1, deflate.c and trees.c.
     SaMIA divides by this size: Kaneko et al. (2024), equation 7.
     """
-    return _column(text).map_batches(
+    return _column("text", text).map_batches(
         lambda texts: _apply(_native.zlib_size, texts),
         return_dtype=pl.UInt32,
         is_elementwise=True,
@@ -253,7 +260,7 @@ def count_words(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Ex
     ``unicode``: Unicode Standard Annex 29, section 4. ``rouge``: the package rouge-score.
     """
     _check_rule(words)
-    return _column(text).map_batches(
+    return _column("text", text).map_batches(
         lambda texts: _apply(partial(_native.count_words, words=words), texts),
         return_dtype=pl.UInt32,
         is_elementwise=True,
@@ -299,6 +306,8 @@ def shared_runs(
     """
     _check_rule(words)
     _check_n_words("run_words", run_words)
+    _check_series("texts", texts)
+    _check_series("others", others)
     kernel = partial(_native.shared_runs, words=words, run_words=run_words)
     return _apply(kernel, texts, others).struct.unnest()
 
@@ -330,7 +339,7 @@ def word_spans(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Exp
     {'starts': [1, 6, 7], 'ends': [3, 7, 8]}
     """
     _check_rule(words)
-    return _column(text).map_batches(
+    return _column("text", text).map_batches(
         lambda texts: _apply(partial(_native.word_spans, words=words), texts),
         return_dtype=_SPANS,
         is_elementwise=True,
@@ -342,8 +351,19 @@ def zlib_version() -> str:
     return _native.zlib_version()
 
 
-def _column(column: pl.Expr | str) -> pl.Expr:
-    return pl.col(column) if isinstance(column, str) else column
+def _column(name: str, column: object) -> pl.Expr:
+    if isinstance(column, str):
+        return pl.col(column)
+    if isinstance(column, pl.Expr):
+        return column
+    msg = f"{name} is of type {type(column).__name__}; use an expression or the name of a column"
+    raise SchemaMismatchError(msg)
+
+
+def _check_series(name: str, column: object) -> None:
+    if not isinstance(column, pl.Series):
+        msg = f"{name} is of type {type(column).__name__}; use a series of strings"
+        raise SchemaMismatchError(msg)
 
 
 def _check_rule(words: str) -> None:

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
-from uniseg.derived import alphabetic
-from uniseg.wordbreak import words as segments
 
-from mia_batch.kernels import count_words, pair_features
+from mia_batch.kernels import GROUPS, count_words, pair_features
+from tests.kernel_twins import SPLIT, compared, features
 
 if TYPE_CHECKING:
     from mia_batch.kernels import Group
@@ -28,12 +27,7 @@ MIXED = "ab1 .,'\":_-\n\r\0\u2019\u0301\u200d\u3000\u05d0\u30ab\u3042\u6211\u0e2
 """Characters that the rules of UAX #29 tell apart, of several scripts."""
 
 
-def words(text: str) -> list[str]:
-    return [word for word in segments(text) if any(map(is_alphanumeric, word))]
-
-
-def is_alphanumeric(character: str) -> bool:
-    return alphabetic(character) or unicodedata.category(character).startswith("N")
+words = SPLIT["unicode"]
 
 
 def assert_words_equal(texts: list[str]) -> None:
@@ -48,12 +42,12 @@ def assert_words_equal(texts: list[str]) -> None:
 
 
 def is_odd(text: str) -> bool:
-    """Whether a word holds a space, or the packages are known to differ.
+    """Whether the packages are known to differ.
 
     In "a:", a joiner and a pictograph, ours sees one word, where the annex has a boundary before
     the colon.
     """
-    return any(" " in word for word in words(text)) or re.search(r"\W\u200d👩", text) is not None
+    return re.search(r"\W\u200d👩", text) is not None
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +78,26 @@ def test_generated_texts(characters):
         "".join(draw.choice(draw.choice(sources)) for _ in range(draw.randrange(30)))
         for _ in range(1500)
     ]
-    assert_words_equal([text for text in texts if not is_odd(text)])
+    spaced = {text for text in texts if any(" " in word for word in words(text))}
+    assert_words_equal([text for text in texts if not is_odd(text) and text not in spaced])
+
+
+def test_every_feature_of_generated_texts():
+    draw = random.Random(17)
+    pairs = []
+    for _ in range(1000):
+        start, middle, end, other = (
+            "".join(draw.choices(MIXED, k=draw.randrange(12))) for _ in range(4)
+        )
+        pairs.append((start + middle + end, draw.choice([start, other]) + middle + other))
+    pairs = [(left, right) for left, right in pairs if not is_odd(left) and not is_odd(right)]
+    frame = pl.DataFrame(pairs, ["candidate", "reference"], orient="row")
+    numbers = pair_features(
+        "candidate", "reference", words="unicode", groups=GROUPS, near_verbatim_min_words=2
+    )
+    assert compared(frame.select(numbers.struct.unnest()).to_dicts()) == compared(
+        features(*pair, "unicode", GROUPS, min_words=2) for pair in pairs
+    )
 
 
 def test_books(shared_data):

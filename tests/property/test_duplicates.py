@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mia_batch import _native
 from mia_batch.kernels import shared_runs
 from tests import arrow
-from tests.kernel_twins import SPLIT
+from tests.kernel_twins import QUICK_RULES, SPLIT
 
 if TYPE_CHECKING:
     from mia_batch.kernels import WordRule
@@ -42,7 +42,7 @@ def twin(
     return len(holders), len(shared), next(iter(shared), None)
 
 
-@given(texts, texts, run_words, st.sampled_from(sorted(SPLIT)))
+@given(texts, texts, run_words, st.sampled_from(QUICK_RULES))
 def test_shared_runs_equal_the_slow_twin(texts, others, n, rule):
     found = shared_runs(
         pl.Series(texts, dtype=pl.String),
@@ -57,8 +57,8 @@ def test_shared_runs_equal_the_slow_twin(texts, others, n, rule):
 def test_layouts_change_nothing(texts, others, data):
     offset = data.draw(st.integers(0, len(others)))
     native = _native.shared_runs(
-        arrow.strings(texts, 32, offset=0),
-        arrow.strings(others, 64, offset=offset),
+        arrow.strings(texts, "utf8", offset=0),
+        arrow.strings(others, "large_utf8", offset=offset),
         words="whitespace",
         run_words=2,
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import polars as pl
 from hypothesis import given
@@ -13,10 +12,7 @@ from hypothesis import strategies as st
 from mia_batch import _native
 from mia_batch.kernels import GROUPS, count_words, pair_features, word_spans, zlib_size
 from tests import arrow, twins
-from tests.kernel_twins import SPLIT, features
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+from tests.kernel_twins import QUICK_RULES, SPLIT, compared, features
 
 SPACES = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()]
 
@@ -26,17 +22,9 @@ prose = st.lists(st.tuples(word, space), max_size=40).map(
     lambda parts: "".join(f"{word}{space}" for word, space in parts)
 )
 text = prose | st.text(max_size=30)
-rule = st.sampled_from(sorted(SPLIT))
+rule = st.sampled_from(QUICK_RULES)
 groups = st.lists(st.sampled_from(GROUPS)) | st.just(GROUPS)
 pair = st.tuples(st.none() | text, st.none() | text)
-
-
-def compared(rows: Iterable[Mapping[str, int | None]]) -> list[dict[str, int | None]]:
-    """Rows without what depends on Python's own zlib, where that is not the classic one."""
-    return [
-        {name: row[name] for name in row if twins.CLASSIC_ZLIB or "zlib" not in name}
-        for row in rows
-    ]
 
 
 @given(st.lists(pair, max_size=12), rule, groups, st.integers(1, 6))
@@ -57,8 +45,9 @@ def test_chunks_slices_and_layouts_change_nothing(chunks, data):
     frame = pl.concat([pl.DataFrame(rows, schema, orient="row") for rows in chunks], rechunk=False)
     offset = data.draw(st.integers(0, frame.height))
     candidate = frame["candidate"][offset:]
-    bits = data.draw(st.sampled_from([32, 64]))
-    reference = arrow.strings(frame["reference"].to_list(), bits, offset=offset)
+    texts = frame["reference"][offset:].to_list()
+    cuts = data.draw(st.lists(st.integers(0, len(texts)), max_size=3).map(sorted))
+    reference = arrow.chunks(texts, data.draw(st.sampled_from(arrow.LAYOUTS)), cuts)
     numbers = _native.pair_features(
         candidate, reference, words="whitespace", groups=GROUPS, near_verbatim_min_words=8
     )

@@ -6,6 +6,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
@@ -20,11 +21,15 @@ from mia_batch.kernels import (
     count_words,
     fields,
     pair_features,
+    shared_runs,
     word_spans,
     zlib_size,
     zlib_version,
 )
 from tests import arrow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 PAIRS = pl.DataFrame(
     {
@@ -231,8 +236,9 @@ def test_names_of_fields():
 def test_unknown_groups_are_refused(expression):
     with pytest.raises(SettingsError, match="unknown group 'rouge'; use some of overlap, zlib"):
         expression(groups=["rouge"])
-    with pytest.raises(SettingsError, match="groups is the string 'zlib'; use a list of names"):
-        expression(groups="zlib")
+    for groups in ("zlib", None, 3):
+        with pytest.raises(SettingsError, match=f"groups is {groups!r}; use a list of names"):
+            expression(groups=groups)
 
 
 def test_other_columns_stay_as_they_are():
@@ -330,9 +336,9 @@ def test_slices_and_chunks():
     )
 
 
-@pytest.mark.parametrize("bits", [32, 64])
-def test_other_layouts_of_strings(bits):
-    columns = [arrow.strings(PAIRS[side].to_list(), bits, offset=1) for side in PAIRS.columns]
+@pytest.mark.parametrize("layout", arrow.LAYOUTS)
+def test_every_layout_of_strings(layout):
+    columns = [arrow.strings(PAIRS[side].to_list(), layout, offset=1) for side in PAIRS.columns]
     pair_features = partial(
         _native.pair_features,
         words="whitespace",
@@ -345,7 +351,27 @@ def test_other_layouts_of_strings(bits):
     assert_series_equal(pl.Series(mixed), found)
 
 
-@pytest.mark.parametrize("bits", [32, 64])
+@pytest.mark.parametrize("layout", arrow.LAYOUTS)
+def test_every_function_reads_chunks_of_every_layout(layout):
+    texts = ["a b c d", None, "", "a text of more than twelve bytes", "我们 are we", "b c d"]
+    whole = pl.Series(texts)
+    calls: list[Callable[..., _native.ArrowArray]] = [
+        partial(_native.count_words, words="unicode"),
+        partial(_native.word_spans, words="unicode"),
+        partial(_native.shared_runs, others=whole[3:], words="unicode", run_words=2),
+        _native.zlib_size,
+    ]
+    for call in calls:
+        expected = pl.Series(call(whole))
+        for cuts in ([], [2], [0, 1, 1, 4, 6]):
+            found = pl.Series(call(arrow.chunks(texts, layout, cuts)))
+            assert_series_equal(found, expected)
+    shared = partial(_native.shared_runs, whole, words="unicode", run_words=2)
+    found = pl.Series(shared(arrow.chunks(texts, layout, [1, 3])))
+    assert_series_equal(found, pl.Series(shared(whole)))
+
+
+@pytest.mark.parametrize("layout", arrow.LAYOUTS)
 @pytest.mark.parametrize(
     "invalid",
     [
@@ -356,10 +382,10 @@ def test_other_layouts_of_strings(bits):
         b"\xf5\x80\x80\x80",  # no code point
     ],
 )
-def test_bytes_that_are_no_text(bits, invalid):
+def test_bytes_that_are_no_text(layout, invalid):
     text = invalid.decode(errors="surrogateescape")
-    bad = arrow.strings(["good", None, text, "good"], bits)
-    good = arrow.strings(["good"] * 4, bits)
+    bad = arrow.strings(["good", None, text, "good"], layout)
+    good = arrow.chunks(["good"] * 4, layout, [3])
     features = partial(_native.pair_features, groups=GROUPS, near_verbatim_min_words=8)
     for rule in WORD_RULES:
         calls = [
@@ -428,7 +454,7 @@ def test_of_several_bad_rows_the_first_is_named():
     texts[7_001] = texts[7_000] = texts[19_999] = "\udcff"
     for _ in range(20):
         with pytest.raises(ValueError, match="row 7000, counted"):
-            _native.zlib_size(arrow.strings(texts, 64))
+            _native.zlib_size(arrow.strings(texts, "utf8"))
 
 
 def test_word_rules():
@@ -514,6 +540,25 @@ def test_the_side_that_is_not_text_is_named(side):
     numbers = PAIRS.with_columns(pl.lit(1.5).alias(side))
     with pytest.raises(SchemaMismatchError, match=f"{side} must be .* strings, not Float64"):
         numbers.select(pair_features("candidate", "reference"))
+
+
+@pytest.mark.parametrize("expression", [zlib_size, count_words, word_spans])
+def test_only_expressions_and_names_are_taken(expression):
+    with pytest.raises(
+        SchemaMismatchError, match="text is of type int; use an expression or the name"
+    ):
+        expression(3)
+
+
+def test_the_argument_that_is_no_column_is_named():
+    with pytest.raises(
+        SchemaMismatchError, match="reference is of type NoneType; use an expression"
+    ):
+        pair_features("candidate", None)  # type: ignore[arg-type] # refused
+    with pytest.raises(
+        SchemaMismatchError, match="others is of type list; use a series of strings"
+    ):
+        shared_runs(pl.Series(["a"]), ["a"], run_words=1)  # type: ignore[arg-type] # refused
 
 
 def test_categories_are_refused():
