@@ -123,10 +123,10 @@ def replay_samples(
     Raises
     ------
     SettingsError
-        If the run's samples came from another recording, or documents are no targets.
+        If the run's samples came from another recording, documents are no targets, or no row of
+        the recording names a target.
     """
     manifest.agree({"recording": recording.digest()}, run)
-    manifest.write(run)
     work = missing.count()
     if not work.targets:
         return
@@ -142,7 +142,9 @@ def replay_samples(
 
     try:
         with closing(blocks), in_background() as later:
-            for block, samples in blocks:
+            for number, (block, samples) in enumerate(blocks):
+                if number == 0:  # from here on the recording is known to be of this corpus
+                    manifest.write(run)
                 later(store, block, samples)
                 observer.worked(block.targets.height, int(samples["n_tokens"].sum()))
     finally:

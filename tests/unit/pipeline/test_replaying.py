@@ -71,6 +71,19 @@ def test_what_was_not_recorded_is_counted_and_fails(recorded, replayed, tmp_path
         replayed(tmp_path / "three.parquet", candidate_column="written")
 
 
+def test_a_recording_of_another_corpus_is_refused_and_another_can_be_given(
+    small_audit, recorded, replayed, tmp_path
+):
+    _, run = small_audit
+    foreign = recorded.with_columns(prefix="x " + pl.col("prefix"))
+    foreign.write_parquet(tmp_path / "foreign.parquet")
+    names = r"none of the 18 rows of .*foreign.parquet names a target: 'prefix' is 'x .* in its"
+    with pytest.raises(mia_batch.SettingsError, match=names):
+        replayed(tmp_path / "foreign.parquet", candidate_column="written")
+    again = replayed(run.samples_folder)
+    assert again.scores.equals(run.scores)
+
+
 def test_more_samples_than_were_recorded_are_missing_with_their_reason(small_audit, replayed):
     _, run = small_audit
     more = replayed(run.samples_folder, samples=4)

@@ -6,6 +6,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
+from reprlib import repr as brief
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -194,12 +195,14 @@ class Recording:
         Raises
         ------
         SettingsError
-            If the recording names documents, and these are not one target each.
+            If the recording names documents, and these are not one target each; with the first
+            block, if none of its rows names a target.
         """
-        index = RowIndex(tables.scan(targets, Targets).select(self.key))
+        keys = tables.scan(targets, Targets).select(self.key)
+        index = RowIndex(keys)
         if self.key == "document_id":
             self._refuse_documents(index)
-        return self._collect(index, iter(blocks), work / "replay", words)
+        return self._collect(keys, index, iter(blocks), work / "replay", words)
 
     def _refuse_documents(self, index: RowIndex) -> None:
         if index.unique and index.n_keys > 0:
@@ -211,8 +214,23 @@ class Recording:
         )
         raise SettingsError(msg)
 
+    def _refuse_others(self, keys: pl.LazyFrame) -> None:
+        recorded = next(read_rows(self.source, self.columns))["key"][0]
+        known = keys.drop_nulls().head(1).collect().item()
+        msg = (
+            f"none of the {self.counts.rows:,} rows of {self.source.given} names a target: "
+            f"{self.key!r} is {brief(recorded)} in its first row and {brief(known)} of the first "
+            "target; give both the same names"
+        )
+        raise SettingsError(msg)
+
     def _collect(
-        self, index: RowIndex, blocks: Iterator[Block], folder: Path, words: WordRule
+        self,
+        keys: pl.LazyFrame,
+        index: RowIndex,
+        blocks: Iterator[Block],
+        folder: Path,
+        words: WordRule,
     ) -> Generator[tuple[Block, pl.DataFrame]]:
         self.counts = Counts(rows=self.counts.rows)
         first = next(blocks, None)
@@ -221,6 +239,8 @@ class Recording:
         partition = Partition(folder)
         try:
             portion = self._lay_aside(index, partition, first.last)
+            if self.counts.unmatched == self.counts.rows:
+                self._refuse_others(keys)
             del index  # not needed while the samples are handed out
             held, rows = -1, pl.DataFrame()
             for block in chain([first], blocks):
