@@ -117,8 +117,10 @@ def length_rows(prose: Prose) -> list[Row]:
             pairs = of_length(source, n_bytes, looped=looped)
             seconds = take_turns(
                 {
-                    "overlap, lcs": partial(features, pairs, "overlap", "lcs"),
-                    "overlap, lcs, zlib": partial(features, pairs, "overlap", "lcs", "zlib"),
+                    "overlap, lcs": partial(features, pairs, "unigrams", "ngrams", "lcs"),
+                    "overlap, lcs, zlib": partial(
+                        features, pairs, "unigrams", "ngrams", "lcs", "zlib"
+                    ),
                     "everything": partial(features, pairs, *GROUPS),
                     "zlib_size": partial(pairs.select, zlib_size("candidate")),
                 },

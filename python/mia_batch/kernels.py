@@ -51,7 +51,7 @@ WORD_RULES: Final[tuple[WordRule, ...]] = get_args(WordRule)
 """Every word rule."""
 
 Group: TypeAlias = Literal[
-    "overlap", "zlib", "lcs", "blocks", "coverage", "distinct", "characters", "matched"
+    "unigrams", "ngrams", "zlib", "lcs", "blocks", "coverage", "distinct", "characters", "matched"
 ]
 """Fields of ``pair_features`` that are computed only where they are asked for."""
 
@@ -62,7 +62,7 @@ _SPANS: Final = pl.Struct({"starts": pl.List(pl.UInt32), "ends": pl.List(pl.UInt
 
 _MAX_WORDS: Final = 2**32 - 1
 
-_DEFAULT_GROUPS: Final[tuple[Group, ...]] = ("overlap", "zlib", "matched")
+_DEFAULT_GROUPS: Final[tuple[Group, ...]] = ("unigrams", "ngrams", "zlib", "matched")
 
 
 def _checked(groups: Iterable[Group]) -> list[Group]:
@@ -99,7 +99,7 @@ def fields(groups: Iterable[Group] = _DEFAULT_GROUPS) -> pl.Struct:
 
 
 FEATURES: Final = fields()
-"""Data type of ``pair_features`` with the groups ``overlap``, ``zlib`` and ``matched``."""
+"""Data type of ``pair_features`` with ``unigrams``, ``ngrams``, ``zlib`` and ``matched``."""
 
 
 def pair_features(
@@ -115,9 +115,11 @@ def pair_features(
     ``words_candidate`` and ``words_reference`` count words. The other fields come in groups,
     in the order of ``fields(groups)``:
 
-    ``overlap``
-        ``overlap_1`` to ``overlap_5`` count the n-grams of words that both texts have, each at
-        most as often as it occurs on both sides.
+    ``unigrams``
+        ``overlap_1`` counts the words that both texts have, each at most as often as it occurs on
+        both sides.
+    ``ngrams``
+        ``overlap_2`` to ``overlap_5`` count n-grams of words likewise.
     ``zlib``
         ``zlib_candidate`` is the size of the candidate's words, joined by single spaces, as
         ``zlib_size`` measures it.

@@ -76,7 +76,7 @@ def authors_table(
         words="space",
         preset="samia",
         text_length=text_length,
-        groups=("overlap", "zlib"),
+        groups=("unigrams", "ngrams", "zlib"),
     )
     attacks = [get(name) for name in defaults("samia")]
     return pl.concat(score(features.lazy(), targets.lazy(), attacks))

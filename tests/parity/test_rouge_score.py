@@ -36,7 +36,9 @@ class Words:
 
 def assert_numbers_equal(pairs: list[tuple[str, str]], rule: WordRule) -> None:
     frame = pl.DataFrame(pairs, ["candidate", "reference"], orient="row")
-    features = pair_features("candidate", "reference", words=rule, groups=["overlap", "lcs"])
+    features = pair_features(
+        "candidate", "reference", words=rule, groups=["unigrams", "ngrams", "lcs"]
+    )
     numbers = frame.select(features.struct.unnest())
     scorer = RougeScorer(TYPES, tokenizer=None if rule == "rouge" else Words(rule))
     for (candidate, reference), row in zip(pairs, numbers.iter_rows(named=True), strict=True):

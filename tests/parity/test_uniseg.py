@@ -35,7 +35,7 @@ def assert_words_equal(texts: list[str]) -> None:
     joined = [" ".join(words(text)) for text in texts]
     frame = pl.DataFrame({"text": texts, "words": joined})
     frame = frame.with_columns(pl.all().reverse().name.suffix("_other"))
-    groups: list[Group] = ["overlap", "zlib", "lcs", "distinct"]
+    groups: list[Group] = ["unigrams", "ngrams", "zlib", "lcs", "distinct"]
     found = frame.select(pair_features("text", "text_other", words="unicode", groups=groups))
     expected = frame.select(pair_features("words", "words_other", words="space", groups=groups))
     assert found.rows() == expected.rows()

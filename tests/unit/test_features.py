@@ -12,7 +12,7 @@ from mia_batch.kernels import Group, fields
 from mia_batch.schemas import Features
 from tests import frames, twins
 
-GROUPS: tuple[Group, ...] = ("overlap", "zlib", "matched")
+GROUPS: tuple[Group, ...] = ("unigrams", "ngrams", "zlib", "matched")
 NUMBERS = [field.name for field in fields(GROUPS).fields]
 
 
@@ -171,8 +171,8 @@ def test_authors_cut_equals_its_twin(prompt, candidate, n_words, nominal):
     ("columns", "groups"),
     [
         ({"words_candidate", "words_reference"}, ()),
-        ({"overlap_3", "words_reference"}, ("overlap",)),
-        ({"overlap_1_matched", "zlib_candidate_matched"}, ("overlap", "zlib", "matched")),
+        ({"overlap_3", "words_reference"}, ("ngrams",)),
+        ({"overlap_1_matched", "zlib_candidate_matched"}, ("unigrams", "zlib", "matched")),
         ({"words_candidate_matched"}, ("matched",)),
         ({"covered_12", "lcs_words"}, ("lcs", "coverage")),
     ],

@@ -234,7 +234,7 @@ def test_names_of_fields():
 
 @pytest.mark.parametrize("expression", [fields, partial(pair_features, "a", "b")])
 def test_unknown_groups_are_refused(expression):
-    with pytest.raises(SettingsError, match="unknown group 'rouge'; use some of overlap, zlib"):
+    with pytest.raises(SettingsError, match="unknown group 'rouge'; use some of unigrams, ngrams"):
         expression(groups=["rouge"])
     for groups in ("zlib", None, 3):
         with pytest.raises(SettingsError, match=f"groups is {groups!r}; use a list of names"):
@@ -342,7 +342,7 @@ def test_every_layout_of_strings(layout):
     pair_features = partial(
         _native.pair_features,
         words="whitespace",
-        groups=["overlap", "zlib", "matched"],
+        groups=["unigrams", "ngrams", "zlib", "matched"],
         near_verbatim_min_words=8,
     )
     found = pl.Series(pair_features(*columns))

@@ -12,7 +12,7 @@ from mia_batch import tables
 from mia_batch.attacks import find_unscored, score
 from mia_batch.evidence import scan_logprobs, scan_samples
 from mia_batch.features import build_features, groups_of, inputs_of
-from mia_batch.kernels import fields
+from mia_batch.kernels import GROUPS, fields
 from mia_batch.pipeline.background import in_background
 from mia_batch.pipeline.halves import Halves
 from mia_batch.pipeline.judging import fix_plan, judge, plan_verdicts
@@ -50,7 +50,7 @@ def choose_features(attacks: list[Attack], manifest: Manifest, run: Run) -> None
         The run, held.
     """
     columns = {column for attack in attacks for column in attack.columns}
-    groups = sorted({*groups_of(columns), *manifest.features})
+    groups = sorted({*groups_of(columns), *(had for had in manifest.features if had in GROUPS)})
     if groups != manifest.features:
         for part in run.features_folder.glob("*.parquet"):
             part.unlink()

@@ -10,7 +10,7 @@ use crate::group::Group;
 use crate::kernel::{Kernel, Needs, Reference};
 use crate::lcs::LcsCounter;
 use crate::limits::{check_length, number};
-use crate::ngram::OverlapCounter;
+use crate::ngram::{MAX_N, OverlapCounter};
 use crate::size::SizeKernel;
 use crate::words::WordRule;
 
@@ -154,15 +154,19 @@ fn needs(settings: &Settings) -> Needs {
     let any = |groups: &[Group]| settings.groups.iter().any(|group| groups.contains(group));
     let runs = any(&[Group::Blocks, Group::Coverage]);
     Needs {
-        numbers: runs || any(&[Group::Overlap, Group::Lcs]),
+        numbers: runs || any(&[Group::Unigrams, Group::Ngrams, Group::Lcs]),
         runs,
         letters: any(&[Group::Zlib]),
     }
 }
 
 fn kernel(group: Group, settings: &Settings) -> Option<Box<dyn Kernel>> {
+    let has = |group| settings.groups.contains(&group);
     match group {
-        Group::Overlap => Some(Box::new(OverlapCounter::default())),
+        Group::Unigrams if has(Group::Ngrams) => Some(Box::new(OverlapCounter::new(1..=MAX_N))),
+        Group::Unigrams => Some(Box::new(OverlapCounter::new(1..=1))),
+        Group::Ngrams if has(Group::Unigrams) => None, // theirs are counted by one reading
+        Group::Ngrams => Some(Box::new(OverlapCounter::new(2..=MAX_N))),
         Group::Zlib => Some(Box::new(SizeKernel)),
         Group::Lcs => Some(Box::new(LcsCounter::default())),
         Group::Blocks => Some(Box::new(BlockKernel::new(settings.near_verbatim_min_words))),

@@ -7,9 +7,11 @@
 /// [`Matched`](Self::Matched) is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// `overlap_1` to `overlap_5`: n-grams of words shared with the reference, each counted at
-    /// most as often as it occurs on both sides.
-    Overlap,
+    /// `overlap_1`: words shared with the reference, each counted at most as often as it occurs on
+    /// both sides.
+    Unigrams,
+    /// `overlap_2` to `overlap_5`: n-grams of several words, likewise.
+    Ngrams,
     /// `zlib_candidate`: bytes of the zlib stream of the words joined by single spaces.
     Zlib,
     /// `lcs_words`: words of the longest common subsequence.
@@ -36,8 +38,9 @@ pub enum Group {
 
 impl Group {
     /// Every group, in the order of its fields.
-    pub const ALL: [Self; 8] = [
-        Self::Overlap,
+    pub const ALL: [Self; 9] = [
+        Self::Unigrams,
+        Self::Ngrams,
         Self::Zlib,
         Self::Lcs,
         Self::Blocks,
@@ -52,10 +55,11 @@ impl Group {
         Self::ALL.into_iter().find(|group| group.name() == name)
     }
 
-    /// Its name, such as `"overlap"`.
+    /// Its name, such as `"ngrams"`.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Overlap => "overlap",
+            Self::Unigrams => "unigrams",
+            Self::Ngrams => "ngrams",
             Self::Zlib => "zlib",
             Self::Lcs => "lcs",
             Self::Blocks => "blocks",

@@ -75,7 +75,10 @@ impl Joined {
 /// Whether single spaces join words that have none: whether there are as many as words but one, and
 /// one byte stands between any two.
 #[inline(always)]
-#[expect(clippy::inline_always, reason = "called, it would not run with the instructions of the loop")]
+#[expect(
+    clippy::inline_always,
+    reason = "called, it would not run with the instructions of the loop"
+)]
 fn is_joined(text: &[u8], places: &[Place]) -> bool {
     let ([[start, _], rest @ ..], [before @ .., [_, end]]) = (places, places) else {
         return true;

@@ -1,4 +1,4 @@
-//! Clipped n-gram overlap (ROUGE-N, Lin 2004, section 2) for every n up to [`MAX_N`] at once.
+//! Clipped n-gram overlap (ROUGE-N, Lin 2004, section 2) for every n up to some longest at once.
 //!
 //! Every distinct n-gram of the reference is a **node**. A node knows its suffix of n - 1
 //! words, and a table knows which node it becomes by one word more. The candidate is read
@@ -9,8 +9,10 @@
 
 #![expect(
     clippy::indexing_slicing,
-    reason = "nodes are indices that this module hands out"
+    reason = "nodes are indices that this module hands out, and no n is above the largest"
 )]
+
+use std::ops::RangeInclusive;
 
 use crate::candidate::{Cut, Known};
 use crate::error::KernelError;
@@ -18,8 +20,8 @@ use crate::kernel::{Kernel, Number, Reference};
 use crate::limits::number;
 use crate::numbers::{Numbers, UNKNOWN};
 
-/// The longest n-grams that are counted.
-const MAX_N: usize = 5;
+/// The longest n-grams that can be counted.
+pub(crate) const MAX_N: usize = 5;
 
 /// Up to so many words of a reference room for their n-grams is made at once.
 const USUAL_WORDS: usize = 1000;
@@ -38,6 +40,8 @@ struct Ngram {
 /// The n-grams of one reference.
 #[derive(Default)]
 struct NgramIndex {
+    /// The longest, at most [`MAX_N`].
+    max_n: usize,
     n_words: u32,
     ngrams: Vec<Ngram>,
     counts: Vec<u32>,
@@ -57,7 +61,7 @@ impl NgramIndex {
         self.counts.resize(n_words, 0);
         self.longer.clear();
         self.longer
-            .reserve(reference.words.len().min(USUAL_WORDS) * (MAX_N - 1));
+            .reserve(reference.words.len().min(USUAL_WORDS) * (self.max_n - 1));
         let mut longest = None;
         for &word in &reference.words {
             let node = self.insert(self.extendable(longest), word);
@@ -97,7 +101,11 @@ impl NgramIndex {
     /// The longest suffix of `node`, itself included, that one word more may extend.
     fn extendable(&self, node: Option<Node>) -> Option<Node> {
         let ngram = self.ngrams[node? as usize];
-        if ngram.n < MAX_N { node } else { ngram.suffix }
+        if ngram.n < self.max_n {
+            node
+        } else {
+            ngram.suffix
+        }
     }
 
     /// The longest n-gram of the reference that ends with `word`, after `longest` before it.
@@ -145,17 +153,33 @@ impl Count {
 }
 
 /// Counts the n-grams that a candidate shares with its reference.
-#[derive(Default)]
 pub(crate) struct OverlapCounter {
+    /// The smallest and the largest n.
+    sizes: RangeInclusive<usize>,
     index: NgramIndex,
     /// Occurrences of each node in the reference that the candidate has not matched yet.
     unmatched: Vec<u32>,
     count: Count,
 }
 
+impl OverlapCounter {
+    /// For n-grams of so many words, at most [`MAX_N`].
+    pub(crate) fn new(sizes: RangeInclusive<usize>) -> Self {
+        Self {
+            index: NgramIndex {
+                max_n: *sizes.end(),
+                ..NgramIndex::default()
+            },
+            sizes,
+            unmatched: Vec::new(),
+            count: Count::default(),
+        }
+    }
+}
+
 impl Kernel for OverlapCounter {
     fn fields(&self) -> Vec<String> {
-        (1..=MAX_N).map(|n| format!("overlap_{n}")).collect()
+        self.sizes.clone().map(|n| format!("overlap_{n}")).collect()
     }
 
     fn read_reference(&mut self, reference: &Reference) {
@@ -178,7 +202,8 @@ impl Kernel for OverlapCounter {
             count.push(known, &self.index, &mut self.unmatched);
         }
         self.count = count;
-        numbers.extend(count.matched.map(Some));
+        let sizes = self.sizes.start() - 1..*self.sizes.end();
+        numbers.extend(count.matched[sizes].iter().copied().map(Some));
         Ok(())
     }
 }

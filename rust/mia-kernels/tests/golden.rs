@@ -87,13 +87,27 @@ fn space_keeps_newlines_and_tabs_inside_words() {
 /// Triples: aba 2 bab 1 bac 1 against aba 1 bab 1. Then abab 1 against abab 1.
 #[test]
 fn overlaps_are_clipped_on_both_sides() {
-    let found = numbers(&[Group::Overlap], "a b a b a c", "a b a b");
+    let found = numbers(&[Group::Unigrams, Group::Ngrams], "a b a b a c", "a b a b");
     assert_eq!(found, some([6, 4, 4, 3, 2, 1, 0]));
 }
 
 #[test]
+fn words_and_ngrams_can_be_had_alone() {
+    let words = numbers(&[Group::Unigrams], "a b a b a c", "a b a b");
+    assert_eq!(words, some([6, 4, 4]));
+    let ngrams = numbers(&[Group::Ngrams, Group::Lcs], "a b a b a c", "a b a b");
+    assert_eq!(ngrams, some([6, 4, 3, 2, 1, 0, 4]));
+}
+
+#[test]
 fn candidate_is_cut_to_the_words_of_the_reference() {
-    let groups = [Group::Matched, Group::Zlib, Group::Overlap, Group::Lcs];
+    let groups = [
+        Group::Matched,
+        Group::Zlib,
+        Group::Unigrams,
+        Group::Ngrams,
+        Group::Lcs,
+    ];
     let found = numbers(&groups, "x  the\ncat sat on the mat", "the cat sat");
     #[rustfmt::skip]
     assert_eq!(found, some([7, 3, 3, 2, 1, 0, 0, 27, 3, 3, 2, 1, 0, 0, 0, 17, 2]));
@@ -102,7 +116,7 @@ fn candidate_is_cut_to_the_words_of_the_reference() {
 #[test]
 fn regurgitation_matches_every_ngram() {
     let text = "it was the best of times it was the worst of times";
-    let groups = [Group::Overlap, Group::Lcs];
+    let groups = [Group::Unigrams, Group::Ngrams, Group::Lcs];
     assert_eq!(
         numbers(&groups, text, text),
         some([12, 12, 12, 11, 10, 9, 8, 12])
@@ -111,7 +125,7 @@ fn regurgitation_matches_every_ngram() {
 
 #[test]
 fn empty_sides_share_nothing() {
-    let groups = [Group::Overlap, Group::Lcs, Group::Zlib];
+    let groups = [Group::Unigrams, Group::Ngrams, Group::Lcs, Group::Zlib];
     for (candidate, reference, n_words) in [("", "", 0), ("", "a b", 2), (" \n ", "a", 1)] {
         let found = numbers(&groups, candidate, reference);
         assert_eq!(found, some([0, n_words, 0, 0, 0, 0, 0, 8, 0]));
@@ -124,7 +138,11 @@ fn empty_sides_share_nothing() {
 
 #[test]
 fn case_and_punctuation_tell_words_apart() {
-    let found = numbers(&[Group::Overlap], "The cat. sat", "the cat sat");
+    let found = numbers(
+        &[Group::Unigrams, Group::Ngrams],
+        "The cat. sat",
+        "the cat sat",
+    );
     assert_eq!(found, some([3, 3, 1, 0, 0, 0, 0]));
 }
 

@@ -114,7 +114,7 @@ fn joined(rule: WordRule, text: &str) -> String {
 proptest! {
     #[test]
     fn numbers_equal_the_slow_twins(candidate in text(), reference in text(), rule in rule()) {
-        let groups = [Group::Overlap, Group::Lcs];
+        let groups = [Group::Unigrams, Group::Ngrams, Group::Lcs];
         let found = numbers(&mut reader(rule, &groups), &candidate, &reference);
         let overlaps = overlaps(&candidate, &reference).map(Some);
         prop_assert_eq!(&found[2..7], overlaps);
@@ -125,8 +125,8 @@ proptest! {
     fn cut_equals_the_cut_text(candidate in text(), reference in text()) {
         let n_words = reference.split_whitespace().count();
         let cut: Vec<_> = candidate.split_whitespace().take(n_words).collect();
-        let alone = read(&[Group::Overlap, Group::Zlib, Group::Lcs], &cut.join(" "), &reference);
-        let groups = [Group::Overlap, Group::Zlib, Group::Lcs, Group::Matched];
+        let alone = read(&[Group::Unigrams, Group::Ngrams, Group::Zlib, Group::Lcs], &cut.join(" "), &reference);
+        let groups = [Group::Unigrams, Group::Ngrams, Group::Zlib, Group::Lcs, Group::Matched];
         let found = read(&groups, &candidate, &reference);
         let matched = &found[alone.len()..];
         prop_assert_eq!(matched[0], alone[0]);
@@ -136,7 +136,7 @@ proptest! {
     /// Words of up to 16 bytes are told apart otherwise than longer ones.
     #[test]
     fn words_are_told_apart(a in words_of_few_bytes(), b in words_of_few_bytes()) {
-        let found = read(&[Group::Overlap, Group::Distinct], &a.join(" "), &b.join(" "));
+        let found = read(&[Group::Unigrams, Group::Ngrams, Group::Distinct], &a.join(" "), &b.join(" "));
         let distinct = |words: &[String]| words.iter().collect::<HashSet<_>>().len();
         let shared = a.iter().filter(|word| b.contains(word)).collect::<HashSet<_>>().len();
         prop_assert_eq!(found[2].map(|n| n as usize), Some(distinct(&b)));
@@ -148,7 +148,7 @@ proptest! {
     /// So recall(a, b) = precision(b, a).
     #[test]
     fn what_is_shared_is_symmetric(a in text(), b in text()) {
-        let groups = [Group::Overlap, Group::Lcs];
+        let groups = [Group::Unigrams, Group::Ngrams, Group::Lcs];
         let (ab, ba) = (read(&groups, &a, &b), read(&groups, &b, &a));
         prop_assert_eq!((ab[0], ab[1]), (ba[1], ba[0]));
         prop_assert_eq!(&ab[2..], &ba[2..]);
@@ -156,7 +156,7 @@ proptest! {
 
     #[test]
     fn overlap_is_bounded_by_both_sides(a in text(), b in text()) {
-        let found = read(&[Group::Overlap], &a, &b);
+        let found = read(&[Group::Unigrams, Group::Ngrams], &a, &b);
         for (overlap, n) in found[2..].iter().zip(1..) {
             let shorter = found[0].min(found[1]).unwrap();
             prop_assert!(overlap.unwrap() <= (shorter + 1).saturating_sub(n));
@@ -193,7 +193,7 @@ proptest! {
         b in prop_oneof![any::<String>(), mixed_text()],
     ) {
         let groups = [
-            Group::Overlap,
+            Group::Unigrams, Group::Ngrams,
             Group::Zlib,
             Group::Lcs,
             Group::Coverage,

@@ -108,9 +108,9 @@ def test_other_attacks_have_their_features_made_and_nothing_else_changes(small_a
     _, run = small_audit
     first = replayed(run.samples_folder)
     parts = {path.name: path.read_bytes() for path in first.samples_folder.glob("*.parquet")}
-    assert first.manifest["features"] == ["matched", "overlap", "zlib"]
+    assert first.manifest["features"] == ["matched", "ngrams", "unigrams", "zlib"]
     more = replayed(run.samples_folder, attacks="longest_block_v1,samia_matched_v1")
-    assert more.manifest["features"] == ["blocks", "matched", "overlap", "zlib"]
+    assert more.manifest["features"] == ["blocks", "matched", "ngrams", "unigrams", "zlib"]
     assert {path.name: path.read_bytes() for path in more.samples_folder.glob("*.parquet")} == parts
     assert more.scores["samia_matched_v1"].equals(run.scores["samia_matched_v1"])
     assert more.scores["longest_block_v1"].null_count() == 2

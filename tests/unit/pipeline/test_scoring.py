@@ -6,11 +6,12 @@ import polars as pl
 import pytest
 
 from mia_batch import tables
+from mia_batch.attacks import get
 from mia_batch.evidence import sample_parts
 from mia_batch.features import build_features
 from mia_batch.pipeline import Run, SilentObserver, scoring
 from mia_batch.pipeline.manifest import Manifest
-from mia_batch.pipeline.scoring import make_missing_features
+from mia_batch.pipeline.scoring import choose_features, make_missing_features
 from mia_batch.schemas import Samples, Targets
 from mia_batch.settings import load_settings
 from tests import frames
@@ -40,7 +41,7 @@ def run(tmp_path):
 def test_parts_together_are_as_each_alone(run, monkeypatch, limit, value):
     monkeypatch.setattr(scoring, limit, value)
     settings = load_settings({"input": "corpus.txt", "samples_from": "made.parquet"}, None)
-    manifest = Manifest(evidence={}, engine_choice="", features=["overlap"])
+    manifest = Manifest(evidence={}, engine_choice="", features=["unigrams"])
     parts = sample_parts(run.samples_folder, recorded=True)
     make_missing_features(settings, manifest, run, parts, SilentObserver())
     made = {path.name: pl.read_parquet(path) for path in run.features_folder.iterdir()}
@@ -52,7 +53,21 @@ def test_parts_together_are_as_each_alone(run, monkeypatch, limit, value):
             words="whitespace",
             preset="default",
             text_length=None,
-            groups=["overlap"],
+            groups=["unigrams"],
         )
         assert made[name].equals(alone)
     assert made[list(PARTS)[1]]["overlap_1"].to_list() == [2, 1, None, 3]
+
+
+def test_features_of_a_group_that_is_no_more_are_made_anew(run):
+    attacks = [get("samia_matched_v1")]
+    manifest = Manifest(evidence={}, engine_choice="", features=["lcs"])
+    manifest.features.append("overlap")  # type: ignore[arg-type] # a name of an earlier version
+    old = run.features_folder / "block-00000000.samples-00000-00003.attempt-0.parquet"
+    old.write_bytes(b"of an earlier version")
+    choose_features(attacks, manifest, run)
+    assert manifest.features == ["lcs", "matched", "unigrams"]
+    assert not old.exists()
+    old.write_bytes(b"of this version")
+    choose_features(attacks, manifest, run)
+    assert old.exists()
