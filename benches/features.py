@@ -189,7 +189,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         row = measure(Path(folder), given.targets, given.rounds)
     packages = versions("polars")
-    print(f"{machine()}; commit {commit()}; {packages}")
+    print(f"{machine()}; commit {commit()};", ", ".join(map(" ".join, packages.items())))
     for name, value in row.items():
         print(f"{name:>22} {value:>14,}")
     print(f"wanted: ratio {WANTED}, peak {LIMIT_MB:,} MB")
