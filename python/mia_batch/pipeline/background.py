@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["in_background"]
 
-_MORE_THAN_CORES = 3
 _MOST_AT_ONCE = 9  # each may hold parts of some 25 MB
 
 
 @contextmanager
 def in_background() -> Iterator[Callable[..., None]]:
-    """Lend a function that runs calls in threads, three more at once than there are cores, 5 to 9.
+    """Lend a function that runs calls in threads, 4 to 9 at once: more than there are cores by half.
 
     It takes a function and its arguments and waits where all threads are busy, so that no more
     arguments wait in memory than are worked on. With some more, no core rests while calls wait
@@ -32,7 +31,7 @@ def in_background() -> Iterator[Callable[..., None]]:
         Raises what an earlier call raised, as does the end of the block. Where the block itself
         raises, calls that have not begun are dropped.
     """
-    at_once = min(max(2, pl.thread_pool_size()) + _MORE_THAN_CORES, _MOST_AT_ONCE)
+    at_once = min(max(2, pl.thread_pool_size()) * 3 // 2 + 1, _MOST_AT_ONCE)
     running: set[Future[object]] = set()
 
     def run(function: Callable[..., object], *arguments: object) -> None:
