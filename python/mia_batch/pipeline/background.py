@@ -19,7 +19,7 @@ _MOST_AT_ONCE = 9  # each may hold parts of some 25 MB
 
 @contextmanager
 def in_background() -> Iterator[Callable[..., None]]:
-    """Lend a function that runs calls in threads, 4 to 9 at once: more than there are cores by half.
+    """Lend a function that runs calls in threads, 4 to 9 at once: half as many again as cores.
 
     It takes a function and its arguments and waits where all threads are busy, so that no more
     arguments wait in memory than are worked on. With some more, no core rests while calls wait
