@@ -15,9 +15,9 @@ import numpy as np
 from benches.results import append_results, versions
 from scipy.sparse import csr_array
 
-from mia_batch.verdict.blind.classifiers import Direction, NaiveBayes, Ridge
-from mia_batch.verdict.blind.crossvalidation import cross_validate
-from mia_batch.verdict.blind.folds import deal_folds
+from mia_batch.diagnostics.blind.classifiers import Direction, NaiveBayes, Ridge
+from mia_batch.diagnostics.blind.crossvalidation import cross_validate
+from mia_batch.diagnostics.blind.folds import deal_folds
 
 __all__ = ["simulate"]
 

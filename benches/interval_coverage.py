@@ -18,15 +18,15 @@ from zlib import crc32
 import numpy as np
 from benches.results import append_results, machine
 
-from mia_batch.verdict.labelled.bootstrap import find_units, rank, resample
-from mia_batch.verdict.labelled.difference import auc_difference
-from mia_batch.verdict.labelled.facts import Classes, Fact, balanced_accuracy
-from mia_batch.verdict.labelled.influence import estimate_auc
-from mia_batch.verdict.labelled.intervals import Interval, estimate_interval
-from mia_batch.verdict.labelled.macro import macro_averages
-from mia_batch.verdict.labelled.rates import grouped_tpr_interval, tpr_interval
-from mia_batch.verdict.labelled.roc import roc_curve
-from mia_batch.verdict.labelled.simultaneous import Tried, simultaneous_bounds
+from mia_batch.metrics.facts import Classes, Fact, balanced_accuracy
+from mia_batch.metrics.macro import macro_averages
+from mia_batch.stats.bootstrap import find_units, rank, resample
+from mia_batch.stats.difference import auc_difference
+from mia_batch.stats.influence import estimate_auc
+from mia_batch.stats.intervals import Interval, estimate_interval
+from mia_batch.stats.rates import grouped_tpr_interval, tpr_interval
+from mia_batch.stats.roc import roc_curve
+from mia_batch.stats.simultaneous import Tried, simultaneous_bounds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -22,8 +22,9 @@ import numpy as np
 import polars as pl
 from benches.results import append_results, machine
 
-from mia_batch.evidence import EngineSpec, Tokenizer
+from mia_batch.evidence.engine import EngineSpec
 from mia_batch.evidence.scorer import ScoreRequest, Scoring
+from mia_batch.models.tokens import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,15 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from benches.results import append_results, versions
 
-from mia_batch.verdict.unlabelled.canaries import canary_ranks, rank_sum_p_value
-from mia_batch.verdict.unlabelled.conformal import TieDraws, p_values, shared_weights
-from mia_batch.verdict.unlabelled.contamination import (
-    Flagged,
-    contamination_bound,
-    contamination_rate,
-)
-from mia_batch.verdict.unlabelled.groups import collection_test, group_statistics, pattern
-from mia_batch.verdict.unlabelled.multiplicity import q_values
+from mia_batch.inference.canaries import canary_ranks, rank_sum_p_value
+from mia_batch.inference.conformal import TieDraws, p_values, shared_weights
+from mia_batch.inference.contamination import Flagged, contamination_bound, contamination_rate
+from mia_batch.inference.groups import collection_test, group_statistics, pattern
+from mia_batch.inference.multiplicity import q_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,16 +26,13 @@ from benches.results import append_results, machine
 
 from mia_batch import tables
 from mia_batch.corpus import ColumnNames, read_documents
-from mia_batch.evidence import (
-    Budget,
-    Collector,
-    EngineProcess,
-    EngineSpec,
-    LocalSource,
-    Missing,
-    Tokenizer,
-    sample_parts,
-)
+from mia_batch.evidence.blocks import Missing, sample_parts
+from mia_batch.evidence.budget import Budget
+from mia_batch.evidence.collect import Collector
+from mia_batch.evidence.engine import EngineSpec
+from mia_batch.evidence.local import LocalSource
+from mia_batch.evidence.process import EngineProcess
+from mia_batch.models.tokens import Tokenizer
 from mia_batch.schemas import Samples, Targets
 from mia_batch.targets import TargetPlan, build_targets
 

@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 from transformers import AutoModelForCausalLM
 
 from mia_batch.evidence.engine import SampleOutput, SampleRequest, SampleResult
-from mia_batch.evidence.seeds import sample_seed
+from mia_batch.prompts.seeds import sample_seed
 from tests.checkpoints import BOS_ID, CONTEXT, EOS_ID
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from mia_batch.evidence import Tokenizer
+from mia_batch.models.tokens import Tokenizer
 from tests.audits import audit_demo
 from tests.logprob_twins import wikimia_scores
 

@@ -119,7 +119,7 @@ def command(
 
 def _load_settings(goes_on: list[str] | None, given: dict[str, Any], config: Path | None) -> Any:  # noqa: ANN401 - Settings is imported at use
     """Load settings; where this is a process of its own, spare it what it does not need."""
-    from mia_batch.evidence import run_no_model_here
+    from mia_batch.models.imports import run_no_model_here
     from mia_batch.settings import load_settings
 
     settings = load_settings(given, config)

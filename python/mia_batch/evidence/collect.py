@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from mia_batch import kernels
-from mia_batch.evidence.seeds import sample_seed
 from mia_batch.evidence.source import TextRequest
+from mia_batch.prompts.seeds import sample_seed
 from mia_batch.schemas import Samples
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from mia_batch.evidence.blocks import Block
     from mia_batch.evidence.budget import Budget
     from mia_batch.evidence.engine import FinishReason
-    from mia_batch.evidence.measure import Measure
     from mia_batch.evidence.source import Source, TextOutput, TextResult
+    from mia_batch.models.measure import Measure
 
 __all__ = ["Collector"]
 

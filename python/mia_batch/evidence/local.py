@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mia_batch.evidence.engine import SampleResult
     from mia_batch.evidence.process import EngineProcess
     from mia_batch.evidence.source import TextRequest
-    from mia_batch.evidence.tokens import Tokenizer
+    from mia_batch.models.tokens import Tokenizer
 
 __all__ = ["LocalSource"]
 

@@ -19,9 +19,9 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import EngineError, RequestError
-from mia_batch.evidence.causes import cause_of, first_error_in
 from mia_batch.evidence.engines import load_engine
 from mia_batch.evidence.engines.choice import runs_on_cpu
+from mia_batch.models.causes import cause_of, first_error_in
 
 if TYPE_CHECKING:
     from mia_batch.evidence.engine import Engine, EngineSpec

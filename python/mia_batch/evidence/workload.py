@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mia_batch.evidence.budget import Budget
-    from mia_batch.evidence.measure import Measure
+    from mia_batch.models.measure import Measure
 
 __all__ = ["PAPER_TOKENS", "Workload"]
 

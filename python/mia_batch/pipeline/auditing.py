@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mia_batch import tables
-from mia_batch.evidence import Missing, identify_model, sample_parts
+from mia_batch.evidence.blocks import Missing, sample_parts
+from mia_batch.models.identity import identify_model
 from mia_batch.pipeline.choosing import chosen_attacks
 from mia_batch.pipeline.corpora import check_paths, open_corpora
 from mia_batch.pipeline.failures import count_failures

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from mia_batch.attacks import defaults, get
 from mia_batch.errors import SettingsError
-from mia_batch.evidence import Scoring, cannot_score, choose_engine
+from mia_batch.evidence.engines.choice import cannot_score, choose_engine
+from mia_batch.evidence.scorer import Scoring
 
 if TYPE_CHECKING:
     from mia_batch.attacks import Attack
-    from mia_batch.evidence import EngineName
+    from mia_batch.evidence.engine import EngineName
     from mia_batch.settings import Settings
 
 __all__ = ["chosen_attacks", "scoring", "scoring_engine"]

@@ -19,9 +19,9 @@ from mia_batch.corpus import (
     read_documents,
 )
 from mia_batch.errors import CorpusError, SettingsError
+from mia_batch.metrics.slices import find_slices
 from mia_batch.schemas import Documents
 from mia_batch.targets import build_targets
-from mia_batch.verdict import find_slices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from mia_batch.evidence import scan_logprobs, scan_samples
+from mia_batch.evidence.parts import scan_logprobs, scan_samples
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,22 +8,18 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from mia_batch import tables
+from mia_batch.diagnostics.blind.baseline import blind_baseline
+from mia_batch.diagnostics.copies import find_copies
+from mia_batch.diagnostics.duplicates import near_duplicates
+from mia_batch.diagnostics.languages import language_difference
 from mia_batch.errors import SettingsError
+from mia_batch.inference.foresight import foresee_power, length_difference
+from mia_batch.inference.plan import VerdictPlan
+from mia_batch.inference.verdicts import verdicts
+from mia_batch.metrics.measure import measure
 from mia_batch.pipeline.redrawing import sampling_error
+from mia_batch.report.conclusions import conclude_labelled, conclude_unlabelled
 from mia_batch.schemas import Metrics, Scores, Targets, Unscored, Verdicts
-from mia_batch.verdict import (
-    VerdictPlan,
-    blind_baseline,
-    conclude_labelled,
-    conclude_unlabelled,
-    find_copies,
-    foresee_power,
-    language_difference,
-    length_difference,
-    measure,
-    near_duplicates,
-    verdicts,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

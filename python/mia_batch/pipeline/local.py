@@ -6,14 +6,20 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from mia_batch.evidence import EngineProcess, LocalSource, Tokenizer, identify_model
+from mia_batch.evidence.local import LocalSource
+from mia_batch.evidence.process import EngineProcess
+from mia_batch.models.identity import identify_model
+from mia_batch.models.tokens import Tokenizer
 from mia_batch.pipeline.manifest import describe_model
 from mia_batch.pipeline.resolve import decode_budget, engine_spec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mia_batch.evidence import Budget, DecodeScope, EngineName, Source, Workload
+    from mia_batch.evidence.budget import Budget, DecodeScope
+    from mia_batch.evidence.engine import EngineName
+    from mia_batch.evidence.source import Source
+    from mia_batch.evidence.workload import Workload
     from mia_batch.pipeline.manifest import Manifest
     from mia_batch.pipeline.observer import Observer
     from mia_batch.pipeline.run import Run

@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, get_args
 
 from mia_batch import tables
-from mia_batch.evidence import Missing, logprob_parts
+from mia_batch.evidence.blocks import Missing, logprob_parts
 from mia_batch.evidence.scoring import FREQUENCY, ScoreCollector
 from mia_batch.pipeline.choosing import scoring
 from mia_batch.pipeline.scorers import opened_scorer
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mia_batch.attacks import Attack
-    from mia_batch.evidence import Block
+    from mia_batch.evidence.blocks import Block
     from mia_batch.evidence.scoring import View
     from mia_batch.pipeline.manifest import Manifest
     from mia_batch.pipeline.observer import Observer

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mia_batch import kernels, tables
 from mia_batch.errors import RunFolderError, SettingsError
-from mia_batch.evidence import digest_folder
+from mia_batch.models.identity import digest_folder
 from mia_batch.pipeline.resolve import runs_here
 
 if TYPE_CHECKING:

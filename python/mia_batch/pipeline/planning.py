@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from mia_batch.evidence import Workload
+from mia_batch.evidence.workload import Workload
 from mia_batch.pipeline.choosing import chosen_attacks, scoring, scoring_engine
 from mia_batch.pipeline.corpora import check_paths, open_corpora
 from mia_batch.pipeline.judging import foresee, plan_verdicts

@@ -8,14 +8,15 @@ import polars as pl
 
 from mia_batch import tables
 from mia_batch.attacks import score_by
+from mia_batch.inference.second_draw import flip_rate, score_errors
 from mia_batch.schemas import Features, Scores
-from mia_batch.verdict import cluster_name, flip_rate, score_errors
+from mia_batch.targets.clusters import cluster_name
 
 if TYPE_CHECKING:
     from mia_batch.attacks import Attack
+    from mia_batch.inference.plan import VerdictPlan
     from mia_batch.pipeline.run import Run
     from mia_batch.settings import Settings
-    from mia_batch.verdict import VerdictPlan
 
 __all__ = ["sampling_error"]
 

@@ -8,21 +8,24 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence import Tokenizer, estimate_tokens
 from mia_batch.evidence.endpoint import (
     CHAT_INSTRUCTION,
     Endpoint,
     EndpointSettings,
     estimate_cost,
 )
+from mia_batch.models.measure import estimate_tokens
+from mia_batch.models.tokens import Tokenizer
 from mia_batch.pipeline.resolve import decode_budget
 from mia_batch.settings import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mia_batch.evidence import Budget, DecodeScope, Source, Workload
+    from mia_batch.evidence.budget import Budget, DecodeScope
     from mia_batch.evidence.endpoint import Capabilities
+    from mia_batch.evidence.source import Source
+    from mia_batch.evidence.workload import Workload
     from mia_batch.pipeline.manifest import Manifest
     from mia_batch.pipeline.observer import Observer
     from mia_batch.pipeline.run import Run

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from mia_batch.evidence import Block, Missing
+    from mia_batch.evidence.blocks import Block, Missing
     from mia_batch.pipeline.manifest import Manifest
     from mia_batch.pipeline.observer import Observer
     from mia_batch.pipeline.run import Run

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mia_batch.evidence import Budget, Decoding, EngineSpec, choose_engine
+from mia_batch.evidence.budget import Budget
+from mia_batch.evidence.engine import Decoding, EngineSpec
+from mia_batch.evidence.engines.choice import choose_engine
 from mia_batch.targets import TargetPlan
 
 if TYPE_CHECKING:
     from mia_batch.attacks import Attack
-    from mia_batch.evidence import DecodeScope, EngineName
+    from mia_batch.evidence.budget import DecodeScope
+    from mia_batch.evidence.engine import EngineName
     from mia_batch.settings import Settings
 
 __all__ = [

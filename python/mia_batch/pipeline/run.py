@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 
 from mia_batch import tables
 from mia_batch.errors import RunFolderError
-from mia_batch.evidence import scan_features, scan_logprobs, scan_samples
+from mia_batch.evidence.parts import scan_features, scan_logprobs, scan_samples
 from mia_batch.schemas import Metrics, Scores, Targets, Unscored, Verdicts
 
 if TYPE_CHECKING:

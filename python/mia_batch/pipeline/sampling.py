@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from mia_batch import tables
-from mia_batch.evidence import Collector, Workload
+from mia_batch.evidence.collect import Collector
+from mia_batch.evidence.workload import Workload
 from mia_batch.pipeline.local import LocalSampling
 from mia_batch.pipeline.remote import RemoteSampling
 from mia_batch.pipeline.scoring import write_features
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
     import polars as pl
 
-    from mia_batch.evidence import Budget, DecodeScope, Measure, Missing, Source
+    from mia_batch.evidence.blocks import Missing
+    from mia_batch.evidence.budget import Budget, DecodeScope
+    from mia_batch.evidence.source import Source
+    from mia_batch.models.measure import Measure
     from mia_batch.pipeline.manifest import Manifest
     from mia_batch.pipeline.observer import Observer
     from mia_batch.pipeline.run import Run

@@ -7,9 +7,11 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence import ScorerProcess, Tokenizer, identify_model
 from mia_batch.evidence.endpoint import EndpointScorer
+from mia_batch.evidence.process import ScorerProcess
 from mia_batch.evidence.scoring import FREQUENCY, LocalScorer
+from mia_batch.models.identity import identify_model
+from mia_batch.models.tokens import Tokenizer
 from mia_batch.pipeline.choosing import scoring, scoring_engine
 from mia_batch.pipeline.manifest import describe
 from mia_batch.pipeline.remote import UNSTATED_CONTEXT, endpoint_settings, endpoint_tokenizer
@@ -18,7 +20,7 @@ from mia_batch.pipeline.resolve import engine_spec
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mia_batch.evidence import EngineSpec
+    from mia_batch.evidence.engine import EngineSpec
     from mia_batch.evidence.scoring import TextScorer
     from mia_batch.pipeline.manifest import Manifest
     from mia_batch.pipeline.observer import Observer

@@ -10,7 +10,7 @@ import polars as pl
 
 from mia_batch import tables
 from mia_batch.attacks import find_unscored, score
-from mia_batch.evidence import scan_logprobs, scan_samples
+from mia_batch.evidence.parts import scan_logprobs, scan_samples
 from mia_batch.features import build_features, groups_of, inputs_of
 from mia_batch.kernels import GROUPS, fields
 from mia_batch.pipeline.background import in_background
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mia_batch.attacks import Attack
-    from mia_batch.evidence import Parts
+    from mia_batch.evidence.blocks import Parts
     from mia_batch.pipeline.manifest import Manifest
     from mia_batch.pipeline.observer import Observer
     from mia_batch.pipeline.run import Run

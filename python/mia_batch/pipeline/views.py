@@ -10,20 +10,15 @@ import polars as pl
 from mia_batch import tables
 from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.errors import SettingsError
-from mia_batch.evidence import identify_model
+from mia_batch.evidence.engines.masked import MaskedModel
+from mia_batch.evidence.frequencies import count_frequencies, load_frequencies, save_frequencies
 from mia_batch.evidence.scoring import Seen, View
 from mia_batch.evidence.scoring.forms import NO_FURTHER, changed, extraction, given, pick
-from mia_batch.evidence.views import (
-    MaskedModel,
-    choose_shots,
-    count_frequencies,
-    load_frequencies,
-    lowercase,
-    neighbours,
-    perturbations,
-    save_frequencies,
-)
+from mia_batch.models.identity import identify_model
 from mia_batch.pipeline.manifest import describe
+from mia_batch.prompts.lowercase import lowercase
+from mia_batch.prompts.shots import choose_shots
+from mia_batch.prompts.variants import neighbours, perturbations
 from mia_batch.schemas import Targets
 
 if TYPE_CHECKING:
@@ -34,11 +29,12 @@ if TYPE_CHECKING:
 
     from mia_batch.attacks import Attack
     from mia_batch.corpus import Corpus
-    from mia_batch.evidence import Tokenizer
-    from mia_batch.evidence.views import Shots, Variants
+    from mia_batch.models.tokens import Tokenizer
     from mia_batch.pipeline.manifest import Manifest
     from mia_batch.pipeline.observer import Observer
     from mia_batch.pipeline.run import Run
+    from mia_batch.prompts.shots import Shots
+    from mia_batch.prompts.variants import Variants
     from mia_batch.schemas import ModelRole
     from mia_batch.settings import Settings
 

@@ -147,7 +147,7 @@ class Settings(ColumnSettings, SourceSettings, VerdictSettings, ScoringSettings,
 
     @model_validator(mode="after")
     def _consistent_samples(self) -> Self:
-        from mia_batch.evidence.seeds import SAMPLES_PER_TARGET
+        from mia_batch.prompts.seeds import SAMPLES_PER_TARGET
 
         if self.n_drawn > SAMPLES_PER_TARGET:
             twice = ", and a second draw takes as many again" if self.second_draw else ""

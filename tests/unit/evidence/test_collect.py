@@ -9,9 +9,9 @@ from mia_batch.evidence.blocks import Block
 from mia_batch.evidence.budget import Budget
 from mia_batch.evidence.collect import Collector
 from mia_batch.evidence.local import LocalSource
-from mia_batch.evidence.measure import Measure
 from mia_batch.evidence.source import TextOutput, TextResult
-from mia_batch.evidence.tokens import Tokenizer
+from mia_batch.models.measure import Measure
+from mia_batch.models.tokens import Tokenizer
 from mia_batch.schemas import Samples
 from tests import frames
 from tests.checkpoints import CONTEXT, TEXTS

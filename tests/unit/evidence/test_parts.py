@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.evidence import scan_features, scan_samples
+from mia_batch.evidence.parts import scan_features, scan_samples
 from mia_batch.schemas import Samples
 from tests import frames
 from tests.frames import target_id

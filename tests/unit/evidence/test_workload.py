@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mia_batch.evidence import Budget, Workload, estimate_tokens
+from mia_batch.evidence.budget import Budget
+from mia_batch.evidence.workload import Workload
+from mia_batch.models.measure import estimate_tokens
 
 
 def test_the_sums_of_two_targets_and_one_without_room():

@@ -12,11 +12,11 @@ import pytest
 
 import mia_batch
 from mia_batch.corpus import commitment, draw
+from mia_batch.diagnostics.blind import baseline
 from mia_batch.errors import SettingsError
 from mia_batch.pipeline import plan
 from mia_batch.schemas import Metrics, Verdicts
 from mia_batch.settings import load_settings
-from mia_batch.verdict.blind import baseline
 
 N_WORDS = 24
 FORBIDDEN = re.compile(r"was trained on|1 - p|probability of membership|exchangeable$")

@@ -7,7 +7,7 @@ import pytest
 
 from mia_batch import tables
 from mia_batch.attacks import get
-from mia_batch.evidence import sample_parts
+from mia_batch.evidence.blocks import sample_parts
 from mia_batch.features import build_features
 from mia_batch.pipeline import Run, SilentObserver, scoring
 from mia_batch.pipeline.manifest import Manifest

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mia_batch.evidence.causes import cause_of
 from mia_batch.evidence.endpoint.cost import Tokens
 from mia_batch.evidence.endpoint.refusal import decode_object, shorten
 from mia_batch.evidence.source import TextOutput
+from mia_batch.models.causes import cause_of
 
 if TYPE_CHECKING:
     from mia_batch.evidence.endpoint.settings import EndpointSettings

@@ -12,11 +12,11 @@ from threading import Thread
 from typing import TYPE_CHECKING, Self
 
 from mia_batch.errors import EngineError, MiaBatchError, SettingsError
-from mia_batch.evidence.causes import cause_of
 from mia_batch.evidence.endpoint.chat import Chat
 from mia_batch.evidence.endpoint.completions import Completions
 from mia_batch.evidence.endpoint.journal import Journal
 from mia_batch.evidence.endpoint.limits import Concurrency
+from mia_batch.models.causes import cause_of
 
 if TYPE_CHECKING:
     from pathlib import Path

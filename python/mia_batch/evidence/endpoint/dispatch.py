@@ -9,13 +9,13 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from mia_batch.errors import EngineError, MiaBatchError
-from mia_batch.evidence.causes import cause_of
 from mia_batch.evidence.endpoint.cost import Tokens, most_prompt_tokens
 from mia_batch.evidence.endpoint.exchange import Ask
 from mia_batch.evidence.endpoint.journal import identify
 from mia_batch.evidence.endpoint.payload import sampling_fields
 from mia_batch.evidence.endpoint.refusal import RefusedError
 from mia_batch.evidence.source import TextResult
+from mia_batch.models.causes import cause_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

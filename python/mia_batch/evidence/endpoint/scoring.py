@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from mia_batch.evidence.endpoint.transport import Transport
     from mia_batch.evidence.scoring.source import TextScoreRequest
     from mia_batch.evidence.source import TextResult
-    from mia_batch.evidence.tokens import Tokenizer
+    from mia_batch.models.tokens import Tokenizer
 
 __all__ = ["EndpointScorer"]
 

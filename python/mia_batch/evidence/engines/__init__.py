@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mia_batch.evidence.engines.checkpoint import check_model
 from mia_batch.evidence.engines.choice import cannot_score, choose_engine
-from mia_batch.evidence.engines.imports import (
+from mia_batch.models.checkpoint import check_model
+from mia_batch.models.imports import (
     auto_classes,
     kept_for_good,
     run_no_model_here,

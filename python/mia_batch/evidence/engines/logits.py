@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from mia_batch.errors import EngineError
-from mia_batch.evidence.causes import cause_of
+from mia_batch.models.causes import cause_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,8 +9,8 @@ import torch
 from transformers import AutoModelForCausalLM, __version__
 
 from mia_batch.errors import EngineError, MiaBatchError, SettingsError
-from mia_batch.evidence.causes import cause_of
 from mia_batch.evidence.engine import EngineInfo
+from mia_batch.models.causes import cause_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel

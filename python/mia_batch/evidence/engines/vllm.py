@@ -9,7 +9,6 @@ from vllm.inputs.engine import tokens_input
 from vllm.sampling_params import RequestOutputKind
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.causes import cause_of
 from mia_batch.evidence.engine import SampleOutput, SampleResult
 from mia_batch.evidence.engines.ends import end_token_ids
 from mia_batch.evidence.engines.requests import why_impossible
@@ -19,6 +18,7 @@ from mia_batch.evidence.engines.vllm_core import (
     start_vllm,
     step_vllm,
 )
+from mia_batch.models.causes import cause_of
 
 if TYPE_CHECKING:
     from mia_batch.evidence.engine import Decoding, EngineInfo, EngineSpec, SampleRequest

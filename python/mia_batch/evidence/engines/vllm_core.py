@@ -16,9 +16,9 @@ from vllm.v1.engine.core_client import SyncMPClient
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.causes import cause_of
 from mia_batch.evidence.engine import EngineInfo
 from mia_batch.evidence.engines.memory import available_memory
+from mia_batch.models.causes import cause_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

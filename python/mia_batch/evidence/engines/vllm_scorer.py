@@ -12,7 +12,6 @@ from vllm.inputs.engine import tokens_input
 from vllm.sampling_params import RequestOutputKind
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.causes import cause_of
 from mia_batch.evidence.engines.choice import cannot_score
 from mia_batch.evidence.engines.requests import why_unscorable
 from mia_batch.evidence.engines.vllm_core import (
@@ -22,6 +21,7 @@ from mia_batch.evidence.engines.vllm_core import (
     step_vllm,
 )
 from mia_batch.evidence.scorer import ScoreResult, Scoring, TokenScores
+from mia_batch.models.causes import cause_of
 
 if TYPE_CHECKING:
     from mia_batch.evidence.engine import EngineInfo, EngineSpec

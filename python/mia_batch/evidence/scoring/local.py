@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mia_batch.evidence.process import ScorerProcess
     from mia_batch.evidence.scorer import TokenScores
     from mia_batch.evidence.scoring.source import TextScoreRequest
-    from mia_batch.evidence.tokens import Tokenizer
+    from mia_batch.models.tokens import Tokenizer
 
 __all__ = ["LocalScorer"]
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence import Tokenizer
 from mia_batch.evidence.endpoint import EndpointScorer
 from mia_batch.evidence.scoring.source import TextScoreRequest
+from mia_batch.models.tokens import Tokenizer
 from tests.checkpoints import TEXTS
 from tests.hostile_server import MODEL, HostileServer, Reply, Script, TinyModel, failure
 from tests.unit.evidence.endpoint.asking import NoJitter, settings_for

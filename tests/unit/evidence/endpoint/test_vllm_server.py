@@ -20,12 +20,15 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import mia_batch
-from mia_batch.evidence import EngineProcess, EngineSpec, ScorerProcess, Scoring, Tokenizer
 from mia_batch.evidence.endpoint import Endpoint, EndpointScorer, EndpointSettings
+from mia_batch.evidence.engine import EngineSpec
+from mia_batch.evidence.process import EngineProcess, ScorerProcess
+from mia_batch.evidence.scorer import Scoring
 from mia_batch.evidence.scoring import LocalScorer
 from mia_batch.evidence.scoring.source import TextScoreRequest
-from mia_batch.evidence.seeds import sample_seed
 from mia_batch.evidence.source import TextRequest
+from mia_batch.models.tokens import Tokenizer
+from mia_batch.prompts.seeds import sample_seed
 from tests.checkpoints import CONTEXT, TEXTS
 from tests.engine_laws import outputs, request
 from tests.unit.evidence.endpoint.asking import results

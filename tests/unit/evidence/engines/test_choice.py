@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.engines import choice, choose_engine
-from mia_batch.evidence.engines.choice import cannot_score, runs_on_cpu
+from mia_batch.evidence.engines import choice
+from mia_batch.evidence.engines.choice import cannot_score, choose_engine, runs_on_cpu
 from mia_batch.evidence.scorer import Scoring
 
 

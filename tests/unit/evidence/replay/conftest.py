@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from mia_batch.evidence import Missing, sample_parts
+from mia_batch.evidence.blocks import Missing, sample_parts
 from mia_batch.evidence.replay import Recording
 from mia_batch.schemas import Documents
 from mia_batch.targets import TargetPlan, build_targets
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from mia_batch.evidence import Block
+    from mia_batch.evidence.blocks import Block
 
 N_TARGETS = 1200
 N_SAMPLES = 4

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mia_batch.evidence import EngineSpec, ScorerProcess, Scoring, Tokenizer
+from mia_batch.evidence.engine import EngineSpec
+from mia_batch.evidence.process import ScorerProcess
+from mia_batch.evidence.scorer import Scoring
 from mia_batch.evidence.scoring import LocalScorer
 from mia_batch.evidence.scoring.source import TextScoreRequest
+from mia_batch.models.tokens import Tokenizer
 from tests.checkpoints import CONTEXT, TEXTS, save_tokenizer
 
 TEXT = " ".join(TEXTS[0].split()[:30])

@@ -1,0 +1,1 @@
+"""How well the labels can be told apart without the model."""

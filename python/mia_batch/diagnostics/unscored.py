@@ -1,0 +1,221 @@
+"""Scores that one class lacks more often than the other: what is left to measure is selected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from mia_batch.tables.numbers import read_numbers
+from mia_batch.targets.clusters import cluster_names
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["ClassGaps", "UnevenScores", "find_uneven_scores"]
+
+_SIGNIFICANT = 0.01
+_WORTH_SAYING = 0.01
+_NAMES_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassGaps:
+    """What was not scored of one class.
+
+    Attributes
+    ----------
+    n_texts
+        Texts of the class, at least one.
+    n_unscored
+        Those without a score.
+    reason
+        Their most frequent reason; null where none is known.
+    """
+
+    n_texts: int
+    n_unscored: int
+    reason: str | None = None
+
+    @property
+    def share(self) -> float:
+        """Share of texts without a score."""
+        return self.n_unscored / self.n_texts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnevenScores:
+    """Attacks that score one class less often than the other.
+
+    Attributes
+    ----------
+    attacks
+        Those of the largest difference; they lack scores of the same texts.
+    members, nonmembers
+        What these lack.
+    p_value
+        Fisher's exact test of these, two-sided, times the number of tests made; at most 1.
+    others
+        Further attacks that score the classes unevenly.
+    """
+
+    attacks: tuple[str, ...]
+    members: ClassGaps
+    nonmembers: ClassGaps
+    p_value: float
+    others: tuple[str, ...] = ()
+
+    @property
+    def difference(self) -> float:
+        """How far the classes' shares of unscored texts are apart, in [0, 1]."""
+        return abs(self.members.share - self.nonmembers.share)
+
+    @property
+    def warning(self) -> str:
+        """What is missing, what that does to figures, and the way out."""
+        others = f" Uneven, too: {_listed(self.others)}." if self.others else ""
+        return (
+            "Members and non-members do not lack scores alike: no score by "
+            f"{_listed(self.attacks)} for {_part(self.members, 'members')} and "
+            f"{_part(self.nonmembers, 'non-members')}.{others} AUC and other figures are of the "
+            "texts that are left, and may show how these were selected instead of memory. Ask "
+            "again for what failed (--retry-failed), leave such texts out of both classes by a "
+            "rule that does not ask the model, or rest the answer on an attack that scores both."
+        )
+
+
+def find_uneven_scores(
+    scores: pl.LazyFrame,
+    counts: pl.Expr,
+    attacks: Sequence[str],
+    *,
+    unscored: pl.LazyFrame | None = None,
+) -> UnevenScores | None:
+    """Find attacks that score one class less often than the other, beyond what chance does.
+
+    Parameters
+    ----------
+    scores
+        The scores table, in its order. A score that is not finite counts as missing.
+    counts
+        Which targets count: of known membership, some of each class.
+    attacks
+        Names of the attacks; of equal differences the first is told.
+    unscored
+        The unscored table, for reasons; null where there is none.
+
+    Returns
+    -------
+    UnevenScores
+        Null where all shares differ by less than one in a hundred texts or have p above 0.01.
+        Attacks that lack scores of the same texts are one test. Texts of one cluster are lost
+        together, so that counts are divided by the design effect.
+
+    References
+    ----------
+    Rao & Scott (1992), A simple method for the analysis of clustered binary data.
+    """
+    labelled = scores.with_columns(cluster=cluster_names(scores)).filter(counts)
+    alike = _alike(labelled, attacks)
+    if not alike:
+        return None
+    hashes = labelled.select("member", pl.col("cluster").hash()).collect(engine="streaming")
+    member = hashes["member"].to_numpy()
+    cluster = np.unique(hashes["cluster"].to_numpy(), return_inverse=True)[1]
+    made = [
+        _compare(names, np.unpackbits(lost, count=member.size), member, cluster)
+        for lost, names in alike
+    ]
+    adjusted = [replace(one, p_value=min(1.0, len(made) * one.p_value)) for one in made]
+    uneven = [
+        one
+        for one in sorted(adjusted, key=lambda one: -one.difference)
+        if one.difference >= _WORTH_SAYING and one.p_value <= _SIGNIFICANT
+    ]
+    if not uneven:
+        return None
+    most, *others = uneven
+    reasons = {} if unscored is None else _reasons(labelled, unscored, most.attacks[0])
+    return replace(
+        most,
+        members=replace(most.members, reason=reasons.get(True)),
+        nonmembers=replace(most.nonmembers, reason=reasons.get(False)),
+        others=tuple(name for one in others for name in one.attacks),
+    )
+
+
+def _alike(
+    labelled: pl.LazyFrame, attacks: Sequence[str]
+) -> list[tuple[NDArray[np.uint8], tuple[str, ...]]]:
+    """Put attacks together that lack the same scores: one bit for each text, and their names."""
+    lost = {attack: ~pl.col(attack).is_finite().fill_null(value=False) for attack in attacks}
+    counted = labelled.select(pl.len(), *(lost[name].sum().alias(name) for name in lost))
+    n_texts, *n_lost = counted.collect(engine="streaming").row(0)
+    alike: dict[bytes, list[str]] = {}
+    for attack, n in zip(attacks, n_lost, strict=True):
+        if n:
+            bits = np.packbits(read_numbers(labelled, lost[attack], n_texts, np.bool_))
+            alike.setdefault(bits.tobytes(), []).append(attack)
+    return [(np.frombuffer(bits, np.uint8), tuple(names)) for bits, names in alike.items()]
+
+
+def _compare(
+    attacks: tuple[str, ...],
+    lost: NDArray[np.uint8],
+    member: NDArray[np.bool_],
+    cluster: NDArray[np.intp],
+) -> UnevenScores:
+    from scipy.stats import fisher_exact
+
+    sides = [
+        ClassGaps(n_texts=int(of.sum()), n_unscored=int(lost[of].sum())) for of in (member, ~member)
+    ]
+    table = np.array([[side.n_unscored, side.n_texts - side.n_unscored] for side in sides])
+    counts = np.rint(table / _design_effect(member, lost, cluster)).astype(np.int64)
+    return UnevenScores(
+        attacks=attacks,
+        members=sides[0],
+        nonmembers=sides[1],
+        p_value=float(fisher_exact(counts).pvalue),
+    )
+
+
+def _design_effect(
+    member: NDArray[np.bool_], lost: NDArray[np.uint8], cluster: NDArray[np.intp]
+) -> float:
+    """Variance of the classes' difference by clusters, over that by texts; at least 1.
+
+    Both as if the classes lacked scores alike.
+    """
+    terms = (member - member.mean()) * (lost - lost.mean())
+    of_texts = float(np.square(terms).sum())
+    of_clusters = float(np.square(np.bincount(cluster, terms)).sum())
+    return max(1.0, of_clusters / of_texts) if of_texts else 1.0
+
+
+def _reasons(labelled: pl.LazyFrame, unscored: pl.LazyFrame, attack: str) -> dict[bool, str]:
+    """Most frequent reason of each class, the first in the alphabet of several."""
+    of_attack = unscored.filter(attack=attack).select("target_id", "reason")
+    found = (
+        labelled.select("target_id", "member")
+        .join(of_attack, on="target_id")
+        .group_by("member")
+        .agg(pl.col("reason").mode().sort().first())
+        .collect(engine="streaming")
+    )
+    return dict(found.iter_rows())
+
+
+def _part(gaps: ClassGaps, name: str) -> str:
+    reason = f"; mostly: {gaps.reason}" if gaps.reason else ""
+    return f"{gaps.n_unscored:,} of {gaps.n_texts:,} {name} ({gaps.share:.1%}{reason})"
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    shown = ", ".join(names[:_NAMES_SHOWN])
+    more = len(names) - _NAMES_SHOWN
+    return f"{shown} and {more:,} more" if more > 0 else shown

@@ -1,0 +1,215 @@
+"""A masked language model: which words could stand in the gaps of a text."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import numpy as np
+
+from mia_batch.errors import EngineError, SettingsError
+from mia_batch.models.causes import cause_of
+from mia_batch.models.specials import NO_LIMIT, find_specials
+from mia_batch.prompts.gaps import word_spans
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy.typing as npt
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from mia_batch.prompts.gaps import Gaps
+
+__all__ = ["MaskedModel"]
+
+_LOGIT_BYTES = 1 << 28
+_UNUSED_POSITIONS = 2  # models of RoBERTa's kind number positions from 2
+
+
+class _Piece(NamedTuple):
+    """Consecutive tokens of a text, special tokens included."""
+
+    token_ids: list[int]
+    gaps: list[int]
+    """Which gaps of all that are asked for are in it."""
+    places: list[int]
+    """Where they are in ``token_ids``."""
+
+
+class MaskedModel:
+    """A model of BERT's kind.
+
+    Loading imports torch. Words that it can put into a gap are those of one token. A text longer
+    than the model's context is read in consecutive pieces of that length.
+
+    Parameters
+    ----------
+    model
+        A masked language model of the transformers library, on its device.
+    tokenizer
+        Its tokenizer; must be one of the fast kind, with a mask token.
+
+    Raises
+    ------
+    SettingsError
+        If the tokenizer cannot say where the gaps are.
+
+    Attributes
+    ----------
+    words
+        What can stand in a gap: one word per token that is one.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+        if tokenizer.mask_token is None or not tokenizer.is_fast:
+            msg = (
+                "setting 'masked_model': its tokenizer has no mask token or is not of the fast "
+                "kind; give a model such as distilroberta-base"
+            )
+            raise SettingsError(msg)
+        self._model = model.eval()
+        self._tokenizer = tokenizer
+        known = min(len(tokenizer), model.config.vocab_size)
+        decoded = tokenizer.batch_decode([[i] for i in range(known)])
+        special = set(tokenizer.all_special_ids)
+        words = [
+            (i, text.strip())
+            for i, text in enumerate(decoded)
+            if i not in special and word_spans(text.strip()) == [(0, len(text.strip()))]
+        ]
+        if not words:
+            msg = "setting 'masked_model': no token of it is a word; give another masked model"
+            raise SettingsError(msg)
+        self._word_ids = [i for i, _ in words]
+        self.words: list[str] = [word for _, word in words]
+        self._before, self._after = find_specials(tokenizer)
+        self._room = self._context() - len(self._before) - len(self._after)
+        tokenizer.model_max_length = NO_LIMIT  # longer texts are cut here
+
+    @classmethod
+    def load(cls, model: str, revision: str | None = None, *, device: str = "cpu") -> Self:
+        """Load a model in float32.
+
+        Parameters
+        ----------
+        model
+            Checkpoint folder or hub name.
+        revision
+            Hub revision; null = the default branch.
+        device
+            Where it runs, as torch names it.
+
+        Returns
+        -------
+        MaskedModel
+            Ready to use.
+
+        Raises
+        ------
+        SettingsError
+            If it cannot be loaded or is no masked language model.
+        """
+        import torch
+        from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+        options = {"revision": revision, "trust_remote_code": False}
+        try:
+            with _no_progress_bars():
+                tokenizer = AutoTokenizer.from_pretrained(model, **options)
+                loaded = AutoModelForMaskedLM.from_pretrained(model, dtype=torch.float32, **options)
+        except Exception as error:  # every library behind it raises its own kind
+            msg = (
+                f"setting 'masked_model': {model!r} cannot be loaded ({cause_of(error)}); give a "
+                "masked language model, with its tokenizer, such as distilroberta-base"
+            )
+            raise SettingsError(msg) from error
+        return cls(loaded.to(device), tokenizer)
+
+    def predict(self, texts: Sequence[Gaps]) -> list[npt.NDArray[np.float32]]:
+        """Say how likely each word is in each gap, all gaps of a text hidden at once.
+
+        Parameters
+        ----------
+        texts
+            The texts; each takes a forward pass, a long one several.
+
+        Returns
+        -------
+        list of ndarray
+            One per text: float32, gaps by `words`, natural log of the probability.
+
+        Raises
+        ------
+        EngineError
+            If the tokenizer loses a gap.
+        """
+        pieces = [piece for number, gaps in enumerate(texts) for piece in self._cut(gaps, number)]
+        found: dict[tuple[int, int], npt.NDArray[np.float32]] = {}
+        longest = max((len(piece.token_ids) for _, piece in pieces), default=1)
+        at_once = max(1, _LOGIT_BYTES // (4 * longest * self._model.config.vocab_size))
+        for start in range(0, len(pieces), at_once):
+            batch = pieces[start : start + at_once]
+            predictions = self._run([piece for _, piece in batch])
+            for (number, piece), of_piece in zip(batch, predictions, strict=True):
+                found |= {(number, gap): of for gap, of in zip(piece.gaps, of_piece, strict=True)}
+        return [
+            np.stack([found[number, gap] for gap in range(len(gaps.spans))])
+            for number, gaps in enumerate(texts)
+        ]
+
+    def _cut(self, gaps: Gaps, number: int) -> list[tuple[int, _Piece]]:
+        """Cut a text into pieces and keep those that have gaps."""
+        masked, starts = gaps.fill([self._tokenizer.mask_token] * len(gaps.spans))
+        encoded = self._tokenizer([masked], add_special_tokens=False)
+        ids = encoded["input_ids"][0]
+        places = [encoded.char_to_token(0, start) for start in starts]
+        if any(place is None or ids[place] != self._tokenizer.mask_token_id for place in places):
+            msg = "the masked model's tokenizer does not keep its mask token; give another model"
+            raise EngineError(msg)
+        pieces = []
+        for begin in range(0, len(ids), self._room):
+            inside = [i for i, place in enumerate(places) if 0 <= place - begin < self._room]
+            tokens = [*self._before, *ids[begin : begin + self._room], *self._after]
+            if inside:
+                at = [places[i] - begin + len(self._before) for i in inside]
+                pieces.append((number, _Piece(tokens, inside, at)))
+        return pieces
+
+    def _run(self, pieces: Sequence[_Piece]) -> list[npt.NDArray[np.float32]]:
+        import torch
+
+        longest = max(len(piece.token_ids) for piece in pieces)
+        padding = self._tokenizer.pad_token_id or 0
+        rows = [piece.token_ids + [padding] * (longest - len(piece.token_ids)) for piece in pieces]
+        read = [[1] * len(piece.token_ids) for piece in pieces]
+        mask = [row + [0] * (longest - len(row)) for row in read]
+        device = self._model.device
+        with torch.inference_mode():
+            logits = self._model(
+                input_ids=torch.tensor(rows, device=device),
+                attention_mask=torch.tensor(mask, device=device),
+            ).logits
+            return [
+                row[piece.places].float().log_softmax(dim=-1)[:, self._word_ids].cpu().numpy()
+                for row, piece in zip(logits, pieces, strict=True)
+            ]
+
+    def _context(self) -> int:
+        positions = getattr(self._model.config, "max_position_embeddings", None)
+        length: int = self._tokenizer.model_max_length
+        return length if positions is None else min(length, positions - _UNUSED_POSITIONS)
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """Keep transformers and the hub from drawing bars: only the command line prints."""
+    from transformers.utils import logging
+
+    if not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()

@@ -1,0 +1,1 @@
+"""P-values and estimates where membership is unknown."""

@@ -1,0 +1,136 @@
+"""Whole groups: the p-value of each among the null groups, and that of all together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from mia_batch.inference.conformal import TieDraws, p_values, tie_draws
+from mia_batch.inference.exchangeability import odds_factor
+from mia_batch.inference.groups import collection_test
+from mia_batch.inference.multiplicity import q_values
+from mia_batch.inference.rows import verdict_rows
+from mia_batch.inference.units import cut_units, windows_per_group
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from mia_batch.inference.plan import VerdictPlan
+    from mia_batch.inference.rows import AttackScores
+    from mia_batch.inference.sides import Sides
+
+__all__ = ["GroupTest"]
+
+
+class GroupTest:
+    """Tests of each group and of the collection, prepared once for all attacks.
+
+    A group is a cluster: a ``group``, else a document. Null groups with too few
+    windows are left out, for their number is known before scores are seen; audited ones with too
+    few have no p-value and stay in the number of tests.
+
+    Attributes
+    ----------
+    n_windows
+        Windows compared of each group.
+    groups
+        The groups asked about.
+    nulls
+        The null groups.
+
+    Parameters
+    ----------
+    sides
+        Who is compared with whom; both sides must have rows.
+    plan
+        How.
+    """
+
+    def __init__(self, sides: Sides, plan: VerdictPlan) -> None:
+        self.n_windows = windows_per_group(sides, plan)
+        self.groups = cut_units(sides, sides.targets, self.n_windows, plan.seed)
+        self.nulls = cut_units(sides, sides.nulls, self.n_windows, plan.seed)
+        self._plan = plan
+        self._names = sides.clusters[self.groups.cluster].with_columns(
+            level=pl.col("level").replace({"target": "document"})
+        )
+        self._ties = None
+        if plan.ties == "random":
+            nulls = sides.clusters[self.nulls.cluster[self.nulls.enough]]
+            groups = self._names.filter(self.groups.enough)
+            self._ties = TieDraws(*(self._draws(names) for names in (groups, nulls)))
+
+    def rows(self, found: AttackScores) -> Iterator[pl.DataFrame]:
+        """Test every group and the collection by the scores of one attack.
+
+        Parameters
+        ----------
+        found
+            The scores.
+
+        Yields
+        ------
+        DataFrame
+            Rows of the verdicts table: levels ``group`` and, where texts have no group,
+            ``document``, in the order of their names; then one of level ``collection``.
+        """
+        groups, plan = self.groups, self._plan
+        scores = np.full(groups.sizes.size, np.nan)
+        scores[groups.enough] = groups.statistics(found.scores, plan)
+        nulls = self.nulls.statistics(found.scores, plan)
+        p = scores.copy()
+        p[groups.enough] = p_values(scores[groups.enough], nulls, ties=self._ties)
+        yield verdict_rows(
+            scores.size,
+            attack=found.attack,
+            level=self._names["level"],
+            key=self._names["key"],
+            planned=found.planned(plan, "group"),
+            score=scores,
+            n_null=nulls.size,
+            p_value=p,
+            q_value=q_values(p, plan.adjustment),
+            odds_factor=odds_factor(p),
+            method=f"conformal_{plan.statistic}_of_{self.n_windows}+{plan.adjustment}",
+            reason=self._reasons(scores),
+        )
+        yield self._collection(found, scores[groups.enough], nulls)
+
+    def _collection(
+        self, found: AttackScores, scores: NDArray[np.float64], nulls: NDArray[np.float64]
+    ) -> pl.DataFrame:
+        test, reason = None, None
+        if scores.size and nulls.size:
+            test = collection_test(scores, nulls, self._plan.seed)
+        else:
+            reason = f"no group on one of the two sides has {self.n_windows} windows"
+        return verdict_rows(
+            1,
+            attack=found.attack,
+            level="collection",
+            planned=found.planned(self._plan, "collection"),
+            score=test and test.score,
+            n_null=nulls.size,
+            p_value=test and test.p_value,
+            method=test and test.method,
+            reason=reason,
+        )
+
+    def _reasons(self, scores: NDArray[np.float64]) -> list[str | None]:
+        unscored = "one of the group's windows has no score"
+        return [
+            f"the group has {size} of {self.n_windows} windows"
+            if size < self.n_windows
+            else (unscored if lost else None)
+            for size, lost in zip(
+                self.groups.sizes.tolist(), np.isnan(scores).tolist(), strict=True
+            )
+        ]
+
+    def _draws(self, names: pl.DataFrame) -> NDArray[np.float64]:
+        keys = (f"{level} {key}" for level, key in names.iter_rows())
+        return tie_draws(keys, self._plan.seed)

@@ -1,0 +1,71 @@
+"""Rows of the verdicts table from numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from mia_batch.schemas import Verdicts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from mia_batch.inference.plan import PlanLevel, VerdictPlan
+
+    Column = pl.Series | NDArray[np.generic] | Sequence[str | None] | Sequence[int] | float | None
+
+__all__ = ["AttackScores", "verdict_rows"]
+
+_TYPES = Verdicts.create_empty().schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackScores:
+    """Scores of one attack.
+
+    Attributes
+    ----------
+    attack
+        Its name.
+    scores
+        One per row of the scores table, float64; NaN = unscored.
+    """
+
+    attack: str
+    scores: NDArray[np.float64]
+
+    def planned(self, plan: VerdictPlan, level: PlanLevel | None = None) -> bool:
+        """Whether the plan names this attack, and the level if one is given."""
+        return self.attack == plan.primary and level in (None, plan.level)
+
+
+def verdict_rows(height: int, **columns: Column) -> pl.DataFrame:
+    """Make rows of the verdicts table.
+
+    Parameters
+    ----------
+    height
+        How many.
+    **columns
+        By name: an array or series of this length, or one value for all rows; NaN becomes null,
+        and so does what is not given.
+
+    Returns
+    -------
+    DataFrame
+        The rows, of schema ``Verdicts``.
+    """
+    made = []
+    for name, dtype in _TYPES.items():
+        value = columns.get(name)
+        if value is None or isinstance(value, str | float | int):
+            made.append(pl.repeat(value, height, dtype=dtype, eager=True).alias(name))
+        else:
+            series = pl.Series(name, value).cast(dtype)
+            made.append(series.fill_nan(None) if dtype.is_float() else series)
+    return pl.DataFrame(made)

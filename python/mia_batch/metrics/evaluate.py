@@ -1,0 +1,204 @@
+"""Scores of a labelled run to its metrics."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from mia_batch.errors import RequestError
+from mia_batch.metrics.facts import (
+    FPR_BUDGETS,
+    Fact,
+    authors_facts,
+    balanced_accuracy,
+    facts,
+)
+from mia_batch.metrics.labels import Labelled
+from mia_batch.metrics.macro import MACRO, macro_averages
+from mia_batch.metrics.parts import Part, find_parts
+from mia_batch.metrics.slices import ALL, LENGTH_SLICES
+from mia_batch.schemas import Metrics
+from mia_batch.stats.bootstrap import resample
+from mia_batch.stats.difference import auc_difference
+from mia_batch.stats.simultaneous import Tried, simultaneous_bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from mia_batch.targets.plan import Preset
+
+    _Key = tuple[str, str]  # attack and slice
+    _Row = dict[str, Any]
+
+__all__ = ["evaluate"]
+
+_ROWS_AT_ONCE = 500_000
+"""Scores that are held sorted at the same time, 20 bytes each; attacks in one pass share draws."""
+
+_BOOTSTRAP = "group_bootstrap"
+
+
+def evaluate(
+    scores: pl.LazyFrame,
+    attacks: Sequence[str],
+    *,
+    preset: Preset,
+    slice_by: Sequence[str] = (),
+    primary: str | None = None,
+    seed: int = 0,
+) -> pl.DataFrame:
+    """Measure how well each attack separates members from non-members.
+
+    Where two scored targets share a group, or else a document, every figure is clustered: its
+    interval, if there is one, takes groups as the units. Of more than 100,000 targets resamples
+    are drawn from parts (`find_parts`); methods by them then say ``group_bootstrap_m_of_n``.
+
+    Parameters
+    ----------
+    scores
+        The scores table in its order, or at least ``member`` and the attacks' columns, read one
+        attack at a time. Rows of unknown membership are left out, and where there is a ``role``
+        those of other roles than ``target`` and ``non_member``. Labelled rows of the role
+        ``calibration`` choose the threshold of ``balanced_accuracy``. A score that is not finite
+        counts as missing.
+    attacks
+        Names of the attacks.
+    preset
+        ``samia`` adds the authors' metrics.
+    slice_by
+        Columns by whose values the targets are measured apart.
+    primary
+        Attack to compare with each other one; null for no comparisons.
+    seed
+        Of the resamples.
+
+    Returns
+    -------
+    DataFrame
+        The metrics table; empty where no membership is known. Per attack the figures of all
+        targets, of each slice, and their average over length buckets (slice ``macro``); then
+        differences of AUC, and lower bounds of every AUC that hold all at once. A value that the
+        texts cannot support is null and has its reason.
+
+    Raises
+    ------
+    RequestError
+        If a column to slice by is missing or has too many values, or ``primary`` is no attack.
+    """
+    if primary is not None and primary not in attacks:
+        msg = f"the primary attack {primary!r} is not among those scored: {', '.join(attacks)}"
+        raise RequestError(msg)
+    schema = Metrics.create_empty().schema
+    labelled = Labelled.of(scores, attacks, slice_by)
+    if labelled.member.size == 0:
+        return pl.DataFrame(schema=schema)
+    drawn = {
+        key: (part, draws)
+        for part in find_parts(labelled, seed)
+        for key, draws in _resample(labelled, attacks, part)
+    }
+    rows: list[_Row] = []
+    tried: dict[_Key, Tried] = {}
+    for attack in attacks:
+        rows += _rows(labelled, attack, drawn, tried, preset=preset, seed=seed)
+    if primary is not None:
+        rows += _differences(labelled, attacks, primary)
+    rows += _bounds(tried)
+    return pl.DataFrame(rows, schema=schema)
+
+
+def _resample(
+    labelled: Labelled, attacks: Sequence[str], part: Part
+) -> Iterator[tuple[_Key, NDArray[np.float64]]]:
+    """Resample figures of every attack on the slices of a part, some attacks at a time."""
+    budgets = () if labelled.cluster is None else FPR_BUDGETS
+    at_once = max(1, _ROWS_AT_ONCE // part.n_rows)
+    for start in range(0, len(attacks), at_once):
+        rankings = {
+            (attack, name): ranking
+            for attack in attacks[start : start + at_once]
+            for name, ranking in part.rankings(labelled.score(attack))
+        }
+        drawn = resample(
+            list(rankings.values()),
+            part.units,
+            seed=part.seed,
+            budgets=budgets,
+            n_resamples=part.n_resamples,
+        )
+        for number, key in enumerate(rankings):
+            yield key, drawn[:, number]
+
+
+def _rows(
+    labelled: Labelled,
+    attack: str,
+    drawn: Mapping[_Key, tuple[Part, NDArray[np.float64]]],
+    tried: dict[_Key, Tried],
+    *,
+    preset: Preset,
+    seed: int,
+) -> Iterator[_Row]:
+    """Measure an attack on each slice, and add its areas to those that were tried."""
+    score, threshold = labelled.score(attack), labelled.threshold(attack)
+    buckets = []
+    for name in labelled.slices:
+        classes, draws, method = labelled.classes(score, name), None, _BOOTSTRAP
+        if (attack, name) in drawn:
+            part, draws = drawn[attack, name]
+            draws = part.widened(draws, classes.estimate.value)
+            method = _BOOTSTRAP if part.share == 1 else f"{_BOOTSTRAP}_m_of_n"
+        if not classes.lack:
+            tried[attack, name] = Tried(
+                estimate=classes.estimate,
+                draws=None if draws is None else draws[:, 0],
+                counts=classes.counts,
+            )
+        found = [
+            _by_method(fact, method) for fact in facts(classes, draws, np.random.default_rng(seed))
+        ]
+        found += [
+            balanced_accuracy(classes, threshold),
+            *(authors_facts(classes) if preset == "samia" else ()),
+        ]
+        yield from (_row(attack, name, classes.counts, fact) for fact in found)
+        if name in LENGTH_SLICES:
+            buckets.append((classes.counts, found))
+    for counts, average in macro_averages(buckets, clustered=labelled.cluster is not None):
+        yield _row(attack, MACRO, counts, average)
+
+
+def _differences(labelled: Labelled, attacks: Sequence[str], primary: str) -> Iterator[_Row]:
+    """Compare the primary attack with each other one, on all targets that both scored."""
+    first = labelled.score(primary)
+    for other in attacks:
+        if other == primary:
+            continue
+        made = auc_difference(
+            labelled.member, first, labelled.score(other), cluster=labelled.cluster
+        )
+        compared = {"attack": primary, "versus": other, "slice": ALL}
+        yield compared | made.row(labelled.member.size)
+
+
+def _bounds(tried: dict[_Key, Tried]) -> Iterator[_Row]:
+    for (attack, name), bound in simultaneous_bounds(tried).items():
+        one = tried[attack, name]
+        fact = Fact(metric="roc_auc_simultaneous", value=one.estimate.value)
+        yield _row(attack, name, one.counts, fact.within(bound, one.estimate.lack))
+
+
+def _by_method(fact: Fact, bootstrap: str) -> Fact:
+    """Name the bootstrap that was made in the method of an interval."""
+    if fact.method is None:
+        return fact
+    return replace(fact, method=fact.method.replace(_BOOTSTRAP, bootstrap))
+
+
+def _row(attack: str, slice_name: str, counts: dict[str, int], fact: Fact) -> _Row:
+    return {"attack": attack, "slice": slice_name, **counts, **asdict(fact)}

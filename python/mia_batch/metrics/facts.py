@@ -1,0 +1,278 @@
+"""What is said of one attack on one slice: each figure with its interval, or why it is missing."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mia_batch.metrics.authors import N_FOLDS, accuracy_5_fold, tpr_nearest_fpr
+from mia_batch.stats.influence import AucEstimate, estimate_auc
+from mia_batch.stats.intervals import estimate_interval
+from mia_batch.stats.rates import (
+    balanced_accuracy_interval,
+    clopper_pearson,
+    conservative_interval,
+    grouped_tpr_interval,
+    threshold_fpr_interval,
+    tpr_interval,
+)
+from mia_batch.stats.roc import RocCurve, roc_curve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from mia_batch.stats.intervals import Interval
+
+__all__ = ["FPR_BUDGETS", "Classes", "Fact", "authors_facts", "balanced_accuracy", "facts"]
+
+FPR_BUDGETS = (0.001, 0.005, 0.01, 0.05, 0.1)
+"""False-positive rates at which the true-positive rate is given."""
+
+_STABLE = 10
+"""Non-members times FPR from which a budget's threshold has nearly the FPR that it should."""
+
+_AUTHORS_FPR = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classes:
+    """The labelled targets of a slice that an attack scored.
+
+    Attributes
+    ----------
+    member
+        Whether each is a member.
+    score
+        Its score, finite.
+    cluster
+        Code of its cluster; null where targets are independent.
+    n_unscored
+        Labelled targets without a score.
+    """
+
+    member: NDArray[np.bool_]
+    score: NDArray[np.float64]
+    cluster: NDArray[np.int32] | None
+    n_unscored: int
+
+    @property
+    def n_members(self) -> int:
+        """Scored members."""
+        return int(self.member.sum())
+
+    @property
+    def n_nonmembers(self) -> int:
+        """Scored non-members."""
+        return self.member.size - self.n_members
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Columns of the metrics table that stand beside every figure."""
+        return {
+            "n_members": self.n_members,
+            "n_nonmembers": self.n_nonmembers,
+            "n_unscored": self.n_unscored,
+        }
+
+    @property
+    def lack(self) -> str | None:
+        """Why there is no ROC curve."""
+        if self.n_members == 0:
+            return "there is no scored member"
+        return "there is no scored non-member" if self.n_nonmembers == 0 else None
+
+    @cached_property
+    def curve(self) -> RocCurve:
+        """Their ROC curve."""
+        return roc_curve(self.member, self.score)
+
+    @cached_property
+    def estimate(self) -> AucEstimate:
+        """Their AUC and what is known of its error."""
+        return estimate_auc(self.member, self.score, self.cluster)[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """One figure; the attributes are columns of the metrics table.
+
+    Attributes
+    ----------
+    metric, fpr, value, low, high, confidence, method, reason
+        As there.
+    """
+
+    metric: str
+    fpr: float | None = None
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    confidence: float | None = None
+    method: str | None = None
+    reason: str | None = None
+
+    def within(self, interval: Interval | None, lack: str | None = None) -> Fact:
+        """Put the figure in its interval.
+
+        Parameters
+        ----------
+        interval
+            Null where there is none.
+        lack
+            Why there is none.
+
+        Returns
+        -------
+        Fact
+            The figure with limits, or with the reason why it has none.
+        """
+        return replace(self, reason=lack) if interval is None else replace(self, **asdict(interval))
+
+
+def facts(
+    classes: Classes, draws: NDArray[np.float64] | None, rng: np.random.Generator
+) -> Iterator[Fact]:
+    """Measure AUC and TPR at each budget.
+
+    Parameters
+    ----------
+    classes
+        The scored targets.
+    draws
+        AUC in resamples, one row each, and of clustered targets TPR at each budget; null where
+        there are none.
+    rng
+        Source of randomness for resamples of independent targets.
+
+    Yields
+    ------
+    Fact
+        The AUC, the TPRs, and after a TPR whose budget rests on few non-members the range of its
+        threshold's true FPR.
+    """
+    auc = Fact(metric="roc_auc", reason=classes.lack)
+    if classes.lack:
+        yield auc
+        yield from (replace(auc, metric="tpr_at_fpr", fpr=budget) for budget in FPR_BUDGETS)
+        return
+    estimate = classes.estimate
+    fact = Fact(metric="roc_auc", value=estimate.value)
+    areas = None if draws is None else draws[:, 0]
+    yield fact.within(estimate_interval(estimate, areas), estimate.lack)
+    for column, budget in enumerate(FPR_BUDGETS, start=1):
+        of_groups = None if classes.cluster is None or draws is None else draws[:, column]
+        yield from _tpr_at_fpr(classes, budget, of_groups, rng)
+
+
+def _tpr_at_fpr(
+    classes: Classes, budget: float, draws: NDArray[np.float64] | None, rng: np.random.Generator
+) -> Iterator[Fact]:
+    fact = Fact(metric="tpr_at_fpr", fpr=budget)
+    needed, n = round(1 / budget), classes.n_nonmembers
+    if n < needed:
+        reason = f"a rate of {budget:g} needs {needed} non-members, scored are {n}"
+        yield replace(fact, reason=reason)
+        return
+    curve, estimate = classes.curve, classes.estimate
+    point = curve.at_fpr(budget)
+    if classes.cluster is None:
+        interval: Interval | None = tpr_interval(curve, budget, rng)
+    else:
+        flagged = ~classes.member & (classes.score >= point.threshold)
+        n_groups = np.unique(classes.cluster[flagged]).size
+        interval = grouped_tpr_interval(curve, budget, estimate, draws, n_groups)
+    fact = replace(fact, value=point.tpr).within(interval, estimate.lack)
+    effective = estimate.sizes[1]
+    if effective >= _STABLE * needed:
+        yield fact
+        return
+    unit = "non-members" if classes.cluster is None else "groups of them, were they of one size"
+    reason = f"unstable: a rate of {budget:g} rests on {effective:.0f} {unit}"
+    yield replace(fact, reason=fact.reason or reason)
+    true_fpr = Fact(metric="fpr_at_threshold", fpr=budget, value=point.fpr)
+    yield true_fpr.within(threshold_fpr_interval(effective, budget))
+
+
+def balanced_accuracy(classes: Classes, threshold: float | None) -> Fact:
+    """Mean of TPR and true-negative rate at a threshold that was chosen on other texts.
+
+    For clustered targets it is the AUC of being flagged, with that AUC's interval.
+
+    Parameters
+    ----------
+    classes
+        The scored targets.
+    threshold
+        Flagged if ``score >= threshold``; null where there is none.
+
+    Returns
+    -------
+    Fact
+        The figure.
+    """
+    fact = Fact(metric="balanced_accuracy", reason=classes.lack)
+    if classes.lack:
+        return fact
+    if threshold is None:
+        reason = "its threshold needs a calibration set with scored members and non-members"
+        return replace(fact, reason=reason)
+    flagged = classes.score >= threshold
+    if classes.cluster is not None:
+        estimate, _ = estimate_auc(classes.member, flagged.astype(np.float64), classes.cluster)
+        fact = replace(fact, value=estimate.value)
+        return fact.within(estimate_interval(estimate), estimate.lack)
+    hits = int((flagged & classes.member).sum()), int((~flagged & ~classes.member).sum())
+    sizes = classes.n_members, classes.n_nonmembers
+    value = (hits[0] / sizes[0] + hits[1] / sizes[1]) / 2
+    return replace(fact, value=value).within(balanced_accuracy_interval(hits, sizes))
+
+
+def authors_facts(classes: Classes) -> Iterator[Fact]:
+    """Measure what the SaMIA authors report.
+
+    Parameters
+    ----------
+    classes
+        The scored targets.
+
+    Yields
+    ------
+    Fact
+        TPR nearest to 10 % FPR, with the conservative interval of the TPR at the rate that it
+        spends, and accuracy in five folds, with Clopper-Pearson's, for each text is judged by a
+        threshold from other folds. Clustered targets have no intervals: the authors' procedures
+        take texts as independent.
+    """
+    nearest = Fact(metric="tpr_nearest_fpr", fpr=_AUTHORS_FPR, reason=classes.lack)
+    accuracy = Fact(metric="accuracy_5_fold", reason=classes.lack)
+    if classes.lack:
+        yield nearest
+        yield accuracy
+        return
+    curve = classes.curve
+    grouped = "the authors' procedure takes texts as independent; these are clustered"
+    lack = None if classes.cluster is None else grouped
+    value = tpr_nearest_fpr(classes.member, classes.score, _AUTHORS_FPR)
+    sizes = classes.n_members, classes.n_nonmembers
+    interval = None
+    if not lack:
+        interval = conservative_interval(curve, _fpr_of(curve, value), sizes)
+    yield replace(nearest, value=value).within(interval, lack)
+    if min(sizes) < N_FOLDS:
+        reason = f"{N_FOLDS} folds need {N_FOLDS} scored members and as many non-members"
+        yield replace(accuracy, reason=reason)
+        return
+    value = accuracy_5_fold(classes.member, classes.score)
+    right = None if lack else clopper_pearson(round(value * sum(sizes)), sum(sizes))
+    yield replace(accuracy, value=value).within(right, lack)
+
+
+def _fpr_of(curve: RocCurve, tpr: float) -> float:
+    """Nearest rate to the authors' at which the curve has a TPR."""
+    rates = curve.fpr[np.isclose(curve.tpr, tpr)]
+    return float(rates[np.argmin(np.abs(rates - _AUTHORS_FPR))])

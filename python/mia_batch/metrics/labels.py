@@ -1,0 +1,155 @@
+"""The labelled targets of a scores table, read one attack at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from mia_batch.metrics.clusters import find_clusters
+from mia_batch.metrics.facts import Classes
+from mia_batch.metrics.slices import find_slices
+from mia_batch.stats.roc import roc_curve
+from mia_batch.tables.numbers import read_numbers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["Labelled"]
+
+_LABELLED = pl.col("member").is_not_null()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labelled:
+    """Targets whose membership is known.
+
+    Attributes
+    ----------
+    scores
+        Their scores.
+    calibration
+        Scores of labelled texts that choose thresholds; null where there is no ``role``.
+    member
+        Whether each target is a member.
+    cluster
+        Code of each target's cluster; null where targets are independent.
+    slices
+        Rows of each slice, ``all`` first.
+    """
+
+    scores: pl.LazyFrame
+    calibration: pl.LazyFrame | None
+    member: NDArray[np.bool_]
+    cluster: NDArray[np.int32] | None
+    slices: dict[str, NDArray[np.intp] | slice]
+
+    @classmethod
+    def of(cls, scores: pl.LazyFrame, attacks: Sequence[str], slice_by: Sequence[str]) -> Labelled:
+        """Find the labelled targets of a scores table.
+
+        Parameters
+        ----------
+        scores
+            The scores table.
+        attacks
+            Names of the attacks.
+        slice_by
+            Columns to slice by.
+
+        Returns
+        -------
+        Labelled
+            Targets and non-members of known membership; all roles where there is no ``role``.
+        """
+        counts, calibration = _LABELLED, None
+        if "role" in scores.collect_schema():
+            role = pl.col("role").cast(pl.String)
+            counts = _LABELLED & role.is_in(["target", "non_member"])
+            calibration = scores.filter(_LABELLED & (role == "calibration"))
+        labelled = scores.filter(counts)
+        return cls(
+            scores=labelled,
+            calibration=calibration,
+            member=_member(labelled),
+            cluster=find_clusters(scores, counts, attacks),
+            slices=find_slices(labelled, slice_by),
+        )
+
+    def score(self, attack: str) -> NDArray[np.float64]:
+        """Read an attack's scores.
+
+        Parameters
+        ----------
+        attack
+            Its name.
+
+        Returns
+        -------
+        ndarray
+            Float64, NaN where a target has no finite score.
+        """
+        return _score(self.scores, attack, self.member.size)
+
+    def classes(self, score: NDArray[np.float64], slice_name: str) -> Classes:
+        """Pick the scored targets of a slice.
+
+        Parameters
+        ----------
+        score
+            Score of each target, NaN where there is none.
+        slice_name
+            The slice.
+
+        Returns
+        -------
+        Classes
+            The targets.
+        """
+        rows = self.slices[slice_name]
+        member, score = self.member[rows], score[rows]
+        cluster = None if self.cluster is None else self.cluster[rows]
+        scored = ~np.isnan(score)
+        if not scored.all():
+            member, score = member[scored], score[scored]
+            cluster = None if cluster is None else cluster[scored]
+        n_unscored = scored.size - score.size
+        return Classes(member=member, score=score, cluster=cluster, n_unscored=n_unscored)
+
+    def threshold(self, attack: str) -> float | None:
+        """Choose the threshold of the widest gap between TPR and FPR on the calibration texts.
+
+        Parameters
+        ----------
+        attack
+            Name of the attack.
+
+        Returns
+        -------
+        float
+            Flagged if ``score >= threshold``; null where calibration lacks a scored class.
+        """
+        if self.calibration is None:
+            return None
+        member = _member(self.calibration)
+        score = _score(self.calibration, attack, member.size)
+        scored = ~np.isnan(score)
+        member, score = member[scored], score[scored]
+        if member.all() or not member.any():
+            return None
+        return roc_curve(member, score).widest_gap().threshold
+
+
+def _member(frame: pl.LazyFrame) -> NDArray[np.bool_]:
+    size = frame.select(pl.len()).collect(engine="streaming").item()
+    return read_numbers(frame, pl.col("member"), size, np.bool_)
+
+
+def _score(frame: pl.LazyFrame, attack: str, size: int) -> NDArray[np.float64]:
+    score = read_numbers(frame, pl.col(attack), size, np.float64)
+    score[~np.isfinite(score)] = np.nan
+    return score

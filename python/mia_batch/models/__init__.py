@@ -1,0 +1,1 @@
+"""Which model it is: names, digests, tokenizers."""

@@ -1,0 +1,103 @@
+"""Whether a model is there at all, found out before any engine starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from mia_batch.errors import SettingsError
+from mia_batch.models.causes import cause_of
+from mia_batch.models.imports import auto_classes
+
+__all__ = ["check_model"]
+
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.pt", "*.gguf")
+_SECONDS_FOR_HUB = 20.0
+_TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab.*", "tekken.json")
+
+
+def check_model(model: str, revision: str | None = None) -> None:
+    """Check that a model can be found and is a checkpoint; no weights are loaded.
+
+    Parameters
+    ----------
+    model
+        Checkpoint folder or hub name.
+    revision
+        Hub revision; null = the default branch.
+
+    Raises
+    ------
+    SettingsError
+        If the folder lacks a part of a checkpoint, or the name cannot be resolved.
+    """
+    path = Path(model)
+    if path.is_dir():
+        _check_folder(path)
+    elif path.exists() or _is_path(model):
+        what = "is a file" if path.exists() else "does not exist"
+        msg = f"setting 'model': {model!r} {what}; give a checkpoint folder or a hub name"
+        raise SettingsError(msg)
+    else:
+        _check_hub(model, revision)
+    _check_config(model, revision)
+
+
+def _is_path(model: str) -> bool:
+    return model.startswith(("/", ".", "~")) or model.count("/") > 1
+
+
+def _check_folder(folder: Path) -> None:
+    needed = {"config.json": ("config.json",), "weights": _WEIGHTS, "tokenizer": _TOKENIZERS}
+    for part, patterns in needed.items():
+        if not any(any(folder.glob(pattern)) for pattern in patterns):
+            msg = (
+                f"setting 'model': the folder {str(folder)!r} has no {part} "
+                f"({', '.join(patterns)}); give a folder that save_pretrained has written, model "
+                "and tokenizer"
+            )
+            raise SettingsError(msg)
+
+
+def _check_hub(model: str, revision: str | None) -> None:
+    from huggingface_hub import errors, model_info, try_to_load_from_cache
+
+    cached: object = None
+    try:
+        cached = try_to_load_from_cache(model, "config.json", revision=revision)
+        model_info(model, revision=revision, timeout=_SECONDS_FOR_HUB)
+    except errors.HFValidationError as error:
+        cause = "it is neither a folder here nor a possible hub name; check the spelling"
+        raise _unresolved(model, cause) from error
+    except errors.RevisionNotFoundError as error:
+        cause = f"it has no revision {revision!r}; check the setting 'revision'"
+        raise _unresolved(model, cause) from error
+    except errors.RepositoryNotFoundError as error:
+        cause = "it is neither a folder here nor on the hub; check the spelling"
+        raise _unresolved(model, cause) from error
+    except Exception as error:  # whatever the network throws
+        if isinstance(cached, str):
+            return
+        cause = (
+            "it is no folder here, and the hub cannot be reached; check the network, or give the "
+            "folder of a downloaded checkpoint"
+        )
+        raise _unresolved(model, cause) from error
+
+
+def _unresolved(model: str, cause: str) -> SettingsError:
+    return SettingsError(f"setting 'model': {model!r} cannot be found: {cause}")
+
+
+def _check_config(model: str, revision: str | None) -> None:
+    config, _ = auto_classes()
+    try:
+        config.from_pretrained(model, revision=revision, trust_remote_code=False)
+    except Exception as error:
+        way_out = "give a model that the installed transformers library knows"
+        if "gated" in str(error):
+            way_out = "ask for access on the hub, then log in with 'hf auth login'"
+        msg = (
+            f"setting 'model': the configuration of {model!r} cannot be read ({cause_of(error)}); "
+            f"{way_out}"
+        )
+        raise SettingsError(msg) from error

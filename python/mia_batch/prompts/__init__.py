@@ -1,0 +1,1 @@
+"""What a model is asked about a target: one file a view."""

@@ -1,0 +1,129 @@
+"""What each text, or cluster of texts, adds to the error of a ROC AUC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mia_batch.stats.roc import n_beaten, pieces, roc_curve
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["FEWEST_GROUPS", "AucEstimate", "estimate_auc"]
+
+FEWEST_GROUPS = 5
+"""Fewer groups of a class tell too little of how groups differ for any interval."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AucEstimate:
+    """A ROC AUC and what is known of its error.
+
+    Attributes
+    ----------
+    value
+        The AUC, in [0, 1].
+    variance
+        Its estimated variance; 0 where undefined (a single text or cluster of a class).
+    sizes
+        Members and non-members; where texts are clustered, as many texts as there would be were
+        those of a cluster equal (Kish's effective number of clusters).
+    n_groups
+        Clusters of the class that has fewer; null where texts are independent.
+    """
+
+    value: float
+    variance: float
+    sizes: tuple[float, float]
+    n_groups: int | None
+
+    @property
+    def lack(self) -> str | None:
+        """Why there is no interval."""
+        if self.n_groups is None or self.n_groups >= FEWEST_GROUPS:
+            return None
+        return f"an interval needs {FEWEST_GROUPS} groups of each class, there are {self.n_groups}"
+
+    def quantile(self, z: float) -> float:
+        """Widen a quantile of the normal law where few groups tell of their own spread.
+
+        Parameters
+        ----------
+        z
+            Quantile of the normal law.
+
+        Returns
+        -------
+        float
+            The same for independent texts; else that of Student's t with ``n_groups - 1`` degrees
+            of freedom at the same probability.
+        """
+        if self.n_groups is None:
+            return z
+        from scipy.stats import norm, t
+
+        return float(t.isf(norm.sf(z), self.n_groups - 1))
+
+
+def estimate_auc(
+    member: NDArray[np.bool_],
+    score: NDArray[np.float64],
+    cluster: NDArray[np.int32] | None = None,
+) -> tuple[AucEstimate, NDArray[np.float64]]:
+    """Compute a ROC AUC and the influence of each text or cluster.
+
+    The sum of the influences' squares estimates the AUC's variance, the sum of their products with
+    those of another AUC over the same texts their covariance. A cluster counts in
+    both classes where it has texts of both.
+
+    Parameters
+    ----------
+    member
+        Whether each text is a member; both classes present.
+    score
+        Score of each text, same length, finite.
+    cluster
+        Code of each text's cluster, from 0; null where texts are independent.
+
+    Returns
+    -------
+    tuple
+        The AUC, and float64 influences of the texts, or of the clusters in the order of codes.
+
+    References
+    ----------
+    Independent texts: DeLong, DeLong and Clarke-Pearson (1988), "Comparing the areas under two or
+    more correlated receiver operating characteristic curves", equations 4 to 6. Clusters:
+    Obuchowski (1997), "Nonparametric analysis of clustered ROC curve data", section 2; the factor
+    K / (K - 1) of texts of both classes in one cluster is here the geometric mean of both classes'.
+    """
+    curve = roc_curve(member, score)
+    value = curve.area
+    codes = np.arange(member.size, dtype=np.int32) if cluster is None else cluster
+    influence = np.zeros(int(codes.max()) + 1)
+    sizes, numbers = [], []
+    for rows, others, sign, mean in (
+        (np.flatnonzero(member), curve.nonmembers, 1, value),
+        (np.flatnonzero(~member), curve.members, -1, 1 - value),
+    ):
+        counts = np.zeros(influence.size, np.int32)
+        np.add.at(counts, codes[rows], 1)
+        n_clusters = int(np.count_nonzero(counts))
+        numbers.append(n_clusters)
+        sizes.append(float(rows.size**2 / np.square(counts, dtype=np.float64).sum()))
+        shrunk = np.sqrt(n_clusters / (n_clusters - 1)) if n_clusters > 1 else 0.0
+        for piece in pieces(rows):
+            placement = n_beaten(score[piece], others) / others.size - mean
+            np.add.at(influence, codes[piece], sign * placement * (shrunk / rows.size))
+    if min(numbers) < 2:
+        influence[:] = 0
+    estimate = AucEstimate(
+        value=value,
+        variance=float(influence @ influence),
+        sizes=(sizes[0], sizes[1]),
+        n_groups=None if cluster is None else min(numbers),
+    )
+    return estimate, influence

@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+
+from mia_batch.diagnostics.unscored import ClassGaps, UnevenScores, find_uneven_scores
+
+LABELLED = pl.col("member").is_not_null()
+
+
+def frame(n_members, n_nonmembers, *, group=None, **lost):
+    """Scores of members, then non-members; ``lost``: which rows of each attack have none."""
+    n = n_members + n_nonmembers
+    columns = {
+        name: [None if row in rows else float(row) for row in range(n)]
+        for name, rows in lost.items()
+    }
+    return pl.LazyFrame(
+        {
+            "target_id": [f"{row:03d}" for row in range(n)],
+            "group": pl.Series(group or [None] * n, dtype=pl.String),
+            "member": [row < n_members for row in range(n)],
+            **{name: pl.Series(values, dtype=pl.Float64) for name, values in columns.items()},
+        }
+    )
+
+
+def test_no_score_of_one_class_is_the_rarest_table():
+    """Of the 10 choose 5 ways to lose five texts, two lose a whole class."""
+    made = find_uneven_scores(frame(5, 5, a_v1=range(5)), LABELLED, ["a_v1"])
+    assert made is not None
+    assert made.attacks == ("a_v1",)
+    assert made.members == ClassGaps(n_texts=5, n_unscored=5)
+    assert made.nonmembers == ClassGaps(n_texts=5, n_unscored=0)
+    assert made.p_value == pytest.approx(2 / math.comb(10, 5))
+    assert made.others == ()
+    assert made.difference == 1.0
+
+
+def test_the_classes_change_places():
+    made = find_uneven_scores(frame(8, 12, a_v1=range(8, 18)), LABELLED, ["a_v1"])
+    assert made is not None
+    assert (made.members.n_unscored, made.nonmembers.n_unscored) == (0, 10)
+    assert made.nonmembers.share == pytest.approx(10 / 12)
+    # As unlikely is only the loss of all members and two others.
+    tables = math.comb(12, 10) + math.comb(12, 2)
+    assert made.p_value == pytest.approx(tables / math.comb(20, 10))
+
+
+@pytest.mark.parametrize("lost", [[], [0, 1, 5, 6], range(4), range(10)])
+def test_what_chance_does_is_not_said(lost):
+    """Four of five against none: 10 of the 10 choose 4 ways, p = 0.048."""
+    assert find_uneven_scores(frame(5, 5, a_v1=lost), LABELLED, ["a_v1"]) is None
+
+
+def test_a_small_difference_is_not_said_however_sure():
+    n, lost = 4000, range(39)
+    assert find_uneven_scores(frame(n, n, a_v1=lost), LABELLED, ["a_v1"]) is None
+    made = find_uneven_scores(frame(n, n, a_v1=range(40)), LABELLED, ["a_v1"])
+    assert made is not None
+    assert made.difference == pytest.approx(0.01)
+
+
+def test_attacks_that_lack_the_same_are_one_test_and_the_largest_difference_leads():
+    scores = frame(
+        10, 10, a_v1=[*range(8)], b_v1=[*range(10)], c_v1=[3], d_v1=[], e_v1=[*range(10)]
+    )
+    made = find_uneven_scores(scores, LABELLED, ["a_v1", "b_v1", "c_v1", "d_v1", "e_v1"])
+    assert made is not None
+    assert made.attacks == ("b_v1", "e_v1")
+    assert made.others == ("a_v1",)
+    assert made.p_value == pytest.approx(3 * 2 / math.comb(20, 10))
+    of_equal = find_uneven_scores(scores, LABELLED, ["e_v1", "b_v1"])
+    assert of_equal is not None
+    assert of_equal.attacks == ("e_v1", "b_v1")
+
+
+def test_several_tests_need_more_than_one():
+    """2 / 252 alone is enough; beside two other sets of lost texts it is not."""
+    scores = frame(5, 5, a_v1=range(5), b_v1=[0], c_v1=[9])
+    assert find_uneven_scores(scores, LABELLED, ["a_v1"]) is not None
+    assert find_uneven_scores(scores, LABELLED, ["a_v1", "b_v1", "c_v1"]) is None
+
+
+def test_one_lost_book_is_one_loss_however_many_texts_it_has():
+    """Ten books of ten texts a class, of which one member book is lost."""
+    group = [f"book {row // 10}" for row in range(200)]
+    scores = frame(100, 100, group=group, a_v1=range(10))
+    apart = find_uneven_scores(frame(100, 100, a_v1=range(10)), LABELLED, ["a_v1"])
+    assert apart is not None
+    assert apart.p_value == pytest.approx(2 * math.comb(100, 10) / math.comb(200, 10))
+    assert find_uneven_scores(scores, LABELLED, ["a_v1"]) is None
+
+
+def test_books_that_are_lost_whole_count_as_texts():
+    """All of ten books against none of ten: the counts divided by ten, as of single texts."""
+    group = [f"book {row // 10}" for row in range(200)]
+    made = find_uneven_scores(frame(100, 100, group=group, a_v1=range(100)), LABELLED, ["a_v1"])
+    assert made is not None
+    assert made.members == ClassGaps(n_texts=100, n_unscored=100)
+    assert made.p_value == pytest.approx(2 / math.comb(20, 10))
+
+
+def test_a_text_of_each_book_is_no_smaller_a_loss_than_of_texts_apart():
+    group = [f"book {row // 10}" for row in range(200)]
+    lost = range(0, 100, 10)
+    of_books = find_uneven_scores(frame(100, 100, group=group, a_v1=lost), LABELLED, ["a_v1"])
+    apart = find_uneven_scores(frame(100, 100, a_v1=lost), LABELLED, ["a_v1"])
+    assert of_books is not None
+    assert of_books == apart
+
+
+def test_only_rows_that_count_are_compared_and_no_score_that_is_not_finite():
+    scores = frame(15, 15, a_v1=range(5)).with_columns(
+        member=pl.when(pl.int_range(pl.len()) % 3 < 2).then("member"),
+        a_v1=pl.when(pl.int_range(pl.len()) < 15)
+        .then(pl.Series([math.nan, math.inf, -math.inf] * 10))
+        .otherwise("a_v1"),
+    )
+    made = find_uneven_scores(scores, LABELLED, ["a_v1"])
+    assert made is not None
+    assert made.members == ClassGaps(n_texts=10, n_unscored=10)
+    assert made.nonmembers == ClassGaps(n_texts=10, n_unscored=0)
+
+
+def test_reasons_are_those_of_the_attack_and_of_each_class():
+    rows = [(f"{row:03d}", "a_v1", "too short" if row % 3 else "refused") for row in range(20)]
+    rows += [(f"{row:03d}", "b_v1", "another") for row in range(40)]
+    rows += [("040", "a_v1", "beta"), ("041", "a_v1", "alpha")]
+    unscored = pl.LazyFrame(rows, ["target_id", "attack", "reason"], orient="row")
+    scores = frame(40, 40, a_v1=[*range(20), 40, 41])
+    made = find_uneven_scores(scores, LABELLED, ["a_v1"], unscored=unscored)
+    assert made is not None
+    assert made.members == ClassGaps(n_texts=40, n_unscored=20, reason="too short")
+    assert made.nonmembers == ClassGaps(n_texts=40, n_unscored=2, reason="alpha")
+
+
+def test_false_alarms_are_rare_where_books_are_lost_at_random():
+    rng = np.random.default_rng(3)
+    group = [f"book {row // 5}" for row in range(400)]
+    alarms = 0
+    for _ in range(100):
+        lost = set(np.flatnonzero(np.repeat(rng.random(80) < 0.2, 5)))
+        scores = frame(200, 200, group=group, a_v1=lost)
+        alarms += find_uneven_scores(scores, LABELLED, ["a_v1"]) is not None
+    assert alarms <= 3
+
+
+def test_the_sentence():
+    found = UnevenScores(
+        attacks=("a_v1",),
+        members=ClassGaps(n_texts=1000, n_unscored=70, reason="the reference has no words"),
+        nonmembers=ClassGaps(n_texts=2000, n_unscored=0),
+        p_value=1e-9,
+    )
+    assert found.warning == (
+        "Members and non-members do not lack scores alike: no score by a_v1 for 70 of 1,000 "
+        "members (7.0%; mostly: the reference has no words) and 0 of 2,000 non-members (0.0%). "
+        "AUC and other figures are of the texts that are left, and may show how these were "
+        "selected instead of memory. Ask again for what failed (--retry-failed), leave such texts "
+        "out of both classes by a rule that does not ask the model, or rest the answer on an "
+        "attack that scores both."
+    )
+
+
+def test_the_sentence_names_three_of_many():
+    gaps = ClassGaps(n_texts=10, n_unscored=10)
+    found = UnevenScores(
+        attacks=("a_v1", "b_v1", "c_v1", "d_v1", "e_v1"),
+        members=gaps,
+        nonmembers=ClassGaps(n_texts=10, n_unscored=0),
+        p_value=1e-5,
+        others=("f_v1", "g_v1"),
+    )
+    assert "no score by a_v1, b_v1, c_v1 and 2 more for 10 of 10 members (100.0%) and" in (
+        found.warning
+    )
+    assert " Uneven, too: f_v1, g_v1. AUC " in found.warning

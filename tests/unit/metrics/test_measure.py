@@ -1,0 +1,123 @@
+"""Attacks beside the blind baseline, on the same labels."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+
+from mia_batch.diagnostics.blind import baseline, texts
+from mia_batch.diagnostics.unscored import ClassGaps
+from mia_batch.metrics.measure import measure
+from mia_batch.report.conclusions import conclude_labelled
+from mia_batch.schemas import Metrics, Scores
+from mia_batch.stats.difference import auc_difference
+
+N_DOCUMENTS, N_WINDOWS = 40, 3
+
+
+@pytest.fixture
+def run():
+    """Scores and texts of windows of documents without names; every other document is a member."""
+    rng = np.random.default_rng(4)
+    names = rng.permutation(N_DOCUMENTS * N_WINDOWS)  # the first window is seldom the first name
+    rows = pl.DataFrame(
+        [
+            {
+                "target_id": f"{names[number]:032x}",
+                "role": "target",
+                "member": document % 2 == 0,
+                "window_index": window,
+                "n_words": 20,
+                "n_samples": 1,
+                "n_short": 0,
+                "target": " ".join(f"w{word}" for word in rng.integers(0, 300, 20)),
+                "a_v1": rng.normal() + 0.4 * (document % 2 == 0) + document / 20,
+            }
+            for number, (document, window) in enumerate(
+                (document, window) for document in range(N_DOCUMENTS) for window in range(N_WINDOWS)
+            )
+        ]
+    )
+    scores = rows.with_columns(
+        pl.lit(None, pl.String).alias(name) for name in ("document_id", "group")
+    ).cast({"window_index": pl.UInt32, "n_words": pl.UInt32})
+    return scores.select(*Scores.column_names(), "a_v1"), scores
+
+
+def test_documents_without_names_stay_whole_where_few_texts_are_looked_at(run, monkeypatch):
+    monkeypatch.setattr(texts, "MAX_TEXTS_PER_CLASS", 25)
+    monkeypatch.setattr(baseline, "_N_PERMUTATIONS", 9)
+    scores, targets = run
+    measured = measure(
+        scores.lazy(),
+        targets.lazy(),
+        ["a_v1"],
+        preset="default",
+        slice_by=(),
+        primary="a_v1",
+        seed=0,
+    )
+    Metrics.validate(measured.metrics)
+    blind = measured.blind
+    assert blind is not None
+    assert blind.strongest is not None
+    both = scores.join(blind.scores, on="target_id", maintain_order="left")
+    assert both.height == 50
+    places = {name: row // N_WINDOWS for row, name in enumerate(scores["target_id"])}
+    document = both["target_id"].replace_strict(places).rank("dense") - 1
+    expected = auc_difference(
+        both["member"].to_numpy(),
+        both["a_v1"].to_numpy(),
+        both[blind.strongest].to_numpy(),
+        cluster=document.to_numpy().astype(np.int32),
+    )
+    row = measured.metrics.filter(attack="a_v1", versus=blind.strongest).row(0, named=True)
+    assert expected.interval is not None
+    assert row["value"] == pytest.approx(expected.value)
+    assert (row["low"], row["high"]) == pytest.approx(
+        (expected.interval.low, expected.interval.high)
+    )
+    assert row["method"] == expected.interval.method == "cluster_paired_t"
+
+
+def test_scores_that_members_lack_are_warned_of_before_any_figure(run, monkeypatch):
+    """15 of 20 member documents without any score; of two attacks the primary one is told."""
+    monkeypatch.setattr(baseline, "_N_PERMUTATIONS", 9)
+    scores, targets = run
+    lost = pl.col("member") & (pl.int_range(pl.len()) < 30 * N_WINDOWS)
+    scores = scores.with_columns(
+        a_v1=pl.when(~lost).then("a_v1"), b_v1=pl.when(~lost).then(1 - pl.col("a_v1"))
+    )
+    unscored = scores.filter(lost).select(
+        "target_id", attack=pl.lit("b_v1"), reason=pl.lit("the endpoint refused")
+    )
+    measured = measure(
+        scores.lazy(),
+        targets.lazy(),
+        ["a_v1", "b_v1"],
+        preset="default",
+        slice_by=(),
+        primary="b_v1",
+        seed=0,
+        unscored=unscored.lazy(),
+    )
+    found = measured.unscored
+    assert found is not None
+    assert found.attacks == ("b_v1", "a_v1")
+    assert found.members == ClassGaps(n_texts=60, n_unscored=45, reason="the endpoint refused")
+    assert found.nonmembers == ClassGaps(n_texts=60, n_unscored=0)
+    lines = list(conclude_labelled(measured, "b_v1"))
+    place = lines.index(found.warning)
+    assert place == 1  # after what can be told without the model
+    assert lines[place + 1].startswith("b_v1: AUC ")
+
+
+def test_nothing_is_said_where_every_text_has_a_score(run, monkeypatch):
+    monkeypatch.setattr(baseline, "_N_PERMUTATIONS", 9)
+    scores, targets = (table.lazy() for table in run)
+    measured = measure(
+        scores, targets, ["a_v1"], preset="default", slice_by=(), primary="a_v1", seed=0
+    )
+    assert measured.unscored is None
+    assert not any("lack scores" in line for line in conclude_labelled(measured, "a_v1"))

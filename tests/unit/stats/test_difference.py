@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from scipy.stats import t
+
+from mia_batch.stats.difference import auc_difference
+from mia_batch.stats.intervals import auc_interval
+from mia_batch.stats.roc import roc_auc
+
+Z = NormalDist().inv_cdf(0.975)
+
+
+def delong_twin(member, first, second):
+    """DeLong et al. 1988, equation 7: variance of a contrast of two areas."""
+
+    def placements(score):
+        above = np.sign(score[member][:, None] - score[~member][None, :]) / 2 + 0.5
+        return above.mean(axis=1), above.mean(axis=0)
+
+    (a1, a0), (b1, b0) = placements(first), placements(second)
+    total = 0.0
+    for a, b in ((a1, b1), (a0, b0)):
+        covariance = np.cov(a, b) / a.size
+        total += covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1]
+    return float(total)
+
+
+def pair(n=80, *, seed=0):
+    rng = np.random.default_rng(seed)
+    member = rng.permutation(np.arange(n) % 2 == 0)
+    first = rng.normal(size=n).round(1) + member
+    return member, first, (first + rng.normal(size=n)).round(1)
+
+
+def test_it_equals_its_twin():
+    member, first, second = pair()
+    made = auc_difference(member, first, second)
+    assert made.value == pytest.approx(roc_auc(member, first) - roc_auc(member, second))
+    half = Z * delong_twin(member, first, second) ** 0.5
+    assert made.interval is not None
+    assert made.interval.method == "delong_paired"
+    limits = (made.interval.low, made.interval.high)
+    assert limits == pytest.approx((made.value - half, made.value + half), rel=1e-12)
+
+
+def test_by_hand():
+    """Placements (1/2, 1) and (1, 1/2) of members 1, 3 and 3, 1; of non-members both times equal.
+
+    The areas are equal, the members' differences are -1/2 and 1/2: variance 1/2, by two members.
+    """
+    member = np.array([True, True, False, False])
+    made = auc_difference(member, np.array([1.0, 3, 0, 2]), np.array([3.0, 1, 0, 2]))
+    assert made.value == 0
+    assert made.interval is not None
+    assert made.interval.high == pytest.approx(Z * 0.25**0.5)
+
+
+def test_clusters_widen_it_and_take_students_t():
+    member, first, second = pair(40)
+    cluster = np.repeat(np.arange(40), 9).astype(np.int32)
+    copies = [np.repeat(values, 9) for values in (first, second)]
+    alone = auc_difference(member, first, second)
+    made = auc_difference(np.repeat(member, 9), *copies, cluster=cluster)
+    assert alone.interval is not None
+    assert made.interval is not None
+    assert made.value == pytest.approx(alone.value)
+    assert made.interval.method == "cluster_paired_t"
+    widened = (made.interval.high - made.interval.low) / (alone.interval.high - alone.interval.low)
+    assert widened == pytest.approx(t(19).ppf(0.975) / Z)
+
+
+def test_scores_that_rank_alike_differ_by_nothing_but_within_a_width():
+    member, first, _ = pair()
+    made = auc_difference(member, first, 2 * first)
+    interval = auc_interval(first[member], first[~member])
+    assert made.value == 0
+    assert made.interval is not None
+    assert made.interval.method == "mover"
+    below = np.hypot(roc_auc(member, first) - interval.low, interval.high - roc_auc(member, first))
+    assert (made.interval.low, made.interval.high) == pytest.approx((-below, below))
+
+
+def test_areas_of_1_have_a_difference_with_a_width_within_its_range():
+    member = np.arange(60) < 30
+    made = auc_difference(member, member.astype(np.float64), 0 - member.astype(np.float64))
+    assert made.interval is not None
+    assert made.value == made.interval.high == 1
+    assert 0.90 < made.interval.low < 0.91
+
+
+def test_only_texts_that_have_both_scores_count():
+    member, first, second = pair()
+    whole = auc_difference(member[4:], first[4:], second[4:])
+    first[:2], second[2:4] = np.nan, np.inf
+    made = auc_difference(member, first, second)
+    assert made == whole
+    assert made.n_members + made.n_nonmembers == 76
+
+
+def test_one_class_alone_has_a_reason():
+    made = auc_difference(np.array([True]), np.array([1.0]), np.array([2.0]))
+    assert (made.value, made.interval) == (None, None)
+    assert made.reason == "a class has no text that has both scores"
+
+
+def test_below_five_groups_there_is_a_value_and_a_reason():
+    member, first, second = pair()
+    made = auc_difference(member, first, second, cluster=(np.arange(80) % 4).astype(np.int32))
+    assert made.value is not None
+    assert made.interval is None
+    assert made.reason == "an interval needs 5 groups of each class, there are 4"
