@@ -14,6 +14,7 @@ __all__ = [
     "RESERVED_COLUMNS",
     "Documents",
     "Features",
+    "Findings",
     "LogProbs",
     "Metrics",
     "ModelRole",
@@ -211,6 +212,28 @@ class Metrics(dy.Schema):
     """Scored non-members."""
     n_unscored = dy.UInt32()
     """Labelled targets without a score."""
+
+
+class Findings(dy.Schema):
+    """One check of the texts or of the run per row; every sentence of a report is made from rows.
+
+    A check that is about two things has a row for each.
+    """
+
+    check = dy.String()
+    """``blind_baseline``, ``near_duplicates``, ``copies``, ``power``, ``uneven_scores``, ``plan`` ..."""
+    subject = dy.String(nullable=True)
+    """What it is about: a label, a side, an attack, a classifier."""
+    statistic = dy.String()
+    """Name of the number, such as ``roc_auc``, ``share`` or ``n_texts``."""
+    value = dy.Float64(nullable=True)
+    low = dy.Float64(nullable=True)
+    high = dy.Float64(nullable=True)
+    p_value = dy.Float64(nullable=True)
+    verdict = dy.String(nullable=True)
+    """What follows from it, as one word of the check's own list."""
+    reason = dy.String(nullable=True)
+    """Why value, limits or verdict are null; or what an example is."""
 
 
 class Verdicts(dy.Schema):
