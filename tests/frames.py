@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     import dataframely as dy
 
 
+CONTINUATION = {"model": "target", "view": "continuation", "view_index": 0}
+
+
 def table(
     schema: type[dy.Schema], rows: Iterable[Mapping[str, Any]], **defaults: Any
 ) -> pl.DataFrame:
@@ -37,7 +40,7 @@ def targets(*rows: Mapping[str, Any]) -> pl.DataFrame:
 def samples(*candidates: Iterable[str | Mapping[str, Any] | None]) -> pl.DataFrame:
     """Candidates of target 0, of target 1, ...; a mapping gives further columns."""
     rows = [
-        {"target_id": target_id(number), "sample_index": index}
+        {"target_id": target_id(number), "sample_index": index, **CONTINUATION}
         | (dict(candidate) if isinstance(candidate, dict) else {"candidate": candidate})
         for number, of_target in enumerate(candidates)
         for index, candidate in enumerate(of_target)
@@ -49,5 +52,5 @@ def features(*rows: Mapping[str, Any]) -> pl.DataFrame:
     """Features of every group; every number that a row leaves out is 0."""
     dtypes = {field.name: field.dtype for field in fields(GROUPS).fields}
     schema = Features.create_empty().schema | dtypes
-    usual = dict.fromkeys(schema, 0) | {"short": False}
+    usual = dict.fromkeys(schema, 0) | {"short": False, **CONTINUATION}
     return pl.DataFrame([usual | dict(row) for row in rows], schema=schema)

@@ -5,8 +5,6 @@ Tables may carry further columns of the user's corpus (pass-through); they follo
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
-
 import dataframely as dy
 import polars as pl
 
@@ -17,7 +15,7 @@ __all__ = [
     "Findings",
     "LogProbs",
     "Metrics",
-    "ModelRole",
+    "Prompts",
     "Role",
     "Samples",
     "Scores",
@@ -29,10 +27,6 @@ __all__ = [
 
 Role = pl.Enum(["target", "non_member", "calibration", "canary", "shot"])
 """Why a text is in the targets table: its membership is asked, or it helps to answer."""
-
-
-ModelRole: TypeAlias = Literal["target", "reference"]
-"""Which model saw a text: the one that is audited, or the one it is compared with."""
 
 
 VerdictLevel = pl.Enum(["target", "document", "group", "collection"])
@@ -79,10 +73,36 @@ class Targets(dy.Schema):
     """Why the target cannot be sampled; null where it can."""
 
 
+class Prompts(dy.Schema):
+    """One row per thing that a model is asked about a target.
+
+    ``context`` stands before ``text``, which is what is scored, or what a continuation is compared
+    with. Where they can be cut from the target, they are null: with ``cut``, that many bytes of the
+    target stand before the text and the rest is the text; without, they are the target's own
+    prefix and reference.
+    """
+
+    target_id = dy.String(primary_key=True)
+    model = dy.String(primary_key=True)
+    """Name of the model in the run: ``target``, ``reference``, ..."""
+    view = dy.String(primary_key=True)
+    """Kind of the prompt: ``continuation``, ``text``, ``lowercase``, ``neighbour``, ..."""
+    view_index = dy.UInt32(primary_key=True)
+    """Counts the prompts of a view from 0."""
+    cut = dy.UInt32(nullable=True)
+    context = dy.String(nullable=True)
+    text = dy.String(nullable=True)
+    reason = dy.String(nullable=True)
+    """Why it cannot be asked; null where it can."""
+
+
 class Samples(dy.Schema):
     """One row per sampled continuation, or per continuation that could not be had."""
 
     target_id = dy.String(primary_key=True)
+    model = dy.String(primary_key=True)
+    view = dy.String(primary_key=True)
+    view_index = dy.UInt32(primary_key=True)
     sample_index = dy.UInt32(primary_key=True)
     candidate = dy.String(nullable=True)
     """The decoded prompt and output, less the decoded prompt, without special tokens."""
@@ -106,11 +126,9 @@ class LogProbs(dy.Schema):
     """
 
     target_id = dy.String(primary_key=True)
-    model_role = dy.Enum(get_args(ModelRole), primary_key=True)
+    model = dy.String(primary_key=True)
     view = dy.String(primary_key=True)
-    """Which form of the target: ``text``, ``lowercase``, ``neighbour``, ..."""
     view_index = dy.UInt32(primary_key=True)
-    """Counts the texts of a view from 0."""
     n_bytes = dy.UInt32(nullable=True)
     """Bytes of the text in UTF-8; null where there is no text of this view to ask about."""
     zlib_size = dy.UInt32(nullable=True)
@@ -121,13 +139,13 @@ class LogProbs(dy.Schema):
     """The text's tokens; null where only the endpoint knows them."""
     logprob = dy.List(dy.Float32(nullable=True), nullable=True)
     """Log-probability of each token given those before it, natural."""
-    mean = dy.List(dy.Float32(nullable=True), nullable=True)
+    vocabulary_mean = dy.List(dy.Float32(nullable=True), nullable=True)
     """Mean of the log-probability over the vocabulary, at each token."""
-    variance = dy.List(dy.Float32(nullable=True), nullable=True)
+    vocabulary_variance = dy.List(dy.Float32(nullable=True), nullable=True)
     """Variance of the log-probability over the vocabulary, centred."""
     rank = dy.List(dy.UInt32(nullable=True), nullable=True)
-    """1 + number of likelier tokens."""
-    kept_mass = dy.List(dy.Float32(nullable=True), nullable=True)
+    """1 + number of tokens with a larger logit."""
+    support_mass = dy.List(dy.Float32(nullable=True), nullable=True)
     """Log of the probability mass that the run's decoding keeps; null where it leaves the token."""
     log_inverse_frequency = dy.List(dy.Float32(), nullable=True)
     """Log of 1 / frequency of each token in the reference corpus."""
@@ -143,6 +161,9 @@ class Features(dy.Schema):
     """
 
     target_id = dy.String(primary_key=True)
+    model = dy.String(primary_key=True)
+    view = dy.String(primary_key=True)
+    view_index = dy.UInt32(primary_key=True)
     sample_index = dy.UInt32(primary_key=True)
     words_candidate = dy.UInt32(nullable=True)
     words_reference = dy.UInt32(nullable=True)
@@ -221,7 +242,7 @@ class Findings(dy.Schema):
     """
 
     check = dy.String()
-    """``blind_baseline``, ``near_duplicates``, ``copies``, ``power``, ``uneven_scores``, ``plan`` ..."""
+    """``blind_baseline``, ``near_duplicates``, ``copies``, ``power``, ``uneven_scores``, ``plan``."""
     subject = dy.String(nullable=True)
     """What it is about: a label, a side, an attack, a classifier."""
     statistic = dy.String()
@@ -277,7 +298,7 @@ class Verdicts(dy.Schema):
 
 RESERVED_COLUMNS = frozenset(
     name
-    for schema in (Targets, Samples, LogProbs, Scores)
+    for schema in (Targets, Scores)
     for name in schema.column_names()
     if name not in Documents.column_names()
 )

@@ -1,261 +1,140 @@
-"""Ask a source for the samples of blocks, and turn its answers into rows."""
+"""Ask a source about the units of blocks, and turn its answers into rows."""
 
 from __future__ import annotations
 
-import re
 from collections import deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-import polars as pl
-
-from mia_batch import kernels
-from mia_batch.evidence.source import TextRequest
-from mia_batch.prompts.seeds import sample_seed
-from mia_batch.schemas import Samples
+from mia_batch.evidence.request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    import polars as pl
+
     from mia_batch.evidence.blocks import Block
-    from mia_batch.evidence.budget import Budget
-    from mia_batch.evidence.engine import FinishReason
-    from mia_batch.evidence.source import Source, TextOutput, TextResult
-    from mia_batch.models.measure import Measure
+    from mia_batch.evidence.request import Answer, EvidenceKind, Source
 
-__all__ = ["Collector"]
+__all__ = ["Asked", "Collector", "Row", "Task"]
 
-_SCHEMA = Samples.create_empty().schema
+Row: TypeAlias = dict[str, Any]
+"""Values of a row of evidence by column."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A request about one unit of a block, before it has a number."""
+
+    unit: int  # position in the block
+    request: Request
+    first: int = 0  # number of the first row that is asked for
+    reference_words: int = 0  # words of what is to be reached
+    attempts: int = 1
+
+
+class Task(Protocol):
+    """What is asked about units, and how answers become rows."""
+
+    @property
+    def kind(self) -> EvidenceKind:
+        """What is asked."""
+
+    def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Row]]]]:
+        """Yield what to ask, and rows (with their unit) of what cannot be asked."""
+
+    def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Row], list[Asked]]:
+        """Turn an answer into rows, and ask again where it does not suffice."""
+
+    def table(self, block: Block, rows: list[tuple[int, Row]]) -> pl.DataFrame:
+        """Put the rows of a complete block, each with its unit, in order."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """A block on its way: rows so far, and how many of its targets are not yet done."""
+    """A block on its way: rows so far, and how many rows of each unit are to come."""
 
     block: Block
-    measures: list[Measure]
-    waiting: int
-    pending: list[int] = field(default_factory=list)
-    rows: list[tuple[int, dict[str, object]]] = field(default_factory=list)
+    pending: list[int]
+    rows: list[tuple[int, Row]] = field(default_factory=list)
+    waiting: int = 0
 
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A request in flight: samples ``first .. first + n - 1`` of one target."""
-
-    open: _Open
-    row: int
-    first: int
-    n: int
-    budget: int
-    attempts: int = 1
+    def __post_init__(self) -> None:
+        self.waiting = len(self.pending)
 
 
 class Collector:
     """Keeps a source busy with the requests of successive blocks.
 
-    Parameters
-    ----------
-    source
-        What continues texts.
-    measure
-        Tells how long prefixes and references are.
-    budget
-        How many tokens to decode.
-    words
-        Word rule by which a candidate's length is held against its reference's.
-    run_seed
-        Seed of the run.
-    sampled
-        Called as answers arrive, with the targets completed and the tokens decoded since last.
+    ``told`` is called as answers arrive, with the units completed, the tokens decoded or read, and
+    the forward passes made since last.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        measure: Callable[[list[str], list[str]], list[Measure]],
-        budget: Budget,
-        *,
-        words: kernels.WordRule,
-        run_seed: int,
-        sampled: Callable[[int, int], None],
-    ) -> None:
+    def __init__(self, source: Source, task: Task, told: Callable[[int, int, int], None]) -> None:
         self._source = source
-        self._measure = measure
-        self._budget = budget
-        self._words: kernels.WordRule = words
-        self._run_seed = run_seed
-        self._sampled = sampled
-        self._in_flight: dict[int, _Asked] = {}
-        self._sequences = 0
+        self._task = task
+        self._told = told
+        self._in_flight: dict[int, tuple[_Open, Asked]] = {}
+        self._samples = 0
         self._request_id = 0
-        self._again: deque[_Asked] = deque()
+        self._again: deque[tuple[_Open, Asked]] = deque()
         self._finished: deque[_Open] = deque()
 
     def collect(self, blocks: Iterable[Block]) -> Iterator[tuple[Block, pl.DataFrame]]:
-        """Sample every block.
+        """Yield each block as soon as it is complete, and its rows in the order of its units.
 
-        Parameters
-        ----------
-        blocks
-            What to sample; read only as far ahead as the engine needs.
-
-        Yields
-        ------
-        tuple[Block, DataFrame]
-            A block, as soon as it is complete, and its rows of the samples table, in the order of
-            its targets and of ``sample_index``.
-
-        Raises
-        ------
-        EngineError
-            If the source as a whole cannot go on.
+        Blocks are read only as far ahead as the source needs. Raises `EngineError` if the source
+        as a whole cannot go on.
         """
         asked = self._requests(blocks)
         while True:
             while self._again:
-                self._submit(self._again.popleft())
+                self._submit(*self._again.popleft())
             while self._has_room() and (request := next(asked, None)) is not None:
-                self._submit(request)
+                self._submit(*request)
             while self._finished:
                 done = self._finished.popleft()
-                yield done.block, _table(done)
+                yield done.block, self._task.table(done.block, done.rows)
             if not self._in_flight:
                 return
-            for result in self._source.results():
-                self._take(result)
+            for answer in self._source.results():
+                self._take(answer)
 
     def _has_room(self) -> bool:
-        return self._source.has_room(requests=len(self._in_flight), samples=self._sequences)
+        return self._source.has_room(requests=len(self._in_flight), samples=self._samples)
 
-    def _requests(self, blocks: Iterable[Block]) -> Iterator[_Asked]:
+    def _requests(self, blocks: Iterable[Block]) -> Iterator[tuple[_Open, Asked]]:
         for block in blocks:
-            opened = self._open(block)
-            n = block.last - block.first
-            for row, measure in enumerate(opened.measures):
-                budget = self._budget.first(measure.prompt_tokens, measure.reference_tokens)
-                if measure.prompt_tokens > 0 and budget > 0:
-                    yield _Asked(opened, row, block.first, n, budget)
-                else:
-                    self._refuse(opened, row, block.first, n, self._too_long(measure))
+            opened = _Open(block, [block.last - block.first] * block.units.height)
+            for asked, refused in self._task.ask(block):
+                self._keep(opened, refused)
+                if asked is not None:
+                    yield opened, asked
 
-    def _open(self, block: Block) -> _Open:
-        targets = block.targets
-        measures = self._measure(targets["prefix"].to_list(), targets["reference"].to_list())
-        opened = _Open(block, measures, waiting=targets.height)
-        opened.pending = [block.last - block.first] * targets.height
-        return opened
-
-    def _too_long(self, measure: Measure) -> str:
-        n_tokens = measure.prompt_tokens
-        if n_tokens == 0:
-            return "the prefix has no token, and the tokenizer adds none"
-        limit = n_tokens + self._budget.room(n_tokens)
-        return f"the prefix has {n_tokens} tokens, which leaves no room to continue within {limit}"
-
-    def _submit(self, asked: _Asked) -> None:
-        targets = asked.open.block.targets
-        target_id = targets["target_id"][asked.row]
-        self._in_flight[self._request_id] = asked
-        self._sequences += asked.n
-        request = TextRequest(
-            request_id=self._request_id,
-            key=f"{target_id}:{asked.first}:{asked.n}:{asked.budget}",
-            prompt=targets["prefix"][asked.row],
-            prompt_token_ids=asked.open.measures[asked.row].prompt_token_ids,
-            seed=sample_seed(self._run_seed, target_id) + asked.first,
-            n=asked.n,
-            max_tokens=asked.budget,
-        )
+    def _submit(self, opened: _Open, asked: Asked) -> None:
+        number = self._request_id
         self._request_id += 1
-        self._source.submit(request)
+        self._in_flight[number] = opened, asked
+        self._samples += asked.request.n
+        self._source.submit(replace(asked.request, request_id=number))
 
-    def _take(self, result: TextResult) -> None:
-        asked = self._in_flight.pop(result.request_id)
-        self._sequences -= asked.n
-        if result.error is not None:
-            self._refuse(asked.open, asked.row, asked.first, asked.n, result.error)
-            return
-        targets = asked.open.block.targets
-        texts = [output.text for output in result.outputs]
-        lengths = _count_words([targets["reference"][asked.row], *texts], self._words)
-        self._sampled(0, sum(output.n_tokens or 0 for output in result.outputs))
-        differs = result.prompt if result.prompt != targets["prefix"][asked.row] else None
-        for index, output in enumerate(result.outputs):
-            missing = lengths[0] - lengths[index + 1]
-            if self._ask_again(asked, index, output, missing):
-                continue
-            self._keep(
-                asked.open,
-                asked.row,
-                {
-                    "sample_index": asked.first + index,
-                    "candidate": output.text,
-                    "prompt": differs,
-                    "n_tokens": output.n_tokens,
-                    "finish_reason": output.finish_reason,
-                    "short": _is_short(output.finish_reason, missing),
-                },
-            )
+    def _take(self, answer: Answer) -> None:
+        opened, asked = self._in_flight.pop(answer.request_id)
+        self._samples -= asked.request.n
+        rows, again = self._task.read(opened.block, asked, answer)
+        tokens = sum(given.n_tokens or 0 for given in answer.continuations)
+        if answer.tokens is not None:
+            tokens += answer.tokens["logprob"].size
+        self._told(0, tokens, answer.passes)
+        self._again.extend((opened, each) for each in again)
+        self._keep(opened, [(asked.unit, row) for row in rows])
 
-    def _ask_again(self, asked: _Asked, index: int, output: TextOutput, missing: int) -> bool:
-        """Decode a candidate again, same seed, if its budget ended it within the words that count.
-
-        The last of those words counts as whole once something follows it.
-        """
-        if self._budget.scope == "whole" or output.finish_reason != "length" or missing < 0:
-            return False
-        if missing == 0 and _ends_words(output.text[-1:], self._words):
-            return False
-        n_tokens = asked.open.measures[asked.row].prompt_tokens
-        budget = self._budget.next(n_tokens, asked.budget, asked.attempts)
-        if budget is None:
-            return False
-        again = _Asked(
-            asked.open, asked.row, asked.first + index, 1, budget, attempts=asked.attempts + 1
-        )
-        self._again.append(again)
-        return True
-
-    def _refuse(self, opened: _Open, row: int, first: int, n: int, reason: str) -> None:
-        for index in range(first, first + n):
-            self._keep(opened, row, {"sample_index": index, "reason": reason})
-
-    def _keep(self, opened: _Open, row: int, values: dict[str, object]) -> None:
-        target_id = opened.block.targets["target_id"][row]
-        opened.rows.append((row, {"target_id": target_id, **values}))
-        opened.pending[row] -= 1
-        if opened.pending[row] == 0:
-            opened.waiting -= 1
-            self._sampled(1, 0)
-        if opened.waiting == 0:
+    def _keep(self, opened: _Open, rows: list[tuple[int, Row]]) -> None:
+        for unit, row in rows:
+            opened.rows.append((unit, row))
+            opened.pending[unit] -= 1
+            if opened.pending[unit] == 0:
+                opened.waiting -= 1
+                self._told(1, 0, 0)
+        if rows and opened.waiting == 0:
             self._finished.append(opened)
-
-
-def _is_short(finish_reason: FinishReason | None, missing: int) -> bool | None:
-    return None if finish_reason is None else finish_reason == "length" and missing > 0
-
-
-def _count_words(texts: list[str], words: kernels.WordRule) -> list[int]:
-    counts = pl.DataFrame({"text": texts}).select(kernels.count_words("text", words=words))
-    return counts.to_series().to_list()
-
-
-def _ends_words(last: str, words: kernels.WordRule) -> bool:
-    """Whether nothing that follows this character of a text can belong to a word before it.
-
-    Under ``unicode`` a point may stand inside a word, so only white space is certain.
-    """
-    match words:
-        case "space":
-            return last == " "
-        case "rouge":
-            return re.fullmatch("[a-z0-9]", last.lower()) is None
-        case "whitespace" | "unicode":
-            return last.isspace()
-
-
-def _table(done: _Open) -> pl.DataFrame:
-    """Put the rows of a complete block in order."""
-    ordered = sorted(done.rows, key=lambda item: (item[0], item[1]["sample_index"]))
-    return pl.DataFrame([values for _, values in ordered], schema=_SCHEMA)

@@ -1,77 +1,94 @@
-"""Parts as one table: of a sample that was tried again, only what came of it last counts."""
+"""Parts of a table, and the table that they make up.
+
+A part that exists is complete; what no part holds is missing. That is the whole resume logic.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from mia_batch import tables
-from mia_batch.schemas import Features, LogProbs, Samples
+from mia_batch.schemas import Features, LogProbs, Prompts, Samples
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["scan_features", "scan_logprobs", "scan_samples"]
+    import dataframely as dy
 
-_SAMPLE = ("target_id", "sample_index")
-_TEXT = ("target_id", "model_role", "view", "view_index")
+__all__ = ["TARGET_KEY", "Parts", "scan_parts"]
+
+TARGET_KEY = pl.col("target_id").str.slice(0, 16).str.to_integer(base=16, dtype=pl.UInt64)
+"""Half of a target's hash: 8 bytes a target instead of a string."""
+
+_PROMPT_KEY = TARGET_KEY + pl.col("view_index")
+_NUMBERS: dict[type[dy.Schema], tuple[pl.Expr, pl.Expr]] = {
+    Prompts: (TARGET_KEY, pl.col("view_index")),
+    Samples: (_PROMPT_KEY, pl.col("sample_index")),
+    LogProbs: (_PROMPT_KEY, pl.lit(0, pl.UInt32)),
+}
+"""Of each table the key of what a row belongs to, and what numbers the rows of one key from 0."""
+_NAMES = ("target_id", "model", "view", "view_index", "sample_index")
 
 
-def scan_samples(folder: Path) -> pl.LazyFrame:
-    """Open the samples table of a folder of parts, less what a later attempt replaced.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Parts of one table that hold one view of one model."""
 
-    Parameters
-    ----------
-    folder
-        The parts.
+    folder: Path
+    schema: type[dy.Schema]
+    model: str
+    view: str
+    block_targets: int  # targets in a block
 
-    Returns
-    -------
-    LazyFrame
-        The rows in the order of the parts' names. Of a sample that failed and was tried again
-        the rows with a ``reason`` are left out where there is one without; among several with a
-        ``reason`` the last stays.
+    @property
+    def label(self) -> str:
+        """What the parts' names say of model and view."""
+        return f"{self.model.replace('/', '~')}-{self.view}"
+
+    def paths(self) -> list[Path]:
+        """List the parts that exist, in the order of their names."""
+        return sorted(self.folder.glob(f"block-*.{self.label}-[0-9]*.parquet"))
+
+    def targets_of(self, part: Path) -> range:
+        """Tell which rows of the targets table its targets were when the part was made.
+
+        A corpus that has grown since may have moved them.
+        """
+        index = int(part.name.partition(".")[0].removeprefix("block-"))
+        return range(index * self.block_targets, (index + 1) * self.block_targets)
+
+    def scan(self) -> pl.LazyFrame:
+        """Open the rows as ``key`` (UInt64), ``index`` (UInt32) and ``reason``."""
+        key, number = _NUMBERS[self.schema]
+        rows = tables.scan(self.paths(), self.schema)
+        return rows.select(key=key, index=number, reason="reason")
+
+
+def scan_parts(
+    folder: Path, schema: type[dy.Schema], reads: tuple[str, str] | None = None
+) -> pl.LazyFrame:
+    """Open the table of a folder of parts, less what a later attempt replaced.
+
+    ``reads`` names one model and view; by default all. Of a row that failed and was tried again
+    those with a ``reason`` are left out where there is one without; among several with a
+    ``reason`` the last stays. Rows come in the order of the parts' names.
     """
-    samples = tables.scan(folder, Samples)
-    return _without_replaced(samples, pl.col("reason").is_not_null(), _SAMPLE)
+    source: Path | list[Path] = folder
+    if reads is not None:
+        model, view = reads
+        parts = Parts(folder=folder, schema=schema, model=model, view=view, block_targets=1)
+        source = parts.paths()
+    table = tables.scan(source, schema)
+    column = "words_candidate" if schema is Features else "reason"
+    failed = pl.col(column).is_null() if schema is Features else pl.col(column).is_not_null()
+    names = [name for name in _NAMES if name in schema.column_names()]
+    return _without_replaced(table, failed, names)
 
 
-def scan_features(folder: Path) -> pl.LazyFrame:
-    """Open the features table of a folder of parts, less what a later attempt replaced.
-
-    Parameters
-    ----------
-    folder
-        The parts.
-
-    Returns
-    -------
-    LazyFrame
-        The rows of `scan_samples`, as features.
-    """
-    features = tables.scan(folder, Features)
-    return _without_replaced(features, pl.col("words_candidate").is_null(), _SAMPLE)
-
-
-def scan_logprobs(folder: Path) -> pl.LazyFrame:
-    """Open the logprobs table of a folder of parts, less what a later attempt replaced.
-
-    Parameters
-    ----------
-    folder
-        The parts.
-
-    Returns
-    -------
-    LazyFrame
-        The rows block by block; which of several attempts counts is as in `scan_samples`.
-    """
-    logprobs = tables.scan(folder, LogProbs)
-    return _without_replaced(logprobs, pl.col("reason").is_not_null(), _TEXT)
-
-
-def _without_replaced(table: pl.LazyFrame, failed: pl.Expr, names: tuple[str, ...]) -> pl.LazyFrame:
+def _without_replaced(table: pl.LazyFrame, failed: pl.Expr, names: list[str]) -> pl.LazyFrame:
     """Leave replaced rows out; where none failed, this reads one column and nothing else."""
     key = pl.col(names)
     if not table.select(failed.any()).collect(engine="streaming").item():

@@ -125,9 +125,9 @@ class Continuation:
 class Answer:
     """The answer to one request.
 
-    ``tokens`` has arrays by column of the logprobs table (``logprob`` float32, ``token_ids`` uint32,
-    ``rank`` uint32 with 0 = unscored, ...), one entry a token; float NaN = nothing precedes the
-    token, or decoding leaves it out.
+    ``tokens`` has arrays by column of the logprobs table, one entry a token: ``logprob`` float32,
+    ``token_ids`` uint32, ``rank`` uint32 with 0 = unscored, ...; NaN = nothing precedes the token,
+    or decoding leaves it out.
     """
 
     request_id: int

@@ -1,99 +1,124 @@
-"""How much there is to decode, counted before anything is."""
+"""How much there is to decode: what is left is counted, lengths are measured on a sample of it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+import polars as pl
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from mia_batch.evidence.blocks import Block
     from mia_batch.evidence.budget import Budget
     from mia_batch.models.measure import Measure
 
-__all__ = ["PAPER_TOKENS", "Workload"]
+__all__ = ["PAPER_TOKENS", "Workload", "forecast"]
 
 PAPER_TOKENS = 1024
 """Tokens of prompt and output to which the SaMIA paper decodes."""
 
+_MOST_MEASURED = 2048
+"""Prompts whose tokens are counted; of more, so many spread evenly stand for all."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Workload:
-    """Sums over the targets that are to be sampled.
-
-    Attributes
-    ----------
-    prefixes, samples
-        Prompts given to the model, and continuations of them.
-    too_long
-        Targets whose prefix leaves no room to continue.
-    prompt_bytes
-        Bytes of the prompts in UTF-8, each counted once.
-    first_tokens
-        Most tokens to decode at the first attempt.
-    most_tokens
-        Most tokens to decode if every candidate stays too short at every attempt.
-    paper_tokens
-        Most tokens that decoding to the paper's length would have taken.
-    """
+    """Sums over the prompts that are to be continued."""
 
     prefixes: int = 0
     samples: int = 0
-    too_long: int = 0
-    prompt_bytes: int = 0
-    first_tokens: int = 0
-    most_tokens: int = 0
-    paper_tokens: int = 0
-
-    def add(self, prefix: str, measure: Measure, n_samples: int, budget: Budget) -> None:
-        """Count one target.
-
-        Parameters
-        ----------
-        prefix
-            The target's prefix.
-        measure
-            Lengths of its two parts.
-        n_samples
-            Continuations to sample.
-        budget
-            How many tokens to decode.
-        """
-        prompt, reference = measure.prompt_tokens, measure.reference_tokens
-        first = budget.first(prompt, reference)
-        if prompt == 0 or first <= 0:
-            self.too_long += 1
-            return
-        self.prefixes += 1
-        self.samples += n_samples
-        self.prompt_bytes += len(prefix.encode())
-        self.first_tokens += n_samples * first
-        self.most_tokens += n_samples * budget.most(prompt, reference)
-        self.paper_tokens += n_samples * max(0, PAPER_TOKENS - prompt)
+    too_long: int = 0  # prompts without room to continue
+    prompt_bytes: int = 0  # each prompt counted once
+    first_tokens: int = 0  # most at the first attempt
+    most_tokens: int = 0  # most if every candidate stays too short at every attempt
+    paper_tokens: int = 0  # most that decoding to the paper's length would have taken
+    estimated: bool = False
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield the sums as name and text."""
+        about = "about " if self.estimated else ""
         yield "prefixes", f"{self.prefixes:,}"
         yield "samples", f"{self.samples:,}"
         if self.too_long:
-            yield "prefixes without room to continue", f"{self.too_long:,}"
-        yield "tokens to decode", f"{self.first_tokens:,}, at most {self.most_tokens:,}"
+            yield "prefixes without room to continue", f"{about}{self.too_long:,}"
+        yield "tokens to decode", f"{about}{self.first_tokens:,}, at most {self.most_tokens:,}"
 
     def outcome(self, decoded: int) -> str:
-        """Say what was decoded beside what the paper's length would have taken.
-
-        Parameters
-        ----------
-        decoded
-            Tokens decoded.
-
-        Returns
-        -------
-        str
-            A sentence.
-        """
+        """Say what was decoded beside what the paper's length would have taken."""
         each = decoded / self.prefixes if self.prefixes else 0.0
         return (
             f"decoded {decoded:,} tokens, {each:,.0f} a target; to the paper's "
             f"{PAPER_TOKENS:,} tokens it would have been up to {self.paper_tokens:,}"
         )
+
+
+@dataclass(slots=True)
+class _Thinned:
+    """Some of many rows, spread evenly: every ``step``-th."""
+
+    step: int = 1
+    seen: int = 0
+    rows: list[tuple[str, str, int]] = field(default_factory=list)
+
+    def add(self, row: tuple[str, str, int]) -> None:
+        if self.seen % self.step == 0:
+            self.rows.append(row)
+            if len(self.rows) > _MOST_MEASURED:
+                self.rows = self.rows[::2]
+                self.step *= 2
+        self.seen += 1
+
+
+def forecast(
+    blocks: Iterable[Block],
+    measure: Callable[[list[str], list[str]], list[Measure]],
+    budget: Budget,
+) -> Workload:
+    """Add up what there is to decode: exactly for up to 2,048 prompts, else from so many of them."""
+    some = _Thinned()
+    samples = prompt_bytes = 0
+    for block in blocks:
+        n = block.last - block.first
+        samples += n * block.units.height
+        prompt_bytes += int(block.units.select(pl.col("context").str.len_bytes().sum()).item())
+        for context, text in block.units.select("context", "text").iter_rows():
+            some.add((context, text, n))
+    found = _sums(some.rows, measure, budget)
+    if not some.rows or some.step == 1:
+        return found
+    share = some.seen / len(some.rows)
+    left_out = round(share * found.too_long)
+    return Workload(
+        prefixes=some.seen - left_out,
+        samples=samples - round(samples * found.too_long / len(some.rows)),
+        too_long=left_out,
+        prompt_bytes=prompt_bytes,
+        first_tokens=round(share * found.first_tokens),
+        most_tokens=round(share * found.most_tokens),
+        paper_tokens=round(share * found.paper_tokens),
+        estimated=True,
+    )
+
+
+def _sums(
+    rows: list[tuple[str, str, int]],
+    measure: Callable[[list[str], list[str]], list[Measure]],
+    budget: Budget,
+) -> Workload:
+    found = Workload()
+    measures = measure([context for context, _, _ in rows], [text for _, text, _ in rows])
+    for (context, _, n), measured in zip(rows, measures, strict=True):
+        prompt, reference = measured.prompt_tokens, measured.reference_tokens
+        first = budget.first(prompt, reference)
+        if prompt == 0 or first <= 0:
+            found.too_long += 1
+            continue
+        found.prefixes += 1
+        found.samples += n
+        found.prompt_bytes += len(context.encode())
+        found.first_tokens += n * first
+        found.most_tokens += n * budget.most(prompt, reference)
+        found.paper_tokens += n * max(0, PAPER_TOKENS - prompt)
+    return found

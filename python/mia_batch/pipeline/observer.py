@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-__all__ = ["Observer", "SilentObserver"]
+__all__ = ["Observer"]
 
 
-class Observer(Protocol):
-    """Listens to a run."""
+class Observer:
+    """Listens to a run; this one says nothing, and others override what they show."""
 
     def stage(self, sentence: str) -> None:
         """Learn that a stage begins or what it found, in one sentence."""
@@ -21,19 +19,3 @@ class Observer(Protocol):
 
     def work_ended(self) -> None:
         """Learn that the engine's work ended, for whatever cause."""
-
-
-class SilentObserver:
-    """Says nothing."""
-
-    def stage(self, sentence: str) -> None:
-        """Ignore it."""
-
-    def working(self, what: str, *, done: int, total: int) -> None:
-        """Ignore it."""
-
-    def worked(self, texts: int, tokens: int) -> None:
-        """Ignore it."""
-
-    def work_ended(self) -> None:
-        """Ignore it."""

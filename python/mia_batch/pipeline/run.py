@@ -1,26 +1,61 @@
-"""A run is a folder: where its tables lie, and how they are read."""
+"""A run is a folder: where its tables lie, how they are read, and ``run.json``, what made them."""
 
 from __future__ import annotations
 
 import json
+import platform
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import MISSING, asdict, dataclass, field, fields
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
 from filelock import FileLock, Timeout
 
 from mia_batch import tables
-from mia_batch.errors import RunFolderError
-from mia_batch.evidence.parts import scan_features, scan_logprobs, scan_samples
-from mia_batch.schemas import Metrics, Scores, Targets, Unscored, Verdicts
+from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.evidence.parts import scan_parts
+from mia_batch.schemas import (
+    Features,
+    Findings,
+    LogProbs,
+    Metrics,
+    Prompts,
+    Samples,
+    Scores,
+    Targets,
+    Unscored,
+    Verdicts,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-    import polars as pl
+    import dataframely as dy
 
-__all__ = ["Run"]
+__all__ = ["PARTS", "TABLES", "Manifest", "Run"]
+
+_FORMAT = 2
+_PACKAGES = ("mia-batch", "polars", "numpy", "torch", "transformers", "tokenizers", "httpx")
+
+TABLES: dict[str, type[dy.Schema]] = {
+    "targets": Targets,
+    "findings": Findings,
+    "scores": Scores,
+    "unscored": Unscored,
+    "metrics": Metrics,
+    "verdicts": Verdicts,
+}
+"""Tables that are one file each."""
+
+PARTS: dict[str, type[dy.Schema]] = {
+    "prompts": Prompts,
+    "samples": Samples,
+    "features": Features,
+    "logprobs": LogProbs,
+}
+"""Tables that are folders of parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,127 +70,97 @@ class Run:
 
     folder: Path
 
-    @property
-    def targets_path(self) -> Path:
-        """The targets table."""
-        return self.folder / "targets.parquet"
+    def path(self, name: str) -> Path:
+        """File of a table, or folder of its parts."""
+        return self.folder / (name if name in PARTS else f"{name}.parquet")
 
-    @property
-    def samples_folder(self) -> Path:
-        """Parts of the samples table."""
-        return self.folder / "samples"
+    def scan(self, name: str) -> pl.LazyFrame:
+        """Open a table.
 
-    @property
-    def features_folder(self) -> Path:
-        """Parts of the features table, named as the parts of samples they were made from."""
-        return self.folder / "features"
+        Parameters
+        ----------
+        name
+            ``targets``, ``prompts``, ``samples``, ``features``, ``logprobs``, ``scores``,
+            ``unscored``, ``metrics``, ``verdicts`` or ``findings``.
 
-    @property
-    def logprobs_folder(self) -> Path:
-        """Parts of the logprobs table."""
-        return self.folder / "logprobs"
-
-    @property
-    def scores_path(self) -> Path:
-        """The scores table."""
-        return self.folder / "scores.parquet"
-
-    @property
-    def unscored_path(self) -> Path:
-        """The table of missing scores."""
-        return self.folder / "unscored.parquet"
-
-    @property
-    def metrics_path(self) -> Path:
-        """The metrics table."""
-        return self.folder / "metrics.parquet"
-
-    @property
-    def verdicts_path(self) -> Path:
-        """The verdicts table."""
-        return self.folder / "verdicts.parquet"
-
-    @property
-    def manifest_path(self) -> Path:
-        """What made the tables: settings, versions, model, input."""
-        return self.folder / "run.json"
-
-    @property
-    def frequencies_path(self) -> Path:
-        """How frequent tokens are in the reference corpus."""
-        return self.folder / "frequencies.parquet"
-
-    @property
-    def journal_path(self) -> Path:
-        """Answers of an endpoint as they came."""
-        return self.folder / "journal.sqlite"
+        Returns
+        -------
+        LazyFrame
+            Of a table of parts all of them, in the order of their blocks.
+        """
+        if name in PARTS:
+            return scan_parts(self.path(name), PARTS[name])
+        return tables.scan(self.path(name), TABLES[name])
 
     @property
     def engine_log(self) -> Path:
-        """What the engine's libraries printed."""
+        """What the engines' libraries printed."""
         return self.folder / "engine.log"
 
     @property
-    def manifest(self) -> dict[str, Any]:
-        """What made the tables; empty where the run has not begun.
+    def manifest(self) -> Manifest:
+        """What made the tables.
 
         Raises
         ------
         RunFolderError
-            If ``run.json`` is there but cannot be read.
+            If there is no run here, or ``run.json`` cannot be read.
         """
-        try:
-            manifest = json.loads(self.manifest_path.read_text("utf-8"))
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError) as error:
-            cause = getattr(error, "strerror", None) or error
-            msg = f"{self.manifest_path} cannot be read ({cause}); choose another --out"
-            raise RunFolderError(msg) from None
-        if not isinstance(manifest, dict):
-            msg = f"{self.manifest_path} is not a run's manifest; choose another --out"
+        found = Manifest.of(self)
+        if found is None:
+            msg = f"{self.folder} holds no run: there is no run.json in it"
             raise RunFolderError(msg)
-        return manifest
+        return found
 
     @property
     def targets(self) -> pl.DataFrame:
         """The targets table."""
-        return tables.scan(self.targets_path, Targets).collect()
+        return self.scan("targets").collect()
+
+    @property
+    def prompts(self) -> pl.DataFrame:
+        """The prompts table."""
+        return self.scan("prompts").collect()
 
     @property
     def samples(self) -> pl.DataFrame:
-        """The samples table, all parts, in the order of their blocks."""
-        return scan_samples(self.samples_folder).collect()
+        """The samples table."""
+        return self.scan("samples").collect()
 
     @property
     def features(self) -> pl.DataFrame:
-        """The features table, all parts, in the order of their blocks."""
-        return scan_features(self.features_folder).collect()
+        """The features table."""
+        return self.scan("features").collect()
 
     @property
     def logprobs(self) -> pl.DataFrame:
-        """The logprobs table, all parts, in the order of their blocks."""
-        return scan_logprobs(self.logprobs_folder).collect()
+        """The logprobs table."""
+        return self.scan("logprobs").collect()
 
     @property
     def scores(self) -> pl.DataFrame:
         """The scores table: one row per target, one column per attack."""
-        return tables.scan(self.scores_path, Scores).collect()
+        return self.scan("scores").collect()
 
     @property
     def unscored(self) -> pl.DataFrame:
         """The table of missing scores, with their reasons."""
-        return tables.scan(self.unscored_path, Unscored).collect()
+        return self.scan("unscored").collect()
 
     @property
     def metrics(self) -> pl.DataFrame:
         """The metrics table; empty where the corpus has no labels."""
-        return tables.scan(self.metrics_path, Metrics).collect()
+        return self.scan("metrics").collect()
 
     @property
     def verdicts(self) -> pl.DataFrame:
         """The verdicts table; empty where nothing is known to be outside the training data."""
-        return tables.scan(self.verdicts_path, Verdicts).collect()
+        return self.scan("verdicts").collect()
+
+    @property
+    def findings(self) -> pl.DataFrame:
+        """The findings table: what was checked, of the texts and of the run."""
+        return self.scan("findings").collect()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -173,12 +178,7 @@ class Run:
         RunFolderError
             If the folder cannot be made or written, or another live run holds it.
         """
-        folders = (
-            self.folder,
-            self.samples_folder,
-            self.features_folder,
-            self.logprobs_folder,
-        )
+        folders = (self.folder, *map(self.path, PARTS))
         lock = FileLock(self.folder / ".lock", timeout=0)
         try:
             for folder in folders:
@@ -196,3 +196,123 @@ class Run:
             yield
         finally:
             lock.release()
+
+
+@dataclass(slots=True, kw_only=True)
+class Manifest:
+    """The contents of ``run.json``: what made a run's tables.
+
+    Attributes
+    ----------
+    evidence
+        What changes a sample, by name: settings as they resolved, and digests.
+    engine_choice
+        Why the engine was taken.
+    models
+        By name in the run: source, revision and digest of each model, its tokenizer's digest, and
+        what gave its evidence.
+    engines
+        By kind of evidence and model, what the engine said of itself when it last started.
+    settings
+        All settings of the latest request.
+    input
+        Files and number of documents of the corpus.
+    targets
+        ``total``, and by reason how many targets cannot be sampled.
+    passes
+        Forward passes that gave log-probabilities, by model and view.
+    plan
+        What the run was to decide and how, with its SHA-256, as it was before the first score.
+    made
+        By stage, what its tables were made from.
+    failed
+        ``targets`` that lack evidence although they could be asked about, of how many (``of``), and
+        their ``reasons`` with counts; empty until there is evidence.
+    """
+
+    evidence: dict[str, Any]
+    engine_choice: str
+    format: int = _FORMAT
+    models: dict[str, dict[str, Any]] = field(default_factory=dict)
+    engines: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    input: dict[str, Any] = field(default_factory=dict)
+    targets: dict[str, int] = field(default_factory=dict)
+    passes: dict[str, int] = field(default_factory=dict)
+    plan: dict[str, Any] = field(default_factory=dict)
+    made: dict[str, Any] = field(default_factory=dict)
+    failed: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, run: Run) -> Manifest | None:
+        """Read a run's manifest; None where the run has not begun."""
+        path = run.folder / "run.json"
+        try:
+            stored = json.loads(path.read_text("utf-8"))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            cause = getattr(error, "strerror", None) or error
+            msg = f"{path} cannot be read ({cause}); choose another --out"
+            raise RunFolderError(msg) from None
+        known = {item.name: item for item in fields(cls)}
+        if not isinstance(stored, dict) or any(
+            name not in stored and item.default_factory is MISSING and item.default is MISSING
+            for name, item in known.items()
+        ):
+            msg = f"{path} is not a run's manifest; choose another --out"
+            raise RunFolderError(msg)
+        if (made_by := stored.get("format", 1)) != _FORMAT:
+            msg = (
+                f"{run.folder} was made by another version of mia-batch (format {made_by} of its "
+                f"tables, this version has {_FORMAT}); go on with that version, or choose another "
+                "--out: a folder of its samples can be given as --samples-from"
+            )
+            raise RunFolderError(msg)
+        return cls(**{name: stored[name] for name in known if name in stored})
+
+    def write(self, run: Run) -> None:
+        """Store the manifest in the run's folder."""
+        text = json.dumps(asdict(self) | {"versions": _versions()}, indent=2, ensure_ascii=False)
+        tables.write_text(run.folder / "run.json", text + "\n")
+
+    def agree(self, wanted: Mapping[str, Any], run: Run) -> None:
+        """Record values that change evidence; `SettingsError` names all that differ from before."""
+        _agree(self.evidence, wanted, run)
+
+    def agree_model(self, name: str, wanted: Mapping[str, Any], run: Run) -> None:
+        """Record what identifies a model, likewise."""
+        model = self.models.setdefault(name, {})
+        _agree(model, wanted, run, of=f" of model {name!r}")
+
+
+def _agree(known: dict[str, Any], wanted: Mapping[str, Any], run: Run, of: str = "") -> None:
+    differing = [
+        f"{name!r}{of} was {known[name]!r}, is now {value!r}"
+        for name, value in wanted.items()
+        if name in known and not _same(known[name], value)
+    ]
+    if differing:
+        msg = (
+            f"{run.folder} holds evidence made with other settings: {'; '.join(differing)}; "
+            "give the old values, or choose another --out"
+        )
+        raise SettingsError(msg)
+    known |= wanted
+
+
+def _same(old: object, new: object) -> bool:
+    """Tell whether two values mean the same; of models, the digest counts where both have one."""
+    if isinstance(old, dict) and isinstance(new, dict) and old.get("digest") and new.get("digest"):
+        return bool(old["digest"] == new["digest"])
+    return old == new
+
+
+def _versions() -> dict[str, str | None]:
+    versions: dict[str, str | None] = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None
+    return versions

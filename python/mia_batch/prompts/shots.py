@@ -1,37 +1,42 @@
-"""Texts of known membership that stand before a target."""
+"""Prompts that put texts of known membership before the target."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from mia_batch.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Shots", "choose_shots"]
+__all__ = ["Shots", "after_shots", "choose_shots"]
 
 _BETWEEN = "\n\n"
+_IS_SHOT = "the text is one of those that are put before others"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shots:
-    """What stands before every target of a run.
-
-    Attributes
-    ----------
-    context
-        The shots, an empty line after each.
-    n_shots
-        How many there are.
-    n_tokens
-        Tokens of ``context``.
-    """
+    """What stands before every target of a run: the shots, an empty line after each."""
 
     context: str
+    texts: frozenset[str]
     n_shots: int
     n_tokens: int
+
+
+def after_shots(targets: pl.DataFrame, *, shots: Shots) -> pl.DataFrame:
+    """Put the shots before each target; a shot itself is not asked about."""
+    is_shot = pl.col("target").is_in(sorted(shots.texts))
+    return targets.select(
+        "target_id",
+        cut=pl.lit(0),
+        context=pl.when(~is_shot).then(pl.lit(shots.context)),
+        reason=pl.when(is_shot).then(pl.lit(_IS_SHOT)),
+    )
 
 
 def choose_shots(
@@ -41,46 +46,25 @@ def choose_shots(
     count_tokens: Callable[[Sequence[str]], Sequence[int]],
     setting: str,
 ) -> Shots:
-    """Take as many shots as fit, from the first on.
+    """Take as many shots as fit into ``room`` tokens, from the first on; empty texts are left out.
 
-    Every target of a run has the same context, so that their scores compare.
+    Every target of a run has the same context, so that their scores compare. ``room`` is what the
+    model can read less the longest target. Xie et al. (2024), arXiv:2406.15968; the authors' code
+    joins the shots without anything between, and makes room for a target of average length.
 
-    Parameters
-    ----------
-    texts
-        The shots in their order; empty ones are passed over. A target that is among those
-        taken is not scored after them.
-    room
-        Most tokens of the context: what the model can read less the longest target and its
-        special tokens.
-    count_tokens
-        Gives the number of tokens of each text.
-    setting
-        Which setting gave the shots, for the message.
-
-    Returns
-    -------
-    Shots
-        At least one shot.
-
-    Raises
-    ------
-    SettingsError
-        If there is no shot or not even the first fits.
-
-    References
-    ----------
-    Xie et al. (2024), arXiv:2406.15968; the authors' code joins the shots without anything
-    between, and makes room for a target of average length.
+    Raises `SettingsError`, which names ``setting``, if there is no shot or not even the first fits.
     """
     found = None
     context, n_tokens = "", 0
-    for n_shots, text in enumerate(filter(str.strip, texts), start=1):
+    there = [text for text in texts if text.strip()]
+    for n_shots, text in enumerate(there, start=1):
         context += text + _BETWEEN
         (n_tokens,) = count_tokens([context])
         if n_tokens > room:
             break
-        found = Shots(context=context, n_shots=n_shots, n_tokens=n_tokens)
+        found = Shots(
+            context=context, texts=frozenset(there[:n_shots]), n_shots=n_shots, n_tokens=n_tokens
+        )
     if found is not None:
         return found
     if not context:

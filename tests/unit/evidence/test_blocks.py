@@ -6,8 +6,18 @@ import polars as pl
 import pytest
 
 from mia_batch import tables
-from mia_batch.evidence.blocks import BLOCK_TARGETS, Block, Missing, Work, sample_parts
-from mia_batch.schemas import Samples, Targets
+from mia_batch.evidence.blocks import (
+    BLOCK_TARGETS,
+    RECORDED_BLOCK_TARGETS,
+    Block,
+    Missing,
+    Work,
+)
+from mia_batch.evidence.parts import Parts
+from mia_batch.evidence.units import TARGETS_AT_ONCE, PromptUnits, TargetUnits
+from mia_batch.prompts.halves import continuation
+from mia_batch.prompts.view import View
+from mia_batch.schemas import Prompts, Samples, Targets
 from tests import frames
 
 N_TARGETS = 2 * BLOCK_TARGETS + 10
@@ -17,6 +27,7 @@ N_TARGETS = 2 * BLOCK_TARGETS + 10
 def run(tmp_path):
     """A targets table of three blocks, in which one target cannot be sampled; no parts yet."""
     rows = [{"prefix": "a", "reference": "b", "n_words": 2}] * N_TARGETS
+    rows = [row | {"target": "a b"} for row in rows]
     rows[3] = {"reason": "the text is null"}
     numbered = frames.targets(*rows).with_columns(
         # real identifiers differ in their first half too
@@ -24,11 +35,53 @@ def run(tmp_path):
     )
     tables.sink(numbered, tmp_path / "targets.parquet", Targets)
     (tmp_path / "samples").mkdir()
+    make_prompts(tmp_path, VIEW)
     return tmp_path
 
 
+VIEW = View(
+    model="target", name="continuation", make=continuation, columns=("prefix", "reference")
+)
+
+
+def prompt_parts(run, view=VIEW, block_targets=TARGETS_AT_ONCE) -> Parts:
+    folder = run / "prompts"
+    folder.mkdir(exist_ok=True)
+    return Parts(
+        folder=folder,
+        schema=Prompts,
+        model=view.model,
+        view=view.name,
+        block_targets=block_targets,
+    )
+
+
+def make_prompts(run, view) -> None:
+    """Store the prompts that a view lacks."""
+    parts = prompt_parts(run, view)
+    for block in Missing(TargetUnits(run / "targets.parquet"), parts, view.n).blocks():
+        rows = view.rows(view.make(block.units))
+        wanted = rows.filter(pl.col("view_index") >= block.first)
+        tables.sink(wanted, parts.folder / block.part_name, Prompts)
+
+
+def sample_parts(run, block_targets=BLOCK_TARGETS) -> Parts:
+    return Parts(
+        folder=run / "samples",
+        schema=Samples,
+        model="target",
+        view="continuation",
+        block_targets=block_targets,
+    )
+
+
+def prompt_units(run, view=VIEW) -> PromptUnits:
+    parts = prompt_parts(run, view)
+    return PromptUnits(run / "targets.parquet", parts, view, askable=True)
+
+
 def find(run, n_samples, **options) -> Missing:
-    return Missing(run / "targets.parquet", sample_parts(run / "samples"), n_samples, **options)
+    return Missing(prompt_units(run), sample_parts(run), n_samples, **options)
 
 
 def missing(run, n_samples, **options) -> list[Block]:
@@ -37,9 +90,9 @@ def missing(run, n_samples, **options) -> list[Block]:
 
 def store(run, block: Block, *, rows: int = BLOCK_TARGETS, failed=()):
     """Write a part with the samples of a block's first rows; some pairs of row and index fail."""
-    ids = block.targets["target_id"].head(rows).to_list()
+    ids = block.units["target_id"].head(rows).to_list()
     found = [
-        {"target_id": target_id, "sample_index": index}
+        {"target_id": target_id, "sample_index": index, **frames.CONTINUATION}
         | ({"reason": "refused"} if (row, index) in failed else {"candidate": "c"})
         for row, target_id in enumerate(ids)
         for index in range(block.first, block.last)
@@ -55,26 +108,28 @@ def work(run, n_samples, **options) -> Work:
 def test_at_first_everything_is_missing_but_what_cannot_be_sampled(run):
     blocks = missing(run, 10)
     assert [block.index for block in blocks] == [0, 1, 2]
-    assert [block.targets.height for block in blocks] == [BLOCK_TARGETS - 1, BLOCK_TARGETS, 10]
+    assert [block.units.height for block in blocks] == [BLOCK_TARGETS - 1, BLOCK_TARGETS, 10]
     assert {(block.first, block.last, block.attempt) for block in blocks} == {(0, 10, 0)}
-    assert blocks[0].targets.columns == Targets.column_names()
-    assert work(run, 10) == Work(targets=N_TARGETS - 1, done=0)
+    names = {"target_id", "document_id", "view_index", "context", "text", "reason"}
+    assert names <= set(blocks[0].units.columns)
+    assert blocks[0].units.select("context", "text").unique().rows() == [("a", "b")]
+    assert work(run, 10) == Work(left=N_TARGETS - 1, done=0)
 
 
 def test_what_a_part_holds_is_not_missing(run):
     store(run, missing(run, 10)[1])
     assert [block.index for block in missing(run, 10)] == [0, 2]
-    assert work(run, 10) == Work(targets=N_TARGETS - 1 - BLOCK_TARGETS, done=BLOCK_TARGETS)
+    assert work(run, 10) == Work(left=N_TARGETS - 1 - BLOCK_TARGETS, done=BLOCK_TARGETS)
 
 
 def test_the_name_of_a_part_tells_where_its_targets_stand(run):
     targets = pl.read_parquet(run / "targets.parquet")
-    parts = sample_parts(run / "samples")
+    parts = sample_parts(run)
     blocks = missing(run, 10)
     for block in blocks[1:]:
         rows = parts.targets_of(run / "samples" / block.part_name)
-        assert targets[rows.start : rows.stop].equals(block.targets)
-    recorded = sample_parts(run / "samples", recorded=True)
+        assert targets[rows.start : rows.stop]["target_id"].equals(block.units["target_id"])
+    recorded = sample_parts(run, RECORDED_BLOCK_TARGETS)
     assert recorded.targets_of(run / "samples" / blocks[2].part_name) == range(1024, 1536)
 
 
@@ -83,7 +138,7 @@ def test_nothing_is_missing_when_all_parts_are_there_or_more_was_sampled_than_is
         store(run, block)
     assert missing(run, 10) == []
     assert missing(run, 4) == []
-    assert work(run, 10) == Work(targets=0, done=N_TARGETS - 1)
+    assert work(run, 10) == Work(left=0, done=N_TARGETS - 1)
 
 
 def test_more_samples_ask_only_for_those_that_are_missing(run):
@@ -95,9 +150,9 @@ def test_more_samples_ask_only_for_those_that_are_missing(run):
 def test_targets_with_fewer_samples_than_their_block_get_a_part_of_their_own(run):
     store(run, missing(run, 4)[0], rows=5)
     first, second, *_ = missing(run, 10)
-    assert (first.index, first.first, first.last, first.targets.height) == (0, 4, 10, 5)
+    assert (first.index, first.first, first.last, first.units.height) == (0, 4, 10, 5)
     assert (second.index, second.first, second.last) == (0, 0, 10)
-    assert second.targets.height == BLOCK_TARGETS - 6
+    assert second.units.height == BLOCK_TARGETS - 6
     assert first.part_name != second.part_name
 
 
@@ -106,7 +161,7 @@ def test_a_part_that_is_there_is_never_written_again(run):
     store(run, block, rows=5)
     again = missing(run, 10)[0]
     assert (again.index, again.first, again.last, again.attempt) == (0, 0, 10, 1)
-    assert again.part_name == "block-00000000.samples-00000-00010.attempt-1.parquet"
+    assert again.part_name == "block-00000000.target-continuation-00000-00010.attempt-1.parquet"
 
 
 def test_failed_samples_are_missing_only_when_they_are_to_be_tried_again(run):
@@ -115,11 +170,11 @@ def test_failed_samples_are_missing_only_when_they_are_to_be_tried_again(run):
     assert missing(run, 4) == []
     again = missing(run, 4, retry_failed=True)
     first = [block for block in again if block.index == 0]
-    found = {(b.first, b.last): b.targets["target_id"].str.slice(0, 16).to_list() for b in first}
-    whole = missing(run, 5)[0].targets["target_id"].str.slice(0, 16).to_list()
+    found = {(b.first, b.last): b.units["target_id"].str.slice(0, 16).to_list() for b in first}
+    whole = missing(run, 5)[0].units["target_id"].str.slice(0, 16).to_list()
     assert found == {(0, 2): whole[:1], (3, 4): whole[:1], (2, 3): whole[5:7]}
     assert {block.index for block in again} == {0, 1, 2}
-    assert work(run, 4, retry_failed=True) == Work(targets=9, done=N_TARGETS - 1 - 9)
+    assert work(run, 4, retry_failed=True) == Work(left=9, done=N_TARGETS - 1 - 9)
 
 
 def test_failures_that_were_tried_again_with_success_are_not_missing(run):
@@ -128,7 +183,7 @@ def test_failures_that_were_tried_again_with_success_are_not_missing(run):
     for block in missing(run, 4, retry_failed=True):
         store(run, block, failed={(0, 2)})
     left = missing(run, 4, retry_failed=True)
-    assert [(b.first, b.last, b.attempt, b.targets.height) for b in left] == [(2, 3, 1, 1)] * 3
+    assert [(b.first, b.last, b.attempt, b.units.height) for b in left] == [(2, 3, 1, 1)] * 3
     assert missing(run, 4) == []
 
 
@@ -145,3 +200,63 @@ def test_an_attempt_is_numbered_after_the_last_even_where_an_earlier_is_gone(run
     store(run, second, rows=20)
     (run / "samples" / first.part_name).unlink()
     assert [second.attempt, missing(run, 2)[0].attempt] == [1, 2]
+
+
+def grow(run, n_new: int) -> list[str]:
+    """Put targets before those that are there; return the names of all."""
+    old = pl.read_parquet(run / "targets.parquet")
+    row = {"prefix": "a", "reference": "b", "target": "a b", "n_words": 2}
+    new = frames.targets(*[row] * n_new).with_columns(
+        target_id=pl.Series([f"f{number:015x}{number:016x}" for number in range(n_new)])
+    )
+    tables.sink(pl.concat([new, old]), run / "targets.parquet", Targets)
+    return [*new["target_id"], *old["target_id"]]
+
+
+def test_a_corpus_that_has_grown_lacks_only_what_is_new(run):
+    for block in missing(run, 3):
+        store(run, block)
+    names = grow(run, TARGETS_AT_ONCE + 7)  # every old target is in another block now
+    make_prompts(run, VIEW)
+    blocks = missing(run, 3)
+    asked = [name for block in blocks for name in block.units["target_id"]]
+    assert asked == names[: TARGETS_AT_ONCE + 7]
+    assert all(block.units["context"].to_list() == ["a"] * block.units.height for block in blocks)
+    more = [name for block in missing(run, 4) for name in block.units["target_id"]]
+    assert sorted(more) == sorted(set(names) - {f"{3:016x}{3:016x}"})
+
+
+def test_prompts_of_a_view_with_several_are_missing_one_by_one(run):
+    def several(n: int) -> View:
+        def make(targets):
+            index = pl.lit(list(range(n)), dtype=pl.List(pl.UInt32))
+            made = targets.select("target_id", view_index=index).explode("view_index")
+            return made.with_columns(text=pl.format("variant {}", "view_index"), context=pl.lit(""))
+
+        return View(model="target", name="neighbour", make=make, n=n)
+
+    def samples(n: int) -> list[tuple[str, int, str]]:
+        parts = Parts(
+            folder=run / "samples",
+            schema=Samples,
+            model="target",
+            view="neighbour",
+            block_targets=BLOCK_TARGETS,
+        )
+        units = prompt_units(run, several(n))
+        blocks = Missing(units, parts).blocks()
+        columns = ["target_id", "view_index", "text"]
+        return [row for block in blocks for row in block.units.select(columns).iter_rows()]
+
+    make_prompts(run, several(2))
+    assert len(samples(2)) == 2 * (N_TARGETS - 1)
+    make_prompts(run, several(3))  # what was there is not made again
+    assert len(list((run / "prompts").glob("*neighbour*"))) == 2
+    found = samples(3)
+    assert found[:4] == [
+        (f"{0:032x}", 0, "variant 0"),
+        (f"{0:032x}", 1, "variant 1"),
+        (f"{0:032x}", 2, "variant 2"),
+        (f"{1:016x}{1:016x}", 0, "variant 0"),
+    ]
+    assert len(found) == 3 * (N_TARGETS - 1)

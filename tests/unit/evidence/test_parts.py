@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.evidence.parts import scan_features, scan_samples
-from mia_batch.schemas import Samples
+from mia_batch.evidence.parts import scan_parts
+from mia_batch.schemas import Features, Samples
 from tests import frames
 from tests.frames import target_id
 
@@ -19,9 +19,14 @@ def sample(number: int, index: int, candidate: str | None, reason: str | None) -
     return {
         "target_id": target_id(number),
         "sample_index": index,
+        **frames.CONTINUATION,
         "candidate": candidate,
         "reason": reason,
     }
+
+
+def brief(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in ("target_id", "sample_index", "candidate", "reason"))
 
 
 def write(folder, *parts: list[dict[str, Any]]) -> None:
@@ -31,7 +36,9 @@ def write(folder, *parts: list[dict[str, Any]]) -> None:
 
 def read(folder) -> list[tuple[Any, ...]]:
     return (
-        scan_samples(folder).select("target_id", "sample_index", "candidate", "reason").collect()
+        scan_parts(folder, Samples)
+        .select("target_id", "sample_index", "candidate", "reason")
+        .collect()
     ).rows()
 
 
@@ -39,13 +46,13 @@ def test_a_later_success_takes_the_place_of_a_failure(tmp_path):
     failed, kept = sample(0, 0, None, "refused"), sample(0, 1, "b", None)
     again = sample(0, 0, "a", None)
     write(tmp_path, [failed, kept], [again])
-    assert read(tmp_path) == [tuple(kept.values()), tuple(again.values())]
+    assert read(tmp_path) == [brief(kept), brief(again)]
 
 
 def test_so_does_an_earlier_one(tmp_path):
     good, failed = sample(0, 0, "a", None), sample(0, 0, None, "refused")
     write(tmp_path, [good], [failed])
-    assert read(tmp_path) == [tuple(good.values())]
+    assert read(tmp_path) == [brief(good)]
 
 
 def test_of_several_failures_the_last_stays(tmp_path):
@@ -67,11 +74,11 @@ def test_a_folder_without_parts_is_an_empty_table(tmp_path):
 
 def test_features_follow_their_samples(tmp_path):
     def row(**numbers: int | None) -> dict[str, Any]:
-        return {"target_id": target_id(0), "sample_index": 0} | numbers
+        return {"target_id": target_id(0), "sample_index": 0, **frames.CONTINUATION} | numbers
 
     frames.features(row(words_candidate=None)).write_parquet(tmp_path / "a.parquet")
     frames.features(row(words_candidate=3)).write_parquet(tmp_path / "b.parquet")
-    assert scan_features(tmp_path).collect()["words_candidate"].to_list() == [3]
+    assert scan_parts(tmp_path, Features).collect()["words_candidate"].to_list() == [3]
 
 
 @given(
@@ -83,7 +90,7 @@ def test_features_follow_their_samples(tmp_path):
         max_size=4,
     )
 )
-def test_as_its_slow_twin_says(parts, tmp_path_factory):
+def test_as_the_reference_implementation_says(parts, tmp_path_factory):
     folder = tmp_path_factory.mktemp("parts")
     rows = [
         [
@@ -93,15 +100,15 @@ def test_as_its_slow_twin_says(parts, tmp_path_factory):
         for part, keys in enumerate(parts)
     ]
     write(folder, *rows)
-    flat = [tuple(row.values()) for part in rows for row in part]
+    flat = [brief(row) for part in rows for row in part]
     expected = [
         row
-        for place, row in enumerate(flat)
+        for index, row in enumerate(flat)
         if row[3] is None
         or not any(
-            other[:2] == row[:2] and (other[3] is None or later > place)
+            other[:2] == row[:2] and (other[3] is None or later > index)
             for later, other in enumerate(flat)
-            if later != place
+            if later != index
         )
     ]
     assert read(folder) == expected
@@ -112,7 +119,7 @@ def test_the_order_is_that_of_the_parts(tmp_path, engine):
     rows = [sample(number, 0, f"{number}", None) for number in range(5000)]
     lost = sample(9999, 0, None, "refused")
     write(tmp_path, rows[:2500], [lost], rows[2500:], [lost])
-    numbers = scan_samples(tmp_path).select("candidate").collect(engine=engine)
+    numbers = scan_parts(tmp_path, Samples).select("candidate").collect(engine=engine)
     assert numbers["candidate"].drop_nulls().to_list() == [f"{number}" for number in range(5000)]
     assert numbers.height == 5001
-    assert isinstance(scan_samples(tmp_path), pl.LazyFrame)
+    assert isinstance(scan_parts(tmp_path, Samples), pl.LazyFrame)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import polars as pl
+import pytest
+
+from mia_batch.evidence.blocks import Block
 from mia_batch.evidence.budget import Budget
-from mia_batch.evidence.workload import Workload
+from mia_batch.evidence.workload import Workload, forecast
 from mia_batch.models.measure import estimate_tokens
+
+BUDGET = Budget(scope="matched", max_length=1024, max_model_len=100)
+
+
+def block(*rows: tuple[str, str]) -> Block:
+    units = pl.DataFrame(rows, schema=["context", "text"], orient="row")
+    return Block(index=0, first=0, last=10, attempt=0, label="", units=units)
 
 
 def test_the_sums_of_two_targets_and_one_without_room():
-    budget = Budget(scope="matched", max_length=1024, max_model_len=100)
-    workload = Workload()
-    for prefix, reference in (("a" * 40, "b" * 80), ("c" * 80, "d" * 40), ("e" * 400, "f")):
-        (measure,) = estimate_tokens([prefix], [reference])
-        workload.add(prefix, measure, 10, budget)
+    rows = [("a" * 40, "b" * 80), ("c" * 80, "d" * 40), ("e" * 400, "f")]
+    workload = forecast([block(*rows[:1]), block(*rows[1:])], estimate_tokens, BUDGET)
     first = [20 + 5 + 8, 10 + 2 + 8]
     assert workload == Workload(
         prefixes=2,
@@ -28,3 +36,25 @@ def test_the_sums_of_two_targets_and_one_without_room():
         "decoded 500 tokens, 250 a target; to the paper's 1,024 tokens it would have been "
         "up to 20,180"
     )
+
+
+def test_of_many_prompts_some_spread_evenly_stand_for_all():
+    """Each of the 5,000 takes 33 tokens at first, but every tenth, which takes 20."""
+    rows = [("c" * 80, "d" * 40) if i % 10 == 0 else ("a" * 40, "b" * 80) for i in range(5000)]
+    counted: list[int] = []
+
+    def measure(prefixes, references):
+        counted.append(len(prefixes))
+        return estimate_tokens(prefixes, references)
+
+    blocks = [block(*rows[start : start + 64]) for start in range(0, 5000, 64)]
+    found = forecast(blocks, measure, BUDGET)
+    assert counted == [1250]
+    assert (found.prefixes, found.samples, found.prompt_bytes) == (5000, 50_000, 4500 * 40 + 40_000)
+    assert found.first_tokens == pytest.approx(10 * (4500 * 33 + 500 * 20), rel=0.05)
+    assert dict(found.lines())["prefixes"] == "5,000"
+    assert dict(found.lines())["tokens to decode"].startswith("about ")
+
+
+def test_nothing_to_decode_is_nothing():
+    assert forecast([], estimate_tokens, BUDGET) == Workload()

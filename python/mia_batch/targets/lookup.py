@@ -1,4 +1,4 @@
-"""The halves of targets by name, read as they are needed."""
+"""Targets by name, read as they are needed."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
-__all__ = ["Halves"]
+__all__ = ["TargetLookup"]
 
 _ROWS_AT_ONCE = 8192
 _PIECES_HELD = 2
 
 
-class Halves:
+class TargetLookup:
     """Looks targets up by name; those of parts that follow each other are read once.
 
     Parameters

@@ -1,0 +1,24 @@
+"""What every executor promises."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import polars as pl
+
+    from mia_batch.evidence.blocks import Block
+    from mia_batch.evidence.collect import Task
+
+__all__ = ["Executor"]
+
+
+class Executor(Protocol):
+    """Works on blocks; nothing outside it knows where."""
+
+    def collect(
+        self, task: Task, blocks: Iterable[Block], told: Callable[[int, int, int], None]
+    ) -> Iterator[tuple[Block, pl.DataFrame]]:
+        """Yield blocks as they are complete, with their rows; ``told`` is as in `Collector`."""

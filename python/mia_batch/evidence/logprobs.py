@@ -1,0 +1,108 @@
+"""Log-probabilities of the tokens of prompts' texts, and the rows made from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from mia_batch import kernels
+from mia_batch.evidence.collect import Asked, Row
+from mia_batch.evidence.request import Request
+from mia_batch.schemas import LogProbs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from mia_batch.evidence.blocks import Block
+    from mia_batch.evidence.request import Answer, EvidenceKind
+    from mia_batch.prompts.view import View
+
+__all__ = ["FREQUENCY", "LogprobTask"]
+
+FREQUENCY = "log_inverse_frequency"
+"""The one column of numbers of tokens that no engine computes."""
+
+_SCHEMA = LogProbs.create_empty().schema
+_FLOATS = ("logprob", "vocabulary_mean", "vocabulary_variance", "support_mass")
+_LISTS = (*_FLOATS, "token_ids", "rank", FREQUENCY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogprobTask:
+    """Ask for the log-probabilities of each prompt's text, and ``columns`` beside them.
+
+    ``log_inverse_frequency`` is float32 by token id, of the reference corpus.
+    """
+
+    view: View
+    columns: frozenset[str]
+    log_inverse_frequency: NDArray[np.float32] | None = None
+    kind: EvidenceKind = "logprobs"
+
+    def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Row]]]]:
+        """Ask about each prompt that can be asked."""
+        prompts = block.units.select("target_id", "view_index", "context", "text", "reason")
+        refused: list[tuple[int, Row]] = []
+        asked = []
+        for unit, (target_id, index, context, text, reason) in enumerate(prompts.iter_rows()):
+            if reason is not None:
+                refused.append((unit, {"reason": reason}))
+                continue
+            request = Request(
+                request_id=0,
+                kind="logprobs",
+                key=f"{target_id}:{self.view.model}:{self.view.name}:{index}",
+                context=context,
+                text=text,
+                context_tokens=self.view.context_tokens,
+                text_tokens=self.view.text_tokens,
+                columns=self.columns - {FREQUENCY},
+            )
+            asked.append(Asked(unit=unit, request=request))
+        yield None, refused
+        for each in asked:
+            yield each, []
+
+    def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Row], list[Asked]]:
+        """Make the one row of a prompt."""
+        del block, asked
+        if answer.tokens is None:
+            return [{"reason": answer.error, "asked": answer.asked}], []
+        row: Row = {"bos": answer.bos, **answer.tokens}
+        if FREQUENCY in self.columns and self.log_inverse_frequency is not None:
+            row[FREQUENCY] = self.log_inverse_frequency[answer.tokens["token_ids"]]
+        return [row], []
+
+    def table(self, block: Block, rows: list[tuple[int, Row]]) -> pl.DataFrame:
+        """Put the rows in the order of the prompts."""
+        by_unit = dict(rows)
+        ordered = [by_unit[unit] for unit in range(block.units.height)]
+        texts = block.units["text"].to_list()
+        columns: dict[str, Any] = {
+            "target_id": block.units["target_id"],
+            "model": [self.view.model] * len(ordered),
+            "view": [self.view.name] * len(ordered),
+            "view_index": block.units["view_index"],
+            "text": [
+                text if "logprob" in row or row.get("asked", False) else None
+                for text, row in zip(texts, ordered, strict=True)
+            ],
+            "bos": [row.get("bos") for row in ordered],
+            "reason": [row.get("reason") for row in ordered],
+        }
+        for name in _LISTS:
+            values = [row.get(name) for row in ordered]
+            columns[name] = [None if value is None else pl.Series(value) for value in values]
+        types = {name: dtype for name, dtype in _SCHEMA.items() if name in columns}
+        table = pl.DataFrame(columns, schema_overrides={**types, "text": pl.String})
+        return table.with_columns(
+            pl.col(_FLOATS).list.eval(pl.element().fill_nan(None)),
+            rank=pl.col("rank").list.eval(pl.when(pl.element() > 0).then(pl.element())),
+            n_bytes=pl.col("text").str.len_bytes(),
+            zlib_size=kernels.zlib_size("text"),
+        ).select(_SCHEMA.names())

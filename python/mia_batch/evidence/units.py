@@ -1,0 +1,175 @@
+"""What rows are wanted of: targets, or prompts about them, a slice of targets at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import polars as pl
+
+from mia_batch import tables
+from mia_batch.evidence.parts import TARGET_KEY
+from mia_batch.schemas import Prompts, Targets
+from mia_batch.tables import RowIndex
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from mia_batch.evidence.parts import Parts
+    from mia_batch.prompts.view import View
+
+__all__ = ["TARGETS_AT_ONCE", "FreshUnits", "PromptUnits", "TargetUnits", "Units"]
+
+TARGETS_AT_ONCE = 4096
+"""Targets of a slice; whole blocks of every size, and one block of prompts."""
+
+_PARTS_HELD = 2
+_HAS_TEXT = pl.col("target").is_not_null()
+_NAMES = ("target_id", "document_id")
+
+
+class Units(Protocol):
+    """Targets or prompts that rows are wanted of."""
+
+    def keys(self) -> pl.LazyFrame:
+        """Open the ``key`` of each."""
+
+    def slices(self) -> Iterator[pl.DataFrame]:
+        """Yield them in the targets' order: ``unit_key``, ``target_row``, and what is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetUnits:
+    """Targets that have a text; ``columns`` of the corpus are read beside those of the table."""
+
+    path: Path
+    columns: tuple[str, ...] = ()
+
+    def keys(self) -> pl.LazyFrame:
+        """Open the ``key`` of each."""
+        return self._table().filter(_HAS_TEXT).select(key=TARGET_KEY)
+
+    def slices(self) -> Iterator[pl.DataFrame]:
+        """Yield rows of the targets table."""
+        table = self._table().select(*Targets.column_names(), *self.columns)
+        height = table.select(pl.len()).collect().item()
+        for start in range(0, height, TARGETS_AT_ONCE):
+            rows = table.slice(start, TARGETS_AT_ONCE).collect()
+            numbered = rows.with_columns(unit_key=TARGET_KEY, target_row=_rows_from(start))
+            yield numbered.filter(_HAS_TEXT)
+
+    def _table(self) -> pl.LazyFrame:
+        return tables.scan(self.path, Targets)
+
+
+@dataclass(frozen=True, slots=True)
+class FreshUnits:
+    """Prompts of one view as they would be made of a table of targets; nothing is stored."""
+
+    targets: pl.LazyFrame
+    view: View
+
+    def keys(self) -> pl.LazyFrame:
+        """Open the ``key`` of each, those that cannot be asked included."""
+        index = pl.lit(list(range(self.view.n)), dtype=pl.List(pl.UInt32))
+        there = self.targets.filter(_HAS_TEXT).select(target=TARGET_KEY, index=index)
+        return there.explode("index").select(key=pl.col("target") + pl.col("index"))
+
+    def slices(self) -> Iterator[pl.DataFrame]:
+        """Yield prompts that can be asked, with ``context`` and ``text``."""
+        start = 0
+        columns = self.targets.select(Targets.column_names())
+        for batch in columns.collect_batches(chunk_size=TARGETS_AT_ONCE, maintain_order=True):
+            numbered = batch.with_columns(target_row=_rows_from(start)).filter(_HAS_TEXT)
+            start += batch.height
+            if self.view.make is None:
+                continue
+            prompts = self.view.rows(self.view.make(numbered)).filter(pl.col("reason").is_null())
+            own = numbered.select(*_NAMES, *self.view.columns, "target_row")
+            rows = self.view.resolve(prompts, own)
+            yield rows.with_columns(unit_key=TARGET_KEY + pl.col("view_index"))
+
+
+@dataclass(frozen=True)
+class PromptUnits:
+    """Prompts of one view; those that cannot be asked are left out with ``askable``."""
+
+    targets: Path
+    parts: Parts  # of the prompts table
+    view: View
+    askable: bool = False
+
+    def keys(self) -> pl.LazyFrame:
+        """Open the ``key`` of each prompt of a target that the run still has."""
+        rows = tables.scan(self.parts.paths(), Prompts)
+        rows = rows.filter(self._wanted).select(target=TARGET_KEY, index="view_index")
+        there = tables.scan(self.targets, Targets).select(target=TARGET_KEY)
+        known = rows.join(there, on="target", how="semi")
+        return known.select(key=pl.col("target") + pl.col("index"))
+
+    def slices(self) -> Iterator[pl.DataFrame]:
+        """Yield prompts with ``target_id``, ``document_id``, ``context`` and ``text``."""
+        table = tables.scan(self.targets, Targets).select(*_NAMES, *self.view.columns)
+        height = table.select(pl.len()).collect().item()
+        for start in range(0, height, TARGETS_AT_ONCE):
+            targets = table.slice(start, TARGETS_AT_ONCE).collect()
+            prompts = self._of(targets["target_id"], start)
+            rows = self.view.resolve(
+                prompts.filter(self._wanted), targets.with_columns(target_row=_rows_from(start))
+            )
+            yield rows.with_columns(unit_key=TARGET_KEY + pl.col("view_index"))
+
+    @property
+    def _wanted(self) -> pl.Expr:
+        return pl.col("reason").is_null() if self.askable else pl.lit(value=True)
+
+    def _of(self, names: pl.Series, start: int) -> pl.DataFrame:
+        """Find all prompts of some targets; first where they are unless the corpus has grown."""
+        own = pl.col("target_id").is_in(names.implode())
+        wanted = pl.col("view_index") < self.view.n
+        size = self.parts.block_targets
+        blocks = range(start // size, -(-(start + TARGETS_AT_ONCE) // size))
+        paths = [path for block in blocks for path in self._by_block.get(block, ())]
+        near = tables.scan(paths, Prompts).filter(own, wanted).collect()
+        if near.height == self.view.n * names.len() or len(paths) == len(self._paths):
+            return near
+        rows = self._index.find(names)[1]
+        numbers = np.unique(np.searchsorted(self._starts, rows, side="right") - 1)
+        found = [near.clear(), *(self._part(int(number)) for number in numbers)]
+        return pl.concat(found).filter(own, wanted)
+
+    @cached_property
+    def _by_block(self) -> dict[int, list[Path]]:
+        found: dict[int, list[Path]] = {}
+        for path in self._paths:
+            first = self.parts.targets_of(path).start
+            found.setdefault(first // self.parts.block_targets, []).append(path)
+        return found
+
+    @cached_property
+    def _paths(self) -> list[Path]:
+        return self.parts.paths()
+
+    @cached_property
+    def _index(self) -> RowIndex:
+        return RowIndex(tables.scan(self._paths, Prompts).select("target_id"))
+
+    @cached_property
+    def _starts(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        sizes = [_height(path) for path in self._paths]
+        return np.cumsum([0, *sizes[:-1]])
+
+    @cached_property
+    def _part(self) -> Callable[[int], pl.DataFrame]:
+        return lru_cache(_PARTS_HELD)(lambda n: tables.scan(self._paths[n], Prompts).collect())
+
+
+def _rows_from(start: int) -> pl.Expr:
+    return pl.int_range(start, start + pl.len(), dtype=pl.UInt32)
+
+
+def _height(path: Path) -> int:
+    return int(tables.scan(path, Prompts).select(pl.len()).collect().item())

@@ -1,0 +1,213 @@
+"""An audit: the list of its stages, which running, a dry run and scoring anew walk."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.evidence import LogprobsStage, SamplesStage
+from mia_batch.pipeline.observer import Observer
+from mia_batch.pipeline.prompts import PromptsStage
+from mia_batch.pipeline.run import Manifest, Run
+from mia_batch.pipeline.scores import FeaturesStage, ScoresStage
+from mia_batch.pipeline.stage import damage_set_aside, repair
+from mia_batch.pipeline.targets import TargetsStage
+from mia_batch.pipeline.verdicts import PreflightStage, VerdictsStage
+from mia_batch.settings import load_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from mia_batch.pipeline.stage import Stage
+    from mia_batch.settings import Settings
+
+__all__ = ["audit", "plan", "rescore", "run_audit"]
+
+_MODELS = ("target", "reference")
+
+
+def stages_of(audit: Audit) -> list[Stage]:
+    """List the stages in their order."""
+    samples = SamplesStage(audit)
+    return [
+        TargetsStage(audit),
+        PreflightStage(audit),
+        PromptsStage(audit),
+        samples,
+        *(LogprobsStage(audit, model) for model in _MODELS),
+        FeaturesStage(audit, samples.parts()),
+        ScoresStage(audit),
+        VerdictsStage(audit),
+    ]
+
+
+def audit(
+    *, config: Path | None = None, observer: Observer | None = None, **settings: object
+) -> Run:
+    """Audit a corpus against a model, or go on with an audit that stopped.
+
+    Parameters
+    ----------
+    config
+        A TOML file of settings; by default ``mia-batch.toml`` beside the input, else in the
+        working directory, where there is one.
+    observer
+        Is told what the run does; by default nobody is.
+    **settings
+        The settings of ``mia-batch`` by name: ``input``, ``model``, ``samples``, ...
+
+    Returns
+    -------
+    Run
+        The finished run; its tables are Polars frames.
+
+    Raises
+    ------
+    RequestError
+        If the input or a setting is wrong; found before a model is loaded.
+    EngineError
+        If the engine cannot start or go on; what is complete is kept.
+    RunFolderError
+        If the run folder cannot be used.
+
+    Examples
+    --------
+    >>> import mia_batch
+    >>> mia_batch.audit(input="corpus.parquet", model="models/llama", samples=0)
+    Traceback (most recent call last):
+    ...
+    mia_batch.errors.SettingsError: setting 'samples' is 0: input should be greater than or equal...
+    """
+    return run_audit(load_settings(settings, config), observer or Observer())
+
+
+def run_audit(settings: Settings, observer: Observer) -> Run:
+    """Run an audit from validated settings; see `audit`."""
+    audit = Audit.begin(settings, observer)
+    corpora = audit.corpora
+    observer.stage(_corpus_sentence(audit))
+    del corpora
+    stages = stages_of(audit)
+    with audit.run.held(), damage_set_aside(stages):
+        audit.manifest = Manifest.of(audit.run) or audit.manifest  # another may have been here
+        for sentence in repair(stages):
+            observer.stage(sentence)
+        audit.request()
+        _walk(audit, stages)
+    return audit.run
+
+
+def _walk(audit: Audit, stages: Sequence[Stage]) -> None:
+    for stage in stages:
+        stage.prepare()
+    for stage in stages:
+        if stage.name == "features":
+            audit.manifest.failed = _count_failures(audit)
+        stage.run()
+    audit.save()
+
+
+def plan(settings: Settings) -> Iterator[tuple[str, str]]:
+    """Say what is left to do for these settings, as name and text; nothing is written.
+
+    Of a run that has begun, only what is missing counts. Raises `RequestError` if the input or a
+    setting is wrong.
+    """
+    audit = Audit.begin(settings, Observer())
+    engine = audit.manifest.evidence["engine"]
+    yield "engine", f"{engine} ({audit.manifest.engine_choice})"
+    yield "attacks", ", ".join(attack.name for attack in audit.attacks)
+    for stage in stages_of(audit):
+        yield from stage.left()
+
+
+def rescore(
+    folder: Path, *, observer: Observer | None = None, **changed: Any  # noqa: ANN401 - settings
+) -> Run:
+    """Score a finished run with other attacks, from the evidence that it has; no model is loaded.
+
+    Parameters
+    ----------
+    folder
+        The run's folder.
+    observer
+        Is told what is done; by default nobody is.
+    **changed
+        Settings that say how to score, such as ``attacks`` or ``primary``; others are those of the
+        run's latest request.
+
+    Returns
+    -------
+    Run
+        The run.
+
+    Raises
+    ------
+    RunFolderError
+        If there is no run.
+    SettingsError
+        If an attack needs evidence that the run does not have.
+    """
+    stored = Run(folder).manifest.settings
+    settings = load_settings({**stored, "out": str(folder), **changed}, use_config=False)
+    audit = Audit.begin(settings, observer or Observer(), known=Run(folder).manifest)
+    stages = stages_of(audit)
+    with audit.run.held(), damage_set_aside(stages):
+        audit.manifest = audit.run.manifest
+        for stage in stages:
+            stage.prepare()
+        for stage in stages:
+            if isinstance(stage, LogprobsStage | SamplesStage):
+                _refuse_missing(stage)
+            elif isinstance(stage, FeaturesStage | ScoresStage | VerdictsStage):
+                stage.run()
+        audit.manifest.settings = settings.model_dump(mode="json")
+        audit.save()
+    return audit.run
+
+
+def _refuse_missing(stage: LogprobsStage | SamplesStage) -> None:
+    lacking = stage.lacking()
+    if lacking:
+        msg = (
+            f"setting 'attacks': {', '.join(lacking)} cannot be scored from what the run has; "
+            "give the run's own command with these attacks, which collects the rest"
+        )
+        raise SettingsError(msg)
+
+
+def _corpus_sentence(audit: Audit) -> str:
+    """Say how many documents there are, and whether files were left out."""
+    corpus = audit.corpora.input
+    sentence = f"{audit.settings.input}: {corpus.n_documents:,} documents"
+    if not corpus.ignored:
+        return sentence
+    left_out = f"{len(corpus.ignored):,} files of other kinds, such as {corpus.ignored[0]}"
+    return f"{sentence}; left out: {left_out}"
+
+
+def _count_failures(audit: Audit) -> dict[str, Any]:
+    """Count the targets with a failed sample, or a text without log-probabilities.
+
+    ``targets`` with a failure, ``of`` those that could be sampled, and ``reasons``: how many
+    targets have each, the most frequent first.
+    """
+    asked = pl.col("n_bytes").is_not_null()
+    kinds = (audit.run.scan("samples"), audit.run.scan("logprobs").filter(asked))
+    failed = (
+        pl.concat([kind.select("target_id", "reason") for kind in kinds])
+        .filter(pl.col("reason").is_not_null())
+        .unique()
+        .collect(engine="streaming")
+    )
+    reasons = failed.group_by("reason").len().sort("len", "reason", descending=[True, False])
+    targets = audit.manifest.targets
+    return {
+        "targets": failed["target_id"].n_unique(),
+        "of": 2 * targets["total"] - sum(targets.values()),
+        "reasons": dict(reasons.iter_rows()),
+    }

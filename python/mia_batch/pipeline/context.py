@@ -1,0 +1,257 @@
+"""What the stages of an audit share: settings, attacks, texts, models, the run and its manifest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from mia_batch.attacks import defaults, get
+from mia_batch.errors import SettingsError
+from mia_batch.evidence.budget import Budget
+from mia_batch.evidence.engines.registry import choose_engine, why_not
+from mia_batch.evidence.replay import Recording
+from mia_batch.evidence.request import Decoding, EngineSpec
+from mia_batch.models.identity import identify_model
+from mia_batch.pipeline.run import Manifest, Run
+from mia_batch.pipeline.targets import check_paths, open_corpora
+from mia_batch.pipeline.verdicts import verdict_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mia_batch.attacks import Attack
+    from mia_batch.evidence.request import EvidenceKind
+    from mia_batch.inference.plan import VerdictPlan
+    from mia_batch.pipeline.observer import Observer
+    from mia_batch.pipeline.targets import Corpora
+    from mia_batch.settings import Settings
+
+__all__ = ["Audit", "chosen_attacks", "engine_columns"]
+
+_REMOTE = ("openai", "replay")
+_OF_MODELS = {
+    "target": ("model", "revision"),
+    "reference": ("reference_model", "reference_revision"),
+    "masked": ("masked_model", None),
+}
+"""Names of a run's models, and the settings that give source and revision."""
+_COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
+"""Columns of the logprobs table that not every engine can compute."""
+
+
+@dataclass
+class Audit:
+    """One audit at work."""
+
+    settings: Settings
+    observer: Observer
+    attacks: list[Attack]
+    recording: Recording | None
+    run: Run
+    manifest: Manifest = field(init=False)
+
+    @classmethod
+    def begin(cls, settings: Settings, observer: Observer) -> Audit:
+        """Check all that can be checked before a model's libraries are loaded."""
+        recording = None
+        if settings.samples_from is not None:
+            recording = Recording.open(
+                settings.samples_from, candidate_column=settings.candidate_column
+            )
+            settings = _recorded_settings(settings, recording)
+        attacks = chosen_attacks(settings)
+        verdict_plan(settings, attacks)
+        check_paths(settings)
+        run = Run(settings.folder)
+        audit = cls(settings, observer, attacks, recording, run)
+        audit.manifest = Manifest.of(run) or audit._new_manifest()
+        return audit
+
+    @cached_property
+    def corpora(self) -> Corpora:
+        """The texts, read and found right."""
+        return open_corpora(self.settings)
+
+    @cached_property
+    def plan(self) -> VerdictPlan:
+        """What the run is to decide and how."""
+        return verdict_plan(self.settings, self.attacks)
+
+    def reading(self, kind: EvidenceKind) -> list[Attack]:
+        """Return the attacks that read one kind of evidence."""
+        return [attack for attack in self.attacks if attack.evidence == kind]
+
+    def save(self) -> None:
+        """Store the manifest."""
+        self.manifest.write(self.run)
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether the target model runs on this machine."""
+        return self.settings.engine not in _REMOTE
+
+    def request(self) -> None:
+        """Take in this request, if the run's evidence was made with the same settings."""
+        wanted = dict(self.settings.evidence_values)
+        if self.settings.engine == "auto" and self.manifest.evidence["engine"] not in _REMOTE:
+            del wanted["engine"]
+        if self.reading("samples"):
+            wanted["decode"] = None if self.recording else self._scope
+        self.manifest.agree(wanted, self.run)
+        self.manifest.agree_model("target", {"source": self.source("target")}, self.run)
+        self.manifest.settings = self.settings.model_dump(mode="json")
+
+    @property
+    def _scope(self) -> str:
+        """How far candidates must be decoded for the attacks."""
+        whole = any(attack.whole_candidates for attack in self.reading("samples"))
+        return "whole" if whole else "matched"
+
+    def budget(self, max_model_len: int, max_attempts: int | None = None) -> Budget:
+        """Return the rule for the tokens to decode in a model with this context."""
+        return Budget(
+            scope=self.manifest.evidence.get("decode") or self._scope,
+            max_length=self.settings.max_length,
+            max_model_len=max_model_len,
+            max_attempts=max_attempts,
+        )
+
+    def source(self, model: str) -> dict[str, str | None]:
+        """Say which model it is: name, revision, and its digest where it runs here."""
+        setting, revision_setting = _OF_MODELS[model]
+        name = str(getattr(self.settings, setting))
+        revision = getattr(self.settings, revision_setting) if revision_setting else None
+        digest = None
+        if model != "target" or self.runs_here:
+            try:
+                digest = identify_model(name, revision).digest
+            except SettingsError as error:
+                msg = str(error).replace("setting 'model'", f"setting {setting!r}")
+                raise SettingsError(msg) from error
+        return {"name": name, "revision": revision, "digest": digest}
+
+    def engine(self, kind: EvidenceKind, columns: Iterable[str] = ()) -> tuple[str, str]:
+        """Choose the engine that answers, and say why."""
+        name = self.settings.engine
+        if kind == "samples" and name in _REMOTE:
+            return name, "asked for"
+        if kind == "samples" and name == "auto" and (known := self.manifest.evidence.get("engine")):
+            return known, self.manifest.engine_choice
+        # An endpoint gives log-probabilities of its own model only.
+        return choose_engine("auto" if name in _REMOTE else name, kind, frozenset(columns))
+
+    def spec(
+        self, model: str, kind: EvidenceKind, columns: frozenset[str] = frozenset()
+    ) -> tuple[EngineSpec, str]:
+        """Say what to start for a model, and why with this engine."""
+        settings = self.settings
+        source = self.manifest.models[model]["source"]
+        arguments = dict(settings.engine_arg)
+        engine, why = ("masked", "it fills gaps") if kind == "fills" else self.engine(kind, columns)
+        if model != "target":
+            arguments.pop("max_model_len", None)
+        spec = EngineSpec(
+            engine=engine,
+            kind=kind,
+            model=source["name"],
+            revision=source["revision"],
+            dtype=settings.dtype if kind != "fills" else "float32",
+            tensor_parallel_size=settings.tensor_parallel_size if kind != "fills" else 1,
+            decoding=Decoding(
+                temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p
+            ),
+            columns=columns if model == "target" else frozenset(),
+            logits_bytes=settings.logits_memory << 20,
+            engine_args=arguments if kind != "fills" else {},
+        )
+        return spec, why
+
+    def _new_manifest(self) -> Manifest:
+        """Begin a manifest; what is wrong with engine or model is said before the corpus is read."""
+        from mia_batch.pipeline.sessions import check_endpoint
+
+        engine, why = self.engine("samples")
+        if engine == "openai":
+            check_endpoint(self.settings)
+        evidence = self.settings.evidence_values | {"engine": engine}
+        models = {"target": {"source": self.source("target")}}
+        return Manifest(evidence=evidence, engine_choice=why, models=models)
+
+
+def chosen_attacks(settings: Settings) -> list[Attack]:
+    """Choose the attacks: those asked for by name, else all that evidence and settings allow.
+
+    Raises `SettingsError` if one that was asked for needs other evidence, a setting that is not
+    given, or an engine that can do more.
+    """
+    if settings.attacks is None:
+        kinds = _kinds(settings.evidence or "samples")
+        return [attack for kind in kinds for attack in _possible(kind, settings)]
+    named = [get(name) for name in settings.attacks]
+    for attack in named:
+        if (obstacle := _obstacle(attack, settings)) is not None:
+            msg = f"setting 'attacks': {attack.name} {obstacle}"
+            raise SettingsError(msg)
+    return named
+
+
+def _possible(kind: str, settings: Settings) -> list[Attack]:
+    """Return the preset's attacks on one kind of evidence, less those that something prevents."""
+    attacks = [get(name) for name in defaults(settings.preset, (kind,))]
+    possible = [attack for attack in attacks if _obstacle(attack, settings) is None]
+    if attacks and not possible:
+        msg = f"setting 'evidence': {attacks[0].name} {_obstacle(attacks[0], settings)}"
+        raise SettingsError(msg)
+    return possible
+
+
+def _kinds(evidence: str) -> tuple[str, ...]:
+    return ("samples", "logprobs") if evidence == "both" else (evidence,)
+
+
+def _obstacle(attack: Attack, settings: Settings) -> str | None:
+    """Say what keeps an attack from being computed under these settings."""
+    if settings.evidence is not None and attack.evidence not in _kinds(settings.evidence):
+        return (
+            f"needs evidence {attack.evidence!r}, but setting 'evidence' is {settings.evidence!r}"
+        )
+    for wanted in attack.settings:
+        names = wanted.split("|")
+        if all(getattr(settings, name) is None for name in names):
+            return f"needs setting {' or '.join(map(repr, names))}"
+    if attack.evidence == "samples":
+        return None
+    if settings.engine == "replay":
+        return "needs log-probabilities, and engine 'replay' has recorded samples only"
+    if "support_mass" in attack.columns and settings.temperature != 1:
+        return "needs temperature 1: only there is the mass known that decoding keeps"
+    if settings.engine == "openai" and "token_ids" in attack.columns:
+        return "needs token ids, which no endpoint gives"
+    if settings.engine == "auto":
+        return None
+    reason = why_not(settings.engine, "logprobs", engine_columns([attack]))
+    return None if reason is None else f"cannot be computed: {reason}; take engine transformers"
+
+
+def engine_columns(attacks: Iterable[Attack]) -> frozenset[str]:
+    """Name the columns that an engine must compute beside log-probabilities."""
+    read = {column for attack in attacks for column in attack.columns}
+    return frozenset(read & _COMPUTED)
+
+
+def _recorded_settings(settings: Settings, recording: Recording) -> Settings:
+    """Fill in what a recording decides where the request does not.
+
+    As many samples as were recorded; the whole SaMIA family where candidates count as whole.
+    """
+    filled: dict[str, object] = {}
+    if "samples" not in settings.model_fields_set:
+        filled["samples"] = recording.most_samples()
+    if (
+        settings.attacks is None
+        and settings.preset == "default"
+        and not recording.has_finish_reason
+    ):
+        filled["attacks"] = (*defaults("default"), *defaults("samia"))
+    return settings.model_copy(update=filled)

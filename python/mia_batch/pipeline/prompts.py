@@ -1,0 +1,258 @@
+"""The views that a run's attacks read, and the stage that makes their prompts."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from mia_batch import tables
+from mia_batch.corpus import ColumnNames, Corpus, read_documents
+from mia_batch.errors import SettingsError
+from mia_batch.evidence.blocks import LOGPROB_BLOCK_TARGETS, Missing
+from mia_batch.evidence.fills import FillTask
+from mia_batch.evidence.parts import Parts
+from mia_batch.evidence.units import TARGETS_AT_ONCE, TargetUnits
+from mia_batch.pipeline.sessions import open_session
+from mia_batch.pipeline.stage import Stage
+from mia_batch.prompts.given import given
+from mia_batch.prompts.halves import continuation, extraction
+from mia_batch.prompts.shots import after_shots, choose_shots
+from mia_batch.prompts.text import lowercase, text
+from mia_batch.prompts.view import View
+from mia_batch.schemas import Prompts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from mia_batch.models.tokens import Tokenizer
+    from mia_batch.pipeline.context import Audit
+
+__all__ = [
+    "PromptsStage",
+    "make_shots",
+    "prompt_parts",
+    "prompts_missing",
+    "texts_for",
+    "views_of",
+]
+
+_SHOTS = ("nonmember_shots", "member_shots")
+"""Views, and the settings that give their texts."""
+_FILLED = ("neighbour", "perturbation")
+_LONGEST_LOOKED_AT = 1000  # texts, by their bytes, for the one of most tokens
+
+
+def views_of(audit: Audit) -> list[View]:
+    """Return the views that the attacks read, those of one model together."""
+    reads = dict.fromkeys(key for attack in audit.attacks for key in attack.reads)
+    return [_view(audit, *key) for key in sorted(reads, key=lambda key: key[0] != "target")]
+
+
+def _view(audit: Audit, model: str, name: str) -> View:
+    settings = audit.settings
+    match name:
+        case "continuation":
+            return View(
+                model=model, name=name, make=continuation, columns=("prefix", "reference")
+            )
+        case "extraction":
+            return View(
+                model=model,
+                name=name,
+                make=extraction,
+                columns=("prefix", "reference"),
+                context_tokens=settings.extraction_prefix_tokens,
+                text_tokens=settings.extraction_tokens,
+            )
+        case "text":
+            return View(model=model, name=name, make=text, columns=("target",))
+        case "lowercase":
+            return View(model=model, name=name, make=lowercase)
+        case "neighbour" if settings.neighbours_column is not None:
+            make = partial(given, column=settings.neighbours_column, n=settings.neighbours)
+            return View(model=model, name=name, make=make, n=settings.neighbours)
+        case "neighbour" | "perturbation":
+            return View(model=model, name=name, make=None, n=settings.neighbours)
+        case "nonmember_shots" | "member_shots":
+            return View(model=model, name=name, make=None, columns=("target",))
+    msg = f"no view is called {name!r}; an attack that reads it cannot be computed"
+    raise SettingsError(msg)
+
+
+def prompt_parts(audit: Audit, view: View) -> Parts:
+    """Name the parts of a view's prompts; those that take a model's work are small."""
+    return Parts(
+        folder=audit.run.path("prompts"),
+        schema=Prompts,
+        model=view.model,
+        view=view.name,
+        block_targets=LOGPROB_BLOCK_TARGETS if _is_filled(view) else TARGETS_AT_ONCE,
+    )
+
+
+class PromptsStage(Stage):
+    """Make the prompts of all views but those that depend on a model's context."""
+
+    name = "prompts"
+
+    def files(self) -> list[Path]:
+        """All parts."""
+        return sorted(self.audit.run.path("prompts").glob("*.parquet"))
+
+    def follows(self, lost: object) -> list[Path]:
+        """None: prompts are found by the content of their targets."""
+        del lost
+        return []
+
+    def run(self) -> None:
+        """Make what is missing."""
+        audit = self.audit
+        audit.manifest.agree(self._evidence(), audit.run)
+        self._check()
+        filled = []
+        for view in views_of(audit):
+            missing = prompts_missing(audit, view)
+            if view.make is not None:
+                _write(audit, view, missing)
+            elif _is_filled(view) and missing.count().left:
+                filled.append((view, missing))
+        if filled:
+            self._fill(filled)
+
+    def left(self) -> Iterator[tuple[str, str]]:
+        """Count the texts that a masked model fills."""
+        for view in views_of(self.audit):
+            if _is_filled(view):
+                yield f"{view.name} prompts", f"{view.n} of each text, by the masked model"
+
+    def _fill(self, filled: list[tuple[View, Missing]]) -> None:
+        audit = self.audit
+        work = [missing.count() for _, missing in filled]
+        with open_session(audit, "masked", "fills") as session:
+            total = sum(each.left + each.done for each in work)
+            audit.observer.working("filling", done=sum(each.done for each in work), total=total)
+            try:
+                for view, missing in filled:
+                    task = FillTask(view=view, run_seed=audit.settings.seed)
+                    told = lambda texts, tokens, _passes: audit.observer.worked(texts, tokens)  # noqa: E731
+                    for block, rows in session.executor.collect(task, missing.blocks(), told):
+                        tables.sink(rows, audit.run.path("prompts") / block.part_name, Prompts)
+            finally:
+                audit.observer.work_ended()
+
+    def _check(self) -> None:
+        """Look whether everything is there that is needed only once an engine has started."""
+        audit, settings = self.audit, self.audit.settings
+        views = views_of(audit)
+        names = {view.name for view in views}
+        for setting in filter(names.__contains__, _SHOTS):
+            texts_for(audit, setting)
+        if any(view.model == "reference" for view in views):
+            audit.source("reference")
+        column = settings.neighbours_column
+        if column is None or "neighbour" not in names:
+            return
+        found = audit.run.scan("targets").collect_schema().get(column)
+        if found != pl.List(pl.String):
+            what = "missing" if found is None else f"of type {found}"
+            msg = (
+                f"setting 'neighbours_column': column {column!r} of the input is {what}; it must "
+                "hold lists of texts"
+            )
+            raise SettingsError(msg)
+
+    def _evidence(self) -> dict[str, Any]:
+        """What of the settings changes prompts, by name."""
+        audit, settings = self.audit, self.audit.settings
+        names = {view.name for view in views_of(audit)}
+        values: dict[str, Any] = {}
+        if audit.reading("logprobs"):
+            values["long_texts"] = settings.long_texts
+        if "extraction" in names:
+            values["extraction_prefix_tokens"] = settings.extraction_prefix_tokens
+            values["extraction_tokens"] = settings.extraction_tokens
+        if "neighbour" in names:
+            values["neighbours_column"] = settings.neighbours_column
+        if any(map(_is_filled, views_of(audit))):
+            audit.manifest.agree_model("masked", {"source": audit.source("masked")}, audit.run)
+        return values
+
+
+def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
+    """Make the prompts that put shots before the targets, as many as fit the model's context.
+
+    A run that has chosen before keeps its number. Raises `SettingsError` if not even one shot
+    fits, there is no tokenizer to tell, or the run was made with others.
+    """
+    for view in views_of(audit):
+        if view.name not in _SHOTS:
+            continue
+        setting = view.name
+        if tokenizer is None:
+            msg = f"setting {setting!r} needs setting 'tokenizer', to see how many texts fit"
+            raise SettingsError(msg)
+        corpus = texts_for(audit, setting)
+        recorded = audit.manifest.evidence.get(setting, {})
+        digest, most = corpus.digest(), audit.settings.shots
+        same = recorded.get("digest") == digest and recorded.get("most") == most
+        texts = _texts_of(corpus, recorded["n_shots"] if same else most)
+        room = context if same else context - _longest(audit, tokenizer, context)
+        shots = choose_shots(texts, room=room, count_tokens=tokenizer.count_tokens, setting=setting)
+        described = {"digest": digest, "most": most, "n_shots": shots.n_shots}
+        audit.manifest.agree({setting: described}, audit.run)
+        audit.observer.stage(f"{setting}: {shots.n_shots} texts, {shots.n_tokens:,} tokens")
+        made = View(
+            model=view.model,
+            name=view.name,
+            make=partial(after_shots, shots=shots),
+            columns=view.columns,
+        )
+        _write(audit, made, prompts_missing(audit, made))
+
+
+def prompts_missing(audit: Audit, view: View) -> Missing:
+    """Find the targets that lack prompts of a view."""
+    column = audit.settings.neighbours_column if view.name == "neighbour" else None
+    units = TargetUnits(audit.run.path("targets"), (column,) if column else ())
+    return Missing(units, prompt_parts(audit, view), view.n)
+
+
+def _write(audit: Audit, view: View, missing: Missing) -> None:
+    if view.make is None or not missing.count().left:
+        return
+    for block in missing.blocks():
+        rows = view.rows(view.make(block.units))
+        wanted = rows.filter(pl.col("view_index").is_between(block.first, block.last - 1))
+        tables.sink(wanted, audit.run.path("prompts") / block.part_name, Prompts)
+
+
+def _is_filled(view: View) -> bool:
+    return view.make is None and view.name in _FILLED
+
+
+def texts_for(audit: Audit, setting: str) -> Corpus:
+    """Open the texts that a setting names."""
+    columns = ColumnNames(text=audit.settings.text_column)
+    return read_documents(getattr(audit.settings, setting), columns)
+
+
+def _texts_of(corpus: Corpus, n: int) -> list[str]:
+    """Take the first texts that are not empty."""
+    there = corpus.documents.select("text").filter(pl.col("text").str.contains(r"\S"))
+    return there.head(n).collect()["text"].to_list()
+
+
+def _longest(audit: Audit, tokenizer: Tokenizer, context: int) -> int:
+    """Tokens of the longest target that the context can hold, special tokens included."""
+    texts = (
+        audit.run.scan("targets")
+        .select("target", n_bytes=pl.col("target").str.len_bytes())
+        .drop_nulls()
+        .top_k(_LONGEST_LOOKED_AT, by="n_bytes")
+        .collect(engine="streaming")["target"]
+    )
+    lengths = map(len, tokenizer.encode_prompts(texts.to_list()))
+    return max((length for length in lengths if length <= context), default=0)

@@ -1,0 +1,240 @@
+"""Sessions: an opened model or endpoint, ready to work on blocks."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from mia_batch.errors import SettingsError
+from mia_batch.evidence.endpoint import CHAT_INSTRUCTION, Endpoint, EndpointSettings, estimate_cost
+from mia_batch.evidence.executors.local import LocalExecutor
+from mia_batch.evidence.local import LocalSource
+from mia_batch.evidence.process import EngineProcess
+from mia_batch.models.identity import identify_model
+from mia_batch.models.measure import estimate_tokens
+from mia_batch.models.tokens import Tokenizer
+from mia_batch.settings import Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from mia_batch.evidence.budget import Budget
+    from mia_batch.evidence.endpoint import Capabilities
+    from mia_batch.evidence.executors.executor import Executor
+    from mia_batch.evidence.request import EvidenceKind
+    from mia_batch.evidence.workload import Workload
+    from mia_batch.models.measure import Measure
+    from mia_batch.pipeline.context import Audit
+
+__all__ = [
+    "Session",
+    "check_endpoint",
+    "cost_lines",
+    "expected",
+    "open_session",
+]
+
+_UNSTATED_CONTEXT = 131_072  # endpoints that do not state theirs refuse what is too long
+_MOST_ATTEMPTS = 3  # at a candidate of an endpoint; each is paid for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """What works on blocks, and what is known of its model now that it is open."""
+
+    executor: Executor
+    tokenizer: Tokenizer | None
+    measure: Callable[[list[str], list[str]], list[Measure]]
+    max_model_len: int
+    max_attempts: int | None = None
+
+
+@contextmanager
+def open_session(
+    audit: Audit, model: str, kind: EvidenceKind, columns: frozenset[str] = frozenset()
+) -> Iterator[Session]:
+    """Start an engine with one of the run's models, or probe the endpoint of the target model.
+
+    Model, tokenizer and engine are recorded in the manifest. Raises `SettingsError` if one is not
+    what the run's evidence came from, `EngineError` if it cannot start.
+    """
+    remote = audit.manifest.evidence["engine"] == "openai" and model == "target"
+    opened = _open_endpoint(audit, kind) if remote else _open_engine(audit, model, kind, columns)
+    with opened as session:
+        yield session
+
+
+@contextmanager
+def _open_engine(
+    audit: Audit, model: str, kind: EvidenceKind, columns: frozenset[str]
+) -> Iterator[Session]:
+    manifest, run = audit.manifest, audit.run
+    manifest.agree_model(model, {"source": audit.source(model)}, run)
+    spec, why = audit.spec(model, kind, columns)
+    tokenizer = None
+    if kind != "fills":
+        tokenizer = Tokenizer.load(spec.model, spec.revision)
+        manifest.agree_model(model, {"tokenizer": tokenizer.digest}, run)
+    audit.observer.stage(f"starting {spec.engine}: {why}")
+    with EngineProcess.start(spec, log=run.engine_log) as engine:
+        info = engine.info
+        made_by = {f"{kind} engine": spec.engine, f"{kind} dtype": info.dtype}
+        manifest.agree_model(model, made_by, run)
+        manifest.engines[f"{kind} of {model}"] = asdict(info)
+        audit.save()
+        audit.observer.stage(
+            f"{info.engine} {info.version} runs {spec.model} in {info.dtype} on {info.device}, "
+            f"context {info.max_model_len:,} tokens"
+        )
+        strides = audit.settings.long_texts == "stride"
+        yield Session(
+            executor=LocalExecutor(LocalSource(engine, tokenizer, strides=strides)),
+            tokenizer=tokenizer,
+            measure=tokenizer.measure if tokenizer else estimate_tokens,
+            max_model_len=info.max_model_len,
+        )
+
+
+@contextmanager
+def _open_endpoint(audit: Audit, kind: EvidenceKind) -> Iterator[Session]:
+    settings = audit.settings
+    if kind == "logprobs" and settings.long_texts == "stride":
+        msg = "setting 'long_texts': an endpoint cannot be asked in strides; leave it at 'refuse'"
+        raise SettingsError(msg)
+    endpoint = _endpoint_settings(settings)
+    tokenizer = _endpoint_tokenizer(settings)
+    digest = tokenizer.digest if tokenizer else None
+    audit.manifest.agree_model("target", {"tokenizer": digest}, audit.run)
+    what = " for log-probabilities" if kind == "logprobs" else ""
+    audit.observer.stage(f"probing {endpoint.base_url}{what}")
+    with Endpoint.open(
+        endpoint, kind=kind, journal=audit.run.folder / "journal.sqlite", tokenizer=tokenizer
+    ) as opened:
+        found = opened.capabilities
+        identity = {"logprobs engine": "openai", "logprobs base_url": endpoint.base_url}
+        if kind == "samples":
+            drawn = endpoint.sample_identity(sends_top_k=found.top_k == "honoured")
+            identity = {f"endpoint {name}": value for name, value in drawn.items()}
+        audit.manifest.agree_model("target", identity, audit.run)
+        audit.manifest.engines[f"{kind} of target"] = {
+            "engine": "openai",
+            "base_url": endpoint.base_url,
+            "capabilities": asdict(found),
+        }
+        audit.save()
+        if kind == "samples":
+            for sentence in _sentences(settings, found):
+                audit.observer.stage(sentence)
+        yield Session(
+            executor=LocalExecutor(opened),
+            tokenizer=tokenizer,
+            measure=_measure_for(tokenizer),
+            max_model_len=found.max_model_len or _UNSTATED_CONTEXT,
+            max_attempts=_MOST_ATTEMPTS if opened.repeats else 1,
+        )
+
+
+def _measure_for(
+    tokenizer: Tokenizer | None,
+) -> Callable[[list[str], list[str]], list[Measure]]:
+    """Count tokens by the model's own tokenizer, or estimate them where it is not at hand."""
+    return estimate_tokens if tokenizer is None else tokenizer.measure
+
+
+def expected(
+    audit: Audit,
+) -> tuple[Callable[[list[str], list[str]], list[Measure]], Budget]:
+    """Say how the target model will count tokens, and how far it will decode, before it is open."""
+    settings = audit.settings
+    if audit.manifest.evidence["engine"] == "openai":
+        measure = _measure_for(_endpoint_tokenizer(settings))
+        return measure, audit.budget(_UNSTATED_CONTEXT, _MOST_ATTEMPTS)
+    identity = identify_model(settings.model, settings.revision)
+    stated = settings.engine_arg.get("max_model_len") or identity.max_model_len
+    measure = Tokenizer.load(settings.model, settings.revision).measure
+    return measure, audit.budget(int(stated or settings.max_length))
+
+
+def check_endpoint(settings: Settings) -> None:
+    """Check address, key and tokenizer; nothing is asked yet."""
+    _endpoint_settings(settings)
+    _endpoint_tokenizer(settings)
+
+
+def cost_lines(settings: Settings, workload: Workload) -> Iterator[tuple[str, str]]:
+    """Say what an endpoint's work may cost at most, as name and text."""
+    if not workload.prefixes:
+        return
+    yield "requests", f"{workload.prefixes:,} to {workload.samples:,}"
+    for name, tokens in (
+        ("at most, first attempts", workload.first_tokens),
+        ("at most, all attempts", workload.most_tokens),
+    ):
+        estimate = estimate_cost(
+            _endpoint_settings(settings),
+            prompts=workload.prefixes,
+            prompt_bytes=workload.prompt_bytes,
+            samples=-(-workload.samples // workload.prefixes),
+            max_tokens=-(-tokens * workload.prefixes // workload.samples),
+            honours_n=False,
+        )
+        text = f"{estimate.tokens_in:,} prompt tokens, {estimate.tokens_out:,} output tokens"
+        yield name, text if estimate.cost is None else f"{text}, cost {estimate.cost:,.2f}"
+
+
+def _endpoint_settings(settings: Settings) -> EndpointSettings:
+    """Return what the client follows; the key comes from the environment variable named."""
+    key = os.environ.get(settings.api_key_env)
+    default = Settings.model_fields["api_key_env"].default
+    if key is None and settings.api_key_env != default:
+        msg = (
+            f"setting 'api_key_env' is {settings.api_key_env!r}, but there is no such environment "
+            "variable; set it to the endpoint's key"
+        )
+        raise SettingsError(msg)
+    return EndpointSettings(
+        base_url=settings.base_url or "",
+        model=settings.model,
+        api_key=key,
+        chat=settings.chat,
+        chat_instruction=settings.chat_instruction or CHAT_INSTRUCTION,
+        temperature=settings.temperature,
+        top_k=settings.top_k,
+        top_p=settings.top_p,
+        requests_per_minute=settings.requests_per_minute,
+        tokens_per_minute=settings.tokens_per_minute,
+        max_concurrency=settings.max_concurrency,
+        timeout=settings.timeout,
+        max_retries=settings.max_retries,
+        price_in=settings.price_in,
+        price_out=settings.price_out,
+        max_cost=settings.max_cost,
+    )
+
+
+def _endpoint_tokenizer(settings: Settings) -> Tokenizer | None:
+    if settings.tokenizer is None:
+        return None
+    return Tokenizer.load(settings.tokenizer, setting="tokenizer")
+
+
+def _sentences(settings: Settings, found: Capabilities) -> Iterator[str]:
+    """Say what the endpoint honours, and what follows where it does not."""
+    context = (
+        f"context {found.max_model_len:,} tokens" if found.max_model_len else "context unknown"
+    )
+    yield f"{settings.base_url} serves {settings.model}, {context}"
+    if found.n != "honoured":
+        yield f"it {_verb(found.n)} 'n': one request for each sample"
+    if found.seed != "honoured":
+        yield f"it {_verb(found.seed)} 'seed': another run would draw other samples"
+    if found.top_k not in ("honoured", None):
+        yield f"it {_verb(found.top_k)} 'top_k': any token may be drawn, not only {settings.top_k}"
+    if not found.varied:
+        yield "it gives the same text whatever the seed: its samples are copies, not draws"
+
+
+def _verb(honour: str) -> str:
+    return "ignores" if honour == "ignored" else "refuses"

@@ -1,0 +1,125 @@
+"""Stages of an audit: each is written once, and audit, dry run and repair walk the same list."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mia_batch import tables
+from mia_batch.errors import RunFolderError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from pathlib import Path
+
+    from mia_batch.pipeline.context import Audit
+
+__all__ = ["Stage", "damage_set_aside", "repair"]
+
+
+class Stage:
+    """One step from tables to tables.
+
+    ``keeps``: what it makes costs an engine's time, so damaged files are set aside, not removed.
+    """
+
+    name: ClassVar[str]
+    keeps: ClassVar[bool] = False
+
+    def __init__(self, audit: Audit) -> None:
+        self.audit = audit
+
+    def files(self) -> list[Path]:
+        """List the files that it has made."""
+        raise NotImplementedError
+
+    def follows(self, lost: Collection[Path]) -> list[Path]:
+        """List those of its files that must go where files of earlier stages are lost."""
+        return self.files() if lost else []
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Say what its tables are made from, as JSON: with another they are made anew."""
+        return {}
+
+    def left(self) -> Iterator[tuple[str, str]]:
+        """Say what is left to do, as name and text; nothing is written."""
+        yield from ()
+
+    def prepare(self) -> None:
+        """Decide what is out of date, before any stage runs."""
+
+    def run(self) -> None:
+        """Do what is left."""
+        raise NotImplementedError
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether its tables were made from what it would make them from now."""
+        return self.audit.manifest.made.get(self.name) == self.fingerprint()
+
+    def forget(self) -> None:
+        """Record that its tables are out of date: killed from here on, they are made again."""
+        if self.audit.manifest.made.pop(self.name, None) is not None:
+            self.audit.save()
+
+    def done(self) -> None:
+        """Record what its tables were made from."""
+        self.audit.manifest.made[self.name] = self.fingerprint()
+        self.audit.save()
+
+
+@contextmanager
+def damage_set_aside(stages: Sequence[Stage]) -> Iterator[None]:
+    """Look for damaged tables where one could not be read, and set them aside as `repair` does.
+
+    Raises `RunFolderError` if there were any.
+    """
+    try:
+        yield
+    except tables.READ_ERRORS as error:
+        said = repair(stages, tables.is_sound, "is damaged")
+        if not said:
+            raise
+        msg = f"{'; '.join(said)}: give the same command again"
+        raise RunFolderError(msg) from error
+
+
+def repair(
+    stages: Sequence[Stage],
+    is_good: Callable[[Path], bool] = tables.is_whole,
+    fault: str = "was cut short",
+) -> list[str]:
+    """Remove tables that are not good and what was made from them, and say so, a sentence each.
+
+    Files of stages that keep theirs get ``.broken`` after their name. What was made from them goes
+    too, because a GPU draws other samples the second time. The latest stage's tables go first:
+    killed in between, it begins again. Raises `RunFolderError` if the folder cannot be used.
+    """
+    try:
+        return _repair(stages, is_good, fault)
+    except OSError as error:
+        folder = stages[0].audit.run.folder
+        msg = (
+            f"{error.filename or folder} cannot be repaired: {error.strerror}; choose another --out"
+        )
+        raise RunFolderError(msg) from error
+
+
+def _repair(stages: Sequence[Stage], is_good: Callable[[Path], bool], fault: str) -> list[str]:
+    lost: set[Path] = set()
+    going: list[tuple[Stage, list[Path]]] = []
+    for stage in stages:
+        bad = {path for path in stage.files() if not is_good(path)}
+        bad.update(stage.follows(lost))
+        going.append((stage, sorted(bad)))
+        lost |= bad
+    said = []
+    for stage, paths in reversed(going):
+        for path in paths:
+            if stage.keeps:
+                path.replace(path.with_name(f"{path.name}.broken"))
+                said.append(f"{path} {fault}; set aside, its {stage.name} are missing again")
+            else:
+                path.unlink()
+                said.append(f"{path} is made again")
+    return said[::-1]

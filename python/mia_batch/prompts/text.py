@@ -1,0 +1,18 @@
+"""Prompts that are about the whole target."""
+
+from __future__ import annotations
+
+import polars as pl
+
+__all__ = ["lowercase", "text"]
+
+
+def text(targets: pl.DataFrame) -> pl.DataFrame:
+    """Take the target as it is."""
+    return targets.select("target_id", cut=pl.lit(0))
+
+
+def lowercase(targets: pl.DataFrame) -> pl.DataFrame:
+    """Put the target in Unicode's lower case: Carlini et al. (2021), arXiv:2012.07805, 5.2."""
+    lower = pl.Series([target.lower() for target in targets["target"]], dtype=pl.String)
+    return targets.select("target_id", context=pl.lit(""), text=lower)

@@ -1,0 +1,70 @@
+"""Views: each turns targets into prompts of one kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from mia_batch.schemas import Prompts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["View"]
+
+_SCHEMA = Prompts.create_empty().schema
+_CUTS = {
+    (): {},
+    ("prefix", "reference"): {"context": pl.col("prefix"), "text": pl.col("reference")},
+    ("target",): {
+        "context": pl.col("target").cast(pl.Binary).bin.head(pl.col("cut")).cast(pl.String),
+        "text": pl.col("target").cast(pl.Binary).bin.slice(pl.col("cut")).cast(pl.String),
+    },
+}
+"""What a prompt's context and text are where the table of prompts does not hold them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What one model of a run is asked about every target.
+
+    ``make`` turns rows of the targets table into prompts: ``target_id`` and those columns of
+    `Prompts` that are not null or 0 throughout. Where it is None, the prompts are what a
+    masked model fills in. ``columns`` are those of the targets table that prompts are cut from.
+    """
+
+    model: str
+    name: str
+    make: Callable[[pl.DataFrame], pl.DataFrame] | None
+    columns: tuple[str, ...] = ()
+    n: int = 1  # prompts of each target
+    context_tokens: int | None = None  # as in a request
+    text_tokens: int | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Model and view, as an attack names what it reads."""
+        return self.model, self.name
+
+    def rows(self, made: pl.DataFrame) -> pl.DataFrame:
+        """Complete what was made to rows of the prompts table."""
+        given = {"model": pl.lit(self.model), "view": pl.lit(self.name), "view_index": pl.lit(0)}
+        columns = [
+            (pl.col(name) if name in made.columns else given.get(name, pl.lit(None)))
+            .cast(dtype)
+            .alias(name)
+            for name, dtype in _SCHEMA.items()
+        ]
+        return made.select(columns)
+
+    def resolve(self, prompts: pl.DataFrame, targets: pl.DataFrame) -> pl.DataFrame:
+        """Join prompts to their targets, in the targets' order; ``context`` and ``text`` whole."""
+        joined = targets.join(
+            prompts.drop("model", "view"), on="target_id", maintain_order="left_right"
+        )
+        return joined.with_columns(
+            pl.when(pl.col("reason").is_null()).then(pl.coalesce(name, cut)).alias(name)
+            for name, cut in _CUTS[self.columns].items()
+        )
