@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import polars as pl
 
 from mia_batch.attacks.whole_targets import count_rows, whole_targets
 from mia_batch.errors import SchemaMismatchError
-from mia_batch.schemas import ModelRole, Scores, Targets
+from mia_batch.schemas import Scores, Targets
 from mia_batch.tables import RowIndex
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class _Evidence:
 def _samples(features: pl.LazyFrame) -> _Evidence:
     return _Evidence(
         rows=features.filter(pl.col("words_candidate").is_not_null()),
-        number=("sample_index",),
+        number=("view_index", "sample_index"),
         counts={"n_samples": pl.len(), "n_short": pl.col("short").sum()},
         at_once=_SAMPLES_AT_ONCE,
     )
@@ -58,7 +58,7 @@ def _samples(features: pl.LazyFrame) -> _Evidence:
 def _logprobs(logprobs: pl.LazyFrame) -> _Evidence:
     return _Evidence(
         rows=logprobs,
-        number=("model_role", "view", "view_index"),
+        number=("model", "view", "view_index"),
         counts={},
         at_once=_TEXTS_AT_ONCE,
     )
@@ -257,15 +257,15 @@ def _why_no_sample(samples: pl.LazyFrame) -> pl.LazyFrame:
 def _why_no_logprobs(logprobs: pl.LazyFrame, attacks: Sequence[Attack]) -> pl.LazyFrame:
     """First reason among the rows that an attack reads: ``target_id``, ``attack``, ``scored``."""
     reads = pl.LazyFrame(
-        [(attack.name, *view) for attack in attacks for view in attack.views],
-        schema={"attack": pl.String, "model_role": pl.Enum(get_args(ModelRole)), "view": pl.String},
+        [(attack.name, *view) for attack in attacks for view in attack.reads],
+        schema={"attack": pl.String, "model": pl.String, "view": pl.String},
         orient="row",
     )
     failed = logprobs.filter(pl.col("reason").is_not_null())
-    first = pl.col("reason").sort_by("model_role", "view", "view_index").first()
+    first = pl.col("reason").sort_by("model", "view", "view_index").first()
     return (
-        failed.select("target_id", "model_role", "view", "view_index", "reason")
-        .join(reads, on=["model_role", "view"])
+        failed.select("target_id", "model", "view", "view_index", "reason")
+        .join(reads, on=["model", "view"])
         .group_by("target_id", "attack")
         .agg(scored=first)
     )

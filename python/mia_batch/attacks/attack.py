@@ -26,7 +26,7 @@ class Attack:
         Unique lower-case name with a version, such as ``"samia_v1"``; it never changes meaning.
     expr
         Aggregating expression over evidence columns. It sees the rows of one target: of samples
-        those that have evidence, in the order of ``sample_index``; of log-probabilities all, in
+        those that have evidence, in the order of ``view_index`` and ``sample_index``; of log-probabilities all, in
         the order of ``view_index``.
     source
         Where the formula is defined: paper, equation, and where the authors' code differs.
@@ -37,9 +37,8 @@ class Attack:
         the tokens of given texts).
     whole_candidates
         True where candidates must be decoded to their end, not only to the reference's length.
-    views
-        The rows that it reads where its evidence is ``logprobs``: pairs of ``model_role`` and
-        ``view``.
+    reads
+        The rows that it reads: pairs of ``model`` and ``view``.
     settings
         Names of the settings that it cannot do without; of names joined by ``|`` one will do.
 
@@ -67,7 +66,7 @@ class Attack:
     undefined: str
     evidence: Literal["samples", "logprobs"] = "samples"
     whole_candidates: bool = False
-    views: tuple[tuple[str, str], ...] = ()
+    reads: tuple[tuple[str, str], ...] = (("target", "continuation"),)
     settings: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -38,8 +38,8 @@ def _sum(term: pl.Expr) -> pl.Expr:
 
 def _log_p_kept() -> pl.Expr:
     """Log of p_z among the tokens that the run's decoding keeps."""
-    logprob, kept_mass = tokens("logprob", "kept_mass", view=EXTRACTION)
-    return _sum(logprob - kept_mass).clip(upper_bound=0.0)  # rounding may exceed certainty
+    logprob, support_mass = tokens("logprob", "support_mass", view=EXTRACTION)
+    return _sum(logprob - support_mass).clip(upper_bound=0.0)  # rounding may exceed certainty
 
 
 def _greedy() -> pl.Expr:
@@ -61,7 +61,7 @@ def _attacks(name: str, log_p: pl.Expr, scheme: str, undefined: str) -> Iterator
         source=f"{_PAPER}, log p_z {scheme}",
         undefined=undefined,
         evidence="logprobs",
-        views=(EXTRACTION,),
+        reads=(EXTRACTION,),
     )
     for percent in (50, 90, 99):
         yield Attack(
@@ -73,7 +73,7 @@ def _attacks(name: str, log_p: pl.Expr, scheme: str, undefined: str) -> Iterator
             ),
             undefined=undefined,
             evidence="logprobs",
-            views=(EXTRACTION,),
+            reads=(EXTRACTION,),
         )
 
 
@@ -86,7 +86,7 @@ EXTRACTION_ATTACKS: tuple[Attack, ...] = (
         source=f"{_PAPER}, discoverable extraction: 1 where greedy decoding does it",
         undefined=_UNSCORED,
         evidence="logprobs",
-        views=(EXTRACTION,),
+        reads=(EXTRACTION,),
     ),
 )
 """``extraction_v1``, ``extraction_n_50_v1`` ..., the same of ``extraction_top_k``, greedy last."""

@@ -31,7 +31,7 @@ FREQUENCY_ATTACKS: tuple[Attack, ...] = (
         ),
         undefined="no token of the text has both a log-probability and a frequency",
         evidence="logprobs",
-        views=(TEXT,),
+        reads=(TEXT,),
         settings=("frequencies_from",),
     ),
 )

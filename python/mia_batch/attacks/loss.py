@@ -18,7 +18,7 @@ LOSS_ATTACKS: tuple[Attack, ...] = (
         source="Yeom et al. 2018 (arXiv:1709.01604), adversary 2; minus the loss, per token",
         undefined=UNSCORED,
         evidence="logprobs",
-        views=(TEXT,),
+        reads=(TEXT,),
     ),
     Attack(
         name="perplexity_v1",
@@ -26,7 +26,7 @@ LOSS_ATTACKS: tuple[Attack, ...] = (
         source=f"{_CARLINI}, section 4.2; minus the perplexity; orders texts as the loss does",
         undefined=f"{UNSCORED}, or its perplexity is too large for a number",
         evidence="logprobs",
-        views=(TEXT,),
+        reads=(TEXT,),
     ),
     Attack(
         name="loss_zlib_v1",
@@ -34,7 +34,7 @@ LOSS_ATTACKS: tuple[Attack, ...] = (
         source=f"{_CARLINI}, section 5.2; log-perplexity over bytes of zlib, as all code has it",
         undefined=UNSCORED,
         evidence="logprobs",
-        views=(TEXT,),
+        reads=(TEXT,),
     ),
     Attack(
         name="lowercase_difference_v1",
@@ -42,7 +42,7 @@ LOSS_ATTACKS: tuple[Attack, ...] = (
         source=f"{_SAMIA}, equation 9; difference of losses",
         undefined=_BOTH,
         evidence="logprobs",
-        views=(TEXT, LOWERCASE),
+        reads=(TEXT, LOWERCASE),
     ),
     Attack(
         name="lowercase_ratio_v1",
@@ -50,7 +50,7 @@ LOSS_ATTACKS: tuple[Attack, ...] = (
         source=f"{_CARLINI}, section 5.2; minus the ratio of losses",
         undefined=f"{_BOTH}, or the loss of the lowercased form is 0",
         evidence="logprobs",
-        views=(TEXT, LOWERCASE),
+        reads=(TEXT, LOWERCASE),
     ),
 )
 """``loss_v1`` first."""

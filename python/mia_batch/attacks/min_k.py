@@ -24,13 +24,13 @@ def _min_k(percent: int) -> Attack:
         ),
         undefined=UNSCORED,
         evidence="logprobs",
-        views=(TEXT,),
+        reads=(TEXT,),
     )
 
 
 def _standardised() -> pl.Expr:
     """Log-probability less its mean over the vocabulary, by its standard deviation there."""
-    logprob, expected, variance = tokens("logprob", "mean", "variance")
+    logprob, expected, variance = tokens("logprob", "vocabulary_mean", "vocabulary_variance")
     return (logprob - expected) / pl.when(variance > 0).then(variance.sqrt())
 
 
@@ -45,7 +45,7 @@ def _min_k_plus_plus(percent: int) -> Attack:
         ),
         undefined="no token of the text has a log-probability with variance over the vocabulary",
         evidence="logprobs",
-        views=(TEXT,),
+        reads=(TEXT,),
     )
 
 

@@ -28,7 +28,7 @@ NEIGHBOUR_ATTACKS: tuple[Attack, ...] = (
         source=f"{_MATTERN}, the neighbourhood comparison; difference of losses, per token",
         undefined=_UNSCORED,
         evidence="logprobs",
-        views=(TEXT, NEIGHBOUR),
+        reads=(TEXT, NEIGHBOUR),
         settings=("masked_model|neighbours_column",),
     ),
     Attack(
@@ -37,7 +37,7 @@ NEIGHBOUR_ATTACKS: tuple[Attack, ...] = (
         source=f"{_MATTERN}, the same as minus the ratio of losses, per token",
         undefined=f"{_UNSCORED}, or the mean loss of the neighbours is 0",
         evidence="logprobs",
-        views=(TEXT, NEIGHBOUR),
+        reads=(TEXT, NEIGHBOUR),
         settings=("masked_model|neighbours_column",),
     ),
     Attack(
@@ -52,7 +52,7 @@ NEIGHBOUR_ATTACKS: tuple[Attack, ...] = (
             "different ones"
         ),
         evidence="logprobs",
-        views=(TEXT, PERTURBATION),
+        reads=(TEXT, PERTURBATION),
         settings=("masked_model",),
     ),
 )

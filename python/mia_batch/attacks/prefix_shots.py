@@ -20,7 +20,7 @@ PREFIX_SHOT_ATTACKS: tuple[Attack, ...] = (
         ),
         undefined=_UNDEFINED,
         evidence="logprobs",
-        views=(TEXT, NONMEMBER_SHOTS),
+        reads=(TEXT, NONMEMBER_SHOTS),
         settings=("nonmember_shots",),
     ),
     Attack(
@@ -32,7 +32,7 @@ PREFIX_SHOT_ATTACKS: tuple[Attack, ...] = (
         ),
         undefined=_UNDEFINED,
         evidence="logprobs",
-        views=(TEXT, NONMEMBER_SHOTS, MEMBER_SHOTS),
+        reads=(TEXT, NONMEMBER_SHOTS, MEMBER_SHOTS),
         settings=("nonmember_shots", "member_shots"),
     ),
 )

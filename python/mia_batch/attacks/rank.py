@@ -20,7 +20,7 @@ _CERTAIN = 2.0  # nats of entropy
 
 def _surprising() -> pl.Expr:
     """Log-probabilities of the least likely tokens where the model was certain."""
-    logprob, expected = tokens("logprob", "mean")
+    logprob, expected = tokens("logprob", "vocabulary_mean")
     unlikely = logprob.rank("ordinal") <= n_lowest(logprob, _PERCENT)
     return logprob.filter(unlikely & (-expected < _CERTAIN))
 
@@ -32,7 +32,7 @@ RANK_ATTACKS: tuple[Attack, ...] = (
         source=f"{_MITCHELL} (Rank); minus the mean rank",
         undefined=UNSCORED,
         evidence="logprobs",
-        views=(TEXT,),
+        reads=(TEXT,),
     ),
     Attack(
         name="log_rank_v1",
@@ -40,7 +40,7 @@ RANK_ATTACKS: tuple[Attack, ...] = (
         source=f"{_MITCHELL} (LogRank); minus the mean log rank",
         undefined=UNSCORED,
         evidence="logprobs",
-        views=(TEXT,),
+        reads=(TEXT,),
     ),
     Attack(
         name="top_1_share_v1",
@@ -48,15 +48,15 @@ RANK_ATTACKS: tuple[Attack, ...] = (
         source="Gehrmann et al. 2019 (arXiv:1906.04043), test 2; share of rank 1",
         undefined=UNSCORED,
         evidence="logprobs",
-        views=(TEXT,),
+        reads=(TEXT,),
     ),
     Attack(
         name="entropy_v1",
-        expr=mean(scored("mean")),
+        expr=mean(scored("vocabulary_mean")),
         source=f"{_MITCHELL} (Entropy); minus the mean entropy of the predictions",
         undefined=UNSCORED,
         evidence="logprobs",
-        views=(TEXT,),
+        reads=(TEXT,),
     ),
     Attack(
         name="surprising_20_v1",
@@ -67,7 +67,7 @@ RANK_ATTACKS: tuple[Attack, ...] = (
         ),
         undefined="the model was certain of none of the least likely tokens",
         evidence="logprobs",
-        views=(TEXT,),
+        reads=(TEXT,),
     ),
 )
 """``rank_v1``, ``log_rank_v1``, ``top_1_share_v1``, ``entropy_v1``, ``surprising_20_v1``."""

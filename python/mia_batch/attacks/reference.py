@@ -35,7 +35,7 @@ REFERENCE_ATTACKS: tuple[Attack, ...] = (
         source=f"{_CARLINI}; difference of losses {_BYTES}",
         undefined=_UNSCORED,
         evidence="logprobs",
-        views=(TEXT, REFERENCE_TEXT),
+        reads=(TEXT, REFERENCE_TEXT),
         settings=("reference_model",),
     ),
     Attack(
@@ -47,7 +47,7 @@ REFERENCE_ATTACKS: tuple[Attack, ...] = (
         ),
         undefined=f"{_UNSCORED}, or the two models' tokenizers cut it differently",
         evidence="logprobs",
-        views=(TEXT, REFERENCE_TEXT),
+        reads=(TEXT, REFERENCE_TEXT),
         settings=("reference_model",),
     ),
     Attack(
@@ -56,7 +56,7 @@ REFERENCE_ATTACKS: tuple[Attack, ...] = (
         source=f"{_CARLINI}; minus the ratio of losses {_BYTES}",
         undefined=f"{_UNSCORED}, or the reference model's loss is 0",
         evidence="logprobs",
-        views=(TEXT, REFERENCE_TEXT),
+        reads=(TEXT, REFERENCE_TEXT),
         settings=("reference_model",),
     ),
 )

@@ -46,7 +46,7 @@ UNSCORED = "no token of the text has a log-probability"
 def _of(view: tuple[str, str]) -> pl.Expr:
     """Whether a row is of this model role and view."""
     role, name = view
-    return (pl.col("model_role") == role) & (pl.col("view") == name)
+    return (pl.col("model") == role) & (pl.col("view") == name)
 
 
 def first(column: str, view: tuple[str, str] = TEXT) -> pl.Expr:

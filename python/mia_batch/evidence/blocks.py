@@ -91,7 +91,9 @@ class Missing:
         """One block for each range of rows that units of one block lack."""
         index = pl.col("target_row") // self._parts.block_targets
         rows = (
-            units.select(key="unit_key", block=index, position=pl.int_range(pl.len(), dtype=pl.UInt32))
+            units.select(
+                key="unit_key", block=index, position=pl.int_range(pl.len(), dtype=pl.UInt32)
+            )
             .join(self._done, on="key", how="left", maintain_order="left")
             .with_columns(done=pl.col("done").fill_null(0))
         )

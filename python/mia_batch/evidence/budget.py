@@ -15,18 +15,11 @@ DecodeScope = Literal["matched", "whole"]
 class Budget:
     """Rule for the tokens to decode.
 
-    Attributes
-    ----------
-    scope
-        ``matched`` decodes as many tokens as the reference has, with a margin, and more where a
-        candidate stays short of the reference's words; ``whole`` decodes to ``max_length``.
-    max_length
-        Most tokens of prompt and output together under ``whole`` (the SaMIA paper: 1024).
-    max_model_len
-        The model's context, in tokens; nothing exceeds it.
-    max_attempts
-        Times that a candidate is decoded at most; null = until the context is full. With a single
-        attempt the first budget is twice as large: some words take more tokens than others.
+    ``matched`` decodes as many tokens as the reference has, with a margin, and more where a
+    candidate stays short of the reference's words; ``whole`` decodes to ``max_length`` tokens of
+    prompt and output together (the SaMIA paper: 1024). With a single attempt the first budget is
+    twice as large, because some words take more tokens than others; ``max_attempts`` None is until
+    the context is full.
     """
 
     scope: DecodeScope

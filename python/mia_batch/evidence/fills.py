@@ -56,6 +56,4 @@ class FillTask:
         del block
         ordered = sorted(rows, key=lambda item: (item[0], item[1]["view_index"]))
         names = {"view_index": pl.UInt32, "text": pl.String, "reason": pl.String}
-        return self.view.rows(
-            pl.DataFrame([row for _, row in ordered], schema_overrides=names)
-        )
+        return self.view.rows(pl.DataFrame([row for _, row in ordered], schema_overrides=names))

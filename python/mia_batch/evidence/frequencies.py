@@ -31,31 +31,15 @@ class _Table(dy.Schema):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frequencies:
-    """Counts of tokens in a reference corpus.
-
-    Attributes
-    ----------
-    counts
-        Uint64, one number per token of the vocabulary.
-    tokenizer
-        Digest of the tokenizer that cut the corpus.
-    """
+    """How often each token of the vocabulary occurs, and the digest of the tokenizer."""
 
     counts: npt.NDArray[np.uint64]
     tokenizer: str
 
     def log_inverse(self) -> npt.NDArray[np.float32]:
-        """Take the log of one over each token's frequency, Laplace-smoothed.
+        """Log of (total + vocabulary) / (count + 1) of each token, natural, float32, above 0.
 
-        Returns
-        -------
-        ndarray
-            Float32, above 0, one number per token: natural log of (total + vocabulary) over
-            (count + 1).
-
-        References
-        ----------
-        Zhang et al. (2024), arXiv:2409.14781; smoothing as in the authors' code.
+        Zhang et al. (2024), arXiv:2409.14781; Laplace smoothing as in the authors' code.
         """
         whole = float(self.counts.sum()) + len(self.counts)
         inverse: npt.NDArray[np.float32] = np.log(whole / (self.counts + 1.0)).astype(np.float32)
@@ -69,29 +53,7 @@ def count_frequencies(
     vocabulary: int,
     tokenizer: str,
 ) -> Frequencies:
-    """Count the tokens of a corpus, batch by batch.
-
-    Parameters
-    ----------
-    batches
-        The corpus' texts, some at a time.
-    encode
-        Gives the token ids of texts, without special tokens.
-    vocabulary
-        Number of token ids, those of added tokens included.
-    tokenizer
-        Digest of the tokenizer.
-
-    Returns
-    -------
-    Frequencies
-        The counts.
-
-    Raises
-    ------
-    SettingsError
-        If the corpus has no tokens.
-    """
+    """Count the tokens of a corpus, batch by batch."""
     counts = np.zeros(vocabulary, np.uint64)
     for texts in batches:
         for ids in encode(texts):
@@ -103,48 +65,13 @@ def count_frequencies(
 
 
 def save_frequencies(frequencies: Frequencies, path: Path) -> None:
-    """Write counts to a Parquet file.
-
-    Parameters
-    ----------
-    frequencies
-        The counts.
-    path
-        The file; its folder must exist.
-
-    Raises
-    ------
-    RunFolderError
-        If it cannot be written.
-    """
+    """Write counts to a Parquet file."""
     table = pl.DataFrame({"count": frequencies.counts})
     sink(table.with_columns(tokenizer=pl.lit(frequencies.tokenizer)), path, _Table)
 
 
 def load_frequencies(path: Path, tokenizer: str) -> Frequencies:
-    """Read counts that were saved before.
-
-    Parameters
-    ----------
-    path
-        The file.
-    tokenizer
-        Digest of the model's tokenizer.
-
-    Returns
-    -------
-    Frequencies
-        The counts.
-
-    Raises
-    ------
-    RunFolderError
-        If it is no readable table.
-    SchemaMismatchError
-        If it is a table of something else.
-    SettingsError
-        If another tokenizer cut the corpus.
-    """
+    """Read counts that were saved before; `SettingsError` if another tokenizer cut the corpus."""
     table = scan(path, _Table).collect()
     if set(table["tokenizer"]) != {tokenizer}:
         msg = (

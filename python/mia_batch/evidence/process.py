@@ -14,40 +14,28 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from time import monotonic
-from typing import TYPE_CHECKING, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Self, cast
 
 from mia_batch.errors import EngineError, MiaBatchError
-from mia_batch.evidence.engine import SampleRequest, SampleResult
-from mia_batch.evidence.scorer import ScoreRequest, ScoreResult
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
     from pathlib import Path
     from types import TracebackType
 
-    from mia_batch.evidence.engine import EngineInfo, EngineSpec
+    from mia_batch.evidence.request import Answer, EngineInfo, EngineSpec, Request
 
-__all__ = ["EngineProcess", "ScorerProcess"]
+__all__ = ["EngineProcess"]
 
 _SECONDS_TO_CLOSE = 10.0
 _SECONDS_TO_DIE = 5.0
-_Request = TypeVar("_Request", SampleRequest, ScoreRequest)
-_Result = TypeVar("_Result", SampleResult, ScoreResult)
 
 
-class _ModelProcess(Generic[_Request, _Result]):
-    """A running engine of either kind; made by :meth:`start`, used as a context manager.
+class EngineProcess:
+    """A running engine; made by :meth:`start`, used as a context manager.
 
-    One thread may submit while another reads results.
-
-    Parameters
-    ----------
-    process
-        The engine's process.
-    connection
-        This side's end of the pipe.
-    log
-        Where the engine's libraries write.
+    One thread may submit while another reads results. ``log`` is where the engine's libraries
+    write.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], connection: Connection, log: Path) -> None:
@@ -60,26 +48,10 @@ class _ModelProcess(Generic[_Request, _Result]):
 
     @classmethod
     def start(cls, spec: EngineSpec, *, log: Path) -> Self:
-        """Start an engine and wait until it is ready.
+        """Start an engine and wait until it is ready; ``log`` is appended to.
 
-        Parameters
-        ----------
-        spec
-            What to start.
-        log
-            File for what the engine's libraries write; appended to.
-
-        Returns
-        -------
-        Self
-            Ready for requests.
-
-        Raises
-        ------
-        SettingsError
-            If a setting cannot be followed by the engine.
-        EngineError
-            If the engine cannot start.
+        Raises `SettingsError` if a setting cannot be followed by the engine, `EngineError` if the
+        engine cannot start.
         """
         ours, theirs = Pipe()
         with theirs, log.open("ab") as output:
@@ -109,47 +81,23 @@ class _ModelProcess(Generic[_Request, _Result]):
             raise EngineError(msg)
         return self._info
 
-    def submit(self, request: _Request) -> None:
-        """Queue a request; returns at once.
-
-        Parameters
-        ----------
-        request
-            The request.
-
-        Raises
-        ------
-        EngineError
-            If the engine has stopped.
-        """
+    def submit(self, request: Request) -> None:
+        """Queue a request; returns at once. Raises `EngineError` if the engine has stopped."""
         if self._failure is not None:
             raise self._failure
         self._send(request)
 
-    def results(self, timeout: float | None = None) -> list[_Result]:
-        """Answers that are complete.
+    def results(self, timeout: float | None = None) -> list[Answer]:
+        """Answers that are complete: at least one, except where the time (seconds) passed before.
 
-        Parameters
-        ----------
-        timeout
-            Seconds to wait for the first; null = as long as it takes.
-
-        Returns
-        -------
-        list of SampleResult or of ScoreResult
-            At least one, except where the time passed before.
-
-        Raises
-        ------
-        EngineError
-            If the engine has stopped.
+        Raises `EngineError` if the engine has stopped; what was finished before comes first.
         """
         if self._failure is not None:
             raise self._failure
-        results: list[_Result] = []
+        results: list[Answer] = []
         try:
             while self._wait(0.0 if results else timeout):
-                results.extend(cast("list[_Result]", self._receive()))
+                results.extend(cast("list[Answer]", self._receive()))
         except MiaBatchError as error:
             self._failure = error
             if not results:  # what was finished before comes first
@@ -184,7 +132,7 @@ class _ModelProcess(Generic[_Request, _Result]):
         elif not self._connection.closed:
             self._end()  # nobody waits for what it still does
 
-    def _send(self, message: EngineSpec | _Request) -> None:
+    def _send(self, message: EngineSpec | Request) -> None:
         try:
             self._connection.send(message)
         except OSError as error:
@@ -228,14 +176,6 @@ class _ModelProcess(Generic[_Request, _Result]):
         self._process.wait()
         self._connection.close()
         os.close(self._exit)
-
-
-class EngineProcess(_ModelProcess[SampleRequest, SampleResult]):
-    """A running engine that samples; made by :meth:`start`, used as a context manager."""
-
-
-class ScorerProcess(_ModelProcess[ScoreRequest, ScoreResult]):
-    """A running engine that scores, as its specification says; used like `EngineProcess`."""
 
 
 def _command(descriptor: int, log: Path) -> list[str]:

@@ -112,9 +112,7 @@ class SampleTask:
         ]
         return pl.DataFrame(made, schema=_SCHEMA)
 
-    def _further(
-        self, asked: Asked, index: int, given: Continuation, missing: int
-    ) -> Asked | None:
+    def _further(self, asked: Asked, index: int, given: Continuation, missing: int) -> Asked | None:
         """Decode a candidate again if its budget ended it within the words that count.
 
         The last of those words counts as whole once something follows it.

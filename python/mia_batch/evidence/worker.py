@@ -16,16 +16,14 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from shutil import which
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from mia_batch.errors import EngineError, RequestError
-from mia_batch.evidence.engines import load_engine
-from mia_batch.evidence.engines.choice import runs_on_cpu
+from mia_batch.evidence.engines.registry import engine_types, load_engine
 from mia_batch.models.causes import cause_of, first_error_in
 
 if TYPE_CHECKING:
-    from mia_batch.evidence.engine import Engine, EngineSpec
-    from mia_batch.evidence.scorer import Scorer
+    from mia_batch.evidence.request import Engine, EngineSpec, Request
 
 __all__ = ["main"]
 
@@ -33,21 +31,15 @@ _PARENT_CHECK_SECONDS = 1.0
 _COMPILERS = ("g++", "clang++")
 _CAUSE_IN_LOG = ("root cause above", "trace (above)")  # vLLM, of an error in its own processes
 
-_Requests = SimpleQueue[Any]  # of the kind that the engine takes; null = no more
-_Answers = SimpleQueue[Any]
+_Requests: TypeAlias = "SimpleQueue[Request | None]"  # None = no more
+_Answers: TypeAlias = "SimpleQueue[object]"
 
 
 def main(descriptor: int, parent: int, log: str) -> None:
     """Serve one engine until the parent closes it.
 
-    Parameters
-    ----------
-    descriptor
-        File descriptor of this process's end of the pipe.
-    parent
-        Process id of the parent.
-    log
-        File that this process writes to.
+    ``descriptor`` is of this process's end of the pipe, ``parent`` the parent's process id, ``log``
+    the file that this process writes to.
     """
     log_start = Path(log).stat().st_size
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
@@ -82,9 +74,9 @@ def _set_environment(spec: EngineSpec) -> None:
         "VLLM_DO_NOT_TRACK": "1",
         "VLLM_NO_USAGE_STATS": "1",
     }
-    if runs_on_cpu(spec.engine):
+    if engine_types()[spec.engine].on_cpu():
         wanted["OMP_NUM_THREADS"] = "1"  # more threads spin against each other and other processes
-    if spec.scoring is not None and not any(map(which, _COMPILERS)):
+    if spec.kind == "logprobs" and not any(map(which, _COMPILERS)):
         wanted["TORCH_COMPILE_DISABLE"] = "1"  # vLLM would compile what finds ranks
     if spec.tensor_parallel_size == 1:
         wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -142,7 +134,7 @@ def _start_and_serve(spec: EngineSpec, requests: _Requests, answers: _Answers) -
     engine.close()
 
 
-def _serve(engine: Engine | Scorer, requests: _Requests, answers: _Answers) -> None:
+def _serve(engine: Engine, requests: _Requests, answers: _Answers) -> None:
     """Feed the engine and pass its results on, until the parent says that all is done."""
     open_requests = 0
     while True:
@@ -156,7 +148,7 @@ def _serve(engine: Engine | Scorer, requests: _Requests, answers: _Answers) -> N
             answers.put(results)
 
 
-def _waiting(requests: _Requests, *, block: bool) -> list[Any]:
+def _waiting(requests: _Requests, *, block: bool) -> list[Request | None]:
     """Everything that has arrived; with ``block`` at least one."""
     waiting = [requests.get()] if block else []
     try:

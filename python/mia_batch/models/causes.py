@@ -13,18 +13,7 @@ _ERROR_LINE = re.compile(r"(\w+(?:Error|Exception): .+)")
 
 
 def cause_of(error: BaseException) -> str:
-    """Type and first line of a foreign exception, for the end of a message of ours.
-
-    Parameters
-    ----------
-    error
-        What another library raised.
-
-    Returns
-    -------
-    str
-        One line of at most a few hundred characters, such as ``ValueError: no such device``.
-    """
+    """Type and first line of a foreign exception, for the end of a message of ours."""
     if isinstance(error, ValidationError):  # its first line only counts
         text = error.errors()[0]["msg"]
     else:
@@ -33,18 +22,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def first_error_in(log: str) -> str:
-    """Find the first exception that a log tells of; later ones mostly follow from it.
-
-    Parameters
-    ----------
-    log
-        Text of the log.
-
-    Returns
-    -------
-    str
-        One line, as by :func:`cause_of`.
-    """
+    """Find the first exception that a log tells of; later ones mostly follow from it."""
     found = _ERROR_LINE.search(log)
     return _shorten(found[1]) if found else "the log names no error"
 

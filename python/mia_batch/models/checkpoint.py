@@ -6,7 +6,6 @@ from pathlib import Path
 
 from mia_batch.errors import SettingsError
 from mia_batch.models.causes import cause_of
-from mia_batch.models.imports import auto_classes
 
 __all__ = ["check_model"]
 
@@ -18,17 +17,7 @@ _TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab.*", "tekken.jso
 def check_model(model: str, revision: str | None = None) -> None:
     """Check that a model can be found and is a checkpoint; no weights are loaded.
 
-    Parameters
-    ----------
-    model
-        Checkpoint folder or hub name.
-    revision
-        Hub revision; null = the default branch.
-
-    Raises
-    ------
-    SettingsError
-        If the folder lacks a part of a checkpoint, or the name cannot be resolved.
+    Raises `SettingsError` if the folder lacks a part of one, or the name cannot be resolved.
     """
     path = Path(model)
     if path.is_dir():
@@ -89,9 +78,10 @@ def _unresolved(model: str, cause: str) -> SettingsError:
 
 
 def _check_config(model: str, revision: str | None) -> None:
-    config, _ = auto_classes()
+    from transformers import AutoConfig
+
     try:
-        config.from_pretrained(model, revision=revision, trust_remote_code=False)
+        AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)
     except Exception as error:
         way_out = "give a model that the installed transformers library knows"
         if "gated" in str(error):

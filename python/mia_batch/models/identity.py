@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mia_batch.models.checkpoint import check_model
-from mia_batch.models.imports import auto_classes
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -21,61 +20,27 @@ _SUFFIXES = frozenset({".bin", ".json", ".jinja", ".model", ".pt", ".safetensors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelIdentity:
-    """Which model it is.
-
-    Attributes
-    ----------
-    digest
-        Of a folder: see `digest_folder`. Of a hub name: the commit.
-    max_model_len
-        The context that the configuration states, in tokens; null where it states none.
-    """
+    """Digest of a folder, or commit at the hub; the context in tokens, None where not stated."""
 
     digest: str
     max_model_len: int | None
 
 
 def identify_model(model: str, revision: str | None) -> ModelIdentity:
-    """Check that a model is there, and say which one it is; no weights are loaded.
-
-    Parameters
-    ----------
-    model
-        Checkpoint folder or hub name.
-    revision
-        Hub revision; null = the default branch.
-
-    Returns
-    -------
-    ModelIdentity
-        Digest and context.
-
-    Raises
-    ------
-    SettingsError
-        If the model cannot be found or is not a checkpoint.
-    """
+    """Check that a model is there, and say which one it is; no weights are loaded."""
     check_model(model, revision)
-    configs, _ = auto_classes()
-    config = configs.from_pretrained(model, revision=revision, trust_remote_code=False)
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)
     digest = digest_folder(model) or str(config._commit_hash)
     context = getattr(config.get_text_config(), "max_position_embeddings", None)
     return ModelIdentity(digest=digest, max_model_len=context)
 
 
 def digest_folder(model: str) -> str | None:
-    """Say what a checkpoint folder holds, without reading the weights whole.
+    """SHA-256 over names, sizes and the first and last mebibyte of each file of a checkpoint folder.
 
-    Parameters
-    ----------
-    model
-        Checkpoint folder or hub name.
-
-    Returns
-    -------
-    str or None
-        SHA-256 over names and sizes of the files and the first and last mebibyte of each, which
-        any training changes; null where there is no such folder.
+    Any training changes these. None where there is no such folder.
     """
     folder = Path(model)
     if not folder.is_dir():

@@ -15,17 +15,7 @@ _BYTES_PER_TOKEN = 4  # of English prose; other text has fewer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measure:
-    """Lengths of one target's two parts.
-
-    Attributes
-    ----------
-    prompt_token_ids
-        The prompt, special tokens included; null where it is only estimated.
-    prompt_tokens
-        Tokens of the prompt; 0 where there is nothing to continue.
-    reference_tokens
-        Tokens of the reference.
-    """
+    """Lengths of a prompt and its reference; ids are None where lengths are estimated."""
 
     prompt_token_ids: list[int] | None
     prompt_tokens: int
@@ -33,20 +23,7 @@ class Measure:
 
 
 def estimate_tokens(prefixes: Sequence[str], references: Sequence[str]) -> list[Measure]:
-    """Estimate lengths from the texts' bytes, for models whose tokenizer is not at hand.
-
-    Parameters
-    ----------
-    prefixes
-        First parts of the targets.
-    references
-        Their second parts, as many.
-
-    Returns
-    -------
-    list of Measure
-        One per target: a token for every four bytes of UTF-8, rounded up.
-    """
+    """Estimate lengths where no tokenizer is at hand: a token for every four bytes of UTF-8."""
     return [
         Measure(
             prompt_token_ids=None,

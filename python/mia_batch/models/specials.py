@@ -16,16 +16,7 @@ NO_LIMIT = 2**62
 def find_specials(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """Find the special tokens that a tokenizer puts before and after a text by itself.
 
-    Parameters
-    ----------
-    tokenizer
-        A tokenizer of the transformers library.
-
-    Returns
-    -------
-    tuple of list of int
-        Those before, and those after; all are taken to stand before where a text is cut in another
-        way between them than without them.
+    All are taken to stand before where a text is cut in another way between them than without.
     """
     whole: list[int] = tokenizer("a")["input_ids"]
     bare: list[int] = tokenizer("a", add_special_tokens=False)["input_ids"]

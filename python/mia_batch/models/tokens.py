@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Self
 
 from mia_batch.errors import SettingsError
 from mia_batch.models.causes import cause_of
-from mia_batch.models.imports import auto_classes
 from mia_batch.models.measure import Measure
 from mia_batch.models.specials import NO_LIMIT, find_specials
 
@@ -25,13 +24,7 @@ _CUT = "\N{REPLACEMENT CHARACTER}"
 
 
 class Tokenizer:
-    """The tokenizer of a checkpoint.
-
-    Parameters
-    ----------
-    tokenizer
-        A tokenizer of the transformers library.
-    """
+    """The tokenizer of a checkpoint."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._tokenizer = tokenizer
@@ -42,30 +35,13 @@ class Tokenizer:
 
     @classmethod
     def load(cls, model: str, revision: str | None = None, *, setting: str = "model") -> Self:
-        """Load the tokenizer of a model.
+        """Load the tokenizer of a model; `SettingsError` names the ``setting`` that named it."""
+        from transformers import AutoTokenizer
 
-        Parameters
-        ----------
-        model
-            Checkpoint folder or hub name.
-        revision
-            Hub revision; null = the default branch.
-        setting
-            Which setting named the model, for the message.
-
-        Returns
-        -------
-        Tokenizer
-            Ready to use.
-
-        Raises
-        ------
-        SettingsError
-            If it cannot be loaded.
-        """
-        _, tokenizers = auto_classes()
         try:
-            loaded = tokenizers.from_pretrained(model, revision=revision, trust_remote_code=False)
+            loaded = AutoTokenizer.from_pretrained(
+                model, revision=revision, trust_remote_code=False
+            )
         except Exception as error:  # every library behind a tokenizer raises its own kind
             way_out = "give a folder that a tokenizer was saved to, or a hub name"
             if setting == "model":
@@ -85,16 +61,8 @@ class Tokenizer:
     def encode_prompts(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of prompts, with the special tokens that the tokenizer puts before a text.
 
-        Parameters
-        ----------
-        texts
-            The prompts.
-
-        Returns
-        -------
-        list of list of int
-            One list per text. Tokens that the tokenizer puts after a text (an end-of-text token)
-            are left out, because the model shall go on.
+        Tokens that it puts after a text (an end-of-text token) are left out, because the model
+        shall go on.
         """
         encoded = self._encode(texts, add_special_tokens=True)
         if not self._n_appended:
@@ -102,21 +70,10 @@ class Tokenizer:
         return [ids[: -self._n_appended] for ids in encoded]
 
     def encode_after(self, context: str, text: str) -> tuple[list[int], list[int], list[int]]:
-        """Token ids of a text that follows another.
+        """Token ids of a text that follows another: special tokens, the context's, the text's.
 
-        Parameters
-        ----------
-        context
-            What precedes the text; may be empty.
-        text
-            The text.
-
-        Returns
-        -------
-        tuple of list of int
-            The special tokens that the tokenizer puts first by itself; the context's tokens; the
-            text's. Both texts are cut as one: a token that reaches from one into the other is the
-            context's. Tokenizers written in Python cannot tell, and cut them one by one.
+        Both texts are cut as one: a token that reaches from one into the other is the context's.
+        Tokenizers written in Python cannot tell, and cut them one by one.
         """
         if not context or not self._tokenizer.is_fast:
             before, after = self.encode([context, text])
@@ -130,20 +87,7 @@ class Tokenizer:
         return self._prepended, ids[:cut], ids[cut:]
 
     def keep_last(self, text: str, n_tokens: int) -> str:
-        """Cut a text to its last tokens.
-
-        Parameters
-        ----------
-        text
-            The text.
-        n_tokens
-            Most tokens to keep, at least 1.
-
-        Returns
-        -------
-        str
-            Where the last tokens begin up to the end; whole where the text has no more.
-        """
+        """Cut a text to its last tokens, at most ``n_tokens``."""
         if not self._tokenizer.is_fast:
             return self._decode([self.encode([text])[0][-n_tokens:]])[0]
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
@@ -151,33 +95,11 @@ class Tokenizer:
         return text[starts[-n_tokens] :] if len(starts) > n_tokens else text
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each text, special tokens not counted.
-
-        Parameters
-        ----------
-        texts
-            The texts.
-
-        Returns
-        -------
-        list of int
-            One number per text.
-        """
+        """Tokens of each text, special tokens not counted."""
         return [len(ids) for ids in self.encode(texts)]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of texts, without special tokens.
-
-        Parameters
-        ----------
-        texts
-            The texts.
-
-        Returns
-        -------
-        list of list of int
-            One list per text.
-        """
+        """Token ids of texts, without special tokens."""
         return self._encode(texts, add_special_tokens=False)
 
     @property
@@ -186,20 +108,7 @@ class Tokenizer:
         return len(self._tokenizer)
 
     def measure(self, prefixes: Sequence[str], references: Sequence[str]) -> list[Measure]:
-        """Encode prompts, and count the tokens of their references.
-
-        Parameters
-        ----------
-        prefixes
-            First parts of the targets.
-        references
-            Their second parts, as many.
-
-        Returns
-        -------
-        list of Measure
-            One per target.
-        """
+        """Encode prompts, and count the tokens of their references."""
         prompts, lengths = self.encode_prompts(prefixes), self.count_tokens(references)
         return [
             Measure(prompt_token_ids=ids, prompt_tokens=len(ids), reference_tokens=length)
@@ -209,34 +118,22 @@ class Tokenizer:
     def decode_candidates(
         self, prompt_ids: Sequence[int], outputs: Sequence[Sequence[int]]
     ) -> tuple[str, list[str]]:
-        """Text of sampled continuations of one prompt.
+        """Decode a prompt and sampled continuations of it, special tokens removed from both.
 
         A continuation alone can decode to another text than it does after its prompt (a first
         space is lost, for one), so both are decoded together and the prompt's text is taken off.
         Where the last character is cut within its bytes, the tokens that begin it are left out,
         as servers do it.
-
-        Parameters
-        ----------
-        prompt_ids
-            The prompt, special tokens included.
-        outputs
-            What was sampled, end-of-text tokens included.
-
-        Returns
-        -------
-        tuple of str and list of str
-            The decoded prompt and one candidate per output, special tokens removed from both.
         """
         prompt = list(prompt_ids)
         decoded_prompt, *texts = self._decode(
             [prompt, *(prompt + list(output) for output in outputs)]
         )
-        for place, output in enumerate(outputs):
+        for index, output in enumerate(outputs):
             n_tokens = len(output)
-            while texts[place].endswith(_CUT) and n_tokens:
+            while texts[index].endswith(_CUT) and n_tokens:
                 n_tokens -= 1
-                (texts[place],) = self._decode([prompt + list(output[:n_tokens])])
+                (texts[index],) = self._decode([prompt + list(output[:n_tokens])])
         return decoded_prompt, [_after(decoded_prompt, text) for text in texts]
 
     def _decode(self, ids: list[list[int]]) -> list[str]:

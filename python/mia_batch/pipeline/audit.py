@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.errors import SettingsError
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.evidence import LogprobsStage, SamplesStage
 from mia_batch.pipeline.observer import Observer
@@ -126,7 +126,10 @@ def plan(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def rescore(
-    folder: Path, *, observer: Observer | None = None, **changed: Any  # noqa: ANN401 - settings
+    folder: Path,
+    *,
+    observer: Observer | None = None,
+    **changed: Any,  # noqa: ANN401 - settings
 ) -> Run:
     """Score a finished run with other attacks, from the evidence that it has; no model is loaded.
 

@@ -55,9 +55,7 @@ def _view(audit: Audit, model: str, name: str) -> View:
     settings = audit.settings
     match name:
         case "continuation":
-            return View(
-                model=model, name=name, make=continuation, columns=("prefix", "reference")
-            )
+            return View(model=model, name=name, make=continuation, columns=("prefix", "reference"))
         case "extraction":
             return View(
                 model=model,

@@ -13,7 +13,6 @@ from mia_batch.attacks import find_unscored, score
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.features import build_features, groups_of, inputs_of
 from mia_batch.kernels import GROUPS, fields
-from mia_batch.pipeline.prompts import views_of
 from mia_batch.pipeline.stage import Stage
 from mia_batch.schemas import Features, LogProbs, Samples, Scores, Unscored
 from mia_batch.tables.background import in_background
@@ -32,9 +31,7 @@ _PARTS_AT_ONCE = 8  # texts that repeat themselves are many times as large as th
 _BYTES_AT_ONCE = 4 << 20
 
 
-def write_features(
-    audit: Audit, parts: Mapping[str, pl.DataFrame], targets: pl.DataFrame
-) -> None:
+def write_features(audit: Audit, parts: Mapping[str, pl.DataFrame], targets: pl.DataFrame) -> None:
     """Store the features of some parts of samples, by file name; ``targets`` has their texts."""
     settings = audit.settings
     features = build_features(

@@ -53,6 +53,6 @@ class ScoringSettings(Part):
         description="Texts longer than the context get no log-probabilities, or those of pieces "
         "of its length, none of which sees another.",
     )
-    head_memory: int = Field(
+    logits_memory: int = Field(
         128, ge=1, description="Most memory in MiB for the logits of one forward pass at a time."
     )

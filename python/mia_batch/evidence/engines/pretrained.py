@@ -9,13 +9,13 @@ import torch
 from transformers import AutoModelForCausalLM, __version__
 
 from mia_batch.errors import EngineError, MiaBatchError, SettingsError
-from mia_batch.evidence.engine import EngineInfo
+from mia_batch.evidence.request import EngineInfo
 from mia_batch.models.causes import cause_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
-    from mia_batch.evidence.engine import EngineSpec
+    from mia_batch.evidence.request import EngineSpec
 
 __all__ = ["Pretrained", "load_pretrained", "ran_out_of_memory"]
 
@@ -24,19 +24,7 @@ _DEFAULT_CONTEXT = 2048  # of models whose configuration names none
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pretrained:
-    """A loaded model, and what the specification says of its use.
-
-    Attributes
-    ----------
-    model
-        The model, on its device.
-    vocab_size
-        Tokens that the model knows.
-    max_model_len
-        Most tokens of a sequence.
-    batch_size
-        Most sequences at once; null = the engine's own choice.
-    """
+    """A loaded model; ``batch_size`` None is the engine's own choice."""
 
     model: PreTrainedModel
     vocab_size: int
@@ -44,18 +32,7 @@ class Pretrained:
     batch_size: int | None
 
     def describe(self, max_sequences: int) -> EngineInfo:
-        """Say what has been started.
-
-        Parameters
-        ----------
-        max_sequences
-            Sequences that the engine works on at once.
-
-        Returns
-        -------
-        EngineInfo
-            For the run's record.
-        """
+        """Say what has been started, and how many sequences it works on at once."""
         device: torch.device = self.model.device
         return EngineInfo(
             engine="transformers",
@@ -72,23 +49,6 @@ def load_pretrained(spec: EngineSpec) -> Pretrained:
 
     Of ``engine_args``, ``batch_size`` and ``max_model_len`` stay here, all others go to
     ``AutoModelForCausalLM.from_pretrained``.
-
-    Parameters
-    ----------
-    spec
-        What to start.
-
-    Returns
-    -------
-    Pretrained
-        Ready for use.
-
-    Raises
-    ------
-    SettingsError
-        If a setting cannot be followed by this library.
-    EngineError
-        If the model cannot be loaded.
     """
     if spec.tensor_parallel_size != 1:
         msg = (
@@ -110,18 +70,7 @@ def load_pretrained(spec: EngineSpec) -> Pretrained:
 
 
 def ran_out_of_memory(error: RuntimeError) -> bool:
-    """Tell memory that ran out from other errors of torch; what torch hoards is freed then.
-
-    Parameters
-    ----------
-    error
-        What torch raised.
-
-    Returns
-    -------
-    bool
-        True where less at once may succeed.
-    """
+    """Tell memory that ran out from other errors of torch; what torch hoards is freed then."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     on_cpu = "can't allocate memory" in str(error)  # there is no type of its own for it

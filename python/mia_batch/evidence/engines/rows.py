@@ -8,26 +8,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mia_batch.evidence.engine import SampleRequest
+    from mia_batch.evidence.request import Request
 
 __all__ = ["Row", "Shape", "take_batch"]
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Row:
-    """One continuation to decode.
+    """One continuation to decode: the ``index``-th of a request."""
 
-    Attributes
-    ----------
-    request
-        What it belongs to.
-    index
-        Its place among the request's continuations; its seed is the request's plus this.
-    max_tokens
-        Most tokens to decode.
-    """
-
-    request: SampleRequest
+    request: Request
     index: int
     max_tokens: int
 
@@ -39,40 +29,19 @@ class Row:
     @property
     def prompt(self) -> list[int]:
         """Token ids to continue."""
-        return self.request.prompt_token_ids
+        return self.request.context_ids or []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Room that a batch takes: every row is padded to the longest prompt and the largest budget.
-
-    Attributes
-    ----------
-    n_rows
-        Rows.
-    n_prompt
-        Tokens of the longest prompt.
-    n_output
-        Most tokens to decode for any row.
-    """
+    """Room that a batch takes: rows, the longest prompt, and the most tokens of any row."""
 
     n_rows: int = 0
     n_prompt: int = 0
     n_output: int = 0
 
     def plus(self, row: Row) -> Shape:
-        """Shape of the batch with one more row.
-
-        Parameters
-        ----------
-        row
-            The row.
-
-        Returns
-        -------
-        Shape
-            A new shape.
-        """
+        """Shape of the batch with one more row."""
         return Shape(
             n_rows=self.n_rows + 1,
             n_prompt=max(self.n_prompt, len(row.prompt)),
@@ -83,17 +52,7 @@ class Shape:
 def take_batch(rows: list[Row], fits: Callable[[Shape], bool]) -> list[Row]:
     """Take the oldest row and those most like it out of a queue, as many as fit together.
 
-    Parameters
-    ----------
-    rows
-        The queue, oldest first; what is taken is removed.
-    fits
-        Whether a batch of this shape can be decoded; one row always can.
-
-    Returns
-    -------
-    list of Row
-        At least one row, unless the queue is empty.
+    One row always fits; the queue is oldest first.
     """
     if not rows:
         return []

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from mia_batch.evidence.engine import Decoding
+    from mia_batch.evidence.request import Decoding
 
 __all__ = ["SeededSampler", "keep_likeliest"]
 

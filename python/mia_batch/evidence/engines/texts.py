@@ -5,42 +5,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from mia_batch.evidence.scorer import ScoreRequest
+    from mia_batch.evidence.request import Request
 
-__all__ = ["take_texts"]
+__all__ = ["n_tokens", "take_texts"]
+
+
+def n_tokens(request: Request) -> int:
+    """Tokens of context and text."""
+    return len(request.context_ids or ()) + len(request.text_ids or ())
 
 
 def take_texts(
-    queue: list[ScoreRequest], *, most_texts: int, most_tokens: int, may_pad: bool
-) -> list[ScoreRequest]:
+    queue: list[Request], *, most_texts: int, most_tokens: int, may_pad: bool
+) -> list[Request]:
     """Take the oldest text and those nearest to it in length out of a queue, as many as fit.
 
-    Parameters
-    ----------
-    queue
-        Requests, oldest first; what is taken is removed.
-    most_texts
-        Most texts of a batch.
-    most_tokens
-        Most tokens of a batch, every text as long as the longest; one text is always taken.
-    may_pad
-        Whether texts of different lengths may come together.
-
-    Returns
-    -------
-    list of ScoreRequest
-        At least one, unless the queue is empty.
+    Every text counts as long as the longest; one is always taken. ``may_pad`` says whether texts of
+    different lengths may come together.
     """
     if not queue:
         return []
-    length = len(queue[0].token_ids)
-    batch: list[ScoreRequest] = []
+    length = n_tokens(queue[0])
+    batch: list[Request] = []
     longest = 0
-    for request in sorted(queue, key=lambda request: abs(len(request.token_ids) - length)):
-        n_tokens = len(request.token_ids)
-        longest = max(longest, n_tokens)
+    for request in sorted(queue, key=lambda request: abs(n_tokens(request) - length)):
+        own = n_tokens(request)
+        longest = max(longest, own)
         full = len(batch) == most_texts or (len(batch) + 1) * longest > most_tokens
-        if batch and (full or not (may_pad or n_tokens == length)):
+        if batch and (full or not (may_pad or own == length)):
             break
         batch.append(request)
     taken = set(map(id, batch))

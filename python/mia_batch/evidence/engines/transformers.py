@@ -8,21 +8,21 @@ import torch
 from transformers import AutoTokenizer, GenerationConfig
 
 from mia_batch.errors import EngineError
-from mia_batch.evidence.engine import SampleOutput, SampleResult
 from mia_batch.evidence.engines.ends import cut_at_end, end_token_ids
-from mia_batch.evidence.engines.memory import available_memory
+from mia_batch.evidence.engines.machine import available_memory
 from mia_batch.evidence.engines.pretrained import load_pretrained, ran_out_of_memory
 from mia_batch.evidence.engines.requests import why_impossible
 from mia_batch.evidence.engines.rows import Row, Shape, take_batch
 from mia_batch.evidence.engines.sampler import SeededSampler
+from mia_batch.evidence.request import Answer
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedConfig, PreTrainedModel
 
-    from mia_batch.evidence.engine import EngineInfo, EngineSpec, SampleRequest
+    from mia_batch.evidence.request import Continuation, Engine, EngineInfo, EngineSpec, Request
 
-__all__ = ["TransformersEngine"]
+__all__ = ["TransformersSamples", "start"]
 
 _SEQUENCES_ON_CPU = 64
 _SEQUENCES_ON_ACCELERATOR = 256
@@ -30,23 +30,20 @@ _SHARE_OF_MEMORY = 0.5  # of what is left beside the weights, on a CPU
 _DRAWING_BYTES = 32  # per row and token of the vocabulary: logits, probabilities, noise
 
 
-class TransformersEngine:
+def start(spec: EngineSpec) -> Engine:
+    """Start what continues prompts, or what gives log-probabilities."""
+    if spec.kind == "samples":
+        return TransformersSamples(spec)
+    from mia_batch.evidence.engines.transformers_logprobs import TransformersLogprobs
+
+    return TransformersLogprobs(spec)
+
+
+class TransformersSamples:
     """Batches of left-padded prompts, each continuation drawn with its own seeded generator.
 
     Of ``engine_args``, ``batch_size`` (most sequences at once) and ``max_model_len`` are meant for
     this class, all others for ``AutoModelForCausalLM.from_pretrained``.
-
-    Parameters
-    ----------
-    spec
-        What to start.
-
-    Raises
-    ------
-    SettingsError
-        If a setting cannot be followed by this engine.
-    EngineError
-        If the model cannot be loaded.
     """
 
     def __init__(self, spec: EngineSpec) -> None:
@@ -62,47 +59,30 @@ class TransformersEngine:
         self._batch_size = loaded.batch_size or self._default_batch_size()
         self._info = loaded.describe(self._batch_size)
         self._rows: list[Row] = []
-        self._outputs: dict[int, dict[int, SampleOutput]] = {}
-        self._refused: list[SampleResult] = []
+        self._outputs: dict[int, dict[int, Continuation]] = {}
+        self._refused: list[Answer] = []
 
     @property
     def info(self) -> EngineInfo:
         """What the started engine says of itself."""
         return self._info
 
-    def submit(self, request: SampleRequest) -> None:
-        """Queue a request.
-
-        Parameters
-        ----------
-        request
-            The request; one that cannot be answered comes back with its reason.
-        """
+    def submit(self, request: Request) -> None:
+        """Queue a request; one that cannot be answered comes back with its reason."""
         room = self._info.max_model_len
         reason = why_impossible(request, max_model_len=room, vocab_size=self._vocab_size)
         if reason is not None:
-            refused = SampleResult(request_id=request.request_id, outputs=[], error=reason)
+            refused = Answer(request_id=request.request_id, error=reason)
             self._refused.append(refused)
             return
-        max_tokens = min(request.max_tokens, room - len(request.prompt_token_ids))
+        max_tokens = min(request.max_tokens, room - len(request.context_ids or ()))
         self._outputs[request.request_id] = {}
         self._rows.extend(
             Row(request=request, index=index, max_tokens=max_tokens) for index in range(request.n)
         )
 
-    def step(self) -> list[SampleResult]:
-        """Decode one batch.
-
-        Returns
-        -------
-        list of SampleResult
-            Requests that are complete, possibly none.
-
-        Raises
-        ------
-        EngineError
-            If memory does not suffice for a single sequence.
-        """
+    def step(self) -> list[Answer]:
+        """Decode one batch. Raises `EngineError` if memory does not suffice for one sequence."""
         complete, self._refused = self._refused, []
         batch = take_batch(self._rows, self._fits)
         if not batch:
@@ -152,7 +132,7 @@ class TransformersEngine:
         self._batch_size = len(batch) // 2
         self._rows[:0] = batch
 
-    def _try_to_decode(self, batch: list[Row]) -> list[SampleOutput] | None:
+    def _try_to_decode(self, batch: list[Row]) -> list[Continuation] | None:
         """Decode a batch; null where memory ran out."""
         try:
             return self._decode(batch)
@@ -162,7 +142,7 @@ class TransformersEngine:
             raise
 
     @torch.inference_mode()
-    def _decode(self, batch: list[Row]) -> list[SampleOutput]:
+    def _decode(self, batch: list[Row]) -> list[Continuation]:
         device = self._model.device
         prompts, mask = _pad_left([row.prompt for row in batch], device)
         sampler = SeededSampler(self._decoding, [row.seed for row in batch], device)
@@ -182,10 +162,10 @@ class TransformersEngine:
             for row, ids in zip(batch, decoded, strict=True)
         ]
 
-    def _collect(self, request: SampleRequest) -> SampleResult:
+    def _collect(self, request: Request) -> Answer:
         outputs = self._outputs.pop(request.request_id)
         in_order = [outputs[index] for index in range(request.n)]
-        return SampleResult(request_id=request.request_id, outputs=in_order)
+        return Answer(request_id=request.request_id, continuations=in_order)
 
 
 class _Finished:

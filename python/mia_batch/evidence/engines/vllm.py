@@ -1,71 +1,74 @@
-"""Sampling with vLLM, in this process, on GPUs or with its CPU build."""
+"""vLLM, in this process, on GPUs or with its CPU build: continuations and log-probabilities."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import vllm
+from transformers import AutoConfig
 from vllm.inputs.engine import tokens_input
 from vllm.sampling_params import RequestOutputKind
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.engine import SampleOutput, SampleResult
 from mia_batch.evidence.engines.ends import end_token_ids
 from mia_batch.evidence.engines.requests import why_impossible
-from mia_batch.evidence.engines.vllm_core import (
+from mia_batch.evidence.engines.vllm_start import (
     check_arguments,
     describe_vllm,
     start_vllm,
     step_vllm,
 )
+from mia_batch.evidence.request import Answer, Continuation
 from mia_batch.models.causes import cause_of
 
 if TYPE_CHECKING:
-    from mia_batch.evidence.engine import Decoding, EngineInfo, EngineSpec, SampleRequest
+    from mia_batch.evidence.request import Decoding, EngineInfo, EngineSpec, Request
 
 __all__ = ["VllmEngine"]
+
+_TEXTS = 64
+_ENTRY_BYTES = 12  # of the logits: they, their log-probabilities, and what finds ranks
 
 
 class VllmEngine:
     """vLLM's own loop, fed request by request.
 
-    All of ``engine_args`` goes to ``vllm.EngineArgs`` and wins over what is set here.
-
-    Parameters
-    ----------
-    spec
-        What to start.
-
-    Raises
-    ------
-    SettingsError
-        If a setting is unknown to vLLM or out of its range.
-    EngineError
-        If the model cannot be loaded.
+    All of ``engine_args`` goes to ``vllm.EngineArgs`` and wins over what is set here. Of texts whose
+    log-probabilities are asked for, no prefix is ever cached, because those of cached tokens are
+    not computed; they are prompts that ask for one token, which is thrown away, and are taken in
+    pieces, so that vLLM makes logits for no more tokens at once than ``logits_bytes`` has room for.
     """
 
     def __init__(self, spec: EngineSpec) -> None:
         check_arguments(spec.engine_args)
-        self._sampling = _sampling_arguments(spec.decoding)
-        self._engine = start_vllm(spec)
-        self._sampling["stop_token_ids"] = sorted(_find_ends(self._engine))
+        self._samples = spec.kind == "samples"
+        if self._samples:
+            self._parameters = _sampling_arguments(spec.decoding)
+            self._engine = start_vllm(spec)
+            self._parameters["stop_token_ids"] = sorted(_find_ends(self._engine))
+            self._info = describe_vllm(self._engine)
+        else:
+            self._parameters = {"temperature": 0.0, "prompt_logprobs": 0, "flat_logprobs": True}
+            forced = {"enable_prefix_caching": False, "logprobs_mode": "raw_logprobs"}
+            arguments = spec.engine_args | forced
+            self._engine = start_vllm(replace(spec, engine_args=arguments), _in_pieces(spec))
+            described = describe_vllm(self._engine)
+            # The token that vLLM must draw takes a place of the context.
+            self._info = replace(described, max_model_len=described.max_model_len - 1)
+        self._parameters |= {"detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY}
         self._vocab_size = self._engine.model_config.get_vocab_size()
-        self._info = describe_vllm(self._engine)
-        self._refused: list[SampleResult] = []
+        self._waiting: dict[int, Request] = {}
+        self._refused: list[Answer] = []
 
     @property
     def info(self) -> EngineInfo:
         """What the started engine says of itself."""
         return self._info
 
-    def submit(self, request: SampleRequest) -> None:
-        """Queue a request.
-
-        Parameters
-        ----------
-        request
-            The request; one that cannot be answered comes back with its reason.
-        """
+    def submit(self, request: Request) -> None:
+        """Queue a request; one that cannot be answered comes back with its reason."""
         reason = why_impossible(
             request, max_model_len=self._info.max_model_len, vocab_size=self._vocab_size
         )
@@ -75,37 +78,30 @@ class VllmEngine:
         except (ValueError, TypeError, vllm.exceptions.VLLMClientError) as error:
             reason = cause_of(error)
         if reason is not None:
-            refused = SampleResult(request_id=request.request_id, outputs=[], error=reason)
-            self._refused.append(refused)
+            self._refused.append(Answer(request_id=request.request_id, error=reason))
 
-    def step(self) -> list[SampleResult]:
-        """Decode one token of every sequence that runs.
-
-        Returns
-        -------
-        list of SampleResult
-            Requests that are complete, possibly none.
-
-        Raises
-        ------
-        EngineError
-            If the engine cannot go on.
-        """
+    def step(self) -> list[Answer]:
+        """Decode one token of every sequence that runs, or read one batch of texts."""
         complete, self._refused = self._refused, []
-        if self._engine.has_unfinished_requests():
-            complete.extend(_result(output) for output in step_vllm(self._engine))
+        if self._waiting:
+            for output in step_vllm(self._engine):
+                request = self._waiting.pop(int(output.request_id))
+                read = _continuations if self._samples else _logprobs
+                complete.append(read(request, output))
         return complete
 
     def close(self) -> None:
         """Free the model."""
         self._engine.engine_core.shutdown()
 
-    def _add(self, request: SampleRequest) -> None:
-        parameters = vllm.SamplingParams(
-            **self._sampling, n=request.n, seed=request.seed, max_tokens=request.max_tokens
-        )
-        prompt = tokens_input(request.prompt_token_ids)
+    def _add(self, request: Request) -> None:
+        own: dict[str, Any] = {"max_tokens": 1}
+        if self._samples:
+            own = {"n": request.n, "seed": request.seed, "max_tokens": request.max_tokens}
+        parameters = vllm.SamplingParams(**self._parameters, **own)
+        prompt = tokens_input([*(request.context_ids or ()), *(request.text_ids or ())])
         self._engine.add_request(str(request.request_id), prompt, parameters)
+        self._waiting[request.request_id] = request
 
 
 def _sampling_arguments(decoding: Decoding) -> dict[str, Any]:
@@ -114,8 +110,6 @@ def _sampling_arguments(decoding: Decoding) -> dict[str, Any]:
         "temperature": decoding.temperature,
         "top_k": decoding.top_k,
         "top_p": decoding.top_p,
-        "detokenize": False,
-        "output_kind": RequestOutputKind.FINAL_ONLY,
     }
     try:
         accepted = vllm.SamplingParams(**arguments)
@@ -140,16 +134,41 @@ def _find_ends(engine: vllm.LLMEngine) -> frozenset[int]:
     )
 
 
-def _result(output: vllm.RequestOutput) -> SampleResult:
-    request_id = int(output.request_id)
-    outputs = []
+def _in_pieces(spec: EngineSpec) -> dict[str, Any]:
+    """Bound the logits that vLLM makes at once."""
+    config = AutoConfig.from_pretrained(spec.model, revision=spec.revision)
+    most = spec.logits_bytes // (config.get_text_config().vocab_size * _ENTRY_BYTES)
+    texts = spec.engine_args.get("max_num_seqs", _TEXTS)
+    return {
+        "enable_chunked_prefill": True,
+        "max_num_batched_tokens": max(most, texts),  # vLLM wants at least one token of each
+        "max_num_seqs": texts,
+    }
+
+
+def _continuations(request: Request, output: vllm.RequestOutput) -> Answer:
+    given = []
     for completion in output.outputs:
         if completion.finish_reason not in ("stop", "length"):
             error = f"vLLM ended the request with {completion.finish_reason!r}"
-            return SampleResult(request_id=request_id, outputs=[], error=error)
-        outputs.append(
-            SampleOutput(
+            return Answer(request_id=request.request_id, error=error)
+        given.append(
+            Continuation(
                 token_ids=list(completion.token_ids), finish_reason=completion.finish_reason
             )
         )
-    return SampleResult(request_id=request_id, outputs=outputs)
+    return Answer(request_id=request.request_id, continuations=given)
+
+
+def _logprobs(request: Request, output: vllm.RequestOutput) -> Answer:
+    """Check that every token came back, then keep those of the text."""
+    before = request.context_ids or []
+    found: Any = output.prompt_logprobs
+    if found is None or found.token_ids != [*before, *(request.text_ids or ())][1:]:
+        error = "vLLM gave log-probabilities of other tokens than those of the text"
+        return Answer(request_id=request.request_id, error=error)
+    logprob = np.array(found.logprobs[len(before) - 1 :], dtype=np.float32)
+    if not np.isfinite(logprob).all():
+        error = "the model gives a token a log-probability that is not a finite number"
+        return Answer(request_id=request.request_id, error=error)
+    return Answer(request_id=request.request_id, tokens={"logprob": logprob})

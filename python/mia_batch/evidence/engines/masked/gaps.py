@@ -17,18 +17,7 @@ _EDGES = ("L", "M", "N")  # letters, marks, numbers
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Find the words of a text: between whitespace, less the signs at either end.
-
-    Parameters
-    ----------
-    text
-        The text.
-
-    Returns
-    -------
-    list of tuple of int
-        First character of each word, and the one after its last.
-    """
+    """Find the words of a text, first and end index: between whitespace, less signs at its ends."""
     spans = (_trim(text, *match.span()) for match in _RUN.finditer(text))
     return [(start, end) for start, end in spans if start < end]
 
@@ -49,28 +38,11 @@ class Gaps(NamedTuple):
     """The hidden words, in their order: first character, and the one after the last."""
 
     def words(self) -> list[str]:
-        """Look behind the gaps.
-
-        Returns
-        -------
-        list of str
-            The hidden words.
-        """
+        """Return the hidden words."""
         return [self.text[start:end] for start, end in self.spans]
 
     def fill(self, words: Sequence[str]) -> tuple[str, list[int]]:
-        """Put words into the gaps; the rest of the text stays as it is.
-
-        Parameters
-        ----------
-        words
-            One per gap.
-
-        Returns
-        -------
-        tuple of str and list of int
-            The whole text, and the first character of each word in it.
-        """
+        """Put words into the gaps; return the text, and the index of each word's first character."""
         ends = [0, *(end for _, end in self.spans)]
         starts = [*(start for start, _ in self.spans), len(self.text)]
         between = [self.text[end:start] for end, start in zip(ends, starts, strict=True)]

@@ -1,4 +1,4 @@
-"""Scoring with the transformers library, on any machine that has torch."""
+"""Log-probabilities with the transformers library, on any machine that has torch."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ import torch
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines.logits import ChunkedLogits
 from mia_batch.evidence.engines.pretrained import load_pretrained, ran_out_of_memory
-from mia_batch.evidence.engines.requests import why_unscorable
-from mia_batch.evidence.engines.texts import take_texts
-from mia_batch.evidence.engines.token_scores import entry_bytes, score_tokens
-from mia_batch.evidence.scorer import ScoreResult, Scoring, TokenScores
+from mia_batch.evidence.engines.requests import why_impossible
+from mia_batch.evidence.engines.texts import n_tokens, take_texts
+from mia_batch.evidence.engines.token_scores import VOCABULARY, entry_bytes, score_tokens
+from mia_batch.evidence.request import Answer
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from mia_batch.evidence.engine import EngineInfo, EngineSpec
-    from mia_batch.evidence.scorer import ScoreRequest
+    from mia_batch.evidence.request import EngineInfo, EngineSpec, Request
 
-__all__ = ["TransformersScorer"]
+__all__ = ["TransformersLogprobs"]
 
 _TEXTS = 256
 _TOKENS_ON_CPU = 2048
@@ -32,29 +31,18 @@ _CHUNK_ON_CPU = 128  # positions whose logits a processor's caches hold
 _LARGEST_BLOCK = 31 << 20  # that glibc learns from; its limit is 32 MiB
 
 
-class TransformersScorer:
+class TransformersLogprobs:
     """Batches of right-padded texts of like length; the head works on chunks of their tokens.
 
     Of ``engine_args``, ``batch_size`` (most texts at once) and ``max_model_len`` are meant for
     this class, all others for ``AutoModelForCausalLM.from_pretrained``.
-
-    Parameters
-    ----------
-    spec
-        What to start; its ``scoring`` says what to compute.
-
-    Raises
-    ------
-    SettingsError
-        If a setting cannot be followed by this engine.
-    EngineError
-        If the model cannot be loaded, or cannot score.
     """
 
     def __init__(self, spec: EngineSpec) -> None:
-        self._scoring = spec.scoring or Scoring()
+        self._columns = _whole(spec.columns)
+        self._logits_bytes = spec.logits_bytes
         self._decoding = spec.decoding
-        if self._scoring.kept_mass and spec.decoding.temperature != 1.0:
+        if "support_mass" in self._columns and spec.decoding.temperature != 1.0:
             msg = (
                 "setting 'temperature': the mass that decoding keeps is defined at temperature 1; "
                 "leave the setting at 1"
@@ -68,58 +56,41 @@ class TransformersScorer:
             _keep_freed_memory()
         self._most_texts = loaded.batch_size or _TEXTS if self._logits.may_batch else 1
         self._info = loaded.describe(self._most_texts)
-        self._queues: dict[Scoring, list[ScoreRequest]] = defaultdict(list)
-        self._refused: list[ScoreResult] = []
+        self._queues: dict[frozenset[str], list[Request]] = defaultdict(list)
+        self._refused: list[Answer] = []
 
     @property
     def info(self) -> EngineInfo:
         """What the started engine says of itself."""
         return self._info
 
-    def submit(self, request: ScoreRequest) -> None:
-        """Queue a request.
-
-        Parameters
-        ----------
-        request
-            The request; one that cannot be answered comes back with its reason.
-        """
-        reason = why_unscorable(
+    def submit(self, request: Request) -> None:
+        """Queue a request; one that cannot be answered comes back with its reason."""
+        reason = why_impossible(
             request, max_model_len=self._info.max_model_len, vocab_size=self._vocab_size
         )
         if reason is None:
-            self._queues[self._scoring.only(request.wanted)].append(request)
+            self._queues[self._columns & _whole(request.columns)].append(request)
         else:
-            self._refused.append(ScoreResult(request_id=request.request_id, error=reason))
+            self._refused.append(Answer(request_id=request.request_id, error=reason))
 
-    def step(self) -> list[ScoreResult]:
-        """Score one batch.
-
-        Returns
-        -------
-        list of ScoreResult
-            Requests that are complete, possibly none.
-
-        Raises
-        ------
-        EngineError
-            If memory does not suffice for a single text.
-        """
+    def step(self) -> list[Answer]:
+        """Work on one batch. Raises `EngineError` if memory does not suffice for one text."""
         complete, self._refused = self._refused, []
-        scoring = max(self._queues, key=lambda each: len(self._queues[each]), default=self._scoring)
+        columns = max(self._queues, key=lambda each: len(self._queues[each]), default=self._columns)
         batch = take_texts(
-            self._queues[scoring],
+            self._queues[columns],
             most_texts=self._most_texts,
             most_tokens=self._most_tokens,
             may_pad=self._logits.may_pad,
         )
         if batch:
             try:
-                complete.extend(self._score(batch, scoring))
+                complete.extend(self._answers(batch, columns))
             except RuntimeError as error:
                 if not ran_out_of_memory(error):
                     raise
-                self._put_back(batch, scoring)
+                self._put_back(batch, columns)
         return complete
 
     def close(self) -> None:
@@ -134,30 +105,34 @@ class TransformersScorer:
     def _most_tokens(self) -> int:
         return _TOKENS_ON_CPU if self._on_cpu else _TOKENS_ON_ACCELERATOR
 
-    def _put_back(self, batch: list[ScoreRequest], scoring: Scoring) -> None:
+    def _put_back(self, batch: list[Request], columns: frozenset[str]) -> None:
         """After memory ran out: the same texts again, half as many at once."""
         if len(batch) == 1:
             msg = (
-                f"memory does not suffice for one text of {len(batch[0].token_ids)} tokens; set a "
-                "smaller max_model_len through --engine-arg, a smaller head_memory or a smaller "
+                f"memory does not suffice for one text of {n_tokens(batch[0])} tokens; set a "
+                "smaller max_model_len through --engine-arg, a smaller logits_memory or a smaller "
                 "dtype"
             )
             raise EngineError(msg)
         self._most_texts = len(batch) // 2
-        self._queues[scoring][:0] = batch
+        self._queues[columns][:0] = batch
 
     @torch.inference_mode()
-    def _score(self, batch: list[ScoreRequest], scoring: Scoring) -> list[ScoreResult]:
-        token_ids = _pad_right([request.token_ids for request in batch])
+    def _answers(self, batch: list[Request], columns: frozenset[str]) -> list[Answer]:
+        texts = [[*(each.context_ids or ()), *(each.text_ids or ())] for each in batch]
+        token_ids = _pad_right(texts)
         width = token_ids.shape[1]
-        scored = [range(request.first, len(request.token_ids)) for request in batch]
+        scored = [
+            range(len(request.context_ids or ()), len(text))
+            for request, text in zip(batch, texts, strict=True)
+        ]
         places = torch.tensor(
             [row * width + place for row, each in enumerate(scored) for place in each]
         )
         wanted = token_ids.flatten()[places].to(self._device)
-        # The logits of the token before say how likely a token is.
+        # The logits of the token before give a token's probability.
         before = places.to(self._device) - 1
-        found = self._in_chunks(token_ids.to(self._device), before, wanted, scoring)
+        found = self._in_chunks(token_ids.to(self._device), before, wanted, columns)
         ends = accumulate(map(len, scored), initial=0)
         return [
             _result(request, {name: values[start:end] for name, values in found.items()})
@@ -165,15 +140,15 @@ class TransformersScorer:
         ]
 
     def _in_chunks(
-        self, token_ids: Tensor, places: Tensor, wanted: Tensor, scoring: Scoring
+        self, token_ids: Tensor, places: Tensor, wanted: Tensor, columns: frozenset[str]
     ) -> dict[str, Any]:
         """Scores of all wanted tokens, as arrays by name."""
-        position_bytes = self._vocab_size * entry_bytes(scoring, self._decoding)
-        most = max(1, scoring.head_bytes // position_bytes)
+        position_bytes = self._vocab_size * entry_bytes(columns, self._decoding)
+        most = max(1, self._logits_bytes // position_bytes)
         if self._on_cpu:
             most = min(most, _CHUNK_ON_CPU)
         parts = [
-            score_tokens(logits, chunk.to(logits.device), scoring, self._decoding)
+            score_tokens(logits, chunk.to(logits.device), columns, self._decoding)
             for logits, chunk in zip(
                 self._logits.chunks(token_ids, places, most), torch.split(wanted, most), strict=True
             )
@@ -195,10 +170,15 @@ def _pad_right(texts: list[list[int]]) -> Tensor:
     return torch.tensor([text + [0] * (width - len(text)) for text in texts])
 
 
-def _result(request: ScoreRequest, found: dict[str, Any]) -> ScoreResult:
+def _whole(columns: frozenset[str]) -> frozenset[str]:
+    """Add what is computed together."""
+    return columns | VOCABULARY if columns & VOCABULARY else columns
+
+
+def _result(request: Request, found: dict[str, Any]) -> Answer:
     if not np.isfinite(found["logprob"]).all():
         error = "the model gives a token a log-probability that is not a finite number"
-        return ScoreResult(request_id=request.request_id, error=error)
+        return Answer(request_id=request.request_id, error=error)
     if "rank" in found:
         found["rank"] = found["rank"].astype(np.uint32)
-    return ScoreResult(request_id=request.request_id, scores=TokenScores(**found))
+    return Answer(request_id=request.request_id, tokens=found)

@@ -1,4 +1,4 @@
-"""What sampling and scoring with vLLM share: starting it, one step of it, and its failures."""
+"""Starting vLLM, one step of it, and its failures."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from vllm.v1.engine.core_client import SyncMPClient
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.engine import EngineInfo
-from mia_batch.evidence.engines.memory import available_memory
+from mia_batch.evidence.engines.machine import available_memory
+from mia_batch.evidence.request import EngineInfo
 from mia_batch.models.causes import cause_of
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.engine.core_client import EngineCoreClient
 
-    from mia_batch.evidence.engine import EngineSpec
+    from mia_batch.evidence.request import EngineSpec
 
 __all__ = ["check_arguments", "describe_vllm", "start_vllm", "step_vllm"]
 
@@ -40,18 +40,7 @@ _WAY_OUT = (
 
 
 def check_arguments(arguments: dict[str, Any]) -> None:
-    """Check the names of arguments that go to ``vllm.EngineArgs``.
-
-    Parameters
-    ----------
-    arguments
-        By name.
-
-    Raises
-    ------
-    SettingsError
-        If vLLM does not know one.
-    """
+    """Check the names of arguments that go to ``vllm.EngineArgs``."""
     known = [field.name for field in fields(vllm.EngineArgs)]
     for key in arguments:
         if key not in known:
@@ -62,24 +51,9 @@ def check_arguments(arguments: dict[str, Any]) -> None:
 
 
 def start_vllm(spec: EngineSpec, arguments: Mapping[str, Any] | None = None) -> vllm.LLMEngine:
-    """Start vLLM in this process, on a GPU or with its CPU build.
+    """Start vLLM in this process; ``engine_args`` win over the further ``arguments``.
 
-    Parameters
-    ----------
-    spec
-        What to start; its ``engine_args`` win over everything else.
-    arguments
-        Further arguments for ``vllm.EngineArgs``.
-
-    Returns
-    -------
-    vllm.LLMEngine
-        vLLM's own loop.
-
-    Raises
-    ------
-    EngineError
-        If the model cannot be loaded.
+    Raises `EngineError` if the model cannot be loaded.
     """
     try:
         config = _configure(spec, arguments or {})
@@ -91,18 +65,7 @@ def start_vllm(spec: EngineSpec, arguments: Mapping[str, Any] | None = None) -> 
 
 
 def describe_vllm(engine: vllm.LLMEngine) -> EngineInfo:
-    """Say what has been started.
-
-    Parameters
-    ----------
-    engine
-        vLLM's own loop.
-
-    Returns
-    -------
-    EngineInfo
-        For the run's record.
-    """
+    """Say what has been started."""
     config: VllmConfig = engine.vllm_config
     return EngineInfo(
         engine="vllm",
@@ -115,23 +78,7 @@ def describe_vllm(engine: vllm.LLMEngine) -> EngineInfo:
 
 
 def step_vllm(engine: vllm.LLMEngine) -> list[vllm.RequestOutput]:
-    """Let vLLM work for one step.
-
-    Parameters
-    ----------
-    engine
-        vLLM's own loop.
-
-    Returns
-    -------
-    list of vllm.RequestOutput
-        What is complete.
-
-    Raises
-    ------
-    EngineError
-        If it cannot go on.
-    """
+    """Let vLLM work for one step; raises `EngineError` if it cannot go on."""
     try:
         return list(engine.step())
     except Exception as error:

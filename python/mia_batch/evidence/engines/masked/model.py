@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
 from mia_batch.errors import EngineError, SettingsError
+from mia_batch.evidence.engines.masked.gaps import word_spans
 from mia_batch.models.causes import cause_of
 from mia_batch.models.specials import NO_LIMIT, find_specials
-from mia_batch.prompts.gaps import word_spans
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import numpy.typing as npt
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-    from mia_batch.prompts.gaps import Gaps
+    from mia_batch.evidence.engines.masked.gaps import Gaps
 
 __all__ = ["MaskedModel"]
 
@@ -39,25 +38,9 @@ class _Piece(NamedTuple):
 class MaskedModel:
     """A model of BERT's kind.
 
-    Loading imports torch. Words that it can put into a gap are those of one token. A text longer
-    than the model's context is read in consecutive pieces of that length.
-
-    Parameters
-    ----------
-    model
-        A masked language model of the transformers library, on its device.
-    tokenizer
-        Its tokenizer; must be one of the fast kind, with a mask token.
-
-    Raises
-    ------
-    SettingsError
-        If the tokenizer cannot say where the gaps are.
-
-    Attributes
-    ----------
-    words
-        What can stand in a gap: one word per token that is one.
+    ``words`` are what it can put into a gap: those of one token. A text longer than the model's
+    context is read in consecutive pieces of that length. The tokenizer must be of the fast kind,
+    with a mask token.
     """
 
     def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
@@ -83,40 +66,20 @@ class MaskedModel:
         self._word_ids = [i for i, _ in words]
         self.words: list[str] = [word for _, word in words]
         self._before, self._after = find_specials(tokenizer)
-        self._room = self._context() - len(self._before) - len(self._after)
+        self.context = self._context()
+        self._room = self.context - len(self._before) - len(self._after)
         tokenizer.model_max_length = NO_LIMIT  # longer texts are cut here
 
     @classmethod
     def load(cls, model: str, revision: str | None = None, *, device: str = "cpu") -> Self:
-        """Load a model in float32.
-
-        Parameters
-        ----------
-        model
-            Checkpoint folder or hub name.
-        revision
-            Hub revision; null = the default branch.
-        device
-            Where it runs, as torch names it.
-
-        Returns
-        -------
-        MaskedModel
-            Ready to use.
-
-        Raises
-        ------
-        SettingsError
-            If it cannot be loaded or is no masked language model.
-        """
+        """Load a model in float32; `SettingsError` if it cannot be or is no masked model."""
         import torch
         from transformers import AutoModelForMaskedLM, AutoTokenizer
 
         options = {"revision": revision, "trust_remote_code": False}
         try:
-            with _no_progress_bars():
-                tokenizer = AutoTokenizer.from_pretrained(model, **options)
-                loaded = AutoModelForMaskedLM.from_pretrained(model, dtype=torch.float32, **options)
+            tokenizer = AutoTokenizer.from_pretrained(model, **options)
+            loaded = AutoModelForMaskedLM.from_pretrained(model, dtype=torch.float32, **options)
         except Exception as error:  # every library behind it raises its own kind
             msg = (
                 f"setting 'masked_model': {model!r} cannot be loaded ({cause_of(error)}); give a "
@@ -128,20 +91,8 @@ class MaskedModel:
     def predict(self, texts: Sequence[Gaps]) -> list[npt.NDArray[np.float32]]:
         """Say how likely each word is in each gap, all gaps of a text hidden at once.
 
-        Parameters
-        ----------
-        texts
-            The texts; each takes a forward pass, a long one several.
-
-        Returns
-        -------
-        list of ndarray
-            One per text: float32, gaps by `words`, natural log of the probability.
-
-        Raises
-        ------
-        EngineError
-            If the tokenizer loses a gap.
+        One array per text: float32, gaps by `words`, natural log of the probability. A text takes a
+        forward pass, a long one several.
         """
         pieces = [piece for number, gaps in enumerate(texts) for piece in self._cut(gaps, number)]
         found: dict[tuple[int, int], npt.NDArray[np.float32]] = {}
@@ -198,18 +149,3 @@ class MaskedModel:
         positions = getattr(self._model.config, "max_position_embeddings", None)
         length: int = self._tokenizer.model_max_length
         return length if positions is None else min(length, positions - _UNUSED_POSITIONS)
-
-
-@contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    """Keep transformers and the hub from drawing bars: only the command line prints."""
-    from transformers.utils import logging
-
-    if not logging.is_progress_bar_enabled():
-        yield
-        return
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.enable_progress_bar()

@@ -1,0 +1,170 @@
+"""Engines by name: what each can do, as data; a library is imported where its engine runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from mia_batch.errors import EngineError, SettingsError
+from mia_batch.evidence.engines import machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mia_batch.evidence.request import Engine, EngineSpec, EvidenceKind
+
+__all__ = ["ENTRY_POINTS", "EngineType", "choose_engine", "engine_types", "load_engine", "why_not"]
+
+ENTRY_POINTS = "mia_batch.engines"
+"""Group of entry points by which another package adds engines: each names an `EngineType`."""
+
+_SAMPLES: frozenset[EvidenceKind] = frozenset({"samples"})
+_BOTH: frozenset[EvidenceKind] = frozenset({"samples", "logprobs"})
+_NAMED = {
+    "vocabulary_mean": "mean and variance over the vocabulary",
+    "vocabulary_variance": "mean and variance over the vocabulary",
+    "rank": "exact ranks",
+    "support_mass": "the mass that decoding keeps",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineType:
+    """What an engine is and can do.
+
+    Attributes
+    ----------
+    name
+        As setting ``engine`` has it.
+    start
+        ``module:function`` that takes an `EngineSpec` and returns a started `Engine`; it is
+        imported in the engine's own process only.
+    kinds
+        What it can be asked.
+    columns
+        Columns of the logprobs table that it can compute beside ``logprob``.
+    obstacle
+        Says why it cannot run on this machine; None where it can. It imports no engine library.
+    on_cpu
+        Whether it would run on the CPU of this machine.
+    """
+
+    name: str
+    start: str
+    kinds: frozenset[EvidenceKind] = _SAMPLES
+    columns: frozenset[str] = frozenset()
+    obstacle: Callable[[], str | None] = lambda: None
+    on_cpu: Callable[[], bool] = machine.has_no_accelerator
+
+
+_BUILT_IN = (
+    EngineType(
+        name="vllm",
+        start="mia_batch.evidence.engines.vllm:VllmEngine",
+        kinds=_BOTH,
+        obstacle=machine.vllm_obstacle,
+        on_cpu=machine.has_vllm_for_cpus,
+    ),
+    EngineType(
+        name="transformers",
+        start="mia_batch.evidence.engines.transformers:start",
+        kinds=_BOTH,
+        columns=frozenset(_NAMED),
+        obstacle=machine.transformers_obstacle,
+    ),
+    EngineType(
+        name="masked",
+        start="mia_batch.evidence.engines.masked:MaskedEngine",
+        kinds=frozenset({"fills"}),
+        obstacle=machine.transformers_obstacle,
+    ),
+)
+"""``auto`` takes the first that can do what is asked."""
+
+_REMOTE = (
+    EngineType(name="openai", start="", kinds=_BOTH),
+    EngineType(name="replay", start="", kinds=_SAMPLES),
+)
+"""Not started here: an endpoint and a recording."""
+
+
+@cache
+def engine_types() -> dict[str, EngineType]:
+    """All engines by name, those of other packages included."""
+    found = {engine.name: engine for engine in (*_BUILT_IN, *_REMOTE)}
+    for point in entry_points(group=ENTRY_POINTS):
+        try:
+            engine = point.load()
+        except Exception as error:  # whatever a stranger's module raises
+            msg = f"the engine {point.name!r} of {point.value} cannot be loaded: {error}"
+            raise EngineError(msg) from error
+        if not isinstance(engine, EngineType) or engine.name in found:
+            msg = f"{point.value} is not an EngineType with a name of its own; remove its package"
+            raise EngineError(msg)
+        found[engine.name] = engine
+    return found
+
+
+def choose_engine(name: str, kind: EvidenceKind, columns: frozenset[str]) -> tuple[str, str]:
+    """Choose an engine that can run here and do what is asked, and say why.
+
+    ``auto`` takes vLLM where it can run, else transformers. Where the engine that was asked for
+    cannot compute a column, transformers does. Raises `SettingsError` if none can run.
+    """
+    known = engine_types()
+    if name not in (*known, "auto"):
+        msg = f"setting 'engine' is {name!r}; known are auto, {', '.join(known)}"
+        raise SettingsError(msg)
+    able = [engine for engine in known.values() if kind in engine.kinds and engine.start]
+    wanted = able if name == "auto" else [known[name]]
+    obstacles = {engine.name: engine.obstacle() for engine in wanted}
+    usable = [engine.name for engine in wanted if obstacles[engine.name] is None]
+    if not usable:
+        raise SettingsError(_none_can_run(name, obstacles))
+    first = usable[0]
+    if (reason := why_not(first, kind, columns)) is not None:
+        return "transformers", reason
+    if name != "auto":
+        return first, "asked for"
+    if first == "vllm":
+        return first, f"vLLM's {'CPU' if known[first].on_cpu() else 'GPU'} build is installed"
+    others = [f"{each} cannot run here, because {why}" for each, why in obstacles.items() if why]
+    return first, "; ".join(others).replace("vllm cannot", "vLLM cannot") or "it is installed"
+
+
+def why_not(name: str, kind: EvidenceKind, columns: frozenset[str]) -> str | None:
+    """Why an engine cannot give what is asked for, known before anything starts."""
+    engine = engine_types()[name]
+    if kind not in engine.kinds:
+        return f"engine {name} gives no {kind}"
+    lacking = list(dict.fromkeys(_NAMED.get(column, column) for column in _sorted(columns, engine)))
+    if not lacking:
+        return None
+    *others, last = lacking
+    named = f"{', '.join(others)} and {last}" if others else last
+    return f"engine {name} cannot compute {named}"
+
+
+def load_engine(spec: EngineSpec) -> Engine:
+    """Start an engine in this process, which is best its own."""
+    module, _, function = engine_types()[spec.engine].start.partition(":")
+    with machine.kept_for_good():
+        start: Callable[[EngineSpec], Engine] = getattr(import_module(module), function)
+    return start(spec)
+
+
+def _sorted(columns: frozenset[str], engine: EngineType) -> list[str]:
+    known = [name for name in _NAMED if name in columns]
+    return [
+        name for name in (*known, *sorted(columns.difference(known))) if name not in engine.columns
+    ]
+
+
+def _none_can_run(name: str, obstacles: dict[str, str | None]) -> str:
+    if name != "auto":
+        return f"setting 'engine': {name!r} cannot run here, because {obstacles[name]}"
+    listed = "; ".join(f"for {each}, {why}" for each, why in obstacles.items())
+    return f"setting 'engine': no engine can run here: {listed}"
