@@ -19,7 +19,7 @@ class MiaBatchError(Exception):
 
 
 class RequestError(MiaBatchError, ValueError):
-    """What was asked for cannot be done as asked; found before any model is loaded."""
+    """A request cannot be done as asked; found before any model is loaded."""
 
 
 class SettingsError(RequestError):
@@ -31,15 +31,15 @@ class CorpusError(RequestError):
 
 
 class RunFolderError(MiaBatchError, RuntimeError):
-    """The run folder cannot be used: unwritable, held by a live run, or of other settings."""
+    """The run folder is unwritable, in use by a live run, or of a run with other settings."""
 
 
 class DamagedTableError(RunFolderError):
-    """A table of the run folder is none; the run's command has it made again."""
+    """A table in the run folder is damaged; the same command rebuilds it."""
 
 
 class EngineError(MiaBatchError, RuntimeError):
-    """An engine cannot start or cannot go on."""
+    """An engine cannot start or cannot continue."""
 
 
 class SchemaMismatchError(MiaBatchError, TypeError):

@@ -20,18 +20,7 @@ __all__ = ["build_features", "groups_of", "inputs_of"]
 
 
 def groups_of(columns: Iterable[str]) -> tuple[Group, ...]:
-    """Name the groups of features that have these columns.
-
-    Parameters
-    ----------
-    columns
-        Columns of the features table; those that every features table has need no group.
-
-    Returns
-    -------
-    tuple of str
-        Groups of `mia_batch.kernels.pair_features`, in their order.
-    """
+    """Name the groups of `kernels.pair_features` that have these columns, in their order."""
     wanted = set(columns)
     found = {group for group in GROUPS if wanted & _columns(group)}
     found |= {group for group in GROUPS if wanted & {f"{name}_matched" for name in _columns(group)}}
@@ -48,18 +37,7 @@ def _columns(group: Group) -> set[str]:
 
 
 def inputs_of(preset: Preset) -> tuple[list[str], list[str]]:
-    """Name what `build_features` reads.
-
-    Parameters
-    ----------
-    preset
-        The run's.
-
-    Returns
-    -------
-    tuple[list[str], list[str]]
-        Columns of the samples table and of the targets table.
-    """
+    """Name the columns of the samples and of the targets table that `build_features` reads."""
     samples = ["target_id", "sample_index", "candidate", "n_tokens", "short"]
     targets = ["target_id", "reference"]
     if preset == "default":
@@ -91,7 +69,7 @@ def build_features(
         ``default`` compares the candidate as it is; ``samia`` cuts it from prompt and candidate
         as the authors' code does.
     text_length
-        For ``samia``: nominal number of words of a target; null = each target's own.
+        For ``samia``: nominal number of words of a target; None = each target's own.
     groups
         Groups of `mia_batch.kernels.pair_features`: what the attacks need, and nothing else.
 
@@ -115,8 +93,8 @@ def build_features(
         msg = f"word rule is {words!r}, but preset 'samia' scores by 'space'; use that rule"
         raise SettingsError(msg)
     candidate = pl.col("candidate") if preset == "default" else _authors_candidate(text_length)
-    halves = targets.lazy().select(inputs_of(preset)[1])
-    pairs = samples.lazy().join(halves, on="target_id", how="left", maintain_order="left")
+    parts = targets.lazy().select(inputs_of(preset)[1])
+    pairs = samples.lazy().join(parts, on="target_id", how="left", maintain_order="left")
     numbers = pair_features(candidate, pl.col("reference"), words=words, groups=groups)
     return (
         pairs.select("target_id", "sample_index", "n_tokens", "short", numbers.alias("numbers"))

@@ -3,23 +3,32 @@
 The only file that names the compiled library. Every expression is elementwise: it runs in
 eager, lazy and streaming queries, over all cores and without the GIL. A literal is repeated
 for every row. Null gives null. A column that is not text is a ``SchemaMismatchError``, and a
-text of more than 1 GiB or with bytes that are no UTF-8 a ``MiaBatchError``, when the query runs.
+text of more than 1 GiB or with bytes that are not UTF-8 a ``MiaBatchError``, when the query runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
-from operator import index
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
 from mia_batch import _native
-from mia_batch.errors import MiaBatchError, SchemaMismatchError, SettingsError
+from mia_batch.errors import MiaBatchError, SchemaMismatchError
+from mia_batch.kernel_arguments import (
+    GROUPS,
+    WORD_RULES,
+    Group,
+    WordRule,
+    as_column,
+    check_n_words,
+    check_rule,
+    check_series,
+    checked_groups,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 __all__ = [
     "FEATURES",
@@ -36,45 +45,9 @@ __all__ = [
     "zlib_version",
 ]
 
-WordRule: TypeAlias = Literal["whitespace", "space", "rouge", "unicode"]
-"""How a text is cut into words.
-
-``whitespace`` cuts at white space, as ``text.split()`` does; ``space`` at U+0020 only, as
-``text.split(" ")`` does, less its empty strings (newlines and tabs stay inside words). ``rouge``
-takes the runs of ASCII letters and digits of the lower-cased text, as the rouge-score package
-does without stemming: text of other scripts has no words. ``unicode`` takes the segments of
-UAX #29 that hold a letter or a number, for text without spaces: a word in most scripts, one
-character in Chinese, hiragana and Thai. Where a colon or its like follows a letter and a joiner
-and a pictograph follow it, the annex ends the word before the colon; here they all are one."""
-
-WORD_RULES: Final[tuple[WordRule, ...]] = get_args(WordRule)
-"""Every word rule."""
-
-Group: TypeAlias = Literal[
-    "unigrams", "ngrams", "zlib", "lcs", "blocks", "coverage", "distinct", "characters", "matched"
-]
-"""Fields of ``pair_features`` that are computed only where they are asked for."""
-
-GROUPS: Final[tuple[Group, ...]] = get_args(Group)
-"""Every group, in the order of its fields."""
-
 _SPANS: Final = pl.Struct({"starts": pl.List(pl.UInt32), "ends": pl.List(pl.UInt32)})
 
-_MAX_WORDS: Final = 2**32 - 1
-
 _DEFAULT_GROUPS: Final[tuple[Group, ...]] = ("unigrams", "ngrams", "zlib", "matched")
-
-
-def _checked(groups: Iterable[Group]) -> list[Group]:
-    if isinstance(groups, str) or not isinstance(groups, Iterable):
-        msg = f"groups is {groups!r}; use a list of names"
-        raise SettingsError(msg)
-    chosen = list(groups)
-    for group in chosen:
-        if group not in GROUPS:
-            msg = f"unknown group {group!r}; use some of {', '.join(GROUPS)}"
-            raise SettingsError(msg)
-    return chosen
 
 
 def fields(groups: Iterable[Group] = _DEFAULT_GROUPS) -> pl.Struct:
@@ -83,7 +56,7 @@ def fields(groups: Iterable[Group] = _DEFAULT_GROUPS) -> pl.Struct:
     Parameters
     ----------
     groups
-        Names of groups; their order means nothing, another name is a ``SettingsError``.
+        Names of groups in any order; another name is a ``SettingsError``.
 
     Returns
     -------
@@ -95,7 +68,7 @@ def fields(groups: Iterable[Group] = _DEFAULT_GROUPS) -> pl.Struct:
     >>> [field.name for field in fields(["lcs"]).fields]
     ['words_candidate', 'words_reference', 'lcs_words']
     """
-    return pl.Struct(dict.fromkeys(_native.pair_fields(_checked(groups)), pl.UInt32))
+    return pl.Struct(dict.fromkeys(_native.pair_fields(checked_groups(groups)), pl.UInt32))
 
 
 FEATURES: Final = fields()
@@ -112,46 +85,8 @@ def pair_features(
 ) -> pl.Expr:
     """Numbers that compare each candidate with its reference, from one reading of both texts.
 
-    ``words_candidate`` and ``words_reference`` count words. The other fields come in groups,
-    in the order of ``fields(groups)``:
-
-    ``unigrams``
-        ``overlap_1`` counts the words that both texts have, each at most as often as it occurs on
-        both sides.
-    ``ngrams``
-        ``overlap_2`` to ``overlap_5`` count n-grams of words likewise.
-    ``zlib``
-        ``zlib_candidate`` is the size of the candidate's words, joined by single spaces, as
-        ``zlib_size`` measures it.
-    ``lcs``
-        ``lcs_words`` is the length of the longest common subsequence of words.
-    ``blocks``
-        ``longest_block_words`` is the length of the longest run of words that both texts have,
-        and ``longest_block_start`` the word of the reference, counted from 0, where it first
-        starts (of several such runs, the one that starts first); null where no word is shared.
-        ``longest_block_chars`` and ``longest_block_chars_start`` say the same of Unicode
-        characters of the raw texts, white space included. ``near_verbatim_words`` counts words
-        of the reference inside common blocks of at least ``near_verbatim_min_words`` words: the
-        longest block is taken first, then the longest before it and behind it on both sides,
-        and so on, those of equal length from the reference's start, then the candidate's. Each
-        core needs some 200 bytes of memory for a character of its longest reference.
-    ``coverage``
-        ``covered_2`` to ``covered_12`` count words of the candidate inside some span of at least
-        that many words that occurs in the reference, each length for itself;
-        ``covered_reference_2`` to ``covered_reference_12`` words of the reference inside such a
-        span that occurs in the candidate. Spans start and end between words.
-    ``distinct``
-        ``distinct_candidate`` and ``distinct_reference`` count different words.
-    ``characters``
-        ``characters_candidate`` and ``characters_reference`` count Unicode characters of the raw
-        texts, white space included; ``characters_overlap_3`` and ``characters_overlap_5`` their
-        n-grams that both texts have, each at most as often as it occurs on both sides. For text
-        without spaces.
-    ``matched``
-        Fields that end in ``_matched`` say the same of the candidate cut to the reference's
-        number of words: ``words_candidate_matched`` and one for each field of the other groups,
-        but for those that count the reference alone. A candidate of more words than the
-        reference ends with the last one kept; another stays as it is.
+    ``words_candidate`` and ``words_reference`` count words. The other fields come in groups, in
+    the order of ``fields(groups)``; ``Group`` says what they count.
 
     Parameters
     ----------
@@ -194,9 +129,9 @@ def pair_features(
     >>> features.select("overlap_1", "overlap_2", "overlap_1_matched").row(0)
     (3, 1, 3)
     """
-    _check_rule(words)
-    groups = _checked(groups)
-    _check_n_words("near_verbatim_min_words", near_verbatim_min_words)
+    check_rule(words)
+    groups = checked_groups(groups)
+    check_n_words("near_verbatim_min_words", near_verbatim_min_words)
     kernel = partial(
         _native.pair_features,
         words=words,
@@ -204,8 +139,8 @@ def pair_features(
         near_verbatim_min_words=near_verbatim_min_words,
     )
     pair = pl.struct(
-        _column("candidate", candidate).alias("candidate"),
-        _column("reference", reference).alias("reference"),
+        as_column("candidate", candidate).alias("candidate"),
+        as_column("reference", reference).alias("reference"),
     )
     return pair.map_batches(
         lambda pairs: _apply(kernel, *pairs.struct.unnest()),
@@ -235,11 +170,7 @@ def zlib_size(text: pl.Expr | str) -> pl.Expr:
     The stream: RFC 1950 and RFC 1951; what of it is chosen, zlib 1.3.1, deflate.c and trees.c.
     SaMIA divides by this size: Kaneko et al. (2024), equation 7.
     """
-    return _column("text", text).map_batches(
-        lambda texts: _apply(_native.zlib_size, texts),
-        return_dtype=pl.UInt32,
-        is_elementwise=True,
-    )
+    return _elementwise(text, _native.zlib_size, pl.UInt32())
 
 
 def count_words(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Expr:
@@ -261,12 +192,8 @@ def count_words(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Ex
     ----------
     ``unicode``: Unicode Standard Annex 29, section 4. ``rouge``: the package rouge-score.
     """
-    _check_rule(words)
-    return _column("text", text).map_batches(
-        lambda texts: _apply(partial(_native.count_words, words=words), texts),
-        return_dtype=pl.UInt32,
-        is_elementwise=True,
-    )
+    check_rule(words)
+    return _elementwise(text, partial(_native.count_words, words=words), pl.UInt32())
 
 
 def shared_runs(
@@ -306,16 +233,16 @@ def shared_runs(
     >>> shared_runs(pl.Series(["a b c d"]), pl.Series(["x", "b c d"]), run_words=2).row(0)
     (3, 2, 1)
     """
-    _check_rule(words)
-    _check_n_words("run_words", run_words)
-    _check_series("texts", texts)
-    _check_series("others", others)
+    check_rule(words)
+    check_n_words("run_words", run_words)
+    check_series("texts", texts)
+    check_series("others", others)
     kernel = partial(_native.shared_runs, words=words, run_words=run_words)
     return _apply(kernel, texts, others).struct.unnest()
 
 
 def word_spans(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Expr:
-    """Where the words of the text stand.
+    """Start and end of each word of the text.
 
     Parameters
     ----------
@@ -340,12 +267,8 @@ def word_spans(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Exp
     >>> pl.select(word_spans(pl.lit("“né”, 我们"), words="unicode")).item()
     {'starts': [1, 6, 7], 'ends': [3, 7, 8]}
     """
-    _check_rule(words)
-    return _column("text", text).map_batches(
-        lambda texts: _apply(partial(_native.word_spans, words=words), texts),
-        return_dtype=_SPANS,
-        is_elementwise=True,
-    )
+    check_rule(words)
+    return _elementwise(text, partial(_native.word_spans, words=words), _SPANS)
 
 
 def zlib_version() -> str:
@@ -353,35 +276,12 @@ def zlib_version() -> str:
     return _native.zlib_version()
 
 
-def _column(name: str, column: object) -> pl.Expr:
-    if isinstance(column, str):
-        return pl.col(column)
-    if isinstance(column, pl.Expr):
-        return column
-    msg = f"{name} is of type {type(column).__name__}; use an expression or the name of a column"
-    raise SchemaMismatchError(msg)
-
-
-def _check_series(name: str, column: object) -> None:
-    if not isinstance(column, pl.Series):
-        msg = f"{name} is of type {type(column).__name__}; use a series of strings"
-        raise SchemaMismatchError(msg)
-
-
-def _check_rule(words: str) -> None:
-    if words not in WORD_RULES:
-        msg = f"unknown word rule {words!r}; use one of {', '.join(WORD_RULES)}"
-        raise SettingsError(msg)
-
-
-def _check_n_words(name: str, n_words: int) -> None:
-    try:
-        is_allowed = 1 <= index(n_words) <= _MAX_WORDS
-    except TypeError:
-        is_allowed = False
-    if not is_allowed:
-        msg = f"{name} is {n_words!r}; use a whole number of 1 to {_MAX_WORDS}"
-        raise SettingsError(msg)
+def _elementwise(
+    text: pl.Expr | str, kernel: Callable[..., _native.ArrowArray], dtype: pl.DataType
+) -> pl.Expr:
+    return as_column("text", text).map_batches(
+        lambda texts: _apply(kernel, texts), return_dtype=dtype, is_elementwise=True
+    )
 
 
 def _apply(kernel: Callable[..., _native.ArrowArray], *columns: pl.Series) -> pl.Series:

@@ -1,16 +1,16 @@
-"""Files of canaries: sets of texts, committed by a hash, and the one that was published of each.
+"""Files of canaries: sets of texts, committed by a hash, of which one text each was published.
 
 A file is JSON Lines, one set a line::
 
     {"set": "poem-1", "texts": ["...", "..."], "commitment": "...", "seed": 7, "published": 1}
 
 The commitment is the SHA-256 of ``{"set":"poem-1","texts":["...","..."]}``, the JSON of these two
-without spaces, in UTF-8 with only what JSON must escape escaped. It is to be lodged where it cannot
-be changed before the seed is drawn, by dice or any source that its owner cannot choose; the texts
-are in no order that matters. The published text is the one at
+without spaces, in UTF-8 with only what JSON must escape escaped. It must be lodged where it cannot
+be changed before the seed is drawn, by dice or any source that its owner cannot choose; the order
+of the texts does not matter. The published text is the one at
 ``numpy.random.default_rng([seed, int(commitment, 16)]).integers(len(texts))``, counted from 0; the
-others, its twins, must stay unpublished. The file is to hold every set that was committed: sets
-left out after a look at their scores would make the p-value worthless.
+others, its controls, must stay unpublished. The file must hold every committed set: leaving sets
+out after a look at their scores would make the p-value worthless.
 """
 
 from __future__ import annotations
@@ -36,83 +36,27 @@ __all__ = ["CanarySet", "canary_documents", "commitment", "draw", "read_canaries
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanarySet:
-    """One committed set.
-
-    Attributes
-    ----------
-    name
-        Its name, unique in the file.
-    texts
-        All its texts, at least two, all different.
-    published
-        Position of the published one.
-    """
+    """One committed set: at least two texts, all different; the name is unique in its file."""
 
     name: str
     texts: tuple[str, ...]
-    published: int
+    published: int  # index of the published text
 
 
 def commitment(name: str, texts: Sequence[str]) -> str:
-    """Return the SHA-256 that commits to a set, 64 hexadecimal digits.
-
-    Parameters
-    ----------
-    name
-        The set's name.
-    texts
-        Its texts in order.
-
-    Returns
-    -------
-    str
-        The hash; it tells nothing about texts that cannot be guessed.
-    """
+    """Return the SHA-256 that commits to a set, 64 hexadecimal digits."""
     content = {"set": name, "texts": list(texts)}
-    return sha256(
-        json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
-    ).hexdigest()
+    compact = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    return sha256(compact.encode()).hexdigest()
 
 
 def draw(committed: str, n_texts: int, seed: int) -> int:
-    """Draw the text to publish; sets with one seed draw independently of each other.
-
-    Parameters
-    ----------
-    committed
-        The set's `commitment`.
-    n_texts
-        Texts of the set, at least 1.
-    seed
-        Any integer that is not negative, fixed after the commitment.
-
-    Returns
-    -------
-    int
-        Position of the text, from 0.
-    """
+    """Return the index of the text to publish; sets with one seed draw independently."""
     return int(np.random.default_rng([seed, int(committed, 16)]).integers(n_texts))
 
 
 def read_canaries(path: Path) -> list[CanarySet]:
-    """Read a file of canaries and check every set against its commitment and its draw.
-
-    Parameters
-    ----------
-    path
-        The file.
-
-    Returns
-    -------
-    list of CanarySet
-        The sets in the file's order, at least one.
-
-    Raises
-    ------
-    CorpusError
-        If the file cannot be read, a line is no such set, a name comes twice, the texts are not
-        those committed, or the published text is not the one drawn; the message names the line.
-    """
+    """Read a file of canaries and check every set against its commitment and its draw."""
     try:
         lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -132,27 +76,16 @@ def read_canaries(path: Path) -> list[CanarySet]:
 
 
 def canary_documents(sets: Iterable[CanarySet]) -> pl.DataFrame:
-    """Make documents of canaries: a set is a group, and its published text its only member.
-
-    Parameters
-    ----------
-    sets
-        The sets.
-
-    Returns
-    -------
-    DataFrame
-        Rows of the documents table; ``document_id`` is the set's name and the text's position.
-    """
+    """Make documents of canaries: a set is a group, its published text the group's only member."""
     rows = [
         {
-            "document_id": f"{one.name}/{position}",
+            "document_id": f"{one.name}/{index}",
             "text": text,
-            "member": position == one.published,
+            "member": index == one.published,
             "group": one.name,
         }
         for one in sets
-        for position, text in enumerate(one.texts)
+        for index, text in enumerate(one.texts)
     ]
     return pl.DataFrame(rows, schema=Documents.create_empty().schema)
 
@@ -172,7 +105,7 @@ def _checked(line: str) -> CanarySet:
     except ValidationError as error:
         fault = error.errors()[0]
         where = "".join(f"{part!r}: " for part in fault["loc"][:1])
-        _refuse(f"this is no set of canaries ({where}{fault['msg']}); correct the line")
+        _refuse(f"this is not a set of canaries ({where}{fault['msg']}); correct the line")
     if len(set(given.texts)) < len(given.texts):
         _refuse(f"the set {given.set!r} has a text twice; give each text once")
     if commitment(given.set, given.texts) != given.commitment:

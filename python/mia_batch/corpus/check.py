@@ -1,4 +1,4 @@
-"""The checking pass: every row is read once, and what is wrong is said before work starts."""
+"""The check of a corpus: every row is read once, and errors are reported before work starts."""
 
 from __future__ import annotations
 
@@ -21,21 +21,11 @@ __all__ = ["Fault", "check_rows", "refuse_first"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What makes a row wrong.
+    """What makes a row wrong."""
 
-    Attributes
-    ----------
-    wrong
-        True in rows that are refused.
-    name
-        The column whose value the message shows.
-    rest
-        What the message says after the value.
-    """
-
-    wrong: pl.Expr
-    name: str
-    rest: str
+    wrong: pl.Expr  # true in rows that are refused
+    name: str  # the column whose value the message shows
+    rest: str  # what the message says after the value
 
 
 def check_rows(
@@ -44,29 +34,10 @@ def check_rows(
     *,
     locate: Callable[[int], str],
 ) -> int:
-    """Read all rows once and refuse the first wrong one.
+    """Read all rows once, refuse the first wrong one, and return how many there are.
 
-    Memory grows by a few bytes a row, and only where there is a ``document_id``.
-
-    Parameters
-    ----------
-    frames
-        Yields some of the user's columns, all rows in order.
-    columns
-        The columns and their parts.
-    locate
-        Says where a row is, counted from 0.
-
-    Returns
-    -------
-    int
-        Number of rows.
-
-    Raises
-    ------
-    CorpusError
-        If a membership is neither 0 nor 1 or contradicts itself, an identifier is null or not
-        unique, or a row has only one half of its text.
+    ``frames`` yields some of the user's columns, all rows in order; ``locate`` says where a row is,
+    counted from 0. Memory grows by a few bytes a row, and only where there is a ``document_id``.
     """
     faults = _faults(columns)
     identifier = columns.expression("document_id")
@@ -85,61 +56,32 @@ def check_rows(
 
 
 def _faults(columns: Columns) -> list[Fault]:
-    parts = columns.parts
-    faults = [_neither_0_nor_1(columns, part) for part in ("member", "label") if part in parts]
-    if "member" in parts and "label" in parts:
-        faults.append(_contradiction(columns))
+    parts, faults = columns.parts, list[Fault]()
+
+    def add(part: str, wrong: pl.Expr, rest: str) -> None:
+        faults.append(Fault(wrong=wrong, name=parts[part], rest=rest))
+
+    answers = {part: columns.membership(part) for part in ("member", "label") if part in parts}
+    for part, answer in answers.items():
+        wrong = pl.col(parts[part]).is_not_null() & answer.is_null()
+        add(part, wrong, ", neither 0 nor 1; use 0, 1 or null")
+    if len(answers) == 2:
+        differ = answers["member"].ne(answers["label"]).fill_null(value=False)
+        add("member", differ, f" but {parts['label']!r} says the opposite; make them agree")
     if "document_id" in parts:
-        faults.append(_null(parts["document_id"]))
+        missing = pl.col(parts["document_id"]).is_null()
+        add("document_id", missing, "; give every document an identifier or none")
     if "prefix" in parts:
-        faults.append(_half(parts["prefix"], parts["reference"]))
-        faults.append(_half(parts["reference"], parts["prefix"]))
+        for part, other in (("reference", "prefix"), ("prefix", "reference")):
+            alone = pl.col(parts[other]).is_not_null() & pl.col(parts[part]).is_null()
+            add(part, alone, f" but {parts[other]!r} is not; give both or neither")
     return faults
-
-
-def _neither_0_nor_1(columns: Columns, part: str) -> Fault:
-    name = columns.parts[part]
-    wrong = pl.col(name).is_not_null() & columns.truth(part).is_null()
-    return Fault(wrong=wrong, name=name, rest=", neither 0 nor 1; use 0, 1 or null")
-
-
-def _contradiction(columns: Columns) -> Fault:
-    wrong = (columns.truth("member") != columns.truth("label")).fill_null(value=False)
-    rest = f" but {columns.parts['label']!r} says the opposite; make them agree"
-    return Fault(wrong=wrong, name=columns.parts["member"], rest=rest)
-
-
-def _null(name: str) -> Fault:
-    rest = "; give every document an identifier or none"
-    return Fault(wrong=pl.col(name).is_null(), name=name, rest=rest)
-
-
-def _half(there: str, lacking: str) -> Fault:
-    wrong = pl.col(there).is_not_null() & pl.col(lacking).is_null()
-    return Fault(wrong=wrong, name=lacking, rest=f" but {there!r} is not; give both or neither")
 
 
 def refuse_first(
     frame: pl.DataFrame, faults: list[Fault], locate: Callable[[int], str], *, start: int
 ) -> None:
-    """Refuse a frame that has a wrong row.
-
-    Parameters
-    ----------
-    frame
-        Some rows of a table.
-    faults
-        What would be wrong.
-    locate
-        Says where a row of the table is, counted from 0.
-    start
-        Rows of the table before the frame.
-
-    Raises
-    ------
-    CorpusError
-        Of the first fault that a row has; the message names place, column and value.
-    """
+    """Refuse a frame with a wrong row; ``start`` rows of the table stand before the frame."""
     for fault in faults:
         row = frame.select(fault.wrong.arg_true().first()).item()
         if row is not None:
@@ -166,7 +108,7 @@ def _refuse_duplicate(
         for row in names.hash().is_in(repeated.implode()).arg_true():
             before = first.setdefault(names[row], start + row)
             if before != start + row:
-                places = f"{locate(before)} and in {locate(start + row)}"
-                msg = f"document_id {names[row]!r} is in {places}; identifiers must be unique"
+                both = f"{locate(before)} and in {locate(start + row)}"
+                msg = f"document_id {names[row]!r} is in {both}; identifiers must be unique"
                 raise CorpusError(msg)
         start += frame.height

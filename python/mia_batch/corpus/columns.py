@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from mia_batch.corpus.truth import truth
 from mia_batch.errors import CorpusError
 from mia_batch.schemas import RESERVED_COLUMNS, Documents
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-__all__ = ["ColumnNames", "Columns", "resolve"]
+__all__ = ["ColumnNames", "Columns", "membership", "resolve"]
 
 _SHOWN = 20  # column names in a message
+_WORDS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +36,11 @@ class ColumnNames:
     label
         The same under its usual name; a row that has both must have them equal.
     group
-        Documents whose errors move together: strings or integers.
+        Documents whose errors move together, such as one book's: strings or integers.
     prefix
-        The user's own first half of the text; only together with ``reference``.
+        The user's own prefix; only together with ``reference``. The text is both, joined.
     reference
-        The user's own second half of the text.
+        The user's own reference.
     """
 
     text: str = "text"
@@ -54,18 +54,10 @@ class ColumnNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """The columns of a corpus, each with its part.
+    """The columns of a corpus, each with its part."""
 
-    Attributes
-    ----------
-    raw
-        The columns as they are read.
-    parts
-        Part (an attribute of `ColumnNames`) to the user's column.
-    """
-
-    raw: pl.Schema
-    parts: Mapping[str, str]
+    raw: pl.Schema  # the columns as they are read
+    parts: Mapping[str, str]  # an attribute of `ColumnNames` to the user's column
 
     @property
     def further(self) -> dict[str, pl.DataType]:
@@ -84,7 +76,7 @@ class Columns:
     def expression(self, name: str) -> pl.Expr:
         """Return a column of the documents table as an expression over the user's columns."""
         if name == "member":
-            answers = [self.truth(part) for part in ("member", "label") if part in self.parts]
+            answers = [self.membership(part) for part in ("member", "label") if part in self.parts]
             return pl.coalesce(*answers, pl.lit(None, pl.Boolean)).alias(name)
         if name in Documents.column_names():
             source = self.parts.get(name)
@@ -92,9 +84,9 @@ class Columns:
             return column.alias(name)
         return pl.col(name)
 
-    def truth(self, part: str) -> pl.Expr:
+    def membership(self, part: str) -> pl.Expr:
         """Return ``member`` or ``label`` as the user's column says it, Boolean."""
-        return truth(self.parts[part], self.raw[self.parts[part]])
+        return membership(self.parts[part], self.raw[self.parts[part]])
 
     def needed(self, names: Collection[str]) -> list[str]:
         """Return the user's columns behind some columns of the documents table, at least one."""
@@ -102,33 +94,27 @@ class Columns:
         return [name for name in self.raw if name in roots] or [self.parts["text"]]
 
 
+def membership(name: str, dtype: pl.DataType) -> pl.Expr:
+    """Read a column as booleans: null for null and for all but 0 and 1, true and false."""
+    column = pl.col(name)
+    if dtype in (pl.Boolean, pl.Null):
+        return column.cast(pl.Boolean)
+    if dtype.is_numeric():
+        return pl.when((column == 0) | (column == 1)).then(column == 1)
+    words = column.cast(pl.String).str.to_lowercase()
+    return words.replace_strict(_WORDS, default=None, return_dtype=pl.Boolean)
+
+
 def resolve(
     names: ColumnNames, raw: pl.Schema, *, where: str, reserved: Collection[str] = ()
 ) -> Columns:
-    """Find the columns of a corpus and check their names and types.
-
-    Parameters
-    ----------
-    names
-        The user's names.
-    raw
-        The columns that the files have.
-    where
-        How to call the corpus in messages.
-    reserved
-        Names that pass-through columns may not have, besides those that the package writes.
-
-    Returns
-    -------
-    Columns
-        Each column with its part.
-
-    Raises
-    ------
-    CorpusError
-        If a column is missing, of a wrong type, or named like one that the package writes.
-    """
-    _refuse_patterns(raw, where)
+    """Find the columns of a corpus, or refuse their names (``reserved`` ones, too) or types."""
+    for name in raw:
+        if name == "*" or (name.startswith("^") and name.endswith("$")):
+            msg = (
+                f"{where} has a column {name!r}, a name that Polars takes for a pattern; rename it"
+            )
+            raise CorpusError(msg)
     parts = _find_parts(names, raw, where)
     for part, name in parts.items():
         _check_type(part, name, raw[name], where)
@@ -141,15 +127,6 @@ def resolve(
     return columns
 
 
-def _refuse_patterns(raw: pl.Schema, where: str) -> None:
-    for name in raw:
-        if name == "*" or (name.startswith("^") and name.endswith("$")):
-            msg = (
-                f"{where} has a column {name!r}, a name that Polars takes for a pattern; rename it"
-            )
-            raise CorpusError(msg)
-
-
 def _find_parts(names: ColumnNames, raw: pl.Schema, where: str) -> dict[str, str]:
     given = {part: name for part, name in asdict(names).items() if name is not None}
     for part, name in given.items():
@@ -158,9 +135,9 @@ def _find_parts(names: ColumnNames, raw: pl.Schema, where: str) -> dict[str, str
     # A column that the user gave another part does not also play its own.
     free = [part for part in asdict(names) if part in raw and part not in given.values()]
     parts = {part: part for part in free} | given
-    for half, other in (("prefix", "reference"), ("reference", "prefix")):
-        if half in parts and other not in parts:
-            msg = f"{where} has a column {parts[half]!r} but no {other!r}; give both or neither"
+    for one, other in (("prefix", "reference"), ("reference", "prefix")):
+        if one in parts and other not in parts:
+            msg = f"{where} has a column {parts[one]!r} but no {other!r}; give both or neither"
             raise CorpusError(msg)
     return parts
 

@@ -27,7 +27,7 @@ __all__ = ["Corpus", "read_documents"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corpus:
-    """A corpus that was read once and found right.
+    """A corpus whose every row was checked.
 
     Attributes
     ----------
@@ -48,18 +48,7 @@ class Corpus:
     n_documents: int
 
     def digest(self) -> str:
-        """Hash the content of the files, whatever their names and places.
-
-        Returns
-        -------
-        str
-            SHA-256 of the files' SHA-256 digests in order, 64 hexadecimal digits.
-
-        Raises
-        ------
-        CorpusError
-            If a file can no longer be read.
-        """
+        """Hash the content of the files in order, whatever their names: 64 hexadecimal digits."""
         return digest_files(self.files)
 
 

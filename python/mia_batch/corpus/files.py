@@ -34,69 +34,33 @@ _KNOWN = "one of " + ", ".join(_KINDS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """One file of a corpus.
-
-    Attributes
-    ----------
-    path
-        Where it is.
-    name
-        Its path below the folder that was asked for, with forward slashes.
-    size
-        Bytes.
-    """
+    """One file of a corpus."""
 
     path: Path
-    name: str
-    size: int
+    name: str  # path below the folder that was asked for, with forward slashes
+    size: int  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The files of a corpus, all of one kind.
+    """The files of a corpus, at least one, all of one kind."""
 
-    Attributes
-    ----------
-    given
-        The path as the user gave it.
-    kind
-        How the files are read.
-    files
-        At least one file, sorted by name.
-    ignored
-        Files below the folder that are of no known kind.
-    """
-
-    given: str
+    given: str  # the path as the user gave it
     kind: Kind
-    files: tuple[SourceFile, ...]
-    ignored: tuple[Path, ...]
+    files: tuple[SourceFile, ...]  # sorted by name
+    ignored: tuple[Path, ...]  # files below the folder that are of no known kind
 
 
 def find_files(path: Path | str) -> Source:
     """Find the files behind a path.
 
     A folder is read with its subfolders, less hidden ones (names that begin with ``.`` or ``_``)
-    and run folders (they hold a ``run.json``). A path that does not exist is tried as a glob.
-
-    Parameters
-    ----------
-    path
-        A file, a folder, or a glob such as ``"parts/*.parquet"``; ``**`` stands for any folders.
-
-    Returns
-    -------
-    Source
-        The files, sorted by name.
-
-    Raises
-    ------
-    CorpusError
-        If nothing readable is there, or files of several kinds.
+    and run folders (they hold a ``run.json``). A path that does not exist is tried as a glob, in
+    which ``**`` stands for any folders.
     """
     given = str(path)
     if not given or "\0" in given or not _is_unicode(given):
-        msg = f"{given!r} is no path; give a file, a folder or a glob"
+        msg = f"{given!r} is not a path; give a file, a folder or a glob"
         raise CorpusError(msg)
     try:
         base, found = _expand(given)
@@ -108,23 +72,7 @@ def find_files(path: Path | str) -> Source:
 
 
 def digest_files(files: Iterable[SourceFile]) -> str:
-    """Hash the content of files, whatever their names and places.
-
-    Parameters
-    ----------
-    files
-        The files.
-
-    Returns
-    -------
-    str
-        SHA-256 of the files' SHA-256 digests in order, 64 hexadecimal digits.
-
-    Raises
-    ------
-    CorpusError
-        If a file can no longer be read.
-    """
+    """Return the SHA-256 of the files' SHA-256 digests in order: 64 hexadecimal digits."""
     whole = hashlib.sha256()
     for file in files:
         try:
@@ -142,7 +90,9 @@ def _expand(given: str) -> tuple[Path, list[Path]]:
     if path.is_dir():
         return path, list(_walk(path))
     if path.exists():
-        _refuse_unknown(path)
+        if _kind(path) is None:
+            msg = f"{path} has an unknown extension; it must be {_KNOWN}"
+            raise CorpusError(msg)
         return path.parent, [path]
     if glob.has_magic(given):
         matches = glob.glob(str(path), recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
@@ -174,36 +124,26 @@ def _literal_base(pattern: Path) -> Path:
 
 
 def _source(given: str, base: Path, found: list[Path]) -> Source:
-    known = [path for path in found if _kind(path) is not None]
-    if not known:
+    kinds: dict[Kind, list[Path]] = {}
+    ignored: list[Path] = []
+    for path in found:
+        kind = _kind(path)
+        (ignored if kind is None else kinds.setdefault(kind, [])).append(path)
+    if not kinds:
         msg = f"{given} holds no file that can be read as a corpus; the extension must be {_KNOWN}"
         raise CorpusError(msg)
-    return Source(
-        given=given,
-        kind=_only_kind(given, known),
-        files=tuple(_source_file(path, base) for path in known),
-        ignored=tuple(path for path in found if _kind(path) is None),
-    )
-
-
-def _only_kind(given: str, paths: Iterable[Path]) -> Kind:
-    kinds = {kind: path for path in paths if (kind := _kind(path)) is not None}
     if len(kinds) > 1:
-        several = " and ".join(str(path) for path in kinds.values())
+        several = " and ".join(str(paths[-1]) for paths in kinds.values())
         msg = f"{given} mixes kinds of files, such as {several}; give files of one kind"
         raise CorpusError(msg)
-    return next(iter(kinds))
+    ((kind, paths),) = kinds.items()
+    files = tuple(_source_file(path, base) for path in paths)
+    return Source(given=given, kind=kind, files=files, ignored=tuple(ignored))
 
 
 def _kind(path: PurePath) -> Kind | None:
     name = path.name.lower()
     return next((kind for ending, kind in _KINDS.items() if name.endswith(ending)), None)
-
-
-def _refuse_unknown(path: Path) -> None:
-    if _kind(path) is None:
-        msg = f"{path} has an unknown extension; it must be {_KNOWN}"
-        raise CorpusError(msg)
 
 
 def _source_file(path: Path, base: Path) -> SourceFile:

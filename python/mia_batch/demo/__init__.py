@@ -1,4 +1,4 @@
-"""An audit whose truth is known: real text, half of it learned by a small model made here.
+"""An audit whose truth is known: real texts, half of which a small model is trained on here.
 
 Membership is random within each group, so nothing but the model's memory separates the classes.
 """

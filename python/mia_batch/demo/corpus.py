@@ -35,25 +35,9 @@ _SCHEMA = {
 
 
 def build_corpus(settings: DemoSettings, library: Path | None = None) -> pl.DataFrame:
-    """Make the corpus from the standard library's documentation.
+    """Make the corpus from the documentation in ``library``, None: this Python's own.
 
-    Parameters
-    ----------
-    settings
-        Sizes and seed.
-    library
-        Folder of the library's sources; null = this Python's own.
-
-    Returns
-    -------
-    DataFrame
-        ``document_id``, ``text``, ``member`` and ``group`` (the module), in an order that tells
-        nothing.
-
-    Raises
-    ------
-    SettingsError
-        If the library holds too little documentation.
+    The order of its rows tells nothing of their membership.
     """
     chosen = _choose(_passages(settings.n_words, library), settings)
     members = draw_members(chosen, settings.seed)
@@ -61,26 +45,7 @@ def build_corpus(settings: DemoSettings, library: Path | None = None) -> pl.Data
 
 
 def build_shots(settings: DemoSettings, library: Path | None = None) -> pl.DataFrame:
-    """Choose passages that are neither in the corpus nor trained on, to be put before its texts.
-
-    Parameters
-    ----------
-    settings
-        Sizes and seed.
-    library
-        Folder of the library's sources; null = this Python's own.
-
-    Returns
-    -------
-    DataFrame
-        ``document_id``, ``text``, ``member`` (false) and ``group``; fewer than wished where the
-        library holds no more.
-
-    Raises
-    ------
-    SettingsError
-        If the library holds too little documentation.
-    """
+    """Choose non-members outside the corpus; fewer than asked for where the library has no more."""
     passages = _passages(settings.n_words, library)
     left = set(passages).difference(_choose(passages, settings))
     drawn = hash_order(left, "shots", settings.seed)[: settings.n_shots]
@@ -110,20 +75,7 @@ def _choose(passages: Iterable[Passage], settings: DemoSettings) -> list[Passage
 
 
 def draw_members(passages: Iterable[Passage], seed: int) -> set[Passage]:
-    """Draw half of each module's passages at random.
-
-    Parameters
-    ----------
-    passages
-        Passages sorted by module.
-    seed
-        Another seed draws others, independently.
-
-    Returns
-    -------
-    set[Passage]
-        The members; of an odd number of passages the smaller half.
-    """
+    """Draw half of each module's passages (sorted by module), of an odd number the smaller half."""
     members: set[Passage] = set()
     for _, group in groupby(passages, attrgetter("module")):
         drawn = hash_order(group, "member", seed)

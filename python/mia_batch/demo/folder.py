@@ -1,4 +1,4 @@
-"""Makes the demo's folder once, and finds it again."""
+"""Makes the demo's folder once, and reuses it."""
 
 from __future__ import annotations
 
@@ -28,35 +28,13 @@ def prepare(
     notify: Callable[[str], None] | None = None,
     settings: DemoSettings | None = None,
 ) -> DemoFolder:
-    """Make corpus, model and settings of the demo, or find those that were made before.
+    """Make corpus, models and settings of the demo, or find those that were made before.
 
-    Parameters
-    ----------
-    folder
-        Where they are kept: a new or an empty folder, or one of an earlier demo.
-    fresh
-        Make them anew even where they are there; other files in the folder stay.
-    notify
-        Receives one line per step: what was done and how long it took.
-    settings
-        Sizes of the demo; null = the defaults.
-
-    Returns
-    -------
-    DemoFolder
-        Where the finished parts are.
-
-    Raises
-    ------
-    SettingsError
-        If the folder holds other things, a package is missing, or this Python carries too little
-        documentation.
-    RunFolderError
-        If the folder cannot be written.
-    MiaBatchError
-        If the training fails.
+    The folder must be new, empty or an earlier demo's. ``fresh`` makes them anew; other files in
+    the folder stay. ``notify`` receives a line per step; without ``settings``, the defaults hold.
     """
-    folder, settings, notify = Path(folder), settings or DemoSettings(), notify or _tell_nobody
+    folder, settings = Path(folder), settings or DemoSettings()
+    notify = notify or (lambda _line: None)
     try:
         _refuse_other_things(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,10 +48,6 @@ def prepare(
         msg = f"the demo's folder {folder} cannot be used: {why}; name another folder"
         raise RunFolderError(msg) from error
     return DemoFolder.at(folder)
-
-
-def _tell_nobody(_line: str) -> None:
-    pass
 
 
 def _refuse_other_things(folder: Path) -> None:
@@ -90,7 +64,7 @@ def _alone(folder: Path, notify: Callable[[str], None]) -> Iterator[None]:
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        notify(f"waiting for another mia-batch demo that is at work in {folder}")
+        notify(f"waiting for another mia-batch demo that works in {folder}")
         lock.acquire()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Makes a demo beside the old one, then puts it in its place."""
+"""Makes a demo beside the old one, then replaces that."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DemoFolder", "make_demo", "recipe_of", "write_config"]
 
-_RECIPE = 2  # raise it when the same settings come to mean another demo
+_RECIPE = 2  # increase it when the same settings come to mean another demo
 _STAGING = ".making-"
 _CONFIG = """\
 # What `mia-batch demo` audits. The ordinary command reads it, too:
@@ -45,34 +45,19 @@ out = "run-{digest}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoFolder:
-    """Where the parts of a demo are.
+    """Where the files of a demo are."""
 
-    Attributes
-    ----------
-    corpus
-        Parquet file of ``document_id``, ``text``, ``member`` and ``group``.
-    nonmember_shots, member_shots
-        Parquet files of texts to put before others: not in the corpus, and from among its members.
-    model
-        Checkpoint folder of the model that has learned the members.
-    reference, masked
-        Checkpoint folders of a smaller model, and of one that fills gaps; both have seen members
-        and others alike.
-    config
-        Settings of the audit.
-    """
-
-    corpus: Path
-    nonmember_shots: Path
-    member_shots: Path
-    model: Path
-    reference: Path
-    masked: Path
-    config: Path
+    corpus: Path  # Parquet: document_id, text, member, group
+    nonmember_shots: Path  # texts to put before others: not in the corpus
+    member_shots: Path  # the same, from among its members
+    model: Path  # checkpoint that was trained on the members
+    reference: Path  # checkpoint of a smaller model, trained on members and others alike
+    masked: Path  # the same of a model that fills gaps
+    config: Path  # settings of the audit
 
     @classmethod
     def at(cls, folder: Path) -> DemoFolder:
-        """Name the parts of the demo in ``folder``, there or not."""
+        """Name the files of the demo in ``folder``, there or not."""
         return cls(
             corpus=folder / "corpus.parquet",
             nonmember_shots=folder / "nonmember-shots.parquet",
@@ -85,24 +70,7 @@ class DemoFolder:
 
 
 def make_demo(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -> None:
-    """Make a demo; what was there before stays until the new one is complete.
-
-    Parameters
-    ----------
-    folder
-        Where the demo goes; held by this process alone.
-    settings
-        Sizes and seed.
-    notify
-        Receives one line per step.
-
-    Raises
-    ------
-    SettingsError
-        If a package is missing, or this Python carries too little documentation.
-    MiaBatchError
-        If the training fails.
-    """
+    """Make a demo in a locked folder; an earlier one stays until the new one is complete."""
     _require_packages()
     for leftover in folder.glob(f"{_STAGING}*"):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -116,29 +84,12 @@ def make_demo(folder: Path, settings: DemoSettings, notify: Callable[[str], None
 
 
 def recipe_of(settings: DemoSettings) -> str:
-    """Digest of what decides a demo, but for Python and the packages.
-
-    Parameters
-    ----------
-    settings
-        Sizes and seed.
-
-    Returns
-    -------
-    str
-        Hexadecimal SHA-256.
-    """
+    """Digest of what decides a demo, except Python and the packages."""
     return hashlib.sha256(repr((_RECIPE, settings)).encode()).hexdigest()
 
 
 def write_config(folder: Path) -> None:
-    """Write the audit's settings; another corpus or model gets another run folder.
-
-    Parameters
-    ----------
-    folder
-        Where a demo is.
-    """
+    """Write the audit's settings; another corpus or model gets another run folder."""
     record = Record.of(folder)
     files = json.dumps(record.files if record else {}, sort_keys=True)
     digest = hashlib.sha256(files.encode()).hexdigest()[:8]

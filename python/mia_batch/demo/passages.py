@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 SHARED_RUN = 13
-"""Words in a row that no two passages may share: more would carry members into non-members."""
+"""No two passages share so many words in a row: members would leak into non-members."""
 
 _CHARACTERS_PER_WORD = 9  # at most; tables and drawings have more, prose about 6
 _TOPICS = "pydoc_data.topics"
@@ -45,36 +45,17 @@ _DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passage:
-    """A piece of one module's documentation.
+    """A piece of one module's documentation."""
 
-    Attributes
-    ----------
-    module
-        Dotted name of the module.
-    index
-        Position among the module's passages, from 0.
-    text
-        The words with the whitespace between them, as the source has them.
-    """
-
-    module: str
-    index: int
-    text: str
+    module: str  # dotted name
+    index: int  # among the module's passages, from 0
+    text: str  # the words with the white space between them, as the source has them
 
 
 def read_modules(library: Path | None = None) -> Iterator[tuple[str, str]]:
-    """Read the documentation of the standard library, module by module.
+    """Yield name and documentation of the modules of ``library`` (None: this Python's own).
 
-    Parameters
-    ----------
-    library
-        Folder of the library's sources; null = this Python's own.
-
-    Yields
-    ------
-    tuple[str, str]
-        Name and documentation of a module, in a fixed order. Modules without documentation are
-        left out, and so are files that cannot be read as Python.
+    The order is fixed; modules without documentation, and files that are not Python, are left out.
     """
     root = Path(sysconfig.get_path("stdlib")) if library is None else library
     for path in _source_files(root):
@@ -118,23 +99,9 @@ def _topics(tree: ast.Module) -> Iterator[str]:
 
 
 def cut_passages(module: str, text: str, *, n_words: int) -> Iterator[Passage]:
-    """Cut a text into passages of exactly ``n_words`` words; a shorter rest is left out.
+    """Cut a text into passages of ``n_words`` words (`str.split`); a shorter rest is left out.
 
     Tables and drawings are left out, too: passages of more than 9 characters a word.
-
-    Parameters
-    ----------
-    module
-        Name of the module.
-    text
-        Its documentation.
-    n_words
-        Words of each passage, as ``str.split`` counts them.
-
-    Yields
-    ------
-    Passage
-        Passages in the order of the text.
     """
     words = list(re.finditer(r"\S+", text))
     for index in range(len(words) // n_words):
@@ -145,18 +112,7 @@ def cut_passages(module: str, text: str, *, n_words: int) -> Iterator[Passage]:
 
 
 def drop_near_duplicates(passages: Iterable[Passage]) -> Iterator[Passage]:
-    """Keep the passages that share no ``SHARED_RUN`` words in a row with one kept before.
-
-    Parameters
-    ----------
-    passages
-        Passages in a fixed order.
-
-    Yields
-    ------
-    Passage
-        The kept passages, in the same order.
-    """
+    """Keep the passages that share no ``SHARED_RUN`` words in a row with one kept before."""
     seen: set[tuple[str, ...]] = set()
     for passage in passages:
         words = passage.text.split()
@@ -169,27 +125,7 @@ def drop_near_duplicates(passages: Iterable[Passage]) -> Iterator[Passage]:
 def choose_passages(
     passages: Iterable[Passage], *, n_passages: int, per_module: int
 ) -> list[Passage]:
-    """Choose the passages of the demo: an even number of each module, the largest modules first.
-
-    Parameters
-    ----------
-    passages
-        Passages sorted by module.
-    n_passages
-        Passages in all, even.
-    per_module
-        Most passages of one module, even.
-
-    Returns
-    -------
-    list[Passage]
-        ``n_passages`` passages; which ones of a module is a matter of their hashes.
-
-    Raises
-    ------
-    SettingsError
-        If the library holds too little documentation.
-    """
+    """Choose an even number of each module's passages, by hash, from the largest modules first."""
     modules = [hash_order(group, "choice") for _, group in groupby(passages, attrgetter("module"))]
     chosen: list[Passage] = []
     for module in sorted(modules, key=len, reverse=True):
@@ -206,18 +142,5 @@ def choose_passages(
 
 
 def hash_order(passages: Iterable[Passage], *salt: object) -> list[Passage]:
-    """Shuffle passages by a hash of their text, so that every machine agrees on the order.
-
-    Parameters
-    ----------
-    passages
-        Passages in any order.
-    *salt
-        What the order is for; another salt gives an unrelated order.
-
-    Returns
-    -------
-    list[Passage]
-        The passages, sorted by hash.
-    """
+    """Sort passages by a hash of salt and text: the same on all machines, random to all else."""
     return sorted(passages, key=lambda passage: blake2b(f"{salt} {passage.text}".encode()).digest())

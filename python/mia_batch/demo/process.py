@@ -1,4 +1,4 @@
-"""Starts the training program and passes on what it says."""
+"""Starts the training program and passes on its progress."""
 
 from __future__ import annotations
 
@@ -21,22 +21,7 @@ _LOG = "train.log"
 
 
 def run_training(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -> None:
-    """Train on ``folder/corpus.parquet``; the checkpoint is ``folder/model``.
-
-    Parameters
-    ----------
-    folder
-        Where the corpus is; what the libraries write goes to ``train.log`` in it.
-    settings
-        Sizes and seed.
-    notify
-        Receives each line of progress.
-
-    Raises
-    ------
-    MiaBatchError
-        If the training ends early.
-    """
+    """Train on ``folder/corpus.parquet``; the output of the libraries goes to ``train.log``."""
     with (
         (folder / _LOG).open("wb") as log,
         subprocess.Popen(

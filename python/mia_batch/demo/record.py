@@ -28,31 +28,17 @@ def _versions() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The contents of ``demo.json``.
+    """The contents of ``demo.json``."""
 
-    Attributes
-    ----------
-    recipe
-        Digest of the settings and of the way they are followed.
-    files
-        SHA-256 of each file of the demo, by its path in the folder; empty while files are replaced.
-    python
-        Version of the Python whose documentation the corpus is.
-    packages
-        Versions of the packages that trained the model.
-    made_by
-        Marks the folder as a demo's.
-    """
-
-    recipe: str
-    files: dict[str, str]
-    python: str = field(default_factory=platform.python_version)
-    packages: dict[str, str] = field(default_factory=_versions)
-    made_by: str = _MADE_BY
+    recipe: str  # digest of the settings and of the way they are followed
+    files: dict[str, str]  # SHA-256 by path in the folder; empty while files are replaced
+    python: str = field(default_factory=platform.python_version)  # whose documentation it is
+    packages: dict[str, str] = field(default_factory=_versions)  # that trained the models
+    made_by: str = _MADE_BY  # marks the folder as a demo's
 
     @classmethod
     def of(cls, folder: Path) -> Self | None:
-        """Read a folder's record; null where it has none of ours."""
+        """Read a folder's record; None where it has none of ours."""
         try:
             record = cls(**json.loads((folder / _NAME).read_bytes()))
         except (FileNotFoundError, ValueError, TypeError):
@@ -72,23 +58,5 @@ class Record:
 
 
 def digest_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
-    """SHA-256 of files.
-
-    Parameters
-    ----------
-    folder
-        Where the files are.
-    names
-        Their paths in the folder.
-
-    Returns
-    -------
-    dict[str, str]
-        Hexadecimal digest by path.
-
-    Raises
-    ------
-    OSError
-        If one cannot be read.
-    """
+    """Return the SHA-256 of files by their path in the folder."""
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}

@@ -1,7 +1,7 @@
 """The program that trains the demo's models, in a process of its own: only here torch is loaded.
 
-It is started by :mod:`mia_batch.demo.process`, tells its progress in lines on the standard output,
-and ends when its standard input does, so that it never outlives the one who started it.
+`mia_batch.demo.process` starts it. It writes lines of progress to its standard output and ends when
+its standard input does, so that it never outlives the process that started it.
 """
 
 from __future__ import annotations
@@ -34,15 +34,9 @@ _REPORTS = 6  # lines about the training, roughly
 
 
 def main(folder: Path, settings: DemoSettings) -> None:
-    """Train the tokenizer on all texts, the model on the members, its two helpers on all texts.
+    """Train the tokenizer on all texts, ``model`` on the members, two helpers on all texts.
 
-    Parameters
-    ----------
-    folder
-        Holds ``corpus.parquet``; the checkpoints become ``model``, ``reference`` (a smaller model)
-        and ``masked`` (one that fills gaps) in it.
-    settings
-        Sizes and seed.
+    The helpers are ``reference``, a smaller model, and ``masked``, one that fills gaps.
     """
     Thread(target=_end_with_parent, daemon=True).start()
     corpus = pl.read_parquet(folder / "corpus.parquet")
@@ -81,7 +75,7 @@ def _teach(
 
 
 def _train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
-    """Train a byte-level BPE on members and non-members alike, so that it tells nothing of them.
+    """Train a byte-level BPE on members and non-members alike, so that it separates nothing.
 
     Encoding puts the beginning-of-text token before a text by itself.
     """
@@ -150,8 +144,8 @@ def _train(
 ) -> None:
     """Take one step per text and epoch, so that the model is the same however long it takes.
 
-    Single texts need no padding, and many small steps learn by heart in fewer epochs. One thread
-    adds up in one order, and other processes cannot slow it down by more than their share.
+    Single texts need no padding, and many small steps memorise in fewer epochs. One thread adds up
+    in one order, and other processes cannot slow it down by more than their share.
     """
     import torch
 
@@ -182,7 +176,7 @@ def _train(
 
 
 def _gaps(row: list[int], mask: int, random: Random) -> tuple[list[int], list[int]]:
-    """Put the mask in some places; only these have labels."""
+    """Replace some tokens with the mask; only these have labels."""
     hidden = [random.random() < _MASKED_SHARE for _ in row]
     if not any(hidden):
         hidden[random.randrange(len(row))] = True

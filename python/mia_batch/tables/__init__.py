@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mia_batch.tables.arrays import mapped_zeros
+from mia_batch.tables.batches import in_batches
 from mia_batch.tables.damage import READ_ERRORS, is_sound, is_whole
 from mia_batch.tables.files import remove_unfinished, write_text
 from mia_batch.tables.reading import check, generate, scan
@@ -14,6 +15,7 @@ __all__ = [
     "RowIndex",
     "check",
     "generate",
+    "in_batches",
     "is_sound",
     "is_whole",
     "mapped_zeros",

@@ -16,22 +16,10 @@ _Number = TypeVar("_Number", bound=np.generic)
 
 
 def mapped_zeros(size: int, dtype: type[_Number]) -> NDArray[_Number]:
-    """Return an array whose memory the system has back as soon as it is freed.
+    """Return a row of zeros whose memory the system has back as soon as it is freed.
 
     Allocators keep what is freed, the more the larger it was (glibc raises its threshold for
     mapping with every large block that is freed), so that a long run's memory grows.
-
-    Parameters
-    ----------
-    size
-        Number of elements.
-    dtype
-        Their type.
-
-    Returns
-    -------
-    ndarray
-        One dimension, all zero.
     """
     length = max(1, size * np.dtype(dtype).itemsize)  # nothing cannot be mapped
     return np.frombuffer(mmap(-1, length), dtype, size)

@@ -23,33 +23,14 @@ _ROOM_ASKED_FOR = 1 << 20
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a small UTF-8 file atomically.
-
-    Parameters
-    ----------
-    path
-        The final name; its folder must exist.
-    text
-        The whole content; line ends are written as they are.
-
-    Raises
-    ------
-    RunFolderError
-        If the file cannot be written.
-    """
+    """Write a small UTF-8 file atomically, its line ends as they are."""
     with replacing(path) as stream:
         stream.write(text.encode())
     sync_folder(path.parent)
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove the temporary files of writers that were killed; none may be at work in the folder.
-
-    Parameters
-    ----------
-    folder
-        Where to look; not below it.
-    """
+    """Remove temporary files of killed writers from a folder in which none is at work."""
     for path in folder.glob(".*.tmp"):
         if re.fullmatch(r"\..+\.[0-9a-f]{32}\.tmp", path.name):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -57,9 +38,9 @@ def remove_unfinished(folder: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Lend a temporary file beside ``path``; what was written there takes its place at the end.
+    """Open a temporary file beside ``path`` that replaces it at the end.
 
-    It is lent open: by name, Polars might create it again after a failure, from another thread.
+    It is passed on open: by name, Polars might create it again after a failure, from a thread.
     """
     temporary = temporary_path(path)
     with system_errors(path):

@@ -24,21 +24,7 @@ __all__ = ["check", "generate", "scan"]
 def check(frame: pl.DataFrame | pl.LazyFrame, schema: type[dy.Schema], *, what: str) -> None:
     """Check that a table has the columns of a schema, without reading it.
 
-    Further columns are allowed, and so is any order.
-
-    Parameters
-    ----------
-    frame
-        The table; only its column names and types are looked at.
-    schema
-        The columns that a stage relies on.
-    what
-        How to call the table in the message, such as ``"targets"`` or a path.
-
-    Raises
-    ------
-    SchemaMismatchError
-        If a column is missing or has another type.
+    Further columns are allowed, and so is any order. ``what`` names the table in the message.
     """
     present = frame.lazy().collect_schema()
     wanted = _columns(schema)
@@ -49,7 +35,7 @@ def check(frame: pl.DataFrame | pl.LazyFrame, schema: type[dy.Schema], *, what: 
         if name in present and present[name] != dtype
     ]
     if faults:
-        msg = f"{what} is no {schema.__name__} table: {', '.join(faults)}"
+        msg = f"{what} is not a {schema.__name__} table: {', '.join(faults)}"
         raise SchemaMismatchError(msg)
 
 
@@ -59,27 +45,10 @@ def _columns(schema: type[dy.Schema]) -> pl.Schema:
 
 
 def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
-    """Open a Parquet table lazily, its columns checked.
+    """Open a Parquet file, several, or a folder of parts in the order of their names, lazily.
 
-    Parameters
-    ----------
-    path
-        One Parquet file, several, or a folder of parts, read in the order of their names; no parts
-        are an empty table.
-    schema
-        The columns that a stage relies on.
-
-    Returns
-    -------
-    LazyFrame
-        All columns of the file.
-
-    Raises
-    ------
-    RunFolderError
-        If the file is missing or cannot be opened; `DamagedTableError` if it is no Parquet file.
-    SchemaMismatchError
-        If a column is missing or has another type.
+    No parts are an empty table. What is no Parquet file is a `DamagedTableError`, what the system
+    refuses a `RunFolderError`.
     """
     if isinstance(path, Sequence):
         source = list(path)
@@ -94,8 +63,8 @@ def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = system_reason(error)
         msg = (
-            f"{where} cannot be read as a table: {reason or error}; give the run's command again, "
-            "which sets it right"
+            f"{where} cannot be read as a table: {reason or error}; run the same command "
+            "to rebuild it"
         )
         raise (RunFolderError if reason else DamagedTableError)(msg) from error
     return frame
@@ -104,21 +73,10 @@ def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
 def generate(
     schema: pl.Schema, frames: Callable[[list[str] | None], Iterator[pl.DataFrame]]
 ) -> pl.LazyFrame:
-    """Make a lazy table from a generator of frames.
+    """Make a lazy table from a function that yields its rows in order.
 
-    Parameters
-    ----------
-    schema
-        The columns of the table.
-    frames
-        Yields the rows in order. Its argument names the columns that are asked for, None or none
-        stands for all; it may yield more.
-
-    Returns
-    -------
-    LazyFrame
-        Each time it is collected or written, the generator runs from its start. An exception of
-        the generator reaches the caller as it is.
+    Its argument names the columns that are needed; None stands for all, and it may yield more. It
+    runs from its start each time the table is collected, and its exceptions reach the caller.
     """
 
     def source(

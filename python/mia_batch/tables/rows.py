@@ -25,12 +25,8 @@ class RowIndex:
     """The rows of a table by the hash of a key, in their order; rows without key are left out.
 
     Keys are known by 64 bits of their hash: of a million foreign keys, the chance that one is
-    taken for one of a million rows' is 5 in 100 million.
-
-    Parameters
-    ----------
-    keys
-        One column, strings or null, of at most 2^32 rows. It is read twice.
+    taken for one of a million rows' is 5 in 100 million. ``keys`` is one column, strings or null,
+    of at most 2^32 rows; it is read twice.
     """
 
     def __init__(self, keys: pl.LazyFrame) -> None:
@@ -45,13 +41,13 @@ class RowIndex:
         self._sort(starts)
 
     def _fill(self, parts: Iterator[pl.DataFrame], free: NDArray[np.int64]) -> None:
-        """Put every row into its bucket, at the bucket's first free place."""
+        """Put every row into its bucket, at the bucket's first free index."""
         for part in parts:
             counts = _count(part)
             before = np.cumsum(counts) - counts
-            places = np.arange(part.height) + np.repeat(free - before, counts)
-            self._hashes[places] = part["hash"]
-            self._rows[places] = part["row"]
+            indices = np.arange(part.height) + np.repeat(free - before, counts)
+            self._hashes[indices] = part["hash"]
+            self._rows[indices] = part["row"]
             free += counts
 
     def _sort(self, starts: NDArray[np.int64]) -> None:
@@ -73,42 +69,22 @@ class RowIndex:
         return not bool((self._hashes[1:] == self._hashes[:-1]).any())
 
     def count(self, keys: pl.Series) -> NDArray[np.int64]:
-        """Count the rows of each key.
-
-        Parameters
-        ----------
-        keys
-            Strings or null.
-
-        Returns
-        -------
-        ndarray
-            Int64, one number per key; 0 for null.
-        """
-        first, last = self._places(keys)
+        """Count the rows of each key; 0 for null."""
+        first, last = self._bounds(keys)
         return last - first
 
     def find(self, keys: pl.Series) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
-        """Find every row of each key.
+        """Find every row of each key: indices into ``keys``, ascending, and the rows.
 
-        Parameters
-        ----------
-        keys
-            Strings or null.
-
-        Returns
-        -------
-        tuple of ndarray
-            Positions among ``keys`` (int64, rising) and the rows that have these keys (uint32); a
-            key of several rows comes several times, one of none does not come.
+        A key of several rows comes several times, one of none does not come.
         """
-        first, last = self._places(keys)
+        first, last = self._bounds(keys)
         counts = last - first
         which = np.repeat(np.arange(counts.size), counts)
         within = np.arange(which.size) - np.repeat(np.cumsum(counts) - counts, counts)
         return which, self._rows[first[which] + within]
 
-    def _places(self, keys: pl.Series) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _bounds(self, keys: pl.Series) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         runs = keys.hash().rle()  # equal keys mostly stand together
         hashes, lengths = (runs.struct.field(name).to_numpy() for name in ("value", "len"))
         first = np.repeat(np.searchsorted(self._hashes, hashes, side="left"), lengths)
@@ -117,7 +93,7 @@ class RowIndex:
 
 
 def _parts(keys: pl.LazyFrame, height: int) -> Iterator[pl.DataFrame]:
-    """Yield the rows that have a key, so many at a time and these by ``hash``: and ``row``."""
+    """Yield ``hash`` and ``row`` of the rows that have a key, each part sorted by hash."""
     key = pl.col(keys.collect_schema().names()[0])
     for start in range(0, height, _ROWS_AT_ONCE):
         part = keys.slice(start, _ROWS_AT_ONCE).select(hash=key.hash(), there=key.is_not_null())

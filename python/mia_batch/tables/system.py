@@ -20,7 +20,7 @@ __all__ = ["system_errors", "system_number", "system_reason"]
 
 @contextmanager
 def system_errors(path: Path) -> Iterator[None]:
-    """Say what the system refused while ``path`` was written."""
+    """Raise RunFolderError with the system's reason where ``path`` cannot be written."""
     try:
         yield
     except (OSError, pl.exceptions.ComputeError) as error:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from mia_batch.tables.batches import in_batches
 from mia_batch.tables.files import replacing, sync_folder, temporary_path
 from mia_batch.tables.reading import check, generate
 from mia_batch.tables.system import system_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     import dataframely as dy
@@ -28,23 +29,7 @@ def sink(frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Schema]
     """Write a table to Parquet, streamed and atomically.
 
     The same rows give the same bytes. A reader finds the whole table under ``path``, or what was
-    there before.
-
-    Parameters
-    ----------
-    frame
-        The table; a lazy one is never held whole in memory.
-    path
-        The final name; its folder must exist.
-    schema
-        The columns that the table must have.
-
-    Raises
-    ------
-    RunFolderError
-        If the table cannot be written: full disk, no permission, no such folder.
-    SchemaMismatchError
-        If a column is missing or has another type.
+    there before. A lazy table is never held whole in memory. The folder must exist.
     """
     sink_all({path: frame}, schema)
 
@@ -52,21 +37,7 @@ def sink(frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Schema]
 def sink_all(frames: Mapping[Path, pl.LazyFrame | pl.DataFrame], schema: type[dy.Schema]) -> None:
     """Write several tables as `sink` does, in one query: of small ones, each costs a third less.
 
-    They are not replaced at one moment; whoever is killed in between leaves some of them.
-
-    Parameters
-    ----------
-    frames
-        The tables by their final names.
-    schema
-        The columns that the tables must have.
-
-    Raises
-    ------
-    RunFolderError
-        If a table cannot be written: full disk, no permission, no such folder.
-    SchemaMismatchError
-        If a column is missing or has another type.
+    They are not replaced at one moment: a process that is killed in between leaves some of them.
     """
     for path, frame in frames.items():
         check(frame, schema, what=path.name)
@@ -88,50 +59,22 @@ def sink_all(frames: Mapping[Path, pl.LazyFrame | pl.DataFrame], schema: type[dy
 
 
 def sink_frames(frames: Iterable[pl.DataFrame], path: Path, schema: type[dy.Schema]) -> None:
-    """Write a table that is made frame by frame to Parquet, atomically.
+    """Write a table that is made of at least one frame to Parquet, atomically.
 
     Rows go to parts in a temporary folder first, and from there to the table: so what makes the
     frames and Polars' writer never need their memory at the same time.
-
-    Parameters
-    ----------
-    frames
-        The table's rows in order; at least one frame, which may be empty.
-    path
-        The final name; its folder must exist.
-    schema
-        The columns that the table must have.
-
-    Raises
-    ------
-    RunFolderError
-        If the table cannot be written: full disk, no permission, no such folder.
-    SchemaMismatchError
-        If a column is missing or has another type.
     """
     parts = temporary_path(path)
     with system_errors(path):
         parts.mkdir()
         try:
-            for number, part in enumerate(_regroup(frames)):
-                part.write_parquet(parts / f"{number:08d}.parquet", statistics=False)
+            groups = in_batches(frames, lambda frame: frame.height, _ROW_GROUP_ROWS)
+            for number, group in enumerate(groups):
+                part = parts / f"{number:08d}.parquet"
+                pl.concat(group).write_parquet(part, statistics=False)
             files = sorted(parts.iterdir())
             columns = pl.Schema(pl.read_parquet_schema(files[0]))
             whole = generate(columns, lambda _: map(pl.read_parquet, files))
             sink(whole, path, schema)
         finally:
             shutil.rmtree(parts, ignore_errors=True)
-
-
-def _regroup(frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Concatenate frames until they fill a row group."""
-    waiting: list[pl.DataFrame] = []
-    n_rows = 0
-    for frame in frames:
-        waiting.append(frame)
-        n_rows += frame.height
-        if n_rows >= _ROW_GROUP_ROWS:
-            yield pl.concat(waiting)
-            waiting, n_rows = [], 0
-    if waiting:
-        yield pl.concat(waiting)

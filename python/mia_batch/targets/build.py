@@ -1,4 +1,4 @@
-"""Documents to targets: windows, halves and names, a few megabytes at a time."""
+"""Documents to targets: windows, parts and names, a few megabytes at a time."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def build_targets(
     -------
     LazyFrame
         The columns of `Targets`, then the further ones; rows in the order of the documents, then
-        of their windows. Every document has at least one row; what cannot be sampled has null
-        halves and a reason. It is built anew, in batches, each time it is collected.
+        of their windows. Every document has at least one row; what cannot be split has null for
+        prefix and reference, and a reason. It is built anew, in batches, each time it is collected.
 
     Raises
     ------
@@ -63,7 +63,7 @@ def build_targets(
         ordinals = Ordinals()
         for batch in documents.collect_batches(maintain_order=True):
             if plan.window_words is not None:
-                _refuse_halves(batch)
+                _refuse_given_parts(batch)
             for piece in _pieces(batch):
                 names = _identities(piece, ordinals)
                 for rows in _rows(piece, names, plan):
@@ -72,11 +72,11 @@ def build_targets(
     return tables.generate(schema, frames)
 
 
-def _refuse_halves(batch: pl.DataFrame) -> None:
+def _refuse_given_parts(batch: pl.DataFrame) -> None:
     if batch["prefix"].is_not_null().any():
         msg = (
             "window_words is set but the corpus has its own prefix and reference; "
-            "leave out the one or the other"
+            "leave out one or the other"
         )
         raise SettingsError(msg)
 
@@ -108,20 +108,14 @@ def _identities(piece: pl.DataFrame, ordinals: Ordinals) -> list[bytes]:
 
 
 def _rows(piece: pl.DataFrame, identities: list[bytes], plan: TargetPlan) -> Iterator[list[_Row]]:
-    """Yield the targets of a piece, a few megabytes of text at a time."""
-    rows: list[_Row] = []
-    size = 0
+    """Return the targets of a piece, a few megabytes of text at a time."""
     cut = cut_documents(piece["text"], piece["prefix"], piece["reference"], plan)
-    for document, splits in enumerate(cut):
-        for window_index, split in enumerate(splits):
-            name = target_id(identities[document], window_index, split.target)
-            rows.append((document, window_index, name, split))
-            size += len(split.target or "")
-            if size >= _PIECE_BYTES:
-                yield rows
-                rows, size = [], 0
-    if rows:
-        yield rows
+    rows = (
+        (document, window_index, target_id(identities[document], window_index, split.target), split)
+        for document, splits in enumerate(cut)
+        for window_index, split in enumerate(splits)
+    )
+    return tables.in_batches(rows, lambda row: len(row[3].target or ""), _PIECE_BYTES)
 
 
 def _frame(rows: list[_Row], piece: pl.DataFrame, schema: pl.Schema, role: str) -> pl.DataFrame:

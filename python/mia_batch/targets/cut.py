@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mia_batch.targets.split import NULL_SPLIT, Split, join_halves, split_at_word, split_samia
-from mia_batch.targets.windows import windows
+from mia_batch.targets.split import NULL_SPLIT, Split, split_as_given, split_at_word, split_samia
 from mia_batch.targets.words import Words, word_spans
 
 if TYPE_CHECKING:
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 
     from mia_batch.targets.plan import TargetPlan
 
-__all__ = ["cut_documents"]
+__all__ = ["cut_documents", "windows"]
 
 
 def cut_documents(
@@ -22,31 +21,14 @@ def cut_documents(
     references: Iterable[str | None],
     plan: TargetPlan,
 ) -> Iterator[Iterator[Split]]:
-    """Cut each document into its targets.
-
-    Parameters
-    ----------
-    texts
-        The documents' texts, some megabytes together.
-    prefixes
-        The users' own prefixes; where both halves are there, they are the document's one target.
-    references
-        The users' own references.
-    plan
-        How to cut.
-
-    Yields
-    ------
-    Iterator
-        The targets of one document, in order, at least one.
-    """
+    """Yield each document's targets, at least one; given prefix and reference are its only one."""
     rows = list(zip(texts, prefixes, references, strict=True))
     whole = [_whole(*row) for row in rows]
     rule = "whitespace" if plan.preset == "samia" else plan.words
     for row, text, words in zip(rows, whole, word_spans(whole, rule), strict=True):
         match row:
             case (_, str(prefix), str(reference)):
-                yield iter([join_halves(prefix, reference, words)])
+                yield iter([split_as_given(prefix, reference, words)])
             case (None, _, _):
                 yield iter([NULL_SPLIT])
             case _:
@@ -74,3 +56,17 @@ def _split(target: str, words: Words, plan: TargetPlan) -> Split:
     if plan.preset == "samia":
         return split_samia(target, len(words.starts), plan.prefix_ratio, plan.text_length)
     return split_at_word(target, words, plan.prefix_ratio)
+
+
+def windows(n_words: int, window_words: int | None, stride: int | None) -> Iterator[range]:
+    """Cut a document into windows of equal length.
+
+    A document of at most ``window_words`` words (None: any) is one window. Of a longer one, windows
+    start every ``stride`` words (None: ``window_words``) as long as they are full; words after
+    the last full window are left out.
+    """
+    if window_words is None or n_words <= window_words:
+        yield range(n_words)
+        return
+    for start in range(0, n_words - window_words + 1, stride or window_words):
+        yield range(start, start + window_words)

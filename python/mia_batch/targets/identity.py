@@ -15,7 +15,7 @@ _HEAD = Struct("<QQQ")
 
 
 def text_digest(text: str | None) -> bytes:
-    """Return 16 bytes that stand for a text; null has its own, different from any text's."""
+    """Return 16 bytes that stand for a text; None has its own, different from any text's."""
     content, kind = (b"", b"null") if text is None else (text.encode(), b"text")
     return blake2b(content, digest_size=_DIGEST_BYTES, person=kind).digest()
 
@@ -26,41 +26,15 @@ def from_document_id(document_id: str) -> bytes:
 
 
 def from_text(digest: bytes, ordinal: int) -> bytes:
-    """Return the identity of a document without one.
-
-    Parameters
-    ----------
-    digest
-        The text's `text_digest`.
-    ordinal
-        How many documents before this one have the same text.
-
-    Returns
-    -------
-    bytes
-        The identity; no document with an identifier has it.
-    """
+    """Return the identity of a document without one: the ``ordinal``-th, from 0, of its text."""
     return b"text" + digest + ordinal.to_bytes(8, "little")
 
 
 def target_id(identity: bytes, window_index: int, target: str | None) -> str:
-    """Return the name of a target.
+    """Return the name of a target, 32 hexadecimal digits.
 
-    Parameters
-    ----------
-    identity
-        The document's identity.
-    window_index
-        Position of the window in its document, from 0.
-    target
-        The target's text.
-
-    Returns
-    -------
-    str
-        32 hexadecimal digits: BLAKE2b of three little-endian unsigned 64-bit numbers (bytes of
-        the identity, window index, bytes of the text plus 1, or 0 for null), the identity and
-        the text.
+    BLAKE2b of three little-endian unsigned 64-bit numbers (bytes of the identity, window index,
+    bytes of the text plus 1, or 0 for None), the identity and the text.
     """
     content = b"" if target is None else target.encode()
     n_content = 0 if target is None else len(content) + 1

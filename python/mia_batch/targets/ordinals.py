@@ -23,18 +23,7 @@ class Ordinals:
         self._runs: list[tuple[_Keys, _Counts]] = []
 
     def number(self, keys: _Keys) -> _Numbers:
-        """Return for each key how many equal ones came before it, in this call or earlier ones.
-
-        Parameters
-        ----------
-        keys
-            Unsigned 64-bit integers.
-
-        Returns
-        -------
-        ndarray
-            Int64, as many as keys.
-        """
+        """Return for each key how many equal ones came before it, in this call or earlier ones."""
         if keys.size == 0:
             return np.empty(0, np.int64)
         unique, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
@@ -52,8 +41,8 @@ class Ordinals:
 
 def _look_up(run: tuple[_Keys, _Counts], keys: _Keys) -> _Numbers:
     known, counts = run
-    places = np.minimum(np.searchsorted(known, keys), known.size - 1)
-    return np.where(known[places] == keys, counts[places].astype(np.int64), 0)
+    found = np.minimum(np.searchsorted(known, keys), known.size - 1)
+    return np.where(known[found] == keys, counts[found].astype(np.int64), 0)
 
 
 def _merge(left: tuple[_Keys, _Counts], right: tuple[_Keys, _Counts]) -> tuple[_Keys, _Counts]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["EMPTY_TEXT", "NO_REFERENCE", "NULL_TEXT", "TOO_SHORT", "WORDLESS_HALF"]
+__all__ = ["EMPTY_TEXT", "NO_REFERENCE", "NULL_TEXT", "TOO_SHORT", "WORDLESS_PART"]
 
 NULL_TEXT: Final = "the text is null"
 EMPTY_TEXT: Final = "the text has no words"
 TOO_SHORT: Final = "the text is too short to split: its prefix or its reference would have no word"
-WORDLESS_HALF: Final = "the given prefix or reference has no word"
+WORDLESS_PART: Final = "the given prefix or reference has no word"
 NO_REFERENCE: Final = (
     "the text is shorter than the cut of the samia preset: nothing is left to compare"
 )

@@ -9,17 +9,17 @@ from mia_batch.targets.reasons import (
     NO_REFERENCE,
     NULL_TEXT,
     TOO_SHORT,
-    WORDLESS_HALF,
+    WORDLESS_PART,
 )
 
 if TYPE_CHECKING:
     from mia_batch.targets.words import Words
 
-__all__ = ["NULL_SPLIT", "Split", "join_halves", "split_at_word", "split_samia"]
+__all__ = ["NULL_SPLIT", "Split", "split_as_given", "split_at_word", "split_samia"]
 
 
 class Split(NamedTuple):
-    """A target with its halves; they are null, with the reason, where it cannot be split."""
+    """A target with its prefix and reference, or with the reason why it has none."""
 
     target: str | None
     prefix: str | None
@@ -38,20 +38,6 @@ def split_at_word(target: str, words: Words, ratio: float) -> Split:
     Prefix and reference join to the target. The prefix ends with a word; what stands between two
     words, such as white space, or punctuation where the word rule leaves it out, belongs to the
     reference.
-
-    Parameters
-    ----------
-    target
-        The target's text.
-    words
-        Its words.
-    ratio
-        Share of the words that the prefix gets.
-
-    Returns
-    -------
-    Split
-        Without halves where one of them would have no word.
     """
     n_words = len(words.ends)
     n_prefix = int(n_words * ratio)
@@ -68,28 +54,10 @@ def split_samia(target: str, n_words: int, ratio: float, text_length: int | None
 
     The prefix is the first ``int(n_words * ratio)`` words of ``target.split()``, the reference
     the words of ``target.split(" ")`` that are not empty, less the first
-    ``round(text_length * 0.5)``, whatever the ratio; both are joined by single spaces.
-
-    Parameters
-    ----------
-    target
-        The target's text.
-    n_words
-        Words of ``target.split()``.
-    ratio
-        Share of the words that the prefix gets.
-    text_length
-        Nominal number of words; None = ``n_words``.
-
-    Returns
-    -------
-    Split
-        Without halves where one of them would be empty.
-
-    References
-    ----------
-    Kaneko et al., "Sampling-based pseudo-likelihood for membership inference attacks" (2024), and
-    the authors' code, which differs from the paper in these rules.
+    ``round(text_length * 0.5)``, whatever the ratio; both are joined by single spaces. Without
+    ``text_length``, ``n_words`` takes its place.
+    Source: Kaneko et al., "Sampling-based pseudo-likelihood for membership inference attacks"
+    (2024), and the authors' code, which differs from the paper in these rules.
     """
     if n_words == 0:
         return Split(target, None, None, 0, EMPTY_TEXT)
@@ -104,28 +72,13 @@ def split_samia(target: str, n_words: int, ratio: float, text_length: int | None
     return Split(target, prefix, reference, n_words, None)
 
 
-def join_halves(prefix: str, reference: str, words: Words) -> Split:
-    """Take the user's own halves as they are.
-
-    Parameters
-    ----------
-    prefix
-        The user's prefix.
-    reference
-        The user's reference.
-    words
-        The words of ``prefix + reference``.
-
-    Returns
-    -------
-    Split
-        Its target is ``prefix + reference``; without halves where one of them has no word.
-    """
+def split_as_given(prefix: str, reference: str, words: Words) -> Split:
+    """Take the user's own parts as they are; ``words`` are those of ``prefix + reference``."""
     target = prefix + reference
     n_words = len(words.starts)
     cut = len(prefix)
     if n_words == 0:
         return Split(target, None, None, 0, EMPTY_TEXT)
     if words.starts[0] >= cut or words.ends[-1] <= cut:
-        return Split(target, None, None, n_words, WORDLESS_HALF)
+        return Split(target, None, None, n_words, WORDLESS_PART)
     return Split(target, prefix, reference, n_words, None)

@@ -16,16 +16,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Words", "word_spans"]
 
-Positions = npt.NDArray[np.uint32]
+Indices = npt.NDArray[np.uint32]
 
 
 class Words(NamedTuple):
-    """The words of one text, as positions of characters in it."""
+    """The words of one text, as indices of its characters."""
 
-    starts: Positions
-    """First characters of the words, uint32."""
-    ends: Positions
-    """Characters after the last ones, uint32."""
+    starts: Indices  # of the words' first characters
+    ends: Indices  # of the characters after their last ones
 
     def part(self, words: range) -> Words:
         """Return some consecutive words, at least one, of the text that begins with the first."""
@@ -34,23 +32,10 @@ class Words(NamedTuple):
 
 
 def word_spans(texts: Sequence[str], rule: kernels.WordRule) -> Iterator[Words]:
-    """Find the words of each text.
-
-    Parameters
-    ----------
-    texts
-        Texts without surrogates, some megabytes together.
-    rule
-        A word rule of `mia_batch.kernels`.
-
-    Yields
-    ------
-    Words
-        For each text.
-    """
+    """Find the words of each text; texts have no surrogates and are some megabytes together."""
     column = pl.Series("text", texts, pl.String).to_frame()
     spans = column.select(kernels.word_spans("text", words=rule)).unnest("text")
     starts, ends = (spans[name].explode(empty_as_null=False).to_numpy() for name in spans.columns)
-    places = np.concatenate(([0], spans["starts"].list.len().to_numpy().cumsum(dtype=np.int64)))
-    for first, last in pairwise(places.tolist()):
+    bounds = np.concatenate(([0], spans["starts"].list.len().to_numpy().cumsum(dtype=np.int64)))
+    for first, last in pairwise(bounds.tolist()):
         yield Words(starts[first:last], ends[first:last])

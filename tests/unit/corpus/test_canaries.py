@@ -71,9 +71,9 @@ def test_documents_of_canaries(tmp_path):
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ("{", "this is no set of canaries"),
-        ("", "this is no set of canaries"),
-        ("[1]", "this is no set of canaries"),
+        ("{", "this is not a set of canaries"),
+        ("", "this is not a set of canaries"),
+        ("[1]", "this is not a set of canaries"),
         (line().replace('"seed"', '"sead"'), "'seed': "),
         (line(texts=["a"]), "'texts': "),
         (line(published="1"), "'published': "),

@@ -66,8 +66,8 @@ def test_an_existing_name_is_no_glob(tmp_path):
     [
         ("missing.parquet", "missing.parquet does not exist; give a file, a folder or a glob"),
         ("*.parquet", r"\*.parquet holds no file that can be read as a corpus; the extension must"),
-        ("", "'' is no path"),
-        ("a\0/*.csv", r"'a\\x00/\*\.csv' is no path"),
+        ("", "'' is not a path"),
+        ("a\0/*.csv", r"'a\\x00/\*\.csv' is not a path"),
         ("~nobody-of-this-name/a.csv", "cannot be read: Could not determine home directory"),
         ("x" * 300, "cannot be read: File name too long"),
     ],
@@ -108,7 +108,7 @@ def test_a_name_that_is_not_utf8_is_refused(tmp_path):
     touch(tmp_path, os.fsdecode(b"caf\xe9.txt"))
     with pytest.raises(CorpusError, match=r"the file name '.*caf.udce9\.txt' is not valid UTF-8"):
         find_files(tmp_path)
-    with pytest.raises(CorpusError, match=r"'caf.udce9\.txt' is no path; give a file"):
+    with pytest.raises(CorpusError, match=r"'caf.udce9\.txt' is not a path; give a file"):
         find_files(os.fsdecode(b"caf\xe9.txt"))
 
 

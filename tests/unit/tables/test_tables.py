@@ -31,7 +31,7 @@ def test_check_lists_what_is_missing_and_what_is_wrong():
     with pytest.raises(SchemaMismatchError) as error:
         tables.check(pl.DataFrame({"value": [1.5]}), Numbers, what="parts/1.parquet")
     assert str(error.value) == (
-        "parts/1.parquet is no Numbers table: 'name' is missing, "
+        "parts/1.parquet is not a Numbers table: 'name' is missing, "
         "'value' is Float64 instead of Int64"
     )
 
@@ -200,13 +200,13 @@ def test_write_text_keeps_line_ends_and_is_utf8(tmp_path):
 
 def test_scan_says_what_is_wrong(tmp_path):
     (tmp_path / "short.parquet").write_bytes(b"PAR1")
-    with pytest.raises(RunFolderError, match=r"short\.parquet cannot be read as a table: .*; give"):
+    with pytest.raises(RunFolderError, match=r"short\.parquet cannot be read as a table: .*; run "):
         tables.scan(tmp_path / "short.parquet", Numbers)
     missing = tmp_path / "missing.parquet"
     with pytest.raises(RunFolderError, match=re.escape(f"{missing} cannot be read as a table: No")):
         tables.scan(missing, Numbers)
     FRAME.drop("name").write_parquet(tmp_path / "other.parquet")
-    with pytest.raises(SchemaMismatchError, match=r"other\.parquet is no Numbers table: 'name'"):
+    with pytest.raises(SchemaMismatchError, match=r"other\.parquet is not a Numbers table: 'name'"):
         tables.scan(tmp_path / "other.parquet", Numbers)
 
 

@@ -104,7 +104,7 @@ def test_windows_of_the_users_halves_are_refused():
 
 def test_another_table_is_refused():
     with pytest.raises(
-        SchemaMismatchError, match=r"^documents is no Documents table: 'document_id'"
+        SchemaMismatchError, match=r"^documents is not a Documents table: 'document_id'"
     ):
         build_targets(pl.LazyFrame({"text": ["a"]}), TargetPlan())
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mia_batch.targets import reasons
-from mia_batch.targets.split import Split, join_halves, split_at_word, split_samia
+from mia_batch.targets.split import Split, split_as_given, split_at_word, split_samia
 from mia_batch.targets.words import word_spans
 
 
@@ -74,7 +74,7 @@ def test_samia_rounds_halves_to_even(n_words, n_cut):
 
 
 def test_the_users_halves_are_taken_as_they_are():
-    found = join_halves(" a b", "c d ", spans(" a bc d "))
+    found = split_as_given(" a b", "c d ", spans(" a bc d "))
     assert found == Split(" a bc d ", " a b", "c d ", 3, None)
 
 
@@ -83,9 +83,9 @@ def test_the_users_halves_are_taken_as_they_are():
 )
 def test_a_half_without_words_has_a_reason(prefix, reference):
     text = prefix + reference
-    expected = Split(text, None, None, len(text.split()), reasons.WORDLESS_HALF)
-    assert join_halves(prefix, reference, spans(text)) == expected
+    expected = Split(text, None, None, len(text.split()), reasons.WORDLESS_PART)
+    assert split_as_given(prefix, reference, spans(text)) == expected
 
 
 def test_two_halves_without_words_have_another():
-    assert join_halves("", " ", spans(" ")).reason == reasons.EMPTY_TEXT
+    assert split_as_given("", " ", spans(" ")).reason == reasons.EMPTY_TEXT

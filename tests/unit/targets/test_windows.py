@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mia_batch.targets.windows import windows
+from mia_batch.targets.cut import windows
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How each kind of file is read: its columns, its rows, and the place of a row."""
+"""How each kind of file is read: its columns, its rows, and where a row stands."""
 
 from __future__ import annotations
 

@@ -15,46 +15,26 @@ __all__ = ["agreed_schema"]
 
 
 def agreed_schema(schemas: Mapping[str, pl.Schema]) -> pl.Schema:
-    """Merge the schemas of several files, which must have the same columns and types.
+    """Merge the schemas of several files (path to schema), whose columns and types must agree.
 
-    Parameters
-    ----------
-    schemas
-        File to schema, at least one. A column that is null throughout a file (type ``Null``) fits
-        any type; the order of columns is the first file's.
-
-    Returns
-    -------
-    Schema
-        The columns that all files share.
-
-    Raises
-    ------
-    CorpusError
-        If two files differ, naming both and the column.
+    A column that is null throughout a file (type ``Null``) fits any type; the order of columns is
+    the first file's.
     """
     (first, merged), *others = schemas.items()
     for path, schema in others:
-        _refuse_other_names(first, merged, path, schema)
-        merged = pl.Schema(
-            {name: _agree(name, merged[name], schema[name], first, path) for name in merged}
-        )
+        for name in sorted(merged.keys() ^ schema.keys()):
+            has, lacks = (first, path) if name in merged else (path, first)
+            msg = (
+                f"{has} has a column {name!r} that {lacks} lacks; give files with the same columns"
+            )
+            raise CorpusError(msg)
+        for name, dtype in merged.items():
+            if dtype == pl.Null:
+                merged[name] = schema[name]
+            elif schema[name] not in (pl.Null, dtype):
+                msg = (
+                    f"column {name!r} is {dtype} in {first} but {schema[name]} in {path}; "
+                    "give it one type in all files"
+                )
+                raise CorpusError(msg)
     return merged
-
-
-def _refuse_other_names(first: str, expected: pl.Schema, path: str, schema: pl.Schema) -> None:
-    for name in sorted(expected.keys() ^ schema.keys()):
-        has, lacks = (first, path) if name in expected else (path, first)
-        msg = f"{has} has a column {name!r} that {lacks} lacks; give files with the same columns"
-        raise CorpusError(msg)
-
-
-def _agree(name: str, left: pl.DataType, right: pl.DataType, first: str, path: str) -> pl.DataType:
-    if right in (pl.Null, left):
-        return left
-    if left == pl.Null:
-        return right
-    msg = (
-        f"column {name!r} is {left} in {first} but {right} in {path}; give it one type in all files"
-    )
-    raise CorpusError(msg)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -17,6 +16,7 @@ import polars as pl
 from mia_batch.corpus.formats.agree import agreed_schema
 from mia_batch.corpus.formats.lines import broken, not_utf8, open_bytes
 from mia_batch.errors import CorpusError
+from mia_batch.tables import in_batches
 
 if TYPE_CHECKING:
     import _csv
@@ -57,7 +57,7 @@ def locate(files: Sequence[SourceFile], row: int) -> str:
 
 
 def _file_schema(file: SourceFile) -> pl.Schema:
-    header = next(_raw_batches(file), [(1, list[str]())])[0][1]
+    _, header = next(_records(file), (1, []))
     if not header:
         msg = f"{file.path} is empty; its first line must name the columns"
         raise CorpusError(msg)
@@ -71,51 +71,36 @@ def _file_schema(file: SourceFile) -> pl.Schema:
 
 def _batches(file: SourceFile) -> Iterator[tuple[list[str], list[_Record]]]:
     """Yield the header with some records at a time; each has as many fields as the header."""
-    header: list[str] = []
-    for batch in _raw_batches(file):
-        records = batch if header else batch[1:]
-        header = header or batch[0][1]
-        for line, record in records:
+    records = _records(file)
+    _, header = next(records, (1, []))
+    for batch in in_batches(records, lambda record: sum(map(len, record[1])), _BATCH_CHARS):
+        for line, record in batch:
             if len(record) != len(header):
                 what = f"{len(record)} fields where the header has {len(header)}"
                 raise broken(file, line, what)
-        if records:
-            yield header, records
+        yield header, batch
 
 
-def _raw_batches(file: SourceFile) -> Iterator[list[_Record]]:
+def _records(file: SourceFile) -> Iterator[_Record]:
+    """Yield the records that are not blank lines, the header first."""
     with open_bytes(file) as raw:
-        text = io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
-        reader = csv.reader(text, strict=True)
-        while batch := _next_batch(file, reader):
-            yield batch
-
-
-def _next_batch(file: SourceFile, reader: _csv.Reader) -> list[_Record]:
-    batch: list[_Record] = []
-    size = 0
-    line = reader.line_num + 1
-    try:
-        with _unlimited_fields():
-            for record in reader:
+        reader = csv.reader(io.TextIOWrapper(raw, encoding="utf-8-sig", newline=""), strict=True)
+        line = 1
+        try:
+            while (record := _next_record(reader)) is not None:
                 if record:
-                    batch.append((line, record))
-                    size += sum(map(len, record))
+                    yield line, record
                 line = reader.line_num + 1
-                if size >= _BATCH_CHARS:
-                    break
-    except csv.Error as error:
-        raise broken(file, line, f"not valid CSV, {error}") from error
-    except UnicodeDecodeError as error:
-        raise not_utf8(file) from error
-    return batch
+        except csv.Error as error:
+            raise broken(file, line, f"not valid CSV, {error}") from error
+        except UnicodeDecodeError as error:
+            raise not_utf8(file) from error
 
 
-@contextmanager
-def _unlimited_fields() -> Iterator[None]:
-    """Lift the process-wide limit of 128 KiB per field for a moment."""
+def _next_record(reader: _csv.Reader) -> list[str] | None:
+    """Read a record; meanwhile the process-wide limit of 128 KiB a field is lifted."""
     before = csv.field_size_limit(sys.maxsize)
     try:
-        yield
+        return next(reader, None)
     finally:
         csv.field_size_limit(before)

@@ -1,7 +1,7 @@
 """JSON Lines: one object per line; blank lines are skipped, a missing key is null.
 
 A first pass parses every line strictly and learns the columns; Polars then reads the rows with
-these columns given, so that no row decides by its place what type a column has.
+these columns given, so that the first rows do not decide what type a column has.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pydantic_core import from_json
 
 from mia_batch.corpus.formats.lines import BOM, broken, not_utf8, open_bytes
 from mia_batch.errors import CorpusError
+from mia_batch.tables import READ_ERRORS, in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["locate", "read_rows", "read_schema"]
 
 _BATCH_BYTES = 4 << 20
-_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
 _Line = tuple[int, bytes]  # number from 1, content
 
 
@@ -60,7 +60,7 @@ def read_rows(
     """Yield the rows of all files in order, some megabytes at a time, nested values as JSON."""
     types = {name: pl.String() if schema[name] == pl.Object else schema[name] for name in columns}
     for file in files:
-        for batch in _batches(file):
+        for batch in in_batches(_lines(file), lambda line: len(line[1]), _BATCH_BYTES):
             yield _read_batch(file, batch, types)
 
 
@@ -81,19 +81,6 @@ def _lines(file: SourceFile) -> Iterator[_Line]:
             line = raw.removeprefix(BOM) if number == 1 else raw
             if not line.isspace():
                 yield number, line
-
-
-def _batches(file: SourceFile) -> Iterator[list[_Line]]:
-    batch: list[_Line] = []
-    size = 0
-    for number, line in _lines(file):
-        batch.append((number, line))
-        size += len(line)
-        if size >= _BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def _parse(file: SourceFile, number: int, line: bytes) -> Mapping[str, object]:
@@ -119,11 +106,11 @@ def _kind(value: object) -> type:
 
 
 def _column_type(name: str, kinds: Mapping[type, str]) -> pl.DataType:
-    found = [(*_KINDS[kind], place) for kind, place in kinds.items() if kind is not type(None)]
-    for word, _, place in found:
+    found = [(*_KINDS[kind], where) for kind, where in kinds.items() if kind is not type(None)]
+    for word, _, where in found:
         if word != found[0][0]:
             msg = (
-                f"column {name!r} is {found[0][0]} in {found[0][2]}, but {word} in {place}; "
+                f"column {name!r} is {found[0][0]} in {found[0][2]}, but {word} in {where}; "
                 "give it one type"
             )
             raise CorpusError(msg)
@@ -137,7 +124,7 @@ def _read_batch(
 ) -> pl.DataFrame:
     try:
         return pl.read_ndjson(b"".join(line for _, line in batch), schema=types)
-    except _ERRORS as error:
+    except READ_ERRORS as error:
         raise _first_broken(file, batch, types) from error
 
 
@@ -148,6 +135,6 @@ def _first_broken(
     for number, line in batch:
         try:
             pl.read_ndjson(line, schema=types)
-        except _ERRORS as error:
+        except READ_ERRORS as error:
             return broken(file, number, str(error).split("\n", 1)[0])
     return CorpusError(f"{file.path} cannot be read as JSON Lines; restore the file")

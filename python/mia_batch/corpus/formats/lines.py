@@ -35,7 +35,7 @@ def open_bytes(file: SourceFile) -> Iterator[IO[bytes]]:
 
 def broken(file: SourceFile, line: int, what: object) -> CorpusError:
     """Return the error for a line, counted from 1, that does not follow the format."""
-    return CorpusError(f"{file.path}, line {line}: {what}; mend or remove the line")
+    return CorpusError(f"{file.path}, line {line}: {what}; correct or remove the line")
 
 
 def not_utf8(file: SourceFile) -> CorpusError:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from mia_batch.corpus.formats.lines import BOM, not_utf8, open_bytes
+from mia_batch.tables import in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["locate", "read_rows", "read_schema"]
 
 _BATCH_BYTES = 4 << 20
+_FILE_BYTES = 1 << 10  # what a file costs besides its text
 
 
 def read_schema(_files: Sequence[SourceFile]) -> pl.Schema:
@@ -27,7 +29,7 @@ def read_rows(
     files: Sequence[SourceFile], schema: pl.Schema, columns: Sequence[str]
 ) -> Iterator[pl.DataFrame]:
     """Yield one row per file; line ends are kept, a byte-order mark is not."""
-    for group in _groups(files):
+    for group in in_batches(files, lambda file: file.size + _FILE_BYTES, _BATCH_BYTES):
         rows = {
             "document_id": [file.name for file in group],
             "text": [_read(file) for file in group] if "text" in columns else [""] * len(group),
@@ -38,19 +40,6 @@ def read_rows(
 def locate(files: Sequence[SourceFile], row: int) -> str:
     """Name the file that is the row."""
     return str(files[row].path)
-
-
-def _groups(files: Sequence[SourceFile]) -> Iterator[list[SourceFile]]:
-    group: list[SourceFile] = []
-    size = 0
-    for file in files:
-        group.append(file)
-        size += file.size
-        if size >= _BATCH_BYTES or len(group) >= 4096:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
 
 
 def _read(file: SourceFile) -> str:

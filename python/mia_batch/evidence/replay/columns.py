@@ -13,7 +13,7 @@ from mia_batch.errors import CorpusError
 __all__ = ["Columns", "Key", "resolve"]
 
 Key = Literal["target_id", "document_id", "prefix"]
-"""What a recording names targets by; the first of these columns that it has."""
+"""Columns that name a recording's targets; the first one that it has is used."""
 
 _TEXTS = ("prompt", "finish_reason", "reason")
 _NUMBERS = ("sample_index", "n_tokens")
@@ -21,21 +21,11 @@ _NUMBERS = ("sample_index", "n_tokens")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """The columns of a recording, each with its part.
+    """The columns of a recording, each with its part."""
 
-    Attributes
-    ----------
-    raw
-        The columns as they are read.
-    candidate
-        The column with the continuations.
-    key
-        The column that names the target.
-    """
-
-    raw: pl.Schema
-    candidate: str
-    key: Key
+    raw: pl.Schema  # the columns as they are read
+    candidate: str  # the column with the continuations
+    key: Key  # the column that names the target
 
     @property
     def needed(self) -> list[str]:
@@ -74,14 +64,14 @@ class Columns:
         """What makes a row wrong."""
         found = []
         if self.has("sample_index"):
-            rest = ", no position of a sample; number each target's samples 0, 1, 2, ..."
+            rest = ", not the index of a sample; number each target's samples 0, 1, 2, ..."
             wrong = self._not_whole("sample_index").fill_null(value=True)
             found.append(Fault(wrong=wrong, name="sample_index", rest=rest))
         if self.has("n_tokens"):
             value = pl.col("n_tokens")
             known = value.is_not_nan() if self.raw["n_tokens"].is_float() else pl.lit(value=True)
             wrong = value.is_not_null() & known & self._not_whole("n_tokens").fill_null(value=True)
-            rest = ", no number of tokens; use whole numbers, or null where it is unknown"
+            rest = ", not a number of tokens; use whole numbers, or null where it is unknown"
             found.append(Fault(wrong=wrong, name="n_tokens", rest=rest))
         if self.has("finish_reason"):
             known = pl.col("finish_reason").cast(pl.String).is_in(["stop", "length"])
@@ -94,27 +84,7 @@ class Columns:
 
 
 def resolve(raw: pl.Schema, *, candidate: str, where: str) -> Columns:
-    """Find the columns of a recording and check their types.
-
-    Parameters
-    ----------
-    raw
-        The columns that the files have.
-    candidate
-        The user's name for the column with the continuations.
-    where
-        How to call the recording in messages.
-
-    Returns
-    -------
-    Columns
-        Each column with its part.
-
-    Raises
-    ------
-    CorpusError
-        If there is no column of continuations or none that names targets, or one has a wrong type.
-    """
+    """Find the columns of a recording, or refuse them; ``candidate`` is the user's name."""
     present = ", ".join(map(repr, raw))
     if candidate not in raw:
         msg = (

@@ -1,4 +1,4 @@
-"""Rows that come in any order, laid aside on disk in portions that are small enough to hold."""
+"""Rows that come in any order, stored on disk in portions that are small enough to hold."""
 
 from __future__ import annotations
 
@@ -24,36 +24,14 @@ _SIZE_BYTES = 8
 
 
 def pack(rows: pl.DataFrame) -> Packed:
-    """Make rows ready for `Partition.append`, which is most of its work; threads may.
-
-    Parameters
-    ----------
-    rows
-        The rows.
-
-    Returns
-    -------
-    memoryview
-        Their bytes.
-    """
+    """Serialise rows for `Partition.append`, which is most of its work; threads may."""
     packed = io.BytesIO()
     rows.write_ipc_stream(packed, compression="lz4")
     return packed.getbuffer()
 
 
 class Partition:
-    """Portions of rows in a folder of its own.
-
-    Parameters
-    ----------
-    folder
-        Where to keep them; what a killed run left there is removed.
-
-    Raises
-    ------
-    RunFolderError
-        Here and below, if the folder cannot be used.
-    """
+    """Portions of rows in a folder of its own; what a killed run left there is removed first."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -62,32 +40,13 @@ class Partition:
             folder.mkdir(parents=True)
 
     def append(self, number: int, rows: Packed) -> None:
-        """Add rows to a portion.
-
-        Parameters
-        ----------
-        number
-            Which portion.
-        rows
-            The rows, of `pack`; those of one portion have the same columns.
-        """
+        """Add packed rows to a portion; those of one portion have the same columns."""
         with self._refusing(), self._path(number).open("ab") as file:
             file.write(len(rows).to_bytes(_SIZE_BYTES, "little"))
             file.write(rows)
 
     def read(self, number: int) -> list[pl.DataFrame]:
-        """Return what was added to a portion, in order.
-
-        Parameters
-        ----------
-        number
-            Which portion.
-
-        Returns
-        -------
-        list of DataFrame
-            As it was added; empty if nothing was.
-        """
+        """Return what was added to a portion, in order."""
         found = []
         with self._refusing():
             if not self._path(number).exists():

@@ -1,4 +1,4 @@
-"""A recording of continuations: read once and found right, then asked for the samples of blocks."""
+"""A recording of continuations: checked once, then asked for the samples of blocks."""
 
 from __future__ import annotations
 
@@ -54,45 +54,19 @@ _NOTHING = pl.DataFrame(
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """What a recording held and what of it was used; where two targets share a prefix, twice.
+    """What a recording held and what was used; a row counts twice where two targets share it."""
 
-    Attributes
-    ----------
-    rows
-        Rows of the recording.
-    matched
-        Samples that were asked for and recorded, without text included.
-    missing
-        Samples that were asked for and not recorded.
-    surplus
-        Rows beyond the samples that were asked for.
-    duplicates
-        Rows of a sample that another row gives already.
-    unmatched
-        Rows of no target.
-    """
-
-    rows: int
-    matched: int = 0
-    missing: int = 0
-    surplus: int = 0
-    duplicates: int = 0
-    unmatched: int = 0
+    rows: int  # of the recording
+    matched: int = 0  # samples that were asked for and recorded, without text included
+    missing: int = 0  # samples that were asked for and not recorded
+    surplus: int = 0  # rows beyond the samples that were asked for
+    duplicates: int = 0  # rows of a sample that another row gives already
+    unmatched: int = 0  # rows of no target
 
 
 @dataclass(slots=True, kw_only=True)
 class Recording:
-    """Continuations that were generated elsewhere, read once and found right.
-
-    Attributes
-    ----------
-    source
-        The files.
-    columns
-        Their columns, each with its part.
-    counts
-        What was used of it; complete once `collect` is through.
-    """
+    """Continuations that were generated elsewhere, checked once."""
 
     source: Source
     columns: Columns
@@ -101,29 +75,12 @@ class Recording:
 
     @classmethod
     def open(cls, source: str, *, candidate_column: str = "candidate") -> Recording:
-        """Open a recording: Parquet or JSON Lines, one file, a folder or a glob.
+        """Open and check a recording: Parquet or JSON Lines, one file, a folder or a glob.
 
         A row is a continuation. It names its target by ``target_id``, else ``document_id``, else
         the exact ``prefix``, and may have ``sample_index`` (else rows of a target are numbered in
         their order), ``n_tokens``, ``finish_reason`` (``stop``, ``length`` or null), ``prompt``,
         and ``reason`` (why there is no text). A run's folder of samples is such a recording.
-
-        Parameters
-        ----------
-        source
-            The path or glob.
-        candidate_column
-            Name of the column with the continuations.
-
-        Returns
-        -------
-        Recording
-            The recording; every row was looked at, no text kept.
-
-        Raises
-        ------
-        CorpusError
-            If it cannot be read or a row is wrong; the message names file, row and column.
         """
         found = find_files(source)
         if found.kind not in ("parquet", "jsonl"):
@@ -149,54 +106,23 @@ class Recording:
         return self.columns.has("finish_reason")
 
     def digest(self) -> str:
-        """Hash the content of the files, as `Corpus.digest` does.
-
-        Returns
-        -------
-        str
-            64 hexadecimal digits.
-        """
+        """Hash the content of the files, as `Corpus.digest` does."""
         return digest_files(self.source.files)
 
     def most_samples(self) -> int:
-        """Return the largest number of samples that a target may have.
-
-        Returns
-        -------
-        int
-            Largest ``sample_index`` plus 1; without that column, the most rows of one key.
-        """
+        """Return the largest ``sample_index`` plus 1; without it, the most rows of a key."""
         return self._most_samples
 
     def collect(
         self, targets: Path, blocks: Iterable[Block], work: Path, words: WordRule
     ) -> Generator[tuple[Block, pl.DataFrame]]:
-        """Give blocks their samples; memory does not grow with the recording.
+        """Yield each block and its samples; memory does not grow with the recording.
 
-        Parameters
-        ----------
-        targets
-            The targets table.
-        blocks
-            What is asked for, in the order of the targets, all up to the same sample; blocks of
-            ``RECORDED_BLOCK_TARGETS``.
-        work
-            Folder for rows that are laid aside; a folder ``replay`` is made in it and removed.
-        words
-            Word rule by which a candidate's length is held against its reference's.
-
-        Returns
-        -------
-        Generator of tuple[Block, DataFrame]
-            Each block and its rows of the samples table, in the order of its targets and of
-            ``sample_index``. A sample that was not recorded has a ``reason``. Closing it removes
-            what was laid aside.
-
-        Raises
-        ------
-        SettingsError
-            If the recording names documents, and these are not one target each; with the first
-            block, if none of its rows names a target.
+        Rows follow the block's targets and ``sample_index``; what was not recorded has a
+        ``reason``. Blocks have ``RECORDED_BLOCK_TARGETS`` targets, in the order of the targets
+        table, and end with the same sample. Rows are stored in ``work/replay`` until closing.
+        ``words`` tells whether a candidate is shorter than its reference. SettingsError where
+        documents are named that are not one target each, or no row names a target.
         """
         keys = tables.scan(targets, Targets).select(self.key)
         index = RowIndex(keys)
@@ -238,7 +164,7 @@ class Recording:
             return
         partition = Partition(folder)
         try:
-            portion = self._lay_aside(index, partition, first.last)
+            portion = self._store(index, partition, first.last)
             if self.counts.unmatched == self.counts.rows:
                 self._refuse_others(keys)
             del index  # not needed while the samples are handed out
@@ -255,7 +181,7 @@ class Recording:
         finally:
             partition.remove()
 
-    def _lay_aside(self, index: RowIndex, partition: Partition, n_samples: int) -> int:
+    def _store(self, index: RowIndex, partition: Partition, n_samples: int) -> int:
         """Sort the rows into portions of targets that stand together; return how many targets."""
         portion = 0
         packed: deque[Future[list[tuple[int, Packed]]]] = deque()
@@ -279,7 +205,7 @@ class Recording:
         return portion
 
     def _portion(self, rows: pl.DataFrame, index: RowIndex) -> int:
-        """Say how many targets' rows can be held, judging by the first; whole blocks."""
+        """Estimate from the first rows how many targets' rows can be held; whole blocks."""
         a_target = text_bytes(rows) / rows.height * self.counts.rows / max(index.n_keys, 1)
         n_blocks = int(_PORTION_BYTES / (a_target + 1)) // RECORDED_BLOCK_TARGETS
         return RECORDED_BLOCK_TARGETS * min(max(n_blocks, 1), _PORTION_BLOCKS)
@@ -294,10 +220,8 @@ class Recording:
 
 def _pack(rows: pl.DataFrame, index: RowIndex, portion: int) -> list[tuple[int, Packed]]:
     """Give each row to the portions that hold a target of its key; the key becomes its hash."""
-    which, places = index.find(rows["key"])
-    numbers = pl.DataFrame({"which": which, "number": places // portion}).unique(
-        maintain_order=True
-    )
+    which, found = index.find(rows["key"])
+    numbers = pl.DataFrame({"which": which, "number": found // portion}).unique(maintain_order=True)
     known = rows.with_columns(pl.col("key").hash())[numbers["which"]]
     parts = known.with_columns(numbers["number"]).partition_by(
         "number", as_dict=True, include_key=False

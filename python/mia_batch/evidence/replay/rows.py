@@ -24,25 +24,7 @@ _HELD_ROWS = 1 << 15  # the same, for short texts
 
 
 def check_rows(source: Source, columns: Columns) -> tuple[int, int]:
-    """Look at every row, texts aside.
-
-    Parameters
-    ----------
-    source
-        The files.
-    columns
-        Their columns.
-
-    Returns
-    -------
-    tuple of int
-        Number of rows; largest ``sample_index`` plus 1, in rows without it the most of one key.
-
-    Raises
-    ------
-    CorpusError
-        Of the first row that is wrong.
-    """
+    """Check every row, texts aside; return their number and `Recording.most_samples`."""
     reader = FORMATS[source.kind]
     ordinals = Ordinals()
     n_rows = most_samples = 0
@@ -55,20 +37,9 @@ def check_rows(source: Source, columns: Columns) -> tuple[int, int]:
 
 
 def read_rows(source: Source, columns: Columns) -> Iterator[pl.DataFrame]:
-    """Read a recording in portions of some megabytes.
+    """Yield ``key`` (text) and columns of the samples table, some megabytes at a time.
 
-    Parameters
-    ----------
-    source
-        The files.
-    columns
-        Their columns.
-
-    Yields
-    ------
-    DataFrame
-        ``key`` (text) and columns of the samples table. Where the recording has no
-        ``sample_index``, the rows of a key are numbered in their order.
+    Without ``sample_index``, the rows of a key are numbered in their order.
     """
     ordinals = Ordinals()
     held: list[pl.DataFrame] = []

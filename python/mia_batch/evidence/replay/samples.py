@@ -19,42 +19,16 @@ _NO_TEXT = "the recording has no text"
 
 
 def first_of_each(rows: pl.DataFrame) -> pl.DataFrame:
-    """Keep one row of each sample: the first with a text, else the first.
-
-    Parameters
-    ----------
-    rows
-        ``key`` and the columns of the samples table, in the order of the recording.
-
-    Returns
-    -------
-    DataFrame
-        The rows that count.
-    """
+    """Keep one row of each sample: the first with a text, else the first."""
     textless_last = rows.sort(pl.col("candidate").is_null(), maintain_order=True)
     return textless_last.unique(["key", "sample_index"], keep="first")
 
 
 def answer(block: Block, rows: pl.DataFrame, *, key: Key, words: kernels.WordRule) -> pl.DataFrame:
-    """Give a block its samples.
+    """Return a block's samples in the order of its targets and of ``sample_index``.
 
-    Parameters
-    ----------
-    block
-        What is asked for.
-    rows
-        What was recorded, each sample once: ``key`` (hash of what names the target) and the
-        columns of the samples table.
-    key
-        What the recording names targets by.
-    words
-        Word rule by which a candidate's length is held against its reference's.
-
-    Returns
-    -------
-    DataFrame
-        Rows of the samples table, in the order of the block's targets and of ``sample_index``;
-        samples that were not recorded have `MISSING` for their reason.
+    ``rows`` are what was recorded, each sample once, with the hash of ``key``; samples without a
+    row have `MISSING` for their reason. ``words`` counts words for ``short``.
     """
     indices = pl.int_range(block.first, block.last, dtype=pl.UInt32, eager=True)
     targets = block.targets.select(

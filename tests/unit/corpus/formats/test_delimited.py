@@ -78,10 +78,10 @@ def test_columns_of_parts_may_be_in_another_order(table, tmp_path):
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (b"a,1\n\nb,2,3\n", "line 4: 3 fields where the header has 2; mend or remove the line"),
-        (b'"a\nb",1\nc\n', "line 4: 1 fields where the header has 2; mend or remove the line"),
-        (b'a,1\n"b,2\nc,3\n', "line 3: not valid CSV, unexpected end of data; mend or remove the "),
-        (b'a,1\n"b"c,2\n', "line 3: not valid CSV, ',' expected after '\"'; mend or remove the li"),
+        (b"a,1\n\nb,2,3\n", "line 4: 3 fields where the header has 2; correct or remove the line"),
+        (b'"a\nb",1\nc\n', "line 4: 1 fields where the header has 2; correct or remove the line"),
+        (b'a,1\n"b,2\nc,3\n', "line 3: not valid CSV, unexpected end of data; correct or remove "),
+        (b'a,1\n"b"c,2\n', "line 3: not valid CSV, ',' expected after '\"'; correct or remove the"),
         (b"a,1\nb\xe9,2\n", "line 3: byte 0xe9 is not valid UTF-8; save the file as UTF-8"),
     ],
 )

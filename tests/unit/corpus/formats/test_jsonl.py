@@ -93,7 +93,7 @@ def test_a_malformed_line_is_refused(lines, line, what):
     with pytest.raises(CorpusError) as error:
         texts(path)
     assert str(error.value).startswith(f"{path}, line 3: {what}")
-    assert str(error.value).endswith("; mend or remove the line")
+    assert str(error.value).endswith("; correct or remove the line")
 
 
 @pytest.mark.parametrize(("wrong", "byte"), [(b"\xff", "0xff"), (b"\xed\xa0\x80", "0xed")])

@@ -262,28 +262,28 @@ def test_odd_texts_survive(targets, replay, tmp_path):
         (
             "half.jsonl",
             '{"target_id": "a", "candidate": "b", "sample_index": 0.5}',
-            "line 1: column 'sample_index' is 0.5, no position of a sample",
+            "line 1: column 'sample_index' is 0.5, not the index of a sample",
         ),
         (
             "negative.jsonl",
             '{"target_id": "a", "candidate": "b", "sample_index": -1}',
-            "is -1, no position",
+            "is -1, not the index",
         ),
         (
             "huge.jsonl",
             '{"target_id": "a", "candidate": "b", "sample_index": 4294967296}',
-            "is 4294967296, no position",
+            "is 4294967296, not the index",
         ),
         (
             "gap.jsonl",
             '{"target_id": "a", "candidate": "b", "sample_index": 0}\n'
             '{"target_id": "a", "candidate": "b"}',
-            "line 2: column 'sample_index' is null, no position",
+            "line 2: column 'sample_index' is null, not the index",
         ),
         (
             "tokens.jsonl",
             '{"target_id": "a", "candidate": "b", "n_tokens": -3}',
-            "'n_tokens' is -3, no number of tokens",
+            "'n_tokens' is -3, not a number of tokens",
         ),
         (
             "end.jsonl",

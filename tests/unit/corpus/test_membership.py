@@ -3,7 +3,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from mia_batch.corpus.truth import truth
+from mia_batch.corpus.columns import membership
 
 
 @pytest.mark.parametrize(
@@ -17,8 +17,8 @@ from mia_batch.corpus.truth import truth
         ([None, None], [None, None]),
     ],
 )
-def test_truth(values, expected):
+def test_membership(values, expected):
     column = pl.Series("x", values)
-    found = column.to_frame().select(truth("x", column.dtype)).to_series()
+    found = column.to_frame().select(membership("x", column.dtype)).to_series()
     assert found.dtype == pl.Boolean
     assert found.to_list() == expected
