@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["build_features", "groups_of", "inputs_of"]
 
+_KEYS = ("target_id", "model", "view", "view_index", "sample_index")
+
 
 def groups_of(columns: Iterable[str]) -> tuple[Group, ...]:
     """Name the groups of `kernels.pair_features` that have these columns, in their order."""
@@ -38,7 +40,7 @@ def _columns(group: Group) -> set[str]:
 
 def inputs_of(preset: Preset) -> tuple[list[str], list[str]]:
     """Name the columns of the samples and of the targets table that `build_features` reads."""
-    samples = ["target_id", "sample_index", "candidate", "n_tokens", "short"]
+    samples = [*_KEYS, "candidate", "n_tokens", "short"]
     targets = ["target_id", "reference"]
     if preset == "default":
         return samples, targets
@@ -97,7 +99,7 @@ def build_features(
     pairs = samples.lazy().join(parts, on="target_id", how="left", maintain_order="left")
     numbers = pair_features(candidate, pl.col("reference"), words=words, groups=groups)
     return (
-        pairs.select("target_id", "sample_index", "n_tokens", "short", numbers.alias("numbers"))
+        pairs.select(*_KEYS, "n_tokens", "short", numbers.alias("numbers"))
         .unnest("numbers")
         .select(*Features.column_names(), pl.exclude(Features.column_names()))
         .collect(engine="in-memory")

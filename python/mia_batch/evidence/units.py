@@ -28,7 +28,7 @@ TARGETS_AT_ONCE = 4096
 
 _PARTS_HELD = 2
 _HAS_TEXT = pl.col("target").is_not_null()
-_NAMES = ("target_id", "document_id")
+_NAMES = ("target_id", "document_id", "n_words")
 
 
 class Units(Protocol):

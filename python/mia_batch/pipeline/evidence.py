@@ -166,8 +166,7 @@ class SamplesStage(_EvidenceStage):
     def _store(self, block: Block, rows: pl.DataFrame) -> None:
         run = self.audit.run
         tables.sink(rows, run.path("samples") / block.part_name, Samples)
-        references = block.units.rename({"context": "prefix", "text": "reference"}, strict=True)
-        write_features(self.audit, {block.part_name: rows}, references)
+        write_features(self.audit, {block.part_name: rows}, block.units)
 
     def _replay(self) -> None:
         audit, recording = self.audit, self.audit.recording
@@ -271,7 +270,8 @@ class LogprobsStage(_EvidenceStage):
             made = audit.manifest.made.get(self.name, {}).get(view.name, [])
             whole = not self._left(view)
             for attack in audit.reading("logprobs"):
-                if view.key in attack.reads and not (whole and engine_columns([attack]) <= {*made}):
+                there = whole and engine_columns([attack]) <= {*made}
+                if view.key in attack.reads and not there:
                     found.append(attack.name)
         return sorted(set(found))
 

@@ -105,6 +105,12 @@ class Recording:
         """Whether the recording says how candidates ended; without, they count as whole."""
         return self.columns.has("finish_reason")
 
+    def describe(self) -> Iterator[tuple[str, str]]:
+        """Say what the recording holds, as name and text."""
+        yield "recorded", f"{self.counts.rows:,} continuations, by {self.key}"
+        if not self.has_finish_reason:
+            yield "finish_reason", "not recorded: candidates count as whole"
+
     def digest(self) -> str:
         """Hash the content of the files, as `Corpus.digest` does."""
         return digest_files(self.source.files)

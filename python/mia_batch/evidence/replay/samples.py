@@ -31,11 +31,12 @@ def answer(block: Block, rows: pl.DataFrame, *, key: Key, words: kernels.WordRul
     row have `MISSING` for their reason. ``words`` counts words for ``short``.
     """
     indices = pl.int_range(block.first, block.last, dtype=pl.UInt32, eager=True)
-    targets = block.targets.select(
+    targets = block.units.select(
         "target_id",
-        "prefix",
-        key=pl.col(key).hash(),
-        n_reference=kernels.count_words("reference", words=words),
+        "view_index",
+        prefix="context",
+        key=pl.col("context" if key == "prefix" else key).hash(),
+        n_reference=kernels.count_words("text", words=words),
     )
     theirs = rows.lazy().filter(pl.col("key").is_in(targets["key"].implode()))
     asked = (
@@ -54,6 +55,9 @@ def answer(block: Block, rows: pl.DataFrame, *, key: Key, words: kernels.WordRul
         )
         .select(
             "target_id",
+            pl.lit("target").alias("model"),
+            pl.lit("continuation").alias("view"),
+            "view_index",
             "sample_index",
             "candidate",
             prompt=pl.when(has_text & (pl.col("prompt") != pl.col("prefix"))).then("prompt"),
