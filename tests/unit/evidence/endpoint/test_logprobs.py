@@ -12,7 +12,7 @@ from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.request import Request
 from mia_batch.models.tokens import Tokenizer
 from tests.checkpoints import TEXTS
-from tests.hostile_server import MODEL, HostileServer, Reply, Script, TinyModel, failure
+from tests.hostile_server import MODEL, Garbling, HostileServer, Reply, Script, TinyModel, failure
 from tests.unit.evidence.endpoint.asking import opened as opened_endpoint
 from tests.unit.evidence.endpoint.asking import results, until_failure
 
@@ -180,6 +180,28 @@ def test_an_endpoint_that_does_not_echo_is_refused(honours: tuple[str, ...], tmp
         match = r"does not echo log-probabilities of prompts \(.*\); take another endpoint, or"
         with pytest.raises(SettingsError, match=match):
             opened(server, tmp_path)
+
+
+def test_a_gateway_that_garbles_each_prompt_twice_is_borne_from_the_probe_on(tmp_path: Path):
+    with HostileServer(Garbling(2, then=echo)) as server, opened(server, tmp_path) as endpoint:
+        found = results(endpoint, [text_request(i, f"text number {i}") for i in range(3)])
+    assert [result.error for result in found.values()] == [None] * 3
+    assert len(server.asked) == 3 * 3
+
+
+def test_an_endpoint_answers_only_what_it_was_opened_for(tmp_path: Path):
+    wrong = Request(request_id=0, kind="samples", context="a context")
+    with HostileServer(echo) as server, opened(server, tmp_path) as endpoint:
+        (result,) = results(endpoint, [wrong]).values()
+    assert result.error == "the endpoint was opened for logprobs, not for samples"
+    assert server.asked == []
+
+
+def test_no_endpoint_gives_variants_of_a_text(tmp_path: Path):
+    with HostileServer(echo) as server:
+        with pytest.raises(SettingsError, match="gives samples and logprobs, but no fills"):
+            opened_endpoint(server, tmp_path, kind="fills")
+        assert (server.asked, server.probes) == ([], [])
 
 
 def test_an_endpoint_that_refuses_to_echo_is_named(tmp_path: Path):
