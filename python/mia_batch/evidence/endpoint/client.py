@@ -1,4 +1,4 @@
-"""An endpoint as a source: requests go in, answers come out, everything else goes on beside."""
+"""An endpoint as a source: requests go in, answers come out, a thread of its own does the rest."""
 
 from __future__ import annotations
 

@@ -54,14 +54,15 @@ class Probe:
             )
             raise EngineError(msg) from None
         seed, varied = await self._seed()
+        completes = not self._settings.chat
         return Capabilities(
             n=await self._n(seed, varied=varied),
             seed=seed,
             varied=varied,
             top_k=await self._top_k(seed, varied=varied) if self._settings.top_k > 0 else None,
-            prompt_token_ids=await self._prompt_token_ids(),
+            prompt_token_ids=completes and await self._prompt_token_ids(),
             output_token_ids=await self._output_token_ids(),
-            echo_logprobs=await self._echo_logprobs(),
+            echo_logprobs=completes and await self._echo_logprobs(),
             max_model_len=await self._max_model_len(),
         )
 
@@ -116,8 +117,6 @@ class Probe:
         return "honoured" if varied and len({_text(found) for found in answers}) == 1 else "ignored"
 
     async def _prompt_token_ids(self) -> bool:
-        if self._settings.chat:
-            return False
         answer = await self._try(prompt=_TOKEN_IDS, max_tokens=1)
         if answer is None or answer.used is None:
             return False
@@ -128,8 +127,6 @@ class Probe:
         return answer is not None and isinstance(_choice(answer).get("token_ids"), list)
 
     async def _echo_logprobs(self) -> bool:
-        if self._settings.chat:
-            return False
         answer = await self._try(echo=True, logprobs=1, max_tokens=1)
         if answer is None or answer.used is None:
             return False

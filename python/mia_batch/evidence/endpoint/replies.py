@@ -50,7 +50,6 @@ class Choices:
 class Refusal:
     """What a reply with an error status says."""
 
-    status: int
     codes: frozenset[str]  # the error's ``code`` and ``type``, as far as they are there
     sentence: str  # status and the endpoint's own message, shortened, without the key
 
@@ -97,7 +96,7 @@ def read_refusal(reply: Reply, settings: EndpointSettings) -> Refusal:
     elif message is None:
         message = reply.body.decode(errors="replace")
     said = shorten(settings.redact(str(message))) or "no message"
-    return Refusal(status=reply.status, codes=codes, sentence=f"status {reply.status}: {said}")
+    return Refusal(codes=codes, sentence=f"status {reply.status}: {said}")
 
 
 def decode_object(body: bytes) -> dict[str, object] | None:

@@ -47,7 +47,7 @@ class UnusableError(RefusedError):
     """Answers came, but none that can be used."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Next:
     """What to do after a failure.
 
@@ -56,32 +56,27 @@ class Next:
     """
 
     step: Literal["again", "give_up", "exhausted", "later"]
-    wait: float = 0.0  # seconds
-    stated: bool = False  # whether the endpoint named the wait, so that it holds for every request
+    wait: float | None = None  # seconds, as the endpoint asks of every request
 
 
 def after_refusal(
     status: int,
     headers: Mapping[str, str],
     codes: frozenset[str],
-    *,
-    attempt: int,
-    max_retries: int,
-    rng: Random,
     now: datetime,
+    *,
+    last: bool,
 ) -> Next:
-    """Decide what follows an error status after ``attempt`` tries before this one.
+    """Decide what follows an error status, as the ``last`` try allowed or not.
 
     Names of ``headers`` are in lower case; ``codes`` as in `Refusal`.
     """
     if status == 402 or codes & _EXHAUSTED:
-        return Next(step="exhausted")
-    if not _is_retried(status, headers) or attempt >= max_retries:
-        return Next(step="give_up")
+        return Next("exhausted")
+    if not _is_retried(status, headers) or last:
+        return Next("give_up")
     wait = stated_wait(headers, now)
-    if wait is None:
-        return Next(step="again", wait=backoff(attempt, rng))
-    return Next(step="later" if wait > _LONGEST_STATED_WAIT else "again", wait=wait, stated=True)
+    return Next("again" if wait is None or wait <= _LONGEST_STATED_WAIT else "later", wait)
 
 
 def backoff(attempt: int, rng: Random) -> float:

@@ -71,7 +71,7 @@ class RequestRunner:
         *,
         max_retries: int,
     ) -> None:
-        """Send what is to be asked next until that is nothing, in spite of some unusable answers.
+        """Send request after request until none is left; repeat few whose answer is unusable.
 
         Raises `RefusedError` if this has failed, and `EngineError` if no request can succeed now:
         the account is empty, the limit of cost is reached, the endpoint cannot be reached or asks
@@ -95,10 +95,10 @@ class RequestRunner:
             found = await self._try(request, attempt, max_retries)
             if not isinstance(found, Next):
                 return found
-            if found.stated:
-                self._not_before = max(self._not_before, time.monotonic() + found.wait)
+            if found.wait is None:
+                await asyncio.sleep(backoff(attempt, self._rng))
             else:
-                await asyncio.sleep(found.wait)
+                self._not_before = max(self._not_before, time.monotonic() + found.wait)
         raise AssertionError  # count() never ends
 
     async def _wait_for_turn(self, request: WireRequest) -> None:
@@ -149,20 +149,13 @@ class RequestRunner:
 
     def _after_refusal(self, reply: Reply, attempt: int, max_retries: int) -> Next:
         refusal = read_refusal(reply, self._settings)
-        step = after_refusal(
-            reply.status,
-            reply.headers,
-            refusal.codes,
-            attempt=attempt,
-            max_retries=max_retries,
-            rng=self._rng,
-            now=datetime.now(UTC),
-        )
+        last, now = attempt >= max_retries, datetime.now(UTC)
+        step = after_refusal(reply.status, reply.headers, refusal.codes, now, last=last)
         if step.step == "again":
             return step
         if step.step == "give_up":
-            raise RefusedError(refusal.status, _with_tries(refusal.sentence, attempt))
-        way_out = f"it asks to wait {step.wait:.0f} s: wait"
+            raise RefusedError(reply.status, _with_tries(refusal.sentence, attempt))
+        way_out = f"it asks to wait {step.wait or 0:.0f} s: wait"
         if step.step == "exhausted":
             way_out = "the account is exhausted: pay in"
         msg = (
@@ -182,7 +175,7 @@ class RequestRunner:
             raise EngineError(msg)
         if attempt >= max_retries:
             raise RefusedError(None, _with_tries(str(error), attempt))
-        return Next(step="again", wait=backoff(attempt, self._rng))
+        return Next("again")
 
 
 def _with_tries(sentence: str, attempt: int) -> str:

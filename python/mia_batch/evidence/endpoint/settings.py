@@ -64,19 +64,18 @@ class EndpointSettings:
 
 
 def _check_address(base_url: str) -> None:
+    if "@" in base_url.partition("://")[2].partition("/")[0]:
+        msg = (
+            "setting 'base_url' carries a user name or password; leave them out, and set the "
+            "environment variable of the key"
+        )
+        raise SettingsError(msg)
     try:
         parts = urlsplit(base_url)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname)
-        usable = usable and (parts.port is None or parts.port > 0)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
     else:
-        if parts.username is not None or parts.password is not None:
-            msg = (
-                "setting 'base_url' carries a user name or password; leave them out, and set the "
-                "environment variable of the key"
-            )
-            raise SettingsError(msg)
         usable = usable and not parts.query and not parts.fragment and base_url.isascii()
     if not usable or any(letter.isspace() for letter in base_url):
         msg = (

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from mia_batch.evidence.request import Answer, EvidenceKind
-    from mia_batch.models.tokens import Tokenizer
+    from mia_batch.evidence.request import Answer
     from tests.hostile_server import HostileServer
 
 KEY = "sk-never-to-be-seen"
@@ -53,14 +52,9 @@ def settings_for(server: HostileServer, **changed: Any) -> EndpointSettings:
     return EndpointSettings(**(usual | changed))
 
 
-def opened(
-    server: HostileServer,
-    folder: Path,
-    *,
-    kind: EvidenceKind = "samples",
-    tokenizer: Tokenizer | None = None,
-    **changed: Any,
-) -> Endpoint:
+def opened(server: HostileServer, folder: Path, **changed: Any) -> Endpoint:
+    """``kind`` and ``tokenizer`` are not settings; all else is."""
+    kind, tokenizer = changed.pop("kind", "samples"), changed.pop("tokenizer", None)
     settings = settings_for(server, **changed)
     journal = folder / "journal.sqlite"
     return Endpoint.open(settings, kind=kind, journal=journal, tokenizer=tokenizer, rng=NoJitter())
