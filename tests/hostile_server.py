@@ -6,6 +6,7 @@ import json
 import random
 import threading
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
@@ -129,6 +130,31 @@ class Script:
     def __call__(self, asked: Asked) -> Reply:
         reply = None if asked.is_probe else next(self._replies, None)
         return reply or self._then(asked)
+
+
+class Garbling:
+    """Answers each prompt a few times with what is no JSON, status 200; then as an endpoint does.
+
+    ``by`` says which requests count as one; left out, those with the same prompt.
+    """
+
+    def __init__(
+        self,
+        times: int,
+        *,
+        by: Callable[[Asked], object] = lambda asked: asked.prompt,
+        then: Callable[[Asked], Reply] | None = None,
+    ) -> None:
+        self._times = times
+        self._by = by
+        self._then = then or TinyModel()
+        self._seen: Counter[str] = Counter()
+
+    def __call__(self, asked: Asked) -> Reply:
+        which = str(self._by(asked))
+        self._seen[which] += asked.method == "POST"
+        garbled = asked.method == "POST" and self._seen[which] <= self._times
+        return Reply(content=b'{"choices": [{"te') if garbled else self._then(asked)
 
 
 class HostileServer:

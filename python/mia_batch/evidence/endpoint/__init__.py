@@ -5,14 +5,12 @@ from __future__ import annotations
 from mia_batch.evidence.endpoint.capabilities import Capabilities
 from mia_batch.evidence.endpoint.client import Endpoint
 from mia_batch.evidence.endpoint.cost import Estimate, estimate_cost
-from mia_batch.evidence.endpoint.scoring import EndpointScorer
 from mia_batch.evidence.endpoint.settings import CHAT_INSTRUCTION, EndpointSettings
 
 __all__ = [
     "CHAT_INSTRUCTION",
     "Capabilities",
     "Endpoint",
-    "EndpointScorer",
     "EndpointSettings",
     "Estimate",
     "estimate_cost",

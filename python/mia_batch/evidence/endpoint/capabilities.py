@@ -13,34 +13,26 @@ Honour = Literal["honoured", "ignored", "refused"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a probe of an endpoint found; every value is JSON.
+    """What a probe of an endpoint found; every value is JSON."""
 
-    Attributes
-    ----------
-    n
-        Several continuations in one request. ``ignored`` also where they are copies of each other.
-    seed
-        Whether the same seed gives the same text twice.
-    varied
-        Whether texts differ at all; false says that the endpoint does not sample, whatever the
-        temperature (or that the temperature is close to 0).
-    top_k
-        Whether ``top_k`` limits what is drawn; null where the run does not limit it.
-    prompt_token_ids
-        Whether a prompt may be given as token ids.
-    output_token_ids
-        Whether answers hold the token ids drawn (``return_token_ids``, vLLM's own field).
-    echo_logprobs
-        Whether the log-probability of every prompt token is given.
-    max_model_len
-        Most tokens of prompt and output together; null where it is not stated.
-    """
+    n: Honour = "refused"  # several continuations in one request; copies count as ``ignored``
+    seed: Honour = "refused"  # whether the same seed gives the same text twice
+    varied: bool = False  # False: it does not sample, or the temperature is close to 0
+    top_k: Honour | None = None  # None where the run does not limit it
+    prompt_token_ids: bool = False  # whether a prompt may be given as token ids
+    output_token_ids: bool = False  # whether answers hold token ids (``return_token_ids``, vLLM's)
+    echo_logprobs: bool = False  # whether the log-probability of every prompt token is given
+    max_model_len: int | None = None  # tokens of prompt and output together; None = not stated
 
-    n: Honour
-    seed: Honour
-    varied: bool
-    top_k: Honour | None
-    prompt_token_ids: bool
-    output_token_ids: bool
-    echo_logprobs: bool
-    max_model_len: int | None
+    def sampling_fields(self, *, n: int, seed: int, top_k: int) -> dict[str, object]:
+        """Fields of a request that say how to draw: all that the endpoint does not refuse."""
+        fields: dict[str, object] = {}
+        if self.n != "refused":
+            fields["n"] = n
+        if self.seed != "refused":
+            fields["seed"] = seed
+        if self.top_k == "honoured":
+            fields["top_k"] = top_k
+        if self.output_token_ids:
+            fields["return_token_ids"] = True
+        return fields

@@ -15,10 +15,10 @@ _SPECIAL_TOKENS = 16  # a text's start, and the marks of a chat template
 
 
 class Tokens(NamedTuple):
-    """Tokens that are paid for: those of prompts, and those decoded."""
+    """Tokens that are paid for."""
 
-    given: int
-    drawn: int
+    given: int  # of prompts
+    drawn: int  # decoded
 
     def plus(self, other: Tokens) -> Tokens:
         """Add the tokens of another request."""
@@ -31,40 +31,18 @@ class Tokens(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The most that a run can use.
-
-    Attributes
-    ----------
-    tokens_in, tokens_out
-        Most tokens of prompts, and of output.
-    cost
-        Most money; null where a price is unknown.
-    """
+    """The most that a run can use."""
 
     tokens_in: int
     tokens_out: int
-    cost: float | None
+    cost: float | None  # money; None where a price is unknown
 
 
 def most_prompt_tokens(settings: EndpointSettings, *, prompt_bytes: int, prompts: int = 1) -> int:
-    """Count the most tokens that prompts can have without knowing the tokenizer.
+    """Bound the tokens of prompts with so many bytes in UTF-8, whatever the tokenizer.
 
-    No usual tokenizer makes more tokens than a text has bytes in UTF-8; special tokens come on
-    top. English prose has about a quarter as many.
-
-    Parameters
-    ----------
-    settings
-        Whether a chat instruction goes before each prompt.
-    prompt_bytes
-        Bytes of all prompts in UTF-8.
-    prompts
-        Number of prompts.
-
-    Returns
-    -------
-    int
-        An upper bound.
+    No usual tokenizer makes more tokens than a text has bytes; special tokens come on top. English
+    prose has about a quarter as many.
     """
     instruction = len(settings.chat_instruction.encode()) if settings.chat else 0
     return prompt_bytes + prompts * (instruction + _SPECIAL_TOKENS)
@@ -79,49 +57,21 @@ def estimate_cost(
     max_tokens: int,
     honours_n: bool,
 ) -> Estimate:
-    """Bound what a run can use, before its first request.
+    """Bound what a run can use, before its first request; retries of lost answers not counted.
 
-    Parameters
-    ----------
-    settings
-        Prices, and whether a chat instruction goes before each prompt.
-    prompts
-        Prompts to send.
-    prompt_bytes
-        Bytes of all prompts in UTF-8.
-    samples
-        Samples of each prompt.
-    max_tokens
-        Most tokens to decode for one sample of each prompt, added up over the prompts.
-    honours_n
-        Whether one request can ask for all samples of a prompt; else the prompt is paid for with
-        each sample.
-
-    Returns
-    -------
-    Estimate
-        The bound; retries of lost answers are not in it.
+    ``prompt_bytes`` are those of all prompts; ``samples`` are those of each prompt; ``max_tokens``
+    is the most to decode for one sample of each prompt, added up over the prompts. Without
+    ``honours_n`` a request asks for one sample, so the prompt is paid for with each.
     """
     times = 1 if honours_n else samples
     bound = most_prompt_tokens(settings, prompt_bytes=prompt_bytes, prompts=prompts)
     tokens = Tokens(times * bound, samples * max_tokens)
-    return Estimate(
-        tokens_in=tokens.given,
-        tokens_out=tokens.drawn,
-        cost=_money(settings, tokens),
-    )
+    cost = _money(settings, tokens)
+    return Estimate(tokens_in=tokens.given, tokens_out=tokens.drawn, cost=cost)
 
 
 class Ledger:
-    """What has been spent, and what requests in flight may still cost.
-
-    Parameters
-    ----------
-    settings
-        Prices and limit.
-    spent
-        Tokens paid for before, by earlier processes of the same run.
-    """
+    """What has been spent, earlier processes of the run included, and what may be in flight."""
 
     def __init__(self, settings: EndpointSettings, spent: Tokens) -> None:
         self._settings = settings
@@ -131,7 +81,7 @@ class Ledger:
 
     @property
     def spent(self) -> float | None:
-        """Money spent so far; null where a price is unknown."""
+        """Money spent so far; None where a price is unknown."""
         return _money(self._settings, self._spent)
 
     @property
@@ -140,43 +90,18 @@ class Ledger:
         return self._open == 0
 
     def fits(self, most: Tokens) -> bool:
-        """Tell whether a request stays within the limit, all in flight counted at their maximum.
-
-        Parameters
-        ----------
-        most
-            The most that the request can use.
-
-        Returns
-        -------
-        bool
-            True without a limit.
-        """
+        """Whether a request stays within the limit, all in flight counted at their maximum."""
         limit = self._settings.max_cost
         cost = _money(self._settings, self._spent.plus(self._reserved).plus(most))
         return limit is None or cost is None or cost <= limit
 
     def reserve(self, most: Tokens) -> None:
-        """Note a request that is sent.
-
-        Parameters
-        ----------
-        most
-            The most that it can use.
-        """
+        """Note the most that a request can use, which is sent."""
         self._open += 1
         self._reserved = self._reserved.plus(most)
 
     def settle(self, most: Tokens, used: Tokens) -> None:
-        """Note how a request ended.
-
-        Parameters
-        ----------
-        most
-            What was reserved for it.
-        used
-            What it used.
-        """
+        """Note what a request has used of what was reserved for it."""
         self._open -= 1
         self._reserved = self._reserved.minus(most)
         self._spent = self._spent.plus(used)

@@ -5,106 +5,76 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
-from itertools import takewhile
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mia_batch.errors import EngineError, MiaBatchError
-from mia_batch.evidence.endpoint.cost import Tokens, most_prompt_tokens
-from mia_batch.evidence.endpoint.exchange import Ask
 from mia_batch.evidence.endpoint.journal import identify
-from mia_batch.evidence.endpoint.payload import sampling_fields
-from mia_batch.evidence.endpoint.refusal import RefusedError
-from mia_batch.evidence.source import TextResult
+from mia_batch.evidence.endpoint.retry import RefusedError
+from mia_batch.evidence.request import Answer
 from mia_batch.models.causes import cause_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mia_batch.evidence.endpoint.answers import Form
     from mia_batch.evidence.endpoint.capabilities import Capabilities
-    from mia_batch.evidence.endpoint.exchange import Exchange
-    from mia_batch.evidence.endpoint.journal import Journal
-    from mia_batch.evidence.endpoint.limits import Concurrency
-    from mia_batch.evidence.endpoint.settings import EndpointSettings
-    from mia_batch.evidence.source import TextOutput, TextRequest
+    from mia_batch.evidence.endpoint.formats import WireRequest
+    from mia_batch.evidence.endpoint.replies import Choices
+    from mia_batch.evidence.endpoint.runner import RequestRunner
+    from mia_batch.evidence.request import Continuation, Request
 
 __all__ = ["Dispatcher"]
-
-_MOST_UNUSABLE = 2
-"""Times that a request is repeated whose answer cannot be used; each may have been paid for."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    request: TextRequest
+    request: Request
     identity: bytes
-    outputs: dict[int, TextOutput]
+    found: dict[int, Continuation]
+
+    @property
+    def missing(self) -> list[int]:
+        return [i for i in range(self.request.n) if i not in self.found]
 
 
 class Dispatcher:
     """Answers requests; lives in one event loop.
 
-    Parameters
-    ----------
-    exchange
-        Sends requests.
-    form
-        The kind of endpoint.
-    settings
-        How to draw.
-    capabilities
-        What the endpoint honours.
-    journal
-        Answers that were paid for.
-    concurrency
-        How many requests may be in flight.
-    deliver
-        Takes results and, at most once and last, the exception that ends the run.
+    ``deliver`` takes answers and, at most once and last, the exception that ends the run.
     """
 
     def __init__(
         self,
-        exchange: Exchange,
-        form: Form,
-        settings: EndpointSettings,
+        runner: RequestRunner,
         capabilities: Capabilities,
-        journal: Journal,
-        concurrency: Concurrency,
-        deliver: Callable[[TextResult | MiaBatchError], None],
+        deliver: Callable[[Answer | MiaBatchError], None],
     ) -> None:
-        self._exchange = exchange
-        self._form = form
-        self._settings = settings
+        self._runner = runner
         self._capabilities = capabilities
-        self._journal = journal
-        self._concurrency = concurrency
         self._deliver = deliver
-        self._identity = settings.sample_identity(sends_top_k=capabilities.top_k == "honoured")
+        self._format = runner.request_format
+        self._settings = runner.request_format.settings
+        sends_top_k = capabilities.top_k == "honoured"
+        self._identity = self._settings.sample_identity(sends_top_k=sends_top_k)
         self._waiting: deque[_Job] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._failure: MiaBatchError | None = None
 
-    def accept(self, request: TextRequest) -> None:
-        """Take a request; what the journal holds is answered from it.
-
-        Parameters
-        ----------
-        request
-            The request.
-        """
+    def accept(self, request: Request) -> None:
+        """Take a request; what the journal holds is answered from it."""
         if self._failure is not None:
             return
         identity = identify(request, self._identity)
         try:
-            job = _Job(request, identity, self._journal.find(identity))
+            job = _Job(request, identity, self._runner.journal.find(identity))
         except EngineError as error:
             self._fail(error)
             return
-        if len(job.outputs) == request.n:
-            self._deliver(_result(job))
-        else:
+        if job.missing:
             self._waiting.append(job)
             self._start()
+        else:
+            self._deliver_answer(job)
 
     async def cancel(self) -> None:
         """End what is running; its answers are lost."""
@@ -113,7 +83,7 @@ class Dispatcher:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def _start(self) -> None:
-        while self._waiting and len(self._running) < self._concurrency.limit:
+        while self._waiting and len(self._running) < self._runner.concurrency.limit:
             task = asyncio.create_task(self._run(self._waiting.popleft()))
             self._running.add(task)
             task.add_done_callback(self._done)
@@ -128,24 +98,23 @@ class Dispatcher:
         elif error is not None:
             self._fail(EngineError(f"the client of the endpoint has failed ({cause_of(error)})"))
         elif self._failure is not None:
-            self._end_if_idle()
+            self._fail(self._failure)
         else:
             self._start()
 
     def _fail(self, error: MiaBatchError) -> None:
         """Start nothing more; answers in flight are paid for and still count."""
         self._waiting.clear()
-        if self._failure is None:
-            self._failure = error
-        self._end_if_idle()
-
-    def _end_if_idle(self) -> None:
-        if self._failure is not None and not self._running:
+        self._failure = self._failure or error
+        if not self._running:
             self._deliver(self._failure)
 
     async def _run(self, job: _Job) -> None:
+        """Ask until every sample is there, only for those that are not."""
+        next_request, take = partial(self._next_request, job), partial(self._take, job)
+        retries = self._settings.max_retries
         try:
-            await self._complete(job)
+            await self._runner.complete(next_request, take, max_retries=retries)
         except RefusedError as error:
             if _concerns_all(error.status):
                 msg = (
@@ -155,50 +124,34 @@ class Dispatcher:
                 )
                 raise EngineError(msg) from None
             verb = "gave no usable answer" if error.status is None else "refused the request"
-            self._deliver(_result(job, error=f"the endpoint {verb}: {error}"))
+            failed = f"the endpoint {verb}: {error}"
+            self._deliver(Answer(request_id=job.request.request_id, error=failed))
         else:
-            self._deliver(_result(job))
+            self._deliver_answer(job)
 
-    async def _complete(self, job: _Job) -> None:
-        """Ask until every sample is there, only for those that are not."""
-        unusable = 0
-        while len(job.outputs) < job.request.n:
-            first, n = self._next_missing(job)
-            ask = self._ask(job.request, first, n)
-            answer = await self._exchange.ask(ask, max_retries=self._settings.max_retries)
-            found = {first + place: output for place, output in answer.outputs.items()}
-            self._journal.record(job.identity, found, answer.used or ask.most)
-            job.outputs.update(found)
-            if answer.problem is None:
-                continue
-            if unusable == _MOST_UNUSABLE:
-                raise RefusedError(None, f"{answer.problem} (after {unusable + 1} tries)")
-            await self._exchange.back_off(unusable)
-            unusable += 1
-
-    def _next_missing(self, job: _Job) -> tuple[int, int]:
-        """First missing sample, and how many from there one request can ask for."""
-        missing = [i for i in range(job.request.n) if i not in job.outputs]
-        if self._capabilities.n != "honoured":
-            return missing[0], 1
-        run = takewhile(lambda pair: pair[1] == missing[0] + pair[0], enumerate(missing))
-        return missing[0], sum(1 for _ in run)
-
-    def _ask(self, request: TextRequest, first: int, n: int) -> Ask:
-        prompt_bytes = len(request.prompt.encode())
-        given = most_prompt_tokens(self._settings, prompt_bytes=prompt_bytes)
-        sampling = sampling_fields(
-            self._settings,
-            self._capabilities,
-            n=n,
-            seed=request.seed + first,
-            max_tokens=request.max_tokens,
+    def _next_request(self, job: _Job) -> WireRequest | None:
+        """Ask for the first missing sample, and for as many after it as one request can."""
+        missing, request = job.missing, job.request
+        if not missing:
+            return None
+        first, n = missing[0], 1
+        if self._capabilities.n == "honoured":
+            n = sum(index == first + i for i, index in enumerate(missing))
+        fields = self._capabilities.sampling_fields(
+            n=n, seed=request.seed + first, top_k=self._settings.top_k
         )
-        return Ask(
-            payload={**self._form.prompt_fields(request.prompt), **sampling},
-            n=n,
-            most=Tokens(given, n * request.max_tokens),
-        )
+        prompt = request.context + request.text
+        return self._format.write(prompt, fields, n=n, max_tokens=request.max_tokens, first=first)
+
+    def _take(self, job: _Job, sent: WireRequest, choices: Choices) -> None:
+        """Journal what came, then count it."""
+        found = {sent.first + index: each for index, each in choices.found.items()}
+        self._runner.journal.record(job.identity, found, choices.used or sent.most)
+        job.found.update(found)
+
+    def _deliver_answer(self, job: _Job) -> None:
+        in_order = [job.found[i] for i in range(job.request.n)]
+        self._deliver(self._format.answer(job.request, in_order))
 
 
 def _concerns_all(status: int | None) -> bool:
@@ -207,8 +160,3 @@ def _concerns_all(status: int | None) -> bool:
     403 is not among them: the key has been good before, so it is one prompt that may not be asked.
     """
     return status in {401, 404, 405} or (status is not None and 300 <= status < 400)
-
-
-def _result(job: _Job, *, error: str | None = None) -> TextResult:
-    ordered = [] if error is not None else [job.outputs[i] for i in range(job.request.n)]
-    return TextResult(request_id=job.request.request_id, outputs=ordered, error=error)

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mia_batch.evidence.scoring.source import TextScores
+from mia_batch.evidence.endpoint.formats import RequestFormat
+from mia_batch.evidence.request import Answer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mia_batch.evidence.request import Continuation, Request
 
 __all__ = ["Echo", "read_echo"]
 
@@ -19,65 +24,47 @@ _LEAST = -9999.0  # what servers write for minus infinity
 _BYTES = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")  # how OpenAI writes a part of a character
 
 
-@dataclass(frozen=True, slots=True)
-class Echo:
-    """Form of a request for log-probabilities; what counts as the answer's text is their JSON."""
+class Echo(RequestFormat):
+    """The format of a request for log-probabilities; what counts as a choice's text is their JSON.
 
-    path: str = "/completions"
+    One token is drawn and thrown away, because not every endpoint takes a request for none.
+    """
 
     def prompt_fields(self, prompt: str) -> dict[str, object]:
-        """Put the prompt into the request.
-
-        Parameters
-        ----------
-        prompt
-            The text to score.
-
-        Returns
-        -------
-        dict
-            Fields of the request.
-        """
+        """Put the prompt into a request."""
         return {"prompt": prompt, "echo": True, "logprobs": 1}
 
     def text(self, choice: dict[str, Any]) -> object:
-        """Find tokens and their log-probabilities.
-
-        Parameters
-        ----------
-        choice
-            One of the answer's choices.
-
-        Returns
-        -------
-        object
-            JSON of two lists, in a sound answer.
-        """
+        """Find tokens and log-probabilities of a choice; None cannot be used."""
         logprobs = choice.get("logprobs")
         if not isinstance(logprobs, dict):
             return None
         return json.dumps([logprobs.get("tokens"), logprobs.get("token_logprobs")])
 
+    def answer(self, request: Request, continuations: list[Continuation]) -> Answer:
+        """Read the echo, of which no more tokens are kept than were asked for."""
+        (echoed,) = continuations
+        found = read_echo(echoed.text or "", request.context, request.text, n_drawn=echoed.n_tokens)
+        if isinstance(found, str):
+            return Answer(request_id=request.request_id, error=found)
+        bos, logprob = found
+        if len(logprob) < (request.text_tokens or 0):
+            error = (
+                f"the text has {len(logprob)} tokens, fewer than the {request.text_tokens} wanted"
+            )
+            return Answer(request_id=request.request_id, error=error, asked=False)
+        tokens: dict[str, NDArray[np.generic]] = {"logprob": logprob[: request.text_tokens]}
+        return Answer(request_id=request.request_id, tokens=tokens, bos=bos)
 
-def read_echo(echoed: str, context: str, text: str, *, n_drawn: int | None) -> TextScores | str:
-    """Read an echo, believing nothing that does not fit the prompt.
 
-    Parameters
-    ----------
-    echoed
-        JSON of tokens and log-probabilities: those of the prompt, perhaps a special token before,
-        and at most one that was drawn after it.
-    context
-        First part of the prompt.
-    text
-        Second part of the prompt; tokens that start in it are scored.
-    n_drawn
-        Tokens that the endpoint says it drew; null where it does not say.
+def read_echo(
+    echoed: str, context: str, text: str, *, n_drawn: int | None
+) -> tuple[bool, NDArray[np.float32]] | str:
+    """Read whether a special token came first, and the log-probabilities of the text's tokens.
 
-    Returns
-    -------
-    TextScores or str
-        Numbers of the text's tokens, or why the echo cannot be used.
+    Nothing that does not fit the prompt is believed: then the reason is returned. ``echoed`` has
+    the prompt's tokens, perhaps a special token before, and at most one that was drawn after them;
+    ``n_drawn`` is None where the endpoint does not say how many were.
     """
     tokens, logprobs = json.loads(echoed)
     if not _are_tokens(tokens) or not isinstance(logprobs, list) or len(tokens) != len(logprobs):
@@ -95,8 +82,7 @@ def read_echo(echoed: str, context: str, text: str, *, n_drawn: int | None) -> T
         return "the text has no token that something precedes"
     if not all(map(_is_logprob, values)):
         return "the endpoint gives a token a log-probability that is not a number up to 0"
-    logprob = np.array([math.nan] * unscored + values, np.float32)
-    return TextScores(token_ids=None, bos=bos == 1, logprob=logprob)
+    return bos == 1, np.array([math.nan] * unscored + values, np.float32)
 
 
 def _are_tokens(tokens: object) -> bool:

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Self, cast
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence.endpoint.cost import Tokens
-from mia_batch.evidence.source import TextOutput
+from mia_batch.evidence.request import Continuation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
-    from types import TracebackType
 
-    from mia_batch.evidence.source import TextRequest
+    from mia_batch.evidence.request import Request
 
 __all__ = ["Journal", "identify"]
 
@@ -43,95 +42,45 @@ COMMIT;
 class Journal:
     """A table of answers in an SQLite file, used by one thread of one process.
 
-    Parameters
-    ----------
-    path
-        The file; made where there is none.
-
-    Raises
-    ------
-    EngineError
-        If the file cannot be used.
+    Every method raises `EngineError` if the file cannot be used.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         with self._explained():
-            self._database = sqlite3.connect(path, timeout=1.0, isolation_level=None)
+            self._database = sqlite3.connect(path, timeout=1.0, isolation_level="IMMEDIATE")
             try:
                 self._database.executescript(_SCHEMA)
             except BaseException:
                 self._database.close()
                 raise
 
-    def find(self, request: bytes) -> dict[int, TextOutput]:
-        """Look up what has been answered of a request.
-
-        Parameters
-        ----------
-        request
-            The request's identity.
-
-        Returns
-        -------
-        dict
-            Outputs by their place among the request's samples, from 0.
-
-        Raises
-        ------
-        EngineError
-            If the journal cannot be read.
-        """
+    def find(self, request: bytes) -> dict[int, Continuation]:
+        """Look up what has been answered of a request, by index among its samples."""
         with self._explained():
             rows = self._database.execute(
                 "SELECT sample, text, n_tokens, finish_reason FROM answers WHERE request = ?",
                 (request,),
             ).fetchall()
         return {
-            sample: TextOutput(text=text, n_tokens=n_tokens, finish_reason=finish_reason)
+            sample: Continuation(text=text, n_tokens=n_tokens, finish_reason=finish_reason)
             for sample, text, n_tokens, finish_reason in rows
         }
 
-    def record(self, request: bytes, outputs: Mapping[int, TextOutput], used: Tokens) -> None:
-        """Store what one HTTP answer brought and cost; on disk when this returns.
-
-        Parameters
-        ----------
-        request
-            The request's identity.
-        outputs
-            Outputs by their place among the request's samples.
-        used
-            Tokens paid for.
-
-        Raises
-        ------
-        EngineError
-            If the journal cannot be written.
-        """
+    def record(self, request: bytes, found: Mapping[int, Continuation], used: Tokens) -> None:
+        """Store what one HTTP answer brought and cost; on disk when this returns."""
         rows = [
-            (request, sample, output.text, output.n_tokens, output.finish_reason)
-            for sample, output in outputs.items()
+            (request, sample, each.text, each.n_tokens, each.finish_reason)
+            for sample, each in found.items()
         ]
-        with self._explained(), self._transaction():
+        with self._explained(), self._database:
             self._database.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?)", rows)
             self._database.execute(
                 "UPDATE spent SET tokens_in = tokens_in + ?, tokens_out = tokens_out + ?", used
             )
 
     def spent(self) -> Tokens:
-        """Add up the tokens of all answers.
-
-        Returns
-        -------
-        Tokens
-            The sums.
-
-        Raises
-        ------
-        EngineError
-            If the journal cannot be read.
-        """
+        """Add up the tokens of all answers."""
         with self._explained():
             row = self._database.execute("SELECT tokens_in, tokens_out FROM spent").fetchone()
         return Tokens(*cast("tuple[int, int]", row))
@@ -143,24 +92,8 @@ class Journal:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-            self._database.execute("COMMIT")
-        except BaseException:
-            if self._database.in_transaction:  # some errors have rolled back already
-                self._database.execute("ROLLBACK")
-            raise
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -174,21 +107,9 @@ class Journal:
             raise EngineError(msg) from error
 
 
-def identify(request: TextRequest, sample_identity: Mapping[str, object]) -> bytes:
-    """Digest everything that decides what the answer to a request is.
-
-    Parameters
-    ----------
-    request
-        The request; its ``request_id`` does not count.
-    sample_identity
-        The settings that change a sample.
-
-    Returns
-    -------
-    bytes
-        16 bytes, equal only for requests whose answers are interchangeable.
-    """
-    asked = [request.key, request.prompt, request.seed, request.n, request.max_tokens]
-    text = json.dumps([dict(sample_identity), asked], sort_keys=True)
+def identify(request: Request, sample_identity: Mapping[str, object]) -> bytes:
+    """Digest all that decides what the answer is; the ``request_id`` does not."""
+    asked = [request.kind, request.key, request.context + request.text]
+    drawn = [request.seed, request.n, request.max_tokens]
+    text = json.dumps([dict(sample_identity), asked, drawn], sort_keys=True)
     return blake2b(text.encode(), digest_size=16, person=b"mia-journal").digest()

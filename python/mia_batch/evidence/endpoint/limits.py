@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,49 +14,32 @@ _START = 8
 
 
 class Concurrency:
-    """A limit that finds what the endpoint can take.
+    """A limit, from 1 to ``most``, that finds what the endpoint can take.
 
     It grows by one with each answer until the endpoint first refuses, then by one with each round
     of answers; each round of refusals halves it.
-
-    Parameters
-    ----------
-    most
-        Limit of the limit, at least 1.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._limit = float(min(most, _START))
-        self._round = 0
+        self.round = 0  # halvings so far; a request remembers it from when it was sent
 
     @property
     def limit(self) -> int:
-        """Requests that may be in flight, at least 1."""
+        """Requests that may be in flight."""
         return int(self._limit)
-
-    @property
-    def round(self) -> int:
-        """Number of the halvings so far; a request remembers it from when it was sent."""
-        return self._round
 
     def succeeded(self) -> None:
         """Note an answer."""
-        step = 1.0 / self._limit if self._round else 1.0
+        step = 1.0 / self._limit if self.round else 1.0
         self._limit = min(float(self._most), self._limit + step)
 
     def refused(self, sent_in_round: int) -> None:
-        """Note a status 429.
-
-        Parameters
-        ----------
-        sent_in_round
-            ``round`` when the request was sent. Requests that were in flight at the last halving
-            say nothing of the new limit, so they do not halve it again.
-        """
-        if sent_in_round == self._round:
+        """Note a status 429; requests in flight at the last halving do not halve it again."""
+        if sent_in_round == self.round:
             self._limit = max(1.0, self._limit / 2.0)
-            self._round += 1
+            self.round += 1
 
 
 class TokenBucket:
@@ -63,45 +47,21 @@ class TokenBucket:
 
     Whoever takes from it waits until everything taken before has been refilled. So the amounts
     taken within any 60 seconds, but for the last, stay below the limit; with an amount of 1 the
-    last is within it as well.
-
-    Parameters
-    ----------
-    per_minute
-        The limit; above 0.
-    clock
-        Seconds that only grow.
+    last is within it as well. ``clock`` gives seconds that only grow.
     """
 
-    def __init__(self, per_minute: float, clock: Callable[[], float]) -> None:
-        self._rate = per_minute / 60.0
+    def __init__(self, per_minute: float | None, clock: Callable[[], float]) -> None:
+        self._rate = inf if per_minute is None else per_minute / 60.0
         self._clock = clock
         self._free_at = clock()
 
     def take(self, amount: float) -> float:
-        """Reserve an amount.
-
-        Parameters
-        ----------
-        amount
-            Requests or tokens.
-
-        Returns
-        -------
-        float
-            Seconds to wait before it may be used.
-        """
+        """Reserve requests or tokens; seconds to wait before they may be used."""
         now = self._clock()
         start = max(now, self._free_at)
         self._free_at = start + amount / self._rate
         return start - now
 
     def give_back(self, amount: float) -> None:
-        """Return what was reserved and not used.
-
-        Parameters
-        ----------
-        amount
-            Requests or tokens.
-        """
+        """Return what was reserved and not used."""
         self._free_at -= amount / self._rate

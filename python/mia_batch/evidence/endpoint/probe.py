@@ -6,19 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.endpoint.capabilities import Capabilities
-from mia_batch.evidence.endpoint.cost import Tokens, most_prompt_tokens
-from mia_batch.evidence.endpoint.echo import read_echo
-from mia_batch.evidence.endpoint.exchange import Ask
-from mia_batch.evidence.endpoint.payload import common_fields
-from mia_batch.evidence.endpoint.refusal import RefusedError, decode_object
+from mia_batch.evidence.endpoint.echo import Echo, read_echo
+from mia_batch.evidence.endpoint.replies import decode_object
+from mia_batch.evidence.endpoint.retry import RefusedError, UnusableError
 from mia_batch.evidence.endpoint.transport import UnansweredError
 
 if TYPE_CHECKING:
-    from mia_batch.evidence.endpoint.answers import Answer, Form
     from mia_batch.evidence.endpoint.capabilities import Honour
-    from mia_batch.evidence.endpoint.exchange import Exchange
+    from mia_batch.evidence.endpoint.replies import Choices
+    from mia_batch.evidence.endpoint.runner import RequestRunner
     from mia_batch.evidence.endpoint.settings import EndpointSettings
-    from mia_batch.evidence.endpoint.transport import Transport
 
 __all__ = ["PROBE_PROMPT", "Probe"]
 
@@ -33,109 +30,66 @@ _CONTEXT_NAMES = ("max_model_len", "context_length", "max_context_length", "cont
 
 
 class Probe:
-    """Questions to an endpoint, about ten small requests in all.
+    """Questions to an endpoint, about ten small requests in all."""
 
-    Parameters
-    ----------
-    exchange
-        Sends requests.
-    transport
-        Connections to the endpoint.
-    form
-        The kind of endpoint.
-    settings
-        How to draw.
-    """
-
-    def __init__(
-        self, exchange: Exchange, transport: Transport, form: Form, settings: EndpointSettings
-    ) -> None:
-        self._exchange = exchange
-        self._transport = transport
-        self._form = form
-        self._settings = settings
+    def __init__(self, runner: RequestRunner) -> None:
+        self._runner = runner
+        self._format = runner.request_format
+        self._settings = runner.request_format.settings
 
     async def run(self) -> Capabilities:
-        """Ask all questions.
+        """Ask all questions that the format allows.
 
-        Returns
-        -------
-        Capabilities
-            What the endpoint honours.
-
-        Raises
-        ------
-        SettingsError
-            If it takes no request of ours at all.
-        EngineError
-            If it cannot be reached, or gives nothing that can be used.
+        Raises `SettingsError` if the endpoint takes no request of this format, or does not echo;
+        `EngineError` if it cannot be reached, or gives nothing that can be used.
         """
-        await self._ask_plainly()
+        if isinstance(self._format, Echo):
+            return await self._run_echo()
+        try:
+            await self._ask_plainly()
+        except UnusableError as error:
+            msg = (
+                f"the endpoint {self._settings.base_url} gives no usable answer ({error}); "
+                "check setting 'base_url', which usually ends with /v1"
+            )
+            raise EngineError(msg) from None
         seed, varied = await self._seed()
+        completes = not self._settings.chat
         return Capabilities(
             n=await self._n(seed, varied=varied),
             seed=seed,
             varied=varied,
             top_k=await self._top_k(seed, varied=varied) if self._settings.top_k > 0 else None,
-            prompt_token_ids=await self._prompt_token_ids(),
+            prompt_token_ids=completes and await self._prompt_token_ids(),
             output_token_ids=await self._output_token_ids(),
-            echo_logprobs=await self._echo_logprobs(),
+            echo_logprobs=completes and await self._echo_logprobs(),
             max_model_len=await self._max_model_len(),
         )
 
-    async def run_echo(self) -> Capabilities:
-        """Ask only what scoring needs, in a form whose answers are log-probabilities.
-
-        Returns
-        -------
-        Capabilities
-            What was not asked counts as refused, so that it is not sent.
-
-        Raises
-        ------
-        SettingsError
-            If the endpoint takes no request, or does not echo log-probabilities of the prompt.
-        EngineError
-            If it cannot be reached.
-        """
-        ask = self._ask(max_tokens=1)
+    async def _run_echo(self) -> Capabilities:
+        """Ask only whether it echoes; what was not asked counts as refused, so it is not sent."""
         try:
-            answer = await self._exchange.ask(ask, max_retries=self._settings.max_retries)
-        except RefusedError as error:
-            raise _first_refusal(error, self._settings) from None
-        problem = answer.problem
-        if problem is None:
-            found = read_echo(_text(answer), "", PROBE_PROMPT, n_drawn=None)
-            problem = found if isinstance(found, str) else None
-        if problem is not None:
+            choices = await self._ask_plainly(max_tokens=1)
+            found = read_echo(choices.text, "", PROBE_PROMPT, n_drawn=None)
+        except UnusableError as error:
+            found = str(error)
+        if isinstance(found, str):
             msg = (
                 f"the endpoint {self._settings.base_url} does not echo log-probabilities of "
-                f"prompts ({problem}); take another endpoint, or engine transformers or vllm"
+                f"prompts ({found}); take another endpoint, or engine transformers or vllm"
             )
             raise SettingsError(msg)
-        return Capabilities(
-            n="refused",
-            seed="refused",
-            varied=False,
-            top_k=None,
-            prompt_token_ids=False,
-            output_token_ids=False,
-            echo_logprobs=True,
-            max_model_len=await self._max_model_len(),
-        )
+        return Capabilities(echo_logprobs=True, max_model_len=await self._max_model_len())
 
-    async def _ask_plainly(self) -> None:
+    async def _ask_plainly(self, *, max_tokens: int = _MAX_TOKENS) -> Choices:
         """Make the request that every endpoint must take."""
+        retries = self._settings.max_retries
         try:
-            answer = await self._exchange.ask(self._ask(), max_retries=self._settings.max_retries)
+            return await self._ask({}, max_tokens=max_tokens, max_retries=retries)
+        except UnusableError:
+            raise
         except RefusedError as error:
             raise _first_refusal(error, self._settings) from None
-        if answer.problem is not None:
-            msg = (
-                f"the endpoint {self._settings.base_url} gives no usable answer "
-                f"({answer.problem}); check setting 'base_url', which usually ends with /v1"
-            )
-            raise EngineError(msg)
 
     async def _seed(self) -> tuple[Honour, bool]:
         answers = [await self._try(seed=seed) for seed in (_SEED, _SEED, _SEED + 1)]
@@ -151,20 +105,19 @@ class Probe:
         answer = await self._try(2, n=2, **_seeded(seed, _SEED))
         if answer is None:
             return "refused"
-        texts = [output.text for output in answer.outputs.values()]
-        return (
-            "honoured" if len(texts) == 2 and not (varied and texts[0] == texts[1]) else "ignored"
-        )
+        texts = [found.text for found in answer.found.values()]
+        several = len(texts) == 2 and not (varied and texts[0] == texts[1])
+        return "honoured" if several else "ignored"
 
     async def _top_k(self, seed: Honour, *, varied: bool) -> Honour:
-        """Only the likeliest token may be drawn, so what is drawn must always be the same."""
+        """Only the most likely token may be drawn, so what is drawn must always be the same."""
         answers = [await self._try(top_k=1, **_seeded(seed, _SEED + i)) for i in range(3)]
         if None in answers:
             return "refused"
         return "honoured" if varied and len({_text(found) for found in answers}) == 1 else "ignored"
 
     async def _prompt_token_ids(self) -> bool:
-        answer = await self._try(prompt=_TOKEN_IDS, max_tokens=1) if self._completes else None
+        answer = await self._try(prompt=_TOKEN_IDS, max_tokens=1)
         if answer is None or answer.used is None:
             return False
         return answer.used.given in {len(_TOKEN_IDS), len(_TOKEN_IDS) + 1}
@@ -174,8 +127,6 @@ class Probe:
         return answer is not None and isinstance(_choice(answer).get("token_ids"), list)
 
     async def _echo_logprobs(self) -> bool:
-        if not self._completes:
-            return False
         answer = await self._try(echo=True, logprobs=1, max_tokens=1)
         if answer is None or answer.used is None:
             return False
@@ -186,7 +137,7 @@ class Probe:
 
     async def _max_model_len(self) -> int | None:
         try:
-            reply = await self._transport.get("/models")
+            reply = await self._runner.transport.send("/models")
         except UnansweredError:
             return None
         models = (decode_object(reply.body) or {}).get("data") if reply.status == 200 else None
@@ -196,41 +147,44 @@ class Probe:
                 return next((n for n in stated if type(n) is int and n > 0), None)
         return None
 
-    @property
-    def _completes(self) -> bool:
-        return not self._settings.chat
-
-    async def _try(self, asked: int = 1, /, **fields: object) -> Answer | None:
-        """Ask with a field more; null where the endpoint refuses it."""
+    async def _try(self, n: int = 1, /, **fields: object) -> Choices | None:
+        """Ask with a field more; None where the endpoint refuses it."""
         try:
-            return await self._exchange.ask(self._ask(asked, **fields), max_retries=_RETRIES)
+            return await self._ask(fields, n=n, max_retries=_RETRIES)
         except RefusedError:
             return None
 
-    def _ask(self, asked: int = 1, /, **fields: object) -> Ask:
-        prompt_bytes = len(PROBE_PROMPT.encode())
-        given = most_prompt_tokens(self._settings, prompt_bytes=prompt_bytes)
-        payload = {
-            **self._form.prompt_fields(PROBE_PROMPT),
-            **common_fields(self._settings, _MAX_TOKENS),
-            **fields,
-        }
-        return Ask(payload=payload, n=asked, most=Tokens(given, asked * _MAX_TOKENS))
+    async def _ask(
+        self,
+        fields: dict[str, object],
+        *,
+        max_retries: int,
+        n: int = 1,
+        max_tokens: int = _MAX_TOKENS,
+    ) -> Choices:
+        """Ask until the answer can be used, with the patience that every later request has."""
+        request = self._format.write(PROBE_PROMPT, fields, n=n, max_tokens=max_tokens)
+        answers: list[Choices] = []
+        await self._runner.complete(
+            lambda: None if answers and answers[-1].problem is None else request,
+            lambda _, choices: answers.append(choices),
+            max_retries=max_retries,
+        )
+        return answers[-1]
 
 
 def _seeded(seed: Honour, value: int) -> dict[str, object]:
     return {} if seed == "refused" else {"seed": value}
 
 
-def _choice(answer: Answer) -> dict[str, Any]:
+def _choice(answer: Choices) -> dict[str, Any]:
     choices = answer.document.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None
     return first if isinstance(first, dict) else {}
 
 
-def _text(answer: Answer | None) -> str:
-    output = answer.outputs.get(0) if answer is not None else None
-    return output.text if output is not None else ""
+def _text(answer: Choices | None) -> str:
+    return "" if answer is None else answer.text
 
 
 def _first_refusal(error: RefusedError, settings: EndpointSettings) -> SettingsError | EngineError:

@@ -16,11 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from random import Random
 
-__all__ = ["LONGEST_STATED_WAIT", "Next", "after_refusal", "backoff", "stated_wait"]
+__all__ = ["Next", "RefusedError", "UnusableError", "after_refusal", "backoff", "stated_wait"]
 
-LONGEST_STATED_WAIT = 120.0
-"""Seconds that an endpoint may ask to wait; for longer ones nobody should stand by."""
-
+_LONGEST_STATED_WAIT = 120.0  # seconds; for longer ones nobody should stand by
 _FIRST_WAIT = 0.5
 _LONGEST_WAIT = 60.0
 _RETRIED = frozenset({408, 409, 429})
@@ -34,105 +32,63 @@ _EXHAUSTED = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedError(Exception):
+    """A request has failed after all retries; the sentence is without the key.
+
+    ``status`` is the HTTP status, None where no answer came or none that can be used.
+    """
+
+    def __init__(self, status: int | None, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
+class UnusableError(RefusedError):
+    """Answers came, but none that can be used."""
+
+
+@dataclass(frozen=True, slots=True)
 class Next:
     """What to do after a failure.
 
-    Attributes
-    ----------
-    step
-        ``again``; ``give_up``: this request has failed; ``exhausted``: the account is empty;
-        ``later``: the endpoint asks for a longer wait than anyone should stand by for.
-    wait
-        Seconds: before the next try, or as the endpoint asked for under ``later``.
-    stated
-        Whether the endpoint named the wait, so that it holds for every request.
+    ``give_up``: this request has failed; ``exhausted``: the account is empty; ``later``: the
+    endpoint asks for a longer wait than anyone should stand by for.
     """
 
     step: Literal["again", "give_up", "exhausted", "later"]
-    wait: float = 0.0
-    stated: bool = False
+    wait: float | None = None  # seconds, as the endpoint asks of every request
 
 
 def after_refusal(
     status: int,
     headers: Mapping[str, str],
     codes: frozenset[str],
-    *,
-    attempt: int,
-    max_retries: int,
-    rng: Random,
     now: datetime,
+    *,
+    last: bool,
 ) -> Next:
-    """Decide what follows an answer with an error status.
+    """Decide what follows an error status, as the ``last`` try allowed or not.
 
-    Parameters
-    ----------
-    status
-        HTTP status, not 2xx.
-    headers
-        The answer's headers, names in lower case.
-    codes
-        The error's ``code`` and ``type``, as far as the body has them.
-    attempt
-        Tries made before this one.
-    max_retries
-        Tries allowed beside the first.
-    rng
-        Source of the jitter.
-    now
-        The time, with its zone.
-
-    Returns
-    -------
-    Next
-        The next step.
+    Names of ``headers`` are in lower case; ``codes`` as in `Refusal`.
     """
     if status == 402 or codes & _EXHAUSTED:
-        return Next(step="exhausted")
-    if not _is_retried(status, headers) or attempt >= max_retries:
-        return Next(step="give_up")
+        return Next("exhausted")
+    if not _is_retried(status, headers) or last:
+        return Next("give_up")
     wait = stated_wait(headers, now)
-    if wait is None:
-        return Next(step="again", wait=backoff(attempt, rng))
-    if wait > LONGEST_STATED_WAIT:
-        return Next(step="later", wait=wait, stated=True)
-    return Next(step="again", wait=wait, stated=True)
+    return Next("again" if wait is None or wait <= _LONGEST_STATED_WAIT else "later", wait)
 
 
 def backoff(attempt: int, rng: Random) -> float:
-    """Seconds to wait where the endpoint names none: full jitter over a doubling span.
-
-    Parameters
-    ----------
-    attempt
-        Tries made before the one that failed.
-    rng
-        Source of the jitter.
-
-    Returns
-    -------
-    float
-        Uniform between 0 and 0.5 * 2**attempt, at most 60.
-    """
+    """Seconds to wait where the endpoint names none: full jitter over a doubling span."""
     return rng.uniform(0.0, min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(attempt, 16)))
 
 
 def stated_wait(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Read how long the endpoint asks to wait.
+    """Seconds that the endpoint asks to wait; None where nothing readable is stated.
 
-    Parameters
-    ----------
-    headers
-        The answer's headers, names in lower case. ``retry-after-ms`` comes before ``retry-after``,
-        which holds seconds or an HTTP date (RFC 9110, section 10.2.3).
-    now
-        The time, with its zone.
-
-    Returns
-    -------
-    float or None
-        Seconds, at least 0; null where nothing readable is stated.
+    ``retry-after-ms`` comes before ``retry-after``, which holds seconds or an HTTP date (RFC 9110,
+    section 10.2.3).
     """
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:

@@ -18,57 +18,24 @@ CHAT_INSTRUCTION = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSettings:
-    """Everything that the client of an OpenAI-compatible endpoint follows.
+    """Everything that the client of an OpenAI-compatible endpoint follows."""
 
-    Attributes
-    ----------
-    base_url
-        Address up to and including the version, such as ``https://api.openai.com/v1``.
-    model
-        The model's name at the endpoint.
-    api_key
-        Sent as a bearer token; null = none is sent. It is never shown or stored.
-    chat
-        Ask ``/chat/completions`` instead of ``/completions``.
-    chat_instruction
-        What a chat model is told before the prompt.
-    temperature, top_k, top_p
-        How tokens are drawn, as in :class:`~mia_batch.evidence.engine.Decoding`.
-    requests_per_minute, tokens_per_minute
-        Limits that the client keeps by itself; null = none.
-    max_concurrency
-        Most requests in flight.
-    timeout
-        Seconds that one answer may take.
-    max_retries
-        Times that one request is repeated.
-    price_in, price_out
-        Money per million tokens of prompt, and of output; null = unknown.
-    max_cost
-        Money that the run never exceeds; null = no limit. Needs both prices.
-
-    Raises
-    ------
-    SettingsError
-        If the address, the key or the limit of cost cannot be used.
-    """
-
-    base_url: str
-    model: str
-    api_key: str | None = field(default=None, repr=False)
-    chat: bool = False
+    base_url: str  # up to and including the version, such as https://api.openai.com/v1
+    model: str  # its name at the endpoint
+    api_key: str | None = field(default=None, repr=False)  # a bearer token, never shown or stored
+    chat: bool = False  # ask /chat/completions instead of /completions
     chat_instruction: str = CHAT_INSTRUCTION
-    temperature: float = 1.0
+    temperature: float = 1.0  # this and the next two as in `Decoding`
     top_k: int = 50
     top_p: float = 1.0
-    requests_per_minute: float | None = None
+    requests_per_minute: float | None = None  # this and the next are kept by the client itself
     tokens_per_minute: float | None = None
-    max_concurrency: int = 32
-    timeout: float = 600.0
-    max_retries: int = 8
-    price_in: float | None = None
-    price_out: float | None = None
-    max_cost: float | None = None
+    max_concurrency: int = 32  # requests in flight
+    timeout: float = 600.0  # seconds that one answer may take
+    max_retries: int = 8  # of one request
+    price_in: float | None = None  # money per million tokens of prompt; None = unknown
+    price_out: float | None = None  # the same of output
+    max_cost: float | None = None  # money that the run never exceeds; needs both prices
 
     def __post_init__(self) -> None:
         _check_address(self.base_url)
@@ -82,17 +49,9 @@ class EndpointSettings:
         return text.replace(self.api_key, "[key]") if self.api_key else text
 
     def sample_identity(self, *, sends_top_k: bool) -> dict[str, object]:
-        """Describe what changes a sample, as JSON values; the key is not among it.
+        """Describe what changes a sample, as JSON values; only equal ones may share answers.
 
-        Parameters
-        ----------
-        sends_top_k
-            Whether ``top_k`` reaches the model.
-
-        Returns
-        -------
-        dict
-            Answers may be shared only where this is equal.
+        ``sends_top_k``: whether ``top_k`` reaches the model. The key is not part of it.
         """
         return {
             "base_url": self.base_url.rstrip("/"),
@@ -105,19 +64,18 @@ class EndpointSettings:
 
 
 def _check_address(base_url: str) -> None:
+    if "@" in base_url.partition("://")[2].partition("/")[0]:
+        msg = (
+            "setting 'base_url' carries a user name or password; leave them out, and set the "
+            "environment variable of the key"
+        )
+        raise SettingsError(msg)
     try:
         parts = urlsplit(base_url)
-        usable = parts.scheme in {"http", "https"} and bool(parts.hostname)
-        usable = usable and (parts.port is None or parts.port > 0)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
     else:
-        if parts.username is not None or parts.password is not None:
-            msg = (
-                "setting 'base_url' carries a user name or password; leave them out, and set the "
-                "environment variable of the key"
-            )
-            raise SettingsError(msg)
         usable = usable and not parts.query and not parts.fragment and base_url.isascii()
     if not usable or any(letter.isspace() for letter in base_url):
         msg = (

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import httpx
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from types import TracebackType
 
     from mia_batch.evidence.endpoint.settings import EndpointSettings
 
@@ -22,33 +21,15 @@ _MOST_BYTES = 64 << 20  # no honest answer is as large
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """An HTTP answer that came whole.
-
-    Attributes
-    ----------
-    status
-        HTTP status.
-    headers
-        Names in lower case.
-    body
-        The content, decompressed.
-    """
+    """An HTTP answer that came whole."""
 
     status: int
-    headers: Mapping[str, str]
-    body: bytes
+    headers: Mapping[str, str]  # found by names in lower case
+    body: bytes  # decompressed
 
 
 class UnansweredError(Exception):
-    """No whole answer came.
-
-    Parameters
-    ----------
-    sentence
-        What happened, without the key.
-    sent
-        Whether the request was sent, so that it may have been paid for.
-    """
+    """No whole answer came; ``sent``: the request was sent, so it may have been paid for."""
 
     def __init__(self, sentence: str, *, sent: bool) -> None:
         super().__init__(sentence)
@@ -56,90 +37,30 @@ class UnansweredError(Exception):
 
 
 class Transport:
-    """Connections to one endpoint; redirects are never followed, so the key goes nowhere else.
-
-    Parameters
-    ----------
-    settings
-        Address, key and time limit.
-    """
+    """Connections to one endpoint; redirects are never followed, so the key goes nowhere else."""
 
     def __init__(self, settings: EndpointSettings) -> None:
         self._settings = settings
-        key = settings.api_key
+        key, timeout, most = settings.api_key, settings.timeout, settings.max_concurrency
         self._client = httpx.AsyncClient(
+            base_url=settings.base_url,
             headers={} if key is None else {"Authorization": f"Bearer {key}"},
-            timeout=httpx.Timeout(
-                settings.timeout, connect=min(settings.timeout, _SECONDS_TO_CONNECT)
-            ),
-            limits=httpx.Limits(
-                max_connections=settings.max_concurrency,
-                max_keepalive_connections=settings.max_concurrency,
-            ),
+            timeout=httpx.Timeout(timeout, connect=min(timeout, _SECONDS_TO_CONNECT)),
+            limits=httpx.Limits(max_connections=most, max_keepalive_connections=most),
             follow_redirects=False,
         )
+        self.close = self._client.aclose
 
-    async def post(self, path: str, payload: Mapping[str, object]) -> Reply:
-        """Send a JSON request.
+    async def send(self, path: str, payload: Mapping[str, object] | None = None) -> Reply:
+        """Post JSON to a path below the base address, or get it; a `Reply` whatever its status.
 
-        Parameters
-        ----------
-        path
-            Below the base address, such as ``/completions``.
-        payload
-            The request's fields.
-
-        Returns
-        -------
-        Reply
-            The answer, whatever its status.
-
-        Raises
-        ------
-        UnansweredError
-            If none came, or only a part of it.
+        Raises `UnansweredError` if no answer came, or only a part of it.
         """
-        return await self._exchange("POST", path, payload)
-
-    async def get(self, path: str) -> Reply:
-        """Ask for a resource.
-
-        Parameters
-        ----------
-        path
-            Below the base address, such as ``/models``.
-
-        Returns
-        -------
-        Reply
-            The answer, whatever its status.
-
-        Raises
-        ------
-        UnansweredError
-            If none came, or only a part of it.
-        """
-        return await self._exchange("GET", path, None)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._client.aclose()
-
-    async def _exchange(
-        self, method: str, path: str, payload: Mapping[str, object] | None
-    ) -> Reply:
-        url = self._settings.base_url.rstrip("/") + path
+        method = "GET" if payload is None else "POST"
         try:
             # httpx limits each read, which an endpoint that trickles bytes never exceeds
             async with asyncio.timeout(self._settings.timeout):
-                async with self._client.stream(method, url, json=payload) as response:
+                async with self._client.stream(method, path, json=payload) as response:
                     body = await _read(response)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             sentence = self._explain("no connection", error)
@@ -150,8 +71,7 @@ class Transport:
         except httpx.RequestError as error:
             sentence = self._explain("the connection was cut", error)
             raise UnansweredError(sentence, sent=True) from None
-        headers = {name.lower(): value for name, value in response.headers.items()}
-        return Reply(status=response.status_code, headers=headers, body=body)
+        return Reply(status=response.status_code, headers=response.headers, body=body)
 
     def _explain(self, what: str, error: httpx.RequestError) -> str:
         cause = str(error) or type(error).__name__

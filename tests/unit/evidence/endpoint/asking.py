@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence.endpoint import Endpoint, EndpointSettings
-from mia_batch.evidence.source import TextRequest
+from mia_batch.evidence.request import Request
 from tests.hostile_server import MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from mia_batch.evidence.source import TextResult
+    from mia_batch.evidence.request import Answer
     from tests.hostile_server import HostileServer
 
 KEY = "sk-never-to-be-seen"
@@ -28,11 +28,12 @@ class NoJitter(Random):
         return a
 
 
-def request(request_id: int, *, n: int = 1, prompt: str | None = None) -> TextRequest:
-    return TextRequest(
+def request(request_id: int, *, n: int = 1) -> Request:
+    return Request(
         request_id=request_id,
+        kind="samples",
         key=f"target-{request_id}:0:{n}:8",
-        prompt=f"prompt number {request_id}" if prompt is None else prompt,
+        context=f"prompt number {request_id}",
         seed=65536 * request_id,
         n=n,
         max_tokens=8,
@@ -52,17 +53,20 @@ def settings_for(server: HostileServer, **changed: Any) -> EndpointSettings:
 
 
 def opened(server: HostileServer, folder: Path, **changed: Any) -> Endpoint:
+    """``kind`` and ``tokenizer`` are not settings; all else is."""
+    kind, tokenizer = changed.pop("kind", "samples"), changed.pop("tokenizer", None)
     settings = settings_for(server, **changed)
-    return Endpoint.open(settings, journal=folder / "journal.sqlite", rng=NoJitter())
+    journal = folder / "journal.sqlite"
+    return Endpoint.open(settings, kind=kind, journal=journal, tokenizer=tokenizer, rng=NoJitter())
 
 
-def results(endpoint: Endpoint, requests: Iterable[TextRequest]) -> dict[int, TextResult]:
+def results(endpoint: Endpoint, requests: Iterable[Request]) -> dict[int, Answer]:
     """Submit all, then wait for all; results come in any order, each once."""
     waiting = set()
     for each in requests:
         endpoint.submit(each)
         waiting.add(each.request_id)
-    found: dict[int, TextResult] = {}
+    found: dict[int, Answer] = {}
     while waiting:
         for result in endpoint.results():
             waiting.remove(result.request_id)
@@ -70,15 +74,15 @@ def results(endpoint: Endpoint, requests: Iterable[TextRequest]) -> dict[int, Te
     return dict(sorted(found.items()))
 
 
-def until_failure(endpoint: Endpoint) -> list[TextResult]:
+def until_failure(endpoint: Endpoint) -> list[Answer]:
     """Take what comes before the client stops."""
-    found: list[TextResult] = []
+    found: list[Answer] = []
     with suppress(EngineError):
         while True:
             found += endpoint.results()
     return found
 
 
-def texts(result: TextResult) -> list[str]:
+def texts(result: Answer) -> list[str | None]:
     assert result.error is None
-    return [output.text for output in result.outputs]
+    return [output.text for output in result.continuations]

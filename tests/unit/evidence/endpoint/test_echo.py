@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
+from mia_batch.evidence.endpoint import EndpointSettings
 from mia_batch.evidence.endpoint.echo import Echo, read_echo
-from mia_batch.evidence.scoring.source import TextScores
 
 
 def read(
     tokens: Any, logprobs: Any, text: str, context: str = "", n_drawn: int | None = 1
 ) -> tuple[bool, list[float | None]] | str:
-    """Whether a special token came first, and the values, null for NaN; or the reason."""
+    """Whether a special token came first, and the values, None for NaN; or the reason."""
     found = read_echo(json.dumps([tokens, logprobs]), context, text, n_drawn=n_drawn)
-    if not isinstance(found, TextScores):
+    if isinstance(found, str):
         return found
-    assert found.token_ids is None
-    return found.bos, [None if math.isnan(value) else value for value in found.logprob.tolist()]
+    bos, logprob = found
+    return bos, [None if math.isnan(value) else value for value in logprob.tolist()]
 
 
 def test_a_first_token_without_a_start_is_unscored():
@@ -84,4 +84,5 @@ def test_an_echo_that_does_not_fit_has_its_reason(tokens: Any, logprobs: Any, wo
 
 
 def test_an_answer_without_log_probabilities_has_no_text():
-    assert Echo().text({"text": "a b", "logprobs": None}) is None
+    settings = EndpointSettings(base_url="http://host/v1", model="m")
+    assert Echo(settings).text({"text": "a b", "logprobs": None}) is None

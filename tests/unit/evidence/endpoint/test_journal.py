@@ -11,14 +11,14 @@ import pytest
 from mia_batch.errors import EngineError
 from mia_batch.evidence.endpoint.cost import Tokens
 from mia_batch.evidence.endpoint.journal import Journal, identify
-from mia_batch.evidence.source import TextOutput
+from mia_batch.evidence.request import Continuation
 from tests.unit.evidence.endpoint.asking import request
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ODD = TextOutput(text=" é\x00\n\u2028\U0001f600 end ", n_tokens=None, finish_reason=None)
-EMPTY = TextOutput(text="", n_tokens=0, finish_reason="stop")
+ODD = Continuation(text=" é\x00\n\u2028\U0001f600 end ", n_tokens=None, finish_reason=None)
+EMPTY = Continuation(text="", n_tokens=0, finish_reason="stop")
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_an_answer_that_cannot_be_stored_leaves_nothing_and_says_so(path: Path):
     with Journal(path) as journal:
         pages = journal._database.execute("PRAGMA page_count").fetchone()[0]
         journal._database.execute(f"PRAGMA max_page_count = {pages}")  # a full disk
-        long = TextOutput(text="x" * 10**6, n_tokens=1, finish_reason="stop")
+        long = Continuation(text="x" * 10**6, n_tokens=1, finish_reason="stop")
         with pytest.raises(EngineError, match=r"journal.*is full.*free disk space.*same command"):
             journal.record(b"a", {0: long}, Tokens(1, 1))
         assert journal.find(b"a") == {}
@@ -111,11 +111,12 @@ def test_requests_share_an_answer_only_where_nothing_differs():
     assert same == identify(replace(asked, request_id=7), {"top_k": 50, "model": "m"})
     others = [
         identify(replace(asked, key="other"), settings),
-        identify(replace(asked, prompt="other"), settings),
+        identify(replace(asked, context="other"), settings),
+        identify(replace(asked, kind="logprobs"), settings),
         identify(replace(asked, seed=1), settings),
         identify(replace(asked, n=3), settings),
         identify(replace(asked, max_tokens=9), settings),
         identify(asked, settings | {"top_k": None}),
         identify(asked, settings | {"model": "other"}),
     ]
-    assert len({same, *others}) == 8
+    assert len({same, *others}) == 9

@@ -9,8 +9,16 @@ import pytest
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.endpoint import Capabilities
-from tests.hostile_server import EVERYTHING, Asked, HostileServer, Reply, TinyModel, failure
-from tests.unit.evidence.endpoint.asking import KEY, opened
+from tests.hostile_server import (
+    EVERYTHING,
+    Asked,
+    Garbling,
+    HostileServer,
+    Reply,
+    TinyModel,
+    failure,
+)
+from tests.unit.evidence.endpoint.asking import KEY, opened, request, results, texts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,6 +72,37 @@ def test_an_endpoint_that_never_samples_is_found_out(tmp_path: Path):
 
     found = probe(Greedy(), tmp_path)
     assert (found["varied"], found["n"], found["top_k"]) == (False, "honoured", "ignored")
+
+
+def test_a_gateway_that_garbles_each_prompt_twice_is_borne_by_the_probe_too(tmp_path: Path):
+    with HostileServer(Garbling(2)) as server, opened(server, tmp_path) as endpoint:
+        assert asdict(endpoint.capabilities) == asdict(BEST)
+        found = results(endpoint, [request(i, n=2) for i in range(4)])
+    assert [len(texts(result)) for result in found.values()] == [2] * 4
+    assert len(server.asked) == 3 * 4
+
+
+def test_a_gateway_that_garbles_every_question_twice_hides_nothing(tmp_path: Path):
+    gateway = Garbling(2, by=lambda asked: sorted(asked.fields.items()))
+    assert probe(gateway, tmp_path) == asdict(BEST)
+
+
+def test_a_question_whose_answers_stay_garbled_counts_as_refused(tmp_path: Path):
+    honest = TinyModel()
+    broken = Reply(content=b"oops")
+    found = probe(lambda asked: broken if "n" in asked.fields else honest(asked), tmp_path)
+    assert found == asdict(BEST) | {"n": "refused"}
+
+
+def test_unusable_answers_of_the_probe_are_paid_for_and_bounded(tmp_path: Path):
+    with HostileServer(Garbling(3)) as server:
+        with pytest.raises(EngineError, match=r"no usable answer .*is not JSON.*after 3 tries"):
+            opened(server, tmp_path)
+        assert len(server.probes) == 3
+        prices = {"price_in": 0.0, "price_out": 1e6, "max_cost": 47.0}  # a token, a coin
+        server._answer = Garbling(1)
+        with pytest.raises(EngineError, match="'max_cost' is 47, of which 24 is spent"):
+            opened(server, tmp_path, **prices)
 
 
 def test_no_limit_no_question(tmp_path: Path):

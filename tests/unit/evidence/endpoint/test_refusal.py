@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mia_batch.evidence.endpoint import EndpointSettings
-from mia_batch.evidence.endpoint.refusal import read_refusal, shorten
+from mia_batch.evidence.endpoint.replies import read_refusal, shorten
 from mia_batch.evidence.endpoint.transport import Reply
 from tests.unit.evidence.endpoint.asking import KEY
 

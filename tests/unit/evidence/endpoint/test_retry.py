@@ -19,10 +19,8 @@ def decide(status: int, attempt: int = 0, codes: str = "", **headers: str) -> Ne
         status,
         {name.replace("_", "-"): value for name, value in headers.items()},
         frozenset(codes.split()),
-        attempt=attempt,
-        max_retries=4,
-        rng=Random(0),
-        now=NOW,
+        NOW,
+        last=attempt >= 4,
     )
 
 
@@ -86,9 +84,9 @@ def test_no_header_is_too_odd_to_read(text: str):
 
 
 def test_a_stated_wait_holds_for_all_up_to_two_minutes():
-    assert decide(429, retry_after="120") == Next(step="again", wait=120.0, stated=True)
-    assert decide(429, retry_after="121") == Next(step="later", wait=121.0, stated=True)
-    assert not decide(429).stated
+    assert decide(429, retry_after="120") == Next("again", wait=120.0)
+    assert decide(429, retry_after="121") == Next("later", wait=121.0)
+    assert decide(429).wait is None
 
 
 def test_unstated_waits_are_drawn_from_a_span_that_doubles_up_to_a_minute():

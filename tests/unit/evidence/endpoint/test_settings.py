@@ -12,7 +12,9 @@ from mia_batch.evidence.endpoint import EndpointSettings
 from tests.unit.evidence.endpoint.asking import KEY
 
 
-@pytest.mark.parametrize("url", ["https://api.openai.com/v1", "http://[::1]:8000/v1/", "http://h"])
+@pytest.mark.parametrize(
+    "url", ["https://api.openai.com/v1", "http://[::1]:8000/v1/", "http://h", "http://h/@me/v1"]
+)
 def test_addresses(url: str):
     assert EndpointSettings(base_url=url, model="m").base_url == url
 
@@ -30,9 +32,10 @@ def test_what_is_no_address(url: str):
         EndpointSettings(base_url=url, model="m")
 
 
-def test_an_address_does_not_carry_secrets_and_its_error_does_not_show_them():
+@pytest.mark.parametrize("host", ["host/v1", "host:port/v1"])
+def test_an_address_does_not_carry_secrets_and_its_error_does_not_show_them(host: str):
     with pytest.raises(SettingsError, match="user name or password") as caught:
-        EndpointSettings(base_url=f"https://user:{KEY}@host/v1", model="m")
+        EndpointSettings(base_url=f"https://user:{KEY}@{host}", model="m")
     assert KEY not in str(caught.value)
 
 

@@ -20,13 +20,13 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import mia_batch
-from mia_batch.evidence.endpoint import Endpoint, EndpointScorer, EndpointSettings
+from mia_batch.evidence.endpoint import Endpoint, EndpointSettings
 from mia_batch.evidence.engine import EngineSpec
 from mia_batch.evidence.process import EngineProcess, ScorerProcess
+from mia_batch.evidence.request import Request
 from mia_batch.evidence.scorer import Scoring
 from mia_batch.evidence.scoring import LocalScorer
 from mia_batch.evidence.scoring.source import TextScoreRequest
-from mia_batch.evidence.source import TextRequest
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.prompts.seeds import sample_seed
 from tests.checkpoints import CONTEXT, TEXTS
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 
-Sample = tuple[str, int | None, str | None]
+Sample = tuple[str | None, int | None, str | None]
 """Text, number of tokens, finish_reason."""
 SAMPLES, MAX_TOKENS = 5, 24
 PROMPTS = [text[100 : 130 + 7 * i] for i, text in enumerate(TEXTS[:12])]
@@ -101,10 +101,11 @@ def wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> N
 def over_http(server: str, folder: Path) -> dict[int, list[Sample]]:
     settings = EndpointSettings(base_url=server, model="tiny", max_concurrency=6)
     asked = [
-        TextRequest(
+        Request(
             request_id=i,
+            kind="samples",
             key=f"{i}:0:{SAMPLES}:{MAX_TOKENS}",
-            prompt=prompt,
+            context=prompt,
             seed=sample_seed(0, str(i)),
             n=SAMPLES,
             max_tokens=MAX_TOKENS,
@@ -125,7 +126,7 @@ def over_http(server: str, folder: Path) -> dict[int, list[Sample]]:
         found = results(endpoint, asked)
     assert [result.error for result in found.values()] == [None] * len(PROMPTS)
     return {
-        i: [(output.text, output.n_tokens, output.finish_reason) for output in result.outputs]
+        i: [(each.text, each.n_tokens, each.finish_reason) for each in result.continuations]
         for i, result in found.items()
     }
 
@@ -166,26 +167,33 @@ def test_log_probabilities_over_http_are_those_of_the_same_model_in_process(
     tokenizer = Tokenizer.load(str(checkpoint))
     views = [("", prompt) for prompt in PROMPTS] + [(PROMPTS[0], prompt) for prompt in PROMPTS]
     asked = [
-        TextScoreRequest(request_id=i, key=f"{i}:text:0", context=context, text=text)
+        Request(request_id=i, kind="logprobs", key=f"{i}:text:0", context=context, text=text)
         for i, (context, text) in enumerate(views)
     ]
     settings = EndpointSettings(base_url=server, model="tiny", max_concurrency=6)
     spec = EngineSpec(engine="transformers", model=str(checkpoint), scoring=Scoring())
+    journal = tmp_path / "journal.sqlite"
     with (
-        EndpointScorer.open(settings, journal=tmp_path / "journal.sqlite") as remote,
+        Endpoint.open(settings, kind="logprobs", journal=journal) as remote,
         ScorerProcess.start(spec, log=tmp_path / "engine.log") as engine,
     ):
-        there = scored(remote, asked)
+        there = results(remote, asked)
         here = scored(LocalScorer(engine, tokenizer, strides=False), asked)
     assert there.keys() == here.keys()
     for i, expected in here.items():
+        tokens = there[i].tokens
+        assert tokens is not None, there[i].error
         assert there[i].bos == expected.bos
-        np.testing.assert_allclose(there[i].logprob, expected.logprob, rtol=1e-5, atol=1e-5)
+        found, right = tokens["logprob"].tolist(), expected.logprob.tolist()
+        np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-5)
 
 
-def scored(scorer: TextScorer, requests: list[TextScoreRequest]) -> dict[int, TextScores]:
+def scored(scorer: TextScorer, requests: list[Request]) -> dict[int, TextScores]:
     for each in requests:
-        scorer.submit(each)
+        old = TextScoreRequest(
+            request_id=each.request_id, key=each.key, context=each.context, text=each.text
+        )
+        scorer.submit(old)
     found: dict[int, TextScores] = {}
     while len(found) < len(requests):
         for result in scorer.results():

@@ -2,31 +2,30 @@ from __future__ import annotations
 
 import math
 import re
-from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.endpoint import EndpointScorer
-from mia_batch.evidence.scoring.source import TextScoreRequest
+from mia_batch.evidence.request import Request
 from mia_batch.models.tokens import Tokenizer
 from tests.checkpoints import TEXTS
-from tests.hostile_server import MODEL, HostileServer, Reply, Script, TinyModel, failure
-from tests.unit.evidence.endpoint.asking import NoJitter, settings_for
+from tests.hostile_server import MODEL, Garbling, HostileServer, Reply, Script, TinyModel, failure
+from tests.unit.evidence.endpoint.asking import opened as opened_endpoint
+from tests.unit.evidence.endpoint.asking import results, until_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
     from pathlib import Path
 
-    from mia_batch.evidence.scoring.source import TextScoreResult
+    from mia_batch.evidence.request import Answer
     from tests.hostile_server import Asked
 
 
-def value(tokens: list[str], place: int) -> float:
+def value(tokens: list[str], index: int) -> float:
     """What the echoing model says of a token: it depends on all before it."""
-    return -(len("".join(tokens[: place + 1])) % 7) - 0.5
+    return -(len("".join(tokens[: index + 1])) % 7) - 0.5
 
 
 def echo(asked: Asked) -> Reply:
@@ -45,60 +44,37 @@ def echo(asked: Asked) -> Reply:
     return Reply(content={"choices": [choice], "usage": usage})
 
 
-def text_request(request_id: int, text: str, **changes: Any) -> TextScoreRequest:
+def text_request(request_id: int, text: str, **changes: Any) -> Request:
     key = f"target-{request_id}:text:0"
-    usual: dict[str, Any] = {"request_id": request_id, "key": key, "context": "", "text": text}
-    return TextScoreRequest(**(usual | changes))
+    return Request(request_id=request_id, kind="logprobs", key=key, text=text, **changes)
 
 
-def opened(server: HostileServer, folder: Path, **changes: Any) -> EndpointScorer:
-    tokenizer = changes.pop("tokenizer", None)
-    return EndpointScorer.open(
-        settings_for(server, **changes),
-        journal=folder / "journal.sqlite",
-        tokenizer=tokenizer,
-        rng=NoJitter(),
-    )
+opened = partial(opened_endpoint, kind="logprobs")
 
 
-def results(
-    scorer: EndpointScorer, requests: Iterable[TextScoreRequest]
-) -> dict[int, TextScoreResult]:
-    waiting = set()
-    for each in requests:
-        scorer.submit(each)
-        waiting.add(each.request_id)
-    found: dict[int, TextScoreResult] = {}
-    while waiting:
-        for result in scorer.results():
-            waiting.remove(result.request_id)
-            found[result.request_id] = result
-    return found
-
-
-def logprobs(result: TextScoreResult) -> list[float]:
-    assert result.scores is not None, result.error
-    found: list[float] = result.scores.logprob.tolist()
+def logprobs(result: Answer) -> list[float]:
+    assert result.tokens is not None, result.error
+    assert result.tokens.keys() == {"logprob"}
+    found: list[float] = result.tokens["logprob"].tolist()
     return found
 
 
 def test_a_text_gets_the_values_of_its_tokens(tmp_path: Path):
-    with HostileServer(echo) as server, opened(server, tmp_path) as scorer:
-        found = results(scorer, [text_request(i, f"text number {i} of some") for i in range(9)])
-        assert scorer.capabilities.echo_logprobs
-        assert scorer.capabilities.max_model_len == 2048
-    for i, result in found.items():
-        tokens = ["text", " number", f" {i}", " of", " some"]
+    with HostileServer(echo) as server, opened(server, tmp_path) as endpoint:
+        found = results(endpoint, [text_request(i, f"text number {i} of some") for i in range(9)])
+        assert endpoint.capabilities.echo_logprobs
+        assert endpoint.capabilities.max_model_len == 2048
+    for number, result in found.items():
+        tokens = ["text", " number", f" {number}", " of", " some"]
         assert result.passes == 1
-        assert logprobs(result) == [value(tokens, place) for place in range(5)]
-        assert result.scores is not None
-        assert result.scores.bos
+        assert logprobs(result) == [value(tokens, i) for i in range(5)]
+        assert result.bos
 
 
 def test_nothing_that_changes_probabilities_is_sent(tmp_path: Path):
     changed = {"temperature": 0.3, "top_k": 7, "top_p": 0.5}
-    with HostileServer(echo) as server, opened(server, tmp_path, **changed) as scorer:
-        results(scorer, [text_request(0, "a text")])
+    with HostileServer(echo) as server, opened(server, tmp_path, **changed) as endpoint:
+        results(endpoint, [text_request(0, "a text")])
     (asked,) = server.asked
     assert asked.fields == {
         "model": MODEL,
@@ -112,9 +88,9 @@ def test_nothing_that_changes_probabilities_is_sent(tmp_path: Path):
 
 
 def test_a_context_is_sent_but_not_scored(tmp_path: Path):
-    with HostileServer(echo) as server, opened(server, tmp_path) as scorer:
+    with HostileServer(echo) as server, opened(server, tmp_path) as endpoint:
         request = text_request(0, " and text", context="some context")
-        (result,) = results(scorer, [request]).values()
+        (result,) = results(endpoint, [request]).values()
     tokens = ["some", " context", " and", " text"]
     assert logprobs(result) == [value(tokens, 2), value(tokens, 3)]
 
@@ -124,8 +100,8 @@ def test_a_context_is_cut_to_its_last_tokens(checkpoint: Path, tmp_path: Path):
     context = TEXTS[0][:300]
     request = text_request(0, " and text", context=context, context_tokens=5)
     with HostileServer(echo) as server:
-        with opened(server, tmp_path, tokenizer=tokenizer) as scorer:
-            assert results(scorer, [request])[0].error is None
+        with opened(server, tmp_path, tokenizer=tokenizer) as endpoint:
+            assert results(endpoint, [request])[0].error is None
         (asked,) = server.asked
     kept = asked.prompt.removesuffix(" and text")
     assert context.endswith(kept)
@@ -134,24 +110,24 @@ def test_a_context_is_cut_to_its_last_tokens(checkpoint: Path, tmp_path: Path):
 
 def test_without_a_tokenizer_no_context_is_cut(tmp_path: Path):
     request = text_request(0, "text", context="some context", context_tokens=1)
-    with HostileServer(echo) as server, opened(server, tmp_path) as scorer:
-        (result,) = results(scorer, [request]).values()
+    with HostileServer(echo) as server, opened(server, tmp_path) as endpoint:
+        (result,) = results(endpoint, [request]).values()
     assert (result.passes, server.asked) == (0, [])
     assert result.error == "the context cannot be cut without its tokens; set 'tokenizer'"
 
 
 def test_a_limit_of_tokens_takes_the_first_and_refuses_shorter_texts(tmp_path: Path):
     requests = [text_request(i, "one two three", text_tokens=2 + 2 * i) for i in range(2)]
-    with HostileServer(echo) as server, opened(server, tmp_path) as scorer:
-        found = results(scorer, requests)
+    with HostileServer(echo) as server, opened(server, tmp_path) as endpoint:
+        found = results(endpoint, requests)
     assert len(logprobs(found[0])) == 2
     assert found[1].error == "the text has 3 tokens, fewer than the 4 wanted"
     assert not found[1].asked
 
 
 def test_an_empty_text_is_not_asked_for(tmp_path: Path):
-    with HostileServer(echo) as server, opened(server, tmp_path) as scorer:
-        (result,) = results(scorer, [text_request(0, "", context="context")]).values()
+    with HostileServer(echo) as server, opened(server, tmp_path) as endpoint:
+        (result,) = results(endpoint, [text_request(0, "", context="context")]).values()
     assert (result.error, server.asked) == ("the text has no token", [])
 
 
@@ -160,8 +136,8 @@ def test_answers_are_paid_for_once(tmp_path: Path):
     found = []
     with HostileServer(echo) as server:
         for n in (3, 5):
-            with opened(server, tmp_path) as scorer:
-                found.append(results(scorer, requests[:n]))
+            with opened(server, tmp_path) as endpoint:
+                found.append(results(endpoint, requests[:n]))
         assert len(server.asked) == 5
     for i in range(3):
         assert logprobs(found[0][i]) == logprobs(found[1][i])
@@ -174,8 +150,8 @@ def test_failures_are_repeated_and_refusals_are_their_requests_own(tmp_path: Pat
         *[failure(500, "boom"), bare],
         then=lambda asked: refusal if "number 1" in str(asked.prompt) else echo(asked),
     )
-    with HostileServer(script) as server, opened(server, tmp_path) as scorer:
-        found = results(scorer, [text_request(i, f"text number {i}") for i in range(3)])
+    with HostileServer(script) as server, opened(server, tmp_path) as endpoint:
+        found = results(endpoint, [text_request(i, f"text number {i}") for i in range(3)])
     assert [result.error for result in found.values()] == [
         None,
         "the endpoint refused the request: status 400: too long",
@@ -192,8 +168,8 @@ def test_tokens_that_are_not_the_prompts_fail_their_request(tmp_path: Path):
             tokens[1] = tokens[1].lower()
         return reply
 
-    with HostileServer(normalising) as server, opened(server, tmp_path) as scorer:
-        found = results(scorer, [text_request(0, "Some text"), text_request(1, "some text")])
+    with HostileServer(normalising) as server, opened(server, tmp_path) as endpoint:
+        found = results(endpoint, [text_request(0, "Some text"), text_request(1, "some text")])
     assert found[0].error == "the endpoint's tokens, put together, are not the prompt"
     assert found[1].error is None
 
@@ -204,6 +180,28 @@ def test_an_endpoint_that_does_not_echo_is_refused(honours: tuple[str, ...], tmp
         match = r"does not echo log-probabilities of prompts \(.*\); take another endpoint, or"
         with pytest.raises(SettingsError, match=match):
             opened(server, tmp_path)
+
+
+def test_a_gateway_that_garbles_each_prompt_twice_is_borne_from_the_probe_on(tmp_path: Path):
+    with HostileServer(Garbling(2, then=echo)) as server, opened(server, tmp_path) as endpoint:
+        found = results(endpoint, [text_request(i, f"text number {i}") for i in range(3)])
+    assert [result.error for result in found.values()] == [None] * 3
+    assert len(server.asked) == 3 * 3
+
+
+def test_an_endpoint_answers_only_what_it_was_opened_for(tmp_path: Path):
+    wrong = Request(request_id=0, kind="samples", context="a context")
+    with HostileServer(echo) as server, opened(server, tmp_path) as endpoint:
+        (result,) = results(endpoint, [wrong]).values()
+    assert result.error == "the endpoint was opened for logprobs, not for samples"
+    assert server.asked == []
+
+
+def test_no_endpoint_gives_variants_of_a_text(tmp_path: Path):
+    with HostileServer(echo) as server:
+        with pytest.raises(SettingsError, match="gives samples and logprobs, but no fills"):
+            opened_endpoint(server, tmp_path, kind="fills")
+        assert (server.asked, server.probes) == ([], [])
 
 
 def test_an_endpoint_that_refuses_to_echo_is_named(tmp_path: Path):
@@ -224,15 +222,12 @@ def test_a_chat_endpoint_is_refused_before_it_is_asked(tmp_path: Path):
 
 def test_the_limit_of_cost_counts_texts(tmp_path: Path):
     prices = {"price_in": 1e6, "price_out": 0.0, "max_cost": 100.0}  # a token, a coin
-    with HostileServer(echo) as server, opened(server, tmp_path, **prices) as scorer:
+    with HostileServer(echo) as server, opened(server, tmp_path, **prices) as endpoint:
         for i in range(40):
-            scorer.submit(text_request(i, f"text number {i}"))
-        found: list[TextScoreResult] = []
-        with suppress(EngineError):
-            while True:
-                found += scorer.results()
+            endpoint.submit(text_request(i, f"text number {i}"))
+        found = until_failure(endpoint)
         with pytest.raises(EngineError, match="'max_cost' is 100, of which"):
-            scorer.results()
+            endpoint.results()
     assert 0 < len(found) < 40
     assert len(server.asked) == len(found)
 
@@ -245,9 +240,9 @@ def test_values_are_float32_and_unscored_is_nan(tmp_path: Path):
                 del values[0]
         return reply
 
-    with HostileServer(headless) as server, opened(server, tmp_path) as scorer:
-        (result,) = results(scorer, [text_request(0, "one two")]).values()
-    assert result.scores is not None
-    assert result.scores.logprob.dtype == np.float32
-    assert not result.scores.bos
+    with HostileServer(headless) as server, opened(server, tmp_path) as endpoint:
+        (result,) = results(endpoint, [text_request(0, "one two")]).values()
+    assert result.tokens is not None
+    assert result.tokens["logprob"].dtype == np.float32
+    assert not result.bos
     assert [math.isnan(each) for each in logprobs(result)] == [True, False]

@@ -1,8 +1,9 @@
-"""Bodies of answers, sound and broken."""
+"""Bodies of replies, sound and broken."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,27 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mia_batch.evidence.endpoint import EndpointSettings
-from mia_batch.evidence.endpoint.answers import Answer, read_answer
-from mia_batch.evidence.endpoint.chat import Chat
-from mia_batch.evidence.endpoint.completions import Completions
 from mia_batch.evidence.endpoint.cost import Tokens
-from mia_batch.evidence.source import TextOutput
+from mia_batch.evidence.endpoint.formats import Chat, RequestFormat
+from mia_batch.evidence.endpoint.replies import Choices, read_choices
+from mia_batch.evidence.request import Continuation
 from tests.unit.evidence.endpoint.asking import KEY
 
 SETTINGS = EndpointSettings(base_url="http://host/v1", model="m", api_key=KEY)
 
 
-def read(document: Any, n: int = 2) -> Answer:
+def read(document: Any, n: int = 2) -> Choices:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return read_answer(body, n, Completions(), SETTINGS)
+    return read_choices(body, n, RequestFormat(SETTINGS))
 
 
 def choices(*items: Any, **more: Any) -> dict[str, Any]:
     return {"choices": list(items), **more}
 
 
-def output(text: str, n_tokens: int | None = None, finish: Any = None) -> TextOutput:
-    return TextOutput(text=text, n_tokens=n_tokens, finish_reason=finish)
+def continuation(text: str, n_tokens: int | None = None, finish: Any = None) -> Continuation:
+    return Continuation(text=text, n_tokens=n_tokens, finish_reason=finish)
 
 
 def test_choices_are_put_in_the_order_of_their_index():
@@ -41,16 +41,16 @@ def test_choices_are_put_in_the_order_of_their_index():
             usage={"prompt_tokens": 3, "completion_tokens": 3},
         )
     )
-    assert answer.outputs == {0: output(" a", 2, "length"), 1: output(" b", 1, "stop")}
+    assert answer.found == {0: continuation(" a", 2, "length"), 1: continuation(" b", 1, "stop")}
     assert (answer.used, answer.problem) == (Tokens(3, 3), None)
 
 
 def test_of_a_single_choice_the_usage_tells_the_tokens():
     usage = {"prompt_tokens": 3, "completion_tokens": 9, "total_tokens": 12}
     answer = read(choices({"text": "a", "finish_reason": "eos_token"}, usage=usage))
-    assert answer.outputs == {0: output("a", 9, "stop")}
+    assert answer.found == {0: continuation("a", 9, "stop")}
     answer = read(choices({"text": "a"}, {"text": ""}, usage=usage))
-    assert answer.outputs == {0: output("a"), 1: output("")}
+    assert answer.found == {0: continuation("a"), 1: continuation("")}
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_usage_that_makes_no_sense_counts_as_unknown(usage: Any):
 
 def test_fewer_choices_are_no_problem_here():
     answer = read(choices({"index": 1, "text": "b"}))
-    assert (answer.outputs, answer.problem) == ({1: output("b")}, None)
+    assert (answer.found, answer.problem) == ({1: continuation("b")}, None)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_fewer_choices_are_no_problem_here():
 )
 def test_a_choice_that_cannot_be_used_leaves_the_others(bad: Any, problem: str):
     answer = read(choices(bad, {"index": 1, "text": "b"}))
-    assert answer.outputs == {1: output("b")}
+    assert answer.found == {1: continuation("b")}
     assert answer.problem == problem
 
 
@@ -111,7 +111,7 @@ def test_a_choice_that_cannot_be_used_leaves_the_others(bad: Any, problem: str):
 )
 def test_an_answer_that_is_not_what_was_asked_for_has_nothing(document: Any, problem: str):
     answer = read(document)
-    assert answer.outputs == {}
+    assert answer.found == {}
     assert answer.problem is not None
     assert problem in answer.problem
 
@@ -143,19 +143,19 @@ document_like = st.fixed_dictionaries(
 @given(document_like | json_values)
 def test_nothing_that_json_can_say_breaks_the_reader(document: Any):
     answer = read(document)
-    assert set(answer.outputs) <= {0, 1}
-    assert all(isinstance(found.text, str) for found in answer.outputs.values())
-    assert answer.outputs or answer.problem is not None
+    assert set(answer.found) <= {0, 1}
+    assert all(isinstance(found.text, str) for found in answer.found.values())
+    assert answer.found or answer.problem is not None
 
 
 def test_chat_answers_hold_the_text_in_a_message():
-    chat = Chat("Go on.")
+    chat = Chat(replace(SETTINGS, chat_instruction="Go on."))
     assert chat.prompt_fields("Once") == {
         "messages": [{"role": "user", "content": "Go on.\n\nOnce"}]
     }
     body = json.dumps(
         choices({"message": {"content": "upon"}, "finish_reason": "stop"}, {"message": None})
     ).encode()
-    answer = read_answer(body, 2, chat, SETTINGS)
-    assert answer.outputs == {0: output("upon", None, "stop")}
+    answer = read_choices(body, 2, chat)
+    assert answer.found == {0: continuation("upon", None, "stop")}
     assert answer.problem == "choice 1 cannot be used (Input should be a valid string)"

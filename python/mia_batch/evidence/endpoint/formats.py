@@ -1,0 +1,79 @@
+"""Request formats: what a request is on the wire, and where a choice holds its text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from mia_batch.evidence.endpoint.cost import Tokens, most_prompt_tokens
+from mia_batch.evidence.request import Answer
+
+if TYPE_CHECKING:
+    from mia_batch.evidence.endpoint.settings import EndpointSettings
+    from mia_batch.evidence.request import Continuation, Request
+
+__all__ = ["Chat", "RequestFormat", "WireRequest"]
+
+
+@dataclass(frozen=True, slots=True)
+class WireRequest:
+    """A request as it goes over the wire, for ``n`` continuations from index ``first`` on."""
+
+    payload: dict[str, object]
+    n: int
+    first: int
+    most: Tokens  # the most that it can use
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFormat:
+    """The format of ``/completions``, which others vary."""
+
+    path: ClassVar[str] = "/completions"
+    settings: EndpointSettings
+
+    def prompt_fields(self, prompt: str) -> dict[str, object]:
+        """Put the prompt into a request."""
+        return {"prompt": prompt}
+
+    def text(self, choice: dict[str, Any]) -> object:
+        """Find the text of a choice; anything but a string cannot be used."""
+        return choice.get("text")
+
+    def answer(self, request: Request, continuations: list[Continuation]) -> Answer:
+        """Make the answer to a request of its choices, in the order of their seeds."""
+        return Answer(request_id=request.request_id, continuations=continuations)
+
+    def write(
+        self, prompt: str, fields: dict[str, object], *, n: int, max_tokens: int, first: int = 0
+    ) -> WireRequest:
+        """Write all fields, so that no default of the endpoint acts; those given come last."""
+        payload = {
+            "model": self.settings.model,
+            "temperature": self.settings.temperature,
+            "top_p": self.settings.top_p,
+            "max_tokens": max_tokens,
+            **self.prompt_fields(prompt),
+            **fields,
+        }
+        given = most_prompt_tokens(self.settings, prompt_bytes=len(prompt.encode()))
+        return WireRequest(payload, n, first, Tokens(given, n * max_tokens))
+
+
+class Chat(RequestFormat):
+    """Instruction and prompt go as one user message; the reply is the continuation.
+
+    One message, because the templates of some models take no system message.
+    """
+
+    path = "/chat/completions"
+
+    def prompt_fields(self, prompt: str) -> dict[str, object]:
+        """Put the prompt into a request."""
+        content = f"{self.settings.chat_instruction}\n\n{prompt}"
+        return {"messages": [{"role": "user", "content": content}]}
+
+    def text(self, choice: dict[str, Any]) -> object:
+        """Find the text of a choice; anything but a string cannot be used."""
+        message = choice.get("message")
+        return message.get("content") if isinstance(message, dict) else None
