@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from mia_batch.evidence.request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     import polars as pl
 
     from mia_batch.evidence.blocks import Block
     from mia_batch.evidence.request import Answer, EvidenceKind, Source
 
-__all__ = ["Asked", "Collector", "Row", "Task"]
+__all__ = ["Asked", "Collector", "Row", "Task", "Told"]
 
 Row: TypeAlias = dict[str, Any]
 """Values of a row of evidence by column."""
+
+Told: TypeAlias = Callable[[str, int, int, int], None]
+"""Takes a block's label, and units, tokens and forward passes since last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +70,11 @@ class _Open:
 class Collector:
     """Keeps a source busy with the requests of successive blocks.
 
-    ``told`` is called as answers arrive, with the units completed, the tokens decoded or read, and
-    the forward passes made since last.
+    ``told`` is called as answers arrive, with the block's label, and the units completed, the tokens
+    decoded or read, and the forward passes made since last.
     """
 
-    def __init__(self, source: Source, task: Task, told: Callable[[int, int, int], None]) -> None:
+    def __init__(self, source: Source, task: Task, told: Told) -> None:
         self._source = source
         self._task = task
         self._told = told
@@ -125,7 +129,7 @@ class Collector:
         tokens = sum(given.n_tokens or 0 for given in answer.continuations)
         if answer.tokens is not None:
             tokens += answer.tokens["logprob"].size
-        self._told(0, tokens, answer.passes)
+        self._told(opened.block.label, 0, tokens, answer.passes)
         self._again.extend((opened, each) for each in again)
         self._keep(opened, [(asked.unit, row) for row in rows])
 
@@ -135,6 +139,6 @@ class Collector:
             opened.pending[unit] -= 1
             if opened.pending[unit] == 0:
                 opened.waiting -= 1
-                self._told(1, 0, 0)
+                self._told(opened.block.label, 1, 0, 0)
         if rows and opened.waiting == 0:
             self._finished.append(opened)

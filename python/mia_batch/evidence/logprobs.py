@@ -13,7 +13,7 @@ from mia_batch.evidence.request import Request
 from mia_batch.schemas import LogProbs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -34,18 +34,19 @@ _LISTS = (*_FLOATS, "token_ids", "rank", FREQUENCY)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogprobTask:
-    """Ask for the log-probabilities of each prompt's text, and ``columns`` beside them.
+    """Ask for the log-probabilities of each prompt's text, and columns beside them.
 
+    ``views`` are known by the labels of their blocks, each with its columns.
     ``log_inverse_frequency`` is float32 by token id, of the reference corpus.
     """
 
-    view: View
-    columns: frozenset[str]
+    views: Mapping[str, tuple[View, frozenset[str]]]
     log_inverse_frequency: NDArray[np.float32] | None = None
     kind: EvidenceKind = "logprobs"
 
     def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Row]]]]:
         """Ask about each prompt that can be asked."""
+        view, columns = self.views[block.label]
         prompts = block.units.select("target_id", "view_index", "context", "text", "reason")
         refused: list[tuple[int, Row]] = []
         asked = []
@@ -56,12 +57,12 @@ class LogprobTask:
             request = Request(
                 request_id=0,
                 kind="logprobs",
-                key=f"{target_id}:{self.view.model}:{self.view.name}:{index}",
+                key=f"{target_id}:{view.model}:{view.name}:{index}",
                 context=context,
                 text=text,
-                context_tokens=self.view.context_tokens,
-                text_tokens=self.view.text_tokens,
-                columns=self.columns - {FREQUENCY},
+                context_tokens=view.context_tokens,
+                text_tokens=view.text_tokens,
+                columns=columns - {FREQUENCY},
             )
             asked.append(Asked(unit=unit, request=request))
         yield None, refused
@@ -70,23 +71,24 @@ class LogprobTask:
 
     def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Row], list[Asked]]:
         """Make the one row of a prompt."""
-        del block, asked
+        del asked
         if answer.tokens is None:
             return [{"reason": answer.error, "asked": answer.asked}], []
         row: Row = {"bos": answer.bos, **answer.tokens}
-        if FREQUENCY in self.columns and self.log_inverse_frequency is not None:
+        if FREQUENCY in self.views[block.label][1] and self.log_inverse_frequency is not None:
             row[FREQUENCY] = self.log_inverse_frequency[answer.tokens["token_ids"]]
         return [row], []
 
     def table(self, block: Block, rows: list[tuple[int, Row]]) -> pl.DataFrame:
         """Put the rows in the order of the prompts."""
+        view, _ = self.views[block.label]
         by_unit = dict(rows)
         ordered = [by_unit[unit] for unit in range(block.units.height)]
         texts = block.units["text"].to_list()
         columns: dict[str, Any] = {
             "target_id": block.units["target_id"],
-            "model": [self.view.model] * len(ordered),
-            "view": [self.view.name] * len(ordered),
+            "model": [view.model] * len(ordered),
+            "view": [view.name] * len(ordered),
             "view_index": block.units["view_index"],
             "text": [
                 text if "logprob" in row or row.get("asked", False) else None

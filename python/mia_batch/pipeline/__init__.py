@@ -1,10 +1,9 @@
-"""The stages composed in order."""
+"""Whole audits: the stages in order, a run folder that can be gone on with, and scoring anew."""
 
 from __future__ import annotations
 
-from mia_batch.pipeline.auditing import audit, run_audit
-from mia_batch.pipeline.observer import Observer, SilentObserver
-from mia_batch.pipeline.planning import Plan, plan
+from mia_batch.pipeline.audit import audit, plan, rescore, run_audit
+from mia_batch.pipeline.observer import Observer
 from mia_batch.pipeline.run import Run
 
-__all__ = ["Observer", "Plan", "Run", "SilentObserver", "audit", "plan", "run_audit"]
+__all__ = ["Observer", "Run", "audit", "plan", "rescore", "run_audit"]

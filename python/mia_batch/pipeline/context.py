@@ -10,7 +10,7 @@ from mia_batch.attacks import defaults, get
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.budget import Budget
 from mia_batch.evidence.engines.registry import choose_engine, why_not
-from mia_batch.evidence.replay import Recording
+from mia_batch.evidence.replay.recording import Recording
 from mia_batch.evidence.request import Decoding, EngineSpec
 from mia_batch.models.identity import identify_model
 from mia_batch.pipeline.run import Manifest, Run
@@ -49,7 +49,7 @@ class Audit:
     attacks: list[Attack]
     recording: Recording | None
     run: Run
-    manifest: Manifest = field(init=False)
+    manifest: Manifest = field(default_factory=Manifest)
 
     @classmethod
     def begin(cls, settings: Settings, observer: Observer) -> Audit:

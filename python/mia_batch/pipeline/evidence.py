@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from mia_batch.evidence.units import Units
     from mia_batch.models.tokens import Tokenizer
     from mia_batch.pipeline.context import Audit
-    from mia_batch.pipeline.sessions import Session
     from mia_batch.prompts.view import View
 
 __all__ = ["LogprobsStage", "SamplesStage"]
@@ -92,7 +91,7 @@ class SamplesStage(_EvidenceStage):
 
     @property
     def _view(self) -> View:
-        return next(view for view in views_of(self.audit) if view.name == "continuation")
+        return views_of(self.audit, "samples")[0]
 
     def _missing(self, units: Units) -> Missing:
         settings = self.audit.settings
@@ -140,7 +139,7 @@ class SamplesStage(_EvidenceStage):
             audit.observer.stage(f"{name}: {text}")
         decoded = 0
 
-        def told(texts: int, tokens: int, _passes: int) -> None:
+        def told(_label: str, texts: int, tokens: int, _passes: int) -> None:
             nonlocal decoded
             decoded += tokens
             audit.observer.worked(texts, tokens)
@@ -214,7 +213,7 @@ class LogprobsStage(_EvidenceStage):
     def run(self) -> None:
         """Ask about every text that has no row yet."""
         audit = self.audit
-        views = [view for view in views_of(audit) if view.model == self.model]
+        views = [view for view in views_of(audit, "logprobs") if view.model == self.model]
         columns = {view.name: self._columns(view) for view in views}
         counts_tokens = any(FREQUENCY in wanted for wanted in columns.values())
         if counts_tokens:
@@ -235,14 +234,17 @@ class LogprobsStage(_EvidenceStage):
             total = done + sum(each.left for each in work)
             audit.observer.working("log-probabilities", done=done, total=total)
             passes = {view.name: 0 for view in views}
+            views_by_label = {self._parts(view).label: (view, columns[view.name]) for view in views}
+            task = LogprobTask(views=views_by_label, log_inverse_frequency=frequencies)
+
+            def told(label: str, texts: int, tokens: int, n: int) -> None:
+                passes[views_by_label[label][0].name] += n
+                audit.observer.worked(texts, tokens)
+
+            blocks = (block for lacking in missing.values() for block in lacking.blocks())
             try:
-                for view, lacking in missing.items():
-                    task = LogprobTask(
-                        view=view,
-                        columns=columns[view.name],
-                        log_inverse_frequency=frequencies,
-                    )
-                    self._collect(session, task, lacking, passes)
+                for block, rows in session.executor.collect(task, blocks, told):
+                    tables.sink(rows, audit.run.path("logprobs") / block.part_name, LogProbs)
             finally:
                 audit.observer.work_ended()
                 for name, n in passes.items():
@@ -255,7 +257,7 @@ class LogprobsStage(_EvidenceStage):
 
     def left(self) -> Iterator[tuple[str, str]]:
         """Count forward passes: what one takes is known only once the model is open."""
-        for view in views_of(self.audit):
+        for view in views_of(self.audit, "logprobs"):
             if view.model == self.model:
                 units = FreshUnits(self.audit.target_table(), view)
                 left = Missing(units, self._parts(view)).count().left
@@ -264,7 +266,7 @@ class LogprobsStage(_EvidenceStage):
     def lacking(self) -> list[str]:
         """Name the attacks that need evidence which the run does not have."""
         audit, found = self.audit, []
-        for view in views_of(audit):
+        for view in views_of(audit, "logprobs"):
             if view.model != self.model:
                 continue
             made = audit.manifest.made.get(self.name, {}).get(view.name, [])
@@ -294,18 +296,6 @@ class LogprobsStage(_EvidenceStage):
             audit.manifest.passes.pop(f"{self.model} {view.name}", None)
             audit.save()
         return frozenset(needed.union(before))
-
-    def _collect(
-        self, session: Session, task: LogprobTask, missing: Missing, passes: dict[str, int]
-    ) -> None:
-        name = task.view.name
-
-        def told(texts: int, tokens: int, n: int) -> None:
-            passes[name] += n
-            self.audit.observer.worked(texts, tokens)
-
-        for block, rows in session.executor.collect(task, missing.blocks(), told):
-            tables.sink(rows, self.audit.run.path("logprobs") / block.part_name, LogProbs)
 
     def _parts(self, view: View) -> Parts:
         return Parts(

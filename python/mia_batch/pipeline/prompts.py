@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from mia_batch.evidence.request import EvidenceKind
     from mia_batch.models.tokens import Tokenizer
     from mia_batch.pipeline.context import Audit
 
@@ -45,9 +46,10 @@ _FILLED = ("neighbour", "perturbation")
 _LONGEST_LOOKED_AT = 1000  # texts, by their bytes, for the one of most tokens
 
 
-def views_of(audit: Audit) -> list[View]:
-    """Return the views that the attacks read, those of one model together."""
-    reads = dict.fromkeys(key for attack in audit.attacks for key in attack.reads)
+def views_of(audit: Audit, kind: EvidenceKind | None = None) -> list[View]:
+    """Return the views that attacks read, of one kind of evidence or all; model by model."""
+    reading = audit.attacks if kind is None else audit.reading(kind)
+    reads = dict.fromkeys(key for attack in reading for key in attack.reads)
     return [_view(audit, *key) for key in sorted(reads, key=lambda key: key[0] != "target")]
 
 
@@ -129,13 +131,16 @@ class PromptsStage(Stage):
     def _fill(self, filled: list[tuple[View, Missing]]) -> None:
         audit = self.audit
         work = [missing.count() for _, missing in filled]
+
+        def told(_label: str, texts: int, tokens: int, _passes: int) -> None:
+            audit.observer.worked(texts, tokens)
+
         with open_session(audit, "masked", "fills") as session:
             total = sum(each.left + each.done for each in work)
             audit.observer.working("filling", done=sum(each.done for each in work), total=total)
             try:
                 for view, missing in filled:
                     task = FillTask(view=view, run_seed=audit.settings.seed)
-                    told = lambda texts, tokens, _passes: audit.observer.worked(texts, tokens)  # noqa: E731
                     for block, rows in session.executor.collect(task, missing.blocks(), told):
                         tables.sink(rows, audit.run.path("prompts") / block.part_name, Prompts)
             finally:

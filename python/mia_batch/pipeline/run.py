@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from contextlib import contextmanager
-from dataclasses import MISSING, asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -230,9 +230,9 @@ class Manifest:
         their ``reasons`` with counts; empty until there is evidence.
     """
 
-    evidence: dict[str, Any]
-    engine_choice: str
     format: int = _FORMAT
+    evidence: dict[str, Any] = field(default_factory=dict)
+    engine_choice: str = ""
     models: dict[str, dict[str, Any]] = field(default_factory=dict)
     engines: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
@@ -255,11 +255,8 @@ class Manifest:
             cause = getattr(error, "strerror", None) or error
             msg = f"{path} cannot be read ({cause}); choose another --out"
             raise RunFolderError(msg) from None
-        known = {item.name: item for item in fields(cls)}
-        if not isinstance(stored, dict) or any(
-            name not in stored and item.default_factory is MISSING and item.default is MISSING
-            for name, item in known.items()
-        ):
+        known = [item.name for item in fields(cls)]
+        if not isinstance(stored, dict) or "evidence" not in stored:
             msg = f"{path} is not a run's manifest; choose another --out"
             raise RunFolderError(msg)
         if (made_by := stored.get("format", 1)) != _FORMAT:

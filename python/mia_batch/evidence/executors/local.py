@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from mia_batch.evidence.collect import Collector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     import polars as pl
 
     from mia_batch.evidence.blocks import Block
-    from mia_batch.evidence.collect import Task
+    from mia_batch.evidence.collect import Task, Told
     from mia_batch.evidence.request import Source
 
 __all__ = ["LocalExecutor"]
@@ -26,7 +26,7 @@ class LocalExecutor:
     source: Source
 
     def collect(
-        self, task: Task, blocks: Iterable[Block], told: Callable[[int, int, int], None]
+        self, task: Task, blocks: Iterable[Block], told: Told
     ) -> Iterator[tuple[Block, pl.DataFrame]]:
         """Yield blocks as they are complete; see `Collector.collect`."""
         return Collector(self.source, task, told).collect(blocks)
