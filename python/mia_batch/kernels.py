@@ -33,7 +33,6 @@ __all__ = [
     "shared_runs",
     "word_spans",
     "zlib_size",
-    "zlib_version",
 ]
 
 WordRule: TypeAlias = Literal["whitespace", "space", "rouge", "unicode"]
@@ -346,11 +345,6 @@ def word_spans(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Exp
         return_dtype=_SPANS,
         is_elementwise=True,
     )
-
-
-def zlib_version() -> str:
-    """Version of the zlib inside, such as ``"1.3.1"``."""
-    return _native.zlib_version()
 
 
 def _column(name: str, column: object) -> pl.Expr:

@@ -8,7 +8,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from mia_batch import kernels, tables
+from mia_batch import tables
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.models.identity import digest_folder
 from mia_batch.pipeline.resolve import runs_here
@@ -208,4 +208,4 @@ def _versions() -> dict[str, str | None]:
             versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             versions[package] = None
-    return versions | {"zlib": kernels.zlib_version()}
+    return versions
