@@ -1,9 +1,8 @@
 # make demo: set-up, then the known-truth audit.   make test: set-up, lints, types, every test.
 # make bench: speed, memory, coverage, measured.  make lock: resolve requirements.lock anew.
 # make wheel: a wheel for others, in dist/.
-# make test-avx512: the kernels on an emulated processor with AVX-512. It is built from Debian's
-# packages first, which takes minutes, so make test leaves it out.
-# make test-arm: the kernels' tests as a program for 64-bit Arm, on an emulated processor; likewise.
+# make test-arm: the kernels' tests as a program for 64-bit Arm, on an emulated processor. It is made of
+# Debian's packages first, which takes minutes, so make test leaves it out.
 # MIA_BATCH_ZLIB_TEXTS=5000000 cargo test --release --package mia-kernels --test zlib_size: zlib
 # sizes of 5,000,000 texts instead of 200,000, in minutes.
 
@@ -14,12 +13,11 @@ export PYTHON
 UV := .ci/uv
 STEP := .ci/step
 BIN := .venv/bin
-BOOKS := $(wildcard $(CURDIR)/rust/mia-kernels/../../../shared/data/books)
 RUST_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml')
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.uv/bin:$(PATH)
 
-.PHONY: demo test test-avx512 test-arm bench setup tools checks lint types rust-checks python-tests lock wheel clean
+.PHONY: demo test test-arm bench setup tools checks lint types rust-checks python-tests lock wheel clean
 ifneq ($(MAKECMDGOALS),checks)
 .NOTPARALLEL:
 endif
@@ -80,19 +78,6 @@ python-tests:
 	@$(STEP) "Tests: pytest" env OMP_NUM_THREADS=1 pytest --numprocesses $$(nproc) --maxprocesses 4 \
 		--dist loadfile --no-loadscope-reorder --durations=15
 
-test-avx512: export RUSTFLAGS := -C target-feature=+crt-static
-test-avx512: export CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER := \
-	$(CURDIR)/.ci/emulator/run $(CURDIR)/.emulator $(BOOKS:%=--file %)
-test-avx512: export MIA_BATCH_ZLIB_TEXTS := 12000
-test-avx512: .emulator/bochs
-	@$(STEP) "Unit tests of the kernels with AVX-512" cargo test --quiet --release --locked \
-		--target x86_64-unknown-linux-gnu --package mia-kernels --lib -- --test-threads=1
-	@$(STEP) "Zlib sizes with AVX-512" cargo test --quiet --release --locked \
-		--target x86_64-unknown-linux-gnu --package mia-kernels --test zlib_size -- --test-threads=1 --skip edges
-
-.emulator/bochs: .ci/emulator/build .ci/emulator/bochs.patch .ci/emulator/init.c .ci/debian.sh
-	@$(STEP) "Emulator of a processor with AVX-512" .ci/emulator/build .emulator
-
 test-arm: export RUSTC := $(CURDIR)/.arm/bin/rustc
 test-arm: export RUSTFLAGS := -C target-feature=+crt-static -D warnings
 test-arm: export CARGO_TARGET_DIR := $(CURDIR)/.arm/target
@@ -117,4 +102,4 @@ wheel: setup
 	$(BIN)/maturin build --profile dist --locked --out dist
 
 clean:
-	rm -rf .venv .uv .emulator .arm target dist demo
+	rm -rf .venv .uv .arm target dist demo

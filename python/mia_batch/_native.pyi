@@ -21,7 +21,6 @@ __all__ = [
     "shared_runs",
     "word_spans",
     "zlib_size",
-    "zlib_version",
 ]
 
 __version__: str
@@ -66,9 +65,6 @@ def shared_runs(
 
 def word_spans(text: ArrowArray | ArrowStream, *, words: str) -> ArrowArray:
     """Struct per text of two lists of UInt32: where its words start and end, in characters."""
-
-def zlib_version() -> str:
-    """Version of the zlib inside."""
 
 def build_profile() -> str:
     """How the module was compiled: "release" or "debug"."""

@@ -42,7 +42,6 @@ __all__ = [
     "shared_runs",
     "word_spans",
     "zlib_size",
-    "zlib_version",
 ]
 
 _SPANS: Final = pl.Struct({"starts": pl.List(pl.UInt32), "ends": pl.List(pl.UInt32)})
@@ -269,19 +268,6 @@ def word_spans(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Exp
     """
     check_rule(words)
     return _elementwise(text, partial(_native.word_spans, words=words), _SPANS)
-
-
-def zlib_version() -> str:
-    """Version of the zlib inside, such as ``"1.3.1"``."""
-    return _native.zlib_version()
-
-
-def _elementwise(
-    text: pl.Expr | str, kernel: Callable[..., _native.ArrowArray], dtype: pl.DataType
-) -> pl.Expr:
-    return as_column("text", text).map_batches(
-        lambda texts: _apply(kernel, texts), return_dtype=dtype, is_elementwise=True
-    )
 
 
 def _apply(kernel: Callable[..., _native.ArrowArray], *columns: pl.Series) -> pl.Series:

@@ -8,7 +8,4 @@ pub enum KernelError {
     /// The counts might not fit 32 bits.
     #[error("a text has {0} bytes, more than the {MAX_BYTES} allowed; cut it into windows")]
     TooLong(usize),
-    /// zlib stopped before the end of the text, which it never should.
-    #[error("zlib stopped before the end of a text; please report it with the text")]
-    Zlib,
 }

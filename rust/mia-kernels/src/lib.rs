@@ -43,4 +43,4 @@ pub use group::Group;
 pub use limits::MAX_BYTES;
 pub use size::zlib_size;
 pub use words::{WordRule, Words};
-pub use zlib::{StockZlib, ZlibSizer, zlib_version};
+pub use zlib::ZlibSizer;

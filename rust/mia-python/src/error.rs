@@ -2,7 +2,7 @@
 
 use mia_kernels::KernelError;
 use pyo3::PyErr;
-use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3_arrow::error::PyArrowError;
 use thiserror::Error;
 
@@ -36,8 +36,7 @@ impl From<NativeError> for PyErr {
             | NativeError::UnequalLengths { .. }
             | NativeError::UnknownRule(_)
             | NativeError::UnknownGroup(_)
-            | NativeError::Kernel(KernelError::TooLong(_)) => PyValueError::new_err(message),
-            NativeError::Kernel(KernelError::Zlib) => PyRuntimeError::new_err(message),
+            | NativeError::Kernel(_) => PyValueError::new_err(message),
             NativeError::Arrow(error) => error.into(),
             NativeError::Python(error) => error,
         }

@@ -120,12 +120,6 @@ fn word_spans(
     })
 }
 
-/// Version of the zlib inside.
-#[pyfunction]
-fn zlib_version() -> &'static str {
-    mia_kernels::zlib_version()
-}
-
 /// How the module was compiled: "release" or "debug".
 #[pyfunction]
 fn build_profile() -> &'static str {
@@ -182,6 +176,5 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(count_words, module)?)?;
     module.add_function(wrap_pyfunction!(shared_runs, module)?)?;
     module.add_function(wrap_pyfunction!(word_spans, module)?)?;
-    module.add_function(wrap_pyfunction!(zlib_version, module)?)?;
     module.add_function(wrap_pyfunction!(build_profile, module)?)
 }

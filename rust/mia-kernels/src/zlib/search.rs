@@ -1,25 +1,24 @@
 //! The match that zlib finds at a place.
 
+use super::compare::{Ending, WORD, common_length, is_same, up_to, word_or_more};
 use super::window::{Links, MAX_DISTANCE, MAX_LENGTH, Window};
 
 /// A match this long is taken without a look at the next place.
-pub(super) const MAX_LAZY: usize = 16;
+const MAX_LAZY: usize = 16;
 /// The shortest match.
-pub(super) const MIN_LENGTH: usize = 3;
+const MIN_LENGTH: usize = 3;
 /// The shortest matches are not worth it from further away.
-pub(super) const MAX_DISTANCE_OF_SHORTEST: usize = 4096;
+const MAX_DISTANCE_OF_SHORTEST: usize = 4096;
 /// Candidates that are tried.
-pub(super) const MAX_TRIES: u16 = 128;
+const MAX_TRIES: u16 = 128;
 /// Candidates that are tried where a match of `GOOD_LENGTH` is known already.
-pub(super) const MAX_TRIES_IF_GOOD: u16 = 32;
-pub(super) const GOOD_LENGTH: usize = 8;
+const MAX_TRIES_IF_GOOD: u16 = 32;
+const GOOD_LENGTH: usize = 8;
 /// Steps along places of one hash of four bytes. There are more only if other bytes have the
 /// same hash.
 const MAX_STEPS: u16 = 4 * MAX_TRIES;
-/// Bytes compared at once.
-const WORD: usize = 8;
 /// A match this long ends the search.
-pub(super) const NICE_LENGTH: usize = 128;
+const NICE_LENGTH: usize = 128;
 
 /// Bytes that occurred before.
 #[derive(Clone, Copy)]
@@ -254,62 +253,4 @@ impl<'a> Search<'a> {
         }
         false
     }
-}
-
-/// The bytes of a word that a match one longer than `length` has.
-#[inline]
-fn up_to(length: usize) -> u64 {
-    u64::MAX >> (8 * (WORD - 1).saturating_sub(length))
-}
-
-/// Bytes that two places have in common, if a whole word is the same.
-#[inline(never)]
-fn word_or_more(window: &Window, at: usize, candidate: usize) -> usize {
-    common_length(window, at, candidate, MAX_LENGTH)
-}
-
-/// Whether so many bytes, at most eight, are the same.
-#[inline]
-fn is_same(window: &Window, at: usize, candidate: usize, length: usize) -> bool {
-    (window.word(at) ^ window.word(candidate)) & up_to(length - 1) == 0
-}
-
-/// The end, at most eight bytes, of the shortest match that would be an improvement. Few
-/// candidates have it, and up to eight bytes it is the whole match.
-struct Ending {
-    offset: usize,
-    bytes: u64,
-    improvement: u64,
-}
-
-impl Ending {
-    #[inline]
-    fn new(window: &Window, at: usize, length: usize) -> Self {
-        let offset = length.saturating_sub(WORD - 1);
-        Self {
-            offset,
-            bytes: window.word(at + offset),
-            improvement: up_to(length),
-        }
-    }
-
-    #[inline]
-    fn occurs(&self, window: &Window, candidate: usize) -> bool {
-        (window.word(candidate + self.offset) ^ self.bytes) & self.improvement == 0
-    }
-}
-
-/// Bytes that two places have in common, at most `longest`.
-#[inline]
-fn common_length(window: &Window, at: usize, candidate: usize, longest: usize) -> usize {
-    let mut length = 0;
-    while length < longest {
-        let difference = window.word(at + length) ^ window.word(candidate + length);
-        if difference != 0 {
-            length += difference.trailing_zeros() as usize / 8;
-            break;
-        }
-        length += WORD;
-    }
-    length.min(longest)
 }

@@ -12,8 +12,6 @@ use std::hint::select_unpredictable;
 use lengths::Lengths;
 
 use super::huffman::Huffman;
-#[cfg(any(test, target_arch = "x86_64"))]
-use super::lanes::List;
 use super::search::Match;
 use super::window::MAX_LENGTH;
 
@@ -58,17 +56,6 @@ impl Block {
         let length = LENGTH_CODES[found.length];
         self.literals[END + 1 + usize::from(length)] += 1;
         self.distances[usize::from(distance_code(found.distance))] += 1;
-    }
-
-    /// Adds literals, and lengths and distances of matches.
-    #[cfg(any(test, target_arch = "x86_64"))]
-    pub(super) fn push_all(&mut self, literals: &List, matches: &List) {
-        for [byte, _] in literals.iter().map(|pair| pair.map(usize::from)) {
-            self.literals[byte] += 1;
-        }
-        for [length, distance] in matches.iter().map(|pair| pair.map(usize::from)) {
-            self.push_match(Match { length, distance });
-        }
     }
 
     /// Bits of the stream with this block, the cheapest of the three kinds, after `bits`; and
