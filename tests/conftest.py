@@ -29,6 +29,13 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory, worker_id) -> Path:
+    """Folder of this run of pytest that all its workers share."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder if worker_id == "master" else folder.parent
+
+
+@pytest.fixture(scope="session")
 def demo():
     """The demo's corpus and trained model, made where `mia-batch demo` keeps them."""
     from mia_batch.demo import prepare
