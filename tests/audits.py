@@ -9,7 +9,7 @@ from mia_batch.diagnostics.blind import baseline
 
 
 def audit_demo(demo, out, **settings):
-    """Audit with few permutations in the blind baseline, which costs seconds and is tested alone."""
+    """Audit with few permutations in the blind baseline, which has tests of its own."""
     settings = {"input": str(demo.corpus), "out": str(out)} | settings
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(baseline, "_N_PERMUTATIONS", 39)
