@@ -51,6 +51,15 @@ def checkpoint(tmp_path_factory) -> Path:
     return save_checkpoint(tmp_path_factory.mktemp("checkpoint"))
 
 
+@pytest.fixture(scope="session")
+def masked_model(tmp_path_factory):
+    """A tiny random masked model of BERT's kind; context 32 tokens."""
+    from mia_batch.evidence.engines.masked import MaskedModel
+    from tests.checkpoints import save_masked_checkpoint
+
+    return MaskedModel.load(str(save_masked_checkpoint(tmp_path_factory.mktemp("masked"))))
+
+
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Torch as in an engine's own process, and so that tests do not spin against each other."""
