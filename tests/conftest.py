@@ -29,7 +29,7 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def shared_folder(tmp_path_factory, worker_id) -> Path:
+def shared_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
     """Folder of this run of pytest that all its workers share."""
     folder = tmp_path_factory.getbasetemp()
     return folder if worker_id == "master" else folder.parent
