@@ -29,6 +29,13 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
+    """Folder of this run of pytest that all its workers share."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder if worker_id == "master" else folder.parent
+
+
+@pytest.fixture(scope="session")
 def demo():
     """The demo's corpus and trained model, made where `mia-batch demo` keeps them."""
     from mia_batch.demo import prepare
@@ -42,6 +49,15 @@ def checkpoint(tmp_path_factory) -> Path:
     from tests.checkpoints import save_checkpoint
 
     return save_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+
+
+@pytest.fixture(scope="session")
+def masked_model(tmp_path_factory):
+    """A tiny random masked model of BERT's kind; context 32 tokens."""
+    from mia_batch.evidence.engines.masked import MaskedModel
+    from tests.checkpoints import save_masked_checkpoint
+
+    return MaskedModel.load(str(save_masked_checkpoint(tmp_path_factory.mktemp("masked"))))
 
 
 @pytest.fixture

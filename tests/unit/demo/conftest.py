@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
-from mia_batch.demo import DemoSettings, prepare
+from mia_batch.demo import DemoFolder, DemoSettings, prepare
 
 
 @pytest.fixture(scope="session")
@@ -31,11 +33,15 @@ def library(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def made(tiny, tmp_path_factory):
-    """A finished demo, its folder and what was told."""
-    told: list[str] = []
-    folder = tmp_path_factory.mktemp("made") / "demo"
-    return prepare(folder, notify=told.append, settings=tiny), folder, told
+def made(tiny, shared_folder):
+    """A finished demo, its folder and its lines of progress; made once for all workers."""
+    folder, progress = shared_folder / "made" / "demo", shared_folder / "made.json"
+    with FileLock(shared_folder / "made.lock"):
+        if not progress.exists():
+            lines: list[str] = []
+            prepare(folder, notify=lines.append, settings=tiny)
+            progress.write_text(json.dumps(lines))
+    return DemoFolder.at(folder), folder, json.loads(progress.read_text())
 
 
 @pytest.fixture(scope="session")

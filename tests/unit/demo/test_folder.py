@@ -153,10 +153,8 @@ def test_other_settings_or_fresh_make_anew(copy, tiny):
     prepare(copy, settings=tiny)  # and until it is made, the old one stays
 
 
-def test_killed_training_keeps_the_old_demo_and_fresh_gives_the_same_again(copy, tiny, trainers):
+def test_killed_training_keeps_the_old_demo(copy, tiny, trainers):
     before = content(copy)
-    (copy / "notes.txt").write_text("mine")
-    (copy / "model" / "notes.txt").write_text("mine")
 
     def kill(line):
         if line.startswith("training"):
@@ -165,33 +163,33 @@ def test_killed_training_keeps_the_old_demo_and_fresh_gives_the_same_again(copy,
 
     with pytest.raises(MiaBatchError, match="training of the demo's model was killed"):
         prepare(copy, fresh=True, notify=kill, settings=tiny)
-    (copy / "model" / "notes.txt").unlink()
     assert content(copy) == before
     assert not list(copy.glob(".making-*"))
+
+
+def test_killed_demo_is_made_by_the_next_and_two_at_once_agree(copy, tiny, trainers):
+    """The damaged demo is made anew, equal to the last bit; the user's own files stay."""
+    before = content(copy)
+    os.truncate(copy / "model" / "model.safetensors", 100)
+    (copy / "notes.txt").write_text("mine")
     (copy / "model" / "notes.txt").write_text("mine")
-    parts = prepare(copy, fresh=True, settings=tiny)
-    assert (parts.model / "notes.txt").read_text() == (copy / "notes.txt").read_text() == "mine"
-    (parts.model / "notes.txt").unlink()
-    assert content(copy) == before
-
-
-def test_killed_demo_is_made_by_the_next_and_two_at_once_agree(made, tmp_path, tiny, trainers):
-    folder = tmp_path / "deep" / "demo"
-    killed = start(folder, tiny)
+    killed = start(copy, tiny)
     for line in killed.stdout:
         if line.startswith("trained a tokenizer"):
             break
-    (trainer,) = trainers(folder)
+    (trainer,) = trainers(copy)
     killed.kill()
     killed.wait()
     killed.stdout.close()
-    two = [start(folder, tiny), start(folder, tiny)]
+    two = [start(copy, tiny), start(copy, tiny)]
     outputs = [process.communicate()[0] for process in two]
     assert [process.returncode for process in two] == [0, 0]
     assert sum("training a Llama" in output for output in outputs) == 1
-    assert content(folder) == content(made[1])
-    assert not list(folder.glob(".making-*"))
-    assert trainer not in trainers(folder)
+    assert (copy / "model" / "notes.txt").read_text() == (copy / "notes.txt").read_text() == "mine"
+    (copy / "model" / "notes.txt").unlink()
+    assert content(copy) == before
+    assert not list(copy.glob(".making-*"))
+    assert trainer not in trainers(copy)
 
 
 @pytest.mark.parametrize("name", ["novel.txt", "demo.json", "corpus.parquet"])
