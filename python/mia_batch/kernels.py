@@ -270,6 +270,14 @@ def word_spans(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Exp
     return _elementwise(text, partial(_native.word_spans, words=words), _SPANS)
 
 
+def _elementwise(
+    text: pl.Expr | str, kernel: Callable[..., _native.ArrowArray], dtype: pl.DataType
+) -> pl.Expr:
+    return as_column("text", text).map_batches(
+        lambda texts: _apply(kernel, texts), return_dtype=dtype, is_elementwise=True
+    )
+
+
 def _apply(kernel: Callable[..., _native.ArrowArray], *columns: pl.Series) -> pl.Series:
     try:
         return pl.Series(kernel(*map(_nulls_as_text, columns)))
