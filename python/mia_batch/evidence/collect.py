@@ -7,15 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from mia_batch.evidence.request import Request
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import polars as pl
 
     from mia_batch.evidence.blocks import Block
-    from mia_batch.evidence.request import Answer, EvidenceKind, Source
+    from mia_batch.evidence.request import Answer, EvidenceKind, Request, Source
 
 __all__ = ["Asked", "Collector", "Row", "Task", "Told"]
 
@@ -70,8 +68,8 @@ class _Open:
 class Collector:
     """Keeps a source busy with the requests of successive blocks.
 
-    ``told`` is called as answers arrive, with the block's label, and the units completed, the tokens
-    decoded or read, and the forward passes made since last.
+    ``told`` is called as answers arrive, with the block's label, and the units completed, the
+    tokens decoded or read, and the forward passes made since last.
     """
 
     def __init__(self, source: Source, task: Task, told: Told) -> None:

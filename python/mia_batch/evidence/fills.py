@@ -46,7 +46,7 @@ class FillTask:
             yield Asked(unit=unit, request=request), []
 
     def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Row], list[Asked]]:
-        """Number the variants that are wanted; those that are not there have a reason."""
+        """Keep the variants that are wanted; those that are not there have a reason."""
         texts = [given.text for given in answer.continuations]
         target_id = block.units["target_id"][asked.unit]
         return numbered(target_id, texts, range(block.first, block.last), answer.error), []

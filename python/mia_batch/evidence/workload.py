@@ -76,7 +76,7 @@ def forecast(
     measure: Callable[[list[str], list[str]], list[Measure]],
     budget: Budget,
 ) -> Workload:
-    """Add up what there is to decode: exactly for up to 2,048 prompts, else from so many of them."""
+    """Add up what there is to decode: exactly for up to 2,048 prompts, else from some of them."""
     some = _Thinned()
     samples = prompt_bytes = 0
     for block in blocks:

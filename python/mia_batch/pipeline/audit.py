@@ -157,7 +157,7 @@ def rescore(
     """
     stored = Run(folder).manifest.settings
     settings = load_settings({**stored, "out": str(folder), **changed}, use_config=False)
-    audit = Audit.begin(settings, observer or Observer(), known=Run(folder).manifest)
+    audit = Audit.finished(Run(folder), settings, observer or Observer())
     stages = stages_of(audit)
     with audit.run.held(), damage_set_aside(stages):
         audit.manifest = audit.run.manifest

@@ -20,7 +20,10 @@ from mia_batch.pipeline.verdicts import verdict_plan
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import polars as pl
+
     from mia_batch.attacks import Attack
+    from mia_batch.evidence.budget import DecodeScope
     from mia_batch.evidence.request import EvidenceKind
     from mia_batch.inference.plan import VerdictPlan
     from mia_batch.pipeline.observer import Observer
@@ -60,12 +63,17 @@ class Audit:
                 settings.samples_from, candidate_column=settings.candidate_column
             )
             settings = _recorded_settings(settings, recording)
-        attacks = chosen_attacks(settings)
-        verdict_plan(settings, attacks)
+        audit = cls(settings, observer, chosen_attacks(settings), recording, Run(settings.folder))
+        _ = audit.plan
         check_paths(settings)
-        run = Run(settings.folder)
-        audit = cls(settings, observer, attacks, recording, run)
-        audit.manifest = Manifest.of(run) or audit._new_manifest()
+        audit.manifest = Manifest.of(audit.run) or audit._new_manifest()
+        return audit
+
+    @classmethod
+    def finished(cls, run: Run, settings: Settings, observer: Observer) -> Audit:
+        """Take up a run that has its evidence; neither texts nor models are looked at."""
+        audit = cls(settings, observer, chosen_attacks(settings), None, run, run.manifest)
+        _ = audit.plan
         return audit
 
     @cached_property
@@ -73,10 +81,17 @@ class Audit:
         """The texts, read and found right."""
         return open_corpora(self.settings)
 
+    def target_table(self) -> pl.LazyFrame:
+        """Open the targets: the run's table where it is of these texts, else as it would be."""
+        made = self.manifest.made.get("targets")
+        if made is not None and made == self.corpora.fingerprint(self.settings):
+            return self.run.scan("targets")
+        return self.corpora.targets(self.settings)
+
     @cached_property
     def plan(self) -> VerdictPlan:
         """What the run is to decide and how."""
-        return verdict_plan(self.settings, self.attacks)
+        return verdict_plan(self.settings, [attack.name for attack in self.attacks])
 
     def reading(self, kind: EvidenceKind) -> list[Attack]:
         """Return the attacks that read one kind of evidence."""
@@ -103,7 +118,7 @@ class Audit:
         self.manifest.settings = self.settings.model_dump(mode="json")
 
     @property
-    def _scope(self) -> str:
+    def _scope(self) -> DecodeScope:
         """How far candidates must be decoded for the attacks."""
         whole = any(attack.whole_candidates for attack in self.reading("samples"))
         return "whole" if whole else "matched"
@@ -168,7 +183,7 @@ class Audit:
         return spec, why
 
     def _new_manifest(self) -> Manifest:
-        """Begin a manifest; what is wrong with engine or model is said before the corpus is read."""
+        """Begin a manifest, before the corpus is read: engine and model are looked at."""
         from mia_batch.pipeline.sessions import check_endpoint
 
         engine, why = self.engine("samples")

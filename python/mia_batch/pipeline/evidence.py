@@ -58,7 +58,7 @@ class _EvidenceStage(Stage):
     keeps = True
 
     def follows(self, lost: Collection[Path]) -> list[Path]:
-        """None."""
+        """List none."""
         del lost
         return []
 
@@ -69,12 +69,12 @@ class SamplesStage(_EvidenceStage):
     name = "samples"
 
     def files(self) -> list[Path]:
-        """All parts."""
+        """List all parts."""
         return sorted(self.audit.run.path("samples").glob("*.parquet"))
 
     def parts(self) -> Parts:
         """Name the parts."""
-        recorded = self.audit.recording is not None
+        recorded = self.audit.settings.samples_from is not None
         return Parts(
             folder=self.audit.run.path("samples"),
             schema=Samples,
@@ -206,7 +206,7 @@ class LogprobsStage(_EvidenceStage):
         self.name = "logprobs" if model == "target" else f"logprobs of {model}"  # type: ignore[misc]
 
     def files(self) -> list[Path]:
-        """All parts of this model."""
+        """List all parts of this model."""
         folder = self.audit.run.path("logprobs")
         return sorted(folder.glob(f"block-*.{self.model.replace('/', '~')}-*.parquet"))
 
@@ -251,9 +251,9 @@ class LogprobsStage(_EvidenceStage):
                     key = f"{self.model} {name}"
                     audit.manifest.passes[key] = audit.manifest.passes.get(key, 0) + n
                 audit.save()
-        told = ", ".join(f"{name} {n:,}" for name, n in passes.items() if n)
+        each = ", ".join(f"{name} {n:,}" for name, n in passes.items() if n)
         total = sum(passes.values())
-        audit.observer.stage(f"forward passes of the {self.model} model: {total:,} ({told})")
+        audit.observer.stage(f"forward passes of the {self.model} model: {total:,} ({each})")
 
     def left(self) -> Iterator[tuple[str, str]]:
         """Count forward passes: what one takes is known only once the model is open."""

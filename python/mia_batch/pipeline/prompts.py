@@ -78,6 +78,8 @@ def _view(audit: Audit, model: str, name: str) -> View:
             return View(model=model, name=name, make=None, n=settings.neighbours)
         case "nonmember_shots" | "member_shots":
             return View(model=model, name=name, make=None, columns=("target",))
+        case _:
+            pass
     msg = f"no view is called {name!r}; an attack that reads it cannot be computed"
     raise SettingsError(msg)
 
@@ -99,11 +101,11 @@ class PromptsStage(Stage):
     name = "prompts"
 
     def files(self) -> list[Path]:
-        """All parts."""
+        """List all parts."""
         return sorted(self.audit.run.path("prompts").glob("*.parquet"))
 
     def follows(self, lost: object) -> list[Path]:
-        """None: prompts are found by the content of their targets."""
+        """List none: prompts are found by the content of their targets."""
         del lost
         return []
 
@@ -168,7 +170,7 @@ class PromptsStage(Stage):
             raise SettingsError(msg)
 
     def _evidence(self) -> dict[str, Any]:
-        """What of the settings changes prompts, by name."""
+        """Name the settings that change prompts, with their values."""
         audit, settings = self.audit, self.audit.settings
         names = {view.name for view in views_of(audit)}
         values: dict[str, Any] = {}

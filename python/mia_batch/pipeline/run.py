@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field, fields
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
 from filelock import FileLock, Timeout
 
 from mia_batch import tables
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import dataframely as dy
+    import polars as pl
 
 __all__ = ["PARTS", "TABLES", "Manifest", "Run"]
 

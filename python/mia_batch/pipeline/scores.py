@@ -63,11 +63,11 @@ class FeaturesStage(Stage):
         self.parts = parts
 
     def files(self) -> list[Path]:
-        """All parts."""
+        """List all parts."""
         return sorted(self.audit.run.path("features").glob("*.parquet"))
 
     def follows(self, lost: Collection[Path]) -> list[Path]:
-        """Those whose samples are not there, or are lost."""
+        """List those whose samples are not there, or are lost."""
         folder = self.audit.run.path("samples")
         kept = {path.name for path in folder.glob("*.parquet") if path not in lost}
         return [path for path in self.files() if path.name not in kept]
@@ -129,7 +129,7 @@ class ScoresStage(Stage):
     name = "scores"
 
     def files(self) -> list[Path]:
-        """Scores and missing scores."""
+        """List scores and missing scores."""
         paths = (self.audit.run.path(name) for name in ("scores", "unscored"))
         return [path for path in paths if path.exists()]
 

@@ -113,7 +113,10 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind) -> Iterator[Session]:
         endpoint, kind=kind, journal=audit.run.folder / "journal.sqlite", tokenizer=tokenizer
     ) as opened:
         found = opened.capabilities
-        identity = {"logprobs engine": "openai", "logprobs base_url": endpoint.base_url}
+        identity: dict[str, object] = {
+            "logprobs engine": "openai",
+            "logprobs base_url": endpoint.base_url,
+        }
         if kind == "samples":
             drawn = endpoint.sample_identity(sends_top_k=found.top_k == "honoured")
             identity = {f"endpoint {name}": value for name, value in drawn.items()}

@@ -49,9 +49,14 @@ class Corpora:
     input: Corpus
     reference_sets: Mapping[str, Corpus]
 
-    def digests(self) -> dict[str, str]:
-        """SHA-256 of the content of each reference set, by role."""
-        return {role: corpus.digest() for role, corpus in self.reference_sets.items()}
+    def fingerprint(self, settings: Settings) -> dict[str, Any]:
+        """SHA-256 of the input and of each reference set by role, and the names of columns."""
+        sets = {role: corpus.digest() for role, corpus in self.reference_sets.items()}
+        return {
+            "input": self.input.digest(),
+            "columns": settings.columns,
+            "reference_sets": sets,
+        }
 
     def targets(self, settings: Settings) -> pl.LazyFrame:
         """Cut all texts into targets: those of the input first, then role by role.
@@ -130,7 +135,7 @@ class TargetsStage(Stage):
     name = "targets"
 
     def files(self) -> list[Path]:
-        """The targets table."""
+        """List the targets table."""
         path = self.audit.run.path("targets")
         return [path] if path.exists() else []
 
@@ -140,12 +145,7 @@ class TargetsStage(Stage):
 
     @cached_property
     def _made_from(self) -> dict[str, Any]:
-        corpora = self.audit.corpora
-        return {
-            "input": corpora.input.digest(),
-            "columns": self.audit.settings.columns,
-            "reference_sets": corpora.digests(),
-        }
+        return self.audit.corpora.fingerprint(self.audit.settings)
 
     def run(self) -> None:
         """Write the targets table, unless there is one of the same columns of the same corpus.

@@ -1,6 +1,7 @@
 """Temporary."""
 
 from __future__ import annotations
+
 from mia_batch import tables
 from mia_batch.errors import SettingsError
 from mia_batch.inference.plan import VerdictPlan

@@ -29,7 +29,7 @@ def given(targets: pl.DataFrame, *, column: str, n: int) -> pl.DataFrame:
 def numbered(
     target_id: str, texts: Sequence[str | None], indices: range, reason: str | None = None
 ) -> list[dict[str, Any]]:
-    """Number some texts of a target; those that are not there have a reason."""
+    """Give some texts of a target their numbers; those that are not there have a reason."""
     found = [texts[index] if index < len(texts) else None for index in indices]
     return [
         {

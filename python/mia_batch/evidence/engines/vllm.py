@@ -35,10 +35,11 @@ _ENTRY_BYTES = 12  # of the logits: they, their log-probabilities, and what find
 class VllmEngine:
     """vLLM's own loop, fed request by request.
 
-    All of ``engine_args`` goes to ``vllm.EngineArgs`` and wins over what is set here. Of texts whose
-    log-probabilities are asked for, no prefix is ever cached, because those of cached tokens are
-    not computed; they are prompts that ask for one token, which is thrown away, and are taken in
-    pieces, so that vLLM makes logits for no more tokens at once than ``logits_bytes`` has room for.
+    All of ``engine_args`` goes to ``vllm.EngineArgs`` and wins over what is set here. Of texts
+    whose log-probabilities are asked for, no prefix is ever cached, because those of cached tokens
+    are not computed; they are prompts that ask for one token, which is thrown away, and are taken
+    in pieces, so that vLLM makes logits for no more tokens at once than ``logits_bytes`` has room
+    for.
     """
 
     def __init__(self, spec: EngineSpec) -> None:

@@ -42,7 +42,7 @@ class Gaps(NamedTuple):
         return [self.text[start:end] for start, end in self.spans]
 
     def fill(self, words: Sequence[str]) -> tuple[str, list[int]]:
-        """Put words into the gaps; return the text, and the index of each word's first character."""
+        """Fill the gaps; return the text, and the index of each word's first character."""
         ends = [0, *(end for _, end in self.spans)]
         starts = [*(start for start, _ in self.spans), len(self.text)]
         between = [self.text[end:start] for end, start in zip(ends, starts, strict=True)]
