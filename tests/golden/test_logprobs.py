@@ -37,7 +37,7 @@ def test_members_score_higher(members_run, attack):
 
 
 def test_one_pass_per_view_and_model(members_run):
-    assert members_run.manifest["passes"] == {"target text": 64, "target extraction": 64}
+    assert members_run.manifest.passes == {"target text": 64, "target extraction": 64}
 
 
 def test_samples_reproduce_suffixes_as_often_as_their_probabilities_say(members_run, demo):
@@ -74,7 +74,7 @@ def test_the_min_k_papers_procedure(demo, shared_data, tmp_path):
     )
     texts = dict(run.targets.select("target_id", "target").iter_rows())
     plain = run.logprobs.filter(pl.col("view") != "neighbour")
-    views = plain.with_columns(seen=pl.concat_str("model_role", "view", separator=" "))
+    views = plain.with_columns(seen=pl.concat_str("model", "view", separator=" "))
     numbers = views.pivot("seen", index="target_id", values="logprob")
     assert numbers.height == run.scores.height == 542
     scores = {row["target_id"]: row for row in run.scores.iter_rows(named=True)}

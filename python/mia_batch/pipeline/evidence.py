@@ -52,21 +52,11 @@ __all__ = ["LogprobsStage", "SamplesStage"]
 _BATCH = 4096
 
 
-class _EvidenceStage(Stage):
-    """Rows about prompts, keyed by content: nothing that is lost before them concerns them."""
-
-    keeps = True
-
-    def follows(self, lost: Collection[Path]) -> list[Path]:
-        """List none."""
-        del lost
-        return []
-
-
-class SamplesStage(_EvidenceStage):
+class SamplesStage(Stage):
     """Continuations of the target model, from an engine, an endpoint or a recording."""
 
     name = "samples"
+    keeps = "samples"
 
     def files(self) -> list[Path]:
         """List all parts."""
@@ -197,13 +187,15 @@ class SamplesStage(_EvidenceStage):
         audit.observer.stage(f"recording: {counted}")
 
 
-class LogprobsStage(_EvidenceStage):
+class LogprobsStage(Stage):
     """Log-probabilities by one model of the run, of all views that the attacks read of it."""
+
+    keeps = "log-probabilities"
 
     def __init__(self, audit: Audit, model: str) -> None:
         super().__init__(audit)
         self.model = model
-        self.name = "logprobs" if model == "target" else f"logprobs of {model}"  # type: ignore[misc]
+        self.name = f"logprobs of {model}"
 
     def files(self) -> list[Path]:
         """List all parts of this model."""

@@ -104,11 +104,6 @@ class PromptsStage(Stage):
         """List all parts."""
         return sorted(self.audit.run.path("prompts").glob("*.parquet"))
 
-    def follows(self, lost: object) -> list[Path]:
-        """List none: prompts are found by the content of their targets."""
-        del lost
-        return []
-
     def run(self) -> None:
         """Make what is missing."""
         audit = self.audit

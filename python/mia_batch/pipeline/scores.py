@@ -133,6 +133,13 @@ class ScoresStage(Stage):
         paths = (self.audit.run.path(name) for name in ("scores", "unscored"))
         return [path for path in paths if path.exists()]
 
+    def follows(self, lost: Collection[Path]) -> list[Path]:
+        """List the scores where evidence is lost."""
+        evidence = [self.audit.run.path(name) for name in ("samples", "features", "logprobs")]
+        if any(path.parent in evidence for path in lost):
+            return self.files()[:1]
+        return []
+
     def fingerprint(self) -> dict[str, Any]:
         """Attacks, texts, and the parts of evidence that the scores are made from."""
         audit = self.audit

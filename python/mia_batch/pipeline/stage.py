@@ -20,11 +20,12 @@ __all__ = ["Stage", "damage_set_aside", "repair"]
 class Stage:
     """One step from tables to tables.
 
-    ``keeps``: what it makes costs an engine's time, so damaged files are set aside, not removed.
+    ``keeps`` names what it makes where that costs an engine's time: damaged files are set aside
+    then, not removed.
     """
 
-    name: ClassVar[str]
-    keeps: ClassVar[bool] = False
+    name: str
+    keeps: ClassVar[str | None] = None
 
     def __init__(self, audit: Audit) -> None:
         self.audit = audit
@@ -34,8 +35,12 @@ class Stage:
         raise NotImplementedError
 
     def follows(self, lost: Collection[Path]) -> list[Path]:
-        """List those of its files that must go where files of earlier stages are lost."""
-        return self.files() if lost else []
+        """List those of its files that must go where files of earlier stages are lost.
+
+        None where they would be made again as they are.
+        """
+        del lost
+        return []
 
     def fingerprint(self) -> dict[str, Any]:
         """Say what its tables are made from, as JSON: with another they are made anew."""
@@ -113,13 +118,13 @@ def _repair(stages: Sequence[Stage], is_good: Callable[[Path], bool], fault: str
         bad.update(stage.follows(lost))
         going.append((stage, sorted(bad)))
         lost |= bad
-    said = []
+    set_aside, again = [], []
     for stage, paths in reversed(going):
-        for path in paths:
-            if stage.keeps:
-                path.replace(path.with_name(f"{path.name}.broken"))
-                said.append(f"{path} {fault}; set aside, its {stage.name} are missing again")
-            else:
+        for path in reversed(paths):
+            if stage.keeps is None:
                 path.unlink()
-                said.append(f"{path} is made again")
-    return said[::-1]
+                again.append(f"{path} is made again")
+            else:
+                path.replace(path.with_name(f"{path.name}.broken"))
+                set_aside.append(f"{path} {fault}; set aside, its {stage.keeps} are missing again")
+    return set_aside[::-1] + again[::-1]

@@ -11,8 +11,8 @@ from mia_batch.schemas import Findings, Metrics, Verdicts
 _PRIMARY = ("samia_matched_v1", "min_k_plus_plus_20_v1")
 
 
-def verdict_plan(settings, attacks):
-    names = [attack.name for attack in attacks]
+def verdict_plan(settings, names):
+
     primary = settings.primary or next((name for name in _PRIMARY if name in names), names[0])
     if primary not in names:
         msg = f"setting 'primary' is {primary!r}, which is not computed; name it in 'attacks' too"

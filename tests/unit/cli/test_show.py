@@ -32,12 +32,12 @@ def run(tmp_path):
     run = Run(tmp_path)
     rows = [{"target_id": f"{number:032x}", "window_index": 0, "n_short": 0} for number in range(2)]
     scored = [{**row, "role": "target"} for row in rows]
-    write(Scores, run.scores_path, scored, **dict.fromkeys(ATTACKS, pl.Series([0.25, 0.125])))
+    write(Scores, run.path("scores"), scored, **dict.fromkeys(ATTACKS, pl.Series([0.25, 0.125])))
     keys = [{**row, "target": "some  text " * 20} for row in rows]
-    write(Targets, run.targets_path, keys)
-    write(Unscored, run.unscored_path, [])
-    write(Metrics, run.metrics_path, [])
-    run.manifest_path.write_text(
+    write(Targets, run.path("targets"), keys)
+    write(Unscored, run.path("unscored"), [])
+    write(Metrics, run.path("metrics"), [])
+    run.folder / "run.json".write_text(
         json.dumps({"conclusions": [], "scored": {"attacks": ATTACKS}, "failed": {"reasons": {}}})
     )
     return run
@@ -67,7 +67,7 @@ def test_metrics_are_never_cut_and_fit_eighty_columns(run, width):
         for attack in ATTACKS
         for fpr in FPR
     ]
-    write(Metrics, run.metrics_path, rows)
+    write(Metrics, run.path("metrics"), rows)
     out = shown(run, width)
     assert "…" not in out
     lines = out[: out.index("1 members")].splitlines()
@@ -85,7 +85,7 @@ def test_the_highest_scores_are_whole_on_every_terminal(run, width):
 
 def test_groups_and_windows_are_shown_where_there_are_any(run):
     window = pl.Series([0, 7], dtype=pl.UInt32)
-    change(run.scores_path, group=pl.lit("a book"), window_index=window)
+    change(run.path("scores"), group=pl.lit("a book"), window_index=window)
     out = shown(run, 100)
     assert heading(out) == ["score", "document", "group", "window", "text"]
     assert "a book" in out
@@ -94,7 +94,7 @@ def test_groups_and_windows_are_shown_where_there_are_any(run):
 def test_long_and_wide_names_leave_the_score_whole_and_fit_eighty_columns(run):
     window = pl.Series([0, 4_000_000_000], dtype=pl.UInt32)
     names = {"group": pl.lit("書" * 99), "document_id": pl.lit("[b]" * 33)}
-    change(run.scores_path, **names, window_index=window)
+    change(run.path("scores"), **names, window_index=window)
     lines = shown(run, 40).splitlines()[1:4]
     assert heading("\n".join(lines)) == ["score", "document", "group", "window", "text"]
     assert [line.split()[0] for line in lines[1:]] == ["0.250", "0.125"]
@@ -102,13 +102,13 @@ def test_long_and_wide_names_leave_the_score_whole_and_fit_eighty_columns(run):
 
 
 def test_texts_that_help_to_answer_are_no_findings(run):
-    change(run.scores_path, role=pl.Series(["target", "calibration"], dtype=Role))
+    change(run.path("scores"), role=pl.Series(["target", "calibration"], dtype=Role))
     lines = shown(run, 100).splitlines()
     assert [line.split()[0] for line in lines[2:]] == ["0.250", "scores,"]
 
 
 def test_a_run_without_a_score_says_so(run):
-    change(run.scores_path, samia_v1=pl.lit(None, pl.Float64))
+    change(run.path("scores"), samia_v1=pl.lit(None, pl.Float64))
     assert shown(run, 100).startswith("no target has a score\n")
 
 

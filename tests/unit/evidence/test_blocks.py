@@ -39,9 +39,7 @@ def run(tmp_path):
     return tmp_path
 
 
-VIEW = View(
-    model="target", name="continuation", make=continuation, columns=("prefix", "reference")
-)
+VIEW = View(model="target", name="continuation", make=continuation, columns=("prefix", "reference"))
 
 
 def prompt_parts(run, view=VIEW, block_targets=TARGETS_AT_ONCE) -> Parts:

@@ -31,7 +31,7 @@ def copied(small_audit, tmp_path):
 
 
 def parts(run) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in run.samples_folder.glob("*.parquet")}
+    return {path.name: path.read_bytes() for path in run.path("samples").glob("*.parquet")}
 
 
 def test_every_table_is_there_and_no_target_is_lost(small_audit):
@@ -57,7 +57,7 @@ def test_texts_that_cannot_be_scored_are_counted_with_their_reasons(small_audit)
     reasons = run.targets["reason"].drop_nulls().to_list()
     assert counted.rows() == [(reason, 1) for reason in sorted(reasons)]
     assert len(reasons) == 2
-    assert run.manifest["targets"] == {"total": 8} | dict.fromkeys(sorted(reasons), 1)
+    assert run.manifest.targets == {"total": 8} | dict.fromkeys(sorted(reasons), 1)
 
 
 def test_labelled_targets_without_a_score_are_counted_beside_every_metric(small_audit):
@@ -69,12 +69,13 @@ def test_labelled_targets_without_a_score_are_counted_beside_every_metric(small_
 def test_the_manifest_says_what_made_the_tables(small_audit):
     settings, run = small_audit
     manifest = run.manifest
-    assert manifest["evidence"]["model"]["name"] == settings["model"]
-    assert len(manifest["evidence"]["model"]["digest"]) == 64
-    assert len(manifest["evidence"]["tokenizer"]) == 64
-    assert manifest["evidence"]["decode"] == "matched"
-    assert manifest["engine"]["dtype"] == "float32"
-    assert manifest["versions"]["polars"] == pl.__version__
+    assert manifest.models["target"]["source"]["name"] == settings["model"]
+    assert len(manifest.models["target"]["source"]["digest"]) == 64
+    assert len(manifest.models["target"]["tokenizer"]) == 64
+    assert manifest.evidence["decode"] == "matched"
+    assert manifest.engines["samples of target"]["dtype"] == "float32"
+    stored = json.loads((run.folder / "run.json").read_text())
+    assert stored["versions"]["polars"] == pl.__version__
 
 
 def test_a_finished_run_samples_nothing_and_says_the_same(small_audit, capfd):
@@ -93,8 +94,8 @@ def test_the_same_request_elsewhere_gives_the_same_tables(small_audit, tmp_path)
         **settings | {"out": str(tmp_path / "run"), "engine_arg": {"batch_size": 5}}
     )
     assert parts(other) == parts(run)
-    assert other.scores_path.read_bytes() == run.scores_path.read_bytes()
-    assert other.metrics_path.read_bytes() == run.metrics_path.read_bytes()
+    assert other.path("scores").read_bytes() == run.path("scores").read_bytes()
+    assert other.path("metrics").read_bytes() == run.path("metrics").read_bytes()
 
 
 def test_more_samples_keep_those_that_are_there_and_equal_a_run_at_once(copied, small_audit):
@@ -130,9 +131,9 @@ def test_unlabelled_corpora_have_scores_and_no_metrics(copied):
 def test_features_that_a_killed_run_had_not_made_are_made(copied, small_audit):
     _, run = small_audit
     whole = mia_batch.Run(Path(copied["out"]))
-    for part in whole.features_folder.glob("*.parquet"):
+    for part in whole.path("features").glob("*.parquet"):
         part.unlink()
-    whole.scores_path.unlink()
+    whole.path("scores").unlink()
     again = mia_batch.audit(**copied)
     assert again.features.equals(run.features)
     assert again.scores.equals(run.scores)
@@ -159,7 +160,9 @@ def test_a_model_that_was_trained_on_is_refused(copied, tmp_path):
     weights = bytearray((model / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (model / "model.safetensors").write_bytes(weights)
-    with pytest.raises(mia_batch.SettingsError, match=r"'model' was .*, is now "):
+    with pytest.raises(
+        mia_batch.SettingsError, match=r"'source' of model 'target' was .*, is now "
+    ):
         mia_batch.audit(**copied | {"model": str(model)})
 
 
@@ -194,9 +197,19 @@ def test_a_broken_manifest_is_refused(copied):
     (Path(copied["out"]) / "run.json").write_text("{")
     with pytest.raises(mia_batch.RunFolderError, match=r"run\.json cannot be read"):
         mia_batch.audit(**copied)
-    (Path(copied["out"]) / "run.json").write_text(json.dumps({"evidence": {}}))
-    with pytest.raises(mia_batch.RunFolderError, match=r"run\.json lacks 'engine_choice'"):
+    (Path(copied["out"]) / "run.json").write_text(json.dumps({"models": {}}))
+    with pytest.raises(mia_batch.RunFolderError, match=r"run\.json is not a run's manifest"):
         mia_batch.audit(**copied)
+
+
+def test_a_folder_of_another_version_is_refused_and_left_as_it_is(copied):
+    path = Path(copied["out"]) / "run.json"
+    old = json.loads(path.read_text())
+    del old["format"]
+    path.write_text(json.dumps(old))
+    with pytest.raises(mia_batch.RunFolderError, match=r"another version .* choose another --out"):
+        mia_batch.audit(**copied)
+    assert json.loads(path.read_text()) == old
 
 
 def test_a_wrong_request_leaves_no_folder_behind(copied, tmp_path):

@@ -1,4 +1,4 @@
-"""Texts that help to answer: read, checked, and cut into targets with their roles."""
+"""Reference sets: read, checked, and cut into targets with their roles."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import pytest
 import mia_batch
 from mia_batch.corpus import commitment, draw
 from mia_batch.errors import CorpusError, RequestError, SettingsError
-from mia_batch.pipeline.corpora import open_corpora
+from mia_batch.pipeline.targets import open_corpora
 from mia_batch.schemas import Targets
 from mia_batch.settings import load_settings
-from mia_batch.targets import TargetPlan
 
-PUBLISHED = [place == draw(commitment("s", ["h i", "j k"]), 2, 7) for place in range(2)]
+PUBLISHED = [index == draw(commitment("s", ["h i", "j k"]), 2, 7) for index in range(2)]
 SENTENCE = "{} one two three four five six seven eight nine"
 
 
@@ -46,8 +45,8 @@ def settings(asked, **others):
     return load_settings({"input": asked, "model": "m"} | known | others)
 
 
-def roles(corpora, **plan):
-    targets = corpora.targets(TargetPlan(**plan)).collect()
+def roles(corpora, **cut):
+    targets = corpora.targets(load_settings({"input": "i", "model": "m", **cut})).collect()
     Targets.validate(targets)
     return targets
 
@@ -84,7 +83,7 @@ def test_canaries_stay_whole_where_others_are_cut_into_windows(asked, tmp_path):
     assert counts.rows() == [("target", 6), ("canary", 2)]
 
 
-def test_columns_of_another_type_are_null_in_helping_texts(asked, tmp_path):
+def test_columns_of_another_type_are_null_in_reference_sets(asked, tmp_path):
     corpora = open_corpora(
         settings(asked, non_members=write(tmp_path / "n.parquet", "d", shelf=["high"]))
     )
@@ -117,18 +116,18 @@ def test_it_must_be_said_how_non_members_are_known(asked):
 
 
 @pytest.mark.parametrize(
-    ("helping", "message"),
+    ("sets", "message"),
     [
         ({"non_members": "cd"}, "is there as target and non_member; a text has one role"),
         ({"non_members": "de", "calibration": "ef"}, "is there as non_member and calibration"),
     ],
 )
-def test_a_text_with_two_roles_is_refused(asked, tmp_path, helping, message):
+def test_a_text_with_two_roles_is_refused(asked, tmp_path, sets, message):
     recorded = tmp_path / "samples.jsonl"
     recorded.write_text(json.dumps({"prefix": "a", "candidate": "b"}))
     files = {
         setting: write(tmp_path / f"{setting}.parquet", names, label=[0] * len(names))
-        for setting, names in helping.items()
+        for setting, names in sets.items()
     }
     out = tmp_path / "run"
     with pytest.raises(SettingsError, match=message):

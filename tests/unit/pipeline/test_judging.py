@@ -197,7 +197,7 @@ def test_a_plan_made_after_scores_is_exploratory(tmp_path):
     run = mia_batch.audit(**settings)
     assert run.manifest["conclusions"][0].startswith("No text is known to be outside")
     older = {name: value for name, value in run.manifest.items() if name != "plan"}
-    run.manifest_path.write_text(json.dumps(older | {"scored": {}}), encoding="utf-8")
+    run.folder / "run.json".write_text(json.dumps(older | {"scored": {}}), encoding="utf-8")
     again = mia_batch.audit(**settings)
     assert again.manifest["conclusions"][0].endswith("before any plan was recorded.")
     assert again.manifest["plan"]["rests_on"] is None

@@ -67,7 +67,7 @@ def test_every_view_of_every_text_has_a_row(scored):
     table = LogProbs.validate(run.logprobs)
     n_texts = documents(12)["text"].count()
     counts = {
-        (role, view): n for role, view, n in table.group_by("model_role", "view").len().iter_rows()
+        (role, view): n for role, view, n in table.group_by("model", "view").len().iter_rows()
     }
     assert counts == {
         ("target", "text"): n_texts,
@@ -83,20 +83,31 @@ def test_every_view_of_every_text_has_a_row(scored):
     for name in ("logprob", "token_ids"):
         assert there[name].null_count() == 0
     assert (there["logprob"].list.len() == there["token_ids"].list.len()).all()
-    assert sum(run.manifest["passes"].values()) == there.height
+    assert sum(run.manifest.passes.values()) == there.height
 
 
 def test_only_views_that_need_them_have_numbers_of_the_whole_vocabulary(scored):
     _, run = scored
-    numbers = ["mean", "variance", "rank", "kept_mass", "log_inverse_frequency"]
+    numbers = [
+        "vocabulary_mean",
+        "vocabulary_variance",
+        "rank",
+        "support_mass",
+        "log_inverse_frequency",
+    ]
     there = run.logprobs.filter(pl.col("reason").is_null())
-    has = there.group_by("model_role", "view").agg(pl.col(numbers).is_not_null().any())
+    has = there.group_by("model", "view").agg(pl.col(numbers).is_not_null().any())
     counted = {
         (role, view): [name for name, given in zip(numbers, has, strict=True) if given]
         for role, view, *has in has.iter_rows()
     }
-    assert counted.pop(("target", "text")) == ["mean", "variance", "rank", "log_inverse_frequency"]
-    assert counted.pop(("target", "extraction")) == ["rank", "kept_mass"]
+    assert counted.pop(("target", "text")) == [
+        "vocabulary_mean",
+        "vocabulary_variance",
+        "rank",
+        "log_inverse_frequency",
+    ]
+    assert counted.pop(("target", "extraction")) == ["rank", "support_mass"]
     assert len(counted) == 6
     assert not any(counted.values())
 
@@ -112,7 +123,7 @@ def twin(name: str, rows: list[dict[str, Any]]) -> float | None:
 def test_every_attack_equals_its_twin(scored):
     _, run = scored
     rows = run.logprobs
-    names = [name for name in run.manifest["scored"]["attacks"] if name in TWINS]
+    names = [name for name in run.manifest.made["scores"]["attacks"] if name in TWINS]
     assert len(names) == 42
     Scores.validate(run.scores)
     compared = 0
@@ -129,7 +140,7 @@ def test_what_cannot_be_scored_has_its_reason(scored):
     _, run = scored
     unscored = Unscored.validate(run.unscored)
     missing = run.scores.unpivot(
-        run.manifest["scored"]["attacks"], index="target_id", variable_name="attack"
+        run.manifest.made["scores"]["attacks"], index="target_id", variable_name="attack"
     ).filter(pl.col("value").is_null())
     assert unscored.height == missing.height
     reasons = dict(unscored.group_by("attack").agg(pl.col("reason").unique()).iter_rows())
@@ -145,21 +156,21 @@ def test_texts_that_are_shots_leave_the_scored_set(scored):
 
 def test_the_same_command_again_does_nothing(copied):
     before = mia_batch.audit(**copied)
-    stamps = {path: path.stat().st_mtime_ns for path in before.logprobs_folder.iterdir()}
+    stamps = {path: path.stat().st_mtime_ns for path in before.path("logprobs").iterdir()}
     again = mia_batch.audit(**copied)
-    assert {path: path.stat().st_mtime_ns for path in again.logprobs_folder.iterdir()} == stamps
+    assert {path: path.stat().st_mtime_ns for path in again.path("logprobs").iterdir()} == stamps
 
 
 def test_lost_and_cut_parts_are_made_again(copied, scored):
     run = scored[1]
-    whole = {path.name for path in run.logprobs_folder.glob("*.parquet")}
-    folder = mia_batch.audit(**copied).logprobs_folder
+    whole = {path.name for path in run.path("logprobs").glob("*.parquet")}
+    folder = mia_batch.audit(**copied).path("logprobs")
     names = sorted(whole)
     (folder / names[0]).unlink()
     cut = folder / names[-1]
     cut.write_bytes(cut.read_bytes()[:-20])
     repaired = mia_batch.audit(**copied)
-    names_now = {path.name for path in repaired.logprobs_folder.glob("*.parquet")}
+    names_now = {path.name for path in repaired.path("logprobs").glob("*.parquet")}
     assert names_now == whole
     assert_frame_equal(repaired.scores, run.scores, rel_tol=1e-4, abs_tol=1e-5)
 
@@ -168,7 +179,7 @@ def test_more_neighbours_are_added_to_those_that_are_there(copied, scored):
     before = scored[1].logprobs
     run = mia_batch.audit(**copied | {"neighbours": 5})
     assert run.logprobs.filter(view="neighbour").height == 5 * documents(12)["text"].count()
-    key = ["target_id", "model_role", "view", "view_index"]
+    key = ["target_id", "model", "view", "view_index"]
     kept = run.logprobs.join(before, on=key, how="semi")
     assert kept.sort(key).equals(before.sort(key))
 
@@ -176,11 +187,11 @@ def test_more_neighbours_are_added_to_those_that_are_there(copied, scored):
 def test_a_column_that_was_not_needed_before_is_computed_anew(scored, tmp_path):
     settings = scored[0] | {"out": str(tmp_path / "run"), "evidence": "logprobs"}
     run = mia_batch.audit(**settings | {"attacks": "loss_v1"})
-    assert run.logprobs["mean"].null_count() == run.logprobs.height
+    assert run.logprobs["vocabulary_mean"].null_count() == run.logprobs.height
     assert run.logprobs["view"].unique().to_list() == ["text"]
     assert run.scores["n_samples"].sum() == 0
     run = mia_batch.audit(**settings | {"attacks": "loss_v1,min_k_plus_plus_20_v1"})
-    assert run.logprobs["mean"].null_count() < run.logprobs.height
+    assert run.logprobs["vocabulary_mean"].null_count() < run.logprobs.height
 
 
 @pytest.mark.parametrize(
@@ -209,7 +220,7 @@ def test_a_recording_has_no_log_probabilities(scored, tmp_path):
     with pytest.raises(SettingsError, match="'replay' has recorded samples only"):
         mia_batch.audit(
             input=settings["input"],
-            samples_from=str(run.samples_folder),
+            samples_from=str(run.path("samples")),
             evidence="logprobs",
             out=str(tmp_path / "run"),
         )
@@ -236,7 +247,7 @@ def test_neighbours_of_ones_own(scored, tmp_path):
         attacks="neighbour_difference_v1",
         out=str(tmp_path / "run"),
     )
-    assert get("neighbour_difference_v1").views[1] == ("target", "neighbour")
+    assert get("neighbour_difference_v1").reads[1] == ("target", "neighbour")
     found = run.logprobs.filter(pl.col("view") == "neighbour", pl.col("reason").is_null())
     assert found.height == 2 * 5
     assert found.height == 2 * 5

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 import mia_batch
-from mia_batch.pipeline import SilentObserver, plan
+from mia_batch.pipeline import Observer, plan
 from mia_batch.settings import load_settings
 from tests.hostile_server import MODEL, HostileServer, Script, TinyModel, failure
 from tests.unit.pipeline.conftest import documents
@@ -18,7 +18,7 @@ from tests.unit.pipeline.conftest import documents
 KEY = "sk-never-to-be-seen"
 
 
-class Listener(SilentObserver):
+class Listener(Observer):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ def test_every_target_has_its_samples_and_every_request_the_key(request_for):
     assert first["candidate"] == TinyModel().text(prefix, seed)
     assert (first["n_tokens"], first["finish_reason"], first["prompt"]) == (6, "length", None)
     assert {asked.headers["authorization"] for asked in server.asked} == {f"Bearer {KEY}"}
-    assert run.manifest["engine"]["capabilities"]["n"] == "honoured"
+    assert run.manifest.engines["samples of target"]["capabilities"]["n"] == "honoured"
 
 
 def test_the_key_stands_in_no_file_of_the_run(request_for):
@@ -89,11 +89,11 @@ def test_the_cost_is_told_before_the_first_request(request_for):
     prices = {"price_in": 1000.0, "price_out": 10_000.0}
     with HostileServer(TinyModel()) as server:
         run = mia_batch.audit(observer=listener, **request_for(server, **prices))
-        planned = dict(plan(load_settings(request_for(server, **prices))).lines())
+        planned = dict(plan(load_settings(request_for(server, **prices))))
         address = server.url
     told = dict(line.partition(": ")[::2] for line in listener.sentences)
     assert listener.sentences.index(f"probing {address}") > next(
-        place for place, line in enumerate(listener.sentences) if "cost" in line
+        index for index, line in enumerate(listener.sentences) if "cost" in line
     )
     sampled = run.targets.filter(pl.col("reason").is_null())
     prompt_tokens = 3 * (sum(len(text.encode()) for text in sampled["prefix"]) + 6 * 16)
@@ -124,16 +124,16 @@ def test_a_refused_prompt_is_a_row_with_its_reason_and_is_tried_again_when_asked
     with HostileServer(Script(refused, refused, then=honest)) as server:
         settings = request_for(server, max_concurrency=1)
         run = mia_batch.audit(**settings)
-        assert run.manifest["failed"]["targets"] == 2
-        assert run.manifest["failed"]["of"] == 6
-        (reason,) = run.manifest["failed"]["reasons"]
+        assert run.manifest.failed["targets"] == 2
+        assert run.manifest.failed["of"] == 6
+        (reason,) = run.manifest.failed["reasons"]
         assert "this text is not allowed" in reason
         assert sorted(run.scores["n_samples"].to_list()) == [0] * 4 + [3] * 4
         n_asked = len(server.asked)
         mia_batch.audit(**settings)
         assert len(server.asked) == n_asked
         again = mia_batch.audit(**settings, retry_failed=True)
-    assert again.manifest["failed"] == {"targets": 0, "of": 6, "reasons": {}}
+    assert again.manifest.failed == {"targets": 0, "of": 6, "reasons": {}}
     assert again.scores["n_samples"].to_list() == [3] * 6 + [0, 0]
     with HostileServer(honest) as server:
         whole = mia_batch.audit(**request_for(server) | {"out": settings["out"] + "2"})
@@ -144,11 +144,13 @@ def test_a_refused_prompt_is_a_row_with_its_reason_and_is_tried_again_when_asked
 def test_chat_is_evidence_of_its_own(request_for):
     with HostileServer(TinyModel()) as server:
         mia_batch.audit(**request_for(server))
-        with pytest.raises(mia_batch.SettingsError, match="'endpoint chat_instruction' was None"):
+        with pytest.raises(
+            mia_batch.SettingsError, match="'endpoint chat_instruction' of model 'target' was None"
+        ):
             mia_batch.audit(**request_for(server, chat=True, samples=4))
         chat = request_for(server, chat=True)
         run = mia_batch.audit(**chat | {"out": chat["out"] + "2"})
-    assert "verbatim" in run.manifest["evidence"]["endpoint chat_instruction"]
+    assert "verbatim" in run.manifest.models["target"]["endpoint chat_instruction"]
     assert {asked.path for asked in server.asked[-3:]} == {"/v1/chat/completions"}
 
 

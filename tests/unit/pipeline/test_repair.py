@@ -14,7 +14,11 @@ import pytest
 
 import mia_batch
 from mia_batch import tables
-from mia_batch.pipeline.repair import damage_set_aside, repair
+from mia_batch.pipeline import Observer
+from mia_batch.pipeline.audit import stages_of
+from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.stage import damage_set_aside, repair
+from mia_batch.settings import Settings
 from tests.damage import damage
 from tests.processes import wait_until_gone
 
@@ -43,9 +47,14 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
+def stages(run):
+    stored = {name: value for name, value in run.manifest.settings.items() if value is not None}
+    return stages_of(Audit.finished(run, Settings.model_validate(stored), Observer()))
+
+
 def repaired(run) -> list[str]:
     with run.held():
-        return repair(run)
+        return repair(stages(run))
 
 
 def test_a_run_without_fault_is_left_as_it_is(copied):
@@ -82,9 +91,9 @@ def test_a_table_that_was_cut_short_is_made_again(copied, name):
 def test_features_that_were_cut_short_are_made_again_and_with_them_the_scores(copied, size):
     settings, run = copied
     before = contents(run)
-    (part,) = run.features_folder.iterdir()
+    (part,) = run.path("features").iterdir()
     part.write_bytes(b"PAR1\xff\xff\xffPAR1"[-size:] if size else b"")
-    assert repaired(run) == [f"{part} is made again", f"{run.scores_path} is made again"]
+    assert repaired(run) == [f"{part} is made again", f"{run.path('scores')} is made again"]
     mia_batch.audit(**settings)
     assert contents(run) == before
 
@@ -92,7 +101,7 @@ def test_features_that_were_cut_short_are_made_again_and_with_them_the_scores(co
 def test_samples_that_were_cut_short_are_set_aside_and_drawn_again(copied):
     settings, run = copied
     before = contents(run)
-    (part,) = run.samples_folder.iterdir()
+    (part,) = run.path("samples").iterdir()
     for path in run.folder.rglob("*.parquet"):
         cut(path)
     first, *others = repaired(run)
@@ -111,14 +120,14 @@ ROWS, END = slice(4, 60), slice(-120, -8)
 def test_samples_that_a_disk_has_changed_are_set_aside_and_drawn_again(copied, changed):
     settings, run = copied
     before = contents(run)
-    (part,), (features,) = run.samples_folder.iterdir(), run.features_folder.iterdir()
+    (part,), (features,) = run.path("samples").iterdir(), run.path("features").iterdir()
     features.unlink()
     damage(part, changed)
     with pytest.raises(mia_batch.RunFolderError) as raised:
         mia_batch.audit(**settings)
     assert str(raised.value) == (
         f"{part} is damaged; set aside, its samples are missing again; "
-        f"{run.scores_path} is made again: give the same command again"
+        f"{run.path('scores')} is made again: give the same command again"
     )
     assert part.with_name(f"{part.name}.broken").exists()
     mia_batch.audit(**settings)
@@ -128,9 +137,9 @@ def test_samples_that_a_disk_has_changed_are_set_aside_and_drawn_again(copied, c
 def test_features_that_a_disk_has_changed_are_made_again(copied):
     settings, run = copied
     before = contents(run)
-    (features,) = run.features_folder.iterdir()
+    (features,) = run.path("features").iterdir()
     damage(features, ROWS)
-    run.scores_path.unlink()
+    run.path("scores").unlink()
     with pytest.raises(mia_batch.RunFolderError, match=r"^.*features.* is made again: give the"):
         mia_batch.audit(**settings)
     mia_batch.audit(**settings)
@@ -140,7 +149,7 @@ def test_features_that_a_disk_has_changed_are_made_again(copied):
 def test_what_the_system_refuses_to_read_is_no_damage(copied, monkeypatch):
     """Patched, because no disk fails on demand; the words are those of Polars."""
     _, run = copied
-    before = contents(run)
+    before, found = contents(run), stages(run)
     refused = pl.exceptions.ComputeError("Input/output error (os error 5)")
 
     def scan_parquet(*_: object, **__: object) -> None:
@@ -152,7 +161,7 @@ def test_what_the_system_refuses_to_read_is_no_damage(copied, monkeypatch):
         pytest.raises(
             mia_batch.RunFolderError, match=r"\.parquet cannot be repaired: Input/output"
         ),
-        damage_set_aside(run),
+        damage_set_aside(found),
     ):
         raise refused
     assert contents(run) == before
@@ -160,12 +169,12 @@ def test_what_the_system_refuses_to_read_is_no_damage(copied, monkeypatch):
 
 def test_what_is_wrong_with_no_table_is_raised_as_it_is(copied):
     _, run = copied
-    before = contents(run)
+    before, found = contents(run), stages(run)
     another = pl.exceptions.ComputeError("another")
     with (
         run.held(),
         pytest.raises(pl.exceptions.ComputeError) as raised,
-        damage_set_aside(run),
+        damage_set_aside(found),
     ):
         raise another
     assert raised.value is another
@@ -174,7 +183,7 @@ def test_what_is_wrong_with_no_table_is_raised_as_it_is(copied):
 
 def test_what_was_made_from_lost_samples_goes_with_them(copied):
     _, run = copied
-    (part,) = run.samples_folder.iterdir()
+    (part,) = run.path("samples").iterdir()
     part.unlink()
     assert len(repaired(run)) == 2
     assert set(contents(run)) == {f"{name}.parquet" for name in MADE_AGAIN} - {"scores.parquet"}
@@ -182,7 +191,7 @@ def test_what_was_made_from_lost_samples_goes_with_them(copied):
 
 def test_a_manifest_that_was_cut_short_is_refused(copied):
     settings, run = copied
-    cut(run.manifest_path)
+    cut(run.folder / "run.json")
     with pytest.raises(
         mia_batch.RunFolderError, match=r"run\.json cannot be read .* another --out"
     ):
@@ -191,7 +200,7 @@ def test_a_manifest_that_was_cut_short_is_refused(copied):
 
 def test_a_part_that_is_no_file_is_refused(copied):
     _, run = copied
-    (run.samples_folder / "x.parquet").mkdir()
+    (run.path("samples") / "x.parquet").mkdir()
     with pytest.raises(mia_batch.RunFolderError, match=r"run cannot be repaired: Is a dir"):
         repaired(run)
 
@@ -200,9 +209,9 @@ def test_what_killed_writers_left_is_removed_and_nothing_else(copied):
     settings, run = copied
     left = [
         folder / f".x.parquet.{'0f' * 16}.tmp"
-        for folder in (run.folder, run.samples_folder, run.features_folder)
+        for folder in (run.folder, run.path("samples"), run.path("features"))
     ]
-    mine = [run.folder / "mine.tmp", run.folder / ".mine.tmp", run.samples_folder / ".a.b.tmp"]
+    mine = [run.folder / "mine.tmp", run.folder / ".mine.tmp", run.path("samples") / ".a.b.tmp"]
     for path in (*left, *mine):
         path.write_text("PAR1")
     mia_batch.audit(**settings)

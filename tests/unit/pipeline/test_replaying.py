@@ -32,12 +32,12 @@ def recorded(small_audit):
 
 def test_a_runs_own_samples_give_its_scores_to_the_bit(small_audit, replayed):
     _, run = small_audit
-    again = replayed(run.samples_folder)
+    again = replayed(run.path("samples"))
     assert again.scores.equals(run.scores)
     assert again.metrics.equals(run.metrics)
     assert again.unscored.equals(run.unscored)
     assert again.samples.equals(run.samples)
-    assert again.manifest["engine"]["counts"] == {
+    assert again.manifest.engines["samples of target"]["counts"] == {
         "rows": 18,
         "matched": 18,
         "missing": 0,
@@ -45,7 +45,10 @@ def test_a_runs_own_samples_give_its_scores_to_the_bit(small_audit, replayed):
         "duplicates": 0,
         "unmatched": 0,
     }
-    assert replayed(run.samples_folder).manifest["engine"] == again.manifest["engine"]
+    assert (
+        replayed(run.path("samples")).manifest.engines["samples of target"]
+        == again.manifest.engines["samples of target"]
+    )
 
 
 def test_without_finish_reason_candidates_are_whole_and_the_whole_family_is_scored(
@@ -65,7 +68,7 @@ def test_what_was_not_recorded_is_counted_and_fails(recorded, replayed, tmp_path
     recorded.filter(pl.col("sample_index") < 2).write_parquet(tmp_path / "two.parquet")
     two = replayed(tmp_path / "two.parquet", candidate_column="written")
     assert two.scores["n_samples"].to_list() == [2] * 6 + [0, 0]
-    assert two.manifest["failed"]["targets"] == 0
+    assert two.manifest.failed["targets"] == 0
     recorded.write_parquet(tmp_path / "three.parquet")
     with pytest.raises(mia_batch.SettingsError, match="'recording' was "):
         replayed(tmp_path / "three.parquet", candidate_column="written")
@@ -80,14 +83,14 @@ def test_a_recording_of_another_corpus_is_refused_and_another_can_be_given(
     names = r"none of the 18 rows of .*foreign.parquet names a target: 'prefix' is 'x .* in its"
     with pytest.raises(mia_batch.SettingsError, match=names):
         replayed(tmp_path / "foreign.parquet", candidate_column="written")
-    again = replayed(run.samples_folder)
+    again = replayed(run.path("samples"))
     assert again.scores.equals(run.scores)
 
 
 def test_more_samples_than_were_recorded_are_missing_with_their_reason(small_audit, replayed):
     _, run = small_audit
-    more = replayed(run.samples_folder, samples=4)
-    assert more.manifest["failed"] == {
+    more = replayed(run.path("samples"), samples=4)
+    assert more.manifest.failed == {
         "targets": 6,
         "of": 6,
         "reasons": {"the recording lacks this sample": 6},
@@ -99,24 +102,32 @@ def test_a_folder_of_recorded_samples_is_not_gone_on_with_by_an_engine(
     small_audit, replayed, tmp_path
 ):
     settings, run = small_audit
-    replayed(run.samples_folder)
+    replayed(run.path("samples"))
     with pytest.raises(mia_batch.SettingsError, match="'engine' was 'replay', is now 'transf"):
         mia_batch.audit(**settings | {"out": str(tmp_path / "run")})
 
 
 def test_other_attacks_have_their_features_made_and_nothing_else_changes(small_audit, replayed):
     _, run = small_audit
-    first = replayed(run.samples_folder)
-    parts = {path.name: path.read_bytes() for path in first.samples_folder.glob("*.parquet")}
-    assert first.manifest["features"] == ["matched", "ngrams", "unigrams", "zlib"]
-    more = replayed(run.samples_folder, attacks="longest_block_v1,samia_matched_v1")
-    assert more.manifest["features"] == ["blocks", "matched", "ngrams", "unigrams", "zlib"]
-    assert {path.name: path.read_bytes() for path in more.samples_folder.glob("*.parquet")} == parts
+    first = replayed(run.path("samples"))
+    parts = {path.name: path.read_bytes() for path in first.path("samples").glob("*.parquet")}
+    assert first.manifest.made["features"]["groups"] == ["matched", "ngrams", "unigrams", "zlib"]
+    more = replayed(run.path("samples"), attacks="longest_block_v1,samia_matched_v1")
+    assert more.manifest.made["features"]["groups"] == [
+        "blocks",
+        "matched",
+        "ngrams",
+        "unigrams",
+        "zlib",
+    ]
+    assert {
+        path.name: path.read_bytes() for path in more.path("samples").glob("*.parquet")
+    } == parts
     assert more.scores["samia_matched_v1"].equals(run.scores["samia_matched_v1"])
     assert more.scores["longest_block_v1"].null_count() == 2
     assert more.features["longest_block_words"].max() == 1
-    again = replayed(run.samples_folder)
-    assert again.manifest["features"] == more.manifest["features"]
+    again = replayed(run.path("samples"))
+    assert again.manifest.made["features"]["groups"] == more.manifest.made["features"]["groups"]
     assert again.scores.equals(run.scores)
 
 

@@ -248,4 +248,4 @@ def test_an_audit_from_log_probabilities_scores_as_the_engine_here(server, check
     names = settings["attacks"].split(",")
     assert remote.scores.select(names).null_count().row(0) == (0, 0, 0)
     assert_frame_equal(remote.scores.select(names), here.scores.select(names), abs_tol=1e-4)
-    assert sum(remote.manifest["passes"].values()) == 3 * len(texts)
+    assert sum(remote.manifest.passes.values()) == 3 * len(texts)

@@ -7,7 +7,7 @@ import threading
 import polars as pl
 import pytest
 
-from mia_batch.pipeline.background import in_background
+from mia_batch.tables.background import in_background
 
 
 def test_every_call_is_made_before_the_block_ends():

@@ -11,9 +11,9 @@ import polars as pl
 import pytest
 
 from mia_batch import tables
-from mia_batch.pipeline import halves
-from mia_batch.pipeline.halves import Halves
 from mia_batch.schemas import Targets
+from mia_batch.targets import lookup
+from mia_batch.targets.lookup import TargetLookup
 from tests import frames
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ COLUMNS = ["target_id", "reference", "n_words"]
 
 @pytest.fixture
 def found(tmp_path, monkeypatch):
-    monkeypatch.setattr(halves, "_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(lookup, "_ROWS_AT_ONCE", 3)
     rows = [{"prefix": f"p{n}", "reference": f"r{n}", "n_words": n} for n in range(8)]
     tables.sink(frames.targets(*rows), tmp_path / "targets.parquet", Targets)
-    return Halves(tmp_path / "targets.parquet", COLUMNS)
+    return TargetLookup(tmp_path / "targets.parquet", COLUMNS)
 
 
 def names(*numbers: int) -> pl.Series:
