@@ -121,6 +121,7 @@ def plan(settings: Settings) -> Iterator[tuple[str, str]]:
     engine = audit.manifest.evidence["engine"]
     yield "engine", f"{engine} ({audit.manifest.engine_choice})"
     yield "attacks", ", ".join(attack.name for attack in audit.attacks)
+    yield "documents", f"{audit.corpora.input.n_documents:,}"
     for stage in stages_of(audit):
         yield from stage.left()
 

@@ -147,6 +147,13 @@ class TargetsStage(Stage):
     def _made_from(self) -> dict[str, Any]:
         return self.audit.corpora.fingerprint(self.audit.settings)
 
+    def left(self) -> Iterator[tuple[str, str]]:
+        """Count the targets, and by reason those that cannot be sampled."""
+        counts = _count(self.audit.target_table())
+        yield "targets", f"{counts.pop('total'):,}"
+        for reason, n in counts.items():
+            yield "not sampled", f"{n:,}: {reason}"
+
     def run(self) -> None:
         """Write the targets table, unless there is one of the same columns of the same corpus.
 
@@ -164,7 +171,7 @@ class TargetsStage(Stage):
                 _check_same_cut(path, new)
             self.forget()
             new.replace(path)
-            audit.manifest.targets = _count(path)
+            audit.manifest.targets = _count(tables.scan(path, Targets))
             audit.manifest.input = {
                 "files": [str(file.path) for file in audit.corpora.input.files],
                 "n_documents": audit.corpora.input.n_documents,
@@ -232,10 +239,9 @@ def _cuts(targets: Path) -> Iterator[tuple[pl.Series, NDArray[np.uint64]]]:
         yield chunk["target_id"], chunk["cut"].to_numpy()
 
 
-def _count(targets: Path) -> dict[str, int]:
+def _count(targets: pl.LazyFrame) -> dict[str, int]:
     """Count targets: ``total``, and by reason those that cannot be sampled."""
-    table = tables.scan(targets, Targets).group_by("reason").len().sort("reason")
-    counts = table.collect(engine="streaming")
+    counts = targets.group_by("reason").len().sort("reason").collect(engine="streaming")
     refused = counts.drop_nulls("reason")
     return {"total": int(counts["len"].sum())} | dict(zip(*refused.get_columns(), strict=True))
 

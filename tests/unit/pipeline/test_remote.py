@@ -88,8 +88,9 @@ def test_the_cost_is_told_before_the_first_request(request_for):
     listener = Listener()
     prices = {"price_in": 1000.0, "price_out": 10_000.0}
     with HostileServer(TinyModel()) as server:
-        run = mia_batch.audit(observer=listener, **request_for(server, **prices))
         planned = dict(plan(load_settings(request_for(server, **prices))))
+        run = mia_batch.audit(observer=listener, **request_for(server, **prices))
+        left = dict(plan(load_settings(request_for(server, **prices))))
         address = server.url
     told = dict(line.partition(": ")[::2] for line in listener.sentences)
     assert listener.sentences.index(f"probing {address}") > next(
@@ -101,6 +102,8 @@ def test_the_cost_is_told_before_the_first_request(request_for):
         assert told[name] == planned[name]
         assert told[name].startswith(f"{prompt_tokens:,} prompt tokens, ")
     assert told["prefixes"] == "6"
+    assert planned["requests"] == "6 to 18"
+    assert (left["prefixes"], left["samples"]) == ("0", "0")
     decoded = next(line for line in listener.sentences if line.startswith("decoded"))
     assert decoded.startswith(f"decoded {18 * 6 * 3} tokens, {3 * 6 * 3} a target; ")
 
