@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mia_batch.evidence.engine import EngineSpec
 from mia_batch.evidence.process import EngineProcess
+from mia_batch.evidence.request import EngineSpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,6 +19,11 @@ def transformers_engine(
     checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EngineProcess]:
     """An engine with small batches, so that most requests are spread over several."""
-    spec = EngineSpec(engine="transformers", model=str(checkpoint), engine_args={"batch_size": 16})
+    spec = EngineSpec(
+        engine="transformers",
+        kind="samples",
+        model=str(checkpoint),
+        engine_args={"batch_size": 16},
+    )
     with EngineProcess.start(spec, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
         yield engine

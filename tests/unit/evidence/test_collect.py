@@ -9,7 +9,8 @@ from mia_batch.evidence.blocks import Block
 from mia_batch.evidence.budget import Budget
 from mia_batch.evidence.collect import Collector
 from mia_batch.evidence.local import LocalSource
-from mia_batch.evidence.source import TextOutput, TextResult
+from mia_batch.evidence.request import Answer, Continuation
+from mia_batch.evidence.sampling import SampleTask
 from mia_batch.models.measure import Measure
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.schemas import Samples
@@ -28,10 +29,32 @@ def block(index=0, *, first=0, last=3, texts=None) -> Block:
     rows = [
         {"prefix": " ".join(each[:8]), "reference": " " + " ".join(each[8:12])} for each in words
     ]
-    numbered = frames.targets(*rows).with_columns(
-        target_id=pl.Series([f"{index:016x}{row:016x}" for row in range(len(rows))])
+    ids = [f"{index:016x}{row:016x}" for row in range(len(rows))]
+    return block_of(*rows, ids=ids, index=index, first=first, last=last)
+
+
+def block_of(*rows, ids=None, index=0, first=0, last=2) -> Block:
+    """A block of prompts of prefix and reference."""
+    units = pl.DataFrame(
+        {
+            "target_id": ids or [frames.target_id(number) for number in range(len(rows))],
+            "view_index": [0] * len(rows),
+            "context": [row["prefix"] for row in rows],
+            "text": [row["reference"] for row in rows],
+        }
     )
-    return Block(index=index, first=first, last=last, attempt=0, targets=numbered)
+    return Block(index=index, first=first, last=last, attempt=0, label="l", units=units)
+
+
+def task(measure, budget, words="whitespace") -> SampleTask:
+    return SampleTask(
+        model="target",
+        view="continuation",
+        measure=measure,
+        budget=budget,
+        words=words,
+        run_seed=0,
+    )
 
 
 def collect(engine, tokenizer, blocks, *, scope="matched", max_model_len=CONTEXT):
@@ -40,11 +63,8 @@ def collect(engine, tokenizer, blocks, *, scope="matched", max_model_len=CONTEXT
     budget = Budget(scope=scope, max_length=CONTEXT, max_model_len=max_model_len)
     collector = Collector(
         LocalSource(engine, tokenizer),
-        tokenizer.measure,
-        budget,
-        words="whitespace",
-        run_seed=0,
-        sampled=lambda targets, tokens: told.append((targets, tokens)),
+        task(tokenizer.measure, budget),
+        lambda label, units, tokens, passes: told.append((units, tokens)),
     )
     return {each.index: rows for each, rows in collector.collect(blocks)}, told
 
@@ -55,7 +75,7 @@ def test_every_sample_has_its_row_in_order(transformers_engine, tokenizer):
     assert sorted(found) == [0, 1]
     for each in blocks:
         rows = Samples.validate(found[each.index])
-        expected = [(target, index) for target in each.targets["target_id"] for index in range(3)]
+        expected = [(target, index) for target in each.units["target_id"] for index in range(3)]
         assert rows.select("target_id", "sample_index").rows() == expected
         assert rows["candidate"].null_count() == 0
         assert rows["reason"].null_count() == rows.height
@@ -93,10 +113,9 @@ def test_a_prefix_without_room_is_kept_with_its_reason_and_stops_nothing(
     transformers_engine, tokenizer
 ):
     long = " ".join(TEXTS[0].split() * 20)
-    targets = frames.targets(
+    odd = block_of(
         {"prefix": TEXTS[1][:40], "reference": " and more"}, {"prefix": long, "reference": " end"}
     )
-    odd = Block(index=0, first=0, last=2, attempt=0, targets=targets)
     found, told = collect(transformers_engine, tokenizer, [odd])
     candidates = found[0]["candidate"].is_not_null().to_list()
     assert candidates == [True, True, False, False]
@@ -108,8 +127,7 @@ def test_a_prefix_without_room_is_kept_with_its_reason_and_stops_nothing(
 
 def test_a_block_in_which_nothing_fits_is_complete_at_once(transformers_engine, tokenizer):
     long = " ".join(TEXTS[0].split() * 20)
-    targets = frames.targets({"prefix": long, "reference": " end"})
-    odd = Block(index=7, first=0, last=2, attempt=0, targets=targets)
+    odd = block_of({"prefix": long, "reference": " end"}, index=7)
     found, _ = collect(transformers_engine, tokenizer, [odd])
     assert found[7]["reason"].null_count() == 0
 
@@ -134,10 +152,10 @@ class Cutter:
     def results(self, timeout=None):
         request = self.asked[-1]
         cut = self.text[: request.max_tokens]
-        output = TextOutput(
+        given = Continuation(
             text=cut, n_tokens=len(cut), finish_reason="length" if cut != self.text else "stop"
         )
-        return [TextResult(request_id=request.request_id, outputs=[output])]
+        return [Answer(request_id=request.request_id, continuations=[given])]
 
 
 @pytest.mark.parametrize(
@@ -155,17 +173,10 @@ class Cutter:
 def test_a_last_word_that_may_go_on_is_decoded_again(words, reference, text, times):
     """The first budget is 8 characters."""
     source = Cutter(text)
-    targets = frames.targets({"prefix": "p", "reference": reference})
     measure = Measure(prompt_token_ids=None, prompt_tokens=1, reference_tokens=0)
-    collector = Collector(
-        source,
-        lambda *_: [measure],
-        Budget(scope="matched", max_length=100, max_model_len=100),
-        words=words,
-        run_seed=0,
-        sampled=lambda *_: None,
-    )
-    one = Block(index=0, first=0, last=1, attempt=0, targets=targets)
+    budget = Budget(scope="matched", max_length=100, max_model_len=100)
+    collector = Collector(source, task(lambda *_: [measure], budget, words), lambda *_: None)
+    one = block_of({"prefix": "p", "reference": reference}, last=1)
     ((_, samples),) = collector.collect([one])
     assert len(source.asked) == times
     assert samples["short"].to_list() == [False]

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.engine import EngineSpec
 from mia_batch.evidence.process import EngineProcess
+from mia_batch.evidence.request import EngineSpec
 from tests.checkpoints import BOS_ID, CONTEXT
-from tests.engine_laws import answers, outputs, request
+from tests.engine_conformance import answers, outputs, request
 from tests.processes import is_alive, wait_until_gone
 
 SECONDS_TO_GO = 30.0
 
 
 def start(checkpoint: Path, folder: Path, **changes: Any) -> EngineProcess:
-    spec = EngineSpec(engine="transformers", model=str(checkpoint), **changes)
+    spec = EngineSpec(engine="transformers", kind="samples", model=str(checkpoint), **changes)
     return EngineProcess.start(spec, log=folder / "engine.log")
 
 
@@ -60,12 +60,12 @@ from pathlib import Path
 import torch
 torch.set_num_threads(2)
 torch.ones(500, 500) @ torch.ones(500, 500)
-from mia_batch.evidence.engine import EngineSpec
 from mia_batch.evidence.process import EngineProcess
-from tests.engine_laws import outputs, request
+from mia_batch.evidence.request import EngineSpec
+from tests.engine_conformance import outputs, request
 
 engine = EngineProcess.start(
-    EngineSpec(engine="transformers", model=sys.argv[1]), log=Path(sys.argv[2])
+    EngineSpec(engine="transformers", kind="samples", model=sys.argv[1]), log=Path(sys.argv[2])
 )
 print(engine._process.pid)
 print(outputs(engine, [request(0, [0], seed=7, n=9)]), flush=True)

@@ -7,8 +7,8 @@ import pytest
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence import worker
-from mia_batch.evidence.engine import EngineSpec
-from mia_batch.evidence.scorer import Scoring
+from mia_batch.evidence.engines import machine
+from mia_batch.evidence.request import EngineSpec, EvidenceKind
 from mia_batch.evidence.worker import _explain, _set_environment
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def test_one_accelerator_or_cpu_needs_no_further_process(environment: dict[str, str]):
-    _set_environment(EngineSpec(engine="vllm", model="m"))
+    _set_environment(EngineSpec(engine="vllm", kind="samples", model="m"))
     assert environment["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
     assert environment["VLLM_NO_USAGE_STATS"] == "1"
 
 
 def test_several_accelerators_need_processes(environment: dict[str, str]):
-    _set_environment(EngineSpec(engine="vllm", model="m", tensor_parallel_size=2))
+    _set_environment(EngineSpec(engine="vllm", kind="samples", model="m", tensor_parallel_size=2))
     assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in environment
 
 
@@ -44,30 +44,30 @@ def test_several_accelerators_need_processes(environment: dict[str, str]):
 def test_an_engine_on_a_cpu_has_one_thread(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, on_cpu: bool
 ):
-    monkeypatch.setattr(worker, "runs_on_cpu", lambda _: on_cpu)
-    _set_environment(EngineSpec(engine="transformers", model="m"))
+    monkeypatch.setattr(machine, "_ACCELERATORS", ("no such device",) if on_cpu else ("null",))
+    _set_environment(EngineSpec(engine="transformers", kind="samples", model="m"))
     assert environment.get("OMP_NUM_THREADS") == ("1" if on_cpu else None)
 
 
 @pytest.mark.parametrize(
-    ("scoring", "compilers", "disabled"),
-    [(Scoring(), set(), True), (Scoring(), {"clang++"}, False), (None, set(), False)],
+    ("kind", "compilers", "disabled"),
+    [("logprobs", set(), True), ("logprobs", {"clang++"}, False), ("samples", set(), False)],
 )
-def test_a_scorer_needs_no_compiler(
+def test_log_probabilities_need_no_compiler(
     environment: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
-    scoring: Scoring | None,
+    kind: EvidenceKind,
     compilers: set[str],
     disabled: bool,
 ):
     monkeypatch.setattr(worker, "which", lambda name: name if name in compilers else None)
-    _set_environment(EngineSpec(engine="vllm", model="m", scoring=scoring))
+    _set_environment(EngineSpec(engine="vllm", kind=kind, model="m"))
     assert ("TORCH_COMPILE_DISABLE" in environment) == disabled
 
 
 def test_what_the_user_set_stays(environment: dict[str, str]):
     environment["OMP_NUM_THREADS"] = "7"
-    _set_environment(EngineSpec(engine="vllm", model="m"))
+    _set_environment(EngineSpec(engine="vllm", kind="samples", model="m"))
     assert environment["OMP_NUM_THREADS"] == "7"
 
 

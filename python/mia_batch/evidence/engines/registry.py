@@ -150,6 +150,9 @@ def why_not(name: str, kind: EvidenceKind, columns: frozenset[str]) -> str | Non
 
 def load_engine(spec: EngineSpec) -> Engine:
     """Start an engine in this process, which is best its own."""
+    if (reason := why_not(spec.engine, spec.kind, spec.columns)) is not None:
+        msg = f"{reason}; take engine transformers"
+        raise SettingsError(msg)
     module, _, function = engine_types()[spec.engine].start.partition(":")
     with machine.kept_for_good():
         start: Callable[[EngineSpec], Engine] = getattr(import_module(module), function)

@@ -3,13 +3,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.evidence.engine import SampleRequest
 from mia_batch.evidence.engines.rows import Row, Shape, take_batch
+from mia_batch.evidence.request import Request
 
 
 def row(n_prompt: int, n_output: int, index: int = 0) -> Row:
-    request = SampleRequest(
-        request_id=0, prompt_token_ids=[1] * n_prompt, seed=100, n=5, max_tokens=n_output
+    request = Request(
+        request_id=0,
+        kind="samples",
+        context_ids=[1] * n_prompt,
+        seed=100,
+        n=5,
+        max_tokens=n_output,
     )
     return Row(request=request, index=index, max_tokens=n_output)
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.stats import chisquare
 
-from mia_batch.evidence.engine import Decoding
 from mia_batch.evidence.engines.sampler import SeededSampler, keep_likeliest
+from mia_batch.evidence.request import Decoding
 
 CPU = torch.device("cpu")
 LOGITS = hnp.arrays(

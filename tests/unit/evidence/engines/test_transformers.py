@@ -7,32 +7,33 @@ import pytest
 import torch
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.engine import EngineSpec
 from mia_batch.evidence.engines import transformers as engine_module
-from mia_batch.evidence.engines.transformers import TransformersEngine
-from tests.engine_laws import EngineLaws, outputs, prompts, request
+from mia_batch.evidence.engines.transformers import TransformersSamples
+from mia_batch.evidence.request import EngineSpec
+from tests.engine_conformance import SamplesConformance, outputs, prompts, request
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mia_batch.evidence.engine import SampleResult
     from mia_batch.evidence.process import EngineProcess
+    from mia_batch.evidence.request import Answer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def started(checkpoint: Path, **changes: Any) -> TransformersEngine:
-    return TransformersEngine(EngineSpec(engine="transformers", model=str(checkpoint), **changes))
+def started(checkpoint: Path, **changes: Any) -> TransformersSamples:
+    spec = EngineSpec(engine="transformers", kind="samples", model=str(checkpoint), **changes)
+    return TransformersSamples(spec)
 
 
-def all_results(engine: TransformersEngine, n: int) -> dict[int, SampleResult]:
-    found: dict[int, SampleResult] = {}
+def all_results(engine: TransformersSamples, n: int) -> dict[int, Answer]:
+    found: dict[int, Answer] = {}
     while len(found) < n:
         found |= {result.request_id: result for result in engine.step()}
     return found
 
 
-class TestTransformers(EngineLaws):
+class TestTransformers(SamplesConformance):
     @pytest.fixture
     def engine(self, transformers_engine: EngineProcess) -> EngineProcess:
         return transformers_engine
@@ -51,7 +52,7 @@ def test_an_end_that_only_the_generation_config_names_ends_a_text(
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [common]}))
     engine = started(folder)
     engine.submit(each)
-    for cut, whole in zip(all_results(engine, 1)[0].outputs, plain, strict=True):
+    for cut, whole in zip(all_results(engine, 1)[0].continuations, plain, strict=True):
         if common in whole.token_ids:
             assert cut.token_ids == whole.token_ids[: whole.token_ids.index(common) + 1]
             assert cut.finish_reason == "stop"
@@ -69,13 +70,13 @@ def test_when_memory_runs_out_batches_are_halved_and_nothing_is_lost(
         tried.append(len(batch))
         if len(batch) > 3:
             raise torch.OutOfMemoryError
-        return TransformersEngine._decode(engine, batch)
+        return TransformersSamples._decode(engine, batch)
 
     monkeypatch.setattr(engine, "_decode", decode)
     requests = [request(i, prompt, n=2) for i, prompt in enumerate(prompts(8))]
     for each in requests:
         engine.submit(each)
-    found = {key: result.outputs for key, result in all_results(engine, 8).items()}
+    found = {key: result.continuations for key, result in all_results(engine, 8).items()}
     assert tried[:4] == [16, 8, 4, 2]
     assert found == outputs(transformers_engine, requests)
 
@@ -103,7 +104,7 @@ def test_batches_keep_within_main_memory(checkpoint: Path, monkeypatch: pytest.M
 
     def decode(batch: list[Any]) -> Any:
         sizes.append(len(batch))
-        return TransformersEngine._decode(engine, batch)
+        return TransformersSamples._decode(engine, batch)
 
     monkeypatch.setattr(engine, "_decode", decode)
     engine.submit(request(0, [0], n=30, max_tokens=31))

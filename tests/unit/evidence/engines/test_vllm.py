@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mia_batch.evidence.engine import EngineSpec
 from mia_batch.evidence.process import EngineProcess
-from tests.engine_laws import EngineLaws
+from mia_batch.evidence.request import EngineSpec
+from tests.checkpoints import CONTEXT
+from tests.engine_conformance import LogprobsConformance, SamplesConformance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,15 +26,40 @@ SMALL = {"kv_cache_memory_bytes": 64 << 20, "max_num_seqs": 16}
 def vllm_engine(
     checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[EngineProcess]:
-    spec = EngineSpec(engine="vllm", model=str(checkpoint), engine_args=SMALL)
+    spec = EngineSpec(engine="vllm", kind="samples", model=str(checkpoint), engine_args=SMALL)
     with EngineProcess.start(spec, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
         yield engine
 
 
-class TestVllm(EngineLaws):
+class TestSamples(SamplesConformance):
     @pytest.fixture
     def engine(self, vllm_engine: EngineProcess) -> EngineProcess:
         return vllm_engine
+
+
+@pytest.fixture(scope="module")
+def vllm_logprobs(
+    checkpoint: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[EngineProcess]:
+    """It takes most texts in pieces, of about 50 tokens, and does not cache prefixes."""
+    spec = EngineSpec(
+        engine="vllm",
+        kind="logprobs",
+        model=str(checkpoint),
+        logits_bytes=50 * 12 * 600,
+        engine_args={**SMALL, "enable_prefix_caching": True},
+    )
+    with EngineProcess.start(spec, log=tmp_path_factory.mktemp("log") / "engine.log") as engine:
+        yield engine
+
+
+class TestLogprobs(LogprobsConformance):
+    context = CONTEXT - 1  # vLLM always draws a token
+    rtol = 1e-5
+
+    @pytest.fixture
+    def engine(self, vllm_logprobs: EngineProcess) -> EngineProcess:
+        return vllm_logprobs
 
 
 WRONG: dict[str, dict[str, Any]] = {
@@ -42,6 +68,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "no room for one sequence": {"engine_args": {**SMALL, "kv_cache_memory_bytes": 1}},
     "too hot": {"decoding": {"temperature": 3.0}},
     "too cold": {"decoding": {"temperature": 0.001}},
+    "unknown column": {"kind": "logprobs", "columns": ["vocabulary_mean"]},
 }
 
 
@@ -72,6 +99,7 @@ def said(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         ("no room for one sequence", "EngineError", ["memory", "set a smaller max_model_len"]),
         ("too hot", "SettingsError", ["temperature must be in [0, 2]"]),
         ("too cold", "SettingsError", ["'temperature'", "would raise 0.001 to 0.01"]),
+        ("unknown column", "SettingsError", ["mean and variance", "; take engine transformers"]),
     ],
 )
 def test_a_wrong_specification_gets_one_sentence_with_its_cause(

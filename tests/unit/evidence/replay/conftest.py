@@ -7,9 +7,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from mia_batch.evidence.blocks import Missing, sample_parts
+from mia_batch.evidence.blocks import RECORDED_BLOCK_TARGETS, Missing
+from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.replay import Recording
-from mia_batch.schemas import Documents
+from mia_batch.evidence.units import FreshUnits
+from mia_batch.prompts.halves import continuation
+from mia_batch.prompts.view import View
+from mia_batch.schemas import Documents, Samples
 from mia_batch.targets import TargetPlan, build_targets
 from tests.frames import table
 
@@ -45,7 +49,17 @@ def targets(words, tmp_path_factory) -> Path:
 
 def recorded_blocks(targets: Path, samples: Path, n_samples: int) -> Iterator[Block]:
     """Ask for what is missing, in blocks as replay takes them."""
-    return Missing(targets, sample_parts(samples, recorded=True), n_samples).blocks()
+    view = View(
+        model="target", name="continuation", make=continuation, columns=("prefix", "reference")
+    )
+    parts = Parts(
+        folder=samples,
+        schema=Samples,
+        model="target",
+        view="continuation",
+        block_targets=RECORDED_BLOCK_TARGETS,
+    )
+    return Missing(FreshUnits(pl.scan_parquet(targets), view), parts, n_samples).blocks()
 
 
 @pytest.fixture(scope="session")

@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from mia_batch.prompts.gaps import Gaps, word_spans
-from mia_batch.prompts.variants import neighbours, perturbations
+from mia_batch.evidence.engines.masked.gaps import Gaps, word_spans
+from mia_batch.evidence.engines.masked.variants import neighbours, perturbations
+from mia_batch.prompts.seeds import sample_seed
 from tests.checkpoints import TEXTS
 
 LONG = " ".join(TEXTS[3].split()[:40])
 TEXTS_OF_WORDS = [LONG, "The cat (sat)\ton  the mat…\n", "  two, words  ", "漢字 と かな"]
 
 
-def make(kind, model, text, n, **options):
-    usual = {"target_id": "0" * 32, "seed": 0} | options
-    return kind(model, text, n=n, **usual)
+def make(kind, model, text, n, target_id="0" * 32, seed=0):
+    return kind(model, text, n=n, seed=sample_seed(seed, target_id))
 
 
 def words(text):

@@ -6,19 +6,18 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-from transformers.utils import logging
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.engines.masked import MaskedModel
-from mia_batch.prompts.gaps import Gaps, word_spans
+from mia_batch.evidence.engines.masked.gaps import Gaps, word_spans
+from mia_batch.evidence.engines.masked.model import MaskedModel
 from tests.checkpoints import BOS_ID, EOS_ID, TEXTS, save_masked_checkpoint
 
 LONG = " ".join(TEXTS[3].split()[:60])
 SHORT = "The cat sat on the mat."
 
 
-def hide(text, *places):
-    return Gaps(text, [word_spans(text)[place] for place in places])
+def hide(text, *words):
+    return Gaps(text, [word_spans(text)[word] for word in words])
 
 
 def test_words_are_whole_tokens_without_signs(masked_model):
@@ -35,9 +34,9 @@ def test_a_short_text_as_the_library_reads_it(masked_model):
     places = [i for i, token in enumerate(ids) if token == masked_model._tokenizer.mask_token_id]
     with torch.inference_mode():
         logits = masked_model._model(torch.tensor([ids])).logits[0]
-    twin = logits.log_softmax(dim=-1)[places][:, masked_model._word_ids].numpy()
+    expected = logits.log_softmax(dim=-1)[places][:, masked_model._word_ids].numpy()
     assert len(places) == 2
-    np.testing.assert_allclose(found, twin, rtol=1e-5)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
 def test_texts_and_gaps_do_not_depend_on_their_batch(masked_model):
@@ -65,23 +64,6 @@ def test_a_model_that_does_not_fit_is_refused(checkpoint, tmp_path):
         MaskedModel.load(str(tmp_path / "no-such-model"))
     with pytest.raises(SettingsError, match=r"masked_model.*cannot be loaded"):
         MaskedModel.load(str(checkpoint))
-
-
-@pytest.mark.parametrize("shown", [True, False])
-def test_loading_draws_no_progress_bar_and_leaves_the_setting(tmp_path, monkeypatch, capfd, shown):
-    folder = str(save_masked_checkpoint(tmp_path))
-    monkeypatch.setattr(logging, "_tqdm_active", shown)
-    capfd.readouterr()
-    MaskedModel.load(folder)
-    assert capfd.readouterr() == ("", "")
-    assert logging.is_progress_bar_enabled() is shown
-
-
-def test_a_model_that_cannot_be_loaded_leaves_progress_bars_as_they_were(tmp_path, monkeypatch):
-    monkeypatch.setattr(logging, "_tqdm_active", True)
-    with pytest.raises(SettingsError, match="cannot be loaded"):
-        MaskedModel.load(str(tmp_path / "no-such-model"))
-    assert logging.is_progress_bar_enabled()
 
 
 def test_a_tokenizer_without_a_mask_is_refused(tmp_path):
