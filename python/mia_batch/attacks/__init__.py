@@ -3,14 +3,17 @@
 from mia_batch.attacks.apply import find_unscored, score
 from mia_batch.attacks.attack import Attack
 from mia_batch.attacks.one_sample import score_by
-from mia_batch.attacks.registry import defaults, get, names
+from mia_batch.attacks.registry import defaults, families, get, load_file, names, register
 
 __all__ = [
     "Attack",
     "defaults",
+    "families",
     "find_unscored",
     "get",
+    "load_file",
     "names",
+    "register",
     "score",
     "score_by",
 ]

@@ -26,8 +26,8 @@ class Attack:
         Unique lower-case name with a version, such as ``"samia_v1"``; it never changes meaning.
     expr
         Aggregating expression over evidence columns. It sees the rows of one target: of samples
-        those that have evidence, in the order of ``view_index`` and ``sample_index``; of log-probabilities all, in
-        the order of ``view_index``.
+        those that have evidence, in the order of ``view_index`` and ``sample_index``; of
+        log-probabilities all, in the order of ``view_index``.
     source
         Where the formula is defined: paper, equation, and where the authors' code differs.
     undefined

@@ -1,10 +1,15 @@
-"""Attacks by name."""
+"""Attacks by name: those that come with the package, those of plug-ins, and the user's own."""
 
 from __future__ import annotations
 
+import runpy
+import traceback
 from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
+from mia_batch.attacks.attack import Attack
 from mia_batch.attacks.coverage import COVERAGE_ATTACKS
 from mia_batch.attacks.extraction import EXTRACTION_ATTACKS
 from mia_batch.attacks.frequency import FREQUENCY_ATTACKS
@@ -22,28 +27,28 @@ from mia_batch.errors import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from mia_batch.attacks.attack import Attack
     from mia_batch.targets.plan import Preset
 
-__all__ = ["defaults", "get", "names"]
+__all__ = ["ENTRY_POINTS", "defaults", "families", "get", "load_file", "names", "register"]
 
-_SAMPLING_FAMILIES = (
-    MATCHED_ATTACKS,
-    SAMIA_ATTACKS,
-    ROUGE_ATTACKS,
-    COVERAGE_ATTACKS,
-    VERBATIM_ATTACKS,
-)
-_SCORING_FAMILIES = (
-    LOSS_ATTACKS,
-    MIN_K_ATTACKS,
-    REFERENCE_ATTACKS,
-    PREFIX_SHOT_ATTACKS,
-    NEIGHBOUR_ATTACKS,
-    FREQUENCY_ATTACKS,
-    EXTRACTION_ATTACKS,
-    RANK_ATTACKS,
-)
+ENTRY_POINTS = "mia_batch.attacks"
+"""Group of entry points by which another package adds attacks: each names an `Attack`."""
+
+_FAMILIES: dict[str, tuple[Attack, ...]] = {
+    "SaMIA, candidates cut to the reference's length": MATCHED_ATTACKS,
+    "SaMIA, whole candidates": SAMIA_ATTACKS,
+    "ROUGE": ROUGE_ATTACKS,
+    "N-gram coverage": COVERAGE_ATTACKS,
+    "verbatim copies": VERBATIM_ATTACKS,
+    "loss": LOSS_ATTACKS,
+    "Min-K%": MIN_K_ATTACKS,
+    "reference model": REFERENCE_ATTACKS,
+    "shots before the text": PREFIX_SHOT_ATTACKS,
+    "neighbours": NEIGHBOUR_ATTACKS,
+    "token frequencies": FREQUENCY_ATTACKS,
+    "extraction": EXTRACTION_ATTACKS,
+    "ranks and entropy": RANK_ATTACKS,
+}
 MIN_K_PAPER = (
     "min_k_20_v1",
     *(f"min_k_{percent}_v1" for percent in (5, 10, 30, 40, 50, 60)),
@@ -56,9 +61,80 @@ MIN_K_PAPER = (
 )
 """What the Min-K% paper compares (Shi et al. 2024, table 1), with every k of the authors' code."""
 
-_ATTACKS = {
-    attack.name: attack for family in (*_SAMPLING_FAMILIES, *_SCORING_FAMILIES) for attack in family
-}
+_BUILT_IN = {attack.name: attack for family in _FAMILIES.values() for attack in family}
+_REGISTERED: dict[str, Attack] = {}
+
+
+def register(attack: Attack) -> Attack:
+    """Let an attack be asked for by its name, like those that come with the package.
+
+    Parameters
+    ----------
+    attack
+        The attack. Registering the same formula again changes nothing.
+
+    Returns
+    -------
+    Attack
+        The same.
+
+    Raises
+    ------
+    SettingsError
+        If its name is that of another attack.
+
+    Examples
+    --------
+    >>> import polars as pl
+    >>> longest = Attack(
+    ...     name="longest_candidate_v1",
+    ...     expr=pl.col("words_candidate").max(),
+    ...     source="none",
+    ...     undefined="there is no candidate",
+    ... )
+    >>> register(longest).name in names()
+    True
+    """
+    known = _known().get(attack.name)
+    if known is not None and _formula(known) != _formula(attack):
+        msg = (
+            f"attacks: there is another attack {attack.name!r}, with another formula; a name never "
+            "changes meaning: give yours another"
+        )
+        raise SettingsError(msg)
+    if known is None:
+        _REGISTERED[attack.name] = attack
+    return attack
+
+
+def load_file(path: str) -> tuple[str, ...]:
+    """Run a Python file, register each `Attack` that is bound in it, and return their names.
+
+    Raises `SettingsError`, which names file and line, if it cannot be run or binds none.
+    """
+    try:
+        bound = runpy.run_path(path)
+    except Exception as error:  # whatever the user's file raises
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == path]
+        line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
+        where = path if line is None else f"{path}, line {line}"
+        cause = f"{type(error).__name__}: {error}"
+        msg = f"setting 'attacks_from': {where} cannot be run ({cause}); correct the file"
+        raise SettingsError(msg) from error
+    found = [register(value) for value in bound.values() if isinstance(value, Attack)]
+    if not found:
+        msg = (
+            f"setting 'attacks_from': {path} binds no Attack to a name; define one at its top level"
+        )
+        raise SettingsError(msg)
+    return tuple(attack.name for attack in found)
+
+
+def families() -> dict[str, tuple[Attack, ...]]:
+    """Every attack by its family; those of plug-ins and the user's own come last."""
+    others = tuple(attack for name, attack in _known().items() if name not in _BUILT_IN)
+    return _FAMILIES | ({"other packages and your own": others} if others else {})
 
 
 def names() -> tuple[str, ...]:
@@ -69,7 +145,31 @@ def names() -> tuple[str, ...]:
     tuple of str
         The names that ``get`` knows.
     """
-    return tuple(_ATTACKS)
+    return tuple(_known())
+
+
+def _known() -> dict[str, Attack]:
+    return _BUILT_IN | _plugged_in() | _REGISTERED
+
+
+@cache
+def _plugged_in() -> dict[str, Attack]:
+    found: dict[str, Attack] = {}
+    for point in entry_points(group=ENTRY_POINTS):
+        try:
+            attack = point.load()
+        except Exception as error:  # whatever a stranger's module raises
+            msg = f"the attack {point.name!r} of {point.value} cannot be loaded: {error}"
+            raise SettingsError(msg) from error
+        if not isinstance(attack, Attack) or attack.name in _BUILT_IN:
+            msg = f"{point.value} is not an Attack with a name of its own; remove its package"
+            raise SettingsError(msg)
+        found[attack.name] = attack
+    return found
+
+
+def _formula(attack: Attack) -> tuple[object, ...]:
+    return attack.expr.meta.serialize(), attack.evidence, attack.reads, attack.whole_candidates
 
 
 def get(name: str) -> Attack:
@@ -95,14 +195,15 @@ def get(name: str) -> Attack:
     >>> get("samia_v1").whole_candidates
     True
     """
-    if name not in _ATTACKS:
-        near = get_close_matches(name, _ATTACKS) or ["samia_matched_v1", "samia_v1"]
+    known = _known()
+    if name not in known:
+        near = get_close_matches(name, known) or ["samia_matched_v1", "samia_v1"]
         msg = (
             f"attacks: there is no attack {name!r}; the nearest names are "
             f"{', '.join(near)}, and `mia-batch attacks` lists all"
         )
         raise SettingsError(msg)
-    return _ATTACKS[name]
+    return known[name]
 
 
 def defaults(preset: Preset, evidence: Collection[str] = ("samples",)) -> tuple[str, ...]:
@@ -122,7 +223,7 @@ def defaults(preset: Preset, evidence: Collection[str] = ("samples",)) -> tuple[
         The names; the preset's main attack comes first.
     """
     sampling = SAMIA_ATTACKS if preset == "samia" else MATCHED_ATTACKS
-    scoring = tuple(attack for family in _SCORING_FAMILIES for attack in family)
+    of_tokens = tuple(attack for attack in _BUILT_IN.values() if attack.evidence == "logprobs")
     if preset == "min-k":
-        scoring = tuple(get(name) for name in MIN_K_PAPER)
-    return tuple(attack.name for attack in (*sampling, *scoring) if attack.evidence in evidence)
+        of_tokens = tuple(get(name) for name in MIN_K_PAPER)
+    return tuple(attack.name for attack in (*sampling, *of_tokens) if attack.evidence in evidence)

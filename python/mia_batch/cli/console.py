@@ -14,6 +14,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from mia_batch.pipeline.observer import Observer
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -23,13 +25,10 @@ _SECONDS_BETWEEN_LINES = 5.0
 _WIDTH_OF_ALL = 80
 
 
-class ConsoleObserver:
+class ConsoleObserver(Observer):
     """Tells each stage and how long it took, and the progress of engines.
 
-    Parameters
-    ----------
-    console
-        Where to write; a terminal gets a live bar, anything else a line every few seconds.
+    A terminal gets a live bar, anything else a line every few seconds.
     """
 
     def __init__(self, console: Console) -> None:

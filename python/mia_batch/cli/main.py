@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from mia_batch.cli.options import settings_options
+from mia_batch.cli.options import TopicGroup, settings_options
 from mia_batch.cli.stopping import Stopping, command_line
 from mia_batch.errors import MiaBatchError, RequestError
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from mia_batch.pipeline import Run
 
 __all__ = ["main"]
 
@@ -23,9 +25,11 @@ _EPILOG = """\b
 Examples:
   mia-batch --input corpus.parquet --model MODEL
   mia-batch --input books/ --model MODEL --window-words 128
+  mia-batch score runs/corpus-MODEL --attacks-from mine.py
   mia-batch attacks
   mia-batch demo
 """
+_HOW_TO_SCORE = ("attacks", "attacks_from", "primary", "samples", "level", "q", "fpr", "slice_by")
 
 
 def main() -> None:
@@ -79,8 +83,8 @@ def _console(*, stderr: bool) -> Console:
     return console if console.is_terminal else Console(stderr=stderr, width=120)
 
 
-@click.group(invoke_without_command=True, epilog=_EPILOG)
-@settings_options
+@click.group(cls=TopicGroup, invoke_without_command=True, epilog=_EPILOG)
+@settings_options()
 @click.option(
     "--config",
     type=click.Path(path_type=Path),
@@ -107,7 +111,9 @@ def command(
     if not given and config is None and not dry_run and len(sys.argv) == 1:
         click.echo(context.get_help())
         return
-    settings = _load_settings(context.obj, given, config)
+    from mia_batch.settings import load_settings
+
+    settings = load_settings(given, config)
     if dry_run:
         from mia_batch.cli.show import show_plan
         from mia_batch.pipeline import plan
@@ -117,28 +123,16 @@ def command(
     _audit(settings)
 
 
-def _load_settings(goes_on: list[str] | None, given: dict[str, Any], config: Path | None) -> Any:  # noqa: ANN401 - Settings is imported at use
-    """Load settings; where this is a process of its own, spare it what it does not need."""
-    from mia_batch.models.imports import run_no_model_here
-    from mia_batch.settings import load_settings
-
-    settings = load_settings(given, config)
-    if goes_on is not None and settings.masked_model is None:
-        run_no_model_here()
-    return settings
-
-
 def _audit(settings: Any) -> None:  # noqa: ANN401 - Settings is imported at use
     """Audit and show the result; exit 1 where too many targets have failed."""
     from mia_batch.cli.console import ConsoleObserver
-    from mia_batch.cli.show import show_run
     from mia_batch.pipeline import run_audit
 
     observer = ConsoleObserver(_console(stderr=True))
     run = run_audit(settings, observer)
     observer.ended()
-    show_run(run, settings, _console(stderr=False))
-    failed = run.manifest["failed"]
+    _show(run)
+    failed = run.manifest.failed
     if failed["targets"] > settings.max_failed * failed["of"]:
         msg = (
             f"{failed['targets']:,} of {failed['of']:,} targets have failed samples, more than "
@@ -148,13 +142,38 @@ def _audit(settings: Any) -> None:  # noqa: ANN401 - Settings is imported at use
         _fail(msg, 1)
 
 
-@command.command("attacks")
-def attacks() -> None:
-    """List every attack: name, what it needs, source."""
-    from mia_batch.attacks import get, names
-    from mia_batch.cli.show import show_attacks
+def _show(run: Run) -> None:
+    from mia_batch.cli.show import show_run
 
-    show_attacks([get(name) for name in names()], _console(stderr=False))
+    show_run(run, _console(stderr=False))
+
+
+@command.command("score")
+@click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
+@settings_options(*_HOW_TO_SCORE)
+def score(run: Path, **options: object) -> None:
+    """Score a finished run with other attacks, in seconds and without a model."""
+    from mia_batch.cli.console import ConsoleObserver
+    from mia_batch.pipeline import rescore
+
+    observer = ConsoleObserver(_console(stderr=True))
+    changed = {name: value for name, value in options.items() if value is not None}
+    scored = rescore(run, observer=observer, **changed)
+    observer.ended()
+    _show(scored)
+
+
+@command.command("attacks")
+@click.argument("name", required=False)
+def attacks(name: str | None) -> None:
+    """List the attacks, a line for each family, or show one: formula, source, what it needs."""
+    from mia_batch.attacks import families, get
+    from mia_batch.cli.show import show_attack, show_attacks
+
+    if name is None:
+        show_attacks(families(), _console(stderr=False))
+    else:
+        show_attack(get(name), _console(stderr=False))
 
 
 @command.command("demo")
@@ -170,10 +189,11 @@ def attacks() -> None:
 def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
     """Train a small model on half of a corpus, and audit it: the truth is known."""
     from mia_batch.demo import prepare
+    from mia_batch.settings import load_settings
 
     console = _console(stderr=True)
     prepared = prepare(folder, fresh=fresh, notify=lambda line: console.print(line, markup=False))
     if fresh:
         goes_on.remove("--fresh")
     console.print(f"mia-batch --input {prepared.corpus}", style="bold", highlight=False)
-    _audit(_load_settings(goes_on, {"input": str(prepared.corpus)}, prepared.config))
+    _audit(load_settings({"input": str(prepared.corpus)}, prepared.config))

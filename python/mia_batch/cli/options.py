@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 
-from mia_batch.settings import NAMES_OR_PATHS, PATHS, Settings
+from mia_batch.settings import PARTS, Mark, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pydantic.fields import FieldInfo
 
-__all__ = ["settings_options"]
+__all__ = ["TopicGroup", "settings_options"]
 
+_FIRST = "What everybody needs"
 _REPEATABLE = ("engine_arg",)
 _KINDS = {int: "N", float: "X", Path: "FOLDER"}
 _METAVARS = {
-    **dict.fromkeys(PATHS, "PATH"),
-    **dict.fromkeys(NAMES_OR_PATHS, "MODEL"),
+    **dict.fromkeys(Settings.marked(Mark.PATH), "PATH"),
+    **dict.fromkeys(Settings.marked(Mark.MODEL), "MODEL"),
     "out": "FOLDER",
     "engine_arg": "KEY=VALUE",
     "base_url": "URL",
@@ -29,20 +30,60 @@ _METAVARS = {
 }
 
 
-def settings_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add an option for each setting; values are validated with all others, not one by one."""
-    for name, field in reversed(Settings.model_fields.items()):
-        command = _option(name, field)(command)
-    return command
+class TopicOption(click.Option):
+    """An option that stands under a topic in the help."""
+
+    def __init__(self, *names: Any, topic: str = _FIRST, **options: Any) -> None:  # noqa: ANN401
+        super().__init__(*names, **options)
+        self.topic = topic
 
 
-def _option(name: str, field: FieldInfo) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+class TopicGroup(click.Group):
+    """A command whose help groups its options by topic; those that everybody needs come first."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each topic, then the commands."""
+        topics: dict[str, list[tuple[str, str]]] = {_FIRST: []}
+        for option in self.get_params(ctx):
+            if (record := option.get_help_record(ctx)) is not None:
+                topics.setdefault(getattr(option, "topic", _FIRST), []).append(record)
+        for topic, records in topics.items():
+            with formatter.section(topic):
+                formatter.write_dl(records)
+        self.format_commands(ctx, formatter)
+
+
+def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add an option for each setting, or for those named.
+
+    Values are validated with all others, not one by one.
+    """
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for part in reversed(PARTS):
+            for name, field in reversed(part.model_fields.items()):
+                if not names or name in names:
+                    topic = _FIRST if Mark.USUAL in field.metadata or names else part.topic
+                    command = _option(name, field, topic)(command)
+        return command
+
+    return add
+
+
+def _option(
+    name: str, field: FieldInfo, topic: str
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    option = f"--{name.replace('_', '-')}"
     if field.annotation is bool:
-        option = name.replace("_", "-")
-        return click.option(f"--{option}/--no-{option}", name, default=None, help=field.description)
+        option = f"{option}/--no-{name.replace('_', '-')}"
+        return click.option(
+            option, name, cls=TopicOption, topic=topic, default=None, help=field.description
+        )
     return click.option(
-        f"--{name.replace('_', '-')}",
+        option,
         name,
+        cls=TopicOption,
+        topic=topic,
         metavar=_metavar(name, field),
         multiple=name in _REPEATABLE,
         help=_help(field),

@@ -8,19 +8,18 @@ import polars as pl
 from rich.table import Table
 from rich.text import Text
 
-from mia_batch import tables
-from mia_batch.schemas import Scores, Targets
+from mia_batch.pipeline.verdicts import conclusions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from rich.console import Console
 
     from mia_batch.attacks import Attack
-    from mia_batch.pipeline import Plan, Run
+    from mia_batch.pipeline import Run
     from mia_batch.settings import Settings
 
-__all__ = ["show_attacks", "show_plan", "show_run"]
+__all__ = ["show_attack", "show_attacks", "show_plan", "show_run"]
 
 _TOP = 10
 _SHOWN = ("roc_auc", "tpr_at_fpr", "tpr_nearest_fpr", "accuracy_5_fold")
@@ -29,14 +28,48 @@ _LEAST_WIDTH = 80  # tables are made for; a narrower terminal breaks their lines
 _WIDTH_OF_LONG_HEADINGS = 100
 
 
-def show_attacks(attacks: Sequence[Attack], console: Console) -> None:
-    """List attacks: name, what each needs, source."""
+def show_attacks(families: Mapping[str, tuple[Attack, ...]], console: Console) -> None:
+    """List attacks, a line for each family and source: variants, what they need, source."""
     table = Table(box=None, pad_edge=False)
-    for heading in ("attack", "needs", "source"):
-        table.add_column(heading, no_wrap=heading != "source")
-    for attack in attacks:
-        table.add_row(attack.name, _needs(attack), attack.source)
+    for heading in ("family", "attacks", "needs", "source"):
+        table.add_column(heading, overflow="fold")
+    for family, attacks in families.items():
+        by_source: dict[tuple[str, str], list[Attack]] = {}
+        for attack in attacks:
+            key = attack.source.partition(",")[0], _needs(attack)
+            by_source.setdefault(key, []).append(attack)
+        for (source, needs), alike in by_source.items():
+            table.add_row(family, _variants([each.name for each in alike]), needs, source)
     _print_whole(table, console)
+    console.print("mia-batch attacks NAME shows one: its formula, its source, what it needs.")
+
+
+def show_attack(attack: Attack, console: Console) -> None:
+    """Show one attack whole."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    reads = ", ".join(f"{view} by the {model} model" for model, view in attack.reads)
+    for name, value in (
+        ("attack", attack.name),
+        ("source", attack.source),
+        ("needs", _needs(attack)),
+        ("reads", f"{reads}; columns {', '.join(attack.columns)}"),
+        ("settings", ", ".join(attack.settings).replace("|", " or ")),
+        ("null", f"where there is no evidence, or {attack.undefined}"),
+        ("higher", "more likely a member"),
+        ("formula", str(attack.expr)),
+    ):
+        if value:
+            table.add_row(name, _plain(value))
+    _print_whole(table, console)
+
+
+def _variants(names: Sequence[str]) -> str:
+    """Shorten names that begin as the first does: what follows its stem, and how it ends."""
+    first, *others = names
+    stem = first.removesuffix("_v1").rstrip("0123456789_l")
+    ends = [name.removeprefix(stem).removesuffix("_v1") for name in others]
+    listed = ", ".join(end if end == name else f"..{end}" for end, name in zip(ends, others, strict=True))
+    return first + (f" ({listed})" if others else "")
 
 
 def _print_whole(table: Table | str, console: Console) -> None:
@@ -46,11 +79,14 @@ def _print_whole(table: Table | str, console: Console) -> None:
 
 
 def _needs(attack: Attack) -> str:
-    return "whole samples" if attack.whole_candidates else attack.evidence
+    if attack.evidence == "samples":
+        return "whole samples" if attack.whole_candidates else "samples"
+    full = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
+    return "full distribution" if full.intersection(attack.columns) else "log-probabilities"
 
 
-def show_plan(plan: Plan, settings: Settings, console: Console) -> None:
-    """Show resolved settings, less those that are not set, then targets and decode budget."""
+def show_plan(plan: Iterable[tuple[str, str]], settings: Settings, console: Console) -> None:
+    """Show resolved settings, less those that are not set, then what is left to do."""
     table = Table(box=None, pad_edge=False, show_header=False)
     resolved = settings.model_dump(mode="json") | {"out": str(settings.folder)}
     for name, value in resolved.items():
@@ -59,14 +95,14 @@ def show_plan(plan: Plan, settings: Settings, console: Console) -> None:
                 name, _plain(", ".join(map(str, value)) if isinstance(value, list) else value)
             )
     table.add_row()
-    for name, value in plan.lines():
+    for name, value in plan:
         table.add_row(name, _plain(value))
     console.print(table, highlight=False)
 
 
-def show_run(run: Run, settings: Settings, console: Console) -> None:
+def show_run(run: Run, console: Console) -> None:
     """Show what may be concluded, then metrics or the highest scores, and where the files are."""
-    for sentence in run.manifest["conclusions"]:
+    for sentence in conclusions(run):
         console.print(_plain(sentence), highlight=False)
     metrics = run.metrics.filter(
         pl.col("metric").is_in(_SHOWN) & (pl.col("slice") == "all") & pl.col("versus").is_null()
@@ -79,7 +115,7 @@ def show_run(run: Run, settings: Settings, console: Console) -> None:
         console.print(_counts_sentence(metrics), highlight=False)
     for line in (*_failed_lines(run), *_unscored_lines(run)):
         console.print(line, highlight=False, markup=False)
-    console.print(f"scores, metrics and evidence: {settings.folder}", highlight=False, markup=False)
+    console.print(f"scores, metrics and evidence: {run.folder}", highlight=False, markup=False)
 
 
 def _metrics_table(metrics: pl.DataFrame, at: str) -> Table:
@@ -119,15 +155,15 @@ def _counts_sentence(metrics: pl.DataFrame) -> str:
 
 def _top_table(run: Run, width: int) -> Table | str:
     """Lay out the highest scores; the text takes what is left of the width."""
-    attack = run.manifest["scored"]["attacks"][0]
+    attack = run.manifest.made["scores"]["attacks"][0]
     highest = (
-        tables.scan(run.scores_path, Scores)
+        run.scan("scores")
         .filter(pl.col(attack).is_not_null(), role="target")
         .top_k(_TOP, by=[attack, "target_id"])
         .collect(engine="streaming")
     )
     texts = (
-        tables.scan(run.targets_path, Targets)
+        run.scan("targets")
         .filter(pl.col("target_id").is_in(highest["target_id"].implode()))
         .select("target_id", "target")
         .collect(engine="streaming")
@@ -166,7 +202,7 @@ def _plain(value: object) -> Text:
 
 
 def _failed_lines(run: Run) -> list[str]:
-    reasons = run.manifest["failed"]["reasons"]
+    reasons = run.manifest.failed["reasons"]
     return [f"failed samples: {count:,} targets: {reason}" for reason, count in reasons.items()]
 
 

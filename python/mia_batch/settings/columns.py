@@ -10,10 +10,9 @@ __all__ = ["ColumnSettings"]
 
 
 class ColumnSettings(Part):
-    """The user's names for the columns of a corpus.
+    """The user's names for the columns of a corpus."""
 
-    Attributes are described by their fields.
-    """
+    topic = "Columns of the corpus"
 
     text_column: str = Field("text", min_length=1, description="Column with the text.")
     document_id_column: Column = Field(

@@ -11,58 +11,31 @@ from pydantic import ValidationError
 
 from mia_batch.errors import SettingsError
 from mia_batch.settings.model import Settings
+from mia_batch.settings.part import Mark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pydantic_core import ErrorDetails
 
-__all__ = ["CONFIG_NAME", "NAMES_OR_PATHS", "PATHS", "load_settings"]
+__all__ = ["CONFIG_NAME", "load_settings"]
 
 CONFIG_NAME = "mia-batch.toml"
 """Name of the settings file that is looked for beside the input, then in the working directory."""
 
-NAMES_OR_PATHS = ("model", "reference_model", "masked_model", "tokenizer")
-"""Settings that name a model, at a hub or by its folder."""
 
-PATHS = (
-    "input",
-    "out",
-    "samples_from",
-    "nonmember_shots",
-    "member_shots",
-    "frequencies_from",
-    "non_members",
-    "calibration",
-    "canaries",
-)
-"""Settings that name a file or folder."""
-
-
-def load_settings(options: Mapping[str, object], config: Path | None = None) -> Settings:
+def load_settings(
+    options: Mapping[str, object], config: Path | None = None, *, use_config: bool = True
+) -> Settings:
     """Join options and the settings file, options first, and validate the whole.
 
-    Parameters
-    ----------
-    options
-        Settings by name; those that are None count as not given.
-    config
-        A TOML file of settings; by default ``mia-batch.toml`` beside the input, else in the
-        working directory, where there is one. Paths in it are relative to its own folder.
-
-    Returns
-    -------
-    Settings
-        The validated settings, defaults filled in.
-
-    Raises
-    ------
-    SettingsError
-        If the file cannot be read, or a setting is unknown, missing, malformed or contradicts
-        another; one line per setting: its name, what came, what is allowed.
+    Settings that are None count as not given. The file is ``config``, by default
+    ``mia-batch.toml`` beside the input, else in the working directory, where there is one; paths in
+    it are relative to its own folder. Without ``use_config`` none is looked for. `SettingsError`
+    has a line for each setting that is wrong: its name, what came, what is allowed.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    path = config or _find_config(given.get("input"))
+    path = config or (_find_config(given.get("input")) if use_config else None)
     values = (_read_config(path) if path else {}) | given
     try:
         return Settings.model_validate(values)
@@ -88,9 +61,10 @@ def _read_config(path: Path) -> dict[str, Any]:
         msg = f"setting 'config': {path} cannot be read as TOML: {error}"
         raise SettingsError(msg) from None
     values = {name.replace("-", "_"): value for name, value in values.items()}
-    for name in PATHS + NAMES_OR_PATHS:
+    paths = Settings.marked(Mark.PATH)
+    for name in paths + Settings.marked(Mark.MODEL):
         value = values.get(name)
-        is_path = name in PATHS or (path.parent / str(value)).exists()
+        is_path = name in paths or (path.parent / str(value)).exists()
         if isinstance(value, str) and value and is_path:
             values[name] = str(path.parent / value)
     return values

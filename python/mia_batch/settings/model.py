@@ -9,31 +9,13 @@ from typing import Any, Self
 from pydantic import ValidationInfo, field_validator, model_validator
 
 from mia_batch.settings.columns import ColumnSettings
+from mia_batch.settings.logprobs import LogprobSettings
+from mia_batch.settings.part import Mark, Part
 from mia_batch.settings.sampling import SamplingSettings
-from mia_batch.settings.scoring import ScoringSettings
-from mia_batch.settings.source import SourceSettings
+from mia_batch.settings.source import EndpointSettings, RecordingSettings
 from mia_batch.settings.verdict import VerdictSettings
 
-__all__ = ["EVIDENCE_SETTINGS", "Settings"]
-
-EVIDENCE_SETTINGS = (
-    "engine",
-    "dtype",
-    "engine_arg",
-    "tensor_parallel_size",
-    "preset",
-    "prefix_ratio",
-    "word_rule",
-    "window_words",
-    "stride",
-    "text_length",
-    "max_length",
-    "temperature",
-    "top_k",
-    "top_p",
-    "seed",
-)
-"""Settings that change a sample, beside the model: a run holds samples of one value of each."""
+__all__ = ["PARTS", "Settings"]
 
 _RESOURCES = frozenset(
     {
@@ -49,18 +31,26 @@ _RESOURCES = frozenset(
 """Arguments of engines that decide how much memory they take, never what they sample."""
 
 
-_ENGINE_OF = {"base_url": "openai", "samples_from": "replay"}
-"""Settings that only one engine has, and which; it needs them."""
+PARTS: tuple[type[Part], ...] = (
+    SamplingSettings,
+    LogprobSettings,
+    EndpointSettings,
+    RecordingSettings,
+    VerdictSettings,
+    ColumnSettings,
+)
+"""The parts of the settings, in the order of the help."""
+_KEYS = {part.key: part.engine_of for part in PARTS if part.key and part.engine_of}
 
-_ENGINE_OF_FURTHER = {
-    name: "replay" if name == "candidate_column" else "openai"
-    for name in SourceSettings.model_fields
-    if name not in _ENGINE_OF
-}
-"""The same of those that it may go without."""
 
-
-class Settings(ColumnSettings, SourceSettings, VerdictSettings, ScoringSettings, SamplingSettings):
+class Settings(
+    ColumnSettings,
+    RecordingSettings,
+    EndpointSettings,
+    VerdictSettings,
+    LogprobSettings,
+    SamplingSettings,
+):
     """Everything that decides what a run does; frozen, validated as a whole.
 
     Attributes are described by the fields of the parts; ``mia-batch --help`` prints the same
@@ -72,13 +62,13 @@ class Settings(ColumnSettings, SourceSettings, VerdictSettings, ScoringSettings,
     def _dependent_defaults(cls, values: object) -> object:
         if not isinstance(values, dict):
             return values
-        values = dict(values)
+        values = _with_own_attacks(dict(values))
         if values.get("preset") == "samia":
             values.setdefault("word_rule", "space")
         if values.get("preset") == "min-k":
             values.setdefault("evidence", "logprobs")
         if values.get("engine", "auto") == "auto":
-            for setting, engine in _ENGINE_OF.items():
+            for setting, engine in _KEYS.items():
                 if values.get(setting) is not None:
                     values["engine"] = engine
         if values.get("engine") == "replay":
@@ -90,9 +80,20 @@ class Settings(ColumnSettings, SourceSettings, VerdictSettings, ScoringSettings,
     def _no_truth_as_number(cls, value: object, info: ValidationInfo) -> object:
         field = cls.model_fields[str(info.field_name)]
         if isinstance(value, bool) and field.annotation is not bool:
-            msg = "input should be no truth value"
+            msg = "input must not be a boolean"
             raise ValueError(msg)
         return value
+
+    @field_validator("engine")
+    @classmethod
+    def _known_engine(cls, name: str) -> str:
+        from mia_batch.evidence.engines.registry import engine_types
+
+        known = ("auto", *engine_types())
+        if name not in known:
+            msg = f"known engines are {', '.join(known)}"
+            raise ValueError(msg)
+        return name
 
     @field_validator("out", mode="before")
     @classmethod
@@ -130,7 +131,7 @@ class Settings(ColumnSettings, SourceSettings, VerdictSettings, ScoringSettings,
 
     @model_validator(mode="after")
     def _consistent_engine(self) -> Self:
-        for setting, engine in _ENGINE_OF.items():
+        for setting, engine in _KEYS.items():
             given = getattr(self, setting) is not None
             if given and self.engine != engine:
                 msg = f"setting {setting!r} belongs to engine {engine!r}; leave one of the two out"
@@ -138,11 +139,12 @@ class Settings(ColumnSettings, SourceSettings, VerdictSettings, ScoringSettings,
             if not given and self.engine == engine:
                 msg = f"engine {engine!r} needs setting {setting!r} beside it"
                 raise ValueError(msg)
-        for setting, engine in _ENGINE_OF_FURTHER.items():
-            changed = getattr(self, setting) != type(self).model_fields[setting].default
-            if changed and self.engine != engine:
-                msg = f"setting {setting!r} belongs to engine {engine!r}; leave it out"
-                raise ValueError(msg)
+        for part in PARTS:
+            for setting, field in part.model_fields.items():
+                changed = getattr(self, setting) != field.default
+                if part.engine_of and changed and self.engine != part.engine_of:
+                    msg = f"setting {setting!r} belongs to engine {part.engine_of!r}; leave it out"
+                    raise ValueError(msg)
         return self
 
     @model_validator(mode="after")
@@ -160,6 +162,9 @@ class Settings(ColumnSettings, SourceSettings, VerdictSettings, ScoringSettings,
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if self.folder.exists() and not self.folder.is_dir():
+            msg = f"setting 'out' is {str(self.folder)!r}, which is a file; name a folder"
+            raise ValueError(msg)
         for name in ("input", "model"):
             if os.path.realpath(self.folder) == os.path.realpath(getattr(self, name)):
                 msg = f"setting 'out' is the {name} itself, {str(self.folder)!r}; choose another"
@@ -241,10 +246,25 @@ class Settings(ColumnSettings, SourceSettings, VerdictSettings, ScoringSettings,
     @property
     def evidence_values(self) -> dict[str, Any]:
         """The settings that change a sample, by name, as JSON values."""
-        values = self.model_dump(mode="json", include=set(EVIDENCE_SETTINGS))
+        values = self.model_dump(mode="json", include=set(self.marked(Mark.EVIDENCE)))
         arguments = values["engine_arg"].items()
         kept = {name: value for name, value in arguments if name not in _RESOURCES}
         return values | {"engine_arg": kept}
+
+
+def _with_own_attacks(values: dict[str, Any]) -> dict[str, Any]:
+    """Register attacks that are given as objects, or in a file, and put their names in."""
+    from mia_batch.attacks import Attack, load_file, register
+
+    own = load_file(values["attacks_from"]) if values.get("attacks_from") else ()
+    given = values.get("attacks")
+    if given is None and own:
+        values["attacks"] = own
+    elif isinstance(given, list | tuple):
+        values["attacks"] = [
+            register(each).name if isinstance(each, Attack) else each for each in given
+        ]
+    return values
 
 
 def _file_name(path_or_name: str) -> str:

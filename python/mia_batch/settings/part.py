@@ -3,18 +3,41 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from enum import Enum
+from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["Column", "Part", "arguments", "names"]
+__all__ = ["Column", "Mark", "Part", "arguments", "names"]
 
 Column = Annotated[str | None, Field(min_length=1)]
-"""Name of a column; null = that of the part it plays."""
+"""Name of a column; None = that of the part it plays."""
+
+
+class Mark(Enum):
+    """What is to be known of a setting beside its type; stands in its annotation."""
+
+    EVIDENCE = "changes a sample: a run holds evidence of one value"
+    PATH = "names a file or folder"
+    MODEL = "names a model, at a hub or by its folder"
+    USUAL = "is among the first of the help"
 
 
 class Part(BaseModel):
-    """Some of the settings: frozen, and nothing unknown among them."""
+    """Some of the settings: frozen, and nothing unknown among them.
+
+    ``topic`` heads them in the help. Where they belong to one ``engine``, ``key`` is the one that
+    this engine cannot do without.
+    """
+
+    topic: ClassVar[str]
+    engine_of: ClassVar[str | None] = None
+    key: ClassVar[str | None] = None
+
+    @classmethod
+    def marked(cls, mark: Mark) -> tuple[str, ...]:
+        """Names of the settings that have a mark."""
+        return tuple(name for name, field in cls.model_fields.items() if mark in field.metadata)
 
     model_config = ConfigDict(
         frozen=True,

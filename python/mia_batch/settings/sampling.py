@@ -7,78 +7,96 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from mia_batch.settings.part import Part, arguments, names
+from mia_batch.settings.part import Mark, Part, arguments, names
 
 __all__ = ["SamplingSettings"]
 
 
 class SamplingSettings(Part):
-    """Corpus, model, attacks, and how continuations are sampled.
+    """Corpus, model, attacks, and how continuations are sampled."""
 
-    Attributes are described by their fields.
-    """
+    topic = "Texts and sampling"
 
-    input: str = Field(
+    input: Annotated[str, Mark.PATH, Mark.USUAL] = Field(
         min_length=1,
         description="Corpus: Parquet (file, folder or glob), JSONL, CSV, or a folder of .txt.",
     )
-    model: str = Field(
+    model: Annotated[str, Mark.MODEL, Mark.USUAL] = Field(
         min_length=1, description="Checkpoint folder, hub name, or the name at the endpoint."
     )
-    out: Path | None = Field(None, description="Run folder.  [default: runs/INPUT-MODEL]")
-    evidence: Literal["samples", "logprobs", "both"] | None = Field(
+    out: Annotated[Path | None, Mark.PATH, Mark.USUAL] = Field(
+        None, description="Run folder.  [default: runs/INPUT-MODEL]"
+    )
+    evidence: Annotated[Literal["samples", "logprobs", "both"] | None, Mark.USUAL] = Field(
         None,
         description="Sampled continuations, token log-probabilities, or both.  [default: what the "
         "attacks need]",
     )
-    preset: Literal["default", "samia", "min-k"] = Field(
+    preset: Annotated[Literal["default", "samia", "min-k"], Mark.EVIDENCE, Mark.USUAL] = Field(
         "default",
         description="default: length-matched attacks; samia: the SaMIA authors' procedure whole; "
         "min-k: that of the Min-K% paper.",
     )
-    attacks: Annotated[tuple[str, ...] | None, BeforeValidator(names)] = Field(
+    attacks: Annotated[tuple[str, ...] | None, BeforeValidator(names), Mark.USUAL] = Field(
         None, description="Attacks, separated by commas.  [default: the preset's]"
     )
-    samples: int = Field(10, ge=1, description="Continuations sampled per target.")
-    seed: int = Field(0, ge=0, lt=2**62, description="Seed of the run; same seed, same samples.")
-    engine: Literal["auto", "vllm", "transformers", "openai", "replay"] = Field(
+    attacks_from: Annotated[str | None, Mark.PATH] = Field(
+        None,
+        min_length=1,
+        description="Python file with attacks of your own; computed unless attacks names others.",
+    )
+    samples: Annotated[int, Mark.USUAL] = Field(
+        10, ge=1, description="Continuations sampled per target."
+    )
+    seed: Annotated[int, Mark.EVIDENCE] = Field(
+        0, ge=0, lt=2**62, description="Seed of the run; same seed, same samples."
+    )
+    engine: Annotated[str, Mark.EVIDENCE, Mark.USUAL] = Field(
         "auto",
         description="Where samples come from; auto: openai with base-url, replay with "
         "samples-from, else vllm where it can run, else transformers.",
     )
     revision: str | None = Field(None, min_length=1, description="Hub revision of the model.")
-    dtype: Literal["auto", "float32", "float16", "bfloat16"] = Field(
+    dtype: Annotated[Literal["auto", "float32", "float16", "bfloat16"], Mark.EVIDENCE] = Field(
         "auto",
         description="auto: float32 on a CPU; on a GPU the engine's choice for the checkpoint.",
     )
-    tensor_parallel_size: int = Field(1, ge=1, description="GPUs that share one copy of the model.")
-    engine_arg: Annotated[dict[str, Any], BeforeValidator(arguments)] = Field(
+    tensor_parallel_size: Annotated[int, Mark.EVIDENCE] = Field(
+        1, ge=1, description="GPUs that share one copy of the model."
+    )
+    engine_arg: Annotated[dict[str, Any], BeforeValidator(arguments), Mark.EVIDENCE] = Field(
         default_factory=dict,
         description="KEY=VALUE for the engine itself, such as max_model_len=2048; repeatable.",
     )
-    prefix_ratio: float = Field(
+    prefix_ratio: Annotated[float, Mark.EVIDENCE] = Field(
         0.5, gt=0, lt=1, description="Share of a target's words that is given to the model."
     )
-    word_rule: Literal["whitespace", "space", "rouge", "unicode"] = Field(
+    word_rule: Annotated[Literal["whitespace", "space", "rouge", "unicode"], Mark.EVIDENCE] = Field(
         "whitespace",
         description="How text is split into words; unicode: for text without spaces.  "
         "[default: whitespace; samia preset: space]",
     )
-    window_words: int | None = Field(
+    window_words: Annotated[int | None, Mark.EVIDENCE, Mark.USUAL] = Field(
         None, ge=2, description="Cut documents into windows of this many words."
     )
-    stride: int | None = Field(
+    stride: Annotated[int | None, Mark.EVIDENCE] = Field(
         None, ge=1, description="Words between the starts of windows.  [default: window-words]"
     )
-    text_length: Literal[32, 64, 128, 256] | None = Field(
+    text_length: Annotated[Literal[32, 64, 128, 256] | None, Mark.EVIDENCE] = Field(
         None, description="Nominal words of a text (samia preset).  [default: each text's own]"
     )
-    max_length: int = Field(
+    max_length: Annotated[int, Mark.EVIDENCE] = Field(
         1024, ge=2, description="Most tokens of prompt and output, where whole candidates count."
     )
-    temperature: float = Field(1.0, gt=0, description="Divides the logits.")
-    top_k: int = Field(50, ge=0, description="Draw from the k likeliest tokens only; 0: all.")
-    top_p: float = Field(1.0, gt=0, le=1, description="Draw from this much probability only.")
+    temperature: Annotated[float, Mark.EVIDENCE] = Field(
+        1.0, gt=0, description="Divides the logits."
+    )
+    top_k: Annotated[int, Mark.EVIDENCE] = Field(
+        50, ge=0, description="Draw from the k most likely tokens only; 0: all."
+    )
+    top_p: Annotated[float, Mark.EVIDENCE] = Field(
+        1.0, gt=0, le=1, description="Draw from this much probability only."
+    )
     retry_failed: bool = Field(
         default=False, description="Try again what could not be sampled before."
     )

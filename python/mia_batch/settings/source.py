@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from pydantic import Field
 
-from mia_batch.settings.part import Part
+from mia_batch.settings.part import Mark, Part
 
-__all__ = ["SourceSettings"]
+__all__ = ["EndpointSettings", "RecordingSettings"]
 
 
-class SourceSettings(Part):
-    """Where samples come from when no model runs here.
+class EndpointSettings(Part):
+    """How an endpoint is reached and asked."""
 
-    Attributes are described by their fields.
-    """
+    topic = "Endpoint"
+    engine_of = "openai"
+    key = "base_url"
 
-    base_url: str | None = Field(
+    base_url: Annotated[str | None, Mark.USUAL] = Field(
         None, description="Address of an OpenAI-compatible endpoint, such as http://host:8000/v1."
     )
     api_key_env: str = Field(
@@ -27,7 +30,7 @@ class SourceSettings(Part):
     chat_instruction: str | None = Field(
         None, min_length=1, description="What a chat model is told before the text to continue."
     )
-    tokenizer: str | None = Field(
+    tokenizer: Annotated[str | None, Mark.MODEL] = Field(
         None,
         min_length=1,
         description="Folder or hub name of the endpoint's tokenizer.  [default: tokens estimated]",
@@ -42,7 +45,16 @@ class SourceSettings(Part):
     max_cost: float | None = Field(
         None, gt=0, description="Stop before this much money is spent; needs both prices."
     )
-    samples_from: str | None = Field(
+
+
+class RecordingSettings(Part):
+    """Continuations that were generated elsewhere."""
+
+    topic = "Recording"
+    engine_of = "replay"
+    key = "samples_from"
+
+    samples_from: Annotated[str | None, Mark.PATH] = Field(
         None,
         min_length=1,
         description="Recorded continuations (Parquet or JSONL), scored without a model.",

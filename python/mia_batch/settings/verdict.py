@@ -1,4 +1,4 @@
-"""Settings: texts that help to answer, and how the answer is given."""
+"""Settings: reference sets, and how the answer is given."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from mia_batch.settings.part import Part, names
+from mia_batch.settings.part import Mark, Part, names
 
 __all__ = ["VerdictSettings"]
 
 
 class VerdictSettings(Part):
-    """Texts that help to answer, and how the answer is given.
+    """Reference sets, and how the answer is given."""
 
-    Attributes are described by their fields.
-    """
+    topic = "Reference sets and answers"
 
-    non_members: str | None = Field(
+    non_members: Annotated[str | None, Mark.PATH] = Field(
         None,
         min_length=1,
         description="Texts known not to be in the training data: each target is compared with "
@@ -29,12 +28,12 @@ class VerdictSettings(Part):
         description="How it is known that they are not, in a sentence that is printed with the "
         "result.",
     )
-    calibration: str | None = Field(
+    calibration: Annotated[str | None, Mark.PATH] = Field(
         None,
         min_length=1,
         description="Other texts of known membership, from which thresholds and rates are taken.",
     )
-    canaries: str | None = Field(
+    canaries: Annotated[str | None, Mark.PATH] = Field(
         None,
         min_length=1,
         description="Sets of texts of which one each, drawn at random, was published.",

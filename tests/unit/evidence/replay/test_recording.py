@@ -166,8 +166,8 @@ def test_more_samples_than_recorded_are_missing(replay, recorded, tmp_path):
 
 
 def test_targets_of_the_same_prefix_get_the_same_continuations(tmp_path):
-    twins = frames.targets(*[{"prefix": "one two", "reference": "three"}] * 100)
-    twins.write_parquet(tmp_path / "targets.parquet")
+    alike = frames.targets(*[{"target": "t", "prefix": "one two", "reference": "three"}] * 100)
+    alike.write_parquet(tmp_path / "targets.parquet")
     pl.DataFrame({"prefix": ["one two"] * 2, "candidate": ["a", "b"]}).write_parquet(
         tmp_path / "rows.parquet"
     )
@@ -186,7 +186,7 @@ def test_going_on_takes_only_what_a_run_lacks(targets, recorded, expected, tmp_p
     (tmp_path / "replay" / "00000000").write_bytes(b"left over")
     done = tmp_path / "samples"
     done.mkdir()
-    part = done / "block-00000000.samples-00000-00002.attempt-0.parquet"
+    part = done / "block-00000000.target-continuation-00000-00002.attempt-0.parquet"
     expected.filter(pl.col("sample_index") < 2).head(100).write_parquet(part)
     recording = Recording.open(str(tmp_path / "rows.parquet"))
     blocks = recorded_blocks(targets, done, N_SAMPLES)

@@ -2,44 +2,43 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from mia_batch.settings.part import Column, Part
+from mia_batch.settings.part import Column, Mark, Part
 
-__all__ = ["ScoringSettings"]
+__all__ = ["LogprobSettings"]
 
 
-class ScoringSettings(Part):
-    """What log-probabilities are asked of, and by which other models.
+class LogprobSettings(Part):
+    """What log-probabilities are asked of, and by which other models."""
 
-    Attributes are described by their fields.
-    """
+    topic = "Log-probabilities"
 
-    reference_model: str | None = Field(
+    reference_model: Annotated[str | None, Mark.MODEL] = Field(
         None, min_length=1, description="Model to compare with, smaller or the base of a tuned one."
     )
     reference_revision: str | None = Field(
         None, min_length=1, description="Hub revision of the reference model."
     )
-    masked_model: str | None = Field(
+    masked_model: Annotated[str | None, Mark.MODEL] = Field(
         None, min_length=1, description="Masked model that makes neighbours of the texts."
     )
     neighbours: int = Field(25, ge=1, le=1000, description="Neighbours made of each text.")
     neighbours_column: Column = Field(
         None, description="Column with lists of neighbours of your own."
     )
-    nonmember_shots: str | None = Field(
+    nonmember_shots: Annotated[str | None, Mark.PATH] = Field(
         None,
         min_length=1,
         description="Texts known not to be members, put before each text (ReCaLL).",
     )
-    member_shots: str | None = Field(
+    member_shots: Annotated[str | None, Mark.PATH] = Field(
         None, min_length=1, description="Texts known to be members, likewise (Con-ReCaLL)."
     )
     shots: int = Field(10, ge=1, description="Most texts put before each text.")
-    frequencies_from: str | None = Field(
+    frequencies_from: Annotated[str | None, Mark.PATH] = Field(
         None, min_length=1, description="Corpus in which tokens are counted (DC-PDD)."
     )
     extraction_prefix_tokens: int = Field(
