@@ -12,7 +12,7 @@ from mia_batch.schemas import LogProbs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_FLOATS = ("logprob", "mean", "variance", "kept_mass", "log_inverse_frequency")
+_FLOATS = ("logprob", "vocabulary_mean", "vocabulary_variance", "support_mass", "log_inverse_frequency")
 
 LISTS = ("token_ids", *_FLOATS, "rank")
 
@@ -21,7 +21,7 @@ SCHEMA = LogProbs.create_empty().schema
 
 def table(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
     """Rows of the logprobs table; what a row leaves out is null."""
-    usual = dict.fromkeys(SCHEMA) | {"target_id": "t", "model_role": "target", "view_index": 0}
+    usual = dict.fromkeys(SCHEMA) | {"target_id": "t", "model": "target", "view_index": 0}
     return pl.DataFrame([usual | dict(row) for row in rows], schema=SCHEMA)
 
 

@@ -1,6 +1,6 @@
-"""Slow twins of the attacks from log-probabilities, written from the papers for clarity alone.
+"""Reference implementations of the attacks from log-probabilities, written from the papers for clarity alone.
 
-A twin reads the rows of one target, as dictionaries; it gives a number, or None where undefined.
+Each reads the rows of one target, as dictionaries; it gives a number, or None where undefined.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Undefined(Exception):
 
 def text(rows: Sequence[Row], view: str = "text", role: str = "target") -> Row:
     for row in rows:
-        if (row["model_role"], row["view"]) == (role, view) and row["logprob"] is not None:
+        if (row["model"], row["view"]) == (role, view) and row["logprob"] is not None:
             return row
     raise Undefined
 
@@ -70,7 +70,7 @@ def min_k_of(percent: int) -> Twin:
 
 def min_k_plus_plus_of(percent: int) -> Twin:
     def twin(rows: Sequence[Row]) -> float:
-        found = tokens(text(rows), "logprob", "mean", "variance")
+        found = tokens(text(rows), "logprob", "vocabulary_mean", "vocabulary_variance")
         return min_k([(lp - mu) / math.sqrt(var) for lp, mu, var in found if var > 0], percent)
 
     return twin
@@ -136,11 +136,11 @@ def log_p_z(rows: Sequence[Row], *, kept: bool = False) -> float:
     if (
         not row["logprob"]
         or None in row["logprob"]
-        or (kept and (row["kept_mass"] is None or None in row["kept_mass"]))
+        or (kept and (row["support_mass"] is None or None in row["support_mass"]))
     ):
         raise Undefined
     total = math.fsum(row["logprob"])
-    return min(0.0, total - math.fsum(row["kept_mass"])) if kept else total
+    return min(0.0, total - math.fsum(row["support_mass"])) if kept else total
 
 
 def samples_needed(log_p: float, p: float) -> float:
@@ -163,7 +163,7 @@ def greedy(rows: Sequence[Row]) -> float:
 
 def surprising(rows: Sequence[Row]) -> float:
     """Least likely fifth of the tokens, of those the ones where the entropy is below 2 nats."""
-    found = tokens(text(rows), "logprob", "mean")
+    found = tokens(text(rows), "logprob", "vocabulary_mean")
     lowest = sorted(found, key=lambda pair: pair[0])[: max(1, len(found) * 20 // 100)]
     return per_token([logprob for logprob, mean in lowest if -mean < 2])
 
@@ -213,7 +213,7 @@ TWINS: dict[str, Twin] = {
     "rank_v1": column_mean("rank", lambda rank: -rank),
     "log_rank_v1": column_mean("rank", lambda rank: -math.log(rank)),
     "top_1_share_v1": column_mean("rank", lambda rank: float(rank == 1)),
-    "entropy_v1": column_mean("mean", float),
+    "entropy_v1": column_mean("vocabulary_mean", float),
     "surprising_20_v1": surprising,
 }
 """Twin of each attack, by name."""

@@ -68,8 +68,10 @@ def _variants(names: Sequence[str]) -> str:
     first, *others = names
     stem = first.removesuffix("_v1").rstrip("0123456789_l")
     ends = [name.removeprefix(stem).removesuffix("_v1") for name in others]
-    listed = ", ".join(end if end == name else f"..{end}" for end, name in zip(ends, others, strict=True))
-    return first + (f" ({listed})" if others else "")
+    listed = [
+        end if name.startswith(end) else f"..{end}" for end, name in zip(ends, others, strict=True)
+    ]
+    return first + (f" ({', '.join(listed)})" if others else "")
 
 
 def _print_whole(table: Table | str, console: Console) -> None:

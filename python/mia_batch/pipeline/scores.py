@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
+    from mia_batch.attacks import Attack
     from mia_batch.evidence.parts import Parts
     from mia_batch.pipeline.context import Audit
 
@@ -147,7 +148,7 @@ class ScoresStage(Stage):
         parts = sorted(part.name for folder in folders for part in folder.glob("*.parquet"))
         return {
             "attacks": [attack.name for attack in audit.attacks],
-            "formulas": sha256(_formulas(audit).encode()).hexdigest(),
+            "formulas": sha256(b"".join(map(_formula, audit.attacks))).hexdigest(),
             "samples": audit.settings.samples,
             "targets": audit.manifest.made["targets"],
             "parts": sha256("\n".join(parts).encode()).hexdigest(),
@@ -191,5 +192,6 @@ class ScoresStage(Stage):
         return scan_parts(self.audit.run.path("logprobs"), LogProbs)
 
 
-def _formulas(audit: Audit) -> str:
-    return "\n".join(str(attack.expr) for attack in audit.attacks)
+def _formula(attack: Attack) -> bytes:
+    formula: bytes = attack.expr.meta.serialize()
+    return formula

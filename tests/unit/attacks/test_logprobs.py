@@ -15,7 +15,7 @@ from tests import logprob_rows, logprob_twins
 from tests.logprob_rows import LISTS, SCHEMA
 
 NAMES = [name for name in names() if get(name).evidence == "logprobs"]
-VIEWS = sorted({view for name in NAMES for view in get(name).views})
+VIEWS = sorted({view for name in NAMES for view in get(name).reads})
 REFUSED = dict.fromkeys(LISTS) | {"reason": "the text is empty"}
 
 LOG_2 = math.log(2)
@@ -27,8 +27,8 @@ TEXT: dict[str, Any] = {
     "zlib_size": 18,
     "token_ids": [5, 6, 5, 6],
     "logprob": [None, -LOG_2, -2 * LOG_2, -3 * LOG_2],
-    "mean": [None, -1.0, -1.5, -2.5],
-    "variance": [None, 4.0, 1.0, 0.0],
+    "vocabulary_mean": [None, -1.0, -1.5, -2.5],
+    "vocabulary_variance": [None, 4.0, 1.0, 0.0],
     "rank": [None, 1, 2, 4],
     "log_inverse_frequency": [1.0, 0.01, 4.0, 9.0],
 }
@@ -36,14 +36,14 @@ OTHERS: list[dict[str, Any]] = [
     {"view": "lowercase", "logprob": [None, -4 * LOG_2]},
     {"view": "nonmember_shots", "logprob": [-3 * LOG_2, -5 * LOG_2]},
     {"view": "member_shots", "logprob": [-2 * LOG_2]},
-    {"model_role": "reference", "view": "text", "n_bytes": 10, "token_ids": [5, 6, 5, 6]}
+    {"model": "reference", "view": "text", "n_bytes": 10, "token_ids": [5, 6, 5, 6]}
     | {"logprob": [-LOG_2, -2 * LOG_2, -6 * LOG_2, -7 * LOG_2]},
     {"view": "neighbour", "view_index": 0, "logprob": [None, -3 * LOG_2, -5 * LOG_2]},
     {"view": "neighbour", "view_index": 1, **REFUSED},
     {"view": "neighbour", "view_index": 2, "logprob": [None, -2 * LOG_2]},
     {"view": "perturbation", "view_index": 0, "logprob": [-3 * LOG_2, -3 * LOG_2]},
     {"view": "perturbation", "view_index": 1, "logprob": [None, -5 * LOG_2]},
-    {"view": "extraction", "logprob": [-LOG_2, 0.0], "kept_mass": [-LOG_2 / 2, 0.0]}
+    {"view": "extraction", "logprob": [-LOG_2, 0.0], "support_mass": [-LOG_2 / 2, 0.0]}
     | {"rank": [1, 1]},
 ]
 ROOT_2 = math.sqrt(2)
@@ -94,9 +94,9 @@ def test_by_hand(name):
 def test_surprising_tokens_by_hand():
     """Two of ten tokens are the least likely; of one of them the model was certain."""
     logprob, mean = [-1.0] * 8 + [-6.0, -5.0], [-1.0] * 8 + [-2.0, -1.9]
-    row = {"view": "text", "logprob": logprob, "mean": mean}
+    row = {"view": "text", "logprob": logprob, "vocabulary_mean": mean}
     assert scores(row)["surprising_20_v1"] == -5.0
-    assert scores(row | {"mean": [-2.0] * 10})["surprising_20_v1"] is None
+    assert scores(row | {"vocabulary_mean": [-2.0] * 10})["surprising_20_v1"] is None
 
 
 def test_a_suffix_that_greedy_decoding_misses():
@@ -106,7 +106,7 @@ def test_a_suffix_that_greedy_decoding_misses():
 
 @pytest.mark.parametrize("missing", [None, math.inf, math.nan])
 def test_a_token_that_decoding_leaves_out_gives_no_score_under_top_k(missing):
-    row = {"view": "extraction", "logprob": [-1.0, -2.0], "kept_mass": [-0.1, missing]}
+    row = {"view": "extraction", "logprob": [-1.0, -2.0], "support_mass": [-0.1, missing]}
     found = scores(row)
     assert found["extraction_v1"] == -3.0
     assert found["extraction_top_k_v1"] is None
@@ -125,7 +125,7 @@ def test_samples_needed_from_certainty_to_what_never_happens(log_p):
 
 def test_models_that_cut_a_text_differently_are_compared_by_bytes_alone():
     ours = {"view": "text", "n_bytes": 4, "token_ids": [1, 2], "logprob": [-1.0, -3.0]}
-    theirs = {"model_role": "reference", "view": "text", "n_bytes": 4}
+    theirs = {"model": "reference", "view": "text", "n_bytes": 4}
     theirs |= {"token_ids": [7, 8, 9, 9], "logprob": [-2.0] * 4}
     found = scores(ours, theirs)
     assert found["reference_difference_v1"] == 1.0
@@ -146,10 +146,10 @@ def test_what_members_look_like_scores_higher():
 
     def learnt(logprob, rank):
         row = TEXT | {"logprob": [None, *logprob], "rank": [None, *rank]}
-        return scores(row | {"mean": [None, *logprob], "variance": [None] + [1.0] * 3}, *OTHERS)
+        return scores(row | {"vocabulary_mean": [None, *logprob], "vocabulary_variance": [None] + [1.0] * 3}, *OTHERS)
 
     member, other = learnt([-0.1, -0.2, -0.1], [1, 1, 1]), learnt([-2.0, -3.0, -5.0], [3, 4, 9])
-    of_text = [name for name in NAMES if ("target", "text") in get(name).views]
+    of_text = [name for name in NAMES if ("target", "text") in get(name).reads]
     excepted = {"min_k_plus_plus", "surprising", "con_recall"}
     for name in of_text:
         if not name.startswith(tuple(excepted)):
@@ -166,15 +166,15 @@ def rows(draw):
     computed = {column for column in LISTS if column == "logprob" or draw(st.booleans())}
     numbers = {
         "token_ids": st.integers(0, 9),
-        "variance": st.integers(0, 40).map(lambda n: n / 8),
-        "kept_mass": st.integers(-3, 0).map(lambda n: n / 8),
+        "vocabulary_variance": st.integers(0, 40).map(lambda n: n / 8),
+        "support_mass": st.integers(-3, 0).map(lambda n: n / 8),
         "log_inverse_frequency": st.integers(0, 40).map(lambda n: n / 1024),
         "rank": st.integers(1, 50_000),
     }
     for role, view in VIEWS:
         several = 4 if view in {"neighbour", "perturbation"} else 1
         for index in range(draw(st.integers(0, several))):
-            row = {"model_role": role, "view": view, "view_index": index}
+            row = {"model": role, "view": view, "view_index": index}
             row |= {"n_bytes": draw(st.integers(1, 99)), "zlib_size": draw(st.integers(9, 99))}
             if draw(st.integers(0, 5)) == 0:
                 found.append(row | REFUSED)
@@ -223,7 +223,7 @@ def test_rows_of_other_targets_and_their_order_change_nothing(engine):
 )
 def test_without_a_scored_token_every_attack_is_null(row):
     """Raw: the expressions themselves give null, not NaN."""
-    views = [{**row, "model_role": role, "view": view} for role, view in VIEWS]
+    views = [{**row, "model": role, "view": view} for role, view in VIEWS]
     found = logprob_rows.raw_scores(logprob_rows.table(views), NAMES).drop("target_id").row(0)
     assert set(found) == {None}
 
@@ -231,7 +231,7 @@ def test_without_a_scored_token_every_attack_is_null(row):
 @pytest.mark.parametrize("bad", [math.nan, -math.inf])
 def test_a_broken_number_is_never_a_score(bad):
     rows = [
-        {"model_role": role, "view": view, **{column: [bad, bad, -1.0] for column in LISTS[1:-1]}}
+        {"model": role, "view": view, **{column: [bad, bad, -1.0] for column in LISTS[1:-1]}}
         for role, view in VIEWS
     ]
     values = scores(*rows).values()
@@ -240,7 +240,7 @@ def test_a_broken_number_is_never_a_score(bad):
 
 
 def test_a_column_that_was_not_computed_gives_null_and_no_error():
-    bare = [{"model_role": role, "view": view, "logprob": [-1.0, -2.0]} for role, view in VIEWS]
+    bare = [{"model": role, "view": view, "logprob": [-1.0, -2.0]} for role, view in VIEWS]
     found = scores(*bare)
     assert found["loss_v1"] == -1.5
     assert found["min_k_plus_plus_20_v1"] is None
@@ -252,11 +252,11 @@ def test_a_column_that_was_not_computed_gives_null_and_no_error():
 @pytest.mark.parametrize("name", NAMES)
 def test_each_attack_says_what_it_needs(name):
     attack = get(name)
-    assert attack.views
+    assert attack.reads
     assert not attack.whole_candidates
     assert set(attack.columns) <= set(SCHEMA)
     assert attack.source.split(" (arXiv:")[0][-4:].isdecimal()
-    reference = any(role == "reference" for role, _ in attack.views)
+    reference = any(role == "reference" for role, _ in attack.reads)
     assert ("reference_model" in attack.settings) == reference
 
 
@@ -282,7 +282,7 @@ def test_the_papers_procedure_equals_the_attacks(lists, text):
     found = scores(
         {"view": "text", "token_ids": ids, "logprob": logprob, "zlib_size": size},
         {"view": "lowercase", "logprob": lowercase},
-        {"model_role": "reference", "view": "text", **reference_row},
+        {"model": "reference", "view": "text", **reference_row},
         of=twin,
     )
     for name, score in twin.items():
