@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mia_batch import tables
+from mia_batch.pipeline.verdicts import conclusions
 from mia_batch.schemas import Scores, Targets
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def show_plan(plan: Plan, settings: Settings, console: Console) -> None:
 
 def show_run(run: Run, settings: Settings, console: Console) -> None:
     """Show what may be concluded, then metrics or the highest scores, and where the files are."""
-    for sentence in run.manifest["conclusions"]:
+    for sentence in conclusions(run, settings):
         console.print(_plain(sentence), highlight=False)
     metrics = run.metrics.filter(
         pl.col("metric").is_in(_SHOWN) & (pl.col("slice") == "all") & pl.col("versus").is_null()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from mia_batch import tables
@@ -10,7 +12,6 @@ from mia_batch.models.identity import identify_model
 from mia_batch.pipeline.choosing import chosen_attacks
 from mia_batch.pipeline.corpora import check_paths, open_corpora
 from mia_batch.pipeline.failures import count_failures
-from mia_batch.pipeline.judging import foresee, plan_verdicts
 from mia_batch.pipeline.logprobs import collect_logprobs
 from mia_batch.pipeline.manifest import Manifest, describe_model
 from mia_batch.pipeline.observer import SilentObserver
@@ -22,13 +23,16 @@ from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.sampling import collect_samples
 from mia_batch.pipeline.scoring import choose_features, make_missing_features, score_run
 from mia_batch.pipeline.targeting import make_targets
-from mia_batch.schemas import Targets
+from mia_batch.pipeline.verdicts import plan_verdicts, preflight
+from mia_batch.report import preflight_sentences
+from mia_batch.schemas import Findings
 from mia_batch.settings import load_settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from mia_batch.corpus import Corpus
+    from mia_batch.inference.plan import VerdictPlan
     from mia_batch.pipeline.observer import Observer
     from mia_batch.settings import Settings
 
@@ -94,7 +98,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
     if recording is not None:
         settings = recorded_settings(settings, recording)
     attacks = chosen_attacks(settings)
-    verdict_plan = plan_verdicts(settings, attacks)
+    verdict_plan = plan_verdicts(settings, [attack.name for attack in attacks])
     check_paths(settings)  # which takes less than to load a model's libraries
     run = Run(settings.folder)
     manifest = Manifest.of(run) or _new_manifest(settings)
@@ -110,13 +114,13 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         manifest.request(settings, decode, run)
         make_targets(settings, corpora, manifest, run)
         observer.stage(_targets_sentence(manifest.targets))
-        targets = tables.scan(run.targets_path, Targets)
-        for sentence in foresee(targets, verdict_plan):
+        _check_targets(settings, verdict_plan, manifest, run)
+        for sentence in preflight_sentences(tables.scan(run.findings_path, Findings).collect()):
             observer.stage(sentence)
         choose_features(sampling, manifest, run)
         parts = sample_parts(run.samples_folder, recorded=recording is not None)
         missing = Missing(
-            run.targets_path, parts, settings.n_drawn, retry_failed=settings.retry_failed
+            run.targets_path, parts, settings.samples, retry_failed=settings.retry_failed
         )
         if recording is not None:
             replay_samples(settings, recording, manifest, run, missing, observer)
@@ -129,6 +133,23 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         observer.stage(f"scoring {len(attacks)} attacks")
         score_run(settings, attacks, manifest, run)
     return run
+
+
+def _check_targets(settings: Settings, plan: VerdictPlan, manifest: Manifest, run: Run) -> None:
+    """Make the preflight's tables, unless those that are there are up to date."""
+    made_from = {"input": manifest.input, "seed": settings.seed, "plan": asdict(plan)}
+    del made_from["plan"]["primary"]
+    made_from = json.loads(json.dumps(made_from))
+    there = all(
+        path.exists() for path in (run.findings_path, run.blind_path, run.blind_metrics_path)
+    )
+    if there and manifest.checked == made_from:
+        return
+    manifest.checked, manifest.scored = {}, {}
+    manifest.write(run)
+    preflight(run, plan, seed=settings.seed)
+    manifest.checked = made_from
+    manifest.write(run)
 
 
 def _new_manifest(settings: Settings) -> Manifest:

@@ -51,8 +51,8 @@ class Manifest:
         Forward passes that gave log-probabilities, by model role and view.
     plan
         What the run was to decide and how, with its SHA-256, as it was before the first score.
-    conclusions
-        What may be concluded, in sentences.
+    checked
+        What the preflight's findings were made from; empty until there are some.
     scored
         What the scores were made from; empty until there are scores.
     failed
@@ -71,7 +71,7 @@ class Manifest:
     scorers: dict[str, Any] = field(default_factory=dict)
     passes: dict[str, int] = field(default_factory=dict)
     plan: dict[str, Any] = field(default_factory=dict)
-    conclusions: list[str] = field(default_factory=list)
+    checked: dict[str, Any] = field(default_factory=dict)
     scored: dict[str, Any] = field(default_factory=dict)
     failed: dict[str, Any] = field(default_factory=dict)
 

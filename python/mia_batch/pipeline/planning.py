@@ -11,11 +11,12 @@ import polars as pl
 from mia_batch.evidence.workload import Workload
 from mia_batch.pipeline.choosing import chosen_attacks, scoring, scoring_engine
 from mia_batch.pipeline.corpora import check_paths, open_corpora
-from mia_batch.pipeline.judging import foresee, plan_verdicts
 from mia_batch.pipeline.replaying import describe_recording, open_recording, recorded_settings
 from mia_batch.pipeline.resolve import chosen_engine, decode_scope, target_plan
 from mia_batch.pipeline.sampling import add_work, sampling_for
+from mia_batch.pipeline.verdicts import plan_power, plan_verdicts
 from mia_batch.pipeline.views import count_texts
+from mia_batch.report import preflight_sentences
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,7 +95,7 @@ def plan(settings: Settings) -> Plan:
     if recording is not None:
         settings = recorded_settings(settings, recording)
     attacks = chosen_attacks(settings)
-    verdict_plan = plan_verdicts(settings, attacks)
+    verdict_plan = plan_verdicts(settings, [attack.name for attack in attacks])
     check_paths(settings)
     engine, why = chosen_engine(settings)
     by_sampling = [attack for attack in attacks if attack.evidence == "samples"]
@@ -112,13 +113,13 @@ def plan(settings: Settings) -> Plan:
     there = pl.col("target").is_not_null()
     columns = targets.select("prefix", "reference", "reason", there=there)
     for rows in columns.collect_batches(chunk_size=_ROWS_AT_ONCE):
-        _count(planned, rows, sampling, settings.n_drawn)
+        _count(planned, rows, sampling, settings.samples)
     lines: tuple[tuple[str, str], ...] = ()
     if sampling is not None:
         lines = (*planned.workload.lines(), *sampling.describe(planned.workload))
     if recording is not None:
-        lines = (("samples", f"{settings.n_drawn:,} a target"), *describe_recording(recording))
-    power = foresee(targets, verdict_plan)
+        lines = (("samples", f"{settings.samples:,} a target"), *describe_recording(recording))
+    power = preflight_sentences(plan_power(targets, verdict_plan))
     planned.described = (
         *lines,
         *_describe_scoring(settings, attacks, planned.texts),

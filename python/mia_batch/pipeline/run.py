@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 from mia_batch import tables
 from mia_batch.errors import RunFolderError
 from mia_batch.evidence.parts import scan_features, scan_logprobs, scan_samples
-from mia_batch.schemas import Metrics, Scores, Targets, Unscored, Verdicts
+from mia_batch.schemas import Findings, Metrics, Scores, Targets, Unscored, Verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,6 +74,21 @@ class Run:
     def verdicts_path(self) -> Path:
         """The verdicts table."""
         return self.folder / "verdicts.parquet"
+
+    @property
+    def findings_path(self) -> Path:
+        """The findings table."""
+        return self.folder / "findings.parquet"
+
+    @property
+    def blind_path(self) -> Path:
+        """Scores of classifiers that never see the model."""
+        return self.folder / "blind.parquet"
+
+    @property
+    def blind_metrics_path(self) -> Path:
+        """Metrics of these classifiers."""
+        return self.folder / "blind_metrics.parquet"
 
     @property
     def manifest_path(self) -> Path:
@@ -156,6 +171,11 @@ class Run:
     def verdicts(self) -> pl.DataFrame:
         """The verdicts table; empty where nothing is known to be outside the training data."""
         return tables.scan(self.verdicts_path, Verdicts).collect()
+
+    @property
+    def findings(self) -> pl.DataFrame:
+        """The findings table: one row per check of the texts or of the run."""
+        return tables.scan(self.findings_path, Findings).collect()
 
     @contextmanager
     def held(self) -> Iterator[None]:

@@ -12,10 +12,11 @@ from mia_batch import tables
 from mia_batch.attacks import find_unscored, score
 from mia_batch.evidence.parts import scan_logprobs, scan_samples
 from mia_batch.features import build_features, groups_of, inputs_of
+from mia_batch.inference.plan import preregister
 from mia_batch.kernels import GROUPS, fields
 from mia_batch.pipeline.background import in_background
 from mia_batch.pipeline.halves import Halves
-from mia_batch.pipeline.judging import fix_plan, judge, plan_verdicts
+from mia_batch.pipeline.verdicts import evaluate, plan_verdicts, what_it_rests_on
 from mia_batch.schemas import Features, Samples, Scores, Targets, Unscored
 from mia_batch.settings import VerdictSettings
 
@@ -155,8 +156,11 @@ def score_run(settings: Settings, attacks: list[Attack], manifest: Manifest, run
     tables_there = (run.scores_path, run.unscored_path, run.metrics_path, run.verdicts_path)
     if manifest.scored == made_from and all(path.exists() for path in tables_there):
         return
-    fix_plan(settings, plan_verdicts(settings, attacks), manifest, run)
-    manifest.scored, manifest.conclusions = {}, []
+    plan = plan_verdicts(settings, [attack.name for attack in attacks])
+    rests_on = what_it_rests_on(settings, manifest.input)
+    if not manifest.plan:
+        manifest.plan = preregister(plan, None if run.scores_path.exists() else rests_on)
+    manifest.scored = {}
     manifest.write(run)  # killed from here on, they are made again
     within = pl.col("sample_index") < settings.samples
     targets = tables.scan(run.targets_path, Targets)
@@ -170,7 +174,7 @@ def score_run(settings: Settings, attacks: list[Attack], manifest: Manifest, run
     samples = scan_samples(run.samples_folder).filter(within)
     unscored = find_unscored(scores, samples, targets, attacks, logprobs=logprobs)
     tables.sink(unscored, run.unscored_path, Unscored)
-    judge(settings, attacks, manifest, run)
+    evaluate(settings, attacks, plan, run, preregistered=manifest.plan, rests_on=rests_on)
     manifest.scored = made_from
     manifest.write(run)
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from mia_batch.attacks import defaults, get, names
 from mia_batch.cli.show import show_attacks, show_plan, show_run
 from mia_batch.pipeline import Plan, Run
-from mia_batch.schemas import Metrics, Role, Scores, Targets, Unscored
+from mia_batch.schemas import Findings, Metrics, Role, Scores, Targets, Unscored, Verdicts
 from mia_batch.settings import load_settings
 
 ATTACKS = ["samia_v1", *defaults("default")]
@@ -37,8 +37,10 @@ def run(tmp_path):
     write(Targets, run.targets_path, keys)
     write(Unscored, run.unscored_path, [])
     write(Metrics, run.metrics_path, [])
+    write(Verdicts, run.verdicts_path, [])
+    write(Findings, run.findings_path, [])
     run.manifest_path.write_text(
-        json.dumps({"conclusions": [], "scored": {"attacks": ATTACKS}, "failed": {"reasons": {}}})
+        json.dumps({"scored": {"attacks": ATTACKS}, "failed": {"reasons": {}}})
     )
     return run
 
