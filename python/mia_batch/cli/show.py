@@ -67,7 +67,7 @@ def show_plan(plan: Plan, settings: Settings, console: Console) -> None:
 
 def show_run(run: Run, settings: Settings, console: Console) -> None:
     """Show what may be concluded, then metrics or the highest scores, and where the files are."""
-    for sentence in conclusions(run, settings):
+    for sentence in conclusions(run, settings, run.manifest["scored"]["attacks"]):
         console.print(_plain(sentence), highlight=False)
     metrics = run.metrics.filter(
         pl.col("metric").is_in(_SHOWN) & (pl.col("slice") == "all") & pl.col("versus").is_null()

@@ -56,7 +56,7 @@ def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
 
 
 def _asked(targets: pl.LazyFrame) -> pl.Expr:
-    """True for targets that are compared with nulls, false for the nulls."""
+    """Label targets that are compared with nulls true, and the nulls false."""
     non_member = pl.col("role") == "non_member"
     null = non_member if _any(targets, non_member) else _TARGET & ~pl.col("member")
     return pl.when(null).then(pl.lit(value=False)).when(_TARGET).then(pl.lit(value=True))

@@ -6,7 +6,6 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from mia_batch import tables
 from mia_batch.evidence.blocks import Missing, sample_parts
 from mia_batch.models.identity import identify_model
 from mia_batch.pipeline.choosing import chosen_attacks
@@ -23,9 +22,8 @@ from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.sampling import collect_samples
 from mia_batch.pipeline.scoring import choose_features, make_missing_features, score_run
 from mia_batch.pipeline.targeting import make_targets
-from mia_batch.pipeline.verdicts import plan_verdicts, preflight
+from mia_batch.pipeline.verdicts import preflight, verdict_plan
 from mia_batch.report import preflight_sentences
-from mia_batch.schemas import Findings
 from mia_batch.settings import load_settings
 
 if TYPE_CHECKING:
@@ -98,7 +96,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
     if recording is not None:
         settings = recorded_settings(settings, recording)
     attacks = chosen_attacks(settings)
-    verdict_plan = plan_verdicts(settings, [attack.name for attack in attacks])
+    planned = verdict_plan(settings, [attack.name for attack in attacks])
     check_paths(settings)  # which takes less than to load a model's libraries
     run = Run(settings.folder)
     manifest = Manifest.of(run) or _new_manifest(settings)
@@ -114,8 +112,8 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
         manifest.request(settings, decode, run)
         make_targets(settings, corpora, manifest, run)
         observer.stage(_targets_sentence(manifest.targets))
-        _check_targets(settings, verdict_plan, manifest, run)
-        for sentence in preflight_sentences(tables.scan(run.findings_path, Findings).collect()):
+        _check_targets(settings, planned, manifest, run)
+        for sentence in preflight_sentences(run.findings):
             observer.stage(sentence)
         choose_features(sampling, manifest, run)
         parts = sample_parts(run.samples_folder, recorded=recording is not None)
@@ -140,9 +138,7 @@ def _check_targets(settings: Settings, plan: VerdictPlan, manifest: Manifest, ru
     made_from = {"input": manifest.input, "seed": settings.seed, "plan": asdict(plan)}
     del made_from["plan"]["primary"]
     made_from = json.loads(json.dumps(made_from))
-    there = all(
-        path.exists() for path in (run.findings_path, run.blind_path, run.blind_metrics_path)
-    )
+    there = all(run.path(name).exists() for name in ("findings", "blind", "blind_metrics"))
     if there and manifest.checked == made_from:
         return
     manifest.checked, manifest.scored = {}, {}

@@ -14,7 +14,7 @@ from mia_batch.pipeline.corpora import check_paths, open_corpora
 from mia_batch.pipeline.replaying import describe_recording, open_recording, recorded_settings
 from mia_batch.pipeline.resolve import chosen_engine, decode_scope, target_plan
 from mia_batch.pipeline.sampling import add_work, sampling_for
-from mia_batch.pipeline.verdicts import plan_power, plan_verdicts
+from mia_batch.pipeline.verdicts import plan_power, verdict_plan
 from mia_batch.pipeline.views import count_texts
 from mia_batch.report import preflight_sentences
 
@@ -95,7 +95,7 @@ def plan(settings: Settings) -> Plan:
     if recording is not None:
         settings = recorded_settings(settings, recording)
     attacks = chosen_attacks(settings)
-    verdict_plan = plan_verdicts(settings, [attack.name for attack in attacks])
+    decided = verdict_plan(settings, [attack.name for attack in attacks])
     check_paths(settings)
     engine, why = chosen_engine(settings)
     by_sampling = [attack for attack in attacks if attack.evidence == "samples"]
@@ -119,7 +119,7 @@ def plan(settings: Settings) -> Plan:
         lines = (*planned.workload.lines(), *sampling.describe(planned.workload))
     if recording is not None:
         lines = (("samples", f"{settings.samples:,} a target"), *describe_recording(recording))
-    power = preflight_sentences(plan_power(targets, verdict_plan))
+    power = preflight_sentences(plan_power(targets, decided))
     planned.described = (
         *lines,
         *_describe_scoring(settings, attacks, planned.texts),

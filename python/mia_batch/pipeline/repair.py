@@ -97,7 +97,7 @@ def _repair(run: Run, is_good: Callable[[Path], bool], fault: str) -> list[str]:
     stale = [path for path in features if path.name not in without]
     stale += broken_of([path for path in features if path.name in without])
     judged = [run.unscored_path, run.metrics_path, run.verdicts_path]
-    judged += [run.findings_path, run.blind_path, run.blind_metrics_path]
+    judged += [run.path(name) for name in ("findings", "blind", "blind_metrics")]
     whole = [run.targets_path, run.scores_path, *judged]
     lost = broken_of([path for path in whole if path.exists()])
     if (stale or broken or scored) and run.scores_path.exists() and run.scores_path not in lost:

@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 from mia_batch import tables
 from mia_batch.errors import RunFolderError
 from mia_batch.evidence.parts import scan_features, scan_logprobs, scan_samples
-from mia_batch.schemas import Findings, Metrics, Scores, Targets, Unscored, Verdicts
+from mia_batch.schemas import Blind, Findings, Metrics, Scores, Targets, Unscored, Verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,6 +21,18 @@ if TYPE_CHECKING:
     import polars as pl
 
 __all__ = ["Run"]
+
+_PARTS = {"samples": scan_samples, "features": scan_features, "logprobs": scan_logprobs}
+_TABLES = {
+    "targets": Targets,
+    "blind": Blind,
+    "blind_metrics": Metrics,
+    "findings": Findings,
+    "scores": Scores,
+    "unscored": Unscored,
+    "metrics": Metrics,
+    "verdicts": Verdicts,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +46,16 @@ class Run:
     """
 
     folder: Path
+
+    def path(self, name: str) -> Path:
+        """File of a table, or folder of its parts."""
+        return self.folder / (name if name in _PARTS else f"{name}.parquet")
+
+    def scan(self, name: str) -> pl.LazyFrame:
+        """Open a table."""
+        if name in _PARTS:
+            return _PARTS[name](self.path(name))
+        return tables.scan(self.path(name), _TABLES[name])
 
     @property
     def targets_path(self) -> Path:
@@ -74,21 +96,6 @@ class Run:
     def verdicts_path(self) -> Path:
         """The verdicts table."""
         return self.folder / "verdicts.parquet"
-
-    @property
-    def findings_path(self) -> Path:
-        """The findings table."""
-        return self.folder / "findings.parquet"
-
-    @property
-    def blind_path(self) -> Path:
-        """Scores of classifiers that never see the model."""
-        return self.folder / "blind.parquet"
-
-    @property
-    def blind_metrics_path(self) -> Path:
-        """Metrics of these classifiers."""
-        return self.folder / "blind_metrics.parquet"
 
     @property
     def manifest_path(self) -> Path:
@@ -175,7 +182,7 @@ class Run:
     @property
     def findings(self) -> pl.DataFrame:
         """The findings table: one row per check of the texts or of the run."""
-        return tables.scan(self.findings_path, Findings).collect()
+        return self.scan("findings").collect()
 
     @contextmanager
     def held(self) -> Iterator[None]:

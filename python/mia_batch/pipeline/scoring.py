@@ -16,7 +16,7 @@ from mia_batch.inference.plan import preregister
 from mia_batch.kernels import GROUPS, fields
 from mia_batch.pipeline.background import in_background
 from mia_batch.pipeline.halves import Halves
-from mia_batch.pipeline.verdicts import evaluate, plan_verdicts, what_it_rests_on
+from mia_batch.pipeline.verdicts import evaluate, verdict_plan
 from mia_batch.schemas import Features, Samples, Scores, Targets, Unscored
 from mia_batch.settings import VerdictSettings
 
@@ -156,8 +156,12 @@ def score_run(settings: Settings, attacks: list[Attack], manifest: Manifest, run
     tables_there = (run.scores_path, run.unscored_path, run.metrics_path, run.verdicts_path)
     if manifest.scored == made_from and all(path.exists() for path in tables_there):
         return
-    plan = plan_verdicts(settings, [attack.name for attack in attacks])
-    rests_on = what_it_rests_on(settings, manifest.input)
+    plan = verdict_plan(settings, [attack.name for attack in attacks])
+    rests_on = {
+        "samples": settings.samples,
+        "input": manifest.input["sha256"],
+        **manifest.input["helping"],
+    }
     if not manifest.plan:
         manifest.plan = preregister(plan, None if run.scores_path.exists() else rests_on)
     manifest.scored = {}

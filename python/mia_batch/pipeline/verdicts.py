@@ -25,16 +25,7 @@ from mia_batch.inference.sampling_error import score_errors
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.metrics.measure import measure
 from mia_batch.report import sentences
-from mia_batch.schemas import (
-    Blind,
-    Features,
-    Findings,
-    Metrics,
-    Scores,
-    Targets,
-    Unscored,
-    Verdicts,
-)
+from mia_batch.schemas import Blind, Findings, Metrics, Scores, Targets, Verdicts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -43,14 +34,7 @@ if TYPE_CHECKING:
     from mia_batch.pipeline.run import Run
     from mia_batch.settings import Settings
 
-__all__ = [
-    "conclusions",
-    "evaluate",
-    "plan_power",
-    "plan_verdicts",
-    "preflight",
-    "what_it_rests_on",
-]
+__all__ = ["conclusions", "evaluate", "plan_power", "preflight", "verdict_plan"]
 
 _PRIMARY = ("samia_matched_v1", "min_k_plus_plus_20_v1")
 _LABELLED_FALSE = "texts of the input that are labelled member = false"
@@ -58,7 +42,7 @@ _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measure
 _FROM_SCORES = ("plan", "reported", "uneven_scores")
 
 
-def plan_verdicts(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
+def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
     """Say what the run is to decide and how.
 
     The primary attack is the one asked for, else the first of `samia_matched_v1` and
@@ -73,19 +57,14 @@ def plan_verdicts(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
     return VerdictPlan(primary=primary, null_set=null_set, **same)
 
 
-def what_it_rests_on(settings: Settings, corpora: Mapping[str, Any]) -> dict[str, int | str]:
-    """Name the number of samples and the SHA-256 of each text file, as ``run.json`` has them."""
-    return {"samples": settings.samples, "input": corpora["sha256"], **corpora["helping"]}
-
-
 def preflight(run: Run, plan: VerdictPlan, *, seed: int) -> None:
     """Write what the targets tell before any engine starts: findings, blind scores and metrics."""
-    targets = tables.scan(run.targets_path, Targets)
+    targets = run.scan("targets")
     checked = check_targets(targets, seed=seed)
     rows = [role_findings(targets), checked.findings, plan_power(targets, plan)]
-    tables.sink(checked.blind_scores, run.blind_path, Blind)
-    tables.sink(checked.blind_metrics, run.blind_metrics_path, Metrics)
-    tables.sink(pl.concat(rows), run.findings_path, Findings)
+    tables.sink(checked.blind_scores, run.path("blind"), Blind)
+    tables.sink(checked.blind_metrics, run.path("blind_metrics"), Metrics)
+    tables.sink(pl.concat(rows), run.path("findings"), Findings)
 
 
 def plan_power(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
@@ -107,37 +86,35 @@ def evaluate(
     rests_on: Mapping[str, int | str],
 ) -> None:
     """Write metrics, verdicts, and findings anew: those of `preflight` and what scores add."""
-    before = tables.scan(run.findings_path, Findings).collect()
+    before = run.scan("findings").collect()
     before = before.filter(~pl.col("check").is_in(_FROM_SCORES))
     planned = plan_findings(plan, preregistered, rests_on)
-    scores, primary_first = tables.scan(run.scores_path, Scores), [plan.primary]
-    names = [attack.name for attack in attacks]
-    primary_first += (name for name in names if name != plan.primary)
+    scores, names = run.scan("scores"), [attack.name for attack in attacks]
     metrics = measure(
         scores,
         names,
-        blind_scores=tables.scan(run.blind_path, Blind),
-        blind_metrics=tables.scan(run.blind_metrics_path, Metrics).collect(),
+        blind_scores=run.scan("blind"),
+        blind_metrics=run.scan("blind_metrics").collect(),
         preset=settings.preset,
         slice_by=settings.slice_by,
         primary=plan.primary,
         seed=settings.seed,
     )
-    tables.sink(metrics, run.metrics_path, Metrics)
+    tables.sink(metrics, run.path("metrics"), Metrics)
     made = _verdicts(settings, attacks, plan, run, before)
     if planned["verdict"].item(0) != "as_planned":
         made = (rows.with_columns(planned=False) for rows in made)
-    tables.sink_frames(made, run.verdicts_path, Verdicts)
-    reported = reported_findings(tables.scan(run.verdicts_path, Verdicts), plan)
-    uneven = uneven_findings(scores, primary_first, tables.scan(run.unscored_path, Unscored))
-    tables.sink(pl.concat([before, planned, uneven, reported]), run.findings_path, Findings)
+    tables.sink_frames(made, run.path("verdicts"), Verdicts)
+    reported = reported_findings(run.scan("verdicts"), plan)
+    primary_first = sorted(names, key=lambda name: name != plan.primary)
+    uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
+    tables.sink(pl.concat([before, planned, uneven, reported]), run.path("findings"), Findings)
 
 
-def conclusions(run: Run, settings: Settings) -> Iterator[str]:
-    """Say what may be concluded from a finished run, warnings first."""
-    plan = plan_verdicts(settings, run.manifest["scored"]["attacks"])
-    verdicts = tables.scan(run.verdicts_path, Verdicts)
-    return sentences(run.metrics, verdicts, run.findings, plan)
+def conclusions(run: Run, settings: Settings, attacks: Sequence[str]) -> Iterator[str]:
+    """Say what may be concluded from a run with scores of these attacks, warnings first."""
+    plan = verdict_plan(settings, attacks)
+    return sentences(run.metrics, run.scan("verdicts"), run.findings, plan)
 
 
 def _verdicts(
@@ -148,7 +125,7 @@ def _verdicts(
     roles = role_counts(found)
     if not (roles["n_nulls"] or roles["n_canaries"]):
         return
-    scores = tables.scan(run.scores_path, Scores)
+    scores = run.scan("scores")
     primary = next(attack for attack in attacks if attack.name == plan.primary)
     errors = None
     if roles["n_nulls"] and primary.evidence == "samples":
@@ -169,7 +146,7 @@ def _with_errors(rows: pl.DataFrame, errors: pl.DataFrame, primary: str) -> pl.D
 
 def _sampling_errors(samples: int, attack: Attack, run: Run) -> pl.DataFrame:
     """Measure the sampling error of the first targets and non-members by ``target_id``."""
-    table = tables.scan(run.scores_path, Scores)
+    table = run.scan("scores")
     scores = (
         table.filter(pl.col("role").is_in(["target", "non_member"]))
         .select("target_id", score=attack.name)
@@ -178,10 +155,7 @@ def _sampling_errors(samples: int, attack: Attack, run: Run) -> pl.DataFrame:
         .sort("target_id")
     )
     of_these = pl.col("target_id").is_in(scores["target_id"].implode())
-    features = tables.scan(run.features_folder, Features).filter(
-        of_these, pl.col("sample_index") < samples
-    )
-    alone = score_by(features, attack, "target_id", "sample_index").sort(
-        "target_id", "sample_index"
-    )
-    return score_errors(alone.collect(engine="streaming"), scores)
+    features = run.scan("features").filter(of_these, pl.col("sample_index") < samples)
+    key = ("target_id", "sample_index")
+    alone = score_by(features, attack, *key).sort(key).collect(engine="streaming")
+    return score_errors(alone, scores)

@@ -38,7 +38,7 @@ def run(tmp_path):
     write(Unscored, run.unscored_path, [])
     write(Metrics, run.metrics_path, [])
     write(Verdicts, run.verdicts_path, [])
-    write(Findings, run.findings_path, [])
+    write(Findings, run.path("findings"), [])
     run.manifest_path.write_text(
         json.dumps({"scored": {"attacks": ATTACKS}, "failed": {"reasons": {}}})
     )

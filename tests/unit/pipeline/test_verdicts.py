@@ -89,7 +89,8 @@ class Library:
 
 def said_of(run):
     """The sentences of a finished run."""
-    return [*conclusions(run, Settings(**run.manifest["settings"]))]
+    settings, attacks = run.manifest["settings"], run.manifest["scored"]["attacks"]
+    return [*conclusions(run, Settings(**settings), attacks)]
 
 
 @pytest.fixture(scope="module", autouse=True)
