@@ -119,7 +119,7 @@ def write(path: Path, n: int, part: Callable[[int, int], pl.DataFrame]) -> None:
 def run(folder: Path) -> None:
     """Audit in this process, and print what it took."""
     import mia_batch
-    from mia_batch.pipeline.judging import judge
+    from mia_batch.pipeline.verdicts import evaluate
 
     clock = Clock()
 
@@ -127,7 +127,7 @@ def run(folder: Path) -> None:
         clock.measuring()
         return DEFAULT
 
-    with patch("mia_batch.pipeline.scoring.judge", wraps=judge, side_effect=note):
+    with patch("mia_batch.pipeline.scoring.evaluate", wraps=evaluate, side_effect=note):
         mia_batch.audit(
             input=str(folder / "corpus.parquet"),
             engine="replay",

@@ -15,10 +15,9 @@ import numpy as np
 from benches.results import append_results, versions
 
 from mia_batch.inference.canaries import canary_ranks, rank_sum_p_value
-from mia_batch.inference.conformal import TieDraws, p_values, shared_weights
+from mia_batch.inference.conformal import TieDraws, p_values, q_values, shared_weights
 from mia_batch.inference.contamination import Flagged, contamination_bound, contamination_rate
-from mia_batch.inference.groups import collection_test, group_statistics, pattern
-from mia_batch.inference.multiplicity import q_values
+from mia_batch.inference.groups import collection_test, group_statistics, window_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,7 +64,7 @@ def groups(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
     clusters = np.repeat(np.arange(39), 40)
     weights = shared_weights(clusters)
     for n_windows in (40, 5):
-        chosen = np.arange(39)[:, None] * 40 + pattern(40, n_windows, 0)
+        chosen = np.arange(39)[:, None] * 40 + window_pattern(40, n_windows, 0)
         rejected, of_windows, together = [], [], []
         for _ in range(runs):
             windows = 0.3**0.5 * rng.normal(size=(42, 1)) + 0.7**0.5 * rng.normal(size=(42, 40))

@@ -10,6 +10,7 @@ import polars as pl
 
 __all__ = [
     "RESERVED_COLUMNS",
+    "Blind",
     "Documents",
     "Features",
     "Findings",
@@ -242,9 +243,10 @@ class Findings(dy.Schema):
     """
 
     check = dy.String()
-    """``blind_baseline``, ``near_duplicates``, ``copies``, ``power``, ``uneven_scores``, ``plan``."""
+    """``roles``, ``blind_baseline``, ``near_duplicates``, ``copies``, ``power`` (before scores);
+    ``plan``, ``uneven_scores``, ``reported`` (of scores)."""
     subject = dy.String(nullable=True)
-    """What it is about: a label, a side, an attack, a classifier."""
+    """What it is about: a set of texts, a level, an attack."""
     statistic = dy.String()
     """Name of the number, such as ``roc_auc``, ``share`` or ``n_texts``."""
     value = dy.Float64(nullable=True)
@@ -255,6 +257,16 @@ class Findings(dy.Schema):
     """What follows from it, as one word of the check's own list."""
     reason = dy.String(nullable=True)
     """Why value, limits or verdict are null; or what an example is."""
+
+
+class Blind(dy.Schema):
+    """One row per labelled text that classifiers which never see the model have ranked.
+
+    Each classifier adds a Float64 column of its name, in (0, 1): the share of the texts of its fold
+    that score below it. Empty without labels of both classes.
+    """
+
+    target_id = dy.String(primary_key=True)
 
 
 class Verdicts(dy.Schema):
@@ -268,6 +280,9 @@ class Verdicts(dy.Schema):
     key = dy.String(nullable=True)
     """``target_id``, ``document_id`` (without one, its first ``target_id``), or ``group``; null for
     the collection. Of canaries the name of their set, at level ``group``."""
+    versus = dy.String()
+    """What it is compared with: ``non_members``, texts known to be outside the training data, or
+    ``controls``, the canaries that stayed unpublished."""
     planned = dy.Bool()
     """Whether attack and level were named before scores were seen; others are exploratory."""
     score = dy.Float64(nullable=True)
@@ -277,11 +292,14 @@ class Verdicts(dy.Schema):
     n_null = dy.UInt32(nullable=True)
     """Independent units that it is compared with: texts, or groups of texts."""
     p_value = dy.Float64(nullable=True)
-    """Share of units outside the training data, this one included, that score so high."""
+    """Share of units outside the training data, this one included, that score as high."""
     q_value = dy.Float64(nullable=True)
     """Adjusted p-value: report all up to q, and at most a share q of them are false on average."""
-    odds_factor = dy.Float64(nullable=True)
-    """How much likelier to score high, without membership, would lift the p-value above 0.05."""
+    adjustment = dy.String(nullable=True)
+    """The procedure of the q-value: ``bh`` (Benjamini-Hochberg) or ``by`` (Benjamini-Yekutieli)."""
+    sensitivity_bound = dy.Float64(nullable=True)
+    """Rosenbaum's gamma: bias in the odds of scoring high, without membership, that would lift the
+    p-value above 0.05."""
     estimate = dy.String(nullable=True)
     """Name of the estimated number, such as ``contamination_rate``; null beside a p-value."""
     value = dy.Float64(nullable=True)

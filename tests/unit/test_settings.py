@@ -155,11 +155,6 @@ def test_a_missing_setting_names_option_and_file():
             {"samples": "65537"},
             "setting 'samples' is 65537: a target has seeds for 65536 samples; ask for fewer",
         ),
-        (
-            {"samples": "32769", "second_draw": True},
-            "setting 'samples' is 32769: a target has seeds for 65536 samples, and a second draw "
-            "takes as many again; ask for fewer",
-        ),
         ({"stride": "3"}, "setting 'stride' needs 'window_words' beside it"),
         ({"text_length": "64"}, "setting 'text_length' belongs to preset 'samia'; leave it out or"),
         ({"attacks": ","}, "setting 'attacks' is ',': name at least one attack"),

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mia_batch.pipeline.verdicts import conclusions
+from mia_batch.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -104,7 +105,9 @@ def show_plan(plan: Iterable[tuple[str, str]], settings: Settings, console: Cons
 
 def show_run(run: Run, console: Console) -> None:
     """Show what may be concluded, then metrics or the highest scores, and where the files are."""
-    for sentence in conclusions(run):
+    manifest = run.manifest
+    settings = load_settings(manifest.settings, use_config=False)
+    for sentence in conclusions(run, settings, manifest.made["scores"]["attacks"]):
         console.print(_plain(sentence), highlight=False)
     metrics = run.metrics.filter(
         pl.col("metric").is_in(_SHOWN) & (pl.col("slice") == "all") & pl.col("versus").is_null()

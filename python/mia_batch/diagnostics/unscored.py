@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from mia_batch.schemas import Findings
 from mia_batch.tables.numbers import read_numbers
 from mia_batch.targets.clusters import cluster_names
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["ClassGaps", "UnevenScores", "find_uneven_scores"]
+__all__ = ["ClassGaps", "UnevenScores", "find_uneven_scores", "uneven_findings"]
 
 _SIGNIFICANT = 0.01
 _WORTH_SAYING = 0.01
@@ -86,6 +87,30 @@ class UnevenScores:
             "again for what failed (--retry-failed), leave such texts out of both classes by a "
             "rule that does not ask the model, or rest the answer on an attack that scores both."
         )
+
+
+def uneven_findings(
+    scores: pl.LazyFrame, attacks: Sequence[str], unscored: pl.LazyFrame
+) -> pl.DataFrame:
+    """Rows of check ``uneven_scores`` about attacks (``most`` or ``more`` uneven) and classes."""
+    counts = pl.col("role").is_in(["target", "non_member"]) & pl.col("member").is_not_null()
+    classes = scores.filter(counts).select(pl.col("member").n_unique()).collect().item()
+    found = find_uneven_scores(scores, counts, attacks, unscored=unscored) if classes == 2 else None
+    rows: list[dict[str, object]] = []
+    if found is not None:
+        rows += [
+            {"subject": name, "statistic": "difference", "verdict": verdict}
+            | ({"value": found.difference, "p_value": found.p_value} if verdict == "most" else {})
+            for verdict, names in (("most", found.attacks), ("more", found.others))
+            for name in names
+        ]
+        for name, gaps in (("members", found.members), ("non-members", found.nonmembers)):
+            lost = {"statistic": "n_unscored", "value": gaps.n_unscored, "reason": gaps.reason}
+            rows.append({"subject": name, **lost})
+            rows.append({"subject": name, "statistic": "n_texts", "value": gaps.n_texts})
+            rows.append({"subject": name, "statistic": "share", "value": gaps.share})
+    of = {"check": "uneven_scores"}
+    return pl.DataFrame([of | row for row in rows], schema=Findings.create_empty().schema)
 
 
 def find_uneven_scores(

@@ -1,12 +1,12 @@
 """Conformal p-values: how high a score is among those of texts known to be outside.
 
-In the arrays of this package NaN stands for a score that is missing; tables have null there.
+In the arrays of this package NaN stands for a missing score; tables have null there.
 """
 
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
@@ -15,18 +15,29 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["TieDraws", "p_values", "shared_weights", "tie_draws"]
+__all__ = [
+    "Adjustment",
+    "TieDraws",
+    "p_values",
+    "q_values",
+    "sensitivity_bound",
+    "shared_weights",
+    "tie_draws",
+]
 
-_DIGITS = 9
+Adjustment = Literal["bh", "by"]
+"""Benjamini-Hochberg, or Benjamini-Yekutieli, which holds under any dependence."""
+
+_DIGITS_OF_SUMS = 9
+_DIGITS = 12
+_LEVEL = 0.05
 
 
 class TieDraws(NamedTuple):
-    """Numbers in [0, 1) that put equal scores in order, float64; higher comes first."""
+    """Numbers in [0, 1), one per score and null score, that order equal scores."""
 
     scores: NDArray[np.float64]
-    """One per score."""
     nulls: NDArray[np.float64]
-    """One per null score."""
 
 
 def p_values(
@@ -36,35 +47,17 @@ def p_values(
     weights: NDArray[np.float64] | None = None,
     ties: TieDraws | None = None,
 ) -> NDArray[np.float64]:
-    r"""Conformal p-value of each score, the null scores being exchangeable with it.
+    r"""Conformal p-value of each score (NaN = unscored), the nulls being exchangeable with it.
 
     .. math:: p = (1 + \sum_i w_i [\text{null}_i \ge \text{score}]) / (1 + \sum_i w_i)
 
-    With weights of 1 this is the p-value of n + 1 exchangeable texts. With `shared_weights`, where
-    K groups share the nulls, it is that of a text of one more group: of K + 1 exchangeable groups,
-    each counts as one, by the share of its texts that score so high. Under the null hypothesis
-    P(p <= a) <= a for every a, on average over null sets; a p-value is no probability of anything
-    about the text itself.
+    An unscored null (NaN) counts as higher than all. Without ``ties`` a null counts as higher than
+    an equal score, which is conservative. With weights of 1 (None) this is the p-value of n + 1
+    exchangeable texts. With `shared_weights`, where K groups share the nulls, it is that of a text
+    of one more group: of K + 1 exchangeable groups each counts as one, by the share of its texts
+    that score as high. Under the null hypothesis P(p <= a) <= a for every a, on average over null
+    sets; a p-value is no probability of anything about the text itself.
 
-    Parameters
-    ----------
-    scores
-        Scores of the targets; NaN = unscored.
-    nulls
-        Scores of texts outside the training data; an unscored one (NaN) counts as higher than all.
-    weights
-        Weight of each null, above 0; none: 1 each.
-    ties
-        Puts equal scores in order, as if they were not equal; none: a null counts as higher than
-        an equal score, which is conservative.
-
-    Returns
-    -------
-    ndarray
-        Float64 in (0, 1], NaN where unscored.
-
-    References
-    ----------
     Vovk, Gammerman and Shafer (2005), "Algorithmic Learning in a Random World", section 2.2; Bates
     et al. (2023), "Testing for outliers with conformal p-values", arXiv:2104.08279, the marginal
     p-value; weights: Lee, Barber and Willett, "Distribution-free inference with hierarchical data",
@@ -73,57 +66,71 @@ def p_values(
     weight = np.ones(nulls.size) if weights is None else weights
     known = ~np.isnan(nulls)
     distinct = np.unique(nulls[known])
-    place = distinct.searchsorted(nulls[known]).astype(np.float64)
+    index = distinct.searchsorted(nulls[known]).astype(np.float64)
     below = distinct.searchsorted(scores)
     wanted = below.astype(np.float64)
     if ties is not None:
-        place += ties.nulls[known]
+        index += ties.nulls[known]
         tied = distinct[np.minimum(below, distinct.size - 1)] == scores if distinct.size else False
         wanted += np.where(tied, ties.scores, 0.0)
-    order = place.argsort(kind="stable")
+    order = index.argsort(kind="stable")
     lower = np.concatenate(([0.0], np.cumsum(weight[known][order])))
-    not_lower = weight.sum() - lower[place[order].searchsorted(wanted)]
+    not_lower = weight.sum() - lower[index[order].searchsorted(wanted)]
     # Rounded, so that three times 1/3 is 1.
-    p = (1 + np.round(not_lower, _DIGITS)) / (1 + np.round(weight.sum(), _DIGITS))
-    return np.where(np.isnan(scores), np.nan, p)
+    above, total = np.round(not_lower, _DIGITS_OF_SUMS), np.round(weight.sum(), _DIGITS_OF_SUMS)
+    return np.where(np.isnan(scores), np.nan, (1 + above) / (1 + total))
 
 
 def shared_weights(clusters: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Weights that let each cluster of nulls count as one.
-
-    Parameters
-    ----------
-    clusters
-        Which cluster each null belongs to, any integers.
-
-    Returns
-    -------
-    ndarray
-        1 / size of the null's cluster, float64; the sum is the number of clusters.
-    """
+    """Weights 1 / size of each null's cluster: each cluster counts as one."""
     _, which, sizes = np.unique(clusters, return_inverse=True, return_counts=True)
     weights: NDArray[np.float64] = 1 / sizes[which]
     return weights
 
 
 def tie_draws(keys: Iterable[str], seed: int) -> NDArray[np.float64]:
-    """Draw a number for each key, the same on every run and in any order.
-
-    Parameters
-    ----------
-    keys
-        Names, such as ``target_id``.
-    seed
-        Any integer.
-
-    Returns
-    -------
-    ndarray
-        Float64 in [0, 1), multiples of 2**-53: BLAKE2b of seed and key.
-    """
+    """Draw a multiple of 2**-53 in [0, 1) for each key: BLAKE2b of seed and key, in any order."""
     digests = b"".join(
         blake2b(f"{seed}:{key}".encode(), digest_size=8, person=b"mia-ties").digest()
         for key in keys
     )
     numbers = np.frombuffer(digests, ">u8") >> np.uint64(11)
     return numbers.astype(np.float64) * 2.0**-53
+
+
+def q_values(p: NDArray[np.float64], adjustment: Adjustment) -> NDArray[np.float64]:
+    """Adjust p-values: of all with q <= x at most a share x is false, on average over null sets.
+
+    A missing p-value (NaN) counts as 1 and stays in the number of tests. Rounded to 12 digits, so
+    that a q-value of 0.1 is not above 0.1 by the error of a division.
+
+    Benjamini and Hochberg (1995), "Controlling the false discovery rate"; Benjamini and Yekutieli
+    (2001), "The control of the false discovery rate in multiple testing under dependency", theorem
+    1.3; that p-values which share their nulls allow the first: Bates et al. (2023),
+    arXiv:2104.08279.
+    """
+    from scipy.stats import false_discovery_control
+
+    missing = np.isnan(p)
+    adjusted = false_discovery_control(np.where(missing, 1.0, p), method=adjustment)
+    return np.where(missing, np.nan, np.round(adjusted, _DIGITS))
+
+
+def sensitivity_bound(p: NDArray[np.float64]) -> NDArray[np.float64]:
+    r"""Bias in the odds of scoring high, without membership, that would lift p above 0.05.
+
+    Of n + 1 texts, one a target, exchangeability gives the target each rank with the same
+    probability. Let instead its odds of one rank against another be up to \(\Gamma\) times as
+    large. The target is then in the first k = p (n + 1) ranks with probability at most
+    \(\Gamma k / (\Gamma k + n + 1 - k)\), the largest p-value under such a bias. It exceeds the
+    level a = 0.05 where
+
+    .. math:: \Gamma > \frac{(n + 1) / k - 1}{1 / a - 1} = \frac{1 / p - 1}{1 / a - 1}
+
+    At least 1; NaN where p is missing or above 0.05 already. Rosenbaum (1987), "Sensitivity
+    analysis for certain permutation inferences in matched observational studies", for the idea and
+    the name \(\Gamma\); the bound is that of one rank.
+    """
+    low = np.where(p <= _LEVEL, p, np.nan)
+    bounds: NDArray[np.float64] = np.round((1 / low - 1) / (1 / _LEVEL - 1), _DIGITS)
+    return bounds  # rounding keeps p = 0.05 at 1

@@ -10,31 +10,21 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = [
-    "BOUND_ASSUMES",
-    "RATE_ASSUMES",
-    "Contamination",
-    "Flagged",
-    "contamination_bound",
-    "contamination_rate",
-]
+__all__ = ["Contamination", "Flagged", "contamination_bound", "contamination_rate", "withheld"]
 
-RATE_ASSUMES = (
-    "assumes that the members among the targets score as high as the calibration members, "
-    "and the others as the calibration non-members"
-)
-BOUND_ASSUMES = (
-    "assumes that the targets outside the training data are exchangeable with the non-members"
-)
+_ASSUMPTIONS = {
+    "fieller": "assumes that the members among the targets score as high as the calibration "
+    "members, and the others as the calibration non-members",
+    "beta_binomial": "assumes that the targets outside the training data are exchangeable with "
+    "the non-members",
+}
 
 
 class Flagged(NamedTuple):
-    """How many of some texts, or groups of texts, score above a threshold."""
+    """How many of ``total`` (at least 1) texts, or groups of texts, score above a threshold."""
 
     above: int
-    """Those that do."""
     total: int
-    """All, at least 1."""
 
     @property
     def rate(self) -> float:
@@ -50,25 +40,7 @@ class Flagged(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contamination:
-    """Share of members among the targets.
-
-    Attributes
-    ----------
-    value
-        The point estimate, in [0, 1]; null: there is none.
-    low
-        Lower limit; null: withheld.
-    high
-        Upper limit, likewise.
-    confidence
-        Nominal coverage.
-    method
-        ``fieller`` or ``beta_binomial``.
-    assumption
-        What must hold for it, as a sentence.
-    reason
-        Why there is no value; null where there is one.
-    """
+    """Share of members among the targets, in [0, 1], or the reason why it is withheld."""
 
     value: float | None = None
     low: float | None = None
@@ -77,6 +49,12 @@ class Contamination:
     method: str
     assumption: str
     reason: str | None = None
+
+
+def withheld(method: str, reason: str, confidence: float) -> Contamination:
+    """No numbers, and why."""
+    assumption = _ASSUMPTIONS[method]
+    return Contamination(confidence=confidence, method=method, assumption=assumption, reason=reason)
 
 
 def contamination_rate(
@@ -100,28 +78,10 @@ def contamination_rate(
     The first two terms are the variance of F among m targets of which a share \(\pi\) are members;
     there \(\pi\) is held within [0, 1]. The limits are clipped to [0, 1] last.
 
-    Parameters
-    ----------
-    targets
-        The texts asked about, unscored ones left out.
-    nonmembers
-        Calibration non-members; they must not have set the threshold.
-    members
-        Calibration members, likewise.
-    blind_warns
-        Whether the calibration labels can be told apart without the model; then nothing is
-        estimated.
-    confidence
-        Nominal coverage.
+    Unscored units are left out, and calibration data must not have set the threshold. Withheld
+    where ``blind_warns`` (calibration labels can be told apart without the model), where the
+    interval of TPR - FPR holds 0, and where no share agrees with the rates.
 
-    Returns
-    -------
-    Contamination
-        Without numbers where the labels fail the blind test, where the interval of TPR - FPR
-        holds 0, and where no share agrees with the rates.
-
-    References
-    ----------
     Fieller (1954), "Some problems in interval estimation"; Rogan and Gladen (1978), "Estimating
     prevalence from the results of a screening test", for the estimate.
     """
@@ -130,10 +90,14 @@ def contamination_rate(
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     gap = members.rate - nonmembers.rate
     gap_variance = nonmembers.spread / nonmembers.total + members.spread / members.total
+
+    def refuse(reason: str) -> Contamination:
+        return withheld("fieller", reason, confidence)
+
     if blind_warns:
-        return _refused("the calibration labels can be told apart without the model", confidence)
+        return refuse("the calibration labels can be told apart without the model")
     if gap <= z * gap_variance**0.5:
-        return _refused("calibration members do not score above non-members", confidence)
+        return refuse("calibration members do not score above non-members")
     estimate = (targets.rate - nonmembers.rate) / gap
 
     def excess(share: float) -> float:
@@ -148,16 +112,16 @@ def contamination_rate(
         brentq(excess, estimate, _beyond(excess, estimate, step), xtol=1e-12) for step in (-1, 1)
     )
     if low > 1:
-        return _refused("more targets are flagged than calibration members", confidence)
+        return refuse("more targets are flagged than calibration members")
     if high < 0:
-        return _refused("fewer targets are flagged than calibration non-members", confidence)
+        return refuse("fewer targets are flagged than calibration non-members")
     return Contamination(
         value=min(max(estimate, 0.0), 1.0),
         low=max(low, 0.0),
         high=min(high, 1.0),
         confidence=confidence,
         method="fieller",
-        assumption=RATE_ASSUMES,
+        assumption=_ASSUMPTIONS["fieller"],
     )
 
 
@@ -166,31 +130,14 @@ def contamination_bound(
 ) -> Contamination:
     """Lower bound for the share of members among the targets, where only non-members are known.
 
-    The threshold is the k-th largest of n null scores. If M of m targets are members, at least
+    The threshold is the k-th largest of n null scores, k chosen before scores are seen; unscored
+    nulls lie above it, unscored targets are not flagged. If M of m targets are members, at least
     f - M of the m - M others are flagged; a null target lies above the threshold with a
     probability that is Beta(k, n + 1 - k), so the bound is the smallest M with
     P(BetaBinomial(m - M, k, n + 1 - k) >= f - M) > 1 - confidence, divided by m.
 
-    Parameters
-    ----------
-    targets
-        The texts asked about, those above the threshold flagged; an unscored one is not.
-    n_null
-        Number n of independent nulls; unscored ones lie above the threshold.
-    rank
-        The rank k of the threshold from the top, chosen before scores are seen, from 1 to n.
-    confidence
-        Nominal coverage.
-
-    Returns
-    -------
-    Contamination
-        ``low`` is the bound and ``high`` is 1; there is no value.
-
-    References
-    ----------
-    The law of exceedances: Gumbel and von Schelling (1950), "The distribution of the number of
-    exceedances".
+    The distribution of exceedances: Gumbel and von Schelling (1950), "The distribution of the
+    number of exceedances".
     """
     from scipy.stats import betabinom
 
@@ -205,14 +152,8 @@ def contamination_bound(
         high=1.0,
         confidence=confidence,
         method="beta_binomial",
-        assumption=BOUND_ASSUMES,
+        assumption=_ASSUMPTIONS["beta_binomial"],
         reason="without calibration data there is a lower bound alone",
-    )
-
-
-def _refused(reason: str, confidence: float) -> Contamination:
-    return Contamination(
-        confidence=confidence, method="fieller", assumption=RATE_ASSUMES, reason=reason
     )
 
 

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mia_batch.inference.contamination import (
-    BOUND_ASSUMES,
-    RATE_ASSUMES,
     Contamination,
     Flagged,
     contamination_bound,
     contamination_rate,
+    withheld,
 )
+from mia_batch.inference.groups import cut_units, windows_per_group
 from mia_batch.inference.rows import verdict_rows
-from mia_batch.inference.units import cut_units, windows_per_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
+    from mia_batch.inference.comparison import ComparisonSets
     from mia_batch.inference.plan import VerdictPlan
     from mia_batch.inference.rows import AttackScores
-    from mia_batch.inference.sides import Sides
 
 __all__ = ["ContaminationEstimates"]
 
@@ -39,46 +38,26 @@ class ContaminationEstimates:
     """Estimates of the contamination rate, prepared once for all attacks.
 
     The units are clusters of texts, by their statistic over as many windows each; where no texts
-    share a cluster, they are texts. With fewer than 20 groups on a side nothing is estimated.
-
-    Parameters
-    ----------
-    sides
-        Who is compared with whom; targets and nulls must have rows.
-    plan
-        How.
-    blind_warns
-        Whether the calibration labels can be told apart without the model.
+    share a cluster, they are texts. With fewer than 20 groups in a set nothing is estimated.
+    ``blind_warns``: the labels of the calibration data can be told apart without the model.
     """
 
-    def __init__(self, sides: Sides, plan: VerdictPlan, *, blind_warns: bool) -> None:
+    def __init__(self, sets: ComparisonSets, plan: VerdictPlan, *, blind_warns: bool) -> None:
         self._plan, self._blind_warns = plan, blind_warns
-        rows = [sides.targets, sides.nulls]
-        self._calibrated = bool(sides.calibration_members.size + sides.calibration_nonmembers.size)
+        rows = [sets.targets, sets.nulls]
+        self._calibrated = bool(sets.calibration_members.size + sets.calibration_nonmembers.size)
         if self._calibrated:
-            rows += [sides.calibration_nonmembers, sides.calibration_members]
-        self._grouped = sides.shares(*rows)
-        n_windows = windows_per_group(sides, plan) if self._grouped else 1
-        self._units = [cut_units(sides, side, n_windows, plan.seed) for side in rows]
+            rows += [sets.calibration_nonmembers, sets.calibration_members]
+        self._grouped = sets.share_clusters(*rows)
+        n_windows = windows_per_group(sets, plan) if self._grouped else 1
+        self._units = [cut_units(sets, of_set, n_windows, plan.seed) for of_set in rows]
 
     def rows(self, found: AttackScores) -> Iterator[pl.DataFrame]:
-        """Estimate the rate from the scores of one attack.
+        """Yield the lower bound and, where there are calibration data, the point estimate.
 
-        The threshold is that of the k-th largest null, k = floor(fpr (n + 1)) and at least 1; a
-        unit above it is flagged. Unscored nulls lie above it, unscored targets count as not
-        flagged in the lower bound and are left out of the point estimate, as unscored calibration
-        units are.
-
-        Parameters
-        ----------
-        found
-            The scores.
-
-        Yields
-        ------
-        DataFrame
-            Rows of level ``collection`` of the verdicts table: the lower bound and, where there
-            are calibration data, the point estimate.
+        The threshold is the k-th largest null, k = floor(fpr (n + 1)) and at least 1; a unit above
+        it is flagged. Unscored nulls lie above it. Unscored targets count as not flagged in the
+        lower bound and are left out of the point estimate, as unscored calibration units are.
         """
         targets, nulls, *calibration = (
             units.statistics(found.scores, self._plan) for units in self._units
@@ -86,16 +65,14 @@ class ContaminationEstimates:
         rank = max(1, floor(round(self._plan.fpr * (nulls.size + 1), 9)))
         highest = np.sort(np.nan_to_num(nulls, nan=np.inf))
         threshold = float(highest[-rank]) if nulls.size else np.inf
-        n_targets = self._units[0].sizes.size
         lack = self._lack(("audited", targets), ("null", nulls))
         if lack:
-            bound = _withheld("beta_binomial", BOUND_ASSUMES, lack)
+            made = [withheld("beta_binomial", lack, _CONFIDENCE)]
         else:
-            flagged = Flagged(int(np.count_nonzero(targets > threshold)), n_targets)
-            bound = contamination_bound(
-                flagged, n_null=nulls.size, rank=rank, confidence=_CONFIDENCE
-            )
-        made = [bound]
+            flagged = Flagged(int(np.count_nonzero(targets > threshold)), self._units[0].sizes.size)
+            made = [
+                contamination_bound(flagged, n_null=nulls.size, rank=rank, confidence=_CONFIDENCE)
+            ]
         if self._calibrated:
             made.append(self._rate(threshold, lack, targets, *calibration))
         for one in made:
@@ -103,6 +80,7 @@ class ContaminationEstimates:
                 1,
                 attack=found.attack,
                 level="collection",
+                versus="non_members",
                 planned=found.planned(self._plan),
                 n_null=nulls.size,
                 estimate="contamination_rate",
@@ -110,34 +88,23 @@ class ContaminationEstimates:
             )
 
     def _rate(
-        self,
-        threshold: float,
-        lack: str | None,
-        targets: NDArray[np.float64],
-        nonmembers: NDArray[np.float64],
-        members: NDArray[np.float64],
+        self, threshold: float, lack: str | None, *sets: NDArray[np.float64]
     ) -> Contamination:
-        scored = [side[~np.isnan(side)] for side in (targets, nonmembers, members)]
+        scored = [of_set[~np.isnan(of_set)] for of_set in sets]
         names = ("scored audited", "scored calibration non-member", "scored calibration member")
         lack = lack or self._lack(*zip(names, scored, strict=True))
         if lack:
-            return _withheld("fieller", RATE_ASSUMES, lack)
+            return withheld("fieller", lack, _CONFIDENCE)
         return contamination_rate(
-            *(Flagged(int(np.count_nonzero(side > threshold)), side.size) for side in scored),
+            *(Flagged(int(np.count_nonzero(of_set > threshold)), of_set.size) for of_set in scored),
             blind_warns=self._blind_warns,
             confidence=_CONFIDENCE,
         )
 
-    def _lack(self, *sides: tuple[str, NDArray[np.float64]]) -> str | None:
-        """Say which side has too few units, if one has."""
+    def _lack(self, *sets: tuple[str, NDArray[np.float64]]) -> str | None:
+        """Say which set has too few units, if one has."""
         unit, fewest = ("groups", _FEWEST_GROUPS) if self._grouped else ("texts", 1)
-        for name, side in sides:
-            if side.size < fewest:
-                return f"{side.size} {name} {unit} are too few, {fewest} are needed"
+        for name, of_set in sets:
+            if of_set.size < fewest:
+                return f"{of_set.size} {name} {unit} are too few, {fewest} are needed"
         return None
-
-
-def _withheld(method: str, assumption: str, reason: str) -> Contamination:
-    return Contamination(
-        confidence=_CONFIDENCE, method=method, assumption=assumption, reason=reason
-    )

@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from mia_batch.inference.conformal import TieDraws, p_values, tie_draws
-from mia_batch.inference.exchangeability import odds_factor
-from mia_batch.inference.groups import collection_test
-from mia_batch.inference.multiplicity import q_values
+from mia_batch.inference.conformal import (
+    TieDraws,
+    p_values,
+    q_values,
+    sensitivity_bound,
+    tie_draws,
+)
+from mia_batch.inference.groups import collection_test, cut_units, windows_per_group
 from mia_batch.inference.rows import verdict_rows
-from mia_batch.inference.units import cut_units, windows_per_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
+    from mia_batch.inference.comparison import ComparisonSets
     from mia_batch.inference.plan import VerdictPlan
     from mia_batch.inference.rows import AttackScores
-    from mia_batch.inference.sides import Sides
 
 __all__ = ["GroupTest"]
 
@@ -29,54 +32,29 @@ __all__ = ["GroupTest"]
 class GroupTest:
     """Tests of each group and of the collection, prepared once for all attacks.
 
-    A group is a cluster: a ``group``, else a document. Null groups with too few
-    windows are left out, for their number is known before scores are seen; audited ones with too
-    few have no p-value and stay in the number of tests.
-
-    Attributes
-    ----------
-    n_windows
-        Windows compared of each group.
-    groups
-        The groups asked about.
-    nulls
-        The null groups.
-
-    Parameters
-    ----------
-    sides
-        Who is compared with whom; both sides must have rows.
-    plan
-        How.
+    A group is a cluster: a ``group``, else a document. Null groups with too few windows are left
+    out, for their number is known before scores are seen; audited ones with too few have no p-value
+    and stay in the number of tests.
     """
 
-    def __init__(self, sides: Sides, plan: VerdictPlan) -> None:
-        self.n_windows = windows_per_group(sides, plan)
-        self.groups = cut_units(sides, sides.targets, self.n_windows, plan.seed)
-        self.nulls = cut_units(sides, sides.nulls, self.n_windows, plan.seed)
+    def __init__(self, sets: ComparisonSets, plan: VerdictPlan) -> None:
+        self.n_windows = windows_per_group(sets, plan)
+        self.groups = cut_units(sets, sets.targets, self.n_windows, plan.seed)
+        self.nulls = cut_units(sets, sets.nulls, self.n_windows, plan.seed)
         self._plan = plan
-        self._names = sides.clusters[self.groups.cluster].with_columns(
+        self._names = sets.clusters[self.groups.cluster].with_columns(
             level=pl.col("level").replace({"target": "document"})
         )
         self._ties = None
         if plan.ties == "random":
-            nulls = sides.clusters[self.nulls.cluster[self.nulls.enough]]
+            nulls = sets.clusters[self.nulls.cluster[self.nulls.enough]]
             groups = self._names.filter(self.groups.enough)
             self._ties = TieDraws(*(self._draws(names) for names in (groups, nulls)))
 
     def rows(self, found: AttackScores) -> Iterator[pl.DataFrame]:
-        """Test every group and the collection by the scores of one attack.
+        """Yield verdicts on every group, by name, and on the collection.
 
-        Parameters
-        ----------
-        found
-            The scores.
-
-        Yields
-        ------
-        DataFrame
-            Rows of the verdicts table: levels ``group`` and, where texts have no group,
-            ``document``, in the order of their names; then one of level ``collection``.
+        Texts without a group are of level ``document``.
         """
         groups, plan = self.groups, self._plan
         scores = np.full(groups.sizes.size, np.nan)
@@ -89,13 +67,15 @@ class GroupTest:
             attack=found.attack,
             level=self._names["level"],
             key=self._names["key"],
+            versus="non_members",
             planned=found.planned(plan, "group"),
             score=scores,
             n_null=nulls.size,
             p_value=p,
             q_value=q_values(p, plan.adjustment),
-            odds_factor=odds_factor(p),
-            method=f"conformal_{plan.statistic}_of_{self.n_windows}+{plan.adjustment}",
+            adjustment=plan.adjustment,
+            sensitivity_bound=sensitivity_bound(p),
+            method=f"conformal_{plan.statistic}_of_{self.n_windows}",
             reason=self._reasons(scores),
         )
         yield self._collection(found, scores[groups.enough], nulls)
@@ -107,11 +87,12 @@ class GroupTest:
         if scores.size and nulls.size:
             test = collection_test(scores, nulls, self._plan.seed)
         else:
-            reason = f"no group on one of the two sides has {self.n_windows} windows"
+            reason = f"no {'audited' if nulls.size else 'null'} group has {self.n_windows} windows"
         return verdict_rows(
             1,
             attack=found.attack,
             level="collection",
+            versus="non_members",
             planned=found.planned(self._plan, "collection"),
             score=test and test.score,
             n_null=nulls.size,

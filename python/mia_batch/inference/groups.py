@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import combinations
 from math import comb
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -11,14 +12,20 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from mia_batch.inference.comparison import ComparisonSets
+    from mia_batch.inference.plan import VerdictPlan
+
 __all__ = [
     "CollectionTest",
     "Statistic",
+    "Units",
     "collection_test",
+    "cut_units",
     "group_statistics",
     "n_orders",
-    "pattern",
     "usual_windows",
+    "window_pattern",
+    "windows_per_group",
 ]
 
 Statistic = Literal["mean", "median", "maximum"]
@@ -31,98 +38,79 @@ _PERMUTATIONS_OF_MANY = 999
 _MANY = 10_000
 
 
-class CollectionTest(NamedTuple):
-    """Whether groups score higher together than null groups."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Units:
+    """The clusters of one comparison set, each by as many of its windows as the others."""
 
-    score: float
-    """Mean rank of the groups among all, from 1, equal scores sharing their mean rank."""
-    p_value: float
-    """In (0, 1]."""
-    method: str
-    """``permutation_exact``, or ``permutation_of_`` and the number drawn."""
+    cluster: NDArray[np.int64]  # ascending
+    sizes: NDArray[np.int64]  # windows of each
+    enough: NDArray[np.bool_]  # whether it has enough windows to be compared
+    chosen: NDArray[np.int64]  # rows of the windows compared, a line per cluster that has enough
+
+    def statistics(self, scores: NDArray[np.float64], plan: VerdictPlan) -> NDArray[np.float64]:
+        """Summarise the clusters that have enough windows; see `group_statistics`."""
+        return group_statistics(scores, self.chosen, plan.statistic)
 
 
 def usual_windows(sizes: NDArray[np.int64]) -> int:
-    """Windows of each group to compare, where none are given: nine groups in ten have so many.
-
-    Parameters
-    ----------
-    sizes
-        Windows of every group, null groups included; at least one group.
-
-    Returns
-    -------
-    int
-        At least 1.
-    """
+    """Windows to compare where no number is given: nine groups in ten have as many."""
     return int(np.quantile(sizes, 0.1, method="lower"))
 
 
-def pattern(size: int, n_windows: int, seed: int) -> NDArray[np.int64]:
-    """Choose windows of a group without looking at scores, spread out over the group.
+def windows_per_group(sets: ComparisonSets, plan: VerdictPlan) -> int:
+    """How many windows of each audited and null cluster are compared; scores play no part."""
+    sizes = [
+        np.unique(sets.cluster[rows], return_counts=True)[1] for rows in (sets.targets, sets.nulls)
+    ]
+    return plan.windows_per_group or usual_windows(np.concatenate(sizes))
 
-    The group is cut into as many stretches as windows are wanted, and each gives one. The place in
-    the stretch is drawn once per seed, so it is alike in every group, null or not.
 
-    Parameters
-    ----------
-    size
-        Windows of the group, at least ``n_windows``.
-    n_windows
-        How many to choose.
-    seed
-        Any integer that is not negative.
+def window_pattern(size: int, n_windows: int, seed: int) -> NDArray[np.int64]:
+    """Choose windows of a group without looking at scores, spread out over the group; ascending.
 
-    Returns
-    -------
-    ndarray
-        Positions in the group, rising, int64.
+    The group is cut into as many stretches as windows are wanted, and each gives one. The index
+    within the stretch is drawn once per seed, so it is alike in every group, null or not.
     """
     edges = np.arange(n_windows + 1) * size // n_windows
-    places = np.random.default_rng(seed).random(n_windows)
-    return edges[:-1] + (places * np.diff(edges)).astype(np.int64)
+    shares = np.random.default_rng(seed).random(n_windows)
+    return edges[:-1] + (shares * np.diff(edges)).astype(np.int64)
+
+
+def cut_units(sets: ComparisonSets, rows: NDArray[np.int64], n_windows: int, seed: int) -> Units:
+    """Cut the clusters of one set of rows to so many windows, in the table's order."""
+    ordered = rows[sets.cluster[rows].argsort(kind="stable")]
+    cluster, starts, sizes = np.unique(sets.cluster[ordered], return_index=True, return_counts=True)
+    enough = sizes >= n_windows
+    chosen = np.empty((cluster.size, n_windows), np.int64)
+    for size in np.unique(sizes[enough]):
+        alike = sizes == size
+        chosen[alike] = starts[alike, None] + window_pattern(int(size), n_windows, seed)
+    return Units(cluster=cluster, sizes=sizes, enough=enough, chosen=ordered[chosen[enough]])
 
 
 def group_statistics(
     scores: NDArray[np.float64], chosen: NDArray[np.int64], statistic: Statistic
 ) -> NDArray[np.float64]:
-    """Summarise the chosen windows of each group.
+    """Summarise the chosen windows, a line of indices per group; NaN where one is unscored.
 
-    Their p-values are `p_values` of these numbers: 1 + null groups that score so high, over 1 +
+    Their p-values are `p_values` of these numbers: 1 + null groups that score as high, over 1 +
     null groups. Windows are never treated as independent.
-
-    Parameters
-    ----------
-    scores
-        Scores of all windows; NaN = unscored.
-    chosen
-        Positions in ``scores``: a row per group, with as many windows in each.
-    statistic
-        What to take of the windows.
-
-    Returns
-    -------
-    ndarray
-        Float64, one per group; NaN where any of its chosen windows is unscored.
     """
     return np.asarray(_STATISTICS[statistic](scores[chosen], axis=1), np.float64)
 
 
+class CollectionTest(NamedTuple):
+    """Whether groups score higher together than null groups."""
+
+    score: float  # mean rank of the groups among all, from 1; equal scores share their mean rank
+    p_value: float
+    method: str
+
+
 def n_orders(n_groups: int, n_null: int) -> int:
-    """Say among how many ways to name the audited groups `collection_test` places the real one.
+    """Count the ways to name the audited groups that `collection_test` tries, the real one too.
 
-    Parameters
-    ----------
-    n_groups
-        Groups asked about.
-    n_null
-        Null groups.
-
-    Returns
-    -------
-    int
-        All C(G + K, G) where they are at most 20,000; otherwise 10,000, or 1,000 from 10,000
-        groups: those drawn and the real one.
+    All C(G + K, G) where they are at most 20,000; otherwise 10,000, or 1,000 from 10,000 groups.
     """
     ways = comb(n_groups + n_null, n_groups)
     if ways <= _MOST_ENUMERATED:
@@ -133,30 +121,14 @@ def n_orders(n_groups: int, n_null: int) -> int:
 def collection_test(
     groups: NDArray[np.float64], nulls: NDArray[np.float64], seed: int
 ) -> CollectionTest:
-    """Test whether groups rank higher together than exchangeable null groups.
+    """Test whether G groups rank higher together than K exchangeable null groups.
 
     The p-value is the share of all ways to name so many groups the audited ones in which their
-    ranks have at least the sum observed: all C(G + K, G) ways where they are at most 20,000,
-    otherwise 9,999 drawn ones (999 from 10,000 groups) and the observed one, (1 + b) / (1 + B). It
-    is never below 1 / C(G + K, G). Only whole groups change places, never windows. An unscored
-    group has the lowest rank, an unscored null group the highest.
+    ranks have at least the sum observed: of all C(G + K, G) ways where they are at most 20,000,
+    otherwise of 9,999 drawn ones (999 from 10,000 groups) and the observed one, (1 + b) / (1 + B).
+    It is never below 1 / C(G + K, G). Only whole groups are exchanged, never windows. An unscored
+    group (NaN) has the lowest rank, an unscored null group the highest.
 
-    Parameters
-    ----------
-    groups
-        Statistics of the G groups asked about, at least one; NaN = unscored.
-    nulls
-        Statistics of the K null groups, at least one; NaN = unscored.
-    seed
-        Any integer that is not negative.
-
-    Returns
-    -------
-    CollectionTest
-        The answer.
-
-    References
-    ----------
     Pitman (1937), "Significance tests which may be applied to samples from any populations";
     Phipson and Smyth (2010), "Permutation p-values should never be zero".
     """

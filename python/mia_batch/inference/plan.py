@@ -1,19 +1,21 @@
-"""What a run is to decide and how, fixed before any score is seen."""
+"""What a run is to decide and how, recorded before any score is seen."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from mia_batch.errors import SettingsError
 
 if TYPE_CHECKING:
-    from mia_batch.inference.groups import Statistic
-    from mia_batch.inference.multiplicity import Adjustment
+    from collections.abc import Mapping
 
-__all__ = ["PlanLevel", "TieRule", "VerdictPlan"]
+    from mia_batch.inference.conformal import Adjustment
+    from mia_batch.inference.groups import Statistic
+
+__all__ = ["PlanLevel", "TieRule", "VerdictPlan", "preregister"]
 
 PlanLevel = Literal["target", "group", "collection"]
 TieRule = Literal["conservative", "random"]
@@ -21,52 +23,19 @@ TieRule = Literal["conservative", "random"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictPlan:
-    """The one analysis that counts; whatever else is computed is exploratory.
+    """The one analysis that counts; whatever else is computed is exploratory."""
 
-    Attributes
-    ----------
-    primary
-        The attack that decides.
-    level
-        What is decided about: each ``target``, each ``group``, or the ``collection`` of groups.
-    null_set
-        Which texts are the null, and how it is known that they are outside the training data.
-    q
-        Share of false discoveries allowed, in (0, 1).
-    adjustment
-        The procedure that bounds it; where nulls share groups, Benjamini-Yekutieli whatever is
-        named here.
-    ties
-        Whether a null counts as higher than an equal score, or a seeded draw decides.
-    statistic
-        What is taken of a group's windows.
-    windows_per_group
-        Windows compared of each group; none: so many as nine groups in ten have.
-    length_edges
-        Words at which a new bucket of lengths begins, rising: targets are compared with nulls of
-        their own bucket. None: all lengths together.
-    fpr
-        Share of nulls above the threshold at which the contamination rate is estimated.
-    seed
-        Of tie draws, of the pattern of windows and of permutations; not negative.
-
-    Raises
-    ------
-    SettingsError
-        If a number is out of its range.
-    """
-
-    primary: str
+    primary: str  # the attack that decides
     level: PlanLevel
-    null_set: str
-    q: float = 0.05
+    null_set: str  # which texts are the null, and how it is known that they are outside
+    q: float = 0.05  # share of false discoveries allowed
     adjustment: Adjustment = "bh"
     ties: TieRule = "conservative"
-    statistic: Statistic = "mean"
-    windows_per_group: int | None = None
-    length_edges: tuple[int, ...] = ()
-    fpr: float = 0.05
-    seed: int = 0
+    statistic: Statistic = "mean"  # of a group's windows
+    windows_per_group: int | None = None  # None: as many as nine groups in ten have
+    length_edges: tuple[int, ...] = ()  # words at which a bucket of lengths begins, ascending
+    fpr: float = 0.05  # share of nulls above the threshold of the contamination rate
+    seed: int = 0  # of tie draws, window patterns and permutations
 
     def __post_init__(self) -> None:
         windows = self.windows_per_group
@@ -75,7 +44,7 @@ class VerdictPlan:
             "fpr must lie between 0 and 1": not 0 < self.fpr < 1,
             "windows_per_group must be at least 1": windows is not None and windows < 1,
             "seed must not be negative": self.seed < 0,
-            "length_edges must rise": list(self.length_edges) != sorted(set(self.length_edges)),
+            "length_edges must ascend": list(self.length_edges) != sorted(set(self.length_edges)),
         }
         for fault, present in faults.items():
             if present:
@@ -83,12 +52,16 @@ class VerdictPlan:
                 raise SettingsError(msg)
 
     def digest(self) -> str:
-        """Hash the plan.
-
-        Returns
-        -------
-        str
-            SHA-256 of its fields as JSON with sorted keys and no spaces, 64 hexadecimal digits.
-        """
+        """SHA-256 of the fields as JSON with sorted keys and no spaces, in hexadecimal."""
         content = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
         return sha256(content.encode()).hexdigest()
+
+
+def preregister(plan: VerdictPlan, rests_on: Mapping[str, int | str] | None) -> dict[str, Any]:
+    """Return what is recorded before the first score; answers to anything else are exploratory.
+
+    ``rests_on`` tells the texts, by their SHA-256, and the number of samples, for others may change
+    any answer; None where there were scores before any plan.
+    """
+    made = None if rests_on is None else dict(rests_on)
+    return asdict(plan) | {"sha256": plan.digest(), "rests_on": made}

@@ -26,15 +26,7 @@ _TYPES = Verdicts.create_empty().schema
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttackScores:
-    """Scores of one attack.
-
-    Attributes
-    ----------
-    attack
-        Its name.
-    scores
-        One per row of the scores table, float64; NaN = unscored.
-    """
+    """Scores of one attack, one per row of the scores table; NaN = unscored."""
 
     attack: str
     scores: NDArray[np.float64]
@@ -45,21 +37,7 @@ class AttackScores:
 
 
 def verdict_rows(height: int, **columns: Column) -> pl.DataFrame:
-    """Make rows of the verdicts table.
-
-    Parameters
-    ----------
-    height
-        How many.
-    **columns
-        By name: an array or series of this length, or one value for all rows; NaN becomes null,
-        and so does what is not given.
-
-    Returns
-    -------
-    DataFrame
-        The rows, of schema ``Verdicts``.
-    """
+    """Make rows from arrays, or one value for all; NaN becomes null, as does what is not given."""
     made = []
     for name, dtype in _TYPES.items():
         value = columns.get(name)

@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from mia_batch.inference.conformal import TieDraws, p_values, shared_weights, tie_draws
-from mia_batch.inference.exchangeability import odds_factor
-from mia_batch.inference.multiplicity import q_values
+from mia_batch.inference.conformal import (
+    TieDraws,
+    p_values,
+    q_values,
+    sensitivity_bound,
+    shared_weights,
+    tie_draws,
+)
 from mia_batch.inference.rows import verdict_rows
 
 if TYPE_CHECKING:
@@ -18,131 +23,82 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mia_batch.inference.multiplicity import Adjustment
+    from mia_batch.inference.comparison import ComparisonSets
+    from mia_batch.inference.conformal import Adjustment
     from mia_batch.inference.plan import VerdictPlan
     from mia_batch.inference.rows import AttackScores
-    from mia_batch.inference.sides import Sides
 
-__all__ = ["Bucket", "TargetTest", "length_buckets"]
+__all__ = ["TargetTest"]
 
 _ROWS_AT_ONCE = 65_536
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bucket:
-    """Targets and the nulls that they are compared with.
-
-    Attributes
-    ----------
-    targets
-        Positions among the targets, rising.
-    nulls
-        Positions among the nulls, rising.
-    weights
-        Of these nulls, where nulls share clusters; none: 1 each.
-    n_null
-        Independent units among these nulls: clusters where they share them, else texts.
-    """
+class _Bucket:
+    """Targets and the nulls of like length, by their index in the comparison set, ascending."""
 
     targets: NDArray[np.int64]
     nulls: NDArray[np.int64]
-    weights: NDArray[np.float64] | None
-    n_null: int
+    weights: NDArray[np.float64] | None  # of these nulls, where nulls share clusters
+    n_null: int  # independent units: clusters where nulls share them, else texts
 
 
-def length_buckets(sides: Sides, edges: tuple[int, ...]) -> list[Bucket]:
-    """Sort targets and nulls into buckets of like length.
+def _length_buckets(sets: ComparisonSets, edges: tuple[int, ...]) -> Iterator[_Bucket]:
+    """Sort targets and nulls by length; yield buckets that have targets.
 
-    Parameters
-    ----------
-    sides
-        Who is compared with whom.
-    edges
-        Words at which a new bucket begins, rising; none: one bucket of everything.
-
-    Returns
-    -------
-    list of Bucket
-        Those that have targets. A target of unknown length is in none; a null of unknown length,
-        which counts as higher than everything, is in all.
+    A target of unknown length is in none; a null of unknown length, which counts as higher than
+    everything, is in all. Without edges all lengths are one bucket.
     """
-    lengths = sides.n_words.cast(pl.Float64).to_numpy()
+    lengths = sets.n_words.cast(pl.Float64).to_numpy()
     which = np.searchsorted(edges, lengths, side="right")
     unknown = np.isnan(lengths) if edges else np.zeros(lengths.size, np.bool_)
-    shared = sides.shares(sides.nulls)
-    buckets = []
+    shared = sets.share_clusters(sets.nulls)
     for bucket in range(len(edges) + 1):
-        targets = np.flatnonzero((which == bucket)[sides.targets] & ~unknown[sides.targets])
-        nulls = np.flatnonzero((which == bucket)[sides.nulls] | unknown[sides.nulls])
-        clusters = sides.cluster[sides.nulls][nulls]
-        made = Bucket(
-            targets=targets,
-            nulls=nulls,
-            weights=shared_weights(clusters) if shared else None,
-            n_null=np.unique(clusters).size if shared else nulls.size,
-        )
+        targets = np.flatnonzero((which == bucket)[sets.targets] & ~unknown[sets.targets])
+        nulls = np.flatnonzero((which == bucket)[sets.nulls] | unknown[sets.nulls])
+        clusters = sets.cluster[sets.nulls][nulls]
         if targets.size:
-            buckets.append(made)
-    return buckets
+            yield _Bucket(
+                targets=targets,
+                nulls=nulls,
+                weights=shared_weights(clusters) if shared else None,
+                n_null=np.unique(clusters).size if shared else nulls.size,
+            )
 
 
 class TargetTest:
     """Tests of each target, prepared once for all attacks.
 
-    Attributes
-    ----------
-    adjustment
-        The procedure of the q-values: the plan's, or ``by`` where texts on either side share a
-        cluster, since their p-values then depend on each other in unknown ways.
-    n_null
-        Independent nulls of the bucket that has the most.
-
-    Parameters
-    ----------
-    sides
-        Who is compared with whom.
-    plan
-        How.
+    Where texts share a cluster, their p-values depend on each other in unknown ways, and q-values
+    are Benjamini-Yekutieli's, whatever the plan says.
     """
 
     adjustment: Adjustment
+    n_null: int  # independent nulls of the bucket that has the most
 
-    def __init__(self, sides: Sides, plan: VerdictPlan) -> None:
-        dependent = sides.shares(sides.targets, sides.nulls)
+    def __init__(self, sets: ComparisonSets, plan: VerdictPlan) -> None:
+        dependent = sets.share_clusters(sets.targets, sets.nulls)
         self.adjustment = "by" if dependent else plan.adjustment
-        self._sides, self._plan = sides, plan
-        test = "conformal_groups" if sides.shares(sides.nulls) else "conformal"
-        self._method = f"{test}+{self.adjustment}"
-        self._buckets = length_buckets(sides, plan.length_edges)
+        self._sets, self._plan = sets, plan
+        self._method = "conformal_groups" if sets.share_clusters(sets.nulls) else "conformal"
+        self._buckets = list(_length_buckets(sets, plan.length_edges))
         self.n_null = max((bucket.n_null for bucket in self._buckets), default=0)
-        self._draws = tie_draws(sides.target_id, plan.seed) if plan.ties == "random" else None
+        self._draws = tie_draws(sets.target_id, plan.seed) if plan.ties == "random" else None
 
     def rows(self, found: AttackScores) -> Iterator[pl.DataFrame]:
-        """Test every target by the scores of one attack.
-
-        Parameters
-        ----------
-        found
-            The scores.
-
-        Yields
-        ------
-        DataFrame
-            Rows of level ``target`` of the verdicts table, in the order of the targets, so many
-            at a time; at least one frame.
-        """
-        rows = self._sides.targets
+        """Yield verdicts on every target in the table's order, in parts, at least one frame."""
+        rows = self._sets.targets
         scores, p, n_null = found.scores[rows], np.full(rows.size, np.nan), np.zeros(rows.size)
         for bucket in self._buckets:
             p[bucket.targets] = self._p_values(found.scores, bucket)
             n_null[bucket.targets] = bucket.n_null
         columns: dict[str, pl.Series | NDArray[np.float64]] = {
-            "key": self._sides.target_id[rows],
+            "key": self._sets.target_id[rows],
             "score": scores,
             "n_null": n_null,
             "p_value": p,
             "q_value": q_values(p, self.adjustment),
-            "odds_factor": odds_factor(p),
+            "sensitivity_bound": sensitivity_bound(p),
             "reason": _reasons(scores, p),
         }
         for start in range(0, max(rows.size, 1), _ROWS_AT_ONCE):
@@ -151,13 +107,15 @@ class TargetTest:
                 len(part["key"]),
                 attack=found.attack,
                 level="target",
+                versus="non_members",
                 planned=found.planned(self._plan, "target"),
+                adjustment=self.adjustment,
                 method=self._method,
                 **part,
             )
 
-    def _p_values(self, scores: NDArray[np.float64], bucket: Bucket) -> NDArray[np.float64]:
-        targets, nulls = self._sides.targets[bucket.targets], self._sides.nulls[bucket.nulls]
+    def _p_values(self, scores: NDArray[np.float64], bucket: _Bucket) -> NDArray[np.float64]:
+        targets, nulls = self._sets.targets[bucket.targets], self._sets.nulls[bucket.nulls]
         draws = self._draws
         ties = None if draws is None else TieDraws(draws[targets], draws[nulls])
         return p_values(scores[targets], scores[nulls], weights=bucket.weights, ties=ties)

@@ -15,6 +15,7 @@ from mia_batch import tables
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.schemas import (
+    Blind,
     Features,
     Findings,
     LogProbs,
@@ -42,6 +43,8 @@ _PACKAGES = ("mia-batch", "polars", "numpy", "torch", "transformers", "tokenizer
 TABLES: dict[str, type[dy.Schema]] = {
     "targets": Targets,
     "findings": Findings,
+    "blind": Blind,
+    "blind_metrics": Metrics,
     "scores": Scores,
     "unscored": Unscored,
     "metrics": Metrics,
@@ -81,7 +84,7 @@ class Run:
         ----------
         name
             ``targets``, ``prompts``, ``samples``, ``features``, ``logprobs``, ``scores``,
-            ``unscored``, ``metrics``, ``verdicts`` or ``findings``.
+            ``unscored``, ``metrics``, ``verdicts``, ``findings``, ``blind`` or ``blind_metrics``.
 
         Returns
         -------

@@ -14,6 +14,7 @@ from mia_batch.evidence.parts import scan_parts
 from mia_batch.features import build_features, groups_of, inputs_of
 from mia_batch.kernels import GROUPS, fields
 from mia_batch.pipeline.stage import Stage
+from mia_batch.pipeline.verdicts import record_plan
 from mia_batch.schemas import Features, LogProbs, Samples, Scores, Unscored
 from mia_batch.tables.background import in_background
 from mia_batch.targets.lookup import TargetLookup
@@ -161,6 +162,7 @@ class ScoresStage(Stage):
             return
         audit.observer.stage(f"scoring {len(audit.attacks)} attacks")
         self.forget()
+        record_plan(audit)
         run = audit.run
         targets = run.scan("targets")
         within = pl.col("sample_index") < audit.settings.samples

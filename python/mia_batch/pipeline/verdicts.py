@@ -1,57 +1,269 @@
-"""Temporary."""
+"""From targets and scores to findings, metrics and verdicts."""
 
 from __future__ import annotations
 
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
 from mia_batch import tables
+from mia_batch.attacks import score_by
+from mia_batch.diagnostics.preflight import check_targets
+from mia_batch.diagnostics.unscored import uneven_findings
 from mia_batch.errors import SettingsError
-from mia_batch.inference.plan import VerdictPlan
+from mia_batch.inference.findings import (
+    finding_rows,
+    plan_findings,
+    reported_findings,
+    role_counts,
+    role_findings,
+)
+from mia_batch.inference.plan import VerdictPlan, preregister
+from mia_batch.inference.power import power_findings
+from mia_batch.inference.sampling_error import score_errors
+from mia_batch.inference.verdicts import verdicts
+from mia_batch.metrics.measure import measure
 from mia_batch.pipeline.stage import Stage
-from mia_batch.schemas import Findings, Metrics, Verdicts
+from mia_batch.report import preflight_sentences, sentences
+from mia_batch.schemas import Blind, Findings, Metrics, Scores, Targets, Verdicts
+from mia_batch.settings.verdict import VerdictSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from mia_batch.attacks import Attack
+    from mia_batch.pipeline.context import Audit
+    from mia_batch.pipeline.run import Run
+    from mia_batch.settings import Settings
+
+__all__ = [
+    "PreflightStage",
+    "VerdictsStage",
+    "conclusions",
+    "evaluate",
+    "plan_power",
+    "preflight",
+    "record_plan",
+    "verdict_plan",
+]
 
 _PRIMARY = ("samia_matched_v1", "min_k_plus_plus_20_v1")
+_LABELLED_FALSE = "texts of the input that are labelled member = false"
+_MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
+_FROM_SCORES = ("plan", "reported", "uneven_scores")
 
 
-def verdict_plan(settings, names):
+def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
+    """Say what the run is to decide and how.
 
-    primary = settings.primary or next((name for name in _PRIMARY if name in names), names[0])
-    if primary not in names:
+    The primary attack is the one asked for, else the first of `samia_matched_v1` and
+    `min_k_plus_plus_20_v1` that is computed, else the first attack.
+    """
+    primary = settings.primary or next((name for name in _PRIMARY if name in attacks), attacks[0])
+    if primary not in attacks:
         msg = f"setting 'primary' is {primary!r}, which is not computed; name it in 'attacks' too"
         raise SettingsError(msg)
-    return VerdictPlan(
-        primary=primary,
-        level=settings.level,
-        null_set=settings.non_members_known or "x",
-        q=settings.q,
-        adjustment=settings.adjustment,
-        ties=settings.ties,
-        statistic=settings.statistic,
-        windows_per_group=settings.windows_per_group,
-        length_edges=settings.length_edges,
-        fpr=settings.fpr,
+    same = settings.model_dump(include={field.name for field in fields(VerdictPlan)} - {"primary"})
+    null_set = settings.non_members_known or _LABELLED_FALSE
+    return VerdictPlan(primary=primary, null_set=null_set, **same)
+
+
+def preflight(run: Run, plan: VerdictPlan, *, seed: int) -> None:
+    """Write what the targets tell before any engine starts: findings, blind scores and metrics."""
+    targets = run.scan("targets")
+    checked = check_targets(targets, seed=seed)
+    rows = [role_findings(targets), checked.findings, plan_power(targets, plan)]
+    tables.sink(checked.blind_scores, run.path("blind"), Blind)
+    tables.sink(checked.blind_metrics, run.path("blind_metrics"), Metrics)
+    tables.sink(pl.concat(rows), run.path("findings"), Findings)
+
+
+def plan_power(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
+    """Find what the planned test can show at best; nothing without texts to compare."""
+    roles = role_counts(role_findings(targets))
+    if not (roles["n_unknown"] and roles["n_nulls"]):
+        return finding_rows("power", [])
+    keys = targets.select(name for name in Scores.column_names() if name in Targets.column_names())
+    return power_findings(keys.collect(engine="streaming").lazy(), plan)
+
+
+def evaluate(
+    settings: Settings,
+    attacks: Sequence[Attack],
+    plan: VerdictPlan,
+    run: Run,
+    *,
+    preregistered: Mapping[str, Any],
+    rests_on: Mapping[str, int | str],
+) -> None:
+    """Write metrics, verdicts, and findings anew: those of `preflight` and what scores add."""
+    before = run.scan("findings").collect()
+    before = before.filter(~pl.col("check").is_in(_FROM_SCORES))
+    planned = plan_findings(plan, preregistered, rests_on)
+    scores, names = run.scan("scores"), [attack.name for attack in attacks]
+    metrics = measure(
+        scores,
+        names,
+        blind_scores=run.scan("blind"),
+        blind_metrics=run.scan("blind_metrics").collect(),
+        preset=settings.preset,
+        slice_by=settings.slice_by,
+        primary=plan.primary,
         seed=settings.seed,
     )
+    tables.sink(metrics, run.path("metrics"), Metrics)
+    made = _verdicts(settings, attacks, plan, run, before)
+    if planned["verdict"].item(0) != "as_planned":
+        made = (rows.with_columns(planned=False) for rows in made)
+    tables.sink_frames(made, run.path("verdicts"), Verdicts)
+    reported = reported_findings(run.scan("verdicts"), plan)
+    primary_first = sorted(names, key=lambda name: name != plan.primary)
+    uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
+    tables.sink(pl.concat([before, planned, uneven, reported]), run.path("findings"), Findings)
+
+
+def conclusions(run: Run, settings: Settings, attacks: Sequence[str]) -> Iterator[str]:
+    """Say what may be concluded from a run with scores of these attacks, warnings first."""
+    plan = verdict_plan(settings, attacks)
+    return sentences(run.metrics, run.scan("verdicts"), run.findings, plan)
+
+
+def _verdicts(
+    settings: Settings, attacks: Sequence[Attack], plan: VerdictPlan, run: Run, found: pl.DataFrame
+) -> Iterator[pl.DataFrame]:
+    """Yield the verdicts table, the primary attack's targets with their sampling error."""
+    yield Verdicts.create_empty()
+    roles = role_counts(found)
+    if not (roles["n_nulls"] or roles["n_canaries"]):
+        return
+    scores = run.scan("scores")
+    primary = next(attack for attack in attacks if attack.name == plan.primary)
+    errors = None
+    if roles["n_nulls"] and primary.evidence == "samples":
+        errors = _sampling_errors(settings.samples, primary, run)
+    names = [attack.name for attack in attacks]
+    warns = found.filter(check="blind_baseline", subject="calibration", verdict="separable")
+    for rows in verdicts(scores, names, plan, blind_warns=not warns.is_empty()):
+        yield rows if errors is None else _with_errors(rows, errors, plan.primary)
+
+
+def _with_errors(rows: pl.DataFrame, errors: pl.DataFrame, primary: str) -> pl.DataFrame:
+    found = rows.select("key").join(
+        errors, left_on="key", right_on="target_id", how="left", maintain_order="left"
+    )
+    own = (pl.col("attack") == primary) & (pl.col("level") == "target")
+    return rows.with_columns(standard_error=pl.when(own).then(found["standard_error"]))
+
+
+def _sampling_errors(samples: int, attack: Attack, run: Run) -> pl.DataFrame:
+    """Measure the sampling error of the first targets and non-members by ``target_id``."""
+    table = run.scan("scores")
+    scores = (
+        table.filter(pl.col("role").is_in(["target", "non_member"]))
+        .select("target_id", score=attack.name)
+        .bottom_k(_MOST_ERRORS, by="target_id")
+        .collect(engine="streaming")
+        .sort("target_id")
+    )
+    of_these = pl.col("target_id").is_in(scores["target_id"].implode())
+    features = run.scan("features").filter(of_these, pl.col("sample_index") < samples)
+    key = ("target_id", "sample_index")
+    alone = score_by(features, attack, *key).sort(key).collect(engine="streaming")
+    return score_errors(alone, scores)
 
 
 class PreflightStage(Stage):
+    """Look at the texts before any engine starts: what they tell alone, and the test's power."""
+
     name = "preflight"
 
-    def files(self):
-        return []
+    def files(self) -> list[Path]:
+        """List findings and the blind baseline's tables."""
+        return _existing(self.audit, "findings", "blind", "blind_metrics")
 
-    def run(self):
-        tables.sink(Findings.create_empty(), self.audit.run.path("findings"), Findings)
+    def follows(self, lost: Collection[Path]) -> list[Path]:
+        """List all of them where the targets are lost."""
+        return self.files() if self.audit.run.path("targets") in lost else []
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Texts, and the plan less its attack: what is checked does not depend on scores."""
+        plan = asdict(self.audit.plan)
+        del plan["primary"]
+        return {"targets": self.audit.manifest.made.get("targets"), "plan": plan}
+
+    def left(self) -> Iterator[tuple[str, str]]:
+        """Say what the planned test can show."""
+        found = plan_power(self.audit.target_table(), self.audit.plan)
+        yield from (("power", sentence) for sentence in preflight_sentences(found))
+
+    def run(self) -> None:
+        """Write the findings that need no scores unless they are up to date, and say them."""
+        audit = self.audit
+        if not self.is_fresh or len(self.files()) < 3:
+            self.forget()
+            preflight(audit.run, audit.plan, seed=audit.settings.seed)
+            self.done()
+        for sentence in preflight_sentences(audit.run.findings):
+            audit.observer.stage(sentence)
 
 
 class VerdictsStage(Stage):
+    """Measure the attacks, and say of which texts the model knows."""
+
     name = "verdicts"
 
-    def files(self):
-        return []
+    def files(self) -> list[Path]:
+        """List metrics and verdicts."""
+        return _existing(self.audit, "metrics", "verdicts")
 
-    def run(self):
-        tables.sink(Metrics.create_empty(), self.audit.run.path("metrics"), Metrics)
-        tables.sink(Verdicts.create_empty(), self.audit.run.path("verdicts"), Verdicts)
+    def follows(self, lost: Collection[Path]) -> list[Path]:
+        """List them where scores or findings are lost."""
+        made_from = {self.audit.run.path(name) for name in ("scores", "unscored", "findings")}
+        return self.files() if made_from.intersection(lost) else []
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Scores, findings, and the settings of answers."""
+        audit = self.audit
+        names = {*VerdictSettings.model_fields, "slice_by", "preset", "seed"}
+        made = audit.manifest.made
+        return {
+            "scores": made.get("scores"),
+            "preflight": made.get("preflight"),
+            "settings": audit.settings.model_dump(mode="json", include=names),
+        }
+
+    def run(self) -> None:
+        """Write metrics, verdicts and what is reported, unless they are up to date."""
+        audit = self.audit
+        if self.is_fresh and len(self.files()) == 2:
+            return
+        audit.observer.stage("measuring the attacks")
+        self.forget()
+        evaluate(
+            audit.settings,
+            audit.attacks,
+            audit.plan,
+            audit.run,
+            preregistered=audit.manifest.plan,
+            rests_on=_rests_on(audit),
+        )
+        self.done()
 
 
-def conclusions(run):
-    return []
+def record_plan(audit: Audit) -> None:
+    """Record the plan before the first score is made; what comes later is exploratory."""
+    if not audit.manifest.plan:
+        seen = audit.run.path("scores").exists()
+        audit.manifest.plan = preregister(audit.plan, None if seen else _rests_on(audit))
+        audit.save()
+
+
+def _rests_on(audit: Audit) -> dict[str, int | str]:
+    texts = audit.manifest.made["targets"]
+    return {"samples": audit.settings.samples, "input": texts["input"], **texts["reference_sets"]}
+
+
+def _existing(audit: Audit, *names: str) -> list[Path]:
+    return [path for path in map(audit.run.path, names) if path.exists()]

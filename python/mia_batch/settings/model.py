@@ -151,11 +151,10 @@ class Settings(
     def _consistent_samples(self) -> Self:
         from mia_batch.prompts.seeds import SAMPLES_PER_TARGET
 
-        if self.n_drawn > SAMPLES_PER_TARGET:
-            twice = ", and a second draw takes as many again" if self.second_draw else ""
+        if self.samples > SAMPLES_PER_TARGET:
             msg = (
                 f"setting 'samples' is {self.samples}: a target has seeds for "
-                f"{SAMPLES_PER_TARGET} samples{twice}; ask for fewer"
+                f"{SAMPLES_PER_TARGET} samples; ask for fewer"
             )
             raise ValueError(msg)
         return self
@@ -224,11 +223,6 @@ class Settings(
             msg = f"setting 'length_edges' is {self.length_edges}: each must exceed the one before"
             raise ValueError(msg)
         return self
-
-    @property
-    def n_drawn(self) -> int:
-        """Continuations to sample per target: those that are scored, and a second draw if asked."""
-        return self.samples * (2 if self.second_draw else 1)
 
     @property
     def columns(self) -> dict[str, str | None]:

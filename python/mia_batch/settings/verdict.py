@@ -52,20 +52,21 @@ class VerdictSettings(Part):
     windows_per_group: int | None = Field(
         None,
         ge=1,
-        description="Targets that stand for a group; groups with fewer get no answer.  [default: "
-        "so many as nine groups in ten have]",
+        description="Targets compared of each group; groups with fewer get no answer.  [default: "
+        "as many as nine groups in ten have]",
     )
     statistic: Literal["mean", "median", "maximum"] = Field(
         "mean", description="What is compared of a group's targets."
     )
     q: float = Field(
-        0.05, gt=0, lt=1, description="Most false ones among what is reported, as a share."
+        0.05, gt=0, lt=1, description="Largest share of false ones among what is reported."
     )
     adjustment: Literal["bh", "by"] = Field(
         "bh", description="Benjamini-Hochberg, or Benjamini-Yekutieli for any dependence."
     )
     ties: Literal["conservative", "random"] = Field(
-        "conservative", description="Equal scores count against the target, or are broken by lot."
+        "conservative",
+        description="Equal scores count against the target, or are ordered at random.",
     )
     length_edges: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(names)] = (
         Field(
@@ -78,11 +79,8 @@ class VerdictSettings(Part):
         0.05,
         gt=0,
         lt=1,
-        description="Share of non-members above the threshold that the contamination rate is "
-        "estimated with.",
-    )
-    second_draw: bool = Field(
-        default=False, description="Sample twice, to see which answers would have been others."
+        description="Share of non-members above the threshold at which the contamination rate is "
+        "estimated.",
     )
     slice_by: Annotated[tuple[str, ...], BeforeValidator(names)] = Field(
         (), description="Columns, separated by commas, by whose values metrics are given as well."

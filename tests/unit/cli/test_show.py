@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 
 import polars as pl
 import pytest
@@ -12,9 +11,9 @@ from rich.console import Console
 
 from mia_batch.attacks import defaults, get, names
 from mia_batch.cli.show import show_attacks, show_plan, show_run
-from mia_batch.pipeline import Plan, Run
-from mia_batch.schemas import Metrics, Role, Scores, Targets, Unscored
-from mia_batch.settings import load_settings
+from mia_batch.pipeline.run import Manifest, Run
+from mia_batch.schemas import Findings, Metrics, Role, Scores, Targets, Unscored, Verdicts
+from mia_batch.settings import Settings, load_settings
 
 ATTACKS = ["samia_v1", *defaults("default")]
 FPR = [None, 0.001, 0.005, 0.01, 0.05, 0.1]
@@ -37,9 +36,15 @@ def run(tmp_path):
     write(Targets, run.path("targets"), keys)
     write(Unscored, run.path("unscored"), [])
     write(Metrics, run.path("metrics"), [])
-    run.folder / "run.json".write_text(
-        json.dumps({"conclusions": [], "scored": {"attacks": ATTACKS}, "failed": {"reasons": {}}})
+    write(Verdicts, run.path("verdicts"), [])
+    write(Findings, run.path("findings"), [])
+    manifest = Manifest(
+        evidence={"engine": "vllm"},
+        settings=Settings(input="corpus.parquet", model="m").model_dump(mode="json"),
+        made={"scores": {"attacks": ATTACKS}},
+        failed={"reasons": {}},
     )
+    manifest.write(run)
     return run
 
 
@@ -50,7 +55,7 @@ def change(path, **columns):
 def shown(run, width):
     console = Console(file=io.StringIO(), width=width)
     with console.capture() as capture:
-        show_run(run, load_settings({"input": "x", "model": "m", "out": "runs/x"}), console)
+        show_run(run, console)
     return capture.get()
 
 

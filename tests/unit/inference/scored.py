@@ -32,11 +32,11 @@ def rows(role: str, scores: Iterable[float | None], **columns: Any) -> list[dict
 
 
 def table(*parts: list[dict[str, Any]]) -> pl.DataFrame:
-    """One row per score, named by its place: t0, t1, ..."""
+    """One row per score, named by its index: t0, t1, ..."""
     every = [row for part in parts for row in part]
     blank = dict.fromkeys(TYPES)
     return pl.DataFrame(
-        [blank | {"target_id": f"t{place}"} | row for place, row in enumerate(every)],
+        [blank | {"target_id": f"t{index}"} | row for index, row in enumerate(every)],
         schema=TYPES,
     )
 

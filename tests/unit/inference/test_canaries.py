@@ -18,15 +18,15 @@ def ranks_of(scores):
     return canary_ranks(scores[0], np.array(scores[1:], float))
 
 
-def ranks_twin(scores):
-    """Mean ranks; an unscored published text lies lowest, each unscored twin above all others."""
-    published, *twins = scores
+def ranks_reference(scores):
+    """Mean ranks; an unscored published text is lowest, each unscored control above all."""
+    published, *controls = scores
     keyed = [-1 if isnan(published) else published]
-    keyed += [100 - place if isnan(twin) else twin for place, twin in enumerate(twins)]
+    keyed += [100 - index if isnan(control) else control for index, control in enumerate(controls)]
     return [sum(other < one for other in keyed) + (keyed.count(one) + 1) / 2 for one in keyed]
 
 
-def sum_twin(sets):
+def sum_reference(sets):
     """All draws of one text per set, each as likely as the others."""
     observed = sum(ranks[0] for ranks in sets)
     sums = [sum(drawn) for drawn in product(*sets)]
@@ -34,12 +34,12 @@ def sum_twin(sets):
 
 
 def test_one_set_by_hand():
-    """Of the twins 1, 2, 2, 3 three reach 2 and none reaches 4."""
-    twins = np.array([1.0, 2, 2, 3])
-    assert [canary_p_value(score, twins) for score in (4.0, 2.0, 0.0)] == [1 / 5, 4 / 5, 1]
+    """Of the controls 1, 2, 2, 3 three reach 2 and none reaches 4."""
+    controls = np.array([1.0, 2, 2, 3])
+    assert [canary_p_value(score, controls) for score in (4.0, 2.0, 0.0)] == [1 / 5, 4 / 5, 1]
 
 
-def test_unscored_twins_count_as_higher_and_an_unscored_canary_has_no_p_value():
+def test_unscored_controls_count_as_higher_and_an_unscored_canary_has_no_p_value():
     assert canary_p_value(9.0, np.array([1, nan, 3])) == 2 / 4
     assert np.isnan(canary_p_value(nan, np.array([1.0, 2])))
 
@@ -51,8 +51,8 @@ def test_ranks_by_hand():
 
 
 @given(st.lists(SCORES, min_size=2, max_size=6))
-def test_ranks_equal_their_twin(scores):
-    assert ranks_of(scores).tolist() == ranks_twin(scores)
+def test_ranks_equal_their_reference(scores):
+    assert ranks_of(scores).tolist() == ranks_reference(scores)
 
 
 def test_two_sets_by_hand():
@@ -64,10 +64,10 @@ def test_two_sets_by_hand():
 
 
 @given(SETS)
-def test_the_sum_of_ranks_equals_its_twin(sets):
+def test_the_sum_of_ranks_equals_its_reference(sets):
     ranks = [ranks_of(scores) for scores in sets]
     made = rank_sum_p_value(ranks)
-    assert made == pytest.approx(sum_twin(ranks))
+    assert made == pytest.approx(sum_reference(ranks))
     assert 0 < made <= 1
 
 
@@ -84,7 +84,7 @@ def test_canary_ranks_are_uniform_where_nothing_is_remembered():
     ranks = [canary_ranks(one[0], one[1:])[0] for one in scores]
     counts = np.bincount(np.array(ranks, int), minlength=11)[1:]
     chi_square = ((counts - 300) ** 2 / 300).sum()
-    assert chi_square < 21.67  # 99 % of a law with 9 degrees of freedom
+    assert chi_square < 21.67  # 99 % of a chi-square distribution with 9 degrees of freedom
     p = np.array([canary_p_value(one[0], one[1:]) for one in scores])
     for tenth in range(1, 11):
         assert np.mean(p <= tenth / 10 + 1e-9) == pytest.approx(tenth / 10, abs=0.02)

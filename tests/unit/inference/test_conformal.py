@@ -29,13 +29,13 @@ def recorded_scores():
     return array(*json.loads(recorded.read_text("utf-8"))["scores"])
 
 
-def twin(score, nulls):
+def reference(score, nulls):
     """Vovk et al. 2005, section 2.2, an unscored null being as strange as can be."""
     higher = sum(isnan(null) or null >= score for null in nulls)
     return (1 + higher) / (1 + len(nulls))
 
 
-def hierarchical_twin(score, groups):
+def hierarchical_reference(score, groups):
     """Lee et al. 2023: each null group counts by the share of its texts that score so high."""
     shares = [sum(null >= score for null in group) / len(group) for group in groups]
     return (1 + sum(shares)) / (len(groups) + 1)
@@ -60,10 +60,10 @@ def test_without_nulls_every_p_value_is_1():
 
 
 @given(SCORES, SCORES)
-def test_p_values_equal_their_twin(scores, nulls):
+def test_p_values_equal_their_reference(scores, nulls):
     made = p_values(array(*scores), array(*nulls))
     for score, p in zip(scores, made.tolist(), strict=True):
-        assert isnan(p) if isnan(score) else p == twin(score, nulls)
+        assert isnan(p) if isnan(score) else p == reference(score, nulls)
 
 
 @given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4), min_size=1, max_size=5))
@@ -71,7 +71,7 @@ def test_groups_of_nulls_count_as_one_each(groups):
     nulls = [null for group in groups for null in group]
     clusters = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     made = p_values(array(*range(7)), array(*nulls), weights=shared_weights(clusters))
-    expected = [hierarchical_twin(score, groups) for score in range(7)]
+    expected = [hierarchical_reference(score, groups) for score in range(7)]
     assert made.tolist() == pytest.approx(expected, abs=1e-9)
     assert made.min() == pytest.approx(1 / (len(groups) + 1))
 

@@ -29,7 +29,7 @@ def variance(one):
     return rate * (1 - rate)
 
 
-def interval_twin(targets, nonmembers, members):
+def interval_reference(targets, nonmembers, members):
     """Every share on a grid that the three rates do not contradict."""
     flagged, fpr, tpr = (above / total for above, total in (targets, nonmembers, members))
     kept = []
@@ -53,10 +53,10 @@ def interval_twin(targets, nonmembers, members):
         ((9, 90), (9, 90), (90, 90)),
     ],
 )
-def test_the_interval_equals_its_twin(targets, nonmembers, members):
+def test_the_interval_equals_its_reference(targets, nonmembers, members):
     made = estimate(targets, nonmembers, members)
     assert (made.low, made.high) == pytest.approx(
-        interval_twin(targets, nonmembers, members), abs=6e-5
+        interval_reference(targets, nonmembers, members), abs=6e-5
     )
     assert made.method == "fieller"
     assert "assumes" in made.assumption
@@ -135,8 +135,8 @@ def bound(above, total, n_null, rank):
     return contamination_bound(Flagged(above, total), n_null=n_null, rank=rank)
 
 
-def bound_twin(above, total, n_null, rank):
-    """The smallest M; the law of exceedances by counting orders of the pooled scores."""
+def bound_reference(above, total, n_null, rank):
+    """The smallest M; the distribution of exceedances by counting orders of the pooled scores."""
     for members in range(above + 1):
         others, beyond = total - members, above - members
         # At least `beyond` of the others lie above the k-th largest null exactly if fewer than k
@@ -154,9 +154,9 @@ def bound_twin(above, total, n_null, rank):
 
 @pytest.mark.parametrize("above", [0, 1, 3, 7, 12, 20])
 @pytest.mark.parametrize(("n_null", "rank"), [(19, 1), (40, 2), (100, 5)])
-def test_the_bound_equals_its_twin(above, n_null, rank):
+def test_the_bound_equals_its_reference(above, n_null, rank):
     made = bound(above, 20, n_null, rank)
-    assert made.low == bound_twin(above, 20, n_null, rank)
+    assert made.low == bound_reference(above, 20, n_null, rank)
     assert (made.value, made.high, made.method) == (None, 1, "beta_binomial")
     assert "exchangeable" in made.assumption
     assert made.reason
@@ -169,8 +169,8 @@ def test_the_bound_by_hand():
     assert bound(2, 2, 19, 1).low == 1
 
 
-def test_the_law_of_exceedances_in_two_forms():
-    """The beta-binomial of the formula and the draw without replacement of the twin."""
+def test_the_distribution_of_exceedances_in_two_forms():
+    """The beta-binomial of the formula and the draw without replacement of the reference."""
     assert betabinom.sf(5, 20, 3, 38) == pytest.approx(hypergeom.cdf(2, 60, 40, 8))
 
 

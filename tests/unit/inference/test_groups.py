@@ -12,8 +12,8 @@ from mia_batch.inference.groups import (
     collection_test,
     group_statistics,
     n_orders,
-    pattern,
     usual_windows,
+    window_pattern,
 )
 
 SIMULATED = 2000
@@ -24,7 +24,7 @@ def rank(value, values):
     return sum(other < value for other in values) + (values.count(value) + 1) / 2
 
 
-def collection_twin(groups, nulls):
+def collection_reference(groups, nulls):
     """Share of all ways to choose the audited groups with ranks that sum to as much."""
     pooled = [*groups, *nulls]
     ranks = [rank(value, pooled) for value in pooled]
@@ -36,14 +36,14 @@ def collection_twin(groups, nulls):
 def test_a_pattern_takes_one_window_of_each_stretch(size):
     edges = [size * part // 5 for part in range(6)]
     for seed in range(20):
-        chosen = pattern(size, 5, seed)
+        chosen = window_pattern(size, 5, seed)
         assert all(edges[part] <= chosen[part] < edges[part + 1] for part in range(5))
 
 
 def test_a_pattern_is_alike_in_every_group_and_differs_by_seed():
-    assert (pattern(500, 5, 1) // 10).tolist() == (pattern(50, 5, 1)).tolist()
-    assert pattern(500, 5, 1).tolist() != pattern(500, 5, 2).tolist()
-    assert pattern(4, 4, 0).tolist() == [0, 1, 2, 3]
+    assert (window_pattern(500, 5, 1) // 10).tolist() == (window_pattern(50, 5, 1)).tolist()
+    assert window_pattern(500, 5, 1).tolist() != window_pattern(500, 5, 2).tolist()
+    assert window_pattern(4, 4, 0).tolist() == [0, 1, 2, 3]
 
 
 def test_usual_windows_are_those_of_nine_groups_in_ten():
@@ -72,15 +72,15 @@ def test_two_highest_of_six():
 
 def test_unscored_groups_rank_lowest_and_unscored_nulls_highest():
     test = collection_test(np.array([nan, 8]), np.array([1.0, nan, 3, 4]), 0)
-    assert test == (3.0, collection_twin([0, 8], [1, 9, 3, 4]), "permutation_exact")
+    assert test == (3.0, collection_reference([0, 8], [1, 9, 3, 4]), "permutation_exact")
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_collection_equals_its_twin(seed):
+def test_the_collection_equals_its_reference(seed):
     rng = np.random.default_rng(seed)
     groups, nulls = rng.integers(1, 9, 3), rng.integers(0, 8, 7)
     made = collection_test(groups.astype(float), nulls.astype(float), 0)
-    assert made.p_value == pytest.approx(collection_twin(groups.tolist(), nulls.tolist()))
+    assert made.p_value == pytest.approx(collection_reference(groups.tolist(), nulls.tolist()))
 
 
 def test_many_groups_are_drawn_and_come_near_the_exact_share():
@@ -88,7 +88,7 @@ def test_many_groups_are_drawn_and_come_near_the_exact_share():
     groups, nulls = rng.normal(0.6, 1, 4), rng.normal(0, 1, 26)
     made = collection_test(groups, nulls, 1)
     assert made.method == "permutation_of_9999"
-    exact = collection_twin(groups.tolist(), nulls.tolist())
+    exact = collection_reference(groups.tolist(), nulls.tolist())
     assert made.p_value == pytest.approx(exact, abs=4 * (exact / 9999) ** 0.5)
     assert made == collection_test(groups, nulls, 1)
     far = collection_test(groups + 99, nulls, 1)
@@ -113,7 +113,7 @@ def test_groups_reject_as_often_as_they_may(n_windows):
     """The group asked about has 40 windows, or only 5 and the others are cut to 5."""
     rng = np.random.default_rng(4)
     asked = np.arange(n_windows)[None]
-    nulls = np.arange(40, 1600).reshape(39, 40)[:, pattern(40, n_windows, 0)]
+    nulls = np.arange(40, 1600).reshape(39, 40)[:, window_pattern(40, n_windows, 0)]
     rejected = 0
     for _ in range(SIMULATED):
         scores = simulated(rng)

@@ -58,8 +58,8 @@ def test_every_field_changes_the_digest(change):
         ({"fpr": 1.5}, "fpr must lie between 0 and 1"),
         ({"windows_per_group": 0}, "windows_per_group must be at least 1"),
         ({"seed": -1}, "seed must not be negative"),
-        ({"length_edges": (50, 50)}, "length_edges must rise"),
-        ({"length_edges": (50, 20)}, "length_edges must rise"),
+        ({"length_edges": (50, 50)}, "length_edges must ascend"),
+        ({"length_edges": (50, 20)}, "length_edges must ascend"),
     ],
 )
 def test_numbers_out_of_range_are_refused(change, message):

@@ -1,27 +1,65 @@
 from __future__ import annotations
 
+from math import comb
+
 import numpy as np
 import pytest
 
-from mia_batch.inference.multiplicity import q_values
-from mia_batch.inference.power import power
+from mia_batch.inference.conformal import q_values
+from mia_batch.inference.power import planned_power, power, power_findings
+from tests.unit.inference.scored import plan, rows, table
+
+BOOKS = table(
+    *(rows("target", [0] * 4, group=f"asked {book}") for book in range(3)),
+    *(rows("non_member", [0] * 4, group=f"null {book}", n_words=50 + book) for book in range(5)),
+    rows("non_member", [0] * 2, group="small", n_words=None),
+).lazy()
+TEXTS = table(rows("target", [0] * 20), rows("non_member", [0] * 199)).lazy()
+
+
+def test_power_of_texts():
+    made = planned_power(TEXTS, plan(q=0.1))
+    assert made is not None
+    assert (made.n_tests, made.n_null, made.needed) == (20, 199, 1)
+
+
+def test_power_of_texts_in_groups_counts_groups_of_nulls():
+    made = planned_power(BOOKS, plan(q=0.5))
+    assert made is not None
+    assert (made.n_tests, made.n_null, made.needed) == (12, 6, 11)
+
+
+def test_power_of_groups_leaves_small_null_groups_out():
+    made = planned_power(BOOKS, plan(level="group", windows_per_group=4, q=0.5))
+    assert made is not None
+    assert (made.n_tests, made.n_null, made.needed) == (3, 5, 1)
+
+
+def test_power_of_the_collection():
+    made = planned_power(BOOKS, plan(level="collection", windows_per_group=4))
+    assert made is not None
+    assert (made.n_tests, made.smallest_p) == (1, 1 / comb(8, 3))
+
+
+def test_power_with_buckets_is_that_of_the_largest():
+    lengths = table(
+        rows("target", [0] * 3, n_words=10),
+        rows("non_member", [0] * 9, n_words=12),
+        rows("non_member", [0] * 30, n_words=80),
+    )
+    made = planned_power(lengths.lazy(), plan(length_edges=(50,)))
+    assert made is not None
+    assert made.n_null == 9
+
+
+def test_one_side_alone_has_no_power():
+    assert planned_power(table(rows("target", [1])).lazy(), plan()) is None
 
 
 def test_a_thousand_targets_and_300_nulls_need_67():
     made = power(1000, 300, 0.05, "bh")
     assert made.needed == 67
     assert made.smallest_p == 1 / 301
-    assert made.sentences == (
-        "the smallest p-value there can be is 0.0033, one in 301",
-        "at q = 0.05 at least 67 of 1,000 targets are reported or none: "
-        "67 that beat every one outside the training data are enough",
-    )
-
-
-def test_the_sentences_speak_of_what_is_tested():
-    of_groups = power(10, 300, 0.05, "bh", "group").sentences
-    assert of_groups[1].startswith("at q = 0.05 a single group that beats every one outside")
-    assert len(power(1, 300, 0.05, "bh", "collection").sentences) == 1
 
 
 @pytest.mark.parametrize("n_null", [5, 18, 19, 40, 199, 1000])
@@ -39,15 +77,33 @@ def test_nothing_can_be_below_one_over_q():
     assert power(50, 18, 0.05, "bh").needed is None
     assert power(50, 19, 0.05, "bh").needed == 50
     assert power(50, 0, 0.05, "bh").needed is None
-    assert "nothing can be reported" in power(50, 18, 0.05, "bh").sentences[1]
 
 
 def test_a_lone_target_needs_m_over_q_nulls():
     assert power(20, 199, 0.1, "bh").needed == 1
     assert power(20, 198, 0.1, "bh").needed == 2
-    assert "a single target" in power(20, 199, 0.1, "bh").sentences[1]
 
 
 def test_benjamini_yekutieli_divides_q_by_the_harmonic_sum():
     harmonic = sum(1 / i for i in range(1, 1001))
     assert power(1000, 3000, 0.05, "by").needed == -int(-1000 * harmonic // (0.05 * 3001))
+
+
+def facts(targets, **changes):
+    found = power_findings(targets, plan(**changes))
+    return {row["statistic"]: (row["value"], row["verdict"]) for row in found.to_dicts()}
+
+
+def test_findings_about_power():
+    found = power_findings(TEXTS, plan(q=0.1))
+    assert found.select("check", "subject").unique().rows() == [("power", "target")]
+    assert facts(TEXTS, q=0.1) == {
+        "n_tests": (20, None),
+        "n_null": (199, None),
+        "smallest_p": (1 / 200, None),
+        "q": (0.1, None),
+        "needed": (1, "possible"),
+    }
+    assert facts(TEXTS, q=0.001)["needed"] == (None, "impossible")
+    assert set(facts(BOOKS, level="collection")) == {"n_tests", "n_null", "smallest_p"}
+    assert power_findings(table(rows("target", [1])).lazy(), plan()).is_empty()

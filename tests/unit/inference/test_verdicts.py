@@ -44,7 +44,9 @@ def test_targets_among_non_members():
     assert found["score"].to_list() == [9, None, 2.5, 0]
     assert found["n_null"].to_list() == [4] * 4
     assert found["reason"].to_list() == [None, "the target has no score", None, None]
-    assert found["method"].unique().to_list() == ["conformal+bh"]
+    assert found["method"].unique().to_list() == ["conformal"]
+    assert found["adjustment"].unique().to_list() == ["bh"]
+    assert found["versus"].unique().to_list() == ["non_members"]
     assert found.select(ESTIMATES).null_count().row(0) == (4,) * len(ESTIMATES)
 
 
@@ -63,9 +65,9 @@ def test_labelled_nulls_get_no_p_value():
     assert found["p_value"].to_list() == [2 / 3, 2 / 3]
 
 
-def test_odds_factors_stand_beside_small_p_values():
+def test_sensitivity_bounds_stand_beside_small_p_values():
     found = rows_of(table(rows("target", [99, 5]), rows("non_member", range(39))))
-    assert found["odds_factor"].to_list() == [pytest.approx(39 / 19), None]
+    assert found["sensitivity_bound"].to_list() == [pytest.approx(39 / 19), None]
 
 
 def test_the_plan_is_marked():
@@ -92,14 +94,17 @@ def test_texts_that_share_groups_are_tested_by_groups():
     shares = np.array([0 + 0, 2 / 3 + 1 / 2, 1 / 3 + 1 / 2])
     assert found["p_value"].to_list() == pytest.approx(((1 + shares) / 3).tolist())
     assert found["n_null"].to_list() == [2] * 3
-    assert found["method"].unique().to_list() == ["conformal_groups+by"]
+    assert found["method"].unique().to_list() == ["conformal_groups"]
+    assert found["adjustment"].unique().to_list() == ["by"]
     harmonic = 1 + 1 / 2 + 1 / 3
     assert found["q_value"][0] == pytest.approx(min(1, harmonic))
 
 
 def test_targets_that_share_a_group_are_adjusted_for_it():
     frame = table(rows("target", [9, 2], group="asked"), rows("non_member", [1, 2]))
-    assert rows_of(frame)["method"].unique().to_list() == ["conformal+by"]
+    found = rows_of(frame)
+    assert found["method"].unique().to_list() == ["conformal"]
+    assert found["adjustment"].unique().to_list() == ["by"]
 
 
 def test_groups_are_compared_over_as_many_windows():
@@ -126,7 +131,8 @@ def test_groups_are_compared_over_as_many_windows():
     assert each["p_value"].to_list() == [2 / 8, 4 / 8, None, None, None]
     assert each["q_value"].to_list() == [1, 1, None, None, None]
     assert each["n_null"].to_list() == [7] * 5
-    assert each["method"].unique().to_list() == ["conformal_mean_of_2+bh"]
+    assert each["method"].unique().to_list() == ["conformal_mean_of_2"]
+    assert each["adjustment"].unique().to_list() == ["bh"]
     assert each["reason"].to_list() == [
         None,
         None,
@@ -193,8 +199,8 @@ def calibrated(n_groups=None):
 
     def grouped(role, scores, **columns):
         parts = []
-        for place, score in enumerate(scores):
-            named = {} if n_groups is None else {"group": f"{role}{columns}{place}"}
+        for index, score in enumerate(scores):
+            named = {} if n_groups is None else {"group": f"{role}{columns}{index}"}
             parts += rows(role, [score] * (1 + (n_groups is not None)), **columns, **named)
         return parts
 
@@ -255,7 +261,7 @@ def test_canaries():
         canaries("a", [3, 5, 4]),
         canaries("c", [None, 5]),
     )
-    found = made(frame).filter(pl.col("method").str.starts_with("canary"))
+    found = made(frame).filter(versus="controls")
     assert found.select("level", "key", "n_null").rows() == [
         ("group", "a", 2),
         ("group", "b", 3),
@@ -278,11 +284,11 @@ def test_canaries_need_no_other_texts():
 
 @pytest.mark.parametrize(
     ("members", "message"),
-    [([True, True, False], "2 published texts and 1 twins"), ([True], "1 published texts and 0")],
+    [([True, True, False], "2 published texts and 1 unp"), ([True], "1 published texts and 0 unp")],
 )
 def test_sets_that_are_not_whole_are_refused(members, message):
     parts = [rows("canary", [1], group="a", member=member) for member in members]
-    with pytest.raises(RequestError, match=f"the canaries 'a' have {message}"):
+    with pytest.raises(RequestError, match=f"the canary set 'a' has {message}"):
         made(table(*parts))
 
 

@@ -7,10 +7,11 @@ import polars as pl
 import pytest
 
 from mia_batch.diagnostics.blind import baseline, texts
-from mia_batch.diagnostics.unscored import ClassGaps
+from mia_batch.diagnostics.preflight import check_targets
+from mia_batch.diagnostics.unscored import uneven_findings
 from mia_batch.metrics.measure import measure
-from mia_batch.report.conclusions import conclude_labelled
-from mia_batch.schemas import Metrics, Scores
+from mia_batch.report.labelled import labelled_sentences
+from mia_batch.schemas import Metrics, Scores, Unscored
 from mia_batch.stats.difference import auc_difference
 
 N_DOCUMENTS, N_WINDOWS = 40, 3
@@ -45,34 +46,44 @@ def run():
     return scores.select(*Scores.column_names(), "a_v1"), scores
 
 
+def measured(scores, targets, attacks, primary="a_v1", unscored=None):
+    """Metrics, findings and blind scores of these labels."""
+    checked = check_targets(targets.lazy(), seed=0)
+    metrics = measure(
+        scores.lazy(),
+        attacks,
+        blind_scores=checked.blind_scores.lazy(),
+        blind_metrics=checked.blind_metrics,
+        preset="default",
+        slice_by=(),
+        primary=primary,
+        seed=0,
+    )
+    if unscored is None:
+        unscored = Unscored.create_empty()
+    primary_first = sorted(attacks, key=lambda attack: attack != primary)
+    uneven = uneven_findings(scores.lazy(), primary_first, unscored.lazy())
+    return metrics, pl.concat([checked.findings, uneven]), checked.blind_scores
+
+
 def test_documents_without_names_stay_whole_where_few_texts_are_looked_at(run, monkeypatch):
     monkeypatch.setattr(texts, "MAX_TEXTS_PER_CLASS", 25)
     monkeypatch.setattr(baseline, "_N_PERMUTATIONS", 9)
     scores, targets = run
-    measured = measure(
-        scores.lazy(),
-        targets.lazy(),
-        ["a_v1"],
-        preset="default",
-        slice_by=(),
-        primary="a_v1",
-        seed=0,
-    )
-    Metrics.validate(measured.metrics)
-    blind = measured.blind
-    assert blind is not None
-    assert blind.strongest is not None
-    both = scores.join(blind.scores, on="target_id", maintain_order="left")
+    metrics, findings, blind_scores = measured(scores, targets, ["a_v1"])
+    Metrics.validate(metrics)
+    strongest = findings.filter(subject="members", statistic="strongest")["verdict"].item()
+    both = scores.join(blind_scores, on="target_id", maintain_order="left")
     assert both.height == 50
     places = {name: row // N_WINDOWS for row, name in enumerate(scores["target_id"])}
     document = both["target_id"].replace_strict(places).rank("dense") - 1
     expected = auc_difference(
         both["member"].to_numpy(),
         both["a_v1"].to_numpy(),
-        both[blind.strongest].to_numpy(),
+        both[strongest].to_numpy(),
         cluster=document.to_numpy().astype(np.int32),
     )
-    row = measured.metrics.filter(attack="a_v1", versus=blind.strongest).row(0, named=True)
+    row = metrics.filter(attack="a_v1", versus=strongest).row(0, named=True)
     assert expected.interval is not None
     assert row["value"] == pytest.approx(expected.value)
     assert (row["low"], row["high"]) == pytest.approx(
@@ -92,32 +103,23 @@ def test_scores_that_members_lack_are_warned_of_before_any_figure(run, monkeypat
     unscored = scores.filter(lost).select(
         "target_id", attack=pl.lit("b_v1"), reason=pl.lit("the endpoint refused")
     )
-    measured = measure(
-        scores.lazy(),
-        targets.lazy(),
-        ["a_v1", "b_v1"],
-        preset="default",
-        slice_by=(),
-        primary="b_v1",
-        seed=0,
-        unscored=unscored.lazy(),
-    )
-    found = measured.unscored
-    assert found is not None
-    assert found.attacks == ("b_v1", "a_v1")
-    assert found.members == ClassGaps(n_texts=60, n_unscored=45, reason="the endpoint refused")
-    assert found.nonmembers == ClassGaps(n_texts=60, n_unscored=0)
-    lines = list(conclude_labelled(measured, "b_v1"))
-    place = lines.index(found.warning)
-    assert place == 1  # after what can be told without the model
-    assert lines[place + 1].startswith("b_v1: AUC ")
+    metrics, findings, _ = measured(scores, targets, ["a_v1", "b_v1"], "b_v1", unscored)
+    found = findings.filter(check="uneven_scores")
+    assert found.filter(verdict="most")["subject"].to_list() == ["b_v1", "a_v1"]
+    counts = found.filter(pl.col("statistic").is_in(["n_texts", "n_unscored"]))
+    assert counts.select("subject", "statistic", "value", "reason").rows() == [
+        ("members", "n_unscored", 45, "the endpoint refused"),
+        ("members", "n_texts", 60, None),
+        ("non-members", "n_unscored", 0, None),
+        ("non-members", "n_texts", 60, None),
+    ]
+    lines = list(labelled_sentences(metrics, findings, "b_v1"))
+    assert "do not lack scores alike" in lines[1]  # after what can be told without the model
+    assert lines[2].startswith("b_v1: AUC ")
 
 
 def test_nothing_is_said_where_every_text_has_a_score(run, monkeypatch):
     monkeypatch.setattr(baseline, "_N_PERMUTATIONS", 9)
-    scores, targets = (table.lazy() for table in run)
-    measured = measure(
-        scores, targets, ["a_v1"], preset="default", slice_by=(), primary="a_v1", seed=0
-    )
-    assert measured.unscored is None
-    assert not any("lack scores" in line for line in conclude_labelled(measured, "a_v1"))
+    metrics, findings, _ = measured(*run, ["a_v1"])
+    assert findings.filter(check="uneven_scores").is_empty()
+    assert not any("lack scores" in line for line in labelled_sentences(metrics, findings, "a_v1"))

@@ -1,4 +1,4 @@
-"""Who is compared with whom: the rows of each side, and which of them belong together."""
+"""Which rows of a table are compared with which, and which of them belong together."""
 
 from __future__ import annotations
 
@@ -14,71 +14,35 @@ from mia_batch.targets.clusters import cluster_names
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Sides", "read_sides"]
+__all__ = ["ComparisonSets", "read_comparison_sets"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sides:
-    """Rows of a table of targets or scores by what they are for.
-
-    Attributes
-    ----------
-    target_id
-        Name of every row's target.
-    n_words
-        Words of every row's target; null = unknown.
-    cluster
-        Which cluster every row belongs to, int64: positions in ``clusters``.
-    clusters
-        The clusters, in the order of their names: ``level`` and ``key``, the two parts of
-        ``cluster_name``; empty where names are not wanted and each row is a cluster.
-    targets
-        Rows whose membership is asked, rising.
-    nulls
-        Rows known to be outside the training data: role ``non_member``, or without any, rows of
-        role ``target`` with ``member`` false, which are not among the targets then.
-    calibration_members
-        Rows of role ``calibration`` with ``member`` true.
-    calibration_nonmembers
-        Rows of role ``calibration`` with ``member`` false.
-    published
-        Rows of role ``canary`` with ``member`` true.
-    twins
-        Rows of role ``canary`` with ``member`` false.
-    """
+class ComparisonSets:
+    """Rows of a table of targets or scores, in the table's order, by what they are for."""
 
     target_id: pl.Series
-    n_words: pl.Series
-    cluster: NDArray[np.int64]
-    clusters: pl.DataFrame
+    n_words: pl.Series  # null = unknown
+    cluster: NDArray[np.int64]  # of every row: its index in `clusters`
+    clusters: pl.DataFrame  # `level` and `key`, in the order of names; empty where not wanted
     targets: NDArray[np.int64]
-    nulls: NDArray[np.int64]
+    nulls: NDArray[np.int64]  # known to be outside the training data
     calibration_members: NDArray[np.int64]
     calibration_nonmembers: NDArray[np.int64]
-    published: NDArray[np.int64]
-    twins: NDArray[np.int64]
+    published: NDArray[np.int64]  # canaries
+    controls: NDArray[np.int64]  # canaries that stayed unpublished
 
-    def shares(self, *sides: NDArray[np.int64]) -> bool:
-        """Whether two rows of one of these sides belong to one cluster."""
-        return any(np.unique(self.cluster[rows]).size < rows.size for rows in sides)
+    def share_clusters(self, *sets: NDArray[np.int64]) -> bool:
+        """Whether two rows of one of these sets belong to one cluster."""
+        return any(np.unique(self.cluster[rows]).size < rows.size for rows in sets)
 
 
-def read_sides(table: pl.LazyFrame, *, named: bool = True) -> Sides:
-    """Sort the rows of a table by what they are for.
+def read_comparison_sets(table: pl.LazyFrame, *, named: bool = True) -> ComparisonSets:
+    """Sort the rows of targets or scores by role; without ``role`` every row is a target.
 
-    Parameters
-    ----------
-    table
-        Targets, or scores with the targets' ``role``: without it every row has role ``target``.
-        Other columns read are ``target_id``, ``document_id``, ``group``, ``member``,
-        ``window_index`` and ``n_words``.
-    named
-        Whether the names of clusters are wanted even where no two rows share one.
-
-    Returns
-    -------
-    Sides
-        Rows are numbered in the table's order. Rows of role ``shot`` are on no side.
+    The nulls are the rows of role ``non_member``; without any, the targets with ``member`` false,
+    which are not among the targets then. Rows of role ``shot`` are in no set. If not ``named``,
+    clusters have names only where two rows share one, or where there are canaries.
     """
     columns = table.collect_schema().names()
     role = pl.col("role") if "role" in columns else pl.lit("target")
@@ -97,7 +61,7 @@ def read_sides(table: pl.LazyFrame, *, named: bool = True) -> Sides:
     asked: tuple[bool | None, ...] = (True, False, None)
     if not nulls.size:
         nulls, asked = rows("target", False), (True, None)
-    return Sides(
+    return ComparisonSets(
         target_id=keys["target_id"],
         n_words=keys["n_words"],
         cluster=cluster,
@@ -107,17 +71,14 @@ def read_sides(table: pl.LazyFrame, *, named: bool = True) -> Sides:
         calibration_members=rows("calibration", True),
         calibration_nonmembers=rows("calibration", False),
         published=rows("canary", True),
-        twins=rows("canary", False),
+        controls=rows("canary", False),
     )
 
 
 def _clusters(
     names: pl.LazyFrame, size: int, *, named: bool
 ) -> tuple[NDArray[np.int64], pl.DataFrame]:
-    """Find which cluster each row belongs to, and the clusters.
-
-    Rows are told by hashes, for the names of all rows take much more room.
-    """
+    """Find the cluster of each row by hashes: the names of all rows take much more memory."""
     of_rows = read_numbers(names, pl.col("name").hash(), size, np.uint64)
     ordered = np.sort(of_rows)
     if not named and not (ordered[1:] == ordered[:-1]).any():

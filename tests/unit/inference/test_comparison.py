@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from mia_batch.inference.sides import read_sides
+from mia_batch.inference.comparison import read_comparison_sets
 from tests.unit.inference.scored import rows, table
 
 
-def test_roles_become_sides():
-    sides = read_sides(
+def test_roles_become_comparison_sets():
+    sets = read_comparison_sets(
         table(
             rows("target", [1]),
             rows("target", [1], member=False),
@@ -19,11 +19,11 @@ def test_roles_become_sides():
             rows("target", [1], member=True),
         ).lazy()
     )
-    assert sides.targets.tolist() == [0, 1, 10]
-    assert sides.nulls.tolist() == [2, 3]
-    assert sides.calibration_members.tolist() == [4]
-    assert sides.calibration_nonmembers.tolist() == [5]
-    assert (sides.published.tolist(), sides.twins.tolist()) == ([7], [8])
+    assert sets.targets.tolist() == [0, 1, 10]
+    assert sets.nulls.tolist() == [2, 3]
+    assert sets.calibration_members.tolist() == [4]
+    assert sets.calibration_nonmembers.tolist() == [5]
+    assert (sets.published.tolist(), sets.controls.tolist()) == ([7], [8])
 
 
 def test_without_non_members_labelled_targets_are_the_null():
@@ -31,9 +31,9 @@ def test_without_non_members_labelled_targets_are_the_null():
         rows("target", [1]), rows("target", [1, 1], member=False), rows("target", [1], member=True)
     )
     for frame in (labelled, labelled.drop("role")):
-        sides = read_sides(frame.lazy())
-        assert sides.nulls.tolist() == [1, 2]
-        assert sides.targets.tolist() == [0, 3]
+        sets = read_comparison_sets(frame.lazy())
+        assert sets.nulls.tolist() == [1, 2]
+        assert sets.targets.tolist() == [0, 3]
 
 
 def test_texts_belong_together_by_group_else_by_document_else_as_windows_of_one():
@@ -45,8 +45,8 @@ def test_texts_belong_together_by_group_else_by_document_else_as_windows_of_one(
         rows("target", [1, 1]),
         rows("target", [1], window_index=1),
     )
-    sides = read_sides(frame.lazy())
-    named = [tuple(sides.clusters.row(cluster)) for cluster in sides.cluster]
+    sets = read_comparison_sets(frame.lazy())
+    named = [tuple(sets.clusters.row(cluster)) for cluster in sets.cluster]
     assert named == [
         *[("group", "book")] * 2,
         *[("document", "same 1")] * 2,
@@ -54,15 +54,15 @@ def test_texts_belong_together_by_group_else_by_document_else_as_windows_of_one(
         ("target", "t5"),
         *[("target", "t6")] * 2,
     ]
-    assert sides.shares(sides.targets)
-    assert not sides.shares(sides.targets[[0, 2, 4, 5, 6]], sides.targets[[1, 7]])
+    assert sets.share_clusters(sets.targets)
+    assert not sets.share_clusters(sets.targets[[0, 2, 4, 5, 6]], sets.targets[[1, 7]])
 
 
 def test_names_of_clusters_may_be_left_out_where_no_two_rows_share_one():
     alone, shared = rows("target", [1, 1]), rows("target", [1, 1], group="book")
     for kinds, n_named in (([alone], 0), ([alone, shared], 3), ([alone, rows("canary", [1])], 3)):
         frame = table(*kinds).lazy()
-        found, named = read_sides(frame, named=False), read_sides(frame)
+        found, named = read_comparison_sets(frame, named=False), read_comparison_sets(frame)
         assert found.clusters.height == n_named
         assert found.clusters.schema == named.clusters.schema
         assert found.cluster.tolist() == named.cluster.tolist()

@@ -15,8 +15,9 @@ from mia_batch.corpus import commitment, draw
 from mia_batch.diagnostics.blind import baseline
 from mia_batch.errors import SettingsError
 from mia_batch.pipeline import plan
+from mia_batch.pipeline.verdicts import conclusions
 from mia_batch.schemas import Metrics, Verdicts
-from mia_batch.settings import load_settings
+from mia_batch.settings import Settings, load_settings
 
 N_WORDS = 24
 FORBIDDEN = re.compile(r"was trained on|1 - p|probability of membership|exchangeable$")
@@ -53,13 +54,13 @@ class Library:
         lines = []
         for number in range(n_sets):
             texts = [
-                " ".join(f"{number}.{place}.{word}" for word in range(N_WORDS))
-                for place in range(n_texts)
+                " ".join(f"{number}.{index}.{word}" for word in range(N_WORDS))
+                for index in range(n_texts)
             ]
             hashed = commitment(f"set {number}", texts)
             published = draw(hashed, n_texts, 3)
-            for place, text in enumerate(texts):
-                self.record(text, remembered=place == published)
+            for index, text in enumerate(texts):
+                self.record(text, remembered=index == published)
             fields = {"set": f"set {number}", "texts": texts, "commitment": hashed}
             lines.append(json.dumps(fields | {"seed": 3, "published": published}))
         path = self.folder / "canaries.jsonl"
@@ -84,6 +85,12 @@ class Library:
             "attacks": "samia_matched_v1,samia_matched_n2_v1",
             "samples": self.n_samples,
         } | settings
+
+
+def said_of(run):
+    """The sentences of a finished run."""
+    settings, attacks = run.manifest["settings"], run.manifest["scored"]["attacks"]
+    return [*conclusions(run, Settings(**settings), attacks)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -135,9 +142,6 @@ def test_scores_have_their_sampling_error(unlabelled):
     features = run.features.filter(target_id=row["key"])
     shares = (features["overlap_1"] / features["words_reference"]).to_list()
     assert row["standard_error"] == pytest.approx(np.std(shares, ddof=1) / 2)
-    flips = run.verdicts.filter(estimate="flip_rate").row(0, named=True)
-    assert (flips["level"], flips["method"]) == ("collection", "simulated_draws")
-    assert 0 < flips["value"] < 0.5
 
 
 def test_the_contamination_rate_is_near_the_truth(unlabelled):
@@ -152,7 +156,7 @@ def test_the_contamination_rate_is_near_the_truth(unlabelled):
 
 def test_the_conclusions_say_what_was_found_and_what_it_rests_on(unlabelled):
     _, run = unlabelled
-    said = run.manifest["conclusions"]
+    said = said_of(run)
     assert re.match(r"\d+ of 60 targets are reported at q = 0.05 \(samia_matched_v1", said[0])
     assert "The null: written after the model was published." in said
     assert any("excluded" in line and "without the model" in line for line in said)
@@ -174,7 +178,7 @@ def test_what_was_not_planned_is_exploratory(unlabelled, tmp_path):
     other = mia_batch.audit(**settings | {"primary": "samia_matched_n2_v1"})
     assert not other.verdicts["planned"].any()
     assert other.manifest["plan"] == run.manifest["plan"]
-    assert other.manifest["conclusions"][0].startswith("These answers are exploratory")
+    assert said_of(other)[0].startswith("These answers are exploratory")
     again = mia_batch.audit(**settings)
     assert again.verdicts.equals(before)
 
@@ -186,7 +190,7 @@ def test_other_non_members_than_those_planned_are_exploratory(unlabelled, tmp_pa
     pl.read_parquet(settings["non_members"]).head(50).write_parquet(fewer)
     other = mia_batch.audit(**settings | {"non_members": fewer})
     assert not other.verdicts["planned"].any()
-    assert other.manifest["conclusions"][0].endswith("Changed since: non_member.")
+    assert said_of(other)[0].endswith("Changed since: non_member.")
     assert mia_batch.audit(**settings).verdicts["planned"].any()
 
 
@@ -195,11 +199,11 @@ def test_a_plan_made_after_scores_is_exploratory(tmp_path):
     settings = library.settings(input=library.write("asked.parquet", [True] * 3))
     settings["samples_from"] = library.settings()["samples_from"]
     run = mia_batch.audit(**settings)
-    assert run.manifest["conclusions"][0].startswith("No text is known to be outside")
+    assert said_of(run)[0].startswith("No text is known to be outside")
     older = {name: value for name, value in run.manifest.items() if name != "plan"}
     run.folder / "run.json".write_text(json.dumps(older | {"scored": {}}), encoding="utf-8")
     again = mia_batch.audit(**settings)
-    assert again.manifest["conclusions"][0].endswith("before any plan was recorded.")
+    assert said_of(again)[0].endswith("before any plan was recorded.")
     assert again.manifest["plan"]["rests_on"] is None
 
 
@@ -233,34 +237,7 @@ def test_what_can_be_shown_at_best_is_said_before_the_run(unlabelled):
     assert said[1].startswith("at q = 0.05 at least 12 of 60 targets are reported or none")
 
 
-def test_a_second_draw_shows_which_answers_would_have_been_others(tmp_path):
-    library = Library(tmp_path, n_samples=6)
-    settings = library.settings(
-        input=library.write("asked.parquet", [number < 10 for number in range(30)]),
-        non_members=library.write("outside.parquet", [False] * 39),
-        non_members_known="made up",
-        second_draw=True,
-        samples=3,
-    )
-    settings["samples_from"] = library.settings()["samples_from"]
-    run = mia_batch.audit(**settings)
-    assert run.scores["n_samples"].unique().to_list() == [3]
-    assert run.samples.height == 6 * 69
-    flips = run.verdicts.filter(estimate="flip_rate").row(0, named=True)
-    assert flips["method"] == "second_draw"
-    p = []
-    for first in (0, 3):
-        drawn = run.features.filter(pl.col("sample_index").is_between(first, first + 2))
-        share = pl.col("overlap_1") / pl.col("words_reference")
-        scores = drawn.group_by("target_id").agg(score=share.mean())
-        both = run.scores.select("target_id", "role").join(scores, on="target_id").sort("target_id")
-        nulls = both.filter(role="non_member")["score"]
-        p.append([(1 + (nulls >= one).sum()) / 40 for one in both.filter(role="target")["score"]])
-    changed = [(a <= 0.05) != (b <= 0.05) for a, b in zip(*p, strict=True)]
-    assert flips["value"] == pytest.approx(sum(changed) / 30)
-
-
-def test_canaries_are_ranked_among_their_twins(tmp_path):
+def test_canaries_are_ranked_among_their_controls(tmp_path):
     library = Library(tmp_path)
     run = mia_batch.audit(
         **library.settings(
@@ -275,7 +252,7 @@ def test_canaries_are_ranked_among_their_twins(tmp_path):
     assert sets["p_value"].to_list() == [0.2, 0.2, 0.2]
     whole = own.filter(method="canary_rank_sum_of_3").row(0, named=True)
     assert whole["p_value"] == pytest.approx(1 / 125)
-    assert any(line.startswith("All canaries") for line in run.manifest["conclusions"])
+    assert any(line.startswith("All canaries") for line in said_of(run))
 
 
 def test_groups_are_whole_units(tmp_path):
@@ -337,12 +314,12 @@ def test_labels_that_texts_give_away_are_the_first_thing_said(tmp_path):
     given_away = pl.when("member").then(pl.lit(" 1999")).otherwise(pl.lit(" 2024"))
     texts.with_columns(pl.col("text") + given_away).write_parquet(path)
     run = mia_batch.audit(**library.settings(input=path))
-    first = run.manifest["conclusions"][0]
+    first = said_of(run)[0]
     assert first.startswith("These labels can be told apart without the model")
     assert "not evidence of memory" in first
     primary = "samia_matched_n2_v1"
     later = mia_batch.audit(**library.settings(input=path, primary=primary))
-    first, second = later.manifest["conclusions"][:2]
+    first, second = said_of(later)[:2]
     assert first.startswith("These labels can be told apart without the model")
     assert second.startswith("These answers are exploratory")
 
@@ -397,7 +374,7 @@ def test_copies_among_the_texts_are_warned_of_unless_they_share_a_group(tmp_path
         grouped = pl.Series("group", [str(group) for group in groups])
         corpus.with_columns(grouped).write_parquet(path)
         run = mia_batch.audit(**library.settings(input=str(path), out=str(tmp_path / name)))
-        warnings.append([line for line in run.manifest["conclusions"] if "word for word:" in line])
+        warnings.append([line for line in said_of(run) if "word for word:" in line])
     assert [len(lines) for lines in warnings] == [1, 0]
     assert warnings[0][0].startswith("6 of 43 texts stand in another group or document, too")
 
@@ -411,12 +388,12 @@ def test_scores_that_one_class_lacks_are_warned_of_with_their_reason(tmp_path):
     texts.with_columns(text=pl.when(short).then(pl.lit("word")).otherwise("text")).write_parquet(
         path
     )
-    lines = mia_batch.audit(**library.settings(input=path)).manifest["conclusions"]
-    places = [place for place, line in enumerate(lines) if "do not lack scores alike" in line]
-    assert len(places) == 1
+    lines = said_of(mia_batch.audit(**library.settings(input=path)))
+    found = [index for index, line in enumerate(lines) if "do not lack scores alike" in line]
+    assert len(found) == 1
     assert (
         "no score by samia_matched_v1, samia_matched_n2_v1 for 15 of 40 members (37.5%; mostly: "
         "the text is too short to split: its prefix or its reference would have no word) and 0 "
         "of 40 non-members (0.0%)."
-    ) in lines[places[0]]
-    assert lines[places[0] + 1].startswith("samia_matched_v1: AUC ")
+    ) in lines[found[0]]
+    assert lines[found[0] + 1].startswith("samia_matched_v1: AUC ")

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.inference.conformal import TieDraws, p_values
-from mia_batch.inference.multiplicity import q_values
+from mia_batch.inference.conformal import TieDraws, p_values, q_values
 
 if TYPE_CHECKING:
-    from mia_batch.inference.multiplicity import Adjustment
+    from mia_batch.inference.conformal import Adjustment
 
 P_VALUES = st.lists(st.sampled_from([0.001, 0.01, 0.02, 0.05, 0.3, 0.7, 1.0]), min_size=1)
 

@@ -1,0 +1,108 @@
+"""What the texts tell before any model is asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from mia_batch.diagnostics.blind.baseline import blind_baseline
+from mia_batch.diagnostics.copies import find_copies
+from mia_batch.diagnostics.duplicates import near_duplicates
+from mia_batch.schemas import Findings, Metrics
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mia_batch.diagnostics.blind.baseline import BlindBaseline
+    from mia_batch.diagnostics.duplicates import NearDuplicates
+
+    _Row = dict[str, object]
+
+__all__ = ["Preflight", "check_targets"]
+
+_SCHEMA = Findings.create_empty().schema
+_LABELLED = pl.col("role").is_in(["target", "non_member"]) & pl.col("member").is_not_null()
+_TARGET = pl.col("role") == "target"
+
+
+class Preflight(NamedTuple):
+    """Findings, and the blind classifiers' scores and metrics of members and non-members."""
+
+    findings: pl.DataFrame
+    blind_scores: pl.DataFrame  # empty without labels of both classes
+    blind_metrics: pl.DataFrame
+
+
+def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
+    """Compare members with non-members, targets with nulls, and texts with their copies."""
+    scores, metrics = pl.DataFrame(schema={"target_id": pl.String}), Metrics.create_empty()
+    rows: list[_Row] = []
+    if _has_both(targets, pl.when(_LABELLED).then("member")):
+        labelled = targets.filter(_LABELLED)
+        blind = blind_baseline(labelled, seed=seed)
+        scores, metrics = blind.scores, blind.metrics
+        rows += _blind_rows("members", blind)
+        rows += _duplicate_rows("members", near_duplicates(labelled))
+    asked = targets.with_columns(asked=_asked(targets))
+    if _has_both(asked, pl.col("asked")) and _any(targets, _TARGET & pl.col("member").is_null()):
+        rows += _blind_rows("targets", blind_baseline(asked, label="asked", seed=seed))
+        rows += _duplicate_rows("targets", near_duplicates(asked, label="asked"))
+    calibration = targets.filter(role="calibration")
+    if _any(calibration, pl.col("member")):
+        rows += _blind_rows("calibration", blind_baseline(calibration, seed=seed))
+    rows += _copy_rows(targets)
+    return Preflight(pl.DataFrame(rows, schema=_SCHEMA), scores, metrics)
+
+
+def _asked(targets: pl.LazyFrame) -> pl.Expr:
+    """Label targets that are compared with nulls true, and the nulls false."""
+    non_member = pl.col("role") == "non_member"
+    null = non_member if _any(targets, non_member) else _TARGET & ~pl.col("member")
+    return pl.when(null).then(pl.lit(value=False)).when(_TARGET).then(pl.lit(value=True))
+
+
+def _any(table: pl.LazyFrame, which: pl.Expr) -> bool:
+    return bool(table.select(which.any()).collect(engine="streaming").item())
+
+
+def _has_both(table: pl.LazyFrame, label: pl.Expr) -> bool:
+    return _any(table, label) and _any(table, ~label)
+
+
+def _blind_rows(subject: str, blind: BlindBaseline) -> Iterator[_Row]:
+    of = {"check": "blind_baseline", "subject": subject}
+    yield of | {
+        "statistic": "roc_auc",
+        "value": blind.auc,
+        "high": blind.upper,
+        "p_value": blind.p_value,
+        "verdict": blind.verdict,
+        "reason": blind.reason,
+    }
+    if blind.strongest is not None:
+        yield of | {"statistic": "strongest", "value": blind.auc, "verdict": blind.strongest}
+
+
+def _duplicate_rows(subject: str, found: NearDuplicates) -> Iterator[_Row]:
+    of = {"check": "near_duplicates"}
+    for name, part in ((subject, found.first), (f"not {subject}", found.second)):
+        counts = {
+            "n_concerned": part.n_concerned,
+            "n_compared": part.n_texts - part.n_short,
+            "n_left_out": part.n_left_out,
+            "share": part.share,
+        }
+        for statistic, value in counts.items():
+            yield of | {"subject": name, "statistic": statistic, "value": value}
+    for text, other in (*found.first.examples, *found.second.examples)[:1]:
+        reason = f"for example {text} has words of {other}"
+        yield of | {"subject": subject, "statistic": "example", "reason": reason}
+
+
+def _copy_rows(targets: pl.LazyFrame) -> Iterator[_Row]:
+    found = find_copies(targets)
+    of = {"check": "copies", "subject": "texts"}
+    verdict = "few" if found.warning is None else "many"
+    yield of | {"statistic": "n_copies", "value": found.n_copies, "verdict": verdict}
+    yield of | {"statistic": "n_texts", "value": found.n_texts}

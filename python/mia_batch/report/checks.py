@@ -1,0 +1,123 @@
+"""Sentences about checks of the texts, from rows of findings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mia_batch.diagnostics.exclusions import excluded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import polars as pl
+
+__all__ = [
+    "blind_row",
+    "copies_sentence",
+    "duplicates_sentence",
+    "exchangeability_sentence",
+    "uneven_sentence",
+]
+
+_NAMES_SHOWN = 3
+
+
+def blind_row(findings: pl.DataFrame, subject: str) -> dict[str, Any] | None:
+    """Find what the blind baseline made of a label, with the ``strongest`` classifier."""
+    of = findings.filter(check="blind_baseline", subject=subject)
+    if of.is_empty():
+        return None
+    row = of.filter(statistic="roc_auc").row(0, named=True)
+    names = of.filter(statistic="strongest")["verdict"]
+    row["strongest"] = names[0] if len(names) else None
+    if row["value"] is not None:
+        row["found"] = f"AUC {row['value']:.2f} by {names[0]}, p = {row['p_value']:.3f}"
+    return row
+
+
+def exchangeability_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Say how unlike targets and non-members are; never that they are exchangeable."""
+    row = blind_row(findings, "targets")
+    if row is None:
+        return
+    subject = "Targets and non-members"
+    if row["verdict"] is None:
+        yield f"{subject} could not be compared without the model: {row['reason']}."
+    elif row["verdict"] == "separable":
+        yield f"{subject} can be told apart without the model ({row['found']})."
+    else:
+        yield f"{subject} compared without the model: {excluded(row['high'])}."
+
+
+def duplicates_sentence(
+    findings: pl.DataFrame, subject: str, names: tuple[str, str]
+) -> Iterator[str]:
+    """Count texts of each set that stand in the other; nothing where there are none."""
+    found = findings.filter(check="near_duplicates")
+    sets = [
+        dict(found.filter(subject=name).select("statistic", "value").iter_rows())
+        for name in (subject, f"not {subject}")
+    ]
+    if not sum(of.get("n_concerned", 0) for of in sets):
+        return
+    examples = found.filter(subject=subject, statistic="example")["reason"]
+    first, second = (_of_set(of, name) for of, name in zip(sets, names, strict=True))
+    yield (
+        "Near-duplicates (a run of 13 words or 70% of the runs of 8 words are in the other set): "
+        f"{first}, {second}; {examples[0]}."
+    )
+
+
+def _of_set(counts: dict[str, Any], name: str) -> str:
+    if counts["share"] is None:
+        return f"no {name} of 8 words to compare"
+    more = counts["n_left_out"]
+    left_out = f" ({more:,.0f} more not compared)" if more else ""
+    of = f"{counts['n_concerned']:,.0f} of {counts['n_compared']:,.0f} {name}"
+    return f"{of}, {counts['share']:.1%}{left_out}"
+
+
+def copies_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Warn of copies that count as independent; nothing where they are few."""
+    rows = findings.filter(check="copies").rows(named=True)
+    found = {row["statistic"]: row for row in rows}
+    if found["n_copies"]["verdict"] == "many":
+        yield (
+            f"{found['n_copies']['value']:,.0f} of {found['n_texts']['value']:,.0f} texts stand in "
+            "another group or document, too, word for word: their errors move together, but "
+            "intervals and p-values count them as independent. Give copies the same group, or keep "
+            "one of each."
+        )
+
+
+def uneven_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Warn of attacks that score one class less often than the other."""
+    found = findings.filter(check="uneven_scores")
+    if found.is_empty():
+        return
+    most, others = (
+        found.filter(verdict=verdict)["subject"].to_list() for verdict in ("most", "more")
+    )
+    too = f" Uneven, too: {_listed(others)}." if others else ""
+    parts = []
+    for name in ("members", "non-members"):
+        row = {r["statistic"]: r for r in found.filter(subject=name).rows(named=True)}
+        reason = row["n_unscored"]["reason"]
+        mostly = f"; mostly: {reason}" if reason else ""
+        parts.append(
+            f"{row['n_unscored']['value']:,.0f} of {row['n_texts']['value']:,.0f} {name} "
+            f"({row['share']['value']:.1%}{mostly})"
+        )
+    yield (
+        f"Members and non-members do not lack scores alike: no score by {_listed(most)} for "
+        f"{' and '.join(parts)}.{too} AUC and other metrics then describe a selected subset, and "
+        "may show how it was selected instead of memory. Ask again for what failed "
+        "(--retry-failed), leave such texts out of both classes by a rule that does not ask the "
+        "model, or rest the answer on an attack that scores both."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_NAMES_SHOWN])
+    more = len(names) - _NAMES_SHOWN
+    return f"{shown} and {more:,} more" if more > 0 else shown

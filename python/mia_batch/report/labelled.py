@@ -1,0 +1,83 @@
+"""Sentences about texts of known membership, from rows of metrics and findings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from mia_batch.diagnostics.exclusions import excluded
+from mia_batch.report.checks import blind_row, duplicates_sentence, uneven_sentence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["labelled_sentences"]
+
+
+def labelled_sentences(
+    metrics: pl.DataFrame, findings: pl.DataFrame, primary: str
+) -> Iterator[str]:
+    """Say what labels show, warnings first; nothing where labels are not of both classes."""
+    blind = blind_row(findings, "members")
+    if blind is None:
+        return
+    warning = _blind_warning(blind)
+    yield warning or (
+        f"These labels could not be told apart without the model: {excluded(blind['high'])}."
+    )
+    yield from uneven_sentence(findings)
+    figures = metrics.filter(slice="all", attack=primary)
+    for row in figures.filter(metric="roc_auc").iter_rows(named=True):
+        if row["value"] is not None:
+            yield f"{primary}: AUC {_figure(row)}."
+    beside = figures.filter(
+        pl.col("versus") == pl.lit(blind["strongest"], pl.String), metric="roc_auc_difference"
+    )
+    for row in beside.iter_rows(named=True):
+        if row["value"] is not None:
+            strongest = blind["strongest"]
+            yield f"{primary} less {strongest}, which never sees the model: {_figure(row)}."
+    fifths = metrics.filter(
+        pl.col("slice").str.starts_with("blind fifth"), metric="roc_auc", attack=primary
+    )
+    if warning and fifths.height:
+        values = ["-" if value is None else f"{value:.2f}" for value in fifths["value"]]
+        yield (
+            f"{primary}: AUC within quintiles of the score of {blind['strongest']}: "
+            f"{', '.join(values)}."
+        )
+    yield from _best_of_many(metrics)
+    yield from duplicates_sentence(findings, "members", ("members", "non-members"))
+
+
+def _blind_warning(row: dict[str, Any]) -> str | None:
+    end = "attack figures are not evidence of memory"
+    if row["verdict"] is None:
+        return f"Whether these labels can be told apart without the model is unknown: {end}."
+    if row["verdict"] == "separable":
+        return f"These labels can be told apart without the model ({row['found']}): {end}."
+    if row["verdict"] == "undecided":
+        return (
+            "These labels may be told apart without the model (an AUC up to "
+            f"{row['high']:.2f} is not excluded): {end}."
+        )
+    return None
+
+
+def _figure(row: dict[str, Any]) -> str:
+    if row["low"] is None or row["high"] is None:
+        return f"{row['value']:.3f}, without an interval ({row['reason']})"
+    return f"{row['value']:.3f}, 95 % interval {row['low']:.3f} to {row['high']:.3f}"
+
+
+def _best_of_many(metrics: pl.DataFrame) -> Iterator[str]:
+    bounds = metrics.filter(pl.col("low").is_not_null(), metric="roc_auc_simultaneous")
+    if bounds.height < 2:
+        return
+    best = bounds.sort("low", descending=True).row(0, named=True)
+    where = "" if best["slice"] == "all" else f" on {best['slice']}"
+    yield (
+        f"Of {bounds.height:,} attacks and slices tried, {best['attack']}{where} has the highest "
+        f"lower bound that holds for all at once: AUC at least {best['low']:.3f}."
+    )

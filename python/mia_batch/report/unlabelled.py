@@ -1,0 +1,136 @@
+"""Sentences about texts of unknown membership, from rows of verdicts and findings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mia_batch.inference.plan import VerdictPlan
+
+__all__ = ["plan_sentence", "power_sentences", "unlabelled_sentences"]
+
+_ADJUSTMENTS = {"bh": "Benjamini-Hochberg", "by": "Benjamini-Yekutieli"}
+
+
+def power_sentences(findings: pl.DataFrame) -> Iterator[str]:
+    """Say what the planned test can show at best."""
+    level, facts = _facts(findings, "power")
+    if not facts:
+        return
+    yield (
+        f"the smallest p-value there can be is {facts['smallest_p']['value']:.2g}, "
+        f"one in {facts['n_null']['value'] + 1:,.0f}"
+    )
+    if "needed" not in facts:
+        return
+    needed, at = facts["needed"]["value"], f"at q = {facts['q']['value']:g}"
+    if needed is None:
+        yield f"{at} nothing can be reported: give more non-members"
+    elif needed == 1:
+        yield f"{at} a single {level} that beats every one outside the training data is reported"
+    else:
+        yield (
+            f"{at} at least {needed:,.0f} of {facts['n_tests']['value']:,.0f} {level}s are "
+            f"reported or none: {needed:,.0f} that beat every one outside the training data are "
+            "enough"
+        )
+
+
+def plan_sentence(findings: pl.DataFrame) -> str | None:
+    """Say that answers are exploratory; None where they are those that had been planned."""
+    rows = findings.filter(check="plan")
+    main = next(rows.filter(statistic="n_changed").iter_rows(named=True), None)
+    if main is None or main["verdict"] == "as_planned":
+        return None
+    if main["verdict"] == "late":
+        return f"These answers are exploratory: {main['reason']}."
+    changed = rows.filter(statistic="changed")["subject"]
+    others = f" Changed since: {', '.join(changed)}." if len(changed) else ""
+    return (
+        "These answers are exploratory: scores had been made before they were asked for. The plan "
+        f"made before is in run.json (primary attack {main['subject']}).{others}"
+    )
+
+
+def unlabelled_sentences(
+    verdicts: pl.LazyFrame, findings: pl.DataFrame, plan: VerdictPlan
+) -> Iterator[str]:
+    """Say what p-values and estimates show of the attack that the answer rests on."""
+    own = verdicts.filter(attack=plan.primary)
+    given = [*_reported(findings, plan)]
+    whole = own.filter(level="collection").collect()
+    tests, rates = (whole.filter(pl.col("estimate").is_null() == test) for test in (True, False))
+    given += _of_all(tests.filter(versus="non_members"), plan, "All groups together")
+    yield from given
+    compared = own.filter(versus="non_members").select((pl.col("n_null") > 0).any())
+    if given and compared.collect(engine="streaming").item():
+        yield f"The null: {plan.null_set.rstrip('.')}."
+    yield from _of_all(tests.filter(versus="controls"), plan, "All canaries")
+    for row in rates.iter_rows(named=True):
+        yield from _contamination(row)
+
+
+def _of_all(rows: pl.DataFrame, plan: VerdictPlan, what: str) -> Iterator[str]:
+    """Give the answer about a whole collection, or say why there is none if it was asked for."""
+    asked = plan.level == "collection" or what == "All canaries"
+    later = "" if asked else f"; exploratory, the plan is about each {plan.level}"
+    for row in rows.iter_rows(named=True):
+        if row["p_value"] is not None:
+            yield f"{what}, by {row['attack']}: p = {row['p_value']:.3g} ({row['method']}{later})."
+        elif asked:
+            yield f"{what}, by {row['attack']}: no p-value ({row['reason']})."
+
+
+def _reported(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str]:
+    """Say what is reported at the planned level."""
+    level, rows = _facts(findings, "reported")
+    if not rows:
+        return
+    facts = {statistic: row["value"] for statistic, row in rows.items()}
+    q, kind = facts["q"], f"{level}s"
+    how = (
+        f"{plan.primary}, {_ADJUSTMENTS[rows['q']['verdict']]}, against {facts['n_null']:,.0f} "
+        "independent units outside the training data"
+    )
+    if facts["n_reported"]:
+        yield (
+            f"{facts['n_reported']:,.0f} of {facts['n_tests']:,.0f} {kind} are reported at q = "
+            f"{q:g} ({how}): lists made like this are on average at most {100 * q:g} % false."
+        )
+    else:
+        smallest = facts["smallest_q"]
+        least = "" if smallest is None else f"; the smallest q is {smallest:.2g}"
+        yield (
+            f"None of {facts['n_tests']:,.0f} {kind} is reported at q = {q:g} ({how}){least}. "
+            "That is no evidence of absence."
+        )
+    if lost := facts["n_without_p"]:
+        reason = rows["n_without_p"]["reason"]
+        yield f"Without a p-value: {lost:,.0f} {kind} (mostly: {reason})."
+    if alone := facts["n_without_null"]:
+        yield f"Nothing to compare with, so never reported: {alone:,.0f} {kind}."
+
+
+def _contamination(row: dict[str, Any]) -> Iterator[str]:
+    limits = f"at {100 * row['confidence']:g} % confidence"
+    if row["value"] is not None:
+        yield (
+            f"Share of members among the targets: {row['value']:.0%}, "
+            f"{100 * row['confidence']:g} % interval {row['low']:.0%} to {row['high']:.0%} "
+            f"({row['assumption']})."
+        )
+    elif row["low"]:
+        yield (
+            f"Share of members among the targets: at least {row['low']:.0%} {limits} "
+            f"({row['assumption']})."
+        )
+
+
+def _facts(findings: pl.DataFrame, check: str) -> tuple[str, dict[str, dict[str, Any]]]:
+    """Find the subject of a check that has one, and its rows by statistic."""
+    rows = findings.filter(check=check).rows(named=True)
+    return (rows[0]["subject"] if rows else ""), {row["statistic"]: row for row in rows}

@@ -1,0 +1,137 @@
+"""What is said of verdicts: nothing that was asked for stays without an answer."""
+
+from __future__ import annotations
+
+import polars as pl
+
+from mia_batch.inference.findings import finding_rows, plan_findings, reported_findings
+from mia_batch.inference.plan import preregister
+from mia_batch.inference.power import power_findings
+from mia_batch.inference.verdicts import verdicts
+from mia_batch.report.unlabelled import plan_sentence, power_sentences, unlabelled_sentences
+from tests.unit.inference.scored import plan, rows, table
+
+NULLS = rows("non_member", [0.1 * index for index in range(9)])
+
+
+def said(*parts, **changes):
+    planned = plan(**changes)
+    made = pl.concat(verdicts(table(*parts).lazy(), ["a_v1"], planned)).lazy()
+    return list(unlabelled_sentences(made, reported_findings(made, planned), planned))
+
+
+def test_texts_without_groups_are_groups_of_their_own():
+    lines = said(rows("target", [0.95, 0.05]), NULLS, level="group", q=0.2)
+    assert lines[0].startswith("1 of 2 groups are reported at q = 0.2 ")
+    assert lines[0].endswith("on average at most 20 % false.")
+    assert "The null: known." in lines
+
+
+def test_groups_that_cannot_be_compared_are_counted_with_their_reason():
+    book = rows("target", [0.5, 0.6], group="b")
+    lines = said(book, NULLS, level="group", windows_per_group=3)
+    assert lines[0].startswith("None of 1 groups is reported")
+    assert "against 0 independent units" in lines[0]
+    assert lines[1] == "Without a p-value: 1 groups (mostly: the group has 2 of 3 windows)."
+
+
+def test_a_collection_has_its_null_or_a_reason():
+    lines = said(rows("target", [0.95]), NULLS, level="collection", null_set="new.")
+    assert lines[:2] == [
+        "All groups together, by a_v1: p = 0.1 (permutation_exact).",
+        "The null: new.",
+    ]
+    none = said(rows("target", [0.95]), NULLS, level="collection", windows_per_group=2)
+    assert none[0] == ("All groups together, by a_v1: no p-value (no null group has 2 windows).")
+
+
+def test_what_the_plan_is_not_about_is_exploratory():
+    lines = said(rows("target", [0.9, 0.8], group="b"), rows("non_member", [0.1], group="c"))
+    assert lines[1] == (
+        "All groups together, by a_v1: p = 0.5 "
+        "(permutation_exact; exploratory, the plan is about each target)."
+    )
+
+
+def test_targets_without_score_or_without_a_null_of_their_length_are_counted():
+    short = rows("target", [0.9], n_words=5)
+    lines = said(short, rows("target", [None, 0.2]), NULLS, length_edges=(50,))
+    assert lines[1] == "Without a p-value: 1 targets (mostly: the target has no score)."
+    assert lines[2] == "Nothing to compare with, so never reported: 1 targets."
+
+
+def test_a_small_q_is_not_rounded_away():
+    lines = said(rows("target", [5.0]), rows("non_member", [0.0] * 999), q=0.001)
+    assert lines[0].endswith("on average at most 0.1 % false.")
+
+
+def power(n_targets, n_null, **changes):
+    texts = table(rows("target", [0] * n_targets), rows("non_member", [0] * n_null))
+    return list(power_sentences(power_findings(texts.lazy(), plan(**changes))))
+
+
+def test_what_can_be_shown_at_best_is_said_in_sentences():
+    assert power(1000, 300) == [
+        "the smallest p-value there can be is 0.0033, one in 301",
+        "at q = 0.05 at least 67 of 1,000 targets are reported or none: "
+        "67 that beat every one outside the training data are enough",
+    ]
+    assert "nothing can be reported" in power(50, 18)[1]
+    assert "a single target" in power(20, 199, q=0.1)[1]
+    of_groups = power(10, 300, level="group")
+    assert of_groups[1].startswith("at q = 0.05 a single group that beats every one outside")
+    assert len(power(3, 30, level="collection")) == 1
+    assert power(1, 0) == []
+
+
+BEFORE = {"samples": 5, "input": "1f", "non_member": "2e"}
+
+
+def said_of_the_plan(rests_on=BEFORE, recorded=BEFORE, **changes):
+    made = plan_findings(plan(**changes), preregister(plan(), recorded), rests_on)
+    return made, plan_sentence(made)
+
+
+def test_answers_that_had_been_planned_need_no_sentence():
+    made, sentence = said_of_the_plan()
+    assert made.select("statistic", "value", "verdict").rows() == [("n_changed", 0, "as_planned")]
+    assert sentence is None
+
+
+def test_other_texts_or_another_plan_are_exploratory():
+    made, sentence = said_of_the_plan({"samples": 6, "input": "1f", "calibration": "3d"})
+    assert made["value"].to_list() == [3, None, None, None]
+    assert sentence == (
+        "These answers are exploratory: scores had been made before they were asked for. The plan "
+        "made before is in run.json (primary attack a_v1). "
+        "Changed since: calibration, non_member, samples."
+    )
+    _, sentence = said_of_the_plan(primary="b_v1")
+    assert sentence is not None
+    assert sentence.endswith("(primary attack a_v1).")
+
+
+def test_a_plan_made_after_the_scores_is_exploratory():
+    assert said_of_the_plan(recorded=None)[1] == (
+        "These answers are exploratory: scores had been made before any plan was recorded."
+    )
+
+
+def test_every_number_of_a_report_is_a_finding():
+    made = pl.concat(verdicts(table(rows("target", [0.95, None]), NULLS).lazy(), ["a_v1"], plan()))
+    found = reported_findings(made.lazy(), plan())
+    assert found["subject"].unique().to_list() == ["target"]
+    assert {row["statistic"]: row["value"] for row in found.to_dicts()} == {
+        "n_tests": 2,
+        "n_reported": 0,
+        "smallest_q": 0.2,
+        "n_null": 9,
+        "n_without_null": 0,
+        "n_without_p": 1,
+        "q": 0.05,
+    }
+    assert found.filter(statistic="n_without_p")["reason"].to_list() == ["the target has no score"]
+    assert found.filter(statistic="q")["verdict"].to_list() == ["bh"]
+    assert reported_findings(made.lazy(), plan(level="collection")).equals(
+        finding_rows("reported", [])
+    )
