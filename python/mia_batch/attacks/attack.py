@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import polars as pl
 
 from mia_batch.errors import SchemaMismatchError, SettingsError
 
-if TYPE_CHECKING:
-    import polars as pl
+__all__ = ["CONTINUATION", "Attack"]
 
-__all__ = ["Attack"]
+CONTINUATION = ("target", "continuation")
+"""What attacks read that say nothing else."""
+_NAME = re.compile(r"[a-z][a-z0-9_]*_v[0-9]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,9 +29,10 @@ class Attack:
     name
         Unique lower-case name with a version, such as ``"samia_v1"``; it never changes meaning.
     expr
-        Aggregating expression over evidence columns. It sees the rows of one target: of samples
-        those that have evidence, in the order of ``view_index`` and ``sample_index``; of
-        log-probabilities all, in the order of ``view_index``.
+        Aggregating expression over evidence columns. It sees those rows of one target that
+        ``reads`` names, in the order of ``model``, ``view``, ``view_index`` and ``sample_index``;
+        samples only where there is a candidate. One that reads ``model`` and ``view`` picks its
+        rows itself: it may see those of other attacks, too.
     source
         Where the formula is defined: paper, equation, and where the authors' code differs.
     undefined
@@ -39,13 +44,16 @@ class Attack:
         True where candidates must be decoded to their end, not only to the reference's length.
     reads
         The rows that it reads: pairs of ``model`` and ``view``.
+    formula
+        The expression on one line, for people; without it the expression itself is shown.
     settings
         Names of the settings that it cannot do without; of names joined by ``|`` one will do.
 
     Raises
     ------
     SettingsError
-        If the expression gives more than one value per target.
+        If the name has no version or other letters than a-z, digits and ``_``, or if the expression
+        gives more than one value per target or calls a Python function.
 
     Examples
     --------
@@ -66,11 +74,26 @@ class Attack:
     undefined: str
     evidence: Literal["samples", "logprobs"] = "samples"
     whole_candidates: bool = False
-    reads: tuple[tuple[str, str], ...] = (("target", "continuation"),)
+    reads: tuple[tuple[str, str], ...] = (CONTINUATION,)
     settings: tuple[str, ...] = ()
+    formula: str = ""
 
     def __post_init__(self) -> None:
-        if not self.expr.meta.is_scalar():
+        if not _NAME.fullmatch(self.name):
+            msg = (
+                f"attack {self.name!r} needs a lower-case name of letters, digits and _ that ends "
+                "with a version, such as mine_v1"
+            )
+            raise SettingsError(msg)
+        try:
+            is_scalar = self.expr.meta.is_scalar()
+        except pl.exceptions.PolarsError as error:
+            msg = (
+                f"attack {self.name!r} calls a Python function; write it with Polars' own "
+                "expressions only"
+            )
+            raise SettingsError(msg) from error
+        if not is_scalar:
             msg = (
                 f"attack {self.name!r} must aggregate to one value per target; "
                 "end its expression with mean(), max(), first() or the like"

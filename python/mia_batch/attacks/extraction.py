@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from mia_batch.attacks.attack import Attack
-from mia_batch.attacks.tokens import EXTRACTION, logprobs, scored, tokens
+from mia_batch.attacks.tokens import EXTRACTION, logprobs, of_texts, scored, tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from mia_batch.attacks.attack import Attack
 
 __all__ = ["EXTRACTION_ATTACKS"]
 
@@ -54,38 +55,53 @@ def _log_samples(log_p: pl.Expr, p: float) -> pl.Expr:
     return (log(-log(1 - p)) - hazard).clip(lower_bound=0.0)
 
 
-def _attacks(name: str, log_p: pl.Expr, scheme: str, undefined: str) -> Iterator[Attack]:
-    yield Attack(
-        name=f"{name}_v1",
-        expr=log_p,
+def _attacks(
+    name: str, log_p: pl.Expr, formula: str, scheme: str, undefined: str
+) -> Iterator[Attack]:
+    yield of_texts(
+        name,
+        log_p,
+        formula=formula,
         source=f"{_PAPER}, log p_z {scheme}",
         undefined=undefined,
-        evidence="logprobs",
         reads=(EXTRACTION,),
     )
     for percent in (50, 90, 99):
-        yield Attack(
-            name=f"{name}_n_{percent}_v1",
-            expr=-_log_samples(log_p, percent / 100),
+        p = percent / 100
+        yield of_texts(
+            f"{name}_n_{percent}",
+            -_log_samples(log_p, p),
+            formula=f"-log(max(1, log(1 - {p}) / log(1 - exp({formula}))))",
             source=(
                 f"{_PAPER}, (n, p)-discoverable extraction {scheme}; minus the log of the least "
-                f"n, not rounded and at least 1, for p = {percent / 100}"
+                f"n, not rounded and at least 1, for p = {p}"
             ),
             undefined=undefined,
-            evidence="logprobs",
             reads=(EXTRACTION,),
         )
 
 
 EXTRACTION_ATTACKS: tuple[Attack, ...] = (
-    *_attacks("extraction", _sum(logprobs(EXTRACTION)), "from the whole vocabulary", _UNSCORED),
-    *_attacks("extraction_top_k", _log_p_kept(), "under the run's decoding", _LEFT_OUT),
-    Attack(
-        name="extraction_greedy_v1",
-        expr=_greedy(),
+    *_attacks(
+        "extraction",
+        _sum(logprobs(EXTRACTION)),
+        "sum of logprob",
+        "from the whole vocabulary",
+        _UNSCORED,
+    ),
+    *_attacks(
+        "extraction_top_k",
+        _log_p_kept(),
+        "sum of (logprob - support_mass)",
+        "under the run's decoding",
+        _LEFT_OUT,
+    ),
+    of_texts(
+        "extraction_greedy",
+        _greedy(),
+        formula="1 where all tokens have rank = 1, else 0",
         source=f"{_PAPER}, discoverable extraction: 1 where greedy decoding does it",
         undefined=_UNSCORED,
-        evidence="logprobs",
         reads=(EXTRACTION,),
     ),
 )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from mia_batch.attacks.attack import Attack
 from mia_batch.attacks.terms import mean
-from mia_batch.attacks.tokens import TEXT, tokens
+from mia_batch.attacks.tokens import of_texts, tokens
 
 __all__ = ["FREQUENCY_ATTACKS"]
 
@@ -21,17 +20,16 @@ def _dc_pdd() -> pl.Expr:
     return mean(capped.filter(scored_id.is_first_distinct()))
 
 
-FREQUENCY_ATTACKS: tuple[Attack, ...] = (
-    Attack(
-        name="dc_pdd_v1",
-        expr=_dc_pdd(),
+FREQUENCY_ATTACKS = (
+    of_texts(
+        "dc_pdd",
+        _dc_pdd(),
+        formula=f"mean over distinct tokens of min({_CAP}, exp(logprob) * log_inverse_frequency)",
         source=(
             "Zhang et al. 2024 (arXiv:2409.14781), cross-entropy of probabilities and "
             f"frequencies, a = {_CAP}; a token counts where it is scored first"
         ),
         undefined="no token of the text has both a log-probability and a frequency",
-        evidence="logprobs",
-        reads=(TEXT,),
         settings=("frequencies_from",),
     ),
 )

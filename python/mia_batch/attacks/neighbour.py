@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from mia_batch.attacks.attack import Attack
 from mia_batch.attacks.terms import mean
-from mia_batch.attacks.tokens import NEIGHBOUR, PERTURBATION, TEXT, average, averages
+from mia_batch.attacks.tokens import NEIGHBOUR, PERTURBATION, TEXT, average, averages, of_texts
 
 __all__ = ["NEIGHBOUR_ATTACKS"]
 
@@ -21,28 +20,29 @@ def _detect_gpt() -> pl.Expr:
     return pl.when(differ).then((average(TEXT) - mean(perturbed)) / perturbed.std())
 
 
-NEIGHBOUR_ATTACKS: tuple[Attack, ...] = (
-    Attack(
-        name="neighbour_difference_v1",
-        expr=average(TEXT) - mean(averages(NEIGHBOUR)),
+NEIGHBOUR_ATTACKS = (
+    of_texts(
+        "neighbour_difference",
+        average(TEXT) - mean(averages(NEIGHBOUR)),
+        formula="mean of loss(neighbour) - loss",
         source=f"{_MATTERN}, the neighbourhood comparison; difference of losses, per token",
         undefined=_UNSCORED,
-        evidence="logprobs",
         reads=(TEXT, NEIGHBOUR),
         settings=("masked_model|neighbours_column",),
     ),
-    Attack(
-        name="neighbour_ratio_v1",
-        expr=-average(TEXT) / mean(averages(NEIGHBOUR)),
+    of_texts(
+        "neighbour_ratio",
+        -average(TEXT) / mean(averages(NEIGHBOUR)),
+        formula="-loss / (mean of loss(neighbour))",
         source=f"{_MATTERN}, the same as minus the ratio of losses, per token",
         undefined=f"{_UNSCORED}, or the mean loss of the neighbours is 0",
-        evidence="logprobs",
         reads=(TEXT, NEIGHBOUR),
         settings=("masked_model|neighbours_column",),
     ),
-    Attack(
-        name="detect_gpt_v1",
-        expr=_detect_gpt(),
+    of_texts(
+        "detect_gpt",
+        _detect_gpt(),
+        formula="(mean of loss(perturbation) - loss) / (standard deviation of loss(perturbation))",
         source=(
             "Mitchell et al. 2023 (arXiv:2301.11305), algorithm 1, normalised; log-probabilities "
             "per token, as in the authors' code"
@@ -51,7 +51,6 @@ NEIGHBOUR_ATTACKS: tuple[Attack, ...] = (
             "no token of the text has a log-probability, or fewer than two perturbed texts have "
             "different ones"
         ),
-        evidence="logprobs",
         reads=(TEXT, PERTURBATION),
         settings=("masked_model",),
     ),

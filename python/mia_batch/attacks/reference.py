@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from mia_batch.attacks.attack import Attack
-from mia_batch.attacks.tokens import REFERENCE_TEXT, TEXT, average, first, logprobs
+from mia_batch.attacks.tokens import REFERENCE_TEXT, TEXT, average, first, logprobs, of_texts
 
 __all__ = ["REFERENCE_ATTACKS"]
 
@@ -15,6 +14,8 @@ _BYTES = (
     "the scored ones"
 )
 _UNSCORED = "no token of the text has a log-probability under one of the two models"
+_READS = (TEXT, REFERENCE_TEXT)
+_SETTINGS = ("reference_model",)
 
 
 def _rate(view: tuple[str, str]) -> pl.Expr:
@@ -28,36 +29,36 @@ def _cut_alike() -> pl.Expr:
     return (cuts.len() == 2) & (cuts.n_unique() == 1)
 
 
-REFERENCE_ATTACKS: tuple[Attack, ...] = (
-    Attack(
-        name="reference_difference_v1",
-        expr=_rate(TEXT) - _rate(REFERENCE_TEXT),
+REFERENCE_ATTACKS = (
+    of_texts(
+        "reference_difference",
+        _rate(TEXT) - _rate(REFERENCE_TEXT),
+        formula="(loss(reference model) * its tokens - loss * tokens) / n_bytes",
         source=f"{_CARLINI}; difference of losses {_BYTES}",
         undefined=_UNSCORED,
-        evidence="logprobs",
-        reads=(TEXT, REFERENCE_TEXT),
-        settings=("reference_model",),
+        reads=_READS,
+        settings=_SETTINGS,
     ),
-    Attack(
-        name="reference_token_difference_v1",
-        expr=pl.when(_cut_alike()).then(average(TEXT) - average(REFERENCE_TEXT)),
+    of_texts(
+        "reference_token_difference",
+        pl.when(_cut_alike()).then(average(TEXT) - average(REFERENCE_TEXT)),
+        formula="loss(reference model) - loss",
         source=(
             "Shi et al. 2024 (arXiv:2310.16789), section 4.2 (Smaller Ref); difference of losses "
             "per token, as in the authors' code"
         ),
         undefined=f"{_UNSCORED}, or the two models' tokenizers cut it differently",
-        evidence="logprobs",
-        reads=(TEXT, REFERENCE_TEXT),
-        settings=("reference_model",),
+        reads=_READS,
+        settings=_SETTINGS,
     ),
-    Attack(
-        name="reference_ratio_v1",
-        expr=-_rate(TEXT) / _rate(REFERENCE_TEXT),
+    of_texts(
+        "reference_ratio",
+        -_rate(TEXT) / _rate(REFERENCE_TEXT),
+        formula="-(loss * tokens) / (loss(reference model) * its tokens)",
         source=f"{_CARLINI}; minus the ratio of losses {_BYTES}",
         undefined=f"{_UNSCORED}, or the reference model's loss is 0",
-        evidence="logprobs",
-        reads=(TEXT, REFERENCE_TEXT),
-        settings=("reference_model",),
+        reads=_READS,
+        settings=_SETTINGS,
     ),
 )
 """``reference_difference_v1``, ``reference_token_difference_v1``, ``reference_ratio_v1``."""

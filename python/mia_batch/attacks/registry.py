@@ -10,7 +10,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from mia_batch.attacks.attack import Attack
-from mia_batch.attacks.coverage import COVERAGE_ATTACKS
+from mia_batch.attacks.coverage import COVERAGE_ATTACKS, VERBATIM_ATTACKS
 from mia_batch.attacks.extraction import EXTRACTION_ATTACKS
 from mia_batch.attacks.frequency import FREQUENCY_ATTACKS
 from mia_batch.attacks.loss import LOSS_ATTACKS
@@ -21,7 +21,6 @@ from mia_batch.attacks.rank import RANK_ATTACKS
 from mia_batch.attacks.reference import REFERENCE_ATTACKS
 from mia_batch.attacks.rouge import ROUGE_ATTACKS
 from mia_batch.attacks.sampling import MATCHED_ATTACKS, SAMIA_ATTACKS
-from mia_batch.attacks.verbatim import VERBATIM_ATTACKS
 from mia_batch.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -29,26 +28,26 @@ if TYPE_CHECKING:
 
     from mia_batch.targets.plan import Preset
 
-__all__ = ["ENTRY_POINTS", "defaults", "families", "get", "load_file", "names", "register"]
+__all__ = ["ENTRY_POINTS", "defaults", "get", "load_file", "names", "register"]
 
 ENTRY_POINTS = "mia_batch.attacks"
 """Group of entry points by which another package adds attacks: each names an `Attack`."""
 
-_FAMILIES: dict[str, tuple[Attack, ...]] = {
-    "SaMIA, candidates cut to the reference's length": MATCHED_ATTACKS,
-    "SaMIA, whole candidates": SAMIA_ATTACKS,
-    "ROUGE": ROUGE_ATTACKS,
-    "N-gram coverage": COVERAGE_ATTACKS,
-    "verbatim copies": VERBATIM_ATTACKS,
-    "loss": LOSS_ATTACKS,
-    "Min-K%": MIN_K_ATTACKS,
-    "reference model": REFERENCE_ATTACKS,
-    "shots before the text": PREFIX_SHOT_ATTACKS,
-    "neighbours": NEIGHBOUR_ATTACKS,
-    "token frequencies": FREQUENCY_ATTACKS,
-    "extraction": EXTRACTION_ATTACKS,
-    "ranks and entropy": RANK_ATTACKS,
-}
+_FAMILIES = (
+    MATCHED_ATTACKS,
+    SAMIA_ATTACKS,
+    ROUGE_ATTACKS,
+    COVERAGE_ATTACKS,
+    VERBATIM_ATTACKS,
+    LOSS_ATTACKS,
+    MIN_K_ATTACKS,
+    REFERENCE_ATTACKS,
+    PREFIX_SHOT_ATTACKS,
+    NEIGHBOUR_ATTACKS,
+    FREQUENCY_ATTACKS,
+    EXTRACTION_ATTACKS,
+    RANK_ATTACKS,
+)
 MIN_K_PAPER = (
     "min_k_20_v1",
     *(f"min_k_{percent}_v1" for percent in (5, 10, 30, 40, 50, 60)),
@@ -61,7 +60,7 @@ MIN_K_PAPER = (
 )
 """What the Min-K% paper compares (Shi et al. 2024, table 1), with every k of the authors' code."""
 
-_BUILT_IN = {attack.name: attack for family in _FAMILIES.values() for attack in family}
+_BUILT_IN = {attack.name: attack for family in _FAMILIES for attack in family}
 _REGISTERED: dict[str, Attack] = {}
 
 
@@ -114,37 +113,30 @@ def load_file(path: str) -> tuple[str, ...]:
     """
     try:
         bound = runpy.run_path(path)
-    except Exception as error:  # whatever the user's file raises
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == path]
+    except (Exception, SystemExit) as error:  # whatever the user's file raises
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename == path
+        ]
         line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
         where = path if line is None else f"{path}, line {line}"
-        cause = f"{type(error).__name__}: {error}"
-        msg = f"setting 'attacks_from': {where} cannot be run ({cause}); correct the file"
+        msg = (
+            f"setting 'attacks_from': {where} cannot be run ({type(error).__name__}: {error}); "
+            "correct the file"
+        )
         raise SettingsError(msg) from error
-    found = [register(value) for value in bound.values() if isinstance(value, Attack)]
+    found = [value for value in bound.values() if isinstance(value, Attack)]
     if not found:
         msg = (
             f"setting 'attacks_from': {path} binds no Attack to a name; define one at its top level"
         )
         raise SettingsError(msg)
-    return tuple(attack.name for attack in found)
-
-
-def families() -> dict[str, tuple[Attack, ...]]:
-    """Every attack by its family; those of plug-ins and the user's own come last."""
-    others = tuple(attack for name, attack in _known().items() if name not in _BUILT_IN)
-    return _FAMILIES | ({"other packages and your own": others} if others else {})
+    return tuple(dict.fromkeys(register(attack).name for attack in found))
 
 
 def names() -> tuple[str, ...]:
-    """Names of every attack, family by family.
-
-    Returns
-    -------
-    tuple of str
-        The names that ``get`` knows.
-    """
+    """Names of every attack, family by family, those of plug-ins and the user's own last."""
     return tuple(_known())
 
 
@@ -161,7 +153,7 @@ def _plugged_in() -> dict[str, Attack]:
         except Exception as error:  # whatever a stranger's module raises
             msg = f"the attack {point.name!r} of {point.value} cannot be loaded: {error}"
             raise SettingsError(msg) from error
-        if not isinstance(attack, Attack) or attack.name in _BUILT_IN:
+        if not isinstance(attack, Attack) or attack.name in {*_BUILT_IN, *found}:
             msg = f"{point.value} is not an Attack with a name of its own; remove its package"
             raise SettingsError(msg)
         found[attack.name] = attack
@@ -173,28 +165,7 @@ def _formula(attack: Attack) -> tuple[object, ...]:
 
 
 def get(name: str) -> Attack:
-    """Look an attack up.
-
-    Parameters
-    ----------
-    name
-        Such as ``"samia_matched_v1"``.
-
-    Returns
-    -------
-    Attack
-        The attack of that name.
-
-    Raises
-    ------
-    SettingsError
-        If there is none.
-
-    Examples
-    --------
-    >>> get("samia_v1").whole_candidates
-    True
-    """
+    """Look an attack up; `SettingsError` with the nearest names if there is none."""
     known = _known()
     if name not in known:
         near = get_close_matches(name, known) or ["samia_matched_v1", "samia_v1"]
@@ -207,20 +178,10 @@ def get(name: str) -> Attack:
 
 
 def defaults(preset: Preset, evidence: Collection[str] = ("samples",)) -> tuple[str, ...]:
-    """Names of the attacks that a preset computes where none are asked for.
+    """Names of the attacks that a preset computes where none are asked for, its main one first.
 
-    Parameters
-    ----------
-    preset
-        ``default``: the length-matched family; ``samia``: the authors' over whole candidates;
-        ``min-k``: those of the Min-K% paper.
-    evidence
-        Kinds of evidence that there will be: ``samples``, ``logprobs``.
-
-    Returns
-    -------
-    tuple of str
-        The names; the preset's main attack comes first.
+    ``default``: the length-matched family; ``samia``: the authors' over whole candidates;
+    ``min-k``: those of the Min-K% paper. ``evidence`` says which kinds there will be.
     """
     sampling = SAMIA_ATTACKS if preset == "samia" else MATCHED_ATTACKS
     of_tokens = tuple(attack for attack in _BUILT_IN.values() if attack.evidence == "logprobs")

@@ -7,9 +7,16 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-__all__ = ["AGGREGATES", "mean", "ngrams", "share"]
+__all__ = ["AGGREGATES", "among", "mean", "ngrams", "share"]
+
+
+def among(pairs: Iterable[tuple[str, str]]) -> pl.Expr:
+    """Whether a row is of one of these models and views."""
+    return pl.any_horizontal(
+        (pl.col("model") == model) & (pl.col("view") == view) for model, view in sorted(pairs)
+    )
 
 
 def mean(term: pl.Expr) -> pl.Expr:

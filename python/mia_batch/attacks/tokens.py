@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import polars as pl
 
+from mia_batch.attacks.attack import Attack
 from mia_batch.attacks.terms import mean
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "logprobs",
     "lowest",
     "n_lowest",
+    "of_texts",
     "scored",
     "tokens",
 ]
@@ -43,10 +45,37 @@ UNSCORED = "no token of the text has a log-probability"
 """Why an average over tokens can be null."""
 
 
+def of_texts(
+    name: str,
+    expr: pl.Expr,
+    *,
+    formula: str,
+    source: str,
+    undefined: str = UNSCORED,
+    reads: tuple[tuple[str, str], ...] = (TEXT,),
+    settings: tuple[str, ...] = (),
+) -> Attack:
+    """Make an attack from log-probabilities.
+
+    In formulas columns are of the text's tokens, ``loss`` is minus the mean of ``logprob`` over
+    tokens, and ``loss(view)`` the same of another text.
+    """
+    return Attack(
+        name=f"{name}_v1",
+        expr=expr,
+        formula=formula,
+        source=source,
+        undefined=undefined,
+        evidence="logprobs",
+        reads=reads,
+        settings=settings,
+    )
+
+
 def _of(view: tuple[str, str]) -> pl.Expr:
-    """Whether a row is of this model role and view."""
-    role, name = view
-    return (pl.col("model") == role) & (pl.col("view") == name)
+    """Whether a row is of this model and view."""
+    model, name = view
+    return (pl.col("model") == model) & (pl.col("view") == name)
 
 
 def first(column: str, view: tuple[str, str] = TEXT) -> pl.Expr:
@@ -55,19 +84,9 @@ def first(column: str, view: tuple[str, str] = TEXT) -> pl.Expr:
 
 
 def tokens(*columns: str, view: tuple[str, str] = TEXT) -> tuple[pl.Expr, ...]:
-    """Numbers of a text's tokens, in their order, as float64.
+    """Numbers of a text's tokens, side by side in their order, as float64.
 
-    Parameters
-    ----------
-    *columns
-        Columns of lists.
-    view
-        Which text, as model role and view.
-
-    Returns
-    -------
-    tuple of Expr
-        One per column, side by side; null where a token has no number.
+    A token that has no number has null.
     """
     there = _of(view) & pl.all_horizontal(pl.col(name).is_not_null() for name in columns)
     return tuple(pl.col(name).filter(there).explode().cast(pl.Float64) for name in columns)

@@ -18,20 +18,7 @@ __all__ = ["count_rows", "whole_targets"]
 
 
 def count_rows(batches: Iterable[pl.DataFrame], n_targets: int) -> NDArray[np.uint32]:
-    """Count the rows of each target.
-
-    Parameters
-    ----------
-    batches
-        All rows, with ``row`` (position of the target, from 0).
-    n_targets
-        Number of targets.
-
-    Returns
-    -------
-    ndarray
-        Uint32, one number per target.
-    """
+    """Count the rows of each target, whose index from 0 is in column ``row``."""
     counts = mapped_zeros(n_targets, np.uint32)
     for batch in batches:
         _add(counts, batch, 1)
@@ -41,24 +28,11 @@ def count_rows(batches: Iterable[pl.DataFrame], n_targets: int) -> NDArray[np.ui
 def whole_targets(
     batches: Iterable[pl.DataFrame], to_come: NDArray[np.uint32], number: tuple[str, ...]
 ) -> Iterator[pl.DataFrame]:
-    """Regroup batches of rows so that none splits a target.
+    """Regroup batches of rows so that none splits a target, sorted by ``row`` and ``number``.
 
-    Rows of a target that is not complete yet wait in memory.
-
-    Parameters
-    ----------
-    batches
-        All rows in any order, with ``row`` (position of the target, from 0) and the columns of
-        ``number``.
-    to_come
-        The rows of each target, as `count_rows` gives them; counted down to 0.
-    number
-        The columns that tell a target's rows apart.
-
-    Yields
-    ------
-    DataFrame
-        All rows of some targets, sorted by ``row`` and ``number``.
+    Rows of a target that is not complete yet wait in memory. ``to_come`` has the rows of each
+    target, as `count_rows` gives them, and is counted down to 0; the columns ``number`` tell a
+    target's rows apart.
     """
     waiting: list[pl.DataFrame] = []
     for batch in batches:

@@ -1,0 +1,96 @@
+"""Why scores are missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from mia_batch.attacks.attack import CONTINUATION
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mia_batch.attacks.attack import Attack
+
+__all__ = ["find_unscored"]
+
+
+def find_unscored(
+    scores: pl.LazyFrame,
+    samples: pl.LazyFrame,
+    targets: pl.LazyFrame,
+    attacks: Sequence[Attack],
+    *,
+    logprobs: pl.LazyFrame | None = None,
+) -> pl.LazyFrame:
+    """Say of each missing score why it is missing, in the order of ``scores``.
+
+    The reason is that of the evidence which the attack reads, else the target's own, else the
+    attack's. ``scores`` and ``targets`` have the same order; of ``samples`` and ``logprobs`` only
+    keys and reasons are read; ``logprobs`` is None where no attack reads it.
+    """
+    undefined = {attack.name: attack.undefined for attack in attacks}
+    sets = list(dict.fromkeys((attack.evidence, frozenset(attack.reads)) for attack in attacks))
+    which = {a.name: sets.index((a.evidence, frozenset(a.reads))) for a in attacks}
+    of_samples = [number for number, (evidence, _) in enumerate(sets) if evidence == "samples"]
+    lacking = [pl.when(pl.col(name).is_null()).then(pl.lit(name)) for name in undefined]
+    missing = (
+        pl.concat([scores, targets.select(own="reason")], how="horizontal")
+        .select("target_id", "n_samples", "own", attack=pl.concat_list(lacking).list.drop_nulls())
+        .filter(pl.col("attack").list.len() > 0)
+        .explode("attack")
+        .with_columns(reads=pl.col("attack").replace_strict(which, return_dtype=pl.UInt32))
+    )
+    sampled = _rows_read(samples, sets, "samples", "sample_index")
+    why = [_first_reasons(sampled, "sample_index")]
+    if logprobs is not None:
+        why.append(_first_reasons(_rows_read(logprobs, sets, "logprobs")))
+    missing = missing.join(
+        pl.concat(why), on=["target_id", "reads"], how="left", maintain_order="left"
+    )
+    nothing = pl.col("n_samples") == 0
+    others = [number for number in of_samples if sets[number][1] != {CONTINUATION}]
+    if others:
+        there = sampled.filter(pl.col("reason").is_null(), pl.col("reads").is_in(others))
+        there = there.select("target_id", "reads", there=True).unique()
+        missing = missing.join(there, on=["target_id", "reads"], how="left", maintain_order="left")
+        nothing = pl.when(pl.col("reads").is_in(others)).then(~pl.col("there")).otherwise(nothing)
+    is_sampled = pl.col("reads").is_in(of_samples)
+    reason = pl.coalesce(
+        pl.when(~is_sampled).then("why"),
+        "own",
+        pl.when(is_sampled, nothing.fill_null(value=True)).then(
+            pl.coalesce("why", pl.lit("no continuation was sampled"))
+        ),
+        pl.col("attack").replace_strict(undefined, return_dtype=pl.String),
+    )
+    return missing.select("target_id", "attack", reason=reason)
+
+
+def _rows_read(
+    rows: pl.LazyFrame,
+    sets: Sequence[tuple[str, frozenset[tuple[str, str]]]],
+    evidence: str,
+    *number: str,
+) -> pl.LazyFrame:
+    """Rows of evidence with the number ``reads`` of each set of pairs that has them."""
+    reads = pl.LazyFrame(
+        [
+            (which, *pair)
+            for which, (kind, pairs) in enumerate(sets)
+            if kind == evidence
+            for pair in pairs
+        ],
+        schema={"reads": pl.UInt32, "model": pl.String, "view": pl.String},
+        orient="row",
+    )
+    keys = rows.select("target_id", "model", "view", "view_index", *number, "reason")
+    return keys.join(reads, on=["model", "view"])
+
+
+def _first_reasons(rows: pl.LazyFrame, *number: str) -> pl.LazyFrame:
+    """First reason among the rows of each set of pairs: ``target_id``, ``reads``, ``why``."""
+    first = pl.col("reason").sort_by("model", "view", "view_index", *number).first()
+    failed = rows.filter(pl.col("reason").is_not_null())
+    return failed.group_by("target_id", "reads").agg(why=first)
