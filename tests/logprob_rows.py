@@ -12,7 +12,13 @@ from mia_batch.schemas import LogProbs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-_FLOATS = ("logprob", "vocabulary_mean", "vocabulary_variance", "support_mass", "log_inverse_frequency")
+_FLOATS = (
+    "logprob",
+    "vocabulary_mean",
+    "vocabulary_variance",
+    "support_mass",
+    "log_inverse_frequency",
+)
 
 LISTS = ("token_ids", *_FLOATS, "rank")
 

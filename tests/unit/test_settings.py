@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+from mia_batch.attacks import Attack, registry
 from mia_batch.errors import SettingsError
 from mia_batch.kernels import WORD_RULES
-from mia_batch.pipeline.resolve import target_plan
-from mia_batch.settings import CONFIG_NAME, EVIDENCE_SETTINGS, Settings, load_settings
+from mia_batch.settings import CONFIG_NAME, Mark, Settings, load_settings
 
 GIVEN = {"input": "corpus.parquet", "model": "models/llama"}
 
@@ -22,7 +23,8 @@ def refusal(**settings):
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path, monkeypatch):
-    """No settings file of the working directory takes part."""
+    """No settings file of the working directory takes part, and no attack stays registered."""
+    monkeypatch.setattr(registry, "_REGISTERED", {})
     monkeypatch.chdir(tmp_path)
 
 
@@ -48,8 +50,7 @@ def test_preset_samia_brings_its_word_rule():
 
 @pytest.mark.parametrize("rule", WORD_RULES)
 def test_every_word_rule_of_the_kernels_is_a_setting(rule):
-    settings = load_settings(GIVEN | {"word_rule": rule})
-    assert target_plan(settings).words == rule
+    assert load_settings(GIVEN | {"word_rule": rule}).word_rule == rule
 
 
 def test_options_as_text_are_parsed():
@@ -133,7 +134,7 @@ def test_a_missing_setting_names_option_and_file():
     ("settings", "message"),
     [
         ({"samples": "0"}, "setting 'samples' is '0': input should be greater than or equal to 1"),
-        ({"engine": "x"}, "setting 'engine' is 'x': input should be 'auto', 'vllm', 'transf"),
+        ({"engine": "x"}, "setting 'engine' is 'x': known engines are auto, vllm, transf"),
         ({"prefix_ratio": "1"}, "setting 'prefix_ratio' is '1': input should be less than 1"),
         ({"prefix_ratio": "nan"}, "setting 'prefix_ratio' is 'nan': "),
         ({"temperature": "0"}, "setting 'temperature' is '0': input should be greater than 0"),
@@ -208,8 +209,66 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 
 def test_evidence_settings_are_settings_and_how_many_samples_is_none_of_them():
-    assert set(EVIDENCE_SETTINGS) < set(Settings.model_fields)
-    assert not {"samples", "attacks", "input", "out"} & set(EVIDENCE_SETTINGS)
+    of_evidence = set(Settings.marked(Mark.EVIDENCE))
+    assert of_evidence < set(Settings.model_fields)
+    assert {"engine", "dtype", "preset", "word_rule", "top_k", "seed"} < of_evidence
+    assert not {"samples", "attacks", "attacks_from", "input", "out"} & of_evidence
+
+
+@pytest.mark.parametrize("engine", ["vlm", "masked", ""])
+def test_an_engine_that_gives_no_evidence_is_refused(engine):
+    known = "auto, vllm, transformers, openai, replay"
+    assert refusal(engine=engine) == f"setting 'engine' is {engine!r}: known engines are {known}"
+
+
+def test_a_file_as_run_folder_is_a_wrong_request(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    said = refusal(out=str(tmp_path / "notes.txt"))
+    assert said.endswith("notes.txt', which is a file; name a folder")
+
+
+MINE = """
+import polars as pl
+from mia_batch.attacks import Attack, registry
+
+most = Attack(
+    name="most_words_v1", expr=pl.col("words_candidate").max(), source="none", undefined="never"
+)
+"""
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_attacks_of_a_file_are_those_of_the_run(tmp_path, kind):
+    path = tmp_path / "mine.py"
+    path.write_text(MINE)
+    assert load_settings(GIVEN | {"attacks_from": kind(path)}).attacks == ("most_words_v1",)
+    both = {"attacks_from": kind(path), "attacks": "samia_v1,most_words_v1"}
+    assert load_settings(GIVEN | both).attacks == ("samia_v1", "most_words_v1")
+
+
+def test_attacks_may_be_given_as_objects_and_are_kept_by_name():
+    mine = Attack(name="mine_v7", expr=pl.len(), source="none", undefined="never")
+    assert load_settings(GIVEN | {"attacks": mine}).attacks == ("mine_v7",)
+    settings = load_settings(GIVEN | {"attacks": [mine, "samia_v1"], "primary": "mine_v7"})
+    assert settings.model_dump(mode="json")["attacks"] == ["mine_v7", "samia_v1"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("x = (\n", "mine.py, line 1 cannot be run (SyntaxError: '(' was never closed"),
+        ("\n\nraise ValueError('so')\n", "mine.py, line 3 cannot be run (ValueError: so)"),
+        ("import sys\nsys.exit(0)\n", "mine.py, line 2 cannot be run (SystemExit: 0)"),
+        ("x = 1\n", "mine.py binds no Attack to a name"),
+        (MINE.replace("most_words_v1", "samia_v1"), "there is another attack 'samia_v1'"),
+    ],
+)
+def test_a_file_of_attacks_that_is_wrong_is_named_with_its_line(tmp_path, content, said):
+    path = tmp_path / "mine.py"
+    path.write_text(content)
+    message = refusal(attacks_from=str(path))
+    assert said in message
+    assert len(message.splitlines()) == 1
 
 
 def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
@@ -220,8 +279,8 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("samples", True, "'samples' is True: input should be no truth value"),
-        ("temperature", True, "'temperature' is True: input should be no truth value"),
+        ("samples", True, "'samples' is True: input must not be a boolean"),
+        ("temperature", True, "'temperature' is True: input must not be a boolean"),
         ("out", "", "'out' is '': name a folder"),
         ("out", "./i/", "setting 'out' is the input itself, 'i'"),
         ("out", "x/../m", "setting 'out' is the model itself"),

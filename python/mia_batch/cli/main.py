@@ -167,11 +167,11 @@ def score(run: Path, **options: object) -> None:
 @click.argument("name", required=False)
 def attacks(name: str | None) -> None:
     """List the attacks, a line for each family, or show one: formula, source, what it needs."""
-    from mia_batch.attacks import families, get
+    from mia_batch.attacks import get, names
     from mia_batch.cli.show import show_attack, show_attacks
 
     if name is None:
-        show_attacks(families(), _console(stderr=False))
+        show_attacks(map(get, names()), _console(stderr=False))
     else:
         show_attack(get(name), _console(stderr=False))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os.path import commonprefix
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -12,7 +13,7 @@ from mia_batch.pipeline.verdicts import conclusions
 from mia_batch.settings import load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator
 
     from rich.console import Console
 
@@ -27,22 +28,24 @@ _SHOWN = ("roc_auc", "tpr_at_fpr", "tpr_nearest_fpr", "accuracy_5_fold")
 _NAME_SHOWN = 24
 _LEAST_WIDTH = 80  # tables are made for; a narrower terminal breaks their lines
 _WIDTH_OF_LONG_HEADINGS = 100
+_WIDTH_OF_NAMES = 56
 
 
-def show_attacks(families: Mapping[str, tuple[Attack, ...]], console: Console) -> None:
-    """List attacks, a line for each family and source: variants, what they need, source."""
-    table = Table(box=None, pad_edge=False)
-    for heading in ("family", "attacks", "needs", "source"):
-        table.add_column(heading, overflow="fold")
-    for family, attacks in families.items():
-        by_source: dict[tuple[str, str], list[Attack]] = {}
-        for attack in attacks:
-            key = attack.source.partition(",")[0], _needs(attack)
-            by_source.setdefault(key, []).append(attack)
-        for (source, needs), alike in by_source.items():
-            table.add_row(family, _variants([each.name for each in alike]), needs, source)
-    _print_whole(table, console)
-    console.print("mia-batch attacks NAME shows one: its formula, its source, what it needs.")
+def show_attacks(attacks: Iterable[Attack], console: Console) -> None:
+    """List attacks, those of one paper that need the same on one line."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for attack in attacks:
+        key = attack.source.partition(",")[0].partition(" (")[0], _needs(attack)
+        alike.setdefault(key, []).append(attack.name.removesuffix("_v1"))
+    rows = [(line, *key) for key, names in alike.items() for line in _patterns(names)]
+    width = max(len(line) for line, _, _ in rows)
+    for line, source, needs in rows:
+        console.print(_plain(f"{line:{width}}  {needs:17}  {source}"), soft_wrap=True)
+    console.print(
+        "\n{,_max} stands for nothing or _max; names end with _v1 where no version is shown.",
+        highlight=False,
+    )
+    console.print("mia-batch attacks NAME shows its formula, its source and what it needs.")
 
 
 def show_attack(attack: Attack, console: Console) -> None:
@@ -57,22 +60,55 @@ def show_attack(attack: Attack, console: Console) -> None:
         ("settings", ", ".join(attack.settings).replace("|", " or ")),
         ("null", f"where there is no evidence, or {attack.undefined}"),
         ("higher", "more likely a member"),
-        ("formula", str(attack.expr)),
+        ("formula", attack.formula or str(attack.expr)),
     ):
         if value:
             table.add_row(name, _plain(value))
     _print_whole(table, console)
 
 
-def _variants(names: Sequence[str]) -> str:
-    """Shorten names that begin as the first does: what follows its stem, and how it ends."""
-    first, *others = names
-    stem = first.removesuffix("_v1").rstrip("0123456789_l")
-    ends = [name.removeprefix(stem).removesuffix("_v1") for name in others]
-    listed = [
-        end if name.startswith(end) else f"..{end}" for end, name in zip(ends, others, strict=True)
-    ]
-    return first + (f" ({', '.join(listed)})" if others else "")
+def _patterns(names: list[str]) -> Iterator[str]:
+    """Write names as lines of few patterns, such as ``samia{,_precision}{,_n2}``."""
+    line = ""
+    while names:
+        sizes = range(len(names), 1, -1)
+        finders = (_product, _endings, _words)
+        found = ((size, find(names[:size])) for find in finders for size in sizes)
+        several = ((size, pattern) for size, pattern in found if pattern)
+        size, pattern = next(several, (1, names[0]))
+        names = names[size:]
+        if line and len(line) + len(pattern) > _WIDTH_OF_NAMES:
+            yield line
+            line = ""
+        line += f", {pattern}" if line else pattern
+    yield line
+
+
+def _product(names: list[str]) -> str:
+    """Write names that are each of some stems with each of some endings; "" if they are not."""
+    for n in range(2, len(names)):
+        stems = names[::n]
+        endings = [name.removeprefix(stems[0]) for name in names[:n]]
+        if names == [stem + ending for stem in stems for ending in endings]:
+            stem = _endings(stems) or _words(stems)
+            return stem and stem + _braces(endings)
+    return ""
+
+
+def _endings(names: list[str]) -> str:
+    """Write names that begin with the first; "" if they do not."""
+    endings = [name.removeprefix(names[0]) for name in names]
+    return names[0] + _braces(endings) if commonprefix(names) == names[0] else ""  # noqa: RUF071
+
+
+def _words(names: list[str]) -> str:
+    """Write names that begin with the same words; "" if they do not."""
+    common = commonprefix(names).rpartition("_")[0]  # noqa: RUF071 - of letters: no paths
+    return common and f"{common}_" + _braces([name[len(common) + 1 :] for name in names])
+
+
+def _braces(endings: list[str]) -> str:
+    return f"{{{','.join(endings)}}}"
 
 
 def _print_whole(table: Table | str, console: Console) -> None:

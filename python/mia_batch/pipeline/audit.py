@@ -156,7 +156,9 @@ def rescore(
     SettingsError
         If an attack needs evidence that the run does not have.
     """
-    stored = Run(folder).manifest.settings
+    stored = dict(Run(folder).manifest.settings)
+    if changed.get("attacks_from") and not changed.get("attacks"):
+        stored["attacks"] = None  # those of an earlier request would hide those of the file
     settings = load_settings({**stored, "out": str(folder), **changed}, use_config=False)
     audit = Audit.finished(Run(folder), settings, observer or Observer())
     stages = stages_of(audit)

@@ -40,6 +40,7 @@ PARTS: tuple[type[Part], ...] = (
     ColumnSettings,
 )
 """The parts of the settings, in the order of the help."""
+_EVIDENCE = {"samples", "logprobs"}
 _KEYS = {part.key: part.engine_of for part in PARTS if part.key and part.engine_of}
 
 
@@ -77,8 +78,10 @@ class Settings(
 
     @field_validator("*", mode="before")
     @classmethod
-    def _no_truth_as_number(cls, value: object, info: ValidationInfo) -> object:
+    def _path_or_no_boolean(cls, value: object, info: ValidationInfo) -> object:
         field = cls.model_fields[str(info.field_name)]
+        if Mark.PATH in field.metadata and isinstance(value, os.PathLike):
+            return os.fspath(value)
         if isinstance(value, bool) and field.annotation is not bool:
             msg = "input must not be a boolean"
             raise ValueError(msg)
@@ -89,7 +92,8 @@ class Settings(
     def _known_engine(cls, name: str) -> str:
         from mia_batch.evidence.engines.registry import engine_types
 
-        known = ("auto", *engine_types())
+        types = engine_types().items()
+        known = ["auto", *(each for each, engine in types if engine.kinds & _EVIDENCE)]
         if name not in known:
             msg = f"known engines are {', '.join(known)}"
             raise ValueError(msg)
@@ -250,8 +254,10 @@ def _with_own_attacks(values: dict[str, Any]) -> dict[str, Any]:
     """Register attacks that are given as objects, or in a file, and put their names in."""
     from mia_batch.attacks import Attack, load_file, register
 
-    own = load_file(values["attacks_from"]) if values.get("attacks_from") else ()
-    given = values.get("attacks")
+    path, given = values.get("attacks_from"), values.get("attacks")
+    own = load_file(os.fspath(path)) if path and isinstance(path, str | os.PathLike) else ()
+    if isinstance(given, Attack):
+        given = [given]
     if given is None and own:
         values["attacks"] = own
     elif isinstance(given, list | tuple):

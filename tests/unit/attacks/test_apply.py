@@ -9,7 +9,7 @@ import pytest
 from mia_batch.attacks import Attack, apply, find_unscored, get, score
 from mia_batch.errors import SchemaMismatchError
 from mia_batch.schemas import Scores, Unscored
-from tests import frames
+from tests import frames, logprob_rows
 from tests.frames import target_id
 
 if TYPE_CHECKING:
@@ -212,3 +212,60 @@ def test_whole_numbers_become_float64():
 def test_empty_tables_give_empty_tables():
     scores, unscored = run(frames.features(), frames.targets(), attacks=[RECALL, TRIGRAMS])
     assert scores.height == unscored.height == 0
+
+
+PROBE = ("target", "probe")
+
+
+def words(name: str, **options: Any) -> Attack:
+    expr = pl.col("words_reference").sum()
+    return Attack(name=name, expr=expr, source="none", undefined="it is undefined", **options)
+
+
+def test_an_attack_on_samples_sees_the_rows_that_it_reads():
+    probe = {"view": "probe"}
+    features = frames.features(
+        pair(0, 0, 1, words=1),
+        pair(0, 0, 1, words=10, **probe),
+        pair(0, 0, 1, words=100, view="probe", view_index=1),
+        pair(0, 0, 1, words=1000, model="reference"),
+        pair(1, 0, 1, words=2),
+    )
+    samples = frames.samples(["a"], ["a", {"view": "probe", "sample_index": 0, "reason": "no"}], [])
+    attacks = [words("own_v1"), words("probe_v1", reads=(PROBE,))]
+    both = words("both_v1", reads=(PROBE, ("target", "continuation")))
+    targets = frames.targets({}, {}, {})
+    scores, unscored = run(features, targets, samples=samples, attacks=[*attacks, both])
+    assert scores["own_v1"].to_list() == [1.0, 2.0, None]
+    assert scores["probe_v1"].to_list() == [110.0, None, None]
+    assert scores["both_v1"].to_list() == [111.0, 2.0, None]
+    assert scores["n_samples"].to_list() == [1, 1, 0]
+    nothing = "no continuation was sampled"
+    assert unscored.rows() == [
+        (target_id(1), "probe_v1", "no"),
+        *((target_id(2), name, nothing) for name in ("own_v1", "probe_v1", "both_v1")),
+    ]
+    alone, _ = run(features, targets, attacks=attacks[:1])
+    assert alone["own_v1"].equals(scores["own_v1"])
+
+
+def test_an_attack_on_log_probabilities_sees_the_rows_that_it_reads():
+    logprobs = logprob_rows.table(
+        {"target_id": target_id(0), "view": view, "n_bytes": n_bytes}
+        for view, n_bytes in (("text", 1), ("lowercase", 10))
+    )
+    attacks = [
+        Attack(
+            name=f"bytes_{'_'.join(views)}_v1",
+            expr=pl.col("n_bytes").sum(),
+            source="none",
+            undefined="never",
+            evidence="logprobs",
+            reads=tuple(("target", view) for view in views),
+        )
+        for views in (["text"], ["lowercase"], ["text", "lowercase"])
+    ]
+    empty = frames.features().lazy()
+    frame = score(empty, frames.targets({}).lazy(), attacks, logprobs=logprobs.lazy())
+    scores = pl.concat(frame).select(attack.name for attack in attacks)
+    assert scores.rows() == [(1.0, 10.0, 11.0)]

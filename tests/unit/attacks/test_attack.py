@@ -15,6 +15,17 @@ def test_it_knows_the_columns_it_reads():
     assert attack((pl.col("b") / pl.col("a") + pl.col("b")).max()).columns == ("a", "b")
 
 
+@pytest.mark.parametrize("name", ["role", "Mine_v1", "a,b_v1", "mine", "_v1", ""])
+def test_a_name_that_is_no_name_of_an_attack_is_refused(name):
+    with pytest.raises(SettingsError, match=r"needs a lower-case name .* such as mine_v1"):
+        Attack(name=name, expr=pl.len(), source="none", undefined="never")
+
+
+def test_a_python_function_is_refused():
+    with pytest.raises(SettingsError, match="'mine_v1' calls a Python function"):
+        attack(pl.col("a").map_batches(lambda series: series, return_dtype=pl.Int64).max())
+
+
 def test_an_expression_of_many_values_is_refused():
     with pytest.raises(SettingsError, match="'mine_v1' must aggregate to one value"):
         attack(pl.col("a") * 2)

@@ -146,7 +146,10 @@ def test_what_members_look_like_scores_higher():
 
     def learnt(logprob, rank):
         row = TEXT | {"logprob": [None, *logprob], "rank": [None, *rank]}
-        return scores(row | {"vocabulary_mean": [None, *logprob], "vocabulary_variance": [None] + [1.0] * 3}, *OTHERS)
+        return scores(
+            row | {"vocabulary_mean": [None, *logprob], "vocabulary_variance": [None] + [1.0] * 3},
+            *OTHERS,
+        )
 
     member, other = learnt([-0.1, -0.2, -0.1], [1, 1, 1]), learnt([-2.0, -3.0, -5.0], [3, 4, 9])
     of_text = [name for name in NAMES if ("target", "text") in get(name).reads]

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+from importlib.metadata import EntryPoint
+
+import polars as pl
 import pytest
 
-from mia_batch.attacks import defaults, get, names
+from mia_batch.attacks import Attack, defaults, get, names, register, registry
 from mia_batch.errors import SettingsError
 from tests import frames, logprob_twins, twins
 
@@ -30,6 +33,69 @@ VERBATIM = {
 }
 
 OF_SAMPLES = [name for name in names() if get(name).evidence == "samples"]
+
+
+MINE = Attack(name="mine_v1", expr=pl.col("n_tokens").max(), source="none", undefined="never")
+
+
+@pytest.fixture(autouse=True)
+def _as_installed(monkeypatch):
+    """What a test registers is gone after it, and no other has registered anything."""
+    monkeypatch.setattr(registry, "_REGISTERED", {})
+    registry._plugged_in.cache_clear()
+    yield
+    registry._plugged_in.cache_clear()
+
+
+def plug_in(monkeypatch, *values):
+    points = [EntryPoint(f"p{n}", value, registry.ENTRY_POINTS) for n, value in enumerate(values)]
+    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+
+
+def test_an_attack_that_is_registered_is_found_by_its_name():
+    assert register(MINE) is MINE
+    assert get("mine_v1") is MINE
+    assert names()[-1] == "mine_v1"
+    assert "mine_v1" not in defaults("default", ("samples", "logprobs"))
+
+
+def test_registering_the_same_formula_again_changes_nothing():
+    register(MINE)
+    register(Attack(name="mine_v1", expr=pl.col("n_tokens").max(), source="s", undefined="u"))
+    assert get("mine_v1") is MINE
+
+
+@pytest.mark.parametrize("name", ["mine_v1", "samia_v1"])
+def test_another_formula_under_a_known_name_is_refused(name):
+    register(MINE)
+    with pytest.raises(SettingsError, match=f"another attack '{name}'"):
+        register(Attack(name=name, expr=pl.col("n_tokens").min(), source="s", undefined="u"))
+
+
+def test_attacks_of_other_packages_are_there(monkeypatch):
+    plug_in(monkeypatch, "tests.unit.attacks.test_registry:MINE")
+    assert get("mine_v1").expr.meta.eq(MINE.expr)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (["no_such_module:x"], "'p0' of no_such_module:x cannot be loaded: No module named"),
+        (["math:pi"], "math:pi is not an Attack with a name of its own"),
+        (["mia_batch.attacks.loss:LOSS_ATTACKS"], "is not an Attack"),
+        (["tests.unit.attacks.test_registry:MINE"] * 2, "test_registry:MINE is not an Attack with"),
+    ],
+)
+def test_a_broken_plug_in_gets_one_sentence(monkeypatch, values, said):
+    plug_in(monkeypatch, *values)
+    with pytest.raises(SettingsError, match=said):
+        names()
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_attack_has_a_formula_on_one_line(name):
+    assert get(name).formula
+    assert "\n" not in get(name).formula
 
 
 def test_every_attack_is_there_once():

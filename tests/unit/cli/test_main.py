@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from itertools import product
 
 import polars as pl
 import pytest
@@ -112,9 +114,73 @@ def test_without_anything_it_shows_the_help():
 def test_attacks_lists_every_attack_with_its_source():
     code, out, _ = run("attacks")
     assert code == 0
-    listed = [line.split()[0] for line in out.splitlines() if "_v1 " in line]
-    assert listed == list(names())
-    assert "2404.11262" in out
+    lines, _, _ = out.partition("\n\n")
+    assert len(lines.splitlines()) < 30
+    listed = [
+        f"{name}_v1"
+        for line in lines.splitlines()
+        for pattern in line.partition("  ")[0].split(", ")
+        for name in expanded(pattern)
+    ]
+    assert sorted(listed) == sorted(names())
+    assert "whole samples      Kaneko et al. 2024" in lines
+
+
+def expanded(pattern):
+    """What a shell makes of braces."""
+    parts = re.split(r"\{(.*?)\}", pattern)
+    choices = [part.split(",") if n % 2 else [part] for n, part in enumerate(parts)]
+    return map("".join, product(*choices))
+
+
+def test_an_attack_is_shown_with_formula_source_and_needs():
+    code, out, _ = run("attacks", "min_k_20_v1")
+    shown = dict(line.split(None, 1) for line in out.splitlines())
+    assert code == 0
+    assert shown["formula"].strip() == "mean of the lowest 20 % of logprob"
+    assert shown["needs"].strip() == "log-probabilities"
+    assert "2310.16789" in shown["source"]
+    assert "no token of the text has a log-probability" in shown["null"]
+
+
+def test_an_unknown_attack_is_a_wrong_request_with_the_nearest_names():
+    code, out, err = run("attacks", "samia_v")
+    assert (code, out) == (2, "")
+    assert "there is no attack 'samia_v'; the nearest names are samia_v1" in err
+
+
+MINE = """
+import polars as pl
+from mia_batch.attacks import Attack
+
+most = Attack(
+    name="most_words_v1", expr=pl.col("words_candidate").max(), source="none", undefined="never"
+)
+"""
+
+
+def test_a_finished_run_is_scored_with_other_attacks_without_a_model(tmp_path):
+    pl.DataFrame({"text": ["a b c d", "e f g h"]}).write_parquet(tmp_path / "c.parquet")
+    recorded = {"prefix": ["a b", "e f"], "candidate": [" c x y", " g h"], "sample_index": [0, 0]}
+    pl.DataFrame(recorded).write_parquet(tmp_path / "r.parquet")
+    (tmp_path / "mine.py").write_text(MINE)
+    begun = ("--input", "c.parquet", "--samples-from", "r.parquet", "--samples", 1, "--out", "run")
+    assert run(*begun, "--attacks", "samia_v1", cwd=tmp_path)[0] == 0
+
+    def scored(*options):
+        code, _, err = run("score", "run", *options, cwd=tmp_path)
+        assert code == 0, err
+        return pl.read_parquet(tmp_path / "run" / "scores.parquet")
+
+    assert scored("--attacks-from", "mine.py")["most_words_v1"].to_list() == [3.0, 2.0]
+    both = scored("--attacks", "rouge_l_v1,most_words_v1")
+    assert both.columns[-2:] == ["rouge_l_v1", "most_words_v1"]
+    assert both["rouge_l_v1"].to_list() == [0.5, 1.0]
+    before = (tmp_path / "run" / "scores.parquet").read_bytes()
+    code, _, err = run("score", "run", "--attacks", "loss_v1", cwd=tmp_path)
+    assert code == 2
+    assert "loss_v1 needs log-probabilities" in err
+    assert (tmp_path / "run" / "scores.parquet").read_bytes() == before
 
 
 def test_a_dry_run_shows_settings_targets_and_budget_and_writes_nothing(checkpoint, tmp_path):
