@@ -1,4 +1,4 @@
-"""Reference implementations of the attacks from log-probabilities, written from the papers for clarity alone.
+"""Attacks from log-probabilities, written from the papers for clarity alone.
 
 Each reads the rows of one target, as dictionaries; it gives a number, or None where undefined.
 """

@@ -2,8 +2,9 @@
 
 ``mia_batch.audit(input="corpus.parquet", model="MODEL")`` does what the command does and returns a
 run whose tables are Polars frames. The stages can be imported one by one: `mia_batch.corpus`,
-`mia_batch.targets`, `mia_batch.evidence`, `mia_batch.features`, `mia_batch.attacks`,
-`mia_batch.verdict`; the compiled functions are in `mia_batch.kernels`.
+`mia_batch.targets`, `mia_batch.prompts`, `mia_batch.evidence`, `mia_batch.features`,
+`mia_batch.attacks`, `mia_batch.metrics`, `mia_batch.inference`; the compiled functions are in
+`mia_batch.kernels`.
 """
 
 from __future__ import annotations

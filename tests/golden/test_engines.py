@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mia_batch.evidence.engine import Decoding, EngineSpec
 from mia_batch.evidence.engines.transformers import TransformersEngine
 from mia_batch.evidence.process import EngineProcess
+from mia_batch.evidence.request import Decoding, EngineSpec
 from tests.checkpoints import HOSTILE, save_checkpoint
-from tests.engine_laws import outputs, prompts, request
+from tests.engine_conformance import outputs, prompts, request
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mia_batch.evidence.engine import SampleOutput
+    from mia_batch.evidence.request import Continuation
 
 pytestmark = [
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
@@ -26,25 +26,31 @@ pytestmark = [
 REQUESTS = [request(i, prompt, n=5, max_tokens=20 + i) for i, prompt in enumerate(prompts(24))]
 
 
-def by_vllm(model: Path, decoding: Decoding, log: Path) -> dict[int, list[SampleOutput]]:
+def by_vllm(model: Path, decoding: Decoding, log: Path) -> dict[int, list[Continuation]]:
     arguments = {
         "kv_cache_memory_bytes": 64 << 20,
         "max_num_seqs": 64,
         "use_fp64_gumbel": True,
     }
-    spec = EngineSpec(engine="vllm", model=str(model), decoding=decoding, engine_args=arguments)
+    spec = EngineSpec(
+        engine="vllm",
+        kind="samples",
+        model=str(model),
+        decoding=decoding,
+        engine_args=arguments,
+    )
     with EngineProcess.start(spec, log=log) as engine:
         return outputs(engine, REQUESTS)
 
 
-def by_transformers(model: Path, decoding: Decoding) -> dict[int, list[SampleOutput]]:
-    spec = EngineSpec(engine="transformers", model=str(model), decoding=decoding)
+def by_transformers(model: Path, decoding: Decoding) -> dict[int, list[Continuation]]:
+    spec = EngineSpec(engine="transformers", kind="samples", model=str(model), decoding=decoding)
     engine = TransformersEngine(spec)
     for each in REQUESTS:
         engine.submit(each)
-    found: dict[int, list[SampleOutput]] = {}
+    found: dict[int, list[Continuation]] = {}
     while len(found) < len(REQUESTS):
-        found |= {result.request_id: result.outputs for result in engine.step()}
+        found |= {answer.request_id: answer.continuations for answer in engine.step()}
     return dict(sorted(found.items()))
 
 

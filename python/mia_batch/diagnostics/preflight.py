@@ -36,7 +36,8 @@ class Preflight(NamedTuple):
 
 def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
     """Compare members with non-members, targets with nulls, and texts with their copies."""
-    scores, metrics = pl.DataFrame(schema={"target_id": pl.String}), Metrics.create_empty()
+    scores = pl.DataFrame(schema={"target_id": pl.String})
+    metrics: pl.DataFrame = Metrics.create_empty()
     rows: list[_Row] = []
     if _has_both(targets, pl.when(_LABELLED).then("member")):
         labelled = targets.filter(_LABELLED)
@@ -85,7 +86,7 @@ def _blind_rows(subject: str, blind: BlindBaseline) -> Iterator[_Row]:
 
 
 def _duplicate_rows(subject: str, found: NearDuplicates) -> Iterator[_Row]:
-    of = {"check": "near_duplicates"}
+    of: _Row = {"check": "near_duplicates"}
     for name, part in ((subject, found.first), (f"not {subject}", found.second)):
         counts = {
             "n_concerned": part.n_concerned,

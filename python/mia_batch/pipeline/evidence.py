@@ -34,7 +34,7 @@ from mia_batch.schemas import LogProbs, Samples
 from mia_batch.tables.background import in_background
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     import numpy as np

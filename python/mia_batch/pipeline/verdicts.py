@@ -191,6 +191,7 @@ class PreflightStage(Stage):
         """Texts, and the plan less its attack: what is checked does not depend on scores."""
         plan = asdict(self.audit.plan)
         del plan["primary"]
+        plan["length_edges"] = list(plan["length_edges"])  # as JSON gives them back
         return {"targets": self.audit.manifest.made.get("targets"), "plan": plan}
 
     def left(self) -> Iterator[tuple[str, str]]:

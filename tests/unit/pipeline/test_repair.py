@@ -25,7 +25,18 @@ from tests.processes import wait_until_gone
 if TYPE_CHECKING:
     from pathlib import Path
 
-MADE_AGAIN = ["targets", "scores", "unscored", "metrics", "verdicts"]
+_ANSWERS = ["metrics", "verdicts"]
+MADE_AGAIN = {
+    "targets": ["targets", "blind", "blind_metrics", "findings", *_ANSWERS],
+    "blind": ["blind"],
+    "blind_metrics": ["blind_metrics"],
+    "findings": ["findings", *_ANSWERS],
+    "scores": ["scores", *_ANSWERS],
+    "unscored": ["unscored", *_ANSWERS],
+    "metrics": ["metrics"],
+    "verdicts": ["verdicts"],
+}
+"""Tables, and what goes with each where it is lost."""
 
 
 @pytest.fixture
@@ -82,7 +93,8 @@ def test_a_table_that_was_cut_short_is_made_again(copied, name):
     settings, run = copied
     before = contents(run)
     cut(run.folder / f"{name}.parquet")
-    assert repaired(run) == [f"{run.folder / name}.parquet is made again"]
+    lost = [f"{run.folder / lost}.parquet is made again" for lost in MADE_AGAIN[name]]
+    assert repaired(run) == lost
     mia_batch.audit(**settings)
     assert contents(run) == before
 
@@ -93,7 +105,8 @@ def test_features_that_were_cut_short_are_made_again_and_with_them_the_scores(co
     before = contents(run)
     (part,) = run.path("features").iterdir()
     part.write_bytes(b"PAR1\xff\xff\xffPAR1"[-size:] if size else b"")
-    assert repaired(run) == [f"{part} is made again", f"{run.path('scores')} is made again"]
+    lost = [part, *map(run.path, ("scores", "metrics", "verdicts"))]
+    assert repaired(run) == [f"{path} is made again" for path in lost]
     mia_batch.audit(**settings)
     assert contents(run) == before
 
@@ -127,7 +140,8 @@ def test_samples_that_a_disk_has_changed_are_set_aside_and_drawn_again(copied, c
         mia_batch.audit(**settings)
     assert str(raised.value) == (
         f"{part} is damaged; set aside, its samples are missing again; "
-        f"{run.path('scores')} is made again: give the same command again"
+        f"{run.path('scores')} is made again; {run.path('metrics')} is made again; "
+        f"{run.path('verdicts')} is made again: give the same command again"
     )
     assert part.with_name(f"{part.name}.broken").exists()
     mia_batch.audit(**settings)
@@ -185,8 +199,9 @@ def test_what_was_made_from_lost_samples_goes_with_them(copied):
     _, run = copied
     (part,) = run.path("samples").iterdir()
     part.unlink()
-    assert len(repaired(run)) == 2
-    assert set(contents(run)) == {f"{name}.parquet" for name in MADE_AGAIN} - {"scores.parquet"}
+    assert len(repaired(run)) == 4
+    lost = {"scores", "metrics", "verdicts"}
+    assert set(contents(run)) == {f"{name}.parquet" for name in MADE_AGAIN.keys() - lost}
 
 
 def test_a_manifest_that_was_cut_short_is_refused(copied):

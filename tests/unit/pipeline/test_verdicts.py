@@ -17,7 +17,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.pipeline import plan
 from mia_batch.pipeline.verdicts import conclusions
 from mia_batch.schemas import Metrics, Verdicts
-from mia_batch.settings import Settings, load_settings
+from mia_batch.settings import load_settings
 
 N_WORDS = 24
 FORBIDDEN = re.compile(r"was trained on|1 - p|probability of membership|exchangeable$")
@@ -89,8 +89,9 @@ class Library:
 
 def said_of(run):
     """The sentences of a finished run."""
-    settings, attacks = run.manifest["settings"], run.manifest["scored"]["attacks"]
-    return [*conclusions(run, Settings(**settings), attacks)]
+    manifest = run.manifest
+    settings = load_settings(manifest.settings, use_config=False)
+    return [*conclusions(run, settings, manifest.made["scores"]["attacks"])]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -166,7 +167,7 @@ def test_the_conclusions_say_what_was_found_and_what_it_rests_on(unlabelled):
 
 def test_the_plan_is_in_the_manifest_with_its_hash(unlabelled):
     _, run = unlabelled
-    recorded = run.manifest["plan"]
+    recorded = run.manifest.plan
     assert recorded["primary"] == "samia_matched_v1"
     assert recorded["null_set"] == "written after the model was published"
     assert re.fullmatch("[0-9a-f]{64}", recorded["sha256"])
@@ -177,7 +178,7 @@ def test_what_was_not_planned_is_exploratory(unlabelled, tmp_path):
     before = run.verdicts
     other = mia_batch.audit(**settings | {"primary": "samia_matched_n2_v1"})
     assert not other.verdicts["planned"].any()
-    assert other.manifest["plan"] == run.manifest["plan"]
+    assert other.manifest.plan == run.manifest.plan
     assert said_of(other)[0].startswith("These answers are exploratory")
     again = mia_batch.audit(**settings)
     assert again.verdicts.equals(before)
@@ -200,11 +201,13 @@ def test_a_plan_made_after_scores_is_exploratory(tmp_path):
     settings["samples_from"] = library.settings()["samples_from"]
     run = mia_batch.audit(**settings)
     assert said_of(run)[0].startswith("No text is known to be outside")
-    older = {name: value for name, value in run.manifest.items() if name != "plan"}
-    run.folder / "run.json".write_text(json.dumps(older | {"scored": {}}), encoding="utf-8")
+    older = run.manifest
+    older.plan = {}
+    del older.made["scores"]
+    older.write(run)
     again = mia_batch.audit(**settings)
     assert said_of(again)[0].endswith("before any plan was recorded.")
-    assert again.manifest["plan"]["rests_on"] is None
+    assert again.manifest.plan["rests_on"] is None
 
 
 def test_a_primary_attack_that_is_not_computed_is_refused_at_once(unlabelled, tmp_path):
@@ -232,7 +235,7 @@ def test_targets_that_all_lack_samples_have_reasons(tmp_path):
 
 def test_what_can_be_shown_at_best_is_said_before_the_run(unlabelled):
     settings, _ = unlabelled
-    said = [text for name, text in plan(load_settings(settings)).lines() if name == "power"]
+    said = [text for name, text in plan(load_settings(settings)) if name == "power"]
     assert said[0].startswith("the smallest p-value there can be is 0.01, one in 100")
     assert said[1].startswith("at q = 0.05 at least 12 of 60 targets are reported or none")
 

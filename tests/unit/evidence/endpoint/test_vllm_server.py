@@ -21,24 +21,19 @@ from polars.testing import assert_frame_equal
 
 import mia_batch
 from mia_batch.evidence.endpoint import Endpoint, EndpointSettings
-from mia_batch.evidence.engine import EngineSpec
-from mia_batch.evidence.process import EngineProcess, ScorerProcess
-from mia_batch.evidence.request import Request
-from mia_batch.evidence.scorer import Scoring
-from mia_batch.evidence.scoring import LocalScorer
-from mia_batch.evidence.scoring.source import TextScoreRequest
+from mia_batch.evidence.local import LocalSource
+from mia_batch.evidence.process import EngineProcess
+from mia_batch.evidence.request import EngineSpec, Request
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.prompts.seeds import sample_seed
 from tests.checkpoints import CONTEXT, TEXTS
-from tests.engine_laws import outputs, request
+from tests.engine_conformance import outputs, request
 from tests.unit.evidence.endpoint.asking import results
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from mia_batch.evidence.scoring import TextScorer
-    from mia_batch.evidence.scoring.source import TextScores
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 
@@ -139,7 +134,10 @@ def in_process(checkpoint: Path, folder: Path) -> dict[int, list[Sample]]:
         for i, prompt in enumerate(ids)
     ]
     spec = EngineSpec(
-        engine="vllm", model=str(checkpoint), engine_args={"kv_cache_memory_bytes": 64 << 20}
+        engine="vllm",
+        kind="samples",
+        model=str(checkpoint),
+        engine_args={"kv_cache_memory_bytes": 64 << 20},
     )
     with EngineProcess.start(spec, log=folder / "engine.log") as engine:
         drawn = outputs(engine, requests)
@@ -171,35 +169,22 @@ def test_log_probabilities_over_http_are_those_of_the_same_model_in_process(
         for i, (context, text) in enumerate(views)
     ]
     settings = EndpointSettings(base_url=server, model="tiny", max_concurrency=6)
-    spec = EngineSpec(engine="transformers", model=str(checkpoint), scoring=Scoring())
+    spec = EngineSpec(engine="transformers", kind="logprobs", model=str(checkpoint))
     journal = tmp_path / "journal.sqlite"
     with (
         Endpoint.open(settings, kind="logprobs", journal=journal) as remote,
-        ScorerProcess.start(spec, log=tmp_path / "engine.log") as engine,
+        EngineProcess.start(spec, log=tmp_path / "engine.log") as engine,
     ):
         there = results(remote, asked)
-        here = scored(LocalScorer(engine, tokenizer, strides=False), asked)
+        here = results(LocalSource(engine, tokenizer), asked)
     assert there.keys() == here.keys()
     for i, expected in here.items():
-        tokens = there[i].tokens
+        tokens, expected_tokens = there[i].tokens, expected.tokens
         assert tokens is not None, there[i].error
+        assert expected_tokens is not None, expected.error
         assert there[i].bos == expected.bos
-        found, right = tokens["logprob"].tolist(), expected.logprob.tolist()
+        found, right = tokens["logprob"].tolist(), expected_tokens["logprob"].tolist()
         np.testing.assert_allclose(found, right, rtol=1e-5, atol=1e-5)
-
-
-def scored(scorer: TextScorer, requests: list[Request]) -> dict[int, TextScores]:
-    for each in requests:
-        old = TextScoreRequest(
-            request_id=each.request_id, key=each.key, context=each.context, text=each.text
-        )
-        scorer.submit(old)
-    found: dict[int, TextScores] = {}
-    while len(found) < len(requests):
-        for result in scorer.results():
-            assert result.scores is not None, result.error
-            found[result.request_id] = result.scores
-    return found
 
 
 def test_an_audit_over_http_has_the_tables_of_one_in_process(
