@@ -38,7 +38,7 @@ def identify_model(model: str, revision: str | None) -> ModelIdentity:
 
 
 def digest_folder(model: str) -> str | None:
-    """SHA-256 over names, sizes and the first and last mebibyte of each file of a checkpoint folder.
+    """SHA-256 of names, sizes and the first and last mebibyte of each file of a checkpoint.
 
     Any training changes these. None where there is no such folder.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mia_batch.pipeline.audit import audit, plan, rescore, run_audit
+from mia_batch.pipeline.auditing import audit, plan, rescore, run_audit
 from mia_batch.pipeline.observer import Observer
 from mia_batch.pipeline.run import Run
 

@@ -8,7 +8,7 @@ import pytest
 from mia_batch import tables
 from mia_batch.features import build_features
 from mia_batch.pipeline import Observer, Run, scores
-from mia_batch.pipeline.audit import stages_of
+from mia_batch.pipeline.auditing import stages_of
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.run import Manifest
 from mia_batch.pipeline.scores import FeaturesStage

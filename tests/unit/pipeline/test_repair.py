@@ -15,7 +15,7 @@ import pytest
 import mia_batch
 from mia_batch import tables
 from mia_batch.pipeline import Observer
-from mia_batch.pipeline.audit import stages_of
+from mia_batch.pipeline.auditing import stages_of
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.stage import damage_set_aside, repair
 from mia_batch.settings import Settings
