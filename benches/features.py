@@ -30,7 +30,7 @@ from benches.results import append_results, commit, machine, versions
 from mia_batch import tables
 from mia_batch.cli import main as mia_batch
 from mia_batch.kernels import pair_features
-from mia_batch.pipeline import scoring
+from mia_batch.pipeline.scores import FeaturesStage
 from mia_batch.schemas import Samples, Targets
 
 if TYPE_CHECKING:
@@ -98,14 +98,14 @@ def run_command(folder: Path) -> None:
         "--out": folder / "run",
     }
     sys.argv = ["mia-batch", *(str(word) for option in options.items() for word in option)]
-    stage: Callable[..., None] = scoring.make_missing_features
+    run = FeaturesStage.run
     took = []
 
-    def make(*arguments: object) -> None:
-        took.append(timed(lambda: stage(*arguments)))
+    def timed_run(stage: FeaturesStage) -> None:
+        took.append(timed(lambda: run(stage)))
 
     # Only inside the command can the processor time of this one stage be told; the stage is real.
-    with patch("mia_batch.pipeline.auditing.make_missing_features", make):
+    with patch.object(FeaturesStage, "run", timed_run):
         try:
             mia_batch()
         finally:

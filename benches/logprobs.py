@@ -16,14 +16,13 @@ import os
 import time
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 from benches.results import append_results, machine
 
-from mia_batch.evidence.engine import EngineSpec
-from mia_batch.evidence.scorer import ScoreRequest, Scoring
+from mia_batch.evidence.request import EngineSpec, Request
 from mia_batch.models.tokens import Tokenizer
 
 if TYPE_CHECKING:
@@ -33,25 +32,36 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-    from mia_batch.evidence.engine import EngineName
 
 LONGEST = 1000
 TOKENS_OF_A_BATCH = 2048
 CHUNK = 128
 TEXTS_OF_A_FULL_BATCH = 8
 
+MOMENTS = frozenset({"vocabulary_mean", "vocabulary_variance"})
+
 Text = list[int]
 
 
-def ours(model: str, *, engine: EngineName, scoring: Scoring) -> Callable[[list[Text]], None]:
+def ours(
+    model: str, *, engine: str, columns: frozenset[str] = frozenset()
+) -> Callable[[list[Text]], None]:
     """Score with an engine of ours, in this process."""
-    from mia_batch.evidence.engines import load_engine
+    from mia_batch.evidence.engines.registry import load_engine
 
-    scorer: Any = load_engine(EngineSpec(engine=engine, model=model, scoring=scoring))
+    scorer = load_engine(EngineSpec(engine=engine, kind="logprobs", model=model, columns=columns))
 
     def run(texts: list[Text]) -> None:
         for number, text in enumerate(texts):
-            scorer.submit(ScoreRequest(request_id=number, token_ids=text, first=1))
+            scorer.submit(
+                Request(
+                    request_id=number,
+                    kind="logprobs",
+                    context_ids=text[:1],
+                    text_ids=text[1:],
+                    columns=columns,
+                )
+            )
         open_requests = len(texts)
         while open_requests:
             open_requests -= len(scorer.step())
@@ -135,12 +145,12 @@ def full_batches(model: str) -> Callable[[list[Text]], None]:
 
 
 WAYS: dict[str, Callable[[str], Callable[[list[Text]], None]]] = {
-    "ours": lambda model: ours(model, engine="transformers", scoring=Scoring(moments=True)),
-    "ours without moments": lambda model: ours(model, engine="transformers", scoring=Scoring()),
+    "ours": lambda model: ours(model, engine="transformers", columns=MOMENTS),
+    "ours without moments": lambda model: ours(model, engine="transformers"),
     "bare loop": bare,
     "one by one": one_by_one,
     "full batches": full_batches,
-    "vllm": lambda model: ours(model, engine="vllm", scoring=Scoring()),
+    "vllm": lambda model: ours(model, engine="vllm"),
 }
 
 

@@ -26,18 +26,23 @@ from benches.results import append_results, machine
 
 from mia_batch import tables
 from mia_batch.corpus import ColumnNames, read_documents
-from mia_batch.evidence.blocks import Missing, sample_parts
+from mia_batch.evidence.blocks import BLOCK_TARGETS, Missing
 from mia_batch.evidence.budget import Budget
 from mia_batch.evidence.collect import Collector
-from mia_batch.evidence.engine import EngineSpec
 from mia_batch.evidence.local import LocalSource
+from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.process import EngineProcess
+from mia_batch.evidence.request import EngineSpec
+from mia_batch.evidence.sampling import SampleTask
+from mia_batch.evidence.units import FreshUnits
 from mia_batch.models.tokens import Tokenizer
+from mia_batch.prompts.halves import continuation
+from mia_batch.prompts.view import View
 from mia_batch.schemas import Samples, Targets
 from mia_batch.targets import TargetPlan, build_targets
 
 if TYPE_CHECKING:
-    from mia_batch.evidence.source import TextRequest
+    from mia_batch.evidence.request import Request
 
 SAMPLES = 10
 PROMPTS_FOR_TRANSFORMERS = 12
@@ -50,36 +55,48 @@ def ours(folder: Path, model: str) -> dict[str, Any]:
     for part in (folder / "samples").iterdir():
         part.unlink()
     tokens = 0
-    asked: list[TextRequest] = []
+    asked: list[Request] = []
 
     class Recording(LocalSource):
-        def submit(self, request: TextRequest) -> None:
+        def submit(self, request: Request) -> None:
             asked.append(request)
             super().submit(request)
 
-    def sampled(_targets: int, decoded: int) -> None:
+    def told(_label: str, _units: int, decoded: int, _passes: int) -> None:
         nonlocal tokens
         tokens += decoded
 
-    spec = EngineSpec(engine="vllm", model=model)
+    spec = EngineSpec(engine="vllm", kind="samples", model=model)
     with EngineProcess.start(spec, log=folder / "engine.log") as engine:
         context = engine.info.max_model_len
-        collector = Collector(
-            Recording(engine, tokenizer),
-            tokenizer.measure,
-            Budget(scope="matched", max_length=1024, max_model_len=context),
+        task = SampleTask(
+            model="target",
+            view="continuation",
+            measure=tokenizer.measure,
+            budget=Budget(scope="matched", max_length=1024, max_model_len=context),
             words="whitespace",
             run_seed=0,
-            sampled=sampled,
         )
+        collector = Collector(Recording(engine, tokenizer), task, told)
         began = time.monotonic()
-        missing = Missing(folder / "targets.parquet", sample_parts(folder / "samples"), SAMPLES)
+        parts = Parts(
+            folder=folder / "samples",
+            schema=Samples,
+            model="target",
+            view="continuation",
+            block_targets=BLOCK_TARGETS,
+        )
+        view = View(
+            model="target", name="continuation", make=continuation, columns=("prefix", "reference")
+        )
+        units = FreshUnits(tables.scan(folder / "targets.parquet", Targets), view)
+        missing = Missing(units, parts, SAMPLES)
         for block, rows in collector.collect(missing.blocks()):
             tables.sink(rows, folder / "samples" / block.part_name, Samples)
         seconds = time.monotonic() - began
         device = engine.info.device
     requests = [
-        {"prompt": each.prompt_token_ids, "seed": each.seed, "n": each.n, "most": each.max_tokens}
+        {"prompt": each.context_ids, "seed": each.seed, "n": each.n, "most": each.max_tokens}
         for each in asked
     ]
     (folder / "requests.json").write_text(json.dumps(requests))

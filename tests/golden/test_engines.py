@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mia_batch.evidence.engines.transformers import TransformersEngine
+from mia_batch.evidence.engines.transformers import TransformersSamples
 from mia_batch.evidence.process import EngineProcess
 from mia_batch.evidence.request import Decoding, EngineSpec
 from tests.checkpoints import HOSTILE, save_checkpoint
@@ -45,7 +45,7 @@ def by_vllm(model: Path, decoding: Decoding, log: Path) -> dict[int, list[Contin
 
 def by_transformers(model: Path, decoding: Decoding) -> dict[int, list[Continuation]]:
     spec = EngineSpec(engine="transformers", kind="samples", model=str(model), decoding=decoding)
-    engine = TransformersEngine(spec)
+    engine = TransformersSamples(spec)
     for each in REQUESTS:
         engine.submit(each)
     found: dict[int, list[Continuation]] = {}

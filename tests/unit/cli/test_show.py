@@ -13,7 +13,7 @@ from mia_batch.attacks import defaults
 from mia_batch.cli.show import show_plan, show_run
 from mia_batch.pipeline.run import Manifest, Run
 from mia_batch.schemas import Findings, Metrics, Role, Scores, Targets, Unscored, Verdicts
-from mia_batch.settings import Settings, load_settings
+from mia_batch.settings import load_settings
 
 ATTACKS = ["samia_v1", *defaults("default")]
 FPR = [None, 0.001, 0.005, 0.01, 0.05, 0.1]
@@ -40,7 +40,9 @@ def run(tmp_path):
     write(Findings, run.path("findings"), [])
     manifest = Manifest(
         evidence={"engine": "vllm"},
-        settings=Settings(input="corpus.parquet", model="m").model_dump(mode="json"),
+        settings=load_settings(
+            {"input": "corpus.parquet", "model": "m"}, use_config=False
+        ).model_dump(mode="json"),
         made={"scores": {"attacks": ATTACKS}},
         failed={"reasons": {}},
     )

@@ -120,6 +120,6 @@ def test_scores_that_members_lack_are_warned_of_before_any_figure(run, monkeypat
 
 def test_nothing_is_said_where_every_text_has_a_score(run, monkeypatch):
     monkeypatch.setattr(baseline, "_N_PERMUTATIONS", 9)
-    metrics, findings, _ = measured(*run, ["a_v1"])
+    metrics, findings, _ = measured(run[0], run[1], ["a_v1"])
     assert findings.filter(check="uneven_scores").is_empty()
     assert not any("lack scores" in line for line in labelled_sentences(metrics, findings, "a_v1"))

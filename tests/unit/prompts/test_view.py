@@ -20,6 +20,7 @@ TARGETS = frames.targets(
 
 
 def resolve(view: View) -> list[tuple[object, ...]]:
+    assert view.make is not None
     rows = Prompts.validate(view.rows(view.make(TARGETS)))
     assert (rows["model"] == "target").all()
     whole = view.resolve(rows, TARGETS.select("target_id", *view.columns))

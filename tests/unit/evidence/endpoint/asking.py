@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from mia_batch.evidence.request import Answer
+    from mia_batch.evidence.request import Answer, Source
     from tests.hostile_server import HostileServer
 
 KEY = "sk-never-to-be-seen"
@@ -60,7 +60,7 @@ def opened(server: HostileServer, folder: Path, **changed: Any) -> Endpoint:
     return Endpoint.open(settings, kind=kind, journal=journal, tokenizer=tokenizer, rng=NoJitter())
 
 
-def results(endpoint: Endpoint, requests: Iterable[Request]) -> dict[int, Answer]:
+def results(endpoint: Source, requests: Iterable[Request]) -> dict[int, Answer]:
     """Submit all, then wait for all; results come in any order, each once."""
     waiting = set()
     for each in requests:

@@ -27,7 +27,7 @@ from mia_batch.evidence.request import EngineSpec, Request
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.prompts.seeds import sample_seed
 from tests.checkpoints import CONTEXT, TEXTS
-from tests.engine_conformance import outputs, request
+from tests.engine_conformance import ids, outputs, request
 from tests.unit.evidence.endpoint.asking import results
 
 if TYPE_CHECKING:
@@ -128,10 +128,10 @@ def over_http(server: str, folder: Path) -> dict[int, list[Sample]]:
 
 def in_process(checkpoint: Path, folder: Path) -> dict[int, list[Sample]]:
     tokenizer = Tokenizer.load(str(checkpoint))
-    ids = tokenizer.encode_prompts(PROMPTS)
+    prompt_ids = tokenizer.encode_prompts(PROMPTS)
     requests = [
         request(i, prompt, seed=sample_seed(0, str(i)), n=SAMPLES, max_tokens=MAX_TOKENS)
-        for i, prompt in enumerate(ids)
+        for i, prompt in enumerate(prompt_ids)
     ]
     spec = EngineSpec(
         engine="vllm",
@@ -143,9 +143,9 @@ def in_process(checkpoint: Path, folder: Path) -> dict[int, list[Sample]]:
         drawn = outputs(engine, requests)
     found: dict[int, list[Sample]] = {}
     for i, samples in drawn.items():
-        _, texts = tokenizer.decode_candidates(ids[i], [sample.token_ids for sample in samples])
+        _, texts = tokenizer.decode_candidates(prompt_ids[i], [ids(sample) for sample in samples])
         found[i] = [
-            (text, len(sample.token_ids), sample.finish_reason)
+            (text, len(ids(sample)), sample.finish_reason)
             for text, sample in zip(texts, samples, strict=True)
         ]
     return found

@@ -10,7 +10,7 @@ from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines import transformers as engine_module
 from mia_batch.evidence.engines.transformers import TransformersSamples
 from mia_batch.evidence.request import EngineSpec
-from tests.engine_conformance import SamplesConformance, outputs, prompts, request
+from tests.engine_conformance import SamplesConformance, ids, outputs, prompts, request
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +44,7 @@ def test_an_end_that_only_the_generation_config_names_ends_a_text(
 ):
     each = request(0, [0], n=20, max_tokens=30)
     plain = outputs(transformers_engine, [each])[0]
-    common = max(range(2, 600), key=lambda token: sum(token in p.token_ids for p in plain))
+    common = max(range(2, 600), key=lambda token: sum(token in ids(p) for p in plain))
     folder = tmp_path / "model"
     folder.mkdir()
     for file in checkpoint.iterdir():
@@ -53,8 +53,8 @@ def test_an_end_that_only_the_generation_config_names_ends_a_text(
     engine = started(folder)
     engine.submit(each)
     for cut, whole in zip(all_results(engine, 1)[0].continuations, plain, strict=True):
-        if common in whole.token_ids:
-            assert cut.token_ids == whole.token_ids[: whole.token_ids.index(common) + 1]
+        if common in ids(whole):
+            assert ids(cut) == ids(whole)[: ids(whole).index(common) + 1]
             assert cut.finish_reason == "stop"
         else:
             assert cut == whole

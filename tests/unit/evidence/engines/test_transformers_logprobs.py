@@ -108,7 +108,7 @@ def test_the_smallest_logits_memory_still_takes_one_token_at_a_time(
     tokens = all_results(engine, 1)[0].tokens
     assert tokens is not None
     expected = token_values(transformers_logprobs, [request])[0]["logprob"]
-    np.testing.assert_allclose(tokens["logprob"], expected, rtol=1e-6, atol=1e-5)
+    np.testing.assert_allclose(tokens["logprob"].tolist(), expected, rtol=1e-6, atol=1e-5)
 
 
 def test_each_text_gets_the_numbers_it_wants_and_no_others(checkpoint: Path):
@@ -145,7 +145,9 @@ def test_when_memory_runs_out_batches_are_halved_and_nothing_is_lost(
     for key, expected in token_values(transformers_logprobs, requests).items():
         tokens = found[key].tokens
         assert tokens is not None
-        np.testing.assert_allclose(tokens["logprob"], expected["logprob"], rtol=1e-6, atol=1e-5)
+        np.testing.assert_allclose(
+            tokens["logprob"].tolist(), expected["logprob"], rtol=1e-6, atol=1e-5
+        )
 
 
 def test_memory_that_does_not_suffice_for_one_text_ends_the_engine(
