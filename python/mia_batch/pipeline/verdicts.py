@@ -203,7 +203,9 @@ class PreflightStage(Stage):
         """Write the findings that need no scores unless they are up to date, and say them."""
         audit = self.audit
         if not self.is_fresh or len(self.files()) < 3:
-            self.forget()
+            audit.manifest.made.pop("verdicts", None)  # findings lose what these added
+            audit.manifest.made.pop(self.name, None)
+            audit.save()
             preflight(audit.run, audit.plan, seed=audit.settings.seed)
             self.done()
         for sentence in preflight_sentences(audit.run.findings):
@@ -220,18 +222,19 @@ class VerdictsStage(Stage):
         return _existing(self.audit, "metrics", "verdicts")
 
     def follows(self, lost: Collection[Path]) -> list[Path]:
-        """List them where scores or findings are lost."""
-        made_from = {self.audit.run.path(name) for name in ("scores", "unscored", "findings")}
+        """List them where scores are lost."""
+        made_from = {self.audit.run.path(name) for name in ("scores", "unscored")}
         return self.files() if made_from.intersection(lost) else []
 
     def fingerprint(self) -> dict[str, Any]:
-        """Scores, findings, and the settings of answers."""
+        """Scores, checks of the texts, the plan made before, and the settings of answers."""
         audit = self.audit
         names = {*VerdictSettings.model_fields, "slice_by", "preset", "seed"}
         made = audit.manifest.made
         return {
             "scores": made.get("scores"),
             "preflight": made.get("preflight"),
+            "plan": [audit.manifest.plan.get(name) for name in ("sha256", "rests_on")],
             "settings": audit.settings.model_dump(mode="json", include=names),
         }
 

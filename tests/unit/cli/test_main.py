@@ -43,32 +43,6 @@ def test_nothing_heavy_is_loaded_before_it_is_needed(statement):
     assert not set(HEAVY) & set(json.loads(done.stdout))
 
 
-@pytest.mark.parametrize(
-    ("more", "is_loaded"),
-    [
-        ((), False),
-        (("--attacks", "samia_v1,neighbour_ratio_v1", "--masked-model", "here"), True),
-    ],
-    ids=["elsewhere", "masked model here"],
-)
-def test_torch_is_loaded_where_a_model_runs_only(more, is_loaded, checkpoint, tmp_path):
-    pl.DataFrame({"text": TEXTS[:2]}).write_parquet(tmp_path / "corpus.parquet")
-    files = ["--input", str(tmp_path / "corpus.parquet"), "--model", str(checkpoint)]
-    asked = ["mia-batch", *files, "--engine", "transformers", *more, "--dry-run"]
-    code = f"""if True:
-        import sys
-        from mia_batch.cli.main import main
-        sys.argv = {asked!r}
-        try:
-            main()
-        finally:
-            print("torch" in sys.modules, "transformers" in sys.modules)
-    """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == f"{is_loaded} True"
-
-
 def test_help_names_every_setting():
     result = CliRunner().invoke(command, ["--help"])
     assert result.exit_code == 0
