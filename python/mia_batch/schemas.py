@@ -215,7 +215,7 @@ class Metrics(dy.Schema):
     """The other one, in comparisons."""
     slice = dy.String()
     """Which targets: ``all``, ``column=value``, ``about 64 words``, ``macro``, the average over
-    such lengths, or ``blind fifth 1``, least like members to the blind classifier, to 5."""
+    such lengths, or ``blind quintile 1``, least like members to the blind classifier, to 5."""
     metric = dy.String()
     fpr = dy.Float64(nullable=True)
     """The budget of a TPR@FPR; null for other metrics."""

@@ -9,7 +9,7 @@ import polars as pl
 
 from mia_batch.metrics.clusters import find_clusters
 from mia_batch.metrics.evaluate import evaluate
-from mia_batch.metrics.quintiles import fifth_aucs
+from mia_batch.metrics.quintiles import quintile_aucs
 from mia_batch.schemas import Metrics, Scores
 from mia_batch.stats.difference import auc_difference
 from mia_batch.targets.clusters import cluster_names
@@ -71,15 +71,15 @@ def _rows_beside_blind(
         made = auc_difference(member, score, told, cluster=cluster)
         compared = {"attack": attack, "versus": strongest, "slice": "all"}
         yield compared | made.row(both.height)
-        for fifth in fifth_aucs(member, score, told, cluster):
+        for quintile in quintile_aucs(member, score, told, cluster):
             yield {
                 "attack": attack,
-                "slice": fifth.slice,
+                "slice": quintile.slice,
                 "metric": "roc_auc",
-                "value": fifth.value,
-                **(asdict(fifth.interval) if fifth.interval else {}),
-                "reason": fifth.reason,
-                "n_members": fifth.n_members,
-                "n_nonmembers": fifth.n_nonmembers,
-                "n_unscored": fifth.n_unscored,
+                "value": quintile.value,
+                **(asdict(quintile.interval) if quintile.interval else {}),
+                "reason": quintile.reason,
+                "n_members": quintile.n_members,
+                "n_nonmembers": quintile.n_nonmembers,
+                "n_unscored": quintile.n_unscored,
             }

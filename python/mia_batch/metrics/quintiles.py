@@ -13,31 +13,31 @@ from mia_batch.stats.intervals import Interval, estimate_interval
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["BlindFifth", "fifth_aucs"]
+__all__ = ["BlindQuintile", "quintile_aucs"]
 
-_N_FIFTHS = 5
+_N_QUINTILES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlindFifth:
-    """An attack's AUC within one fifth of the blind score.
+class BlindQuintile:
+    """An attack's AUC within one quintile of the blind score.
 
     Attributes
     ----------
     slice
-        ``blind fifth 1`` (least likely members, says the blind classifier) to ``blind fifth 5``.
+        ``blind quintile 1`` (least likely members to the blind classifier) to ``blind quintile 5``.
     value
-        ROC AUC; null where the fifth lacks a class.
+        ROC AUC; null where the quintile lacks a class.
     interval
         Its interval; null where the data cannot support one.
     reason
         Why value or interval is null.
     n_members
-        Scored members in the fifth.
+        Scored members in the quintile.
     n_nonmembers
-        Scored non-members in the fifth.
+        Scored non-members in the quintile.
     n_unscored
-        Texts in the fifth without a score.
+        Texts in the quintile without a score.
     """
 
     slice: str
@@ -49,15 +49,15 @@ class BlindFifth:
     n_unscored: int
 
 
-def fifth_aucs(
+def quintile_aucs(
     member: NDArray[np.bool_],
     score: NDArray[np.float64],
     blind: NDArray[np.float64],
     cluster: NDArray[np.int32] | None,
-) -> list[BlindFifth]:
-    """Measure an attack within fifths of the blind score; equal blind scores stay together.
+) -> list[BlindQuintile]:
+    """Measure an attack within quintiles of the blind score; equal blind scores stay together.
 
-    Where an attack only repeats what the text alone tells, little is left within fifths.
+    Where an attack only repeats what the text alone tells, little is left within quintiles.
 
     Parameters
     ----------
@@ -72,21 +72,23 @@ def fifth_aucs(
 
     Returns
     -------
-    list[BlindFifth]
-        Five fifths, the lowest blind scores first.
+    list[BlindQuintile]
+        Five quintiles, the lowest blind scores first.
     """
-    limits = np.quantile(blind, np.arange(1, _N_FIFTHS) / _N_FIFTHS)
-    fifth = limits.searchsorted(blind, side="right")
+    limits = np.quantile(blind, np.arange(1, _N_QUINTILES) / _N_QUINTILES)
+    quintile = limits.searchsorted(blind, side="right")
     scored = ~np.isnan(score)
     return [
         _measure(
-            f"blind fifth {place + 1}",
+            f"blind quintile {place + 1}",
             member[within],
             score[within],
             None if cluster is None else cluster[within],
-            n_unscored=int(np.count_nonzero((fifth == place) & ~scored)),
+            n_unscored=int(np.count_nonzero((quintile == place) & ~scored)),
         )
-        for place, within in enumerate((fifth == place) & scored for place in range(_N_FIFTHS))
+        for place, within in enumerate(
+            (quintile == place) & scored for place in range(_N_QUINTILES)
+        )
     ]
 
 
@@ -97,7 +99,7 @@ def _measure(
     cluster: NDArray[np.int32] | None,
     *,
     n_unscored: int,
-) -> BlindFifth:
+) -> BlindQuintile:
     value = interval = None
     n_members = int(member.sum())
     n_nonmembers = member.size - n_members
@@ -105,8 +107,8 @@ def _measure(
         estimate, _ = estimate_auc(member, score, cluster)
         value, interval, reason = estimate.value, estimate_interval(estimate), estimate.lack
     else:
-        reason = f"there is no scored {'non-member' if n_members else 'member'} in this fifth"
-    return BlindFifth(
+        reason = f"there is no scored {'non-member' if n_members else 'member'} in this quintile"
+    return BlindQuintile(
         slice=name,
         value=value,
         interval=interval,

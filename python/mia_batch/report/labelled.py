@@ -38,11 +38,11 @@ def labelled_sentences(
         if row["value"] is not None:
             strongest = blind["strongest"]
             yield f"{primary} less {strongest}, which never sees the model: {_figure(row)}."
-    fifths = metrics.filter(
-        pl.col("slice").str.starts_with("blind fifth"), metric="roc_auc", attack=primary
+    quintiles = metrics.filter(
+        pl.col("slice").str.starts_with("blind quintile"), metric="roc_auc", attack=primary
     )
-    if warning and fifths.height:
-        values = ["-" if value is None else f"{value:.2f}" for value in fifths["value"]]
+    if warning and quintiles.height:
+        values = ["-" if value is None else f"{value:.2f}" for value in quintiles["value"]]
         yield (
             f"{primary}: AUC within quintiles of the score of {blind['strongest']}: "
             f"{', '.join(values)}."

@@ -96,7 +96,8 @@ def _quantile(tried: Sequence[Tried], n_tried: int, confidence: float) -> float:
         return bonferroni
     draws = np.stack(varied)
     errors = draws - np.nanmean(draws, axis=1, keepdims=True)
-    errors = np.nan_to_num(errors / np.nanstd(draws, axis=1, keepdims=True))
+    spread = np.nanstd(draws, axis=1, keepdims=True)
+    errors = np.nan_to_num(errors / np.where(spread > 0, spread, 1))  # no draw varies: no error
     errors /= errors.shape[1] ** 0.5
     rng = np.random.default_rng(0)
     largest = [

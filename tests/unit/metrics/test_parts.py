@@ -64,7 +64,7 @@ def test_of_many_texts_each_slice_has_a_part_with_the_same_share_of_each_class()
 
 @pytest.mark.parametrize(("n_groups", "share"), [(400, 0.2), (100, 0.8), (60, 1.0)])
 def test_groups_are_in_a_part_whole_and_are_not_too_few(n_groups, share):
-    """400 of 2,000 texts are a fifth; of 50 groups of each class 40 are kept, of 30 all."""
+    """400 of 2,000 texts are a quintile; of 50 groups of each class 40 are kept, of 30 all."""
     member, cluster, _ = groups(n_groups, 2000 // n_groups, np.random.default_rng(0))
     (part,) = parts.find_parts(labelled(member, cluster), 0)
     assert part.share == pytest.approx(max(share, 400 / member.size))

@@ -301,10 +301,10 @@ def test_a_labelled_run_has_the_blind_baseline_beside_its_attacks(labelled):
     ).row(0, named=True)
     assert beside["metric"] == "roc_auc_difference"
     assert beside["low"] < beside["value"] < beside["high"]
-    fifths = metrics.filter(
-        pl.col("slice").str.starts_with("blind fifth"), attack="samia_matched_v1"
+    quintiles = metrics.filter(
+        pl.col("slice").str.starts_with("blind quintile"), attack="samia_matched_v1"
     )
-    assert fifths.height == 5
+    assert quintiles.height == 5
     shelves = set(metrics.filter(metric="roc_auc")["slice"])
     assert {"all", "shelf=a", "shelf=b"} <= shelves
 
