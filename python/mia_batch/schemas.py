@@ -316,7 +316,7 @@ class Verdicts(dy.Schema):
 
 RESERVED_COLUMNS = frozenset(
     name
-    for schema in (Targets, Scores)
+    for schema in (Targets, Prompts, Samples, LogProbs, Scores)
     for name in schema.column_names()
     if name not in Documents.column_names()
 )

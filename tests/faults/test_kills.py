@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 N_LABELLED = 6 * BLOCK_TARGETS
 WORDS = " ".join(TEXTS).split()
-TABLES = ("targets", "scores", "unscored", "metrics", "verdicts")
+TABLES = ("targets", "scores", "unscored", "metrics", "verdicts", "findings")
 
 
 def write_corpus(path: Path, n_blocks: int, n_words: int = 16) -> Path:
@@ -134,7 +134,7 @@ def test_log_probabilities(checkpoint, tmp_path):
             str(path.relative_to(tmp_path / run)): pl.read_parquet(path)
             for path in (tmp_path / run).rglob("*.parquet")
             # Of equal scores, noise decides the order.
-            if path.name not in ("metrics.parquet", "verdicts.parquet")
+            if path.name not in ("metrics.parquet", "verdicts.parquet", "findings.parquet")
         }
         for run in ("killed", "undisturbed")
     )
