@@ -1,14 +1,16 @@
-"""Texts of one class that stand in the other, word for word or nearly so."""
+"""Texts that are in a corpus more than once: in both classes, or in several clusters."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from mia_batch.kernels import shared_runs
+from mia_batch.targets.clusters import cluster_names
 
-__all__ = ["MAX_TEXTS_PER_SIDE", "NearDuplicates", "SideDuplicates", "near_duplicates"]
+__all__ = ["MAX_TEXTS_PER_SIDE", "SideDuplicates", "count_copies", "near_duplicates"]
 
 MAX_TEXTS_PER_SIDE = 10_000
 """More are left out; so many of 128 words take about 50 MB."""
@@ -32,7 +34,7 @@ class SideDuplicates:
     n_short
         Texts of fewer than 8 words, which nothing is said about.
     n_long_run
-        Texts with a run of 13 words that stands in the other side.
+        Texts with a run of 13 words that is in the other side.
     n_high_overlap
         Texts with at least 70 % of their runs of 8 words in the other side.
     n_concerned
@@ -56,87 +58,53 @@ class SideDuplicates:
         return self.n_concerned / n_compared if n_compared else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NearDuplicates:
-    """Near-duplicates between two classes of texts.
-
-    Attributes
-    ----------
-    first
-        Texts whose label is true, against the others.
-    second
-        Texts whose label is false, against the former.
-    names
-        What the two are called, in the plural.
-    n_null
-        Null texts, left out.
-    """
-
-    first: SideDuplicates
-    second: SideDuplicates
-    names: tuple[str, str]
-    n_null: int
-
-    @property
-    def sentence(self) -> str:
-        """What was found, in one sentence."""
-        first, second = self.names
-        examples = (*self.first.examples, *self.second.examples)
-        example = "; for example {} has words of {}".format(*examples[0]) if examples else ""
-        return (
-            f"Near-duplicates (a run of {_LONG_RUN_WORDS} words or {_HIGH_OVERLAP:.0%} of the runs "
-            f"of {_SHORT_RUN_WORDS} words stand on the other side): {_part(self.first, first)}, "
-            f"{_part(self.second, second)}{example}."
-        )
-
-
 def near_duplicates(
-    texts: pl.LazyFrame,
-    *,
-    label: str = "member",
-    names: tuple[str, str] = ("members", "non-members"),
-) -> NearDuplicates:
-    """Find texts of each class that the other class has, too.
+    texts: pl.LazyFrame, *, label: str = "member"
+) -> tuple[SideDuplicates, SideDuplicates]:
+    """Find texts of each class that are in the other, too: label true first, then label false.
 
-    Words are those of UAX #29, in lower case, so that punctuation and line breaks do not hide
-    a copy. Overlap is counted against all texts of the other side together.
-
-    Parameters
-    ----------
-    texts
-        ``target_id``, ``target`` (the text) and the label. Null texts are left out and counted; of
-        more than ``MAX_TEXTS_PER_SIDE`` the first by ``target_id`` (a hash) are compared.
-    label
-        Boolean column of the classes; rows where it is null are left out.
-    names
-        What texts whose label is true, and false, are called.
-
-    Returns
-    -------
-    NearDuplicates
-        Counts, shares and examples.
+    ``texts`` has ``target_id``, ``target`` (the text) and the Boolean label; rows without text or
+    label are left out. Words are those of UAX #29, in lower case, so that punctuation and line
+    breaks do not hide a copy. Overlap is counted against all texts of the other side together; of
+    more than ``MAX_TEXTS_PER_SIDE`` texts the first by ``target_id`` (a hash) are compared.
 
     References
     ----------
     Runs of 13 words: Brown et al. (2020), arXiv:2005.14165, appendix C. 70 % of runs of 8 words:
     Chowdhery et al. (2022), arXiv:2204.02311, section 8.
     """
-    labelled = texts.filter(pl.col(label).is_not_null())
-    null = pl.col("target").is_null()
-    counts = labelled.group_by(label).agg(known=(~null).sum(), null=null.sum())
-    counted = counts.collect(engine="streaming")
-    first, second = (_read(labelled, side) for side in (pl.col(label), ~pl.col(label)))
-    known = dict(counted.select(label, "known").iter_rows())
-    return NearDuplicates(
-        first=_compare(first, second, known.get(True, 0)),
-        second=_compare(second, first, known.get(False, 0)),
-        names=names,
-        n_null=int(counted["null"].sum()),
+    known = texts.filter(pl.col(label).is_not_null(), pl.col("target").is_not_null())
+    counts = dict(known.group_by(label).len().collect(engine="streaming").iter_rows())
+    first, second = (_read(known, side) for side in (pl.col(label), ~pl.col(label)))
+    return (
+        _compare(first, second, counts.get(True, 0)),
+        _compare(second, first, counts.get(False, 0)),
     )
 
 
-def _read(labelled: pl.LazyFrame, side: pl.Expr) -> pl.DataFrame:
-    known = labelled.filter(side & pl.col("target").is_not_null())
+def count_copies(texts: pl.LazyFrame) -> tuple[int, int]:
+    """Count texts, and those that are in another cluster byte for byte (by 64-bit hashes).
+
+    ``texts`` has ``target`` (the text) and the columns of `cluster_names`; null texts are left out.
+    Each of two equal texts is a copy.
+    """
+    clusters = texts.with_columns(cluster=cluster_names(texts))
+    known = clusters.filter(pl.col("target").is_not_null())
+    hashes = known.select(pl.col("target").hash(), pl.col("cluster").hash())
+    text, cluster = (column.to_numpy() for column in hashes.collect(engine="streaming"))
+    if not text.size:
+        return 0, 0
+    order = np.lexsort((cluster, text))
+    text, cluster = text[order], cluster[order]
+    is_same = text[1:] == text[:-1]
+    starts = np.flatnonzero(np.append(True, ~is_same))
+    is_elsewhere = np.append(False, is_same & (cluster[1:] != cluster[:-1]))
+    sizes = np.diff(np.append(starts, text.size))
+    return text.size, int(sizes[np.logical_or.reduceat(is_elsewhere, starts)].sum())
+
+
+def _read(texts: pl.LazyFrame, side: pl.Expr) -> pl.DataFrame:
+    known = texts.filter(side)
     keys = known.select("target_id").bottom_k(MAX_TEXTS_PER_SIDE, by="target_id")
     firsts = keys.collect(engine="streaming").to_series()
     wanted = known.filter(pl.col("target_id").is_in(firsts.implode()))
@@ -173,11 +141,3 @@ def _examples(
 ) -> tuple[tuple[str, str], ...]:
     pairs = zip(texts.head(_N_EXAMPLES), others.gather(places).head(_N_EXAMPLES), strict=True)
     return tuple(pairs)
-
-
-def _part(side: SideDuplicates, name: str) -> str:
-    if side.share is None:
-        return f"no {name} of {_SHORT_RUN_WORDS} words to compare"
-    of = side.n_texts - side.n_short
-    left_out = f" ({side.n_left_out:,} more not compared)" if side.n_left_out else ""
-    return f"{side.n_concerned:,} of {of:,} {name}, {side.share:.1%}{left_out}"

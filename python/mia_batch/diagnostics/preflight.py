@@ -7,19 +7,21 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from mia_batch.diagnostics.blind.baseline import blind_baseline
-from mia_batch.diagnostics.copies import find_copies
-from mia_batch.diagnostics.duplicates import near_duplicates
+from mia_batch.diagnostics.duplicates import count_copies, near_duplicates
 from mia_batch.schemas import Findings, Metrics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mia_batch.diagnostics.blind.baseline import BlindBaseline
-    from mia_batch.diagnostics.duplicates import NearDuplicates
+    from mia_batch.diagnostics.duplicates import SideDuplicates
 
     _Row = dict[str, object]
 
 __all__ = ["Preflight", "check_targets"]
+
+_MANY_COPIES = 0.01
+"""Share of texts from which copies are warned of."""
 
 _SCHEMA = Findings.create_empty().schema
 _LABELLED = pl.col("role").is_in(["target", "non_member"]) & pl.col("member").is_not_null()
@@ -85,25 +87,26 @@ def _blind_rows(subject: str, blind: BlindBaseline) -> Iterator[_Row]:
         yield of | {"statistic": "strongest", "value": blind.auc, "verdict": blind.strongest}
 
 
-def _duplicate_rows(subject: str, found: NearDuplicates) -> Iterator[_Row]:
-    of: _Row = {"check": "near_duplicates"}
-    for name, part in ((subject, found.first), (f"not {subject}", found.second)):
+def _duplicate_rows(subject: str, found: tuple[SideDuplicates, SideDuplicates]) -> Iterator[_Row]:
+    of: _Row = {"check": "duplicates"}
+    for name, side in zip((subject, f"not {subject}"), found, strict=True):
         counts = {
-            "n_concerned": part.n_concerned,
-            "n_compared": part.n_texts - part.n_short,
-            "n_left_out": part.n_left_out,
-            "share": part.share,
+            "n_concerned": side.n_concerned,
+            "n_compared": side.n_texts - side.n_short,
+            "n_left_out": side.n_left_out,
+            "share": side.share,
         }
         for statistic, value in counts.items():
             yield of | {"subject": name, "statistic": statistic, "value": value}
-    for text, other in (*found.first.examples, *found.second.examples)[:1]:
+    for text, other in (*found[0].examples, *found[1].examples)[:1]:
         reason = f"for example {text} has words of {other}"
         yield of | {"subject": subject, "statistic": "example", "reason": reason}
 
 
 def _copy_rows(targets: pl.LazyFrame) -> Iterator[_Row]:
-    found = find_copies(targets)
-    of = {"check": "copies", "subject": "texts"}
-    verdict = "few" if found.warning is None else "many"
-    yield of | {"statistic": "n_copies", "value": found.n_copies, "verdict": verdict}
-    yield of | {"statistic": "n_texts", "value": found.n_texts}
+    of = {"check": "duplicates", "subject": "texts"}
+    n_texts, n_copies = count_copies(targets)
+    many = n_copies >= max(1, _MANY_COPIES * n_texts)
+    verdict = "many" if many else "few"
+    yield of | {"statistic": "n_copies", "value": n_copies, "verdict": verdict}
+    yield of | {"statistic": "n_texts", "value": n_texts}

@@ -21,7 +21,6 @@ __all__ = ["ClassGaps", "UnevenScores", "find_uneven_scores", "uneven_findings"]
 
 _SIGNIFICANT = 0.01
 _WORTH_SAYING = 0.01
-_NAMES_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,19 +73,6 @@ class UnevenScores:
     def difference(self) -> float:
         """How far the classes' shares of unscored texts are apart, in [0, 1]."""
         return abs(self.members.share - self.nonmembers.share)
-
-    @property
-    def warning(self) -> str:
-        """What is missing, what that does to figures, and the way out."""
-        others = f" Uneven, too: {_listed(self.others)}." if self.others else ""
-        return (
-            "Members and non-members do not lack scores alike: no score by "
-            f"{_listed(self.attacks)} for {_part(self.members, 'members')} and "
-            f"{_part(self.nonmembers, 'non-members')}.{others} AUC and other figures are of the "
-            "texts that are left, and may show how these were selected instead of memory. Ask "
-            "again for what failed (--retry-failed), leave such texts out of both classes by a "
-            "rule that does not ask the model, or rest the answer on an attack that scores both."
-        )
 
 
 def uneven_findings(
@@ -233,14 +219,3 @@ def _reasons(labelled: pl.LazyFrame, unscored: pl.LazyFrame, attack: str) -> dic
         .collect(engine="streaming")
     )
     return dict(found.iter_rows())
-
-
-def _part(gaps: ClassGaps, name: str) -> str:
-    reason = f"; mostly: {gaps.reason}" if gaps.reason else ""
-    return f"{gaps.n_unscored:,} of {gaps.n_texts:,} {name} ({gaps.share:.1%}{reason})"
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    shown = ", ".join(names[:_NAMES_SHOWN])
-    more = len(names) - _NAMES_SHOWN
-    return f"{shown} and {more:,} more" if more > 0 else shown

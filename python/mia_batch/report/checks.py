@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mia_batch.diagnostics.exclusions import excluded
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -15,6 +13,7 @@ __all__ = [
     "blind_row",
     "copies_sentence",
     "duplicates_sentence",
+    "excluded",
     "exchangeability_sentence",
     "uneven_sentence",
 ]
@@ -35,6 +34,14 @@ def blind_row(findings: pl.DataFrame, subject: str) -> dict[str, Any] | None:
     return row
 
 
+def excluded(above: float | None) -> str:
+    """Say which differences are excluded: those of a higher AUC, None and 1.00 exclude none."""
+    limit = f"{1 if above is None else above:.2f}"
+    if limit == "1.00":
+        return "too few texts to exclude any difference"
+    return f"differences above AUC {limit} are excluded"
+
+
 def exchangeability_sentence(findings: pl.DataFrame) -> Iterator[str]:
     """Say how unlike targets and non-members are; never that they are exchangeable."""
     row = blind_row(findings, "targets")
@@ -53,7 +60,7 @@ def duplicates_sentence(
     findings: pl.DataFrame, subject: str, names: tuple[str, str]
 ) -> Iterator[str]:
     """Count texts of each set that stand in the other; nothing where there are none."""
-    found = findings.filter(check="near_duplicates")
+    found = findings.filter(check="duplicates")
     sets = [
         dict(found.filter(subject=name).select("statistic", "value").iter_rows())
         for name in (subject, f"not {subject}")
@@ -79,7 +86,7 @@ def _of_set(counts: dict[str, Any], name: str) -> str:
 
 def copies_sentence(findings: pl.DataFrame) -> Iterator[str]:
     """Warn of copies that count as independent; nothing where they are few."""
-    rows = findings.filter(check="copies").rows(named=True)
+    rows = findings.filter(check="duplicates", subject="texts").rows(named=True)
     found = {row["statistic"]: row for row in rows}
     if found["n_copies"]["verdict"] == "many":
         yield (

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from mia_batch.diagnostics.exclusions import excluded
-from mia_batch.report.checks import blind_row, duplicates_sentence, uneven_sentence
+from mia_batch.report.checks import blind_row, duplicates_sentence, excluded, uneven_sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

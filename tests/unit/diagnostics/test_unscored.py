@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mia_batch.diagnostics.unscored import ClassGaps, UnevenScores, find_uneven_scores
+from mia_batch.diagnostics.unscored import ClassGaps, find_uneven_scores
 
 LABELLED = pl.col("member").is_not_null()
 
@@ -147,35 +147,3 @@ def test_false_alarms_are_rare_where_books_are_lost_at_random():
         scores = frame(200, 200, group=group, a_v1=lost)
         alarms += find_uneven_scores(scores, LABELLED, ["a_v1"]) is not None
     assert alarms <= 3
-
-
-def test_the_sentence():
-    found = UnevenScores(
-        attacks=("a_v1",),
-        members=ClassGaps(n_texts=1000, n_unscored=70, reason="the reference has no words"),
-        nonmembers=ClassGaps(n_texts=2000, n_unscored=0),
-        p_value=1e-9,
-    )
-    assert found.warning == (
-        "Members and non-members do not lack scores alike: no score by a_v1 for 70 of 1,000 "
-        "members (7.0%; mostly: the reference has no words) and 0 of 2,000 non-members (0.0%). "
-        "AUC and other figures are of the texts that are left, and may show how these were "
-        "selected instead of memory. Ask again for what failed (--retry-failed), leave such texts "
-        "out of both classes by a rule that does not ask the model, or rest the answer on an "
-        "attack that scores both."
-    )
-
-
-def test_the_sentence_names_three_of_many():
-    gaps = ClassGaps(n_texts=10, n_unscored=10)
-    found = UnevenScores(
-        attacks=("a_v1", "b_v1", "c_v1", "d_v1", "e_v1"),
-        members=gaps,
-        nonmembers=ClassGaps(n_texts=10, n_unscored=0),
-        p_value=1e-5,
-        others=("f_v1", "g_v1"),
-    )
-    assert "no score by a_v1, b_v1, c_v1 and 2 more for 10 of 10 members (100.0%) and" in (
-        found.warning
-    )
-    assert " Uneven, too: f_v1, g_v1. AUC " in found.warning

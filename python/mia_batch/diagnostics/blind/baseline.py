@@ -11,7 +11,6 @@ import polars as pl
 from mia_batch.diagnostics.blind.crossvalidation import cross_validate
 from mia_batch.diagnostics.blind.folds import deal_folds
 from mia_batch.diagnostics.blind.texts import build_classifiers, read_texts
-from mia_batch.diagnostics.exclusions import excluded
 from mia_batch.schemas import Metrics
 
 if TYPE_CHECKING:
@@ -77,35 +76,6 @@ class BlindBaseline:
     upper: float | None
     verdict: BlindVerdict | None
     reason: str | None
-
-    @property
-    def warning(self) -> str | None:
-        """First line of a summary of attacks; null where the labels pass."""
-        end = "attack figures are not evidence of memory"
-        if self.verdict is None:
-            return f"Whether these labels can be told apart without the model is unknown: {end}."
-        if self.verdict == "separable":
-            return f"These labels can be told apart without the model ({self._found}): {end}."
-        if self.verdict == "undecided":
-            return (
-                "These labels may be told apart without the model (an AUC up to "
-                f"{self.upper:.2f} is not excluded): {end}."
-            )
-        return None
-
-    @property
-    def exchangeability(self) -> str:
-        """What may be said where the classes are targets and non-members."""
-        subject = "Targets and non-members"
-        if self.verdict is None:
-            return f"{subject} could not be compared without the model: {self.reason}."
-        if self.verdict == "separable":
-            return f"{subject} can be told apart without the model ({self._found})."
-        return f"{subject} compared without the model: {excluded(self.upper)}."
-
-    @property
-    def _found(self) -> str:
-        return f"AUC {self.auc:.2f} by {self.strongest}, p = {self.p_value:.3f}"
 
 
 def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0) -> BlindBaseline:

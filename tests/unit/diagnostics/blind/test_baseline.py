@@ -52,11 +52,6 @@ def test_labels_that_a_word_gives_away_are_separable(separable):
     assert separable.auc == separable.metrics["value"].max()
     assert separable.auc is not None
     assert separable.auc > 0.99
-    assert separable.warning == (
-        f"These labels can be told apart without the model (AUC {separable.auc:.2f} by "
-        f"{separable.strongest}, p = 0.005): attack figures are not evidence of memory."
-    )
-    assert separable.exchangeability.startswith("Targets and non-members can be told apart")
 
 
 def test_rows_of_the_metrics_table(separable):
@@ -88,14 +83,6 @@ def test_few_texts_decide_nothing():
     assert found.verdict == "undecided"
     assert found.upper is not None
     assert found.upper > 0.60
-    assert found.warning == (
-        "These labels may be told apart without the model (an AUC up to "
-        f"{found.upper:.2f} is not excluded): attack figures are not evidence of memory."
-    )
-    assert found.exchangeability == (
-        "Targets and non-members compared without the model: differences above AUC "
-        f"{found.upper:.2f} are excluded."
-    )
 
 
 def test_labels_by_coin_of_many_texts_are_not_separable():
@@ -103,7 +90,6 @@ def test_labels_by_coin_of_many_texts_are_not_separable():
     assert found.verdict == "not separable"
     assert found.upper is not None
     assert 0.5 < found.upper <= 0.60
-    assert found.warning is None
     assert found.scores.height == 1000
 
 
@@ -141,9 +127,6 @@ def test_without_five_clusters_of_a_class_there_is_a_reason(label):
     assert Metrics.validate(found.metrics)["reason"].unique().to_list() == [found.reason]
     assert found.metrics["value"].null_count() == 5
     assert found.scores.shape == (0, 6)
-    assert found.warning is not None
-    assert "is unknown" in found.warning
-    assert found.reason in found.exchangeability
 
 
 def test_null_texts_are_left_out_and_counted():
