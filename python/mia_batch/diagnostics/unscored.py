@@ -108,23 +108,10 @@ def find_uneven_scores(
 ) -> UnevenScores | None:
     """Find attacks that score one class less often than the other, beyond what chance does.
 
-    Parameters
-    ----------
-    scores
-        The scores table, in its order. A score that is not finite counts as missing.
-    counts
-        Which targets count: of known membership, some of each class.
-    attacks
-        Names of the attacks; of equal differences the first is told.
-    unscored
-        The unscored table, for reasons; null where there is none.
-
-    Returns
-    -------
-    UnevenScores
-        Null where all shares differ by less than one in a hundred texts or have p above 0.01.
-        Attacks that lack scores of the same texts are one test. Texts of one cluster are lost
-        together, so that counts are divided by the design effect.
+    ``counts`` says which targets count: of known membership, some of each class. A score that is
+    not finite is missing. None where all shares differ by less than one in a hundred texts or have
+    p above 0.01. Attacks that lack scores of the same texts are one test. Texts of one cluster are
+    lost together, so counts are divided by the design effect.
 
     References
     ----------

@@ -24,20 +24,6 @@ def tpr_nearest_fpr(member: NDArray[np.bool_], score: NDArray[np.float64], fpr: 
     Of points equally near, the one with the highest threshold counts. The curve leaves out points
     on straight lines between their neighbours, as the authors' code does.
 
-    Parameters
-    ----------
-    member
-        Whether each text is a member; both classes present.
-    score
-        Score of each text, same length, finite.
-    fpr
-        False-positive rate, in [0, 1].
-
-    Returns
-    -------
-    float
-        True-positive rate, in [0, 1].
-
     References
     ----------
     Kaneko et al. (2024), arXiv:2404.11262v2, appendix B; the rule is that of the authors' code.
@@ -54,18 +40,6 @@ def accuracy_5_fold(member: NDArray[np.bool_], score: NDArray[np.float64]) -> fl
     The threshold is the one that maximises TPR - FPR on the other four folds; of several, the
     highest. Folds are drawn within each class from a fixed seed, so the same texts in the same
     order give the same folds.
-
-    Parameters
-    ----------
-    member
-        Whether each text is a member; at least five of each class.
-    score
-        Score of each text, same length, finite.
-
-    Returns
-    -------
-    float
-        Share of texts on the right side of the threshold, in [0, 1].
 
     References
     ----------

@@ -117,44 +117,14 @@ class Fact:
     reason: str | None = None
 
     def within(self, interval: Interval | None, lack: str | None = None) -> Fact:
-        """Put the figure in its interval.
-
-        Parameters
-        ----------
-        interval
-            Null where there is none.
-        lack
-            Why there is none.
-
-        Returns
-        -------
-        Fact
-            The figure with limits, or with the reason why it has none.
-        """
+        """Put the figure in its interval."""
         return replace(self, reason=lack) if interval is None else replace(self, **asdict(interval))
 
 
 def facts(
     classes: Classes, draws: NDArray[np.float64] | None, rng: np.random.Generator
 ) -> Iterator[Fact]:
-    """Measure AUC and TPR at each budget.
-
-    Parameters
-    ----------
-    classes
-        The scored targets.
-    draws
-        AUC in resamples, one row each, and of clustered targets TPR at each budget; null where
-        there are none.
-    rng
-        Source of randomness for resamples of independent targets.
-
-    Yields
-    ------
-    Fact
-        The AUC, the TPRs, and after a TPR whose budget rests on few non-members the range of its
-        threshold's true FPR.
-    """
+    """Measure AUC and TPR at each budget."""
     auc = Fact(metric="roc_auc", reason=classes.lack)
     if classes.lack:
         yield auc
@@ -203,17 +173,7 @@ def balanced_accuracy(classes: Classes, threshold: float | None) -> Fact:
 
     For clustered targets it is the AUC of being flagged, with that AUC's interval.
 
-    Parameters
-    ----------
-    classes
-        The scored targets.
-    threshold
-        Flagged if ``score >= threshold``; null where there is none.
-
-    Returns
-    -------
-    Fact
-        The figure.
+    Flagged if ``score >= threshold``.
     """
     fact = Fact(metric="balanced_accuracy", reason=classes.lack)
     if classes.lack:
@@ -235,18 +195,9 @@ def balanced_accuracy(classes: Classes, threshold: float | None) -> Fact:
 def authors_facts(classes: Classes) -> Iterator[Fact]:
     """Measure what the SaMIA authors report.
 
-    Parameters
-    ----------
-    classes
-        The scored targets.
-
-    Yields
-    ------
-    Fact
-        TPR nearest to 10 % FPR, with the conservative interval of the TPR at the rate that it
-        spends, and accuracy in five folds, with Clopper-Pearson's, for each text is judged by a
-        threshold from other folds. Clustered targets have no intervals: the authors' procedures
-        take texts as independent.
+    TPR nearest to 10 % FPR, with the conservative interval of the TPR at the rate that it spends,
+    and accuracy in five folds, with Clopper-Pearson's, for each text is judged by a threshold from
+    other folds. Clustered targets have no intervals: the authors take texts as independent.
     """
     nearest = Fact(metric="tpr_nearest_fpr", fpr=_AUTHORS_FPR, reason=classes.lack)
     accuracy = Fact(metric="accuracy_5_fold", reason=classes.lack)

@@ -52,19 +52,7 @@ class Labelled:
     def of(cls, scores: pl.LazyFrame, attacks: Sequence[str], slice_by: Sequence[str]) -> Labelled:
         """Find the labelled targets of a scores table.
 
-        Parameters
-        ----------
-        scores
-            The scores table.
-        attacks
-            Names of the attacks.
-        slice_by
-            Columns to slice by.
-
-        Returns
-        -------
-        Labelled
-            Targets and non-members of known membership; all roles where there is no ``role``.
+        All roles count where there is no ``role``.
         """
         counts, calibration = _LABELLED, None
         if "role" in scores.collect_schema():
@@ -83,33 +71,12 @@ class Labelled:
     def score(self, attack: str) -> NDArray[np.float64]:
         """Read an attack's scores.
 
-        Parameters
-        ----------
-        attack
-            Its name.
-
-        Returns
-        -------
-        ndarray
-            Float64, NaN where a target has no finite score.
+        Float64, NaN where a target has no finite score.
         """
         return _score(self.scores, attack, self.member.size)
 
     def classes(self, score: NDArray[np.float64], slice_name: str) -> Classes:
-        """Pick the scored targets of a slice.
-
-        Parameters
-        ----------
-        score
-            Score of each target, NaN where there is none.
-        slice_name
-            The slice.
-
-        Returns
-        -------
-        Classes
-            The targets.
-        """
+        """Pick the scored targets of a slice."""
         rows = self.slices[slice_name]
         member, score = self.member[rows], score[rows]
         cluster = None if self.cluster is None else self.cluster[rows]
@@ -123,15 +90,7 @@ class Labelled:
     def threshold(self, attack: str) -> float | None:
         """Choose the threshold of the widest gap between TPR and FPR on the calibration texts.
 
-        Parameters
-        ----------
-        attack
-            Name of the attack.
-
-        Returns
-        -------
-        float
-            Flagged if ``score >= threshold``; null where calibration lacks a scored class.
+        Flagged if ``score >= threshold``; None where calibration lacks a scored class.
         """
         if self.calibration is None:
             return None

@@ -33,19 +33,6 @@ def macro_averages(
     may lie across buckets, so theirs are joined as if all erred together: the average of the
     limits, which is conservative.
 
-    Parameters
-    ----------
-    buckets
-        Numbers of targets and facts of each bucket.
-    clustered
-        Whether targets are clustered.
-
-    Yields
-    ------
-    tuple
-        Numbers of targets in the buckets that count, and the average; its method is ``mover over
-        N`` or ``average_conservative over N`` buckets. No limits where a bucket has none.
-
     References
     ----------
     Zou and Donner (2008), "Construction of confidence limits about effect measures: a general

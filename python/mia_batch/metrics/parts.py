@@ -65,16 +65,8 @@ class Part:
     def rankings(self, score: NDArray[np.float64]) -> Iterator[tuple[str, Ranking]]:
         """Sort an attack's scores on each slice for `resample`.
 
-        Parameters
-        ----------
-        score
-            Score of each labelled target, NaN where there is none.
-
-        Yields
-        ------
-        tuple of str and Ranking
-            Slices that have scored texts of both classes; of less than all texts, those of which
-            more than half of both classes are scored, for fewer tell too little of their spread.
+        Slices that have scored texts of both classes; of less than all texts, those of which more
+        than half of both classes are scored, for fewer tell too little of their spread.
         """
         own = score[self.rows]
         for name, rows in self.slices.items():
@@ -90,17 +82,7 @@ class Part:
         Deviations shrink with the square root of the number of units, so those of m units are
         multiplied by sqrt(m / n).
 
-        Parameters
-        ----------
-        draws
-            AUC in resamples, one row each, and rates.
-        auc
-            The AUC of all texts.
-
-        Returns
-        -------
-        ndarray
-            The same where the part is all texts.
+        ``draws`` are AUC and rates in resamples, one row each.
 
         References
         ----------
@@ -118,20 +100,10 @@ class Part:
 def find_parts(labelled: Labelled, seed: int) -> list[Part]:
     """Decide which texts the resamples of each slice are drawn from.
 
-    Parameters
-    ----------
-    labelled
-        The labelled targets.
-    seed
-        Of the run.
-
-    Returns
-    -------
-    list of Part
-        Up to 100,000 targets: one part of all texts and slices, with 2,000 resamples. Of more, a
-        part for each slice that has both classes, with 1,000 resamples: about 100,000 of its texts
-        as whole units drawn without replacement from each stratum, but at least 200 of its units;
-        the resamples of two slices are then independent, which makes bounds over both wider.
+    Up to 100,000 targets: one part of all texts and slices, with 2,000 resamples. Of more, a part
+    for each slice that has both classes, with 1,000 resamples: about 100,000 of its texts as whole
+    units drawn without replacement from each stratum, but at least 200 of its units; the resamples
+    of two slices are then independent, which makes bounds over both wider.
     """
     member, cluster = labelled.member, labelled.cluster
     if member.size <= _MOST_TEXTS:

@@ -58,22 +58,6 @@ def quintile_aucs(
     """Measure an attack within quintiles of the blind score; equal blind scores stay together.
 
     Where an attack only repeats what the text alone tells, little is left within quintiles.
-
-    Parameters
-    ----------
-    member
-        Whether each text is a member.
-    score
-        Score of each text by the attack; NaN where it has none.
-    blind
-        Score of each text by a blind classifier, from texts that it was not trained on.
-    cluster
-        Code of each text's cluster, from 0; null where texts are independent.
-
-    Returns
-    -------
-    list[BlindQuintile]
-        Five quintiles, the lowest blind scores first.
     """
     limits = np.quantile(blind, np.arange(1, _N_QUINTILES) / _N_QUINTILES)
     quintile = limits.searchsorted(blind, side="right")

@@ -13,8 +13,8 @@ __all__ = [
     "blind_row",
     "copies_sentence",
     "duplicates_sentence",
-    "excluded",
     "exchangeability_sentence",
+    "excluded",
     "uneven_sentence",
 ]
 

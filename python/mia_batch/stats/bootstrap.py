@@ -52,17 +52,7 @@ class Units:
 def find_units(member: NDArray[np.bool_], cluster: NDArray[np.int32] | None) -> Units:
     """Decide what is drawn, and from among what.
 
-    Parameters
-    ----------
-    member
-        Whether each text is a member.
-    cluster
-        Code of each text's cluster, from 0, none left out; null where texts are independent.
-
-    Returns
-    -------
-    Units
-        The units and their strata.
+    A text's cluster is its code from 0, none left out.
     """
     code = np.arange(member.size) if cluster is None else cluster.astype(np.intp)
     members, nonmembers = np.unique(code[member]), np.unique(code[~member])
@@ -97,22 +87,7 @@ class Ranking:
 
 
 def rank(member: NDArray[np.bool_], score: NDArray[np.float64], unit: NDArray[np.intp]) -> Ranking:
-    """Sort texts for `resample`.
-
-    Parameters
-    ----------
-    member
-        Whether each text is a member; both classes present.
-    score
-        Score of each text, same length, finite.
-    unit
-        Unit of each text.
-
-    Returns
-    -------
-    Ranking
-        40 bytes for each member with its non-member.
-    """
+    """Sort texts for `resample`."""
     order = np.argsort(score, kind="stable")
     of_member = member[order]
     members, nonmembers = order[of_member], order[~of_member]
@@ -135,24 +110,9 @@ def resample(
 ) -> NDArray[np.float64]:
     """Measure scores in resamples, each as many units of each stratum as there are.
 
-    Parameters
-    ----------
-    rankings
-        The scores. Those of other calls with the same units and seed meet the same resamples.
-    units
-        What is drawn.
-    seed
-        Of the run.
-    budgets
-        False-positive rates.
-    n_resamples
-        How many.
-
-    Returns
-    -------
-    ndarray
-        Float64, (resamples, scores, 1 + budgets): the AUC, then the largest TPR whose FPR is at
-        most each budget. NaN where a resample lacks a class. The same for any number of threads.
+    Float64, (resamples, scores, 1 + budgets): the AUC, then the largest TPR whose FPR is at most
+    each budget; NaN where a resample lacks a class. The same for any number of threads, and other
+    calls with the same units and seed meet the same resamples.
 
     References
     ----------
@@ -172,20 +132,7 @@ def resample(
 
 
 def n_allowed(n: NDArray[np.integer] | int, budget: float) -> NDArray[np.intp]:
-    """Non-members that may be flagged: the most whose share is at most the budget.
-
-    Parameters
-    ----------
-    n
-        Non-members.
-    budget
-        False-positive rate.
-
-    Returns
-    -------
-    ndarray
-        Whole numbers, as many as ``n``.
-    """
+    """Non-members that may be flagged: the most whose share is at most the budget."""
     return np.floor(np.asarray(n) * budget * (1 + 1e-12)).astype(np.intp)
 
 

@@ -42,18 +42,7 @@ class Difference:
     n_nonmembers: int
 
     def row(self, n_texts: int) -> dict[str, Any]:
-        """Return the columns of the metrics table.
-
-        Parameters
-        ----------
-        n_texts
-            Texts that were to be compared.
-
-        Returns
-        -------
-        dict
-            Values by column; what is compared with what is left to the caller.
-        """
+        """Return the columns of the metrics table."""
         return {
             "metric": "roc_auc_difference",
             "value": self.value,
@@ -79,23 +68,8 @@ def auc_difference(
     where both scores rank the texts alike, from the limits of each area, which are joined as if
     their errors were independent: wide, but never of zero width.
 
-    Parameters
-    ----------
-    member
-        Whether each text is a member.
-    first
-        One score of each text, same length; texts whose score is not finite are left out.
-    second
-        Another score of each text, likewise.
-    cluster
-        Code of each text's cluster, from 0; null where texts are independent.
-    confidence
-        Nominal coverage.
-
-    Returns
-    -------
-    Difference
-        Method ``delong_paired``, ``cluster_paired_t`` or ``mover``.
+    Texts without both scores, finite, are left out. The method is ``delong_paired``,
+    ``cluster_paired_t`` or ``mover``.
 
     References
     ----------

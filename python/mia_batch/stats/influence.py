@@ -50,16 +50,7 @@ class AucEstimate:
     def quantile(self, z: float) -> float:
         """Widen a quantile of the normal law where few groups tell of their own spread.
 
-        Parameters
-        ----------
-        z
-            Quantile of the normal law.
-
-        Returns
-        -------
-        float
-            The same for independent texts; else that of Student's t with ``n_groups - 1`` degrees
-            of freedom at the same probability.
+        With ``n_groups - 1`` degrees of freedom, at the same probability.
         """
         if self.n_groups is None:
             return z
@@ -79,19 +70,7 @@ def estimate_auc(
     those of another AUC over the same texts their covariance. A cluster counts in
     both classes where it has texts of both.
 
-    Parameters
-    ----------
-    member
-        Whether each text is a member; both classes present.
-    score
-        Score of each text, same length, finite.
-    cluster
-        Code of each text's cluster, from 0; null where texts are independent.
-
-    Returns
-    -------
-    tuple
-        The AUC, and float64 influences of the texts, or of the clusters in the order of codes.
+    Influences are float64, of the texts or of the clusters in the order of codes.
 
     References
     ----------

@@ -55,19 +55,7 @@ def auc_interval(
     DeLong's variance on the logit scale where the AUC lies from 0.05 to 0.95, Newcombe's method 5
     beyond, and where DeLong's variance is 0 or undefined (constant scores, a single text).
 
-    Parameters
-    ----------
-    members
-        Scores of the members, at least one.
-    nonmembers
-        Scores of the non-members, at least one.
-    confidence
-        Nominal coverage.
-
-    Returns
-    -------
-    Interval
-        Method ``delong_logit`` or ``newcombe_5``.
+    The method is ``delong_logit`` or ``newcombe_5``.
 
     References
     ----------
@@ -96,20 +84,9 @@ def estimate_interval(
     AUC lies below 0.05 or above 0.95, Newcombe's method 5 with the number of texts that there
     would be were those of a group equal.
 
-    Parameters
-    ----------
-    estimate
-        The AUC and what is known of its error.
-    draws
-        Its values in resamples of groups, NaN where a class was empty; null where there are none.
-    confidence
-        Nominal coverage.
-
-    Returns
-    -------
-    Interval
-        Method ``delong_logit`` or ``newcombe_5``; of clusters ``group_bootstrap``,
-        ``group_logit_t`` or ``newcombe_5_groups``, null below 5 groups of a class.
+    ``draws`` are the AUC in resamples of groups, NaN where a class was empty. The method is
+    ``delong_logit`` or ``newcombe_5``; of clusters ``group_bootstrap``, ``group_logit_t`` or
+    ``newcombe_5_groups``, and None below 5 groups of a class.
 
     References
     ----------
@@ -134,22 +111,9 @@ def auc_limits(
 ) -> tuple[float, float, str]:
     """Limits of a ROC AUC from its variance, or from the number of texts; never of zero width.
 
-    Parameters
-    ----------
-    auc
-        The ROC AUC, in [0, 1].
-    variance
-        Its estimated variance; 0 where undefined.
-    sizes
-        Members and non-members, at least 1; effective numbers where texts are clustered.
-    quantile
-        Standard errors on either side.
-
-    Returns
-    -------
-    tuple
-        Lower limit, upper limit, and their method: ``delong_logit`` where the AUC lies from 0.05
-        to 0.95 and its variance is above 0, else ``newcombe_5``.
+    The variance is 0 where undefined; ``sizes`` are effective numbers where texts are clustered;
+    ``quantile`` is in standard errors. Lower limit, upper limit, method: ``delong_logit`` where the
+    AUC lies from 0.05 to 0.95 and its variance is above 0, else ``newcombe_5``.
     """
     if variance > 0 and is_middling(auc):
         return *_logit_limits(auc, variance, quantile), "delong_logit"
@@ -157,18 +121,7 @@ def auc_limits(
 
 
 def is_middling(auc: float) -> bool:
-    """Whether an AUC is far enough from 0 and 1 for limits from its estimated variance.
-
-    Parameters
-    ----------
-    auc
-        The ROC AUC.
-
-    Returns
-    -------
-    bool
-        Whether it lies from 0.05 to 0.95.
-    """
+    """Whether an AUC is far enough from 0 and 1 for limits from its estimated variance."""
     low, high = _DELONG_WITHIN
     return low <= auc <= high
 

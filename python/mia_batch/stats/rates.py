@@ -41,21 +41,7 @@ def tpr_interval(
     directly: the rank, among the non-members, of a resample's highest one that is not flagged is
     an order statistic of uniform numbers, and how many members are above it is binomial.
 
-    Parameters
-    ----------
-    curve
-        The scores.
-    budget
-        False-positive rate.
-    rng
-        Source of randomness.
-    confidence
-        Nominal coverage.
-
-    Returns
-    -------
-    Interval
-        Method ``bootstrap`` or ``order_statistics_conservative``.
+    The method is ``bootstrap`` or ``order_statistics_conservative``.
 
     References
     ----------
@@ -90,27 +76,9 @@ def grouped_tpr_interval(
     the groups; else `conservative_interval` with the number of texts that there would be were
     those of a group equal.
 
-    Parameters
-    ----------
-    curve
-        The scores.
-    budget
-        False-positive rate.
-    estimate
-        The AUC of the same texts, for its numbers of groups.
-    draws
-        The TPR in resamples of groups, NaN where a class was empty; null where there are none,
-        and then the interval is the conservative one.
-    n_flagged_groups
-        Groups of the non-members that are flagged within the budget.
-    confidence
-        Nominal coverage.
-
-    Returns
-    -------
-    Interval
-        Method ``group_bootstrap_logit_t`` or ``order_statistics_groups_conservative``; null below
-        5 groups of a class.
+    ``draws`` are the TPR in resamples of groups, NaN where a class was empty; without them the
+    interval is the conservative one. The method is ``group_bootstrap_logit_t`` or
+    ``order_statistics_groups_conservative``; None below 5 groups of a class.
 
     References
     ----------
@@ -150,22 +118,8 @@ def conservative_interval(
     Clopper-Pearson limits of the TPR at the one and at the other enclose the TPR. A quarter of the
     error goes to each of the four (Bonferroni).
 
-    Parameters
-    ----------
-    curve
-        The scores.
-    budget
-        False-positive rate, in [0, 1).
-    sizes
-        Members and non-members; effective numbers where texts are clustered, and then ranks are
-        stretched to the texts that there are.
-    confidence
-        Least coverage.
-
-    Returns
-    -------
-    Interval
-        Method ``order_statistics_conservative``.
+    ``sizes`` (members, non-members) are effective numbers where texts are clustered, and then ranks
+    are stretched to the texts that there are.
 
     References
     ----------
@@ -206,19 +160,7 @@ def threshold_fpr_interval(n: float, budget: float, *, confidence: float = 0.95)
 
     With k = floor(n FPR) flagged, its law is Beta(k + 1, n - k) for scores without ties.
 
-    Parameters
-    ----------
-    n
-        Non-members; their effective number where texts are clustered.
-    budget
-        False-positive rate.
-    confidence
-        Share of the law within.
-
-    Returns
-    -------
-    Interval
-        Method ``beta``.
+    ``n`` is the effective number where texts are clustered.
 
     References
     ----------
@@ -242,19 +184,7 @@ def balanced_accuracy_interval(
 
     Clopper-Pearson limits of both rates, joined by the method of variance estimates recovery.
 
-    Parameters
-    ----------
-    hits
-        Members flagged and non-members not flagged.
-    sizes
-        Members and non-members, at least 1.
-    confidence
-        Nominal coverage.
-
-    Returns
-    -------
-    Interval
-        Method ``clopper_pearson_mover``.
+    ``hits`` are members flagged and non-members not flagged.
 
     References
     ----------
@@ -279,20 +209,6 @@ def balanced_accuracy_interval(
 
 def clopper_pearson(hits: int, n: int, *, confidence: float = 0.95) -> Interval:
     """Interval of a rate at a threshold that was fixed on other data, for independent texts.
-
-    Parameters
-    ----------
-    hits
-        Texts that count.
-    n
-        Texts, at least 1.
-    confidence
-        Least coverage.
-
-    Returns
-    -------
-    Interval
-        Method ``clopper_pearson``.
 
     References
     ----------

@@ -81,18 +81,7 @@ class RocCurve:
         return float(won / (self.members.size * self.nonmembers.size))
 
     def point(self, threshold: float) -> OperatingPoint:
-        """Point at a threshold.
-
-        Parameters
-        ----------
-        threshold
-            Any number.
-
-        Returns
-        -------
-        OperatingPoint
-            The point.
-        """
+        """Point at a threshold."""
         return OperatingPoint(
             threshold=threshold,
             fpr=float(_share_from(self.nonmembers, threshold)),
@@ -104,15 +93,7 @@ class RocCurve:
 
         Neither interpolated nor nearest: the budget is never exceeded.
 
-        Parameters
-        ----------
-        budget
-            False-positive rate, in [0, 1].
-
-        Returns
-        -------
-        OperatingPoint
-            The point; where no score can be flagged within the budget, its threshold is infinite.
+        Where no score can be flagged within the budget, the threshold is infinite.
         """
         n = self.nonmembers.size
         spared = n - bisect_right(range(n + 1), budget, key=lambda flagged: flagged / n) + 1
@@ -126,31 +107,12 @@ class RocCurve:
         )
 
     def widest_gap(self) -> OperatingPoint:
-        """Point of the largest TPR - FPR; of several, the one with the highest threshold.
-
-        Returns
-        -------
-        OperatingPoint
-            The point.
-        """
+        """Point of the largest TPR - FPR; of several, the one with the highest threshold."""
         return self.point(float(self.threshold[np.argmax(self.tpr - self.fpr)]))
 
 
 def roc_curve(member: NDArray[np.bool_], score: NDArray[np.float64]) -> RocCurve:
-    """Make the ROC curve over every distinct score; equal scores move together.
-
-    Parameters
-    ----------
-    member
-        Whether each text is a member.
-    score
-        Score of each text, same length.
-
-    Returns
-    -------
-    RocCurve
-        Distinct scores + 1 points, from (0, 0) to (1, 1).
-    """
+    """Make the ROC curve over every distinct score; equal scores move together."""
     members, nonmembers = score[member], score[~member]
     members.sort()
     nonmembers.sort()
@@ -158,55 +120,18 @@ def roc_curve(member: NDArray[np.bool_], score: NDArray[np.float64]) -> RocCurve
 
 
 def roc_auc(member: NDArray[np.bool_], score: NDArray[np.float64]) -> float:
-    """Probability that a member outscores a non-member, ties one half.
-
-    Parameters
-    ----------
-    member
-        Whether each text is a member.
-    score
-        Score of each text, same length.
-
-    Returns
-    -------
-    float
-        Area under the ROC curve, in [0, 1].
-    """
+    """Probability that a member outscores a non-member, ties one half."""
     return roc_curve(member, score).area
 
 
 def n_beaten(scores: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Count for each score the others below it, ties one half.
-
-    Parameters
-    ----------
-    scores
-        Any scores.
-    others
-        The scores to compare with, rising.
-
-    Returns
-    -------
-    ndarray
-        Float64, in the order of ``scores``.
-    """
+    """Count for each score the others below it, ties one half."""
     below, not_above = (others.searchsorted(scores, side=side) for side in ("left", "right"))
     return (below + not_above) / 2
 
 
 def pieces(values: NDArray[_Value]) -> Iterator[NDArray[_Value]]:
-    """Cut an array, so that what is made of it needs little room at a time.
-
-    Parameters
-    ----------
-    values
-        One dimension.
-
-    Yields
-    ------
-    ndarray
-        So many of the values, in their order.
-    """
+    """Cut an array, so that what is made of it needs little room at a time."""
     for start in range(0, values.size, _AT_ONCE):
         yield values[start : start + _AT_ONCE]
 

@@ -56,17 +56,7 @@ def simultaneous_bounds(
     are few and too short towards 1. Where an area has no estimated variance or no resamples, the
     quantile is at least Bonferroni's.
 
-    Parameters
-    ----------
-    tried
-        Every area that was looked at, by attack and slice.
-    confidence
-        Chance that no bound is above its true area.
-
-    Returns
-    -------
-    dict
-        One-sided intervals up to 1; the method says over how many. Null below 5 groups of a class.
+    Intervals are one-sided, up to 1; None below 5 groups of a class.
 
     References
     ----------

@@ -18,17 +18,6 @@ def cluster_name(columns: Collection[str]) -> pl.Expr:
     """Name the cluster of each text: its group, else its document, else the text itself.
 
     A document without an identifier is the texts from one ``window_index`` of 0 to the next.
-
-    Parameters
-    ----------
-    columns
-        The table's columns; of its rows, in their order, no document's first may be missing.
-
-    Returns
-    -------
-    Expr
-        String: ``group``, ``document`` or ``target``, a space, and the value of ``group``, of
-        ``document_id``, or of the first text's ``target_id`` (its row, where there is none).
     """
     text = pl.col("target_id") if "target_id" in columns else pl.int_range(pl.len())
     if "window_index" in columns:
@@ -38,17 +27,10 @@ def cluster_name(columns: Collection[str]) -> pl.Expr:
 
 
 def cluster_names(table: pl.LazyFrame) -> pl.Expr:
-    """Name the cluster of each text of a table, with little memory where that can be.
+    """Name the cluster of each text of a table, as `cluster_name` does.
 
-    Parameters
-    ----------
-    table
-        As for `cluster_name`; read once.
-
-    Returns
-    -------
-    Expr
-        `cluster_name`; row by row, so that it streams, where every text has a group or document.
+    The expression works row by row, so that it streams, where every text has a group or document;
+    the table is read once.
     """
     columns = table.collect_schema().names()
     named = [pl.col(name).is_not_null() for name in _LEVELS.values() if name in columns]

@@ -26,13 +26,7 @@ _PIECES_HELD = 2
 class TargetLookup:
     """Looks targets up by name; those of parts that follow each other are read once.
 
-    Parameters
-    ----------
-    targets
-        The targets table. Only where a target is not where it is looked for, the names of all are
-        read, 12 bytes a target.
-    columns
-        What to look up; ``target_id`` is among them.
+    Only where a target is not where it is looked for, the names of all are read, 12 bytes a target.
     """
 
     def __init__(self, targets: Path, columns: list[str]) -> None:
@@ -42,19 +36,9 @@ class TargetLookup:
         self._reading = Lock()  # threads that follow each other need the same
 
     def of(self, names: pl.Series, places: Iterable[range]) -> pl.DataFrame:
-        """Find targets; several threads may ask.
+        """Find targets, looking first at some rows of the table; several threads may ask.
 
-        Parameters
-        ----------
-        names
-            Names of targets, each as often as you like.
-        places
-            Rows of the table where they are looked for first; no row twice.
-
-        Returns
-        -------
-        DataFrame
-            The columns; each target that is known, and others.
+        Each target that is known comes, and others may come, too.
         """
         named = names.rle().struct.field("value")
         found = self._rows(places)

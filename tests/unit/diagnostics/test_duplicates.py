@@ -70,13 +70,15 @@ def test_what_cannot_be_compared_is_counted():
 def test_more_texts_than_are_compared_are_counted(monkeypatch):
     monkeypatch.setattr(duplicates, "MAX_TEXTS_PER_SIDE", 2)
     same = " ".join(WORDS[:13])
-    first, second = near_duplicates(frame((same, True), (same, True), (same, True), (same, False)))
+    first, _ = near_duplicates(frame((same, True), (same, True), (same, True), (same, False)))
     assert (first.n_texts, first.n_left_out, first.n_concerned) == (2, 1, 2)
 
 
 def clustered(*rows):
     schema = {"target_id": pl.String, "target": pl.String, "group": pl.String}
-    return pl.LazyFrame([(str(place), *row) for place, row in enumerate(rows)], schema, orient="row")
+    return pl.LazyFrame(
+        [(str(place), *row) for place, row in enumerate(rows)], schema, orient="row"
+    )
 
 
 def test_copies_count_where_their_clusters_differ():

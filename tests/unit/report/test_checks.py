@@ -10,8 +10,8 @@ from mia_batch.diagnostics.unscored import uneven_findings
 from mia_batch.report.checks import (
     copies_sentence,
     duplicates_sentence,
-    excluded,
     exchangeability_sentence,
+    excluded,
     uneven_sentence,
 )
 from mia_batch.report.labelled import labelled_sentences

@@ -88,21 +88,8 @@ def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0)
     the classifiers' one-sided limits: it holds for all of them at once, because the limit of the
     best one alone would.
 
-    Parameters
-    ----------
-    texts
-        ``target_id``, ``target`` (the text), ``document_id``, ``group``, ``window_index`` and the
-        label. Null texts are left out and counted; of very many texts some are used, see
-        ``read_texts``.
-    label
-        Boolean column of the classes; true is the first. Rows where it is null are left out.
-    seed
-        Of folds and permutations.
-
-    Returns
-    -------
-    BlindBaseline
-        The figures, or why there are none.
+    ``texts`` has ``target_id``, ``target`` (the text), the columns of `cluster_name` and the label,
+    a Boolean column; rows where it is null are left out, null texts are left out and counted.
 
     References
     ----------

@@ -27,22 +27,7 @@ class Classifier(Protocol):
     def scores(
         self, train: NDArray[np.intp], test: NDArray[np.intp], labels: NDArray[np.bool_]
     ) -> NDArray[np.float64]:
-        """Score texts, once for each set of labels.
-
-        Parameters
-        ----------
-        train
-            Rows of the texts to learn from.
-        test
-            Rows of the texts to score.
-        labels
-            Classes of the former, one column per set; both classes in each.
-
-        Returns
-        -------
-        ndarray
-            One row per text to score, one column per set; comparable within a column.
-        """
+        """Score rows ``test`` once for each column of ``labels``, the classes of rows ``train``."""
         ...
 
 

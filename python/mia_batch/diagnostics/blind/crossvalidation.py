@@ -57,16 +57,6 @@ class Outcome:
         permutations: the limits of ``auc_interval`` move away from the AUC by the ratio of its
         standard deviation there to that of independent texts and a fixed score, at least 1.
 
-        Parameters
-        ----------
-        confidence
-            Nominal coverage.
-
-        Returns
-        -------
-        Interval
-            Method as in ``auc_interval``, with ``_permuted`` behind it.
-
         References
         ----------
         Variance for independent texts, ties included: Lehmann (1975), "Nonparametrics", section
@@ -94,26 +84,7 @@ def cross_validate(
     n_permutations: int,
     generator: np.random.Generator,
 ) -> dict[str, Outcome]:
-    """Score each fold by classifiers trained on the others, for true and for permuted labels.
-
-    Parameters
-    ----------
-    classifiers
-        Classifiers by name.
-    label
-        Class of each text.
-    folds
-        Folds dealt for these labels; outside each there must be texts of both classes.
-    n_permutations
-        Number of permutations of the labels, the same for all classifiers.
-    generator
-        Source of randomness.
-
-    Returns
-    -------
-    dict[str, Outcome]
-        Outcome of each classifier.
-    """
+    """Score each fold by classifiers trained on the others, for true and for permuted labels."""
     from sklearn import config_context
     from threadpoolctl import threadpool_limits
 

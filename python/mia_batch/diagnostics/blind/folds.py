@@ -56,22 +56,6 @@ def deal_folds(
     together, and two of them come to different folds. Given how many clusters of each kind a fold
     has, every division is equally likely, so labels may be permuted within folds. scikit-learn's
     ``StratifiedGroupKFold`` promises no such thing, because it looks at sizes and labels together.
-
-    Parameters
-    ----------
-    label
-        Class of each text.
-    cluster
-        Cluster of each text.
-    n_folds
-        Number of folds, at most the number of clusters.
-    generator
-        Source of randomness.
-
-    Returns
-    -------
-    Folds
-        Folds whose numbers of clusters of a kind differ by at most 1.
     """
     share = np.bincount(cluster, label) / np.bincount(cluster)
     kind = np.sign(share) + (share == 1)
@@ -90,20 +74,6 @@ def permute_labels(
     anew. So texts without clusters are permuted within folds, whole clusters of one class swap
     labels, and clusters with half their texts true keep their halves. A share that gives no whole
     number of texts is rounded at random, to at least one text of each class.
-
-    Parameters
-    ----------
-    label
-        Class of each text.
-    folds
-        Folds dealt for these labels.
-    generator
-        Source of randomness.
-
-    Returns
-    -------
-    ndarray
-        Labels of the same length.
     """
     size = np.bincount(folds.cluster)
     share = np.bincount(folds.cluster, label) / size

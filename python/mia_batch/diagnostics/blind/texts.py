@@ -66,18 +66,6 @@ def read_texts(texts: pl.LazyFrame, label: str) -> BlindTexts:
 
     Of each cluster the first text by ``target_id`` (a hash, so an order that means nothing) is
     taken, then of each the second, and so on: as many clusters as can be, as evenly as can be.
-
-    Parameters
-    ----------
-    texts
-        ``target_id``, ``target`` (the text), the columns of `cluster_name` and the label.
-    label
-        Boolean column that tells the classes apart; rows where it is null are left out.
-
-    Returns
-    -------
-    BlindTexts
-        The texts.
     """
     keys = texts.select(
         "target_id",
@@ -97,18 +85,7 @@ def read_texts(texts: pl.LazyFrame, label: str) -> BlindTexts:
 
 
 def build_classifiers(texts: BlindTexts) -> Mapping[str, Classifier]:
-    """Make every classifier, none of them trained yet.
-
-    Parameters
-    ----------
-    texts
-        The texts of both classes.
-
-    Returns
-    -------
-    Mapping[str, Classifier]
-        Classifiers by name.
-    """
+    """Make every classifier, none of them trained yet."""
     text = texts.frame["text"]
     words = _counts(text, token_pattern=r"(?u)\w+")
     grams = _counts(text, analyzer="char_wb", ngram_range=(3, 5)).sign()
