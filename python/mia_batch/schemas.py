@@ -9,7 +9,6 @@ import dataframely as dy
 import polars as pl
 
 __all__ = [
-    "RESERVED_COLUMNS",
     "Blind",
     "Documents",
     "Features",
@@ -28,7 +27,6 @@ __all__ = [
 
 Role = pl.Enum(["target", "non_member", "calibration", "canary", "shot"])
 """Why a text is in the targets table: its membership is asked, or it helps to answer."""
-
 
 VerdictLevel = pl.Enum(["target", "document", "group", "collection"])
 """What a verdict is about; ``collection``: all audited texts together."""
@@ -74,7 +72,17 @@ class Targets(dy.Schema):
     """Why the target cannot be sampled; null where it can."""
 
 
-class Prompts(dy.Schema):
+class _OfPrompt(dy.Schema):
+    target_id = dy.String(primary_key=True)
+    model = dy.String(primary_key=True)
+    """Name of the model in the run: ``target``, ``reference``, ..."""
+    view = dy.String(primary_key=True)
+    """Kind of the prompt: ``continuation``, ``text``, ``lowercase``, ``neighbour``, ..."""
+    view_index = dy.UInt32(primary_key=True)
+    """Counts the prompts of a view from 0."""
+
+
+class Prompts(_OfPrompt):
     """One row per thing that a model is asked about a target.
 
     ``context`` stands before ``text``, which is what is scored, or what a continuation is compared
@@ -83,13 +91,6 @@ class Prompts(dy.Schema):
     prefix and reference.
     """
 
-    target_id = dy.String(primary_key=True)
-    model = dy.String(primary_key=True)
-    """Name of the model in the run: ``target``, ``reference``, ..."""
-    view = dy.String(primary_key=True)
-    """Kind of the prompt: ``continuation``, ``text``, ``lowercase``, ``neighbour``, ..."""
-    view_index = dy.UInt32(primary_key=True)
-    """Counts the prompts of a view from 0."""
     cut = dy.UInt32(nullable=True)
     context = dy.String(nullable=True)
     text = dy.String(nullable=True)
@@ -97,13 +98,9 @@ class Prompts(dy.Schema):
     """Why it cannot be asked; null where it can."""
 
 
-class Samples(dy.Schema):
+class Samples(_OfPrompt):
     """One row per sampled continuation, or per continuation that could not be had."""
 
-    target_id = dy.String(primary_key=True)
-    model = dy.String(primary_key=True)
-    view = dy.String(primary_key=True)
-    view_index = dy.UInt32(primary_key=True)
     sample_index = dy.UInt32(primary_key=True)
     candidate = dy.String(nullable=True)
     """The decoded prompt and output, less the decoded prompt, without special tokens."""
@@ -119,17 +116,13 @@ class Samples(dy.Schema):
     """Why there is no candidate; null where there is one."""
 
 
-class LogProbs(dy.Schema):
+class LogProbs(_OfPrompt):
     """One row per text seen by one model: numbers of its tokens, or why there are none.
 
     Lists have one entry per token, null where nothing precedes the token; a list that no attack of
     the run needed is null.
     """
 
-    target_id = dy.String(primary_key=True)
-    model = dy.String(primary_key=True)
-    view = dy.String(primary_key=True)
-    view_index = dy.UInt32(primary_key=True)
     n_bytes = dy.UInt32(nullable=True)
     """Bytes of the text in UTF-8; null where there is no text of this view to ask about."""
     zlib_size = dy.UInt32(nullable=True)
@@ -154,24 +147,18 @@ class LogProbs(dy.Schema):
     """Why there are no numbers; null where there are."""
 
 
-class Features(dy.Schema):
+class Features(_OfPrompt):
     """One row per candidate-reference pair, numbers only; null where there is no such pair.
 
     The fields of `mia_batch.kernels.pair_features` that the run's attacks need follow the columns
-    named here.
+    named here; ``n_tokens`` and ``short`` are those of the samples table.
     """
 
-    target_id = dy.String(primary_key=True)
-    model = dy.String(primary_key=True)
-    view = dy.String(primary_key=True)
-    view_index = dy.UInt32(primary_key=True)
     sample_index = dy.UInt32(primary_key=True)
     words_candidate = dy.UInt32(nullable=True)
     words_reference = dy.UInt32(nullable=True)
     n_tokens = dy.UInt32(nullable=True)
-    """As in the samples table."""
     short = dy.Bool(nullable=True)
-    """As in the samples table."""
 
 
 class Scores(dy.Schema):
@@ -243,8 +230,8 @@ class Findings(dy.Schema):
     """
 
     check = dy.String()
-    """``roles``, ``blind_baseline``, ``near_duplicates``, ``copies``, ``power`` (before scores);
-    ``plan``, ``uneven_scores``, ``reported`` (of scores)."""
+    """``roles``, ``blind_baseline``, ``duplicates``, ``power`` (before scores); ``plan``,
+    ``uneven_scores``, ``reported`` (of scores)."""
     subject = dy.String(nullable=True)
     """What it is about: a set of texts, a level, an attack."""
     statistic = dy.String()
@@ -284,7 +271,7 @@ class Verdicts(dy.Schema):
     """What it is compared with: ``non_members``, texts known to be outside the training data, or
     ``controls``, the canaries that stayed unpublished."""
     planned = dy.Bool()
-    """Whether attack and level were named before scores were seen; others are exploratory."""
+    """Whether attack and level were named before scores were seen."""
     score = dy.Float64(nullable=True)
     """What the p-value compares: the attack's score, or the group's statistic."""
     standard_error = dy.Float64(nullable=True)
@@ -312,12 +299,3 @@ class Verdicts(dy.Schema):
     """What must hold for the estimate, as a sentence; null beside a p-value."""
     reason = dy.String(nullable=True)
     """Why p-value, q-value or value is null."""
-
-
-RESERVED_COLUMNS = frozenset(
-    name
-    for schema in (Targets, Prompts, Samples, LogProbs, Scores)
-    for name in schema.column_names()
-    if name not in Documents.column_names()
-)
-"""Columns that the package writes; a corpus may not have a pass-through column of these names."""

@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from mia_batch.errors import CorpusError
-from mia_batch.schemas import RESERVED_COLUMNS, Documents
+from mia_batch.schemas import Documents, LogProbs, Prompts, Samples, Scores, Targets
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 __all__ = ["ColumnNames", "Columns", "membership", "resolve"]
+
+_WRITTEN = frozenset(
+    name
+    for schema in (Targets, Prompts, Samples, LogProbs, Scores)
+    for name in schema.column_names()
+)
+"""A further column of one of these names would be mixed up with our own."""
 
 _SHOWN = 20  # column names in a message
 _WORDS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
@@ -119,7 +126,7 @@ def resolve(
     for part, name in parts.items():
         _check_type(part, name, raw[name], where)
     columns = Columns(raw=raw, parts=parts)
-    taken = {*reserved, *RESERVED_COLUMNS, *Documents.column_names()}
+    taken = {*reserved, *_WRITTEN, *Documents.column_names()}
     for name in columns.further:
         if name in taken:
             msg = f"{where} has a column {name!r}, a name that this program writes; rename it"

@@ -18,7 +18,17 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["Frequencies", "count_frequencies", "load_frequencies", "save_frequencies"]
+    from mia_batch.models.tokens import Tokenizer
+
+__all__ = [
+    "Frequencies",
+    "count_frequencies",
+    "load_frequencies",
+    "save_frequencies",
+    "stored_frequencies",
+]
+
+_BATCH = 4096
 
 
 class _Table(dy.Schema):
@@ -44,6 +54,22 @@ class Frequencies:
         whole = float(self.counts.sum()) + len(self.counts)
         inverse: npt.NDArray[np.float32] = np.log(whole / (self.counts + 1.0)).astype(np.float32)
         return inverse
+
+
+def stored_frequencies(
+    path: Path, texts: pl.LazyFrame, tokenizer: Tokenizer
+) -> npt.NDArray[np.float32]:
+    """Log of 1 / frequency of each token, from counts of ``text`` that are kept in a file."""
+    if not path.exists():
+        batches = texts.select("text").drop_nulls().collect_batches(chunk_size=_BATCH)
+        counted = count_frequencies(
+            (batch["text"].to_list() for batch in batches),
+            encode=tokenizer.encode,
+            vocabulary=tokenizer.vocabulary,
+            tokenizer=tokenizer.digest,
+        )
+        save_frequencies(counted, path)
+    return load_frequencies(path, tokenizer.digest).log_inverse()
 
 
 def count_frequencies(

@@ -45,24 +45,21 @@ class Units(Protocol):
 class TargetUnits:
     """Targets that have a text; ``columns`` of the corpus are read beside those of the table."""
 
-    path: Path
+    targets: pl.LazyFrame
     columns: tuple[str, ...] = ()
 
     def keys(self) -> pl.LazyFrame:
         """Open the ``key`` of each."""
-        return self._table().filter(_HAS_TEXT).select(key=TARGET_KEY)
+        return self.targets.filter(_HAS_TEXT).select(key=TARGET_KEY)
 
     def slices(self) -> Iterator[pl.DataFrame]:
         """Yield rows of the targets table."""
-        table = self._table().select(*Targets.column_names(), *self.columns)
+        table = self.targets.select(*Targets.column_names(), *self.columns)
         height = table.select(pl.len()).collect().item()
         for start in range(0, height, TARGETS_AT_ONCE):
             rows = table.slice(start, TARGETS_AT_ONCE).collect()
             numbered = rows.with_columns(unit_key=TARGET_KEY, target_row=_rows_from(start))
             yield numbered.filter(_HAS_TEXT)
-
-    def _table(self) -> pl.LazyFrame:
-        return tables.scan(self.path, Targets)
 
 
 @dataclass(frozen=True, slots=True)

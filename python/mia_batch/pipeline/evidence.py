@@ -13,7 +13,7 @@ from mia_batch.evidence.blocks import (
     RECORDED_BLOCK_TARGETS,
     Missing,
 )
-from mia_batch.evidence.frequencies import count_frequencies, load_frequencies, save_frequencies
+from mia_batch.evidence.frequencies import stored_frequencies
 from mia_batch.evidence.logprobs import FREQUENCY, LogprobTask
 from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.sampling import SampleTask
@@ -37,19 +37,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import numpy as np
     import polars as pl
-    from numpy.typing import NDArray
 
     from mia_batch.evidence.blocks import Block
     from mia_batch.evidence.units import Units
-    from mia_batch.models.tokens import Tokenizer
     from mia_batch.pipeline.context import Audit
     from mia_batch.prompts.view import View
 
 __all__ = ["LogprobsStage", "SamplesStage"]
-
-_BATCH = 4096
 
 
 class SamplesStage(Stage):
@@ -143,13 +138,9 @@ class SamplesStage(Stage):
                 words=settings.word_rule,
                 run_seed=settings.seed,
             )
-            work = missing.count()
-            audit.observer.working("sampling", done=work.done, total=work.done + work.left)
-            try:
+            with audit.observer.progress("sampling", [missing.count()]):
                 for block, rows in session.executor.collect(task, missing.blocks(), told):
                     self._store(block, rows)
-            finally:
-                audit.observer.work_ended()
         audit.observer.stage(workload.outcome(decoded))
 
     def _store(self, block: Block, rows: pl.DataFrame) -> None:
@@ -171,16 +162,13 @@ class SamplesStage(Stage):
         blocks = recording.collect(
             audit.run.path("targets"), missing.blocks(), audit.run.folder, audit.settings.word_rule
         )
-        audit.observer.working("sampling", done=work.done, total=work.done + work.left)
-        try:
-            with closing(blocks), in_background() as later:
-                for number, (block, rows) in enumerate(blocks):
-                    if number == 0:  # from here on the recording is known to be of this corpus
-                        audit.save()
-                    later(self._store, block, rows)
-                    audit.observer.worked(block.units.height, int(rows["n_tokens"].sum()))
-        finally:
-            audit.observer.work_ended()
+        progress = audit.observer.progress("sampling", [work])
+        with progress, closing(blocks), in_background() as later:
+            for number, (block, rows) in enumerate(blocks):
+                if number == 0:  # from here on the recording is known to be of this corpus
+                    audit.save()
+                later(self._store, block, rows)
+                audit.observer.worked(block.units.height, int(rows["n_tokens"].sum()))
         counts = asdict(recording.counts)
         audit.manifest.engines["samples of target"] = {"engine": "replay", "counts": counts}
         counted = ", ".join(f"{count:,} {name}" for name, count in counts.items())
@@ -218,13 +206,12 @@ class LogprobsStage(Stage):
             frequencies = None
             if self.model == "target":
                 make_shots(audit, session.tokenizer, session.max_model_len)
-                if counts_tokens:
-                    frequencies = self._log_inverse_frequency(session.tokenizer)
+                if counts_tokens and session.tokenizer is not None:
+                    texts = texts_for(audit, "frequencies_from").documents
+                    path = audit.run.folder / "frequencies.parquet"
+                    frequencies = stored_frequencies(path, texts, session.tokenizer)
             missing = {view: self._missing(view) for view in views}
             work = [each.count() for each in missing.values()]
-            done = sum(each.done for each in work)
-            total = done + sum(each.left for each in work)
-            audit.observer.working("log-probabilities", done=done, total=total)
             passes = {view.name: 0 for view in views}
             views_by_label = {self._parts(view).label: (view, columns[view.name]) for view in views}
             task = LogprobTask(views=views_by_label, log_inverse_frequency=frequencies)
@@ -235,10 +222,10 @@ class LogprobsStage(Stage):
 
             blocks = (block for lacking in missing.values() for block in lacking.blocks())
             try:
-                for block, rows in session.executor.collect(task, blocks, told):
-                    tables.sink(rows, audit.run.path("logprobs") / block.part_name, LogProbs)
+                with audit.observer.progress("log-probabilities", work):
+                    for block, rows in session.executor.collect(task, blocks, told):
+                        tables.sink(rows, audit.run.path("logprobs") / block.part_name, LogProbs)
             finally:
-                audit.observer.work_ended()
                 for name, n in passes.items():
                     key = f"{self.model} {name}"
                     audit.manifest.passes[key] = audit.manifest.passes.get(key, 0) + n
@@ -307,20 +294,3 @@ class LogprobsStage(Stage):
         """Whether rows are missing, or prompts that are made once the model is open."""
         prompts = prompts_missing(self.audit, view)
         return bool(prompts.count().left or self._missing(view).count().left)
-
-    def _log_inverse_frequency(self, tokenizer: Tokenizer | None) -> NDArray[np.float32] | None:
-        """Count the tokens of the reference corpus, unless the run has counted them before."""
-        if tokenizer is None:
-            return None
-        path = self.audit.run.folder / "frequencies.parquet"
-        corpus = texts_for(self.audit, "frequencies_from")
-        if not path.exists():
-            texts = corpus.documents.select("text").drop_nulls()
-            counted = count_frequencies(
-                (batch["text"].to_list() for batch in texts.collect_batches(chunk_size=_BATCH)),
-                encode=tokenizer.encode,
-                vocabulary=tokenizer.vocabulary,
-                tokenizer=tokenizer.digest,
-            )
-            save_frequencies(counted, path)
-        return load_frequencies(path, tokenizer.digest).log_inverse()

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from mia_batch.evidence.blocks import Work
+
 __all__ = ["Observer"]
 
 
@@ -19,3 +27,13 @@ class Observer:
 
     def work_ended(self) -> None:
         """Learn that the engine's work ended, for whatever cause."""
+
+    @contextmanager
+    def progress(self, what: str, work: Sequence[Work]) -> Iterator[None]:
+        """Tell of the beginning and the end of an engine's work."""
+        done = sum(each.done for each in work)
+        self.working(what, done=done, total=done + sum(each.left for each in work))
+        try:
+            yield
+        finally:
+            self.work_ended()

@@ -123,7 +123,9 @@ class PromptsStage(Stage):
         """Count the texts that a masked model fills."""
         for view in views_of(self.audit):
             if _is_filled(view):
-                yield f"{view.name} prompts", f"{view.n} of each text, by the masked model"
+                units = TargetUnits(self.audit.target_table())
+                left = Missing(units, prompt_parts(self.audit, view), view.n).count().left
+                yield f"{view.name} prompts", f"of {left:,} texts, {view.n} each, by masked model"
 
     def _fill(self, filled: list[tuple[View, Missing]]) -> None:
         audit = self.audit
@@ -132,16 +134,12 @@ class PromptsStage(Stage):
         def told(_label: str, texts: int, tokens: int, _passes: int) -> None:
             audit.observer.worked(texts, tokens)
 
-        with open_session(audit, "masked", "fills") as session:
-            total = sum(each.left + each.done for each in work)
-            audit.observer.working("filling", done=sum(each.done for each in work), total=total)
-            try:
-                for view, missing in filled:
-                    task = FillTask(view=view, run_seed=audit.settings.seed)
-                    for block, rows in session.executor.collect(task, missing.blocks(), told):
-                        tables.sink(rows, audit.run.path("prompts") / block.part_name, Prompts)
-            finally:
-                audit.observer.work_ended()
+        progress = audit.observer.progress("filling", work)
+        with open_session(audit, "masked", "fills") as session, progress:
+            for view, missing in filled:
+                task = FillTask(view=view, run_seed=audit.settings.seed)
+                for block, rows in session.executor.collect(task, missing.blocks(), told):
+                    tables.sink(rows, audit.run.path("prompts") / block.part_name, Prompts)
 
     def _check(self) -> None:
         """Look whether everything is there that is needed only once an engine has started."""
@@ -216,7 +214,7 @@ def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
 def prompts_missing(audit: Audit, view: View) -> Missing:
     """Find the targets that lack prompts of a view."""
     column = audit.settings.neighbours_column if view.name == "neighbour" else None
-    units = TargetUnits(audit.run.path("targets"), (column,) if column else ())
+    units = TargetUnits(audit.run.scan("targets"), (column,) if column else ())
     return Missing(units, prompt_parts(audit, view), view.n)
 
 

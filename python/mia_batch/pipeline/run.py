@@ -78,19 +78,7 @@ class Run:
         return self.folder / (name if name in PARTS else f"{name}.parquet")
 
     def scan(self, name: str) -> pl.LazyFrame:
-        """Open a table.
-
-        Parameters
-        ----------
-        name
-            ``targets``, ``prompts``, ``samples``, ``features``, ``logprobs``, ``scores``,
-            ``unscored``, ``metrics``, ``verdicts``, ``findings``, ``blind`` or ``blind_metrics``.
-
-        Returns
-        -------
-        LazyFrame
-            Of a table of parts all of them, in the order of their blocks.
-        """
+        """Open one of ``TABLES``, or all parts of one of ``PARTS`` in the order of their blocks."""
         if name in PARTS:
             return scan_parts(self.path(name), PARTS[name])
         return tables.scan(self.path(name), TABLES[name])
@@ -169,17 +157,8 @@ class Run:
     def held(self) -> Iterator[None]:
         """Make the folder where it is missing, and hold it against other live runs.
 
-        Temporary files of killed runs are removed.
-
-        Yields
-        ------
-        None
-            While this run holds the folder.
-
-        Raises
-        ------
-        RunFolderError
-            If the folder cannot be made or written, or another live run holds it.
+        Temporary files of killed runs are removed. Raises `RunFolderError` if the folder cannot be
+        made or written, or another live run holds it.
         """
         folders = (self.folder, *map(self.path, PARTS))
         lock = FileLock(self.folder / ".lock", timeout=0)

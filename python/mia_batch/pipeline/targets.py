@@ -102,15 +102,8 @@ def open_corpora(settings: Settings) -> Corpora:
     The sets have the same column names, but need no membership where their role says it. Raises
     `RequestError` where a text or a column to slice by is wrong; it names file, row and column.
     """
-    columns = ColumnNames(
-        text=settings.text_column,
-        document_id=settings.document_id_column,
-        member=settings.member_column,
-        label=settings.label_column,
-        group=settings.group_column,
-        prefix=settings.prefix_column,
-        reference=settings.reference_column,
-    )
+    parts = {name.removesuffix("_column"): value for name, value in settings.columns.items()}
+    columns = ColumnNames(**parts)
     taken = frozenset(names())
     sets = {}
     for setting, role in _ROLES.items():

@@ -229,7 +229,7 @@ class Settings(
         return self
 
     @property
-    def columns(self) -> dict[str, str | None]:
+    def columns(self) -> dict[str, Any]:
         """The settings that name columns of the corpus."""
         names = [name for name in type(self).model_fields if name.endswith("_column")]
         return self.model_dump(include=set(names) - {"candidate_column", "neighbours_column"})

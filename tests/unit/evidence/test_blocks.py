@@ -57,7 +57,8 @@ def prompt_parts(run, view=VIEW, block_targets=TARGETS_AT_ONCE) -> Parts:
 def make_prompts(run, view) -> None:
     """Store the prompts that a view lacks."""
     parts = prompt_parts(run, view)
-    for block in Missing(TargetUnits(run / "targets.parquet"), parts, view.n).blocks():
+    targets = TargetUnits(pl.scan_parquet(run / "targets.parquet"))
+    for block in Missing(targets, parts, view.n).blocks():
         rows = view.rows(view.make(block.units))
         wanted = rows.filter(pl.col("view_index") >= block.first)
         tables.sink(wanted, parts.folder / block.part_name, Prompts)
