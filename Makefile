@@ -75,7 +75,7 @@ rust-checks:
 
 # The workers take all cores: further threads of each would spin against the others.
 python-tests:
-	@$(STEP) "Tests: pytest" env OMP_NUM_THREADS=1 pytest --numprocesses $$(nproc) --maxprocesses 4 \
+	@$(STEP) "Tests: pytest" env OMP_NUM_THREADS=1 pytest --numprocesses $$(( $$(nproc) + 1 )) --maxprocesses 4 \
 		--dist loadfile --no-loadscope-reorder --durations=15
 
 test-arm: export RUSTC := $(CURDIR)/.arm/bin/rustc

@@ -18,15 +18,15 @@ from zlib import crc32
 import numpy as np
 from benches.results import append_results, machine
 
-from mia_batch.metrics.facts import Classes, Fact, balanced_accuracy
 from mia_batch.metrics.macro import macro_averages
+from mia_batch.metrics.metric_rows import Classes, MetricRow, balanced_accuracy
 from mia_batch.stats.bootstrap import find_units, rank, resample
 from mia_batch.stats.difference import auc_difference
 from mia_batch.stats.influence import estimate_auc
 from mia_batch.stats.intervals import Interval, estimate_interval
 from mia_batch.stats.rates import grouped_tpr_interval, tpr_interval
 from mia_batch.stats.roc import roc_curve
-from mia_batch.stats.simultaneous import Tried, simultaneous_bounds
+from mia_batch.stats.simultaneous import AucResult, simultaneous_bounds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,7 +43,7 @@ Figure = Literal["auc", "tpr", "balanced accuracy", "difference", "macro", "simu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One law of scores and the figure that is bounded.
+    """One distribution of scores and the figure that is bounded.
 
     Attributes
     ----------
@@ -154,7 +154,7 @@ class Texts:
 
 
 def shift(auc: float) -> float:
-    """Distance of two normal laws whose area is an AUC."""
+    """Distance of two normal distributions whose area is an AUC."""
     return 2**0.5 * NORMAL.inv_cdf(auc)
 
 
@@ -199,9 +199,9 @@ def classes(made: Texts, score: NDArray[np.float64]) -> Classes:
     return Classes(member=made.member, score=score, cluster=made.cluster, n_unscored=0)
 
 
-def of_fact(fact: Fact) -> Interval:
-    low, high = there(fact.low), there(fact.high)
-    return Interval(low=low, high=high, confidence=0.95, method=there(fact.method))
+def of_row(row: MetricRow) -> Interval:
+    low, high = there(row.low), there(row.high)
+    return Interval(low=low, high=high, confidence=0.95, method=there(row.method))
 
 
 def draws(
@@ -225,8 +225,8 @@ def of_balanced_accuracy(
 ) -> tuple[Interval, float]:
     """At the best threshold."""
     score = made.score(case.auc, rng)
-    fact = balanced_accuracy(classes(made, score), shift(case.auc) / 2)
-    return of_fact(fact), NORMAL.cdf(shift(case.auc) / 2)
+    row = balanced_accuracy(classes(made, score), shift(case.auc) / 2)
+    return of_row(row), NORMAL.cdf(shift(case.auc) / 2)
 
 
 def of_tpr(case: Case, made: Texts, rng: np.random.Generator) -> tuple[Interval, float]:
@@ -257,13 +257,13 @@ def of_difference(case: Case, made: Texts, rng: np.random.Generator) -> tuple[In
 def of_macro(case: Case, made: Texts, rng: np.random.Generator) -> tuple[Interval, float]:
     """Average over buckets of which each is harder than the one before."""
     areas = [case.auc - 0.05 * number for number in range(BUCKETS)]
-    facts: list[tuple[dict[str, int], list[Fact]]] = []
+    of_buckets: list[tuple[dict[str, int], list[MetricRow]]] = []
     for auc in areas:
         estimate, _ = estimate_auc(made.member, made.score(auc, rng))
-        fact = Fact(metric="roc_auc", value=estimate.value).within(estimate_interval(estimate))
-        facts.append(({}, [fact]))
-    ((_, average),) = macro_averages(facts, clustered=False)
-    return of_fact(average), float(np.mean(areas))
+        row = MetricRow(metric="roc_auc", value=estimate.value).within(estimate_interval(estimate))
+        of_buckets.append(({}, [row]))
+    ((_, average),) = macro_averages(of_buckets, clustered=False)
+    return of_row(average), float(np.mean(areas))
 
 
 def of_many(case: Case, made: Texts, rng: np.random.Generator) -> tuple[bool, float]:
@@ -275,7 +275,7 @@ def of_many(case: Case, made: Texts, rng: np.random.Generator) -> tuple[bool, fl
     ]
     drawn = draws(made, scores, rng)
     tried = {
-        (str(number), "all"): Tried(
+        (str(number), "all"): AucResult(
             estimate=estimate_auc(made.member, score, made.cluster)[0],
             draws=drawn[:, number, 0],
             counts={},

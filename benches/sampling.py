@@ -36,7 +36,7 @@ from mia_batch.evidence.request import EngineSpec
 from mia_batch.evidence.sampling import SampleTask
 from mia_batch.evidence.units import FreshUnits
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.prompts.halves import continuation
+from mia_batch.prompts.continuation import continuation
 from mia_batch.prompts.view import View
 from mia_batch.schemas import Samples, Targets
 from mia_batch.targets import TargetPlan, build_targets

@@ -1,4 +1,4 @@
-"""The authors' procedure on real text, held against a slow twin to the last bit."""
+"""The authors' procedure on real text, held against a reference implementation to the last bit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from mia_batch.attacks import defaults
-from tests import twins
+from tests import reference_scores
 from tests.audits import audit_demo
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not i
 @pytest.mark.parametrize(
     ("rows", "samples", "max_length"), [((0, 20), 10, 1024), ((20, None), 1, 192)]
 )
-def test_preset_samia_equals_its_slow_twin_to_the_last_bit(
+def test_preset_samia_equals_its_reference_implementation_to_the_last_bit(
     demo, shared_data, tmp_path, length, rows, samples, max_length
 ):
     lines = (
@@ -38,7 +38,9 @@ def test_preset_samia_equals_its_slow_twin_to_the_last_bit(
         samples=samples,
         max_length=max_length * length // 64 if samples == 1 else max_length,
     )
-    names = [name for name in defaults("samia") if twins.CLASSIC_ZLIB or "zlib" not in name]
+    names = [
+        name for name in defaults("samia") if reference_scores.CLASSIC_ZLIB or "zlib" not in name
+    ]
     sampled = dict(run.samples.group_by("target_id", maintain_order=True))
     found = run.scores.select("target_id", *names).rows(named=True)
     for text, row in zip(texts, found, strict=True):
@@ -46,10 +48,10 @@ def test_preset_samia_equals_its_slow_twin_to_the_last_bit(
         if of_text["reason"].null_count() == 0:  # a prefix that leaves no room to continue
             assert set(row.values()) == {None}
             continue
-        prefix = twins.authors_prefix(text)
+        prefix = reference_scores.authors_prefix(text)
         outputs = [
             (prompt or prefix) + candidate
             for prompt, candidate in of_text.select("prompt", "candidate").iter_rows()
         ]
-        expected = twins.authors_scores(text, outputs, length)
+        expected = reference_scores.authors_scores(text, outputs, length)
         assert row == {name: expected[name] for name in names}

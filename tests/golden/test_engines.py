@@ -1,4 +1,4 @@
-"""Two engines, one law: vLLM's float64 sampler and ours draw the same tokens."""
+"""Two engines, one distribution: vLLM's float64 sampler and ours draw the same tokens."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ import pytest
 
 from mia_batch.models.tokens import Tokenizer
 from tests.audits import audit_demo
-from tests.logprob_twins import wikimia_scores
+from tests.reference_logprobs import wikimia_scores
 
 ATTACKS = ("loss_v1", "min_k_20_v1", "min_k_plus_plus_20_v1", "extraction_v1")
 
@@ -79,10 +79,10 @@ def test_the_min_k_papers_procedure(demo, shared_data, tmp_path):
     assert numbers.height == run.scores.height == 542
     scores = {row["target_id"]: row for row in run.scores.iter_rows(named=True)}
     for row in numbers.iter_rows(named=True):
-        twins = wikimia_scores(
+        references = wikimia_scores(
             texts[row["target_id"]],
             *(row[seen] for seen in ("target text", "target lowercase", "reference text")),
         )
-        assert len(twins) == 12
-        ours = {name: scores[row["target_id"]][name] for name in twins}
-        assert ours == pytest.approx(twins, abs=1e-6)
+        assert len(references) == 12
+        ours = {name: scores[row["target_id"]][name] for name in references}
+        assert ours == pytest.approx(references, abs=1e-6)

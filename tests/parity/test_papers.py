@@ -1,4 +1,4 @@
-"""The SaMIA authors' procedure on real text, against its slow twin, to the last bit."""
+"""The SaMIA authors' procedure on real text equals its reference implementation to the last bit."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from mia_batch.attacks import defaults, get, score
 from mia_batch.features import build_features
 from mia_batch.schemas import Documents
 from mia_batch.targets import TargetPlan, build_targets
-from tests import frames, twins
+from tests import frames, reference_scores
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-ATTACKS = [name for name in defaults("samia") if twins.CLASSIC_ZLIB or "zlib" not in name]
+ATTACKS = [
+    name for name in defaults("samia") if reference_scores.CLASSIC_ZLIB or "zlib" not in name
+]
 
 
 def read_texts(shared_data: Path, length: int) -> list[str]:
@@ -35,7 +37,7 @@ def regurgitation(text: str) -> str:
 def continuations(texts: list[str], number: int, draw: random.Random) -> list[dict[str, str]]:
     """Ten outputs such as a model gives, with all that makes splitting and cutting hard."""
     text = texts[number]
-    prefix, rest = twins.authors_prefix(text), regurgitation(text)
+    prefix, rest = reference_scores.authors_prefix(text), regurgitation(text)
     words = rest.split()
     other = draw.choice(texts).split()
     mixed = draw.choices(words + other, k=draw.randrange(1, 400))
@@ -55,7 +57,7 @@ def continuations(texts: list[str], number: int, draw: random.Random) -> list[di
 
 
 def outputs(text: str, samples: list[dict[str, str]]) -> list[str]:
-    prefix = twins.authors_prefix(text)
+    prefix = reference_scores.authors_prefix(text)
     return [sample.get("prompt", prefix) + sample["candidate"] for sample in samples]
 
 
@@ -93,7 +95,7 @@ def test_every_text_of_wikimia(shared_data, length, nominal):
     found = scored.select(ATTACKS).rows(named=True)
     for text, text_samples, row in zip(texts, sampled, found, strict=True):
         n_words = length if nominal else len(text.split())
-        expected = twins.authors_scores(text, outputs(text, text_samples), n_words)
+        expected = reference_scores.authors_scores(text, outputs(text, text_samples), n_words)
         assert row == {name: expected[name] for name in ATTACKS}
 
 
@@ -110,7 +112,7 @@ def test_identical_texts_of_16_words_give_15_sixteenths_at_n_2():
     """The authors divide by words, not by n-grams."""
     words = [f"w{n}" for n in range(32)]
     text = " ".join(words)
-    assert twins.authors_scores(text, [text], 32)["samia_n2_v1"] == 0.9375
+    assert reference_scores.authors_scores(text, [text], 32)["samia_n2_v1"] == 0.9375
 
 
 def test_the_authors_own_order_of_addition_changes_no_more_than_the_last_bits():
@@ -118,4 +120,6 @@ def test_the_authors_own_order_of_addition_changes_no_more_than_the_last_bits():
     draw = random.Random(0)
     for _ in range(2000):
         recalls = [draw.randrange(33) / 32.0 / 3 for _ in range(10)]
-        assert abs(twins.mean(recalls) - np.mean(recalls)) <= 4 * np.spacing(np.mean(recalls))
+        assert abs(reference_scores.mean(recalls) - np.mean(recalls)) <= 4 * np.spacing(
+            np.mean(recalls)
+        )

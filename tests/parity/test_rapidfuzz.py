@@ -10,7 +10,7 @@ import pytest
 from rapidfuzz.distance import LCSseq
 
 from mia_batch.kernels import pair_features
-from tests.kernel_twins import SPLIT
+from tests.reference_kernels import SPLIT
 
 
 def assert_lengths_equal(pairs, rule):

@@ -18,8 +18,8 @@ from rouge_score.rouge_scorer import RougeScorer
 from rouge_score.tokenize import tokenize
 
 from mia_batch.kernels import count_words, pair_features
-from tests.kernel_twins import SPLIT
-from tests.twins import SIZES
+from tests.reference_kernels import SPLIT
+from tests.reference_scores import SIZES
 
 if TYPE_CHECKING:
     from mia_batch.kernels import WordRule

@@ -18,7 +18,7 @@ import polars as pl
 import pytest
 
 from mia_batch.kernels import GROUPS, count_words, pair_features
-from tests.kernel_twins import SPLIT, compared, features
+from tests.reference_kernels import SPLIT, compared, features
 
 if TYPE_CHECKING:
     from mia_batch.kernels import Group

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from mia_batch.kernels import pair_features, zlib_size
-from tests.twins import CLASSIC_ZLIB, compressed
+from tests.reference_scores import CLASSIC_ZLIB, compressed
 
 if TYPE_CHECKING:
     from pathlib import Path

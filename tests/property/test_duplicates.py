@@ -1,4 +1,4 @@
-"""Shared runs of words against a slow twin, on random texts in random Arrow layouts."""
+"""Shared runs of words equal a reference implementation's on random texts and Arrow layouts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mia_batch import _native
 from mia_batch.kernels import shared_runs
 from tests import arrow
-from tests.kernel_twins import QUICK_RULES, SPLIT
+from tests.reference_kernels import QUICK_RULES, SPLIT
 
 if TYPE_CHECKING:
     from mia_batch.kernels import WordRule
@@ -28,7 +28,7 @@ def runs(text: str | None, n: int, rule: WordRule) -> list[tuple[str, ...]]:
     return [tuple(words[start : start + n]) for start in range(len(words) - n + 1)]
 
 
-def twin(
+def reference(
     text: str | None, others: list[str | None], n: int, rule: WordRule
 ) -> tuple[int | None, int | None, int | None]:
     if text is None:
@@ -43,14 +43,14 @@ def twin(
 
 
 @given(texts, texts, run_words, st.sampled_from(QUICK_RULES))
-def test_shared_runs_equal_the_slow_twin(texts, others, n, rule):
+def test_shared_runs_equal_the_slow_reference(texts, others, n, rule):
     found = shared_runs(
         pl.Series(texts, dtype=pl.String),
         pl.Series(others, dtype=pl.String),
         run_words=n,
         words=rule,
     )
-    assert found.rows() == [twin(text, others, n, rule) for text in texts]
+    assert found.rows() == [reference(text, others, n, rule) for text in texts]
 
 
 @given(texts, texts, st.data())
@@ -62,5 +62,5 @@ def test_layouts_change_nothing(texts, others, data):
         words="whitespace",
         run_words=2,
     )
-    expected = [twin(text, others[offset:], 2, "whitespace") for text in texts]
+    expected = [reference(text, others[offset:], 2, "whitespace") for text in texts]
     assert pl.Series(native).struct.unnest().rows() == expected

@@ -1,4 +1,4 @@
-"""The kernels against slow twins, on random texts in random Arrow layouts."""
+"""The kernels against slow references, on random texts in random Arrow layouts."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from mia_batch import _native
 from mia_batch.kernels import GROUPS, count_words, pair_features, word_spans, zlib_size
-from tests import arrow, twins
-from tests.kernel_twins import QUICK_RULES, SPLIT, compared, features
+from tests import arrow, reference_scores
+from tests.reference_kernels import QUICK_RULES, SPLIT, compared, features
 
 SPACES = [chr(code) for code in range(sys.maxunicode + 1) if chr(code).isspace()]
 
@@ -28,7 +28,7 @@ pair = st.tuples(st.none() | text, st.none() | text)
 
 
 @given(st.lists(pair, max_size=12), rule, groups, st.integers(1, 6))
-def test_features_equal_the_slow_twin(pairs, rule, groups, min_words):
+def test_features_equal_the_slow_reference(pairs, rule, groups, min_words):
     frame = pl.DataFrame(pairs, {"candidate": pl.String, "reference": pl.String}, orient="row")
     numbers = pair_features(
         "candidate", "reference", words=rule, groups=groups, near_verbatim_min_words=min_words
@@ -78,8 +78,8 @@ def test_recall_one_way_is_precision_the_other(left, right):
         for sides in [("left", "right"), ("right", "left")]
     )
     assert there["words_candidate"] == back["words_reference"]
-    assert [there[f"overlap_{n}"] for n in twins.SIZES] == [
-        back[f"overlap_{n}"] for n in twins.SIZES
+    assert [there[f"overlap_{n}"] for n in reference_scores.SIZES] == [
+        back[f"overlap_{n}"] for n in reference_scores.SIZES
     ]
 
 
@@ -89,8 +89,8 @@ def test_words_and_sizes_of_single_texts(texts, rule):
     numbers = frame.select(length=count_words("text", words=rule), size=zlib_size("text"))
     lengths = [None if text is None else len(SPLIT[rule](text)) for text in texts]
     assert numbers["length"].to_list() == lengths
-    if twins.CLASSIC_ZLIB:
-        sizes = [None if text is None else twins.compressed([text]) for text in texts]
+    if reference_scores.CLASSIC_ZLIB:
+        sizes = [None if text is None else reference_scores.compressed([text]) for text in texts]
         assert numbers["size"].to_list() == sizes
 
 
@@ -108,7 +108,7 @@ def test_words_stand_where_they_are_told(texts, rule):
 
 
 @given(st.data(), st.integers(1, 4))
-def test_blocks_of_copies_with_errors_equal_the_slow_twin(data, min_words):
+def test_blocks_of_copies_with_errors_equal_the_slow_reference(data, min_words):
     reference = data.draw(st.lists(st.sampled_from("abcdefgh"), max_size=60))
     candidate = list(reference)
     edits = st.lists(st.tuples(st.integers(0, 60), st.sampled_from("abx ")), max_size=8)
@@ -124,7 +124,7 @@ few = st.text("ab\u0161 ", max_size=40)  # U+0161 is "a" but for its high bits
 
 
 @given(few, few, few)
-def test_runs_of_few_characters_equal_the_slow_twin(shared, left, right):
+def test_runs_of_few_characters_equal_the_slow_reference(shared, left, right):
     pair = (left + shared + right, right + shared + left)
     numbers = pair_features(*map(pl.lit, pair), groups=GROUPS)
     found = pl.select(numbers).unnest("features").to_dicts()

@@ -26,7 +26,7 @@ RULES = st.sampled_from(WORD_RULES)
 
 
 def split(text, rule):
-    """Return the words of a text; tests/property/test_kernels.py has their twins."""
+    """Return the words of a text; tests/property/test_kernels.py has their reference_scores."""
     spans = pl.select(word_spans(pl.lit(text), words=rule)).item()
     return [text[start:end] for start, end in zip(spans["starts"], spans["ends"], strict=True)]
 
@@ -110,7 +110,7 @@ def test_a_name_depends_on_no_other_document(texts, place):
     assert among["target_id"][place] == alone["target_id"][0]
 
 
-def samia_twin(text, ratio, text_length):
+def samia_reference(text, ratio, text_length):
     """Cut a text as FIELD.md, section 1, says the authors' code does."""
     words = text.split()
     prefix = " ".join(words[: int(len(words) * ratio)])
@@ -124,10 +124,10 @@ def samia_twin(text, ratio, text_length):
     ratio=st.floats(0.01, 0.99),
     text_length=st.sampled_from([None, 1, 3, 8]),
 )
-def test_samia_cuts_as_its_twin(texts, ratio, text_length):
+def test_samia_cuts_as_its_reference(texts, ratio, text_length):
     targets = build(texts, preset="samia", prefix_ratio=ratio, text_length=text_length)
     for row, text in zip(targets.iter_rows(named=True), texts, strict=True):
-        prefix, reference, n_words = samia_twin(text, ratio, text_length)
+        prefix, reference, n_words = samia_reference(text, ratio, text_length)
         assert (row["target"], row["n_words"]) == (text, n_words)
         expected = (prefix, reference) if prefix and reference else (None, None)
         assert (row["prefix"], row["reference"]) == expected
@@ -136,11 +136,11 @@ def test_samia_cuts_as_its_twin(texts, ratio, text_length):
 
 @pytest.mark.parametrize("ratio", [0.25, 0.5, 0.75])
 @pytest.mark.parametrize(("bucket", "text_length"), [(64, None), (64, 64), (128, None), (128, 128)])
-def test_samia_cuts_wikimia_as_its_twin(shared_data, bucket, text_length, ratio):
+def test_samia_cuts_wikimia_as_its_reference(shared_data, bucket, text_length, ratio):
     lines = (shared_data / "wikimia" / f"{bucket}.jsonl").read_text().splitlines()
     texts = [json.loads(line)["input"] for line in lines]
     targets = build(texts, preset="samia", prefix_ratio=ratio, text_length=text_length)
     assert targets["reason"].null_count() == len(texts) > 200
     assert targets.select("prefix", "reference", "n_words").rows() == [
-        samia_twin(text, ratio, text_length) for text in texts
+        samia_reference(text, ratio, text_length) for text in texts
     ]

@@ -10,7 +10,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.features import build_features, groups_of
 from mia_batch.kernels import Group, fields
 from mia_batch.schemas import Features
-from tests import frames, twins
+from tests import frames, reference_scores
 
 GROUPS: tuple[Group, ...] = ("unigrams", "ngrams", "zlib", "matched")
 NUMBERS = [field.name for field in fields(GROUPS).fields]
@@ -156,15 +156,17 @@ SPACED = st.text(st.sampled_from("ab é\n\t 漢"), max_size=60)
     n_words=st.integers(0, 30),
     nominal=st.none() | st.integers(0, 30),
 )
-def test_authors_cut_equals_its_twin(prompt, candidate, n_words, nominal):
+def test_authors_cut_equals_its_reference(prompt, candidate, n_words, nominal):
     row = authors_features(
         candidate, prompt=prompt, text_length=nominal, prefix="", reference="a é", n_words=n_words
     )
-    words = twins.authors_words(prompt + candidate, n_words if nominal is None else nominal)
+    words = reference_scores.authors_words(
+        prompt + candidate, n_words if nominal is None else nominal
+    )
     assert row["words_candidate"] == len(words)
-    assert row["overlap_1"] == twins.overlap(words, ["a", "é"], 1)
-    if twins.CLASSIC_ZLIB:
-        assert row["zlib_candidate"] == twins.compressed(words)
+    assert row["overlap_1"] == reference_scores.overlap(words, ["a", "é"], 1)
+    if reference_scores.CLASSIC_ZLIB:
+        assert row["zlib_candidate"] == reference_scores.compressed(words)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ class SideDuplicates:
 
     @property
     def share(self) -> float | None:
-        """Share of texts concerned among those compared; null where there are none."""
+        """Share of texts concerned among those compared; None where there are none."""
         n_compared = self.n_texts - self.n_short
         return self.n_concerned / n_compared if n_compared else None
 

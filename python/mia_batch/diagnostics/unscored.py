@@ -34,7 +34,7 @@ class ClassGaps:
     n_unscored
         Those without a score.
     reason
-        Their most frequent reason; null where none is known.
+        Their most frequent reason; None where none is known.
     """
 
     n_texts: int

@@ -35,7 +35,7 @@ def find_clusters(
     Returns
     -------
     ndarray
-        Int32, cluster of each target that counts, from 0, none left out; null where no cluster
+        Int32, cluster of each target that counts, from 0, none left out; None where no cluster
         has two of them that any attack scored.
     """
     found = (

@@ -9,21 +9,21 @@ import numpy as np
 import polars as pl
 
 from mia_batch.errors import RequestError
-from mia_batch.metrics.facts import (
-    FPR_BUDGETS,
-    Fact,
-    authors_facts,
-    balanced_accuracy,
-    facts,
-)
 from mia_batch.metrics.labels import Labelled
 from mia_batch.metrics.macro import MACRO, macro_averages
+from mia_batch.metrics.metric_rows import (
+    FPR_BUDGETS,
+    MetricRow,
+    authors_rows,
+    balanced_accuracy,
+    metric_rows,
+)
 from mia_batch.metrics.parts import Part, find_parts
 from mia_batch.metrics.slices import ALL, LENGTH_SLICES
 from mia_batch.schemas import Metrics
 from mia_batch.stats.bootstrap import resample
 from mia_batch.stats.difference import auc_difference
-from mia_batch.stats.simultaneous import Tried, simultaneous_bounds
+from mia_batch.stats.simultaneous import AucResult, simultaneous_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -103,7 +103,7 @@ def evaluate(
         for key, draws in _resample(labelled, attacks, part)
     }
     rows: list[_Row] = []
-    tried: dict[_Key, Tried] = {}
+    tried: dict[_Key, AucResult] = {}
     for attack in attacks:
         rows += _rows(labelled, attack, drawn, tried, preset=preset, seed=seed)
     if primary is not None:
@@ -139,7 +139,7 @@ def _rows(
     labelled: Labelled,
     attack: str,
     drawn: Mapping[_Key, tuple[Part, NDArray[np.float64]]],
-    tried: dict[_Key, Tried],
+    tried: dict[_Key, AucResult],
     *,
     preset: Preset,
     seed: int,
@@ -154,19 +154,20 @@ def _rows(
             draws = part.widened(draws, classes.estimate.value)
             method = _BOOTSTRAP if part.share == 1 else f"{_BOOTSTRAP}_m_of_n"
         if not classes.lack:
-            tried[attack, name] = Tried(
+            tried[attack, name] = AucResult(
                 estimate=classes.estimate,
                 draws=None if draws is None else draws[:, 0],
                 counts=classes.counts,
             )
         found = [
-            _by_method(fact, method) for fact in facts(classes, draws, np.random.default_rng(seed))
+            _by_method(row, method)
+            for row in metric_rows(classes, draws, np.random.default_rng(seed))
         ]
         found += [
             balanced_accuracy(classes, threshold),
-            *(authors_facts(classes) if preset == "samia" else ()),
+            *(authors_rows(classes) if preset == "samia" else ()),
         ]
-        yield from (_row(attack, name, classes.counts, fact) for fact in found)
+        yield from (_row(attack, name, classes.counts, row) for row in found)
         if name in LENGTH_SLICES:
             buckets.append((classes.counts, found))
     for counts, average in macro_averages(buckets, clustered=labelled.cluster is not None):
@@ -186,19 +187,19 @@ def _differences(labelled: Labelled, attacks: Sequence[str], primary: str) -> It
         yield compared | made.row(labelled.member.size)
 
 
-def _bounds(tried: dict[_Key, Tried]) -> Iterator[_Row]:
+def _bounds(tried: dict[_Key, AucResult]) -> Iterator[_Row]:
     for (attack, name), bound in simultaneous_bounds(tried).items():
         one = tried[attack, name]
-        fact = Fact(metric="roc_auc_simultaneous", value=one.estimate.value)
-        yield _row(attack, name, one.counts, fact.within(bound, one.estimate.lack))
+        row = MetricRow(metric="roc_auc_simultaneous", value=one.estimate.value)
+        yield _row(attack, name, one.counts, row.within(bound, one.estimate.lack))
 
 
-def _by_method(fact: Fact, bootstrap: str) -> Fact:
+def _by_method(row: MetricRow, bootstrap: str) -> MetricRow:
     """Name the bootstrap that was made in the method of an interval."""
-    if fact.method is None:
-        return fact
-    return replace(fact, method=fact.method.replace(_BOOTSTRAP, bootstrap))
+    if row.method is None:
+        return row
+    return replace(row, method=row.method.replace(_BOOTSTRAP, bootstrap))
 
 
-def _row(attack: str, slice_name: str, counts: dict[str, int], fact: Fact) -> _Row:
-    return {"attack": attack, "slice": slice_name, **counts, **asdict(fact)}
+def _row(attack: str, slice_name: str, counts: dict[str, int], row: MetricRow) -> _Row:
+    return {"attack": attack, "slice": slice_name, **counts, **asdict(row)}

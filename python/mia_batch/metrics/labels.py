@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from mia_batch.metrics.clusters import find_clusters
-from mia_batch.metrics.facts import Classes
+from mia_batch.metrics.metric_rows import Classes
 from mia_batch.metrics.slices import find_slices
 from mia_batch.stats.roc import roc_curve
 from mia_batch.tables.numbers import read_numbers
@@ -33,11 +33,11 @@ class Labelled:
     scores
         Their scores.
     calibration
-        Scores of labelled texts that choose thresholds; null where there is no ``role``.
+        Scores of labelled texts that choose thresholds; None where there is no ``role``.
     member
         Whether each target is a member.
     cluster
-        Code of each target's cluster; null where targets are independent.
+        Code of each target's cluster; None where targets are independent.
     slices
         Rows of each slice, ``all`` first.
     """

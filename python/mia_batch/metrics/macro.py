@@ -12,7 +12,7 @@ from mia_batch.stats.intervals import Interval
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from mia_batch.metrics.facts import Fact
+    from mia_batch.metrics.metric_rows import MetricRow
 
 __all__ = ["MACRO", "macro_averages"]
 
@@ -25,8 +25,8 @@ _NO_FIGURES = ("fpr_at_threshold",)
 
 
 def macro_averages(
-    buckets: Sequence[tuple[Mapping[str, int], Sequence[Fact]]], *, clustered: bool
-) -> Iterator[tuple[dict[str, int], Fact]]:
+    buckets: Sequence[tuple[Mapping[str, int], Sequence[MetricRow]]], *, clustered: bool
+) -> Iterator[tuple[dict[str, int], MetricRow]]:
     """Average each metric over the length buckets that have it.
 
     Limits of independent buckets are joined by the method of variance estimates recovery. Clusters
@@ -39,28 +39,28 @@ def macro_averages(
     approach", equations 1 and 2; the average itself: Kaneko et al. (2024), arXiv:2404.11262v2,
     section 3.
     """
-    metrics = dict.fromkeys((fact.metric, fact.fpr) for _, facts in buckets for fact in facts)
+    metrics = dict.fromkeys((row.metric, row.fpr) for _, rows in buckets for row in rows)
     for metric in metrics:
         there = [
-            (counts, fact)
-            for counts, facts in buckets
-            for fact in facts
-            if (fact.metric, fact.fpr) == metric
-            and fact.metric not in _NO_FIGURES
-            and fact.value is not None
+            (counts, row)
+            for counts, rows in buckets
+            for row in rows
+            if (row.metric, row.fpr) == metric
+            and row.metric not in _NO_FIGURES
+            and row.value is not None
         ]
         if there:
             counts = {name: sum(one[name] for one, _ in there) for name in there[0][0]}
-            yield counts, _average([fact for _, fact in there], clustered=clustered)
+            yield counts, _average([row for _, row in there], clustered=clustered)
 
 
-def _average(there: Sequence[Fact], *, clustered: bool) -> Fact:
-    values = np.array([fact.value for fact in there], float)
-    low = np.array([fact.low for fact in there], float)
-    high = np.array([fact.high for fact in there], float)
+def _average(there: Sequence[MetricRow], *, clustered: bool) -> MetricRow:
+    values = np.array([row.value for row in there], float)
+    low = np.array([row.low for row in there], float)
+    high = np.array([row.high for row in there], float)
     average = replace(there[0], value=float(values.mean()), low=None, high=None, reason=None)
     if np.isnan(low).any():
-        reason = next(fact.reason for fact in there if fact.low is None)
+        reason = next(row.reason for row in there if row.low is None)
         return replace(average, confidence=None, method=None, reason=reason)
     if clustered:
         below, above = (values - low).mean(), (high - values).mean()

@@ -27,11 +27,11 @@ class BlindQuintile:
     slice
         ``blind quintile 1`` (least likely members to the blind classifier) to ``blind quintile 5``.
     value
-        ROC AUC; null where the quintile lacks a class.
+        ROC AUC; None where the quintile lacks a class.
     interval
-        Its interval; null where the data cannot support one.
+        Its interval; None where the data cannot support one.
     reason
-        Why value or interval is null.
+        Why value or interval is None.
     n_members
         Scored members in the quintile.
     n_nonmembers

@@ -16,8 +16,8 @@ from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.units import TARGETS_AT_ONCE, TargetUnits
 from mia_batch.pipeline.sessions import open_session
 from mia_batch.pipeline.stage import Stage
+from mia_batch.prompts.continuation import continuation, extraction
 from mia_batch.prompts.given import given
-from mia_batch.prompts.halves import continuation, extraction
 from mia_batch.prompts.shots import after_shots, choose_shots
 from mia_batch.prompts.text import lowercase, text
 from mia_batch.prompts.view import View

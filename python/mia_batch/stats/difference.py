@@ -24,11 +24,11 @@ class Difference:
     Attributes
     ----------
     value
-        AUC of the first less AUC of the second, in [-1, 1]; null where a class has no text.
+        AUC of the first less AUC of the second, in [-1, 1]; None where a class has no text.
     interval
-        Its confidence interval; null where the data cannot support one.
+        Its confidence interval; None where the data cannot support one.
     reason
-        Why value or interval is null.
+        Why value or interval is None.
     n_members
         Members that have both scores.
     n_nonmembers

@@ -32,7 +32,7 @@ class AucEstimate:
         Members and non-members; where texts are clustered, as many texts as there would be were
         those of a cluster equal (Kish's effective number of clusters).
     n_groups
-        Clusters of the class that has fewer; null where texts are independent.
+        Clusters of the class that has fewer; None where texts are independent.
     """
 
     value: float
@@ -48,7 +48,7 @@ class AucEstimate:
         return f"an interval needs {FEWEST_GROUPS} groups of each class, there are {self.n_groups}"
 
     def quantile(self, z: float) -> float:
-        """Widen a quantile of the normal law where few groups tell of their own spread.
+        """Widen a normal quantile where few groups tell of their own spread.
 
         With ``n_groups - 1`` degrees of freedom, at the same probability.
         """

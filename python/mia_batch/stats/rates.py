@@ -37,9 +37,9 @@ def tpr_interval(
     """Interval of the TPR at a false-positive budget, for independent texts; never of zero width.
 
     Percentiles of the bootstrap of members and non-members where the budget allows at least 20
-    non-members to be flagged, else `conservative_interval`. The bootstrap's law is drawn from
-    directly: the rank, among the non-members, of a resample's highest one that is not flagged is
-    an order statistic of uniform numbers, and how many members are above it is binomial.
+    non-members to be flagged, else `conservative_interval`. The bootstrap's distribution is drawn
+    from directly: the rank, among the non-members, of a resample's highest one that is not flagged
+    is an order statistic of uniform numbers, and how many members are above it is binomial.
 
     The method is ``bootstrap`` or ``order_statistics_conservative``.
 
@@ -112,7 +112,7 @@ def grouped_tpr_interval(
 def conservative_interval(
     curve: RocCurve, budget: float, sizes: tuple[float, float], *, confidence: float = 0.95
 ) -> Interval:
-    """Interval of the TPR at a false-positive budget that holds for any law of scores.
+    """Interval of the TPR at a false-positive budget for any distribution of scores.
 
     Two order statistics of the non-members enclose the threshold whose FPR is the budget;
     Clopper-Pearson limits of the TPR at the one and at the other enclose the TPR. A quarter of the
@@ -158,7 +158,7 @@ def conservative_interval(
 def threshold_fpr_interval(n: float, budget: float, *, confidence: float = 0.95) -> Interval:
     """Range of the true FPR of a threshold that spends a budget on so many non-members.
 
-    With k = floor(n FPR) flagged, its law is Beta(k + 1, n - k) for scores without ties.
+    With k = floor(n FPR) flagged, it is distributed as Beta(k + 1, n - k) for scores without ties.
 
     ``n`` is the effective number where texts are clustered.
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from mia_batch.stats.influence import AucEstimate
 
-__all__ = ["Tried", "simultaneous_bounds"]
+__all__ = ["AucResult", "simultaneous_bounds"]
 
 _N_DRAWN = 5_000
 """Draws of the largest error; the quantile, of which three digits are kept, is known to 0.03."""
@@ -26,7 +26,7 @@ _AT_ONCE = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class AucResult:
     """One area of many, an attack's on a slice.
 
     Attributes
@@ -35,7 +35,7 @@ class Tried:
         The area and what is known of its error.
     draws
         The area in resamples, the same resamples for all or independent ones; NaN where a class
-        was empty; null where there are none.
+        was empty; None where there are none.
     counts
         Numbers of targets, columns of the metrics table.
     """
@@ -46,12 +46,12 @@ class Tried:
 
 
 def simultaneous_bounds(
-    tried: Mapping[tuple[str, str], Tried], *, confidence: float = 0.95
+    tried: Mapping[tuple[str, str], AucResult], *, confidence: float = 0.95
 ) -> dict[tuple[str, str], Interval | None]:
     """Bound areas from below so that all bounds hold together.
 
     The quantile of the largest studentised error over all areas (max-t) takes the place of the
-    normal one in each area's own lower limit. Its law is that of jointly normal errors whose
+    normal one in each area's own lower limit. It is that of jointly normal errors whose
     correlations are those over the resamples: the resamples' own tails are too light where groups
     are few and too short towards 1. Where an area has no estimated variance or no resamples, the
     quantile is at least Bonferroni's.
@@ -78,7 +78,7 @@ def simultaneous_bounds(
     return bounds
 
 
-def _quantile(tried: Sequence[Tried], n_tried: int, confidence: float) -> float:
+def _quantile(tried: Sequence[AucResult], n_tried: int, confidence: float) -> float:
     """Find how many standard errors the largest error of all areas keeps within."""
     varied = [one.draws for one in tried if one.estimate.variance > 0 and one.draws is not None]
     bonferroni = NormalDist().inv_cdf(1 - (1 - confidence) / max(n_tried, 1))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mia_batch.attacks import get, names
-from tests import logprob_rows, logprob_twins
+from tests import logprob_rows, reference_logprobs
 from tests.logprob_rows import LISTS, SCHEMA
 
 NAMES = [name for name in names() if get(name).evidence == "logprobs"]
@@ -119,8 +119,8 @@ def test_samples_needed_from_certainty_to_what_never_happens(log_p):
     found = scores({"view": "extraction", "logprob": [log_p]})
     exact = float(np.float32(log_p))
     for percent in (50, 90, 99):
-        twin = logprob_twins.samples_needed(exact, percent / 100)
-        assert found[f"extraction_n_{percent}_v1"] == pytest.approx(twin, rel=1e-9, abs=1e-9)
+        reference = reference_logprobs.samples_needed(exact, percent / 100)
+        assert found[f"extraction_n_{percent}_v1"] == pytest.approx(reference, rel=1e-9, abs=1e-9)
 
 
 def test_models_that_cut_a_text_differently_are_compared_by_bytes_alone():
@@ -195,16 +195,18 @@ def rows(draw):
 
 @settings(max_examples=20)
 @given(targets=st.lists(rows(), min_size=3, max_size=10))
-def test_every_attack_equals_its_twin(targets):
+def test_every_attack_equals_its_reference(targets):
     tagged = [row | {"target_id": f"t{number}"} for number, of in enumerate(targets) for row in of]
     frame = logprob_rows.table(tagged)
     found = logprob_rows.raw_scores(frame, NAMES).rows_by_key("target_id", named=True, unique=True)
     for (number,), of in frame.group_by("target_id"):
         for name in NAMES:
-            ours, twin = found[number][name], logprob_twins.twin_score(name, of.to_dicts())
+            ours = found[number][name]
+            wanted = reference_logprobs.reference_score(name, of.to_dicts())
             if ours is not None and not math.isfinite(ours):
                 ours = None  # as a run has it: a loss of 0 below the line
-            assert ours == (None if twin is None else pytest.approx(twin, rel=1e-9, abs=1e-9)), name
+            approximate = None if wanted is None else pytest.approx(wanted, rel=1e-9, abs=1e-9)
+            assert ours == approximate, name
 
 
 @pytest.mark.parametrize("engine", ["in-memory", "streaming"])
@@ -263,8 +265,8 @@ def test_each_attack_says_what_it_needs(name):
     assert ("reference_model" in attack.settings) == reference
 
 
-def test_every_attack_has_a_twin():
-    assert sorted(logprob_twins.TWINS) == sorted(NAMES)
+def test_every_attack_has_a_reference():
+    assert sorted(reference_logprobs.REFERENCES) == sorted(NAMES)
 
 
 @settings(max_examples=20)
@@ -279,14 +281,14 @@ def test_the_papers_procedure_equals_the_attacks(lists, text):
     size = len(zlib.compress(text.encode()))
     reference_row = {"token_ids": ids, "logprob": (reference * 64)[: len(ids)]}
     reference_row["logprob"] = [None, *(value or -1.0 for value in reference_row["logprob"][1:])]
-    twin = logprob_twins.wikimia_scores(
+    papers = reference_logprobs.wikimia_scores(
         text, logprob[1:], lowercase[1:], reference_row["logprob"][1:]
     )
     found = scores(
         {"view": "text", "token_ids": ids, "logprob": logprob, "zlib_size": size},
         {"view": "lowercase", "logprob": lowercase},
         {"model": "reference", "view": "text", **reference_row},
-        of=twin,
+        of=papers,
     )
-    for name, score in twin.items():
+    for name, score in papers.items():
         assert found[name] == pytest.approx(score, rel=1e-6), name

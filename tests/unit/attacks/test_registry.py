@@ -7,17 +7,17 @@ import pytest
 
 from mia_batch.attacks import Attack, defaults, get, names, register, registry
 from mia_batch.errors import SettingsError
-from tests import frames, logprob_twins, twins
+from tests import frames, reference_logprobs, reference_scores
 
 MATCHED = {
-    twins.name(family, n)
+    reference_scores.name(family, n)
     for family in ("samia_matched", "samia_matched_precision", "samia_matched_zlib")
-    for n in twins.SIZES
+    for n in reference_scores.SIZES
 }
 AUTHORS = {
-    twins.name(family, n)
+    reference_scores.name(family, n)
     for family in ("samia", "samia_precision", "samia_zlib")
-    for n in twins.SIZES
+    for n in reference_scores.SIZES
 } | {"samia_plus_zlib_v1"}
 ROUGE = {f"rouge_{kind}{ending}_v1" for kind in "12345l" for ending in ("", "_precision", "_f1")}
 ENDINGS = ("", "_max", "_median", "_min")
@@ -100,7 +100,7 @@ def test_each_attack_has_a_formula_on_one_line(name):
 
 def test_every_attack_is_there_once():
     of_samples = MATCHED | AUTHORS | ROUGE | COVERAGE | VERBATIM
-    assert sorted(names()) == sorted([*of_samples, *logprob_twins.TWINS])
+    assert sorted(names()) == sorted([*of_samples, *reference_logprobs.REFERENCES])
 
 
 def test_presets_compute_their_family_and_its_main_attack_first():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mia_batch.attacks import defaults, get, score
 from mia_batch.features import build_features
 from mia_batch.kernels import GROUPS
-from tests import frames, twins
+from tests import frames, reference_scores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,9 +77,9 @@ def test_compressed_sizes_by_hand():
 def test_a_perfect_regurgitation_scores_exactly_one():
     reference = " ".join(f"word{n}" for n in range(37))
     given_scores = scores(f" {reference}", [reference, f" {reference} and on", f"\n{reference}"])
-    for n in twins.SIZES:
-        assert given_scores[twins.name("samia_matched", n)] == 1.0
-        assert given_scores[twins.name("samia_matched_precision", n)] == 1.0
+    for n in reference_scores.SIZES:
+        assert given_scores[reference_scores.name("samia_matched", n)] == 1.0
+        assert given_scores[reference_scores.name("samia_matched_precision", n)] == 1.0
     assert given_scores["samia_v1"] == 1.0
 
 
@@ -118,12 +118,12 @@ WORDS = st.lists(st.sampled_from(["a", "b", "c", "é", "漢字"]), max_size=12).
 
 
 @given(reference=WORDS, candidates=st.lists(WORDS, min_size=1, max_size=12))
-def test_scores_lie_in_their_range_and_matched_ones_equal_their_twin(reference, candidates):
+def test_scores_lie_in_their_range_and_matched_ones_equal_their_reference(reference, candidates):
     given_scores = scores(reference, candidates)
     for name, value in given_scores.items():
         assert value is None or 0 <= value <= (1 if "zlib" not in name else 1000)
-    for name, value in twins.matched_scores(reference, candidates).items():
-        if twins.CLASSIC_ZLIB or "zlib" not in name:
+    for name, value in reference_scores.matched_scores(reference, candidates).items():
+        if reference_scores.CLASSIC_ZLIB or "zlib" not in name:
             assert given_scores[name] == value
 
 

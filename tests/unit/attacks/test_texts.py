@@ -1,4 +1,4 @@
-"""ROUGE, coverage and verbatim blocks: scores of real texts against twins read off the papers."""
+"""ROUGE, coverage and verbatim blocks: scores of real texts against formulas of the papers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mia_batch.attacks import get, names, score
 from mia_batch.features import build_features, groups_of
 from mia_batch.kernels import GROUPS, pair_features
-from tests import frames, twins
+from tests import frames, reference_scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -109,14 +109,14 @@ def terms(candidate: str, text: str) -> dict[str, float]:
 def expected(text: str, candidates: Sequence[str]) -> dict[str, float | None]:
     found: dict[str, float | None] = {}
     reference = text.split()
-    for n, kind in [*((n, str(n)) for n in twins.SIZES), (1, "l")]:
+    for n, kind in [*((n, str(n)) for n in reference_scores.SIZES), (1, "l")]:
         for ending in ("", "_precision", "_f1"):
             values = []
             for words in (candidate.split() for candidate in candidates):
                 shared = (
                     common_subsequence(words, reference)
                     if kind == "l"
-                    else twins.overlap(words, reference, n)
+                    else reference_scores.overlap(words, reference, n)
                 )
                 if len(reference) >= n:
                     values.append(rouge(shared, words, reference, n)[ending])
@@ -171,7 +171,7 @@ def test_a_text_given_back_whole_has_every_share_1_and_an_unrelated_one_0():
 
 
 @given(reference=TEXTS, candidates=st.lists(TEXTS, min_size=1, max_size=4))
-def test_every_attack_equals_its_twin(reference, candidates):
+def test_every_attack_equals_its_reference(reference, candidates):
     found, wanted = scores(reference, candidates), expected(reference, candidates)
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():

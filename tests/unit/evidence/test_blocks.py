@@ -15,7 +15,7 @@ from mia_batch.evidence.blocks import (
 )
 from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.units import TARGETS_AT_ONCE, PromptUnits, TargetUnits
-from mia_batch.prompts.halves import continuation
+from mia_batch.prompts.continuation import continuation
 from mia_batch.prompts.view import View
 from mia_batch.schemas import Prompts, Samples, Targets
 from tests import frames

@@ -12,7 +12,7 @@ from scipy.stats import beta
 
 from mia_batch.errors import RequestError
 from mia_batch.metrics.evaluate import evaluate
-from mia_batch.metrics.facts import FPR_BUDGETS
+from mia_batch.metrics.metric_rows import FPR_BUDGETS
 from mia_batch.schemas import Metrics
 from mia_batch.stats.difference import auc_difference
 

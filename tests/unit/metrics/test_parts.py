@@ -117,7 +117,7 @@ def test_the_spread_of_a_part_is_that_of_all_texts():
 
 def test_intervals_from_parts_hold_the_truth_as_often_as_they_say():
     """95 % of 150 simulations, three standard errors below and above."""
-    truth, held = 0.7602, 0  # of normal laws a distance of 1 apart
+    truth, held = 0.7602, 0  # of normal distributions a distance of 1 apart
     for number in range(150):
         rng = np.random.default_rng([1, number])
         member, cluster, score = groups(500, 4, rng)

@@ -15,7 +15,7 @@ from mia_batch.attacks import get
 from mia_batch.errors import SettingsError
 from mia_batch.schemas import LogProbs, Scores, Unscored
 from tests.checkpoints import TEXTS, save_checkpoint, save_masked_checkpoint
-from tests.logprob_twins import TWINS, Undefined
+from tests.reference_logprobs import REFERENCES, Undefined
 from tests.unit.pipeline.conftest import documents
 
 
@@ -112,25 +112,25 @@ def test_only_views_that_need_them_have_numbers_of_the_whole_vocabulary(scored):
     assert not any(counted.values())
 
 
-def twin(name: str, rows: list[dict[str, Any]]) -> float | None:
+def reference(name: str, rows: list[dict[str, Any]]) -> float | None:
     try:
-        value = TWINS[name](rows)
+        value = REFERENCES[name](rows)
     except Undefined:
         return None
     return value if value is not None and math.isfinite(value) else None
 
 
-def test_every_attack_equals_its_twin(scored):
+def test_every_attack_equals_its_reference(scored):
     _, run = scored
     rows = run.logprobs
-    names = [name for name in run.manifest.made["scores"]["attacks"] if name in TWINS]
+    names = [name for name in run.manifest.made["scores"]["attacks"] if name in REFERENCES]
     assert len(names) == 42
     Scores.validate(run.scores)
     compared = 0
     for row in run.scores.iter_rows(named=True):
         of_target = rows.filter(target_id=row["target_id"]).to_dicts()
         for name in names:
-            wanted = twin(name, of_target)
+            wanted = reference(name, of_target)
             assert row[name] == (wanted and pytest.approx(wanted, rel=1e-6, abs=1e-9)), name
             compared += wanted is not None
     assert compared > 300

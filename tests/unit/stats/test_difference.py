@@ -13,7 +13,7 @@ from mia_batch.stats.roc import roc_auc
 Z = NormalDist().inv_cdf(0.975)
 
 
-def delong_twin(member, first, second):
+def delong_reference(member, first, second):
     """DeLong et al. 1988, equation 7: variance of a contrast of two areas."""
 
     def placements(score):
@@ -35,11 +35,11 @@ def pair(n=80, *, seed=0):
     return member, first, (first + rng.normal(size=n)).round(1)
 
 
-def test_it_equals_its_twin():
+def test_it_equals_its_reference():
     member, first, second = pair()
     made = auc_difference(member, first, second)
     assert made.value == pytest.approx(roc_auc(member, first) - roc_auc(member, second))
-    half = Z * delong_twin(member, first, second) ** 0.5
+    half = Z * delong_reference(member, first, second) ** 0.5
     assert made.interval is not None
     assert made.interval.method == "delong_paired"
     limits = (made.interval.low, made.interval.high)

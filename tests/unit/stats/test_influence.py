@@ -16,7 +16,7 @@ def wins(member, nonmember):
     return (member > nonmember) + (member == nonmember) / 2
 
 
-def obuchowski_twin(member, score, cluster):
+def obuchowski_reference(member, score, cluster):
     """Obuchowski 1997, section 2: sums of placements by cluster, and their products."""
     members = [(x, c) for m, x, c in zip(member, score, cluster, strict=True) if m]
     others = [(y, c) for m, y, c in zip(member, score, cluster, strict=True) if not m]
@@ -34,7 +34,7 @@ def obuchowski_twin(member, score, cluster):
     )
 
 
-def delong_twin(member, score):
+def delong_reference(member, score):
     members, others = score[member], score[~member]
     of_members = [sum(wins(x, y) for y in others) / len(others) for x in members]
     of_others = [sum(wins(x, y) for x in members) / len(members) for y in others]
@@ -42,12 +42,12 @@ def delong_twin(member, score):
 
 
 @pytest.mark.parametrize("mixed", [False, True])
-def test_the_variance_of_clusters_equals_its_twin(mixed):
+def test_the_variance_of_clusters_equals_its_reference(mixed):
     rng = np.random.default_rng(0)
     cluster = rng.integers(0, 9, 60).astype(np.int32)
     member = rng.random(60) < 0.4 if mixed else cluster < 4
     score = rng.integers(0, 12, 60) + 2.0 * member
-    auc, expected = obuchowski_twin(member, score, cluster)
+    auc, expected = obuchowski_reference(member, score, cluster)
     estimate, _ = estimate_auc(member, score, cluster)
     assert (estimate.value, estimate.variance) == pytest.approx((auc, expected), rel=1e-12)
 
@@ -58,7 +58,7 @@ def test_clusters_of_one_text_are_independent_texts():
     score = rng.integers(0, 9, 50) + 1.0 * member
     alone, _ = estimate_auc(member, score)
     clustered, _ = estimate_auc(member, score, rng.permutation(50).astype(np.int32))
-    assert alone.variance == pytest.approx(delong_twin(member, score), rel=1e-12)
+    assert alone.variance == pytest.approx(delong_reference(member, score), rel=1e-12)
     assert clustered.variance == pytest.approx(alone.variance, rel=1e-12)
     assert clustered.sizes == alone.sizes == (member.sum(), (~member).sum())
     assert alone.n_groups is None

@@ -31,7 +31,7 @@ def auc_of(members: Sequence[float], nonmembers: Sequence[float]) -> float:
     )
 
 
-def delong_twin(members: Sequence[float], nonmembers: Sequence[float]) -> list[float]:
+def delong_reference(members: Sequence[float], nonmembers: Sequence[float]) -> list[float]:
     """DeLong et al. 1988, equations 4 and 5 for one curve, and the interval of its logit."""
     auc = auc_of(members, nonmembers)
     of_members = [sum(wins(x, y) for y in nonmembers) / len(nonmembers) for x in members]
@@ -42,7 +42,7 @@ def delong_twin(members: Sequence[float], nonmembers: Sequence[float]) -> list[f
     return [1 / (1 + exp(-(centre - half))), 1 / (1 + exp(-(centre + half)))]
 
 
-def newcombe_twin(auc: float, n_members: int, n_nonmembers: int) -> list[float]:
+def newcombe_reference(auc: float, n_members: int, n_nonmembers: int) -> list[float]:
     """Newcombe 2006, method 5: the two roots around the AUC, as zeros of a polynomial."""
     extra = (n_members + n_nonmembers) / 2 - 1
     tried = Polynomial([0, 1])
@@ -60,13 +60,13 @@ def interval(members: Sequence[float], nonmembers: Sequence[float]) -> Interval:
 
 
 @pytest.mark.parametrize("sizes", [(10, 4), (30, 50), (7, 90)])
-def test_delong_equals_its_twin(sizes):
+def test_delong_equals_its_reference(sizes):
     rng = np.random.default_rng(0)
     members, nonmembers = rng.integers(1, 13, sizes[0]), rng.integers(0, 12, sizes[1])
     made = interval(members, nonmembers)
     assert made.method == "delong_logit"
     assert [made.low, made.high] == pytest.approx(
-        delong_twin(members.tolist(), nonmembers.tolist()), rel=1e-12
+        delong_reference(members.tolist(), nonmembers.tolist()), rel=1e-12
     )
 
 
@@ -79,14 +79,14 @@ def test_delong_by_hand():
 
 
 @pytest.mark.parametrize("shift", [-60, -40, 40, 60])
-def test_newcombe_equals_its_twin(shift):
+def test_newcombe_equals_its_reference(shift):
     rng = np.random.default_rng(0)
     members = rng.normal(shift / 15, 1, 20).tolist()
     nonmembers = rng.normal(0, 1, 35).tolist()
     made = interval(members, nonmembers)
     assert made.method == "newcombe_5"
     assert [made.low, made.high] == pytest.approx(
-        newcombe_twin(auc_of(members, nonmembers), 20, 35), abs=1e-9
+        newcombe_reference(auc_of(members, nonmembers), 20, 35), abs=1e-9
     )
 
 

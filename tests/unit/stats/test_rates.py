@@ -30,14 +30,14 @@ def normal_curve(n_members, n_nonmembers, *, seed=0):
     return curve_of(rng.normal(1, 1, n_members), rng.normal(0, 1, n_nonmembers))
 
 
-def clopper_pearson_twin(hits, n, error):
+def clopper_pearson_reference(hits, n, error):
     """Limits at which the binomial tails are each ``error``."""
     low = beta.ppf(error, hits, n - hits + 1) if hits else 0.0
     high = beta.ppf(1 - error, hits + 1, n - hits) if hits < n else 1.0
     return low, high
 
 
-def conservative_twin(members, nonmembers, budget, error=0.0125):
+def conservative_reference(members, nonmembers, budget, error=0.0125):
     """Ranks by sums of binomial chances, counted from the lowest non-member."""
     n = len(nonmembers)
     chance = [comb(n, k) * (1 - budget) ** k * budget ** (n - k) for k in range(n + 1)]
@@ -50,16 +50,16 @@ def conservative_twin(members, nonmembers, budget, error=0.0125):
     fewest, most = (
         sum(score > threshold for score in members) for threshold in (threshold_high, threshold_low)
     )
-    low, _ = clopper_pearson_twin(fewest, n_members, error)
-    _, high = clopper_pearson_twin(most, n_members, error)
+    low, _ = clopper_pearson_reference(fewest, n_members, error)
+    _, high = clopper_pearson_reference(most, n_members, error)
     return low, high
 
 
 @pytest.mark.parametrize(("n", "budget"), [(10, 0.1), (60, 0.1), (150, 0.05), (100, 0.01)])
-def test_the_conservative_interval_equals_its_twin(n, budget):
+def test_the_conservative_interval_equals_its_reference(n, budget):
     curve = normal_curve(40, n)
     made = conservative_interval(curve, budget, (40, n))
-    expected = conservative_twin(curve.members.tolist(), curve.nonmembers.tolist(), budget)
+    expected = conservative_reference(curve.members.tolist(), curve.nonmembers.tolist(), budget)
     assert (made.low, made.high) == pytest.approx(expected)
     assert made.method == "order_statistics_conservative"
 
@@ -72,7 +72,7 @@ def test_with_ten_non_members_the_threshold_may_be_anywhere_above_by_hand():
     """
     made = conservative_interval(curve_of([7.5, 6.5, 5.5], range(1, 11)), 0.1, (3, 10))
     assert made.low == 0
-    assert made.high == pytest.approx(clopper_pearson_twin(2, 3, 0.0125)[1])
+    assert made.high == pytest.approx(clopper_pearson_reference(2, 3, 0.0125)[1])
 
 
 def test_groups_of_equal_texts_have_the_interval_of_one_text_each():
@@ -84,7 +84,7 @@ def test_groups_of_equal_texts_have_the_interval_of_one_text_each():
     assert (made.low, made.high) == (alone.low, alone.high)
 
 
-def bootstrap_twin(curve, budget, rng):
+def bootstrap_reference(curve, budget, rng):
     """Draw texts of each class anew and read the curve."""
     rates = []
     for _ in range(3000):
@@ -98,11 +98,11 @@ def bootstrap_twin(curve, budget, rng):
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_the_bootstrap_draws_from_the_law_of_its_twin(tied):
+def test_the_bootstrap_draws_from_its_reference_distribution(tied):
     curve = normal_curve(50, 210)
     if tied:
         curve = curve_of(curve.members.round(), curve.nonmembers.round())
-    low, _, high = bootstrap_twin(curve, 0.1, np.random.default_rng(1))
+    low, _, high = bootstrap_reference(curve, 0.1, np.random.default_rng(1))
     made = tpr_interval(curve, 0.1, np.random.default_rng(2))
     assert made.method == "bootstrap"
     assert (made.low, made.high) == pytest.approx((low, high), abs=0.021)
@@ -154,7 +154,7 @@ def test_few_flagged_groups_few_texts_or_no_spread_are_conservative():
     assert grouped_tpr_interval(curve_of([1], many), 0.1, estimate(4), draws, 30) is None
 
 
-def test_the_true_rate_of_a_threshold_follows_its_beta_law():
+def test_the_true_rate_of_a_threshold_follows_its_beta_distribution():
     """Of 20 uniform scores the highest exceeds the threshold 1 - x with chance (1 - x)^20 ..."""
     made = threshold_fpr_interval(20, 0.04)
     assert (made.low, made.high) == pytest.approx((1 - 0.975 ** (1 / 20), 1 - 0.025 ** (1 / 20)))
@@ -168,7 +168,10 @@ def test_the_true_rate_of_a_threshold_follows_its_beta_law():
 def test_balanced_accuracy_by_hand():
     """Limits of 8 of 10 and of 15 of 20, joined as half the sum of two independent rates."""
     made = balanced_accuracy_interval((8, 15), (10, 20))
-    first, second = clopper_pearson_twin(8, 10, 0.025), clopper_pearson_twin(15, 20, 0.025)
+    first, second = (
+        clopper_pearson_reference(8, 10, 0.025),
+        clopper_pearson_reference(15, 20, 0.025),
+    )
     low = 0.775 - ((0.8 - first[0]) ** 2 + (0.75 - second[0]) ** 2) ** 0.5 / 2
     high = 0.775 + ((first[1] - 0.8) ** 2 + (second[1] - 0.75) ** 2) ** 0.5 / 2
     assert (made.low, made.high) == pytest.approx((low, high))
@@ -176,9 +179,9 @@ def test_balanced_accuracy_by_hand():
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 9), (9, 9), (3, 40)])
-def test_clopper_pearson_equals_its_twin(hits, n):
+def test_clopper_pearson_equals_its_reference(hits, n):
     made = clopper_pearson(hits, n)
-    assert (made.low, made.high) == pytest.approx(clopper_pearson_twin(hits, n, 0.025))
+    assert (made.low, made.high) == pytest.approx(clopper_pearson_reference(hits, n, 0.025))
 
 
 SCORES = st.lists(st.integers(0, 8), min_size=1, max_size=60)

@@ -8,14 +8,14 @@ from scipy.stats import t
 
 from mia_batch.stats.influence import AucEstimate
 from mia_batch.stats.intervals import auc_limits
-from mia_batch.stats.simultaneous import Tried, simultaneous_bounds
+from mia_batch.stats.simultaneous import AucResult, simultaneous_bounds
 
 SIZES = (50.0, 60.0)
 
 
 def tried(value, draws, *, variance=0.0025, n_groups=None):
     estimate = AucEstimate(value=value, variance=variance, sizes=SIZES, n_groups=n_groups)
-    return Tried(estimate=estimate, draws=np.asarray(draws, float), counts={})
+    return AucResult(estimate=estimate, draws=np.asarray(draws, float), counts={})
 
 
 def bounds(*many):

@@ -65,7 +65,7 @@ class BlindBaseline:
     verdict
         ``separable``: p <= 0.05 and AUC > 0.55; else ``not separable``: upper <= 0.60.
     reason
-        Why there is no verdict; null where there is one.
+        Why there is no verdict; None where there is one.
     """
 
     metrics: pl.DataFrame

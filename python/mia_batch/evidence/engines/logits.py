@@ -115,7 +115,7 @@ class ChunkedLogits:
             raise EngineError(msg)
 
     def _why_wrong(self, text: Tensor, own: Tensor) -> str | None:
-        """Why chunks are not the model's own logits; null where they are."""
+        """Why chunks are not the model's own logits; None where they are."""
         places = torch.arange(_TEST_TOKENS, device=text.device)
         try:
             found = torch.cat(list(self.chunks(text, places, _TEST_CHUNK)))

@@ -133,7 +133,7 @@ class TransformersSamples:
         self._rows[:0] = batch
 
     def _try_to_decode(self, batch: list[Row]) -> list[Continuation] | None:
-        """Decode a batch; null where memory ran out."""
+        """Decode a batch; None where memory ran out."""
         try:
             return self._decode(batch)
         except RuntimeError as error:

@@ -21,7 +21,7 @@ LOGITS = hnp.arrays(
 )
 
 
-def kept_twin(logits: list[float], top_k: int, top_p: float) -> set[int]:
+def kept_reference(logits: list[float], top_k: int, top_p: float) -> set[int]:
     """Top-k, then top-p over what is left, one token at a time, in exact order of likelihood."""
     order = sorted(range(len(logits)), key=lambda token: -logits[token])
     if top_k:
@@ -53,15 +53,17 @@ def draw(logits: torch.Tensor, seeds: list[int], decoding: Decoding, steps: int 
 
 
 @given(LOGITS, st.integers(0, 14))
-def test_top_k_keeps_what_the_slow_twin_keeps(values: np.ndarray, top_k: int):
-    expected = [kept_twin(row, top_k, 1.0) for row in values.tolist()]
+def test_top_k_keeps_what_the_reference_implementation_keeps(values: np.ndarray, top_k: int):
+    expected = [kept_reference(row, top_k, 1.0) for row in values.tolist()]
     assert kept(torch.from_numpy(values), top_k, 1.0) == expected
 
 
 @given(st.permutations(range(8)), st.integers(0, 9), st.floats(0.05, 0.95))
-def test_top_p_keeps_what_the_slow_twin_keeps(ranks: list[int], top_k: int, top_p: float):
+def test_top_p_keeps_what_the_reference_implementation_keeps(
+    ranks: list[int], top_k: int, top_p: float
+):
     logits = [0.37 * rank for rank in ranks]
-    assert kept(torch.tensor([logits]), top_k, top_p) == [kept_twin(logits, top_k, top_p)]
+    assert kept(torch.tensor([logits]), top_k, top_p) == [kept_reference(logits, top_k, top_p)]
 
 
 def test_top_p_counts_the_mass_within_top_k():
@@ -94,7 +96,7 @@ def test_tokens_are_drawn_by_their_probabilities(decoding: Decoding):
     logits = torch.linspace(-2, 2, 12).repeat(20_000, 1)
     drawn = draw(logits, list(range(20_000)), decoding)
     warm = [2 * (2 * token / 11 - 1) / decoding.temperature for token in range(12)]
-    left = sorted(kept_twin(warm, decoding.top_k, decoding.top_p))
+    left = sorted(kept_reference(warm, decoding.top_k, decoding.top_p))
     weights = np.exp([warm[token] for token in left])
     counts = np.bincount(drawn, minlength=12)
     assert counts.sum() == counts[left].sum()

@@ -11,7 +11,7 @@ from mia_batch.evidence.blocks import RECORDED_BLOCK_TARGETS, Missing
 from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.replay import Recording
 from mia_batch.evidence.units import FreshUnits
-from mia_batch.prompts.halves import continuation
+from mia_batch.prompts.continuation import continuation
 from mia_batch.prompts.view import View
 from mia_batch.schemas import Documents, Samples
 from mia_batch.targets import TargetPlan, build_targets

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 Row = dict[str, Any]
-Twin = Callable[[Sequence[Row]], float | None]
+Reference = Callable[[Sequence[Row]], float | None]
 
 PERCENTS = (5, 10, 20, 30, 40, 50, 60)
 
@@ -64,16 +64,16 @@ def min_k(values: Sequence[float], percent: int) -> float:
     return per_token(sorted(values)[:k])
 
 
-def min_k_of(percent: int) -> Twin:
+def min_k_of(percent: int) -> Reference:
     return lambda rows: min_k([logprob for (logprob,) in tokens(text(rows))], percent)
 
 
-def min_k_plus_plus_of(percent: int) -> Twin:
-    def twin(rows: Sequence[Row]) -> float:
+def min_k_plus_plus_of(percent: int) -> Reference:
+    def reference(rows: Sequence[Row]) -> float:
         found = tokens(text(rows), "logprob", "vocabulary_mean", "vocabulary_variance")
         return min_k([(lp - mu) / math.sqrt(var) for lp, mu, var in found if var > 0], percent)
 
-    return twin
+    return reference
 
 
 def nats_per_byte(row: Row) -> float:
@@ -168,11 +168,11 @@ def surprising(rows: Sequence[Row]) -> float:
     return per_token([logprob for logprob, mean in lowest if -mean < 2])
 
 
-def column_mean(column: str, of: Callable[[float], float]) -> Twin:
+def column_mean(column: str, of: Callable[[float], float]) -> Reference:
     return lambda rows: per_token([of(value) for (value,) in tokens(text(rows), column)])
 
 
-TWINS: dict[str, Twin] = {
+REFERENCES: dict[str, Reference] = {
     "loss_v1": lambda rows: log_likelihood(text(rows)),
     "perplexity_v1": lambda rows: -math.exp(-log_likelihood(text(rows))),
     "loss_zlib_v1": lambda rows: log_likelihood(text(rows)) / text(rows)["zlib_size"],
@@ -216,12 +216,12 @@ TWINS: dict[str, Twin] = {
     "entropy_v1": column_mean("vocabulary_mean", float),
     "surprising_20_v1": surprising,
 }
-"""Twin of each attack, by name."""
+"""Reference implementation of each attack, by name."""
 
 
-def twin_score(name: str, rows: Sequence[Row]) -> float | None:
+def reference_score(name: str, rows: Sequence[Row]) -> float | None:
     try:
-        return TWINS[name](rows)
+        return REFERENCES[name](rows)
     except Undefined:
         return None
 

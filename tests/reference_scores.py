@@ -1,4 +1,4 @@
-"""Slow twins of the scores, written from the papers in plain Python, for clarity alone.
+"""Reference implementations of the scores, written from the papers for clarity alone.
 
 SaMIA: Kaneko et al. (2024), arXiv:2404.11262v2, and where its code differs, its code.
 """

@@ -1,4 +1,4 @@
-"""Slow twins of the kernels, written from their definitions in plain Python, for clarity alone."""
+"""Reference implementations of the kernels, written from their definitions for clarity alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from uniseg.derived import alphabetic
 from uniseg.wordbreak import words as segments
 
 from mia_batch.kernels import fields
-from tests import twins
+from tests import reference_scores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,7 +27,7 @@ SPLIT: Mapping[WordRule, Callable[[str], list[str]]] = {
     "unicode": lambda text: [word for word in segments(text) if any(map(_is_alphanumeric, word))],
 }
 QUICK_RULES: Sequence[WordRule] = ("whitespace", "space", "rouge")
-"""Those whose twins do for texts of any length."""
+"""Those whose references do for texts of any length."""
 LENGTHS = range(2, 13)
 
 
@@ -56,7 +56,7 @@ def features(
 def compared(rows: Iterable[Mapping[str, int | None]]) -> list[dict[str, int | None]]:
     """Rows without what depends on Python's own zlib, where that is not the classic one."""
     return [
-        {name: row[name] for name in row if twins.CLASSIC_ZLIB or "zlib" not in name}
+        {name: row[name] for name in row if reference_scores.CLASSIC_ZLIB or "zlib" not in name}
         for row in rows
     ]
 
@@ -80,12 +80,15 @@ def of_candidate(
     n_characters, character = longest_run(candidate, reference)
     return dict(
         {"words_candidate": len(left), "words_reference": len(right)}
-        | {"zlib_candidate": twins.compressed(left)}
-        | {f"overlap_{n}": twins.overlap(left, right, n) for n in twins.SIZES}
+        | {"zlib_candidate": reference_scores.compressed(left)}
+        | {f"overlap_{n}": reference_scores.overlap(left, right, n) for n in reference_scores.SIZES}
         | {"lcs_words": longest_common_subsequence(left, right)}
         | {"distinct_candidate": len(set(left)), "distinct_reference": len(set(right))}
         | {"characters_candidate": len(candidate), "characters_reference": len(reference)}
-        | {f"characters_overlap_{n}": twins.overlap(candidate, reference, n) for n in (3, 5)}
+        | {
+            f"characters_overlap_{n}": reference_scores.overlap(candidate, reference, n)
+            for n in (3, 5)
+        }
         | {"longest_block_words": n_words, "longest_block_start": word}
         | {"longest_block_chars": n_characters, "longest_block_chars_start": character}
         | {"near_verbatim_words": near_verbatim(left, right, min_words)}

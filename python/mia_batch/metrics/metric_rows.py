@@ -28,7 +28,14 @@ if TYPE_CHECKING:
 
     from mia_batch.stats.intervals import Interval
 
-__all__ = ["FPR_BUDGETS", "Classes", "Fact", "authors_facts", "balanced_accuracy", "facts"]
+__all__ = [
+    "FPR_BUDGETS",
+    "Classes",
+    "MetricRow",
+    "authors_rows",
+    "balanced_accuracy",
+    "metric_rows",
+]
 
 FPR_BUDGETS = (0.001, 0.005, 0.01, 0.05, 0.1)
 """False-positive rates at which the true-positive rate is given."""
@@ -50,7 +57,7 @@ class Classes:
     score
         Its score, finite.
     cluster
-        Code of its cluster; null where targets are independent.
+        Code of its cluster; None where targets are independent.
     n_unscored
         Labelled targets without a score.
     """
@@ -98,7 +105,7 @@ class Classes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
+class MetricRow:
     """One figure; the attributes are columns of the metrics table.
 
     Attributes
@@ -116,24 +123,24 @@ class Fact:
     method: str | None = None
     reason: str | None = None
 
-    def within(self, interval: Interval | None, lack: str | None = None) -> Fact:
+    def within(self, interval: Interval | None, lack: str | None = None) -> MetricRow:
         """Put the figure in its interval."""
         return replace(self, reason=lack) if interval is None else replace(self, **asdict(interval))
 
 
-def facts(
+def metric_rows(
     classes: Classes, draws: NDArray[np.float64] | None, rng: np.random.Generator
-) -> Iterator[Fact]:
+) -> Iterator[MetricRow]:
     """Measure AUC and TPR at each budget."""
-    auc = Fact(metric="roc_auc", reason=classes.lack)
+    auc = MetricRow(metric="roc_auc", reason=classes.lack)
     if classes.lack:
         yield auc
         yield from (replace(auc, metric="tpr_at_fpr", fpr=budget) for budget in FPR_BUDGETS)
         return
     estimate = classes.estimate
-    fact = Fact(metric="roc_auc", value=estimate.value)
+    row = MetricRow(metric="roc_auc", value=estimate.value)
     areas = None if draws is None else draws[:, 0]
-    yield fact.within(estimate_interval(estimate, areas), estimate.lack)
+    yield row.within(estimate_interval(estimate, areas), estimate.lack)
     for column, budget in enumerate(FPR_BUDGETS, start=1):
         of_groups = None if classes.cluster is None or draws is None else draws[:, column]
         yield from _tpr_at_fpr(classes, budget, of_groups, rng)
@@ -141,12 +148,12 @@ def facts(
 
 def _tpr_at_fpr(
     classes: Classes, budget: float, draws: NDArray[np.float64] | None, rng: np.random.Generator
-) -> Iterator[Fact]:
-    fact = Fact(metric="tpr_at_fpr", fpr=budget)
+) -> Iterator[MetricRow]:
+    row = MetricRow(metric="tpr_at_fpr", fpr=budget)
     needed, n = round(1 / budget), classes.n_nonmembers
     if n < needed:
         reason = f"a rate of {budget:g} needs {needed} non-members, scored are {n}"
-        yield replace(fact, reason=reason)
+        yield replace(row, reason=reason)
         return
     curve, estimate = classes.curve, classes.estimate
     point = curve.at_fpr(budget)
@@ -156,51 +163,51 @@ def _tpr_at_fpr(
         flagged = ~classes.member & (classes.score >= point.threshold)
         n_groups = np.unique(classes.cluster[flagged]).size
         interval = grouped_tpr_interval(curve, budget, estimate, draws, n_groups)
-    fact = replace(fact, value=point.tpr).within(interval, estimate.lack)
+    row = replace(row, value=point.tpr).within(interval, estimate.lack)
     effective = estimate.sizes[1]
     if effective >= _STABLE * needed:
-        yield fact
+        yield row
         return
     unit = "non-members" if classes.cluster is None else "groups of them, were they of one size"
     reason = f"unstable: a rate of {budget:g} rests on {effective:.0f} {unit}"
-    yield replace(fact, reason=fact.reason or reason)
-    true_fpr = Fact(metric="fpr_at_threshold", fpr=budget, value=point.fpr)
+    yield replace(row, reason=row.reason or reason)
+    true_fpr = MetricRow(metric="fpr_at_threshold", fpr=budget, value=point.fpr)
     yield true_fpr.within(threshold_fpr_interval(effective, budget))
 
 
-def balanced_accuracy(classes: Classes, threshold: float | None) -> Fact:
+def balanced_accuracy(classes: Classes, threshold: float | None) -> MetricRow:
     """Mean of TPR and true-negative rate at a threshold that was chosen on other texts.
 
     For clustered targets it is the AUC of being flagged, with that AUC's interval.
 
     Flagged if ``score >= threshold``.
     """
-    fact = Fact(metric="balanced_accuracy", reason=classes.lack)
+    row = MetricRow(metric="balanced_accuracy", reason=classes.lack)
     if classes.lack:
-        return fact
+        return row
     if threshold is None:
         reason = "its threshold needs a calibration set with scored members and non-members"
-        return replace(fact, reason=reason)
+        return replace(row, reason=reason)
     flagged = classes.score >= threshold
     if classes.cluster is not None:
         estimate, _ = estimate_auc(classes.member, flagged.astype(np.float64), classes.cluster)
-        fact = replace(fact, value=estimate.value)
-        return fact.within(estimate_interval(estimate), estimate.lack)
+        row = replace(row, value=estimate.value)
+        return row.within(estimate_interval(estimate), estimate.lack)
     hits = int((flagged & classes.member).sum()), int((~flagged & ~classes.member).sum())
     sizes = classes.n_members, classes.n_nonmembers
     value = (hits[0] / sizes[0] + hits[1] / sizes[1]) / 2
-    return replace(fact, value=value).within(balanced_accuracy_interval(hits, sizes))
+    return replace(row, value=value).within(balanced_accuracy_interval(hits, sizes))
 
 
-def authors_facts(classes: Classes) -> Iterator[Fact]:
+def authors_rows(classes: Classes) -> Iterator[MetricRow]:
     """Measure what the SaMIA authors report.
 
     TPR nearest to 10 % FPR, with the conservative interval of the TPR at the rate that it spends,
     and accuracy in five folds, with Clopper-Pearson's, for each text is judged by a threshold from
     other folds. Clustered targets have no intervals: the authors take texts as independent.
     """
-    nearest = Fact(metric="tpr_nearest_fpr", fpr=_AUTHORS_FPR, reason=classes.lack)
-    accuracy = Fact(metric="accuracy_5_fold", reason=classes.lack)
+    nearest = MetricRow(metric="tpr_nearest_fpr", fpr=_AUTHORS_FPR, reason=classes.lack)
+    accuracy = MetricRow(metric="accuracy_5_fold", reason=classes.lack)
     if classes.lack:
         yield nearest
         yield accuracy
