@@ -27,11 +27,10 @@ demo: setup
 	@$(STEP) "Known-truth audit: mia-batch demo" $(BIN)/mia-batch demo
 
 test: setup
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target checks
-	@$(MAKE) --no-print-directory python-tests
+	@$(MAKE) --no-print-directory --jobs=3 checks
 
-# Two at a time: mypy keeps one core busy for most of a minute.
-checks: lint types rust-checks
+# The tests often wait for a process to start or to end; lints and types use that time.
+checks: lint types rust-checks python-tests
 
 bench: setup
 	@[ -f demo/demo.json ] || $(STEP) "The demo's model" $(BIN)/mia-batch demo
@@ -59,23 +58,23 @@ tools:
 	@touch $@
 
 lint:
-	@$(STEP) "Format and lint: ruff" bash -c 'ruff format --check . && ruff check .'
-	@$(STEP) "Docstrings: pydoclint" pydoclint --quiet python/mia_batch
-	@$(STEP) "Import contract: lint-imports" lint-imports
+	@$(STEP) --quiet "Format and lint: ruff" bash -c 'ruff format --check . && ruff check .'
+	@$(STEP) --quiet "Docstrings: pydoclint" pydoclint --quiet python/mia_batch
+	@$(STEP) --quiet "Import contract: lint-imports" lint-imports
 
 types:
-	@$(STEP) "Types: mypy" mypy
-	@$(STEP) "Type stub against the binary: stubtest" python -m mypy.stubtest --mypy-config-file .ci/stubtest.ini mia_batch._native
+	@$(STEP) --quiet "Types: mypy" mypy
+	@$(STEP) --quiet "Type stub against the binary: stubtest" python -m mypy.stubtest --mypy-config-file .ci/stubtest.ini mia_batch._native
 
 rust-checks:
-	@$(STEP) "Rust format" cargo fmt --all -- --check
-	@$(STEP) "Rust lints: clippy" cargo clippy --quiet --workspace --all-targets --all-features --locked -- -D warnings
-	@$(STEP) "Rust tests" cargo test --quiet --workspace --release --locked
-	@$(STEP) "Rust documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --locked
+	@$(STEP) --quiet "Rust format" cargo fmt --all -- --check
+	@$(STEP) --quiet "Rust lints: clippy" cargo clippy --quiet --workspace --all-targets --all-features --locked -- -D warnings
+	@$(STEP) --quiet "Rust tests" cargo test --quiet --workspace --release --locked
+	@$(STEP) --quiet "Rust documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --locked
 
 # The workers take all cores: further threads of each would spin against the others.
 python-tests:
-	@$(STEP) "Tests: pytest" env OMP_NUM_THREADS=1 pytest --numprocesses $$(( $$(nproc) + 1 )) --maxprocesses 4 \
+	@$(STEP) "Tests: pytest" env OMP_NUM_THREADS=1 pytest --numprocesses $$(nproc) --maxprocesses 4 \
 		--dist loadfile --no-loadscope-reorder --durations=15
 
 test-arm: export RUSTC := $(CURDIR)/.arm/bin/rustc

@@ -24,7 +24,7 @@ from tests.processes import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-N_LABELLED = 6 * BLOCK_TARGETS
+N_LABELLED = 2 * BLOCK_TARGETS
 WORDS = " ".join(TEXTS).split()
 TABLES = ("targets", "scores", "unscored", "metrics", "verdicts", "findings")
 
@@ -122,7 +122,7 @@ def test_a_model_on_this_machine(engine, n_blocks, checkpoint, tmp_path):
 
 def test_log_probabilities(checkpoint, tmp_path):
     """The same texts end up in the same parts; their numbers, in other batches, differ by noise."""
-    corpus = write_corpus(tmp_path / "corpus.parquet", 48)
+    corpus = write_corpus(tmp_path / "corpus.parquet", 24)
     attacks = ("--attacks", "lowercase_ratio_v1,min_k_20_v1")
     options = ("--model", str(checkpoint), "--engine", "transformers", *attacks)
     asked = command(corpus, tmp_path / "killed", *options)
@@ -139,7 +139,7 @@ def test_log_probabilities(checkpoint, tmp_path):
         for run in ("killed", "undisturbed")
     )
     assert killed.keys() == undisturbed.keys()
-    assert sum(name.startswith("logprobs") for name in killed) == 24
+    assert sum(name.startswith("logprobs") for name in killed) == 12
     for name, table in killed.items():
         assert_frame_equal(table, undisturbed[name], rel_tol=1e-3, abs_tol=1e-4)
     assert not list((tmp_path / "killed").rglob(".*.tmp"))

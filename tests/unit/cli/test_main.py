@@ -188,6 +188,7 @@ def test_a_dry_run_shows_settings_targets_and_budget_and_writes_nothing(checkpoi
         (["--input", "{corpus}", "--model", "{model}", "--samples", "0"], "setting 'samples' is"),
         (["--input", "{corpus}", "--model", "{model}", "--engine", "x"], "setting 'engine' is 'x'"),
         (["--input", "{corpus}"], "setting 'model' is missing"),
+        (["--input", "{corpus}", "--model", "{model}", "--out", "{corpus}"], "setting 'out'"),
         (["--input", "{corpus}", "--model", "{model}", "--attacks", "x_v1"], "no attack 'x_v1'"),
         (["--input", "{corpus}", "--model", "{model}", "--config", "no.toml"], "no file no.toml"),
         (["--nonsense"], "No such option"),

@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 import mia_batch
-from mia_batch.attacks import defaults
+from mia_batch.attacks import Attack, defaults
 
 
 @pytest.fixture
@@ -152,3 +152,35 @@ def test_targets_that_nobody_can_be_asked_for_are_unscored_with_reasons(tmp_path
             len(attacks),
         ),
     ]
+
+
+def test_the_checks_of_the_texts_are_kept_while_only_attacks_change(
+    small_audit, replayed, monkeypatch
+):
+    _, run = small_audit
+    first = replayed(run.path("samples"))
+
+    def check_targets(*_: object, **__: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr("mia_batch.pipeline.verdicts.check_targets", check_targets)
+    more = replayed(run.path("samples"), attacks="rouge_1_v1")
+    assert more.scores["rouge_1_v1"].null_count() == 2
+    assert more.findings.equals(first.findings)
+
+
+def test_an_attack_of_ones_own_stands_beside_those_of_the_package(small_audit, replayed):
+    _, run = small_audit
+    longest = Attack(
+        name="most_words_of_mine_v1",
+        expr=pl.col("words_candidate").max().cast(pl.Float64),
+        source="mine",
+        undefined="there is no candidate",
+    )
+    made = replayed(run.path("samples"), attacks=[longest, "samia_matched_v1"])
+    assert made.scores["samia_matched_v1"].equals(run.scores["samia_matched_v1"])
+    most = run.features.group_by("target_id").agg(most=pl.col("words_candidate").max())
+    wanted = run.targets.select("target_id").join(
+        most, on="target_id", how="left", maintain_order="left"
+    )
+    assert made.scores["most_words_of_mine_v1"].to_list() == wanted["most"].to_list()
