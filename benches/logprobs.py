@@ -146,7 +146,7 @@ def full_batches(model: str) -> Callable[[list[Text]], None]:
 
 WAYS: dict[str, Callable[[str], Callable[[list[Text]], None]]] = {
     "ours": lambda model: ours(model, engine="transformers", columns=MOMENTS),
-    "ours without moments": lambda model: ours(model, engine="transformers"),
+    "ours without vocabulary mean and variance": lambda model: ours(model, engine="transformers"),
     "bare loop": bare,
     "one by one": one_by_one,
     "full batches": full_batches,
