@@ -21,7 +21,7 @@ import polars as pl
 from benches.results import append_results, machine
 from polars.io.plugins import register_io_source
 
-from mia_batch.pipeline import Observer
+from mia_batch.observer import Observer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
         RunFolderError,
         SettingsError,
     )
-    from mia_batch.pipeline import Observer, Run, audit
+    from mia_batch.observer import Observer
+    from mia_batch.pipeline import Run, audit
 
 __all__ = [
     "CorpusError",
@@ -41,8 +42,8 @@ def __getattr__(name: str) -> object:
     if name not in __all__:
         msg = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(msg)
-    module = "mia_batch.errors" if name.endswith("Error") else "mia_batch.pipeline"
-    return getattr(import_module(module), name)
+    home = "errors" if name.endswith("Error") else "observer" if name == "Observer" else "pipeline"
+    return getattr(import_module(f"mia_batch.{home}"), name)
 
 
 def __dir__() -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import polars as pl
 
-from mia_batch import _native
+import mia_batch._native as _native  # noqa: PLR0402 - from would import the package's own page
 from mia_batch.errors import MiaBatchError, SchemaMismatchError
 from mia_batch.kernel_arguments import (
     GROUPS,

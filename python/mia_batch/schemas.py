@@ -113,7 +113,6 @@ class Samples(_OfPrompt):
     short = dy.Bool(nullable=True)
     """True where the candidate ended by length with fewer words than its reference."""
     reason = dy.String(nullable=True)
-    """Why there is no candidate; null where there is one."""
 
 
 class LogProbs(_OfPrompt):

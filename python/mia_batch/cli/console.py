@@ -14,7 +14,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from mia_batch.pipeline.observer import Observer
+from mia_batch.observer import Observer
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from mia_batch import tables
 from mia_batch.corpus.check import check_rows
 from mia_batch.corpus.columns import ColumnNames, resolve
 from mia_batch.corpus.files import digest_files, find_files
 from mia_batch.corpus.formats import FORMATS
 from mia_batch.errors import CorpusError
+from mia_batch.tables import generate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -115,4 +115,4 @@ def _documents(
             # Not select() alone: of constants only, it would make a single row.
             yield rows.with_columns(expressions).select(wanted)
 
-    return tables.generate(schema, frames)
+    return generate(schema, frames)

@@ -12,11 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mia_batch import tables
 from mia_batch.demo.corpus import build_corpus, build_shots
 from mia_batch.demo.process import run_training
 from mia_batch.demo.record import Record, digest_files
 from mia_batch.errors import SettingsError
+from mia_batch.tables import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -93,7 +93,7 @@ def write_config(folder: Path) -> None:
     record = Record.of(folder)
     files = json.dumps(record.files if record else {}, sort_keys=True)
     digest = hashlib.sha256(files.encode()).hexdigest()[:8]
-    tables.write_text(DemoFolder.at(folder).config, _CONFIG.format(digest=digest))
+    write_text(DemoFolder.at(folder).config, _CONFIG.format(digest=digest))
 
 
 def _require_packages() -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from typing import TYPE_CHECKING, Self
 
-from mia_batch import tables
+from mia_batch.tables import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,7 +47,7 @@ class Record:
 
     def write(self, folder: Path) -> None:
         """Store the record in a folder."""
-        tables.write_text(folder / _NAME, json.dumps(asdict(self), indent=2) + "\n")
+        write_text(folder / _NAME, json.dumps(asdict(self), indent=2) + "\n")
 
     def is_true_of(self, folder: Path) -> bool:
         """Whether the demo was finished and every file of it is there, unchanged."""

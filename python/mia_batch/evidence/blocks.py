@@ -51,6 +51,10 @@ class Work:
     left: int
     done: int
 
+    def __add__(self, other: Work) -> Work:
+        """Count both."""
+        return Work(left=self.left + other.left, done=self.done + other.done)
+
 
 class Missing:
     """What the parts of a run lack: ``n_rows`` of each unit.

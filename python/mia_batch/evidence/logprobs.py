@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from mia_batch import kernels
 from mia_batch.evidence.collect import Asked, Row
 from mia_batch.evidence.request import Request
+from mia_batch.kernels import zlib_size
 from mia_batch.schemas import LogProbs
 
 if TYPE_CHECKING:
@@ -106,5 +106,5 @@ class LogprobTask:
             pl.col(_FLOATS).list.eval(pl.element().fill_nan(None)),
             rank=pl.col("rank").list.eval(pl.when(pl.element() > 0).then(pl.element())),
             n_bytes=pl.col("text").str.len_bytes(),
-            zlib_size=kernels.zlib_size("text"),
+            zlib_size=zlib_size("text"),
         ).select(_SCHEMA.names())

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from mia_batch import tables
 from mia_batch.schemas import Features, LogProbs, Prompts, Samples
+from mia_batch.tables import scan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +63,7 @@ class Parts:
     def scan(self) -> pl.LazyFrame:
         """Open the rows as ``key`` (UInt64), ``index`` (UInt32) and ``reason``."""
         key, number = _NUMBERS[self.schema]
-        rows = tables.scan(self.paths(), self.schema)
+        rows = scan(self.paths(), self.schema)
         return rows.select(key=key, index=number, reason="reason")
 
 
@@ -81,7 +81,7 @@ def scan_parts(
         model, view = reads
         parts = Parts(folder=folder, schema=schema, model=model, view=view, block_targets=1)
         source = parts.paths()
-    table = tables.scan(source, schema)
+    table = scan(source, schema)
     column = "words_candidate" if schema is Features else "reason"
     failed = pl.col(column).is_null() if schema is Features else pl.col(column).is_not_null()
     names = [name for name in _NAMES if name in schema.column_names()]

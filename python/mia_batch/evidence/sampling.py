@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from mia_batch import kernels
 from mia_batch.evidence.collect import Asked, Row
 from mia_batch.evidence.request import Request
+from mia_batch.kernels import WordRule, count_words
 from mia_batch.prompts.seeds import sample_seed
 from mia_batch.schemas import Samples
 
@@ -35,7 +35,7 @@ class SampleTask:
     view: str
     measure: Callable[[list[str], list[str]], list[Measure]]
     budget: Budget
-    words: kernels.WordRule
+    words: WordRule
     run_seed: int
     kind: EvidenceKind = "samples"
 
@@ -162,12 +162,12 @@ def _is_short(finish_reason: FinishReason | None, missing: int) -> bool | None:
     return None if finish_reason is None else finish_reason == "length" and missing > 0
 
 
-def _count_words(texts: list[str], words: kernels.WordRule) -> list[int]:
-    counts = pl.DataFrame({"text": texts}).select(kernels.count_words("text", words=words))
+def _count_words(texts: list[str], words: WordRule) -> list[int]:
+    counts = pl.DataFrame({"text": texts}).select(count_words("text", words=words))
     return counts.to_series().to_list()
 
 
-def _ends_words(last: str, words: kernels.WordRule) -> bool:
+def _ends_words(last: str, words: WordRule) -> bool:
     """Whether nothing that follows this character of a text can belong to a word before it.
 
     Under ``unicode`` a point may stand inside a word, so only white space is certain.

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import polars as pl
 
-from mia_batch import tables
 from mia_batch.evidence.parts import TARGET_KEY
 from mia_batch.schemas import Prompts, Targets
-from mia_batch.tables import RowIndex
+from mia_batch.tables import RowIndex, scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -101,15 +100,15 @@ class PromptUnits:
 
     def keys(self) -> pl.LazyFrame:
         """Open the ``key`` of each prompt of a target that the run still has."""
-        rows = tables.scan(self.parts.paths(), Prompts)
+        rows = scan(self.parts.paths(), Prompts)
         rows = rows.filter(self._wanted).select(target=TARGET_KEY, index="view_index")
-        there = tables.scan(self.targets, Targets).select(target=TARGET_KEY)
+        there = scan(self.targets, Targets).select(target=TARGET_KEY)
         known = rows.join(there, on="target", how="semi")
         return known.select(key=pl.col("target") + pl.col("index"))
 
     def slices(self) -> Iterator[pl.DataFrame]:
         """Yield prompts with ``target_id``, ``document_id``, ``context`` and ``text``."""
-        table = tables.scan(self.targets, Targets).select(*_NAMES, *self.view.columns)
+        table = scan(self.targets, Targets).select(*_NAMES, *self.view.columns)
         height = table.select(pl.len()).collect().item()
         for start in range(0, height, TARGETS_AT_ONCE):
             targets = table.slice(start, TARGETS_AT_ONCE).collect()
@@ -130,7 +129,7 @@ class PromptUnits:
         size = self.parts.block_targets
         blocks = range(start // size, -(-(start + TARGETS_AT_ONCE) // size))
         paths = [path for block in blocks for path in self._by_block.get(block, ())]
-        near = tables.scan(paths, Prompts).filter(own, wanted).collect()
+        near = scan(paths, Prompts).filter(own, wanted).collect()
         if near.height == self.view.n * names.len() or len(paths) == len(self._paths):
             return near
         rows = self._index.find(names)[1]
@@ -152,7 +151,7 @@ class PromptUnits:
 
     @cached_property
     def _index(self) -> RowIndex:
-        return RowIndex(tables.scan(self._paths, Prompts).select("target_id"))
+        return RowIndex(scan(self._paths, Prompts).select("target_id"))
 
     @cached_property
     def _starts(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -161,7 +160,7 @@ class PromptUnits:
 
     @cached_property
     def _part(self) -> Callable[[int], pl.DataFrame]:
-        return lru_cache(_PARTS_HELD)(lambda n: tables.scan(self._paths[n], Prompts).collect())
+        return lru_cache(_PARTS_HELD)(lambda n: scan(self._paths[n], Prompts).collect())
 
 
 def _rows_from(start: int) -> pl.Expr:
@@ -169,4 +168,4 @@ def _rows_from(start: int) -> pl.Expr:
 
 
 def _height(path: Path) -> int:
-    return int(tables.scan(path, Prompts).select(pl.len()).collect().item())
+    return int(scan(path, Prompts).select(pl.len()).collect().item())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -13,11 +13,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mia_batch.inference.comparison import ComparisonSets
-    from mia_batch.inference.plan import VerdictPlan
+    from mia_batch.inference.plan import Statistic, VerdictPlan
 
 __all__ = [
     "CollectionTest",
-    "Statistic",
     "Units",
     "collection_test",
     "cut_units",
@@ -27,8 +26,6 @@ __all__ = [
     "window_pattern",
     "windows_per_group",
 ]
-
-Statistic = Literal["mean", "median", "maximum"]
 
 _STATISTICS: dict[Statistic, Any] = {"mean": np.mean, "median": np.median, "maximum": np.max}
 

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mia_batch.inference.conformal import Adjustment
-    from mia_batch.inference.groups import Statistic
 
-__all__ = ["PlanLevel", "TieRule", "VerdictPlan", "preregister"]
+__all__ = ["PlanLevel", "Statistic", "TieRule", "VerdictPlan", "preregister"]
 
 PlanLevel = Literal["target", "group", "collection"]
 TieRule = Literal["conservative", "random"]
+Statistic = Literal["mean", "median", "maximum"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

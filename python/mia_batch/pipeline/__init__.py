@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from mia_batch.pipeline.auditing import audit, plan, rescore, run_audit
-from mia_batch.pipeline.observer import Observer
 from mia_batch.pipeline.run import Run
 
-__all__ = ["Observer", "Run", "audit", "plan", "rescore", "run_audit"]
+__all__ = ["Run", "audit", "plan", "rescore", "run_audit"]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from mia_batch.errors import SettingsError
+from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.evidence import LogprobsStage, SamplesStage
-from mia_batch.pipeline.observer import Observer
 from mia_batch.pipeline.prompts import PromptsStage
 from mia_batch.pipeline.run import Manifest, Run
 from mia_batch.pipeline.scores import FeaturesStage, ScoresStage

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,26 +12,28 @@ from mia_batch.evidence.budget import Budget
 from mia_batch.evidence.engines.registry import choose_engine, why_not
 from mia_batch.evidence.replay.recording import Recording
 from mia_batch.evidence.request import Decoding, EngineSpec
+from mia_batch.inference.plan import VerdictPlan
 from mia_batch.models.identity import identify_model
+from mia_batch.pipeline.corpora import check_paths, open_corpora
 from mia_batch.pipeline.run import Manifest, Run
-from mia_batch.pipeline.targets import check_paths, open_corpora
-from mia_batch.pipeline.verdicts import verdict_plan
+from mia_batch.settings.client import endpoint_settings, endpoint_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     import polars as pl
 
     from mia_batch.attacks import Attack
     from mia_batch.evidence.budget import DecodeScope
     from mia_batch.evidence.request import EvidenceKind
-    from mia_batch.inference.plan import VerdictPlan
-    from mia_batch.pipeline.observer import Observer
-    from mia_batch.pipeline.targets import Corpora
+    from mia_batch.observer import Observer
+    from mia_batch.pipeline.corpora import Corpora
     from mia_batch.settings import Settings
 
-__all__ = ["Audit", "chosen_attacks", "engine_columns"]
+__all__ = ["Audit", "chosen_attacks", "engine_columns", "verdict_plan"]
 
+_PRIMARY = ("samia_matched_v1", "min_k_plus_plus_20_v1")
+_LABELLED_FALSE = "texts of the input that are labelled member = false"
 _REMOTE = ("openai", "replay")
 _OF_MODELS = {
     "target": ("model", "revision"),
@@ -184,14 +186,28 @@ class Audit:
 
     def _new_manifest(self) -> Manifest:
         """Begin a manifest, before the corpus is read: engine and model are looked at."""
-        from mia_batch.pipeline.sessions import check_endpoint
-
         engine, why = self.engine("samples")
         if engine == "openai":
-            check_endpoint(self.settings)
+            endpoint_settings(self.settings)
+            endpoint_tokenizer(self.settings)
         evidence = self.settings.evidence_values | {"engine": engine}
         models = {"target": {"source": self.source("target")}}
         return Manifest(evidence=evidence, engine_choice=why, models=models)
+
+
+def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
+    """Say what the run is to decide and how.
+
+    The primary attack is the one asked for, else the first of `samia_matched_v1` and
+    `min_k_plus_plus_20_v1` that is computed, else the first attack.
+    """
+    primary = settings.primary or next((name for name in _PRIMARY if name in attacks), attacks[0])
+    if primary not in attacks:
+        msg = f"setting 'primary' is {primary!r}, which is not computed; name it in 'attacks' too"
+        raise SettingsError(msg)
+    same = settings.model_dump(include={field.name for field in fields(VerdictPlan)} - {"primary"})
+    null_set = settings.non_members_known or _LABELLED_FALSE
+    return VerdictPlan(primary=primary, null_set=null_set, **same)
 
 
 def chosen_attacks(settings: Settings) -> list[Attack]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import asdict
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Any
 
-from mia_batch import tables
 from mia_batch.evidence.blocks import (
     BLOCK_TARGETS,
     LOGPROB_BLOCK_TARGETS,
@@ -31,6 +32,7 @@ from mia_batch.pipeline.scores import write_features
 from mia_batch.pipeline.sessions import cost_lines, expected, open_session
 from mia_batch.pipeline.stage import Stage
 from mia_batch.schemas import LogProbs, Samples
+from mia_batch.tables import sink
 from mia_batch.tables.background import in_background
 
 if TYPE_CHECKING:
@@ -138,14 +140,15 @@ class SamplesStage(Stage):
                 words=settings.word_rule,
                 run_seed=settings.seed,
             )
-            with audit.observer.progress("sampling", [missing.count()]):
+            work = missing.count()
+            with audit.observer.progress("sampling", done=work.done, left=work.left):
                 for block, rows in session.executor.collect(task, missing.blocks(), told):
                     self._store(block, rows)
         audit.observer.stage(workload.outcome(decoded))
 
     def _store(self, block: Block, rows: pl.DataFrame) -> None:
         run = self.audit.run
-        tables.sink(rows, run.path("samples") / block.part_name, Samples)
+        sink(rows, run.path("samples") / block.part_name, Samples)
         write_features(self.audit, {block.part_name: rows}, block.units)
 
     def _replay(self) -> None:
@@ -162,7 +165,7 @@ class SamplesStage(Stage):
         blocks = recording.collect(
             audit.run.path("targets"), missing.blocks(), audit.run.folder, audit.settings.word_rule
         )
-        progress = audit.observer.progress("sampling", [work])
+        progress = audit.observer.progress("sampling", done=work.done, left=work.left)
         with progress, closing(blocks), in_background() as later:
             for number, (block, rows) in enumerate(blocks):
                 if number == 0:  # from here on the recording is known to be of this corpus
@@ -211,7 +214,8 @@ class LogprobsStage(Stage):
                     path = audit.run.folder / "frequencies.parquet"
                     frequencies = stored_frequencies(path, texts, session.tokenizer)
             missing = {view: self._missing(view) for view in views}
-            work = [each.count() for each in missing.values()]
+            work = reduce(add, map(Missing.count, missing.values()))
+            progress = audit.observer.progress("log-probabilities", done=work.done, left=work.left)
             passes = {view.name: 0 for view in views}
             views_by_label = {self._parts(view).label: (view, columns[view.name]) for view in views}
             task = LogprobTask(views=views_by_label, log_inverse_frequency=frequencies)
@@ -222,9 +226,9 @@ class LogprobsStage(Stage):
 
             blocks = (block for lacking in missing.values() for block in lacking.blocks())
             try:
-                with audit.observer.progress("log-probabilities", work):
+                with progress:
                     for block, rows in session.executor.collect(task, blocks, told):
-                        tables.sink(rows, audit.run.path("logprobs") / block.part_name, LogProbs)
+                        sink(rows, audit.run.path("logprobs") / block.part_name, LogProbs)
             finally:
                 for name, n in passes.items():
                     key = f"{self.model} {name}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from mia_batch import tables
 from mia_batch.corpus import ColumnNames, Corpus, read_documents
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.blocks import LOGPROB_BLOCK_TARGETS, Missing
@@ -22,6 +22,7 @@ from mia_batch.prompts.shots import after_shots, choose_shots
 from mia_batch.prompts.text import lowercase, text
 from mia_batch.prompts.view import View
 from mia_batch.schemas import Prompts
+from mia_batch.tables import sink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,17 +130,17 @@ class PromptsStage(Stage):
 
     def _fill(self, filled: list[tuple[View, Missing]]) -> None:
         audit = self.audit
-        work = [missing.count() for _, missing in filled]
+        work = reduce(add, (missing.count() for _, missing in filled))
 
         def told(_label: str, texts: int, tokens: int, _passes: int) -> None:
             audit.observer.worked(texts, tokens)
 
-        progress = audit.observer.progress("filling", work)
+        progress = audit.observer.progress("filling", done=work.done, left=work.left)
         with open_session(audit, "masked", "fills") as session, progress:
             for view, missing in filled:
                 task = FillTask(view=view, run_seed=audit.settings.seed)
                 for block, rows in session.executor.collect(task, missing.blocks(), told):
-                    tables.sink(rows, audit.run.path("prompts") / block.part_name, Prompts)
+                    sink(rows, audit.run.path("prompts") / block.part_name, Prompts)
 
     def _check(self) -> None:
         """Look whether everything is there that is needed only once an engine has started."""
@@ -224,7 +225,7 @@ def _write(audit: Audit, view: View, missing: Missing) -> None:
     for block in missing.blocks():
         rows = view.rows(view.make(block.units))
         wanted = rows.filter(pl.col("view_index").is_between(block.first, block.last - 1))
-        tables.sink(wanted, audit.run.path("prompts") / block.part_name, Prompts)
+        sink(wanted, audit.run.path("prompts") / block.part_name, Prompts)
 
 
 def _is_filled(view: View) -> bool:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from mia_batch import tables
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.schemas import (
@@ -27,6 +26,7 @@ from mia_batch.schemas import (
     Unscored,
     Verdicts,
 )
+from mia_batch.tables import remove_unfinished, scan, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -81,7 +81,7 @@ class Run:
         """Open one of ``TABLES``, or all parts of one of ``PARTS`` in the order of their blocks."""
         if name in PARTS:
             return scan_parts(self.path(name), PARTS[name])
-        return tables.scan(self.path(name), TABLES[name])
+        return scan(self.path(name), TABLES[name])
 
     @property
     def engine_log(self) -> Path:
@@ -167,7 +167,7 @@ class Run:
                 folder.mkdir(parents=True, exist_ok=True)
             lock.acquire()
             for folder in folders:
-                tables.remove_unfinished(folder)
+                remove_unfinished(folder)
         except Timeout:
             msg = f"{self.folder} is held by another live run; wait for it, or choose another --out"
             raise RunFolderError(msg) from None
@@ -253,7 +253,7 @@ class Manifest:
     def write(self, run: Run) -> None:
         """Store the manifest in the run's folder."""
         text = json.dumps(asdict(self) | {"versions": _versions()}, indent=2, ensure_ascii=False)
-        tables.write_text(run.folder / "run.json", text + "\n")
+        write_text(run.folder / "run.json", text + "\n")
 
     def agree(self, wanted: Mapping[str, Any], run: Run) -> None:
         """Record values that change evidence; `SettingsError` names all that differ from before."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from mia_batch import tables
 from mia_batch.attacks import find_unscored, score
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.features import build_features, groups_of, inputs_of
@@ -16,6 +15,7 @@ from mia_batch.kernels import GROUPS, fields
 from mia_batch.pipeline.stage import Stage
 from mia_batch.pipeline.verdicts import record_plan
 from mia_batch.schemas import Features, LogProbs, Samples, Scores, Unscored
+from mia_batch.tables import scan, sink, sink_all, sink_frames
 from mia_batch.tables.background import in_background
 from mia_batch.targets.lookup import TargetLookup
 
@@ -49,7 +49,7 @@ def write_features(audit: Audit, parts: Mapping[str, pl.DataFrame], targets: pl.
         audit.run.path("features") / name: features[end - samples.height : end]
         for (name, samples), end in zip(parts.items(), ends, strict=True)
     }
-    tables.sink_all(rows, Features)
+    sink_all(rows, Features)
 
 
 class FeaturesStage(Stage):
@@ -100,7 +100,7 @@ class FeaturesStage(Stage):
         lookup = TargetLookup(audit.run.path("targets"), of_targets)
 
         def make(group: list[Path]) -> None:
-            rows = pl.collect_all([tables.scan(part, Samples).select(of_samples) for part in group])
+            rows = pl.collect_all([scan(part, Samples).select(of_samples) for part in group])
             samples = dict(zip((part.name for part in group), rows, strict=True))
             names = pl.concat(part["target_id"] for part in rows)
             targets = lookup.of(names, dict.fromkeys(map(self.parts.targets_of, group)))
@@ -171,12 +171,12 @@ class ScoresStage(Stage):
         if audit.reading("logprobs"):
             logprobs = self._logprobs()
         frames = score(features, targets, audit.attacks, logprobs=logprobs)
-        tables.sink_frames(frames, run.path("scores"), Scores)
+        sink_frames(frames, run.path("scores"), Scores)
         samples = run.scan("samples").filter(within)
         unscored = find_unscored(
             run.scan("scores"), samples, targets, audit.attacks, logprobs=logprobs
         )
-        tables.sink(unscored, run.path("unscored"), Unscored)
+        sink(unscored, run.path("unscored"), Unscored)
         self.done()
 
     def _features(self) -> pl.LazyFrame:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.endpoint import CHAT_INSTRUCTION, Endpoint, EndpointSettings, estimate_cost
+from mia_batch.evidence.endpoint import Endpoint, estimate_cost
 from mia_batch.evidence.executors.local import LocalExecutor
 from mia_batch.evidence.local import LocalSource
 from mia_batch.evidence.process import EngineProcess
 from mia_batch.models.identity import identify_model
 from mia_batch.models.measure import estimate_tokens
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.settings import Settings
+from mia_batch.settings.client import endpoint_settings, endpoint_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,10 +26,10 @@ if TYPE_CHECKING:
     from mia_batch.evidence.workload import Workload
     from mia_batch.models.measure import Measure
     from mia_batch.pipeline.context import Audit
+    from mia_batch.settings import Settings
 
 __all__ = [
     "Session",
-    "check_endpoint",
     "cost_lines",
     "expected",
     "open_session",
@@ -103,8 +102,8 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind) -> Iterator[Session]:
     if kind == "logprobs" and settings.long_texts == "stride":
         msg = "setting 'long_texts': an endpoint cannot be asked in strides; leave it at 'refuse'"
         raise SettingsError(msg)
-    endpoint = _endpoint_settings(settings)
-    tokenizer = _endpoint_tokenizer(settings)
+    endpoint = endpoint_settings(settings)
+    tokenizer = endpoint_tokenizer(settings)
     digest = tokenizer.digest if tokenizer else None
     audit.manifest.agree_model("target", {"tokenizer": digest}, audit.run)
     what = " for log-probabilities" if kind == "logprobs" else ""
@@ -152,18 +151,12 @@ def expected(
     """Say how the target model will count tokens, and how far it will decode, before it is open."""
     settings = audit.settings
     if audit.manifest.evidence["engine"] == "openai":
-        measure = _measure_for(_endpoint_tokenizer(settings))
+        measure = _measure_for(endpoint_tokenizer(settings))
         return measure, audit.budget(_UNSTATED_CONTEXT, _MOST_ATTEMPTS)
     identity = identify_model(settings.model, settings.revision)
     stated = settings.engine_arg.get("max_model_len") or identity.max_model_len
     measure = Tokenizer.load(settings.model, settings.revision).measure
     return measure, audit.budget(int(stated or settings.max_length))
-
-
-def check_endpoint(settings: Settings) -> None:
-    """Check address, key and tokenizer; nothing is asked yet."""
-    _endpoint_settings(settings)
-    _endpoint_tokenizer(settings)
 
 
 def cost_lines(settings: Settings, workload: Workload) -> Iterator[tuple[str, str]]:
@@ -176,7 +169,7 @@ def cost_lines(settings: Settings, workload: Workload) -> Iterator[tuple[str, st
         ("at most, all attempts", workload.most_tokens),
     ):
         estimate = estimate_cost(
-            _endpoint_settings(settings),
+            endpoint_settings(settings),
             prompts=workload.prefixes,
             prompt_bytes=workload.prompt_bytes,
             samples=-(-workload.samples // workload.prefixes),
@@ -185,42 +178,6 @@ def cost_lines(settings: Settings, workload: Workload) -> Iterator[tuple[str, st
         )
         text = f"{estimate.tokens_in:,} prompt tokens, {estimate.tokens_out:,} output tokens"
         yield name, text if estimate.cost is None else f"{text}, cost {estimate.cost:,.2f}"
-
-
-def _endpoint_settings(settings: Settings) -> EndpointSettings:
-    """Return what the client follows; the key comes from the environment variable named."""
-    key = os.environ.get(settings.api_key_env)
-    default = Settings.model_fields["api_key_env"].default
-    if key is None and settings.api_key_env != default:
-        msg = (
-            f"setting 'api_key_env' is {settings.api_key_env!r}, but there is no such environment "
-            "variable; set it to the endpoint's key"
-        )
-        raise SettingsError(msg)
-    return EndpointSettings(
-        base_url=settings.base_url or "",
-        model=settings.model,
-        api_key=key,
-        chat=settings.chat,
-        chat_instruction=settings.chat_instruction or CHAT_INSTRUCTION,
-        temperature=settings.temperature,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
-        requests_per_minute=settings.requests_per_minute,
-        tokens_per_minute=settings.tokens_per_minute,
-        max_concurrency=settings.max_concurrency,
-        timeout=settings.timeout,
-        max_retries=settings.max_retries,
-        price_in=settings.price_in,
-        price_out=settings.price_out,
-        max_cost=settings.max_cost,
-    )
-
-
-def _endpoint_tokenizer(settings: Settings) -> Tokenizer | None:
-    if settings.tokenizer is None:
-        return None
-    return Tokenizer.load(settings.tokenizer, setting="tokenizer")
 
 
 def _sentences(settings: Settings, found: Capabilities) -> Iterator[str]:

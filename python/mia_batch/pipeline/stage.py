@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mia_batch import tables
 from mia_batch.errors import RunFolderError
+from mia_batch.tables import READ_ERRORS, is_sound, is_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -81,8 +81,8 @@ def damage_set_aside(stages: Sequence[Stage]) -> Iterator[None]:
     """
     try:
         yield
-    except tables.READ_ERRORS as error:
-        said = repair(stages, tables.is_sound, "is damaged")
+    except READ_ERRORS as error:
+        said = repair(stages, is_sound, "is damaged")
         if not said:
             raise
         msg = f"{'; '.join(said)}: give the same command again"
@@ -91,7 +91,7 @@ def damage_set_aside(stages: Sequence[Stage]) -> Iterator[None]:
 
 def repair(
     stages: Sequence[Stage],
-    is_good: Callable[[Path], bool] = tables.is_whole,
+    is_good: Callable[[Path], bool] = is_whole,
     fault: str = "was cut short",
 ) -> list[str]:
     """Remove tables that are not good and what was made from them, and say so, a sentence each.

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from mia_batch import tables
 from mia_batch.attacks import score_by
 from mia_batch.diagnostics.preflight import check_targets
 from mia_batch.diagnostics.unscored import uneven_findings
-from mia_batch.errors import SettingsError
 from mia_batch.inference.findings import (
     finding_rows,
     plan_findings,
@@ -24,10 +22,12 @@ from mia_batch.inference.power import power_findings
 from mia_batch.inference.sampling_error import score_errors
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.metrics.measure import measure
+from mia_batch.pipeline.context import verdict_plan
 from mia_batch.pipeline.stage import Stage
 from mia_batch.report import preflight_sentences, sentences
 from mia_batch.schemas import Blind, Findings, Metrics, Scores, Targets, Verdicts
 from mia_batch.settings.verdict import VerdictSettings
+from mia_batch.tables import sink, sink_frames
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -46,28 +46,10 @@ __all__ = [
     "plan_power",
     "preflight",
     "record_plan",
-    "verdict_plan",
 ]
 
-_PRIMARY = ("samia_matched_v1", "min_k_plus_plus_20_v1")
-_LABELLED_FALSE = "texts of the input that are labelled member = false"
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
 _FROM_SCORES = ("plan", "reported", "uneven_scores")
-
-
-def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
-    """Say what the run is to decide and how.
-
-    The primary attack is the one asked for, else the first of `samia_matched_v1` and
-    `min_k_plus_plus_20_v1` that is computed, else the first attack.
-    """
-    primary = settings.primary or next((name for name in _PRIMARY if name in attacks), attacks[0])
-    if primary not in attacks:
-        msg = f"setting 'primary' is {primary!r}, which is not computed; name it in 'attacks' too"
-        raise SettingsError(msg)
-    same = settings.model_dump(include={field.name for field in fields(VerdictPlan)} - {"primary"})
-    null_set = settings.non_members_known or _LABELLED_FALSE
-    return VerdictPlan(primary=primary, null_set=null_set, **same)
 
 
 def preflight(run: Run, plan: VerdictPlan, *, seed: int) -> None:
@@ -75,9 +57,9 @@ def preflight(run: Run, plan: VerdictPlan, *, seed: int) -> None:
     targets = run.scan("targets")
     checked = check_targets(targets, seed=seed)
     rows = [role_findings(targets), checked.findings, plan_power(targets, plan)]
-    tables.sink(checked.blind_scores, run.path("blind"), Blind)
-    tables.sink(checked.blind_metrics, run.path("blind_metrics"), Metrics)
-    tables.sink(pl.concat(rows), run.path("findings"), Findings)
+    sink(checked.blind_scores, run.path("blind"), Blind)
+    sink(checked.blind_metrics, run.path("blind_metrics"), Metrics)
+    sink(pl.concat(rows), run.path("findings"), Findings)
 
 
 def plan_power(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
@@ -113,15 +95,15 @@ def evaluate(
         primary=plan.primary,
         seed=settings.seed,
     )
-    tables.sink(metrics, run.path("metrics"), Metrics)
+    sink(metrics, run.path("metrics"), Metrics)
     made = _verdicts(settings, attacks, plan, run, before)
     if planned["verdict"].item(0) != "as_planned":
         made = (rows.with_columns(planned=False) for rows in made)
-    tables.sink_frames(made, run.path("verdicts"), Verdicts)
+    sink_frames(made, run.path("verdicts"), Verdicts)
     reported = reported_findings(run.scan("verdicts"), plan)
     primary_first = sorted(names, key=lambda name: name != plan.primary)
     uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
-    tables.sink(pl.concat([before, planned, uneven, reported]), run.path("findings"), Findings)
+    sink(pl.concat([before, planned, uneven, reported]), run.path("findings"), Findings)
 
 
 def conclusions(run: Run, settings: Settings, attacks: Sequence[str]) -> Iterator[str]:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from mia_batch import tables
 from mia_batch.errors import SettingsError
 from mia_batch.schemas import Documents, Targets
+from mia_batch.tables import check, generate, in_batches
 from mia_batch.targets.cut import cut_documents
 from mia_batch.targets.identity import from_document_id, from_text, target_id, text_digest
 from mia_batch.targets.ordinals import Ordinals
@@ -54,7 +54,7 @@ def build_targets(
     SettingsError
         When collected, if windows are asked for and a document has its own prefix and reference.
     """
-    tables.check(documents, Documents, what="documents")
+    check(documents, Documents, what="documents")
     types = documents.collect_schema()
     further = {name: types[name] for name in types if name not in Documents.column_names()}
     schema = pl.Schema({**Targets.create_empty().schema, **further})
@@ -69,7 +69,7 @@ def build_targets(
                 for rows in _rows(piece, names, plan):
                     yield _frame(rows, piece, schema, role)
 
-    return tables.generate(schema, frames)
+    return generate(schema, frames)
 
 
 def _refuse_given_parts(batch: pl.DataFrame) -> None:
@@ -115,7 +115,7 @@ def _rows(piece: pl.DataFrame, identities: list[bytes], plan: TargetPlan) -> Ite
         for document, splits in enumerate(cut)
         for window_index, split in enumerate(splits)
     )
-    return tables.in_batches(rows, lambda row: len(row[3].target or ""), _PIECE_BYTES)
+    return in_batches(rows, lambda row: len(row[3].target or ""), _PIECE_BYTES)
 
 
 def _frame(rows: list[_Row], piece: pl.DataFrame, schema: pl.Schema, role: str) -> pl.DataFrame:

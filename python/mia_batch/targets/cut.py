@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mia_batch.targets.split import NULL_SPLIT, Split, split_as_given, split_at_word, split_samia
-from mia_batch.targets.words import Words, word_spans
+from mia_batch.targets.words import Words, find_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,7 +25,7 @@ def cut_documents(
     rows = list(zip(texts, prefixes, references, strict=True))
     whole = [_whole(*row) for row in rows]
     rule = "whitespace" if plan.preset == "samia" else plan.words
-    for row, text, words in zip(rows, whole, word_spans(whole, rule), strict=True):
+    for row, text, words in zip(rows, whole, find_words(whole, rule), strict=True):
         match row:
             case (_, str(prefix), str(reference)):
                 yield iter([split_as_given(prefix, reference, words)])

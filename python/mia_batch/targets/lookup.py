@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from mia_batch import tables
 from mia_batch.schemas import Targets
-from mia_batch.tables import RowIndex
+from mia_batch.tables import RowIndex, scan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -30,7 +29,7 @@ class TargetLookup:
     """
 
     def __init__(self, targets: Path, columns: list[str]) -> None:
-        self._targets = tables.scan(targets, Targets)
+        self._targets = scan(targets, Targets)
         self._columns = columns
         self._piece: Callable[[int], pl.DataFrame] = lru_cache(_PIECES_HELD)(self._read)
         self._reading = Lock()  # threads that follow each other need the same

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from mia_batch import kernels
+from mia_batch.kernels import WordRule, word_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Words", "word_spans"]
+__all__ = ["Words", "find_words"]
 
 Indices = npt.NDArray[np.uint32]
 
@@ -31,10 +31,10 @@ class Words(NamedTuple):
         return Words(starts - starts[0], self.ends[words.start : words.stop] - starts[0])
 
 
-def word_spans(texts: Sequence[str], rule: kernels.WordRule) -> Iterator[Words]:
+def find_words(texts: Sequence[str], rule: WordRule) -> Iterator[Words]:
     """Find the words of each text; texts have no surrogates and are some megabytes together."""
     column = pl.Series("text", texts, pl.String).to_frame()
-    spans = column.select(kernels.word_spans("text", words=rule)).unnest("text")
+    spans = column.select(word_spans("text", words=rule)).unnest("text")
     starts, ends = (spans[name].explode(empty_as_null=False).to_numpy() for name in spans.columns)
     bounds = np.concatenate(([0], spans["starts"].list.len().to_numpy().cumsum(dtype=np.int64)))
     for first, last in pairwise(bounds.tolist()):

@@ -1,11 +1,12 @@
 //! Longest verbatim runs, and how much of the reference common blocks rebuild.
 
-use crate::automaton::{Automaton, Match};
 use crate::candidate::Cut;
 use crate::character_runs::CharacterRuns;
 use crate::error::KernelError;
-use crate::kernel::{Kernel, Number, Reference};
+use crate::kernel::{Kernel, Number};
+use crate::longest_run::LongestRun;
 use crate::near_verbatim::BlockFinder;
+use crate::reference::Reference;
 
 /// Finds what a candidate copies from its reference.
 pub(crate) struct BlockKernel {
@@ -59,32 +60,5 @@ impl Kernel for BlockKernel {
         numbers.extend(self.characters.longest(cut.text()).numbers());
         numbers.push(Some(self.finder.count_words(reference, cut)));
         Ok(())
-    }
-}
-
-/// The longest match; of several, the one that starts first in the reference.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct LongestRun {
-    pub(crate) length: u32,
-    start: u32,
-}
-
-impl LongestRun {
-    pub(crate) fn push(&mut self, run: Match, automaton: &Automaton) {
-        if run.length == 0 || run.length < self.length {
-            return;
-        }
-        let start = automaton.first_start(run);
-        if run.length > self.length || start < self.start {
-            *self = Self {
-                length: run.length,
-                start,
-            };
-        }
-    }
-
-    /// Its length, and where it starts, which is undefined if there is none.
-    fn numbers(self) -> [Number; 2] {
-        [Some(self.length), (self.length > 0).then_some(self.start)]
     }
 }

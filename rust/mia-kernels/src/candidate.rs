@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use crate::automaton::Match;
 use crate::joined::Joined;
-use crate::kernel::{Needs, Reference};
 use crate::limits::number;
 use crate::numbers::UNKNOWN;
 use crate::places::{Place, Places};
+use crate::reference::{Needs, Reference};
 use crate::words::WordRule;
 
 /// A word that the reference has.

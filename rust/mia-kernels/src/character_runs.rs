@@ -5,7 +5,7 @@
 //! first where a longer one may be; where there is none, the whole candidate is read again.
 
 use crate::automaton::{Automaton, Match};
-use crate::blocks::LongestRun;
+use crate::longest_run::LongestRun;
 
 /// Characters of the runs in the table.
 const N: usize = 6;

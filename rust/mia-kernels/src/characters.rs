@@ -9,9 +9,10 @@
 
 use crate::candidate::Cut;
 use crate::error::KernelError;
-use crate::kernel::{Kernel, Number, Reference};
+use crate::kernel::{Kernel, Number};
 use crate::limits::number;
 use crate::numbers::Numbers;
+use crate::reference::Reference;
 
 /// Characters of the n-grams that are counted, in ascending order.
 const SIZES: [u32; 2] = [3, 5];

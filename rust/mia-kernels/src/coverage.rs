@@ -12,7 +12,8 @@
 use crate::automaton::{Automaton, Match, ROOT};
 use crate::candidate::Cut;
 use crate::error::KernelError;
-use crate::kernel::{Kernel, Number, Reference};
+use crate::kernel::{Kernel, Number};
+use crate::reference::Reference;
 
 const SHORTEST: usize = 2;
 const LONGEST: usize = 12;

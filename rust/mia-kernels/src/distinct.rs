@@ -2,8 +2,9 @@
 
 use crate::candidate::Cut;
 use crate::error::KernelError;
-use crate::kernel::{Kernel, Number, Reference};
+use crate::kernel::{Kernel, Number};
 use crate::limits::number;
+use crate::reference::Reference;
 use crate::vocabulary::Vocabulary;
 
 /// Counts distinct words of a candidate and its reference.

@@ -1,6 +1,7 @@
 use thiserror::Error;
 
-use crate::limits::MAX_BYTES;
+/// The longest text in bytes: 1 GiB, so that every count fits 32 bits.
+pub const MAX_BYTES: usize = 1 << 30;
 
 /// Why a kernel gives no number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

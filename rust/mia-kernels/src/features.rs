@@ -7,10 +7,11 @@ use crate::coverage::CoverageCounter;
 use crate::distinct::DistinctCounter;
 use crate::error::KernelError;
 use crate::group::Group;
-use crate::kernel::{Kernel, Needs, Reference};
+use crate::kernel::Kernel;
 use crate::lcs::LcsCounter;
 use crate::limits::{check_length, number};
 use crate::ngram::{MAX_N, OverlapCounter};
+use crate::reference::{Needs, Reference};
 use crate::size::SizeKernel;
 use crate::words::WordRule;
 

@@ -9,7 +9,8 @@ use std::iter::zip;
 
 use crate::candidate::{Cut, Known};
 use crate::error::KernelError;
-use crate::kernel::{Kernel, Number, Reference};
+use crate::kernel::{Kernel, Number};
+use crate::reference::Reference;
 
 /// Finds the longest common subsequence of a candidate and its reference.
 #[derive(Default)]

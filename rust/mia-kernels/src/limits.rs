@@ -1,7 +1,4 @@
-use crate::error::KernelError;
-
-/// The longest text in bytes: 1 GiB, so that every count fits 32 bits.
-pub const MAX_BYTES: usize = 1 << 30;
+use crate::error::{KernelError, MAX_BYTES};
 
 /// Refuses a text of more than [`MAX_BYTES`].
 pub(crate) fn check_length(text: &[u8]) -> Result<(), KernelError> {

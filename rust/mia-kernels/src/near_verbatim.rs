@@ -18,8 +18,8 @@ use std::ops::Range;
 
 use crate::automaton::{Automaton, Match};
 use crate::candidate::Cut;
-use crate::kernel::Reference;
 use crate::limits::number;
+use crate::reference::Reference;
 
 const NONE: u32 = u32::MAX;
 

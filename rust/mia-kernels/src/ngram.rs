@@ -16,9 +16,10 @@ use std::ops::RangeInclusive;
 
 use crate::candidate::{Cut, Known};
 use crate::error::KernelError;
-use crate::kernel::{Kernel, Number, Reference};
+use crate::kernel::{Kernel, Number};
 use crate::limits::number;
 use crate::numbers::{Numbers, UNKNOWN};
+use crate::reference::Reference;
 
 /// The longest n-grams that can be counted.
 pub(crate) const MAX_N: usize = 5;

@@ -4,7 +4,8 @@ use std::cell::Cell;
 
 use crate::candidate::Cut;
 use crate::error::KernelError;
-use crate::kernel::{Kernel, Number, Reference};
+use crate::kernel::{Kernel, Number};
+use crate::reference::Reference;
 use crate::zlib::ZlibSizer;
 
 thread_local! {

@@ -10,7 +10,7 @@ import pytest
 import mia_batch
 from mia_batch.corpus import commitment, draw
 from mia_batch.errors import CorpusError, RequestError, SettingsError
-from mia_batch.pipeline.targets import open_corpora
+from mia_batch.pipeline.corpora import open_corpora
 from mia_batch.schemas import Targets
 from mia_batch.settings import load_settings
 

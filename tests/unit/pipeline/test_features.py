@@ -7,7 +7,8 @@ import pytest
 
 from mia_batch import tables
 from mia_batch.features import build_features
-from mia_batch.pipeline import Observer, Run, scores
+from mia_batch.observer import Observer
+from mia_batch.pipeline import Run, scores
 from mia_batch.pipeline.auditing import stages_of
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.run import Manifest

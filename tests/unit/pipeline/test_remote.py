@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 
 import mia_batch
-from mia_batch.pipeline import Observer, plan
+from mia_batch.observer import Observer
+from mia_batch.pipeline import plan
 from mia_batch.settings import load_settings
 from tests.hostile_server import MODEL, HostileServer, Script, TinyModel, failure
 from tests.unit.pipeline.conftest import documents

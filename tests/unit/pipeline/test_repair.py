@@ -14,7 +14,8 @@ import pytest
 
 import mia_batch
 from mia_batch import tables
-from mia_batch.pipeline import Observer
+from mia_batch.observer import Observer
+from mia_batch.pipeline import scores, verdicts
 from mia_batch.pipeline.auditing import stages_of
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.stage import damage_set_aside, repair
@@ -275,7 +276,7 @@ def test_a_run_killed_while_it_scored_leaves_no_mixture(copied, monkeypatch, tab
         if path.stem == table:
             raise Killed
 
-    for module in (tables, tables.writing):  # sink_frames has it from there
+    for module in (scores, verdicts, tables.writing):  # sink_frames has it from there
         monkeypatch.setattr(module, "sink", sink_and_die)
     with pytest.raises(Killed):
         mia_batch.audit(**settings | {"samples": 1})

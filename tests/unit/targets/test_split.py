@@ -4,11 +4,11 @@ import pytest
 
 from mia_batch.targets import reasons
 from mia_batch.targets.split import Split, split_as_given, split_at_word, split_samia
-from mia_batch.targets.words import word_spans
+from mia_batch.targets.words import find_words
 
 
 def spans(text):
-    (found,) = word_spans([text], "whitespace")
+    (found,) = find_words([text], "whitespace")
     return found
 
 
@@ -38,7 +38,7 @@ def test_the_whitespace_between_belongs_to_the_reference(text, ratio, prefix, re
     ],
 )
 def test_what_is_no_word_stays_where_it_stands(text, rule, prefix, reference):
-    (words,) = word_spans([text], rule)
+    (words,) = find_words([text], rule)
     assert split_at_word(text, words, 0.5) == Split(
         text, prefix, reference, len(words.starts), None
     )

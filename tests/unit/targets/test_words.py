@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
-from mia_batch.targets.words import word_spans
+from mia_batch.targets.words import find_words
 
 
 def words(texts, rule="whitespace"):
-    spans = zip(texts, word_spans(texts, rule), strict=True)
+    spans = zip(texts, find_words(texts, rule), strict=True)
     return [[text[start:end] for start, end in zip(*found, strict=True)] for text, found in spans]
 
 
@@ -55,6 +55,6 @@ def test_every_character_is_whitespace_where_python_says_so():
 
 
 def test_part_begins_with_its_first_word():
-    (found,) = word_spans(["  a bc d"], "whitespace")
+    (found,) = find_words(["  a bc d"], "whitespace")
     part = found.part(range(1, 3))
     assert (part.starts.tolist(), part.ends.tolist()) == ([0, 3], [2, 4])

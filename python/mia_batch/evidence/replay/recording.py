@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from mia_batch import tables
 from mia_batch.corpus.files import digest_files, find_files
 from mia_batch.corpus.formats import FORMATS
 from mia_batch.errors import CorpusError, SettingsError
@@ -21,7 +20,7 @@ from mia_batch.evidence.replay.partition import Partition, pack
 from mia_batch.evidence.replay.rows import check_rows, read_rows, text_bytes
 from mia_batch.evidence.replay.samples import MISSING, answer, first_of_each
 from mia_batch.schemas import Targets
-from mia_batch.tables import RowIndex
+from mia_batch.tables import RowIndex, scan
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Iterator
@@ -130,7 +129,7 @@ class Recording:
         ``words`` tells whether a candidate is shorter than its reference. SettingsError where
         documents are named that are not one target each, or no row names a target.
         """
-        keys = tables.scan(targets, Targets).select(self.key)
+        keys = scan(targets, Targets).select(self.key)
         index = RowIndex(keys)
         if self.key == "document_id":
             self._refuse_documents(index)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from mia_batch import kernels
+from mia_batch.kernels import WordRule, count_words
 
 if TYPE_CHECKING:
     from mia_batch.evidence.blocks import Block
@@ -24,7 +24,7 @@ def first_of_each(rows: pl.DataFrame) -> pl.DataFrame:
     return textless_last.unique(["key", "sample_index"], keep="first")
 
 
-def answer(block: Block, rows: pl.DataFrame, *, key: Key, words: kernels.WordRule) -> pl.DataFrame:
+def answer(block: Block, rows: pl.DataFrame, *, key: Key, words: WordRule) -> pl.DataFrame:
     """Return a block's samples in the order of its targets and of ``sample_index``.
 
     ``rows`` are what was recorded, each sample once, with the hash of ``key``; samples without a
@@ -36,13 +36,13 @@ def answer(block: Block, rows: pl.DataFrame, *, key: Key, words: kernels.WordRul
         "view_index",
         prefix="context",
         key=pl.col("context" if key == "prefix" else key).hash(),
-        n_reference=kernels.count_words("text", words=words),
+        n_reference=count_words("text", words=words),
     )
     theirs = rows.lazy().filter(pl.col("key").is_in(targets["key"].implode()))
     asked = (
         targets.lazy().with_columns(sample_index=pl.lit(indices.implode())).explode("sample_index")
     )
-    fewer_words = kernels.count_words("candidate", words=words) < pl.col("n_reference")
+    fewer_words = count_words("candidate", words=words) < pl.col("n_reference")
     has_text = pl.col("candidate").is_not_null()
     why = pl.when("recorded").then(pl.col("reason").fill_null(_NO_TEXT)).otherwise(pl.lit(MISSING))
     ended_by_length = (pl.col("finish_reason") == "length").fill_null(value=False)

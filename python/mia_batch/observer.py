@@ -6,9 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from mia_batch.evidence.blocks import Work
+    from collections.abc import Iterator
 
 __all__ = ["Observer"]
 
@@ -29,10 +27,9 @@ class Observer:
         """Learn that the engine's work ended, for whatever cause."""
 
     @contextmanager
-    def progress(self, what: str, work: Sequence[Work]) -> Iterator[None]:
+    def progress(self, what: str, *, done: int, left: int) -> Iterator[None]:
         """Tell of the beginning and the end of an engine's work."""
-        done = sum(each.done for each in work)
-        self.working(what, done=done, total=done + sum(each.left for each in work))
+        self.working(what, done=done, total=done + left)
         try:
             yield
         finally:

@@ -1,0 +1,175 @@
+"""The texts of a run, each with its role."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from mia_batch.attacks import names
+from mia_batch.corpus import (
+    ColumnNames,
+    Corpus,
+    canary_documents,
+    find_files,
+    read_canaries,
+    read_documents,
+)
+from mia_batch.errors import CorpusError, SettingsError
+from mia_batch.metrics.slices import find_slices
+from mia_batch.schemas import Documents
+from mia_batch.tables import generate
+from mia_batch.targets import TargetPlan, build_targets
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from mia_batch.settings import Settings
+
+__all__ = ["Corpora", "check_paths", "open_corpora"]
+
+_ROLES = {"non_members": "non_member", "calibration": "calibration", "canaries": "canary"}
+"""Settings that name the reference sets, and the role of their texts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corpora:
+    """Every text of a run: those that are asked about, and the reference sets by role."""
+
+    input: Corpus
+    reference_sets: Mapping[str, Corpus]
+
+    def fingerprint(self, settings: Settings) -> dict[str, Any]:
+        """SHA-256 of the input and of each reference set by role, and the names of columns."""
+        sets = {role: corpus.digest() for role, corpus in self.reference_sets.items()}
+        return {
+            "input": self.input.digest(),
+            "columns": settings.columns,
+            "reference_sets": sets,
+        }
+
+    def targets(self, settings: Settings) -> pl.LazyFrame:
+        """Cut all texts into targets: those of the input first, then role by role.
+
+        The table has the input's further columns, null where other texts lack them. It is built
+        anew, in batches, each time it is collected. Canaries are not cut into windows.
+        """
+        plan = TargetPlan(
+            prefix_ratio=settings.prefix_ratio,
+            words=settings.word_rule,
+            window_words=settings.window_words,
+            stride=settings.stride,
+            preset=settings.preset,
+            text_length=settings.text_length,
+        )
+        asked = build_targets(self.input.documents, plan)
+        if not self.reference_sets:
+            return asked
+        schema = self.input.documents.collect_schema()
+        whole = replace(plan, window_words=None, stride=None)
+        built = [asked]
+        for role, corpus in self.reference_sets.items():
+            documents = _with_columns(_labelled(corpus.documents, role), schema)
+            built.append(build_targets(documents, whole if role == "canary" else plan, role=role))
+
+        def frames(_names: list[str] | None) -> Iterator[pl.DataFrame]:
+            for targets in built:
+                yield from targets.collect_batches(maintain_order=True)
+
+        return generate(asked.collect_schema(), frames)
+
+
+def check_paths(settings: Settings) -> None:
+    """Check that the texts are where the settings say; none is read (canaries are, later)."""
+    for path in (settings.input, settings.non_members, settings.calibration):
+        if path is not None:
+            find_files(path)
+
+
+def open_corpora(settings: Settings) -> Corpora:
+    """Read and check the input and the reference sets.
+
+    The sets have the same column names, but need no membership where their role says it. Raises
+    `RequestError` where a text or a column to slice by is wrong; it names file, row and column.
+    """
+    parts = {name.removesuffix("_column"): value for name, value in settings.columns.items()}
+    columns = ColumnNames(**parts)
+    taken = frozenset(names())
+    sets = {}
+    for setting, role in _ROLES.items():
+        path = getattr(settings, setting)
+        if path is None:
+            continue
+        if role == "canary":
+            sets[role] = _open_canaries(path)
+            continue
+        wanted = columns if role == "calibration" else replace(columns, member=None, label=None)
+        sets[role] = read_documents(path, wanted, reserved=taken)
+        _check_rows(sets[role], role, f"setting {setting!r}", path)
+    asked = read_documents(settings.input, columns, reserved=taken)
+    corpora = Corpora(input=asked, reference_sets=sets)
+    _check_slices(settings.slice_by, corpora)
+    return corpora
+
+
+def _check_slices(columns: tuple[str, ...], corpora: Corpora) -> None:
+    """Refuse what no slices can be made of, before there are scores to slice."""
+    asked = corpora.input.documents.drop("text", "prefix", "reference")
+    schema = asked.collect_schema()
+    for column in columns:
+        if column not in schema:
+            msg = (
+                f"setting 'slice_by': the input has no column {column!r}, only {', '.join(schema)}"
+            )
+            raise SettingsError(msg)
+        if schema[column].is_nested() or schema[column] == pl.Binary:
+            msg = (
+                f"setting 'slice_by': column {column!r} holds {schema[column]}, which makes no "
+                "slices; name a column of strings, numbers, dates or booleans"
+            )
+            raise SettingsError(msg)
+    if columns:
+        labelled = [asked.filter(pl.col("member").is_not_null())]
+        if "non_member" in corpora.reference_sets:
+            others = corpora.reference_sets["non_member"].documents
+            labelled.append(_with_columns(_labelled(others, "non_member"), schema))
+        find_slices(pl.concat(labelled), columns)
+
+
+def _check_rows(corpus: Corpus, role: str, setting: str, path: str) -> None:
+    faults = [(pl.col("text").is_null(), "rows", "have no text; leave them out")]
+    if role == "non_member":
+        faults.append((pl.col("member"), "texts", "are labelled as members; leave them out"))
+    if role == "calibration":
+        faults.append(
+            (pl.col("member").is_null(), "texts", "have no membership; label or remove them")
+        )
+    for wrong, rows, what in faults:
+        n_wrong = corpus.documents.select(wrong.sum()).collect(engine="streaming").item()
+        if n_wrong:
+            msg = f"{setting}: {n_wrong:,} {rows} of {path} {what}"
+            raise CorpusError(msg)
+
+
+def _open_canaries(path: str) -> Corpus:
+    documents = canary_documents(read_canaries(Path(path)))
+    files = find_files(path).files
+    return Corpus(documents=documents.lazy(), files=files, ignored=(), n_documents=documents.height)
+
+
+def _labelled(documents: pl.LazyFrame, role: str) -> pl.LazyFrame:
+    """Put in what the role says of the membership."""
+    known = pl.lit(value=False) if role == "non_member" else pl.col("member")
+    return documents.with_columns(member=known)
+
+
+def _with_columns(documents: pl.LazyFrame, schema: pl.Schema) -> pl.LazyFrame:
+    """Keep the columns of a schema; further ones that are missing or of another type are null."""
+    found = documents.collect_schema()
+    own = Documents.column_names()
+    return documents.select(
+        pl.col(name) if name in own or found.get(name) == dtype else pl.lit(None, dtype).alias(name)
+        for name, dtype in schema.items()
+    )
