@@ -89,12 +89,19 @@ def of_candidate(
             f"characters_overlap_{n}": reference_scores.overlap(candidate, reference, n)
             for n in (3, 5)
         }
+        | {"leading_words": agreeing(left, right)}
+        | {"leading_characters": agreeing(candidate, reference)}
         | {"longest_block_words": n_words, "longest_block_start": word}
         | {"longest_block_chars": n_characters, "longest_block_chars_start": character}
         | {"near_verbatim_words": near_verbatim(left, right, min_words)}
         | {f"covered_{length}": covered(left, right, length) for length in LENGTHS}
         | {f"covered_reference_{length}": covered(right, left, length) for length in LENGTHS}
     )
+
+
+def agreeing(left: Sequence[str], right: Sequence[str]) -> int:
+    """Length of the longest start that both have."""
+    return next(n for n in range(len(left), -1, -1) if left[:n] == right[:n])
 
 
 def spans(items: Sequence[str]) -> Iterator[tuple[int, int]]:

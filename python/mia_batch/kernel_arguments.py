@@ -37,7 +37,16 @@ WORD_RULES: Final[tuple[WordRule, ...]] = get_args(WordRule)
 """Every word rule."""
 
 Group: TypeAlias = Literal[
-    "unigrams", "ngrams", "zlib", "lcs", "blocks", "coverage", "distinct", "characters", "matched"
+    "unigrams",
+    "ngrams",
+    "zlib",
+    "lcs",
+    "blocks",
+    "coverage",
+    "distinct",
+    "characters",
+    "leading",
+    "matched",
 ]
 """Fields of ``pair_features`` that are computed only where they are asked for.
 
@@ -73,6 +82,9 @@ Group: TypeAlias = Literal[
     texts, white space included; ``characters_overlap_3`` and ``characters_overlap_5`` their
     n-grams that both texts have, each at most as often as it occurs on both sides. For text
     without spaces.
+``leading``
+    ``leading_words`` counts the words, ``leading_characters`` the Unicode characters of the raw
+    texts, white space included, before the first at which the two texts differ.
 ``matched``
     Fields that end in ``_matched`` say the same of the candidate cut to the reference's
     number of words: ``words_candidate_matched`` and one for each field of the other groups,

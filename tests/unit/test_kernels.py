@@ -172,6 +172,37 @@ def test_distinct_words():
     }
 
 
+def test_what_agrees_before_the_first_difference():
+    """Three words, then sat and ran; of the texts "the  cat " but one space and a letter."""
+    assert numbers("the cat has ran on", "the  cat has sat on", "leading", "matched") == {
+        "words_candidate": 5,
+        "words_reference": 5,
+        "leading_words": 3,
+        "leading_characters": 4,
+        "words_candidate_matched": 5,
+        "leading_words_matched": 3,
+        "leading_characters_matched": 4,
+    }
+
+
+@pytest.mark.parametrize(
+    ("candidate", "reference", "n_words", "n_characters"),
+    [
+        ("a b", "a b c", 2, 3),
+        ("a b c", "a b", 2, 3),
+        ("x a b", "a b", 0, 0),
+        ("a x b a", "a b", 1, 2),
+        ("b a", "a b", 0, 0),
+        ("", "a", 0, 0),
+        ("", "", 0, 0),
+        ("h\u00e9", "h\u00e8", 0, 1),
+    ],
+)
+def test_leading_words_and_characters(candidate, reference, n_words, n_characters):
+    found = numbers(candidate, reference, "leading")
+    assert (found["leading_words"], found["leading_characters"]) == (n_words, n_characters)
+
+
 def test_characters():
     """Shared: 我们的 twice on the left and once on the right, 们的书 once; then 我们的书本 once."""
     assert numbers("我们的我们的书本", "我们的书本 好", "characters", "matched") == {

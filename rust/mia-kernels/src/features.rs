@@ -9,6 +9,7 @@ use crate::error::KernelError;
 use crate::group::Group;
 use crate::kernel::Kernel;
 use crate::lcs::LcsCounter;
+use crate::leading::LeadingCounter;
 use crate::limits::{check_length, number};
 use crate::ngram::{MAX_N, OverlapCounter};
 use crate::reference::{Needs, Reference};
@@ -155,7 +156,7 @@ fn needs(settings: &Settings) -> Needs {
     let any = |groups: &[Group]| settings.groups.iter().any(|group| groups.contains(group));
     let runs = any(&[Group::Blocks, Group::Coverage]);
     Needs {
-        numbers: runs || any(&[Group::Unigrams, Group::Ngrams, Group::Lcs]),
+        numbers: runs || any(&[Group::Unigrams, Group::Ngrams, Group::Lcs, Group::Leading]),
         runs,
         letters: any(&[Group::Zlib]),
     }
@@ -174,6 +175,7 @@ fn kernel(group: Group, settings: &Settings) -> Option<Box<dyn Kernel>> {
         Group::Coverage => Some(Box::new(CoverageCounter::default())),
         Group::Distinct => Some(Box::new(DistinctCounter::default())),
         Group::Characters => Some(Box::new(CharacterCounter::default())),
+        Group::Leading => Some(Box::new(LeadingCounter::default())),
         Group::Matched => None,
     }
 }

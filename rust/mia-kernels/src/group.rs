@@ -32,13 +32,16 @@ pub enum Group {
     /// `characters_overlap_3` and `characters_overlap_5`: n-grams of characters shared with the
     /// reference, each counted at most as often as it occurs on both sides.
     Characters,
+    /// `leading_words` and `leading_characters`: words, and Unicode characters of the raw texts, before
+    /// the first difference.
+    Leading,
     /// The same numbers for the candidate cut to the reference's number of words.
     Matched,
 }
 
 impl Group {
     /// Every group, in the order of its fields.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Unigrams,
         Self::Ngrams,
         Self::Zlib,
@@ -47,6 +50,7 @@ impl Group {
         Self::Coverage,
         Self::Distinct,
         Self::Characters,
+        Self::Leading,
         Self::Matched,
     ];
 
@@ -66,6 +70,7 @@ impl Group {
             Self::Coverage => "coverage",
             Self::Distinct => "distinct",
             Self::Characters => "characters",
+            Self::Leading => "leading",
             Self::Matched => "matched",
         }
     }

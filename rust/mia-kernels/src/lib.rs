@@ -21,6 +21,7 @@ mod group;
 mod joined;
 mod kernel;
 mod lcs;
+mod leading;
 mod letters;
 mod limits;
 mod longest_run;
