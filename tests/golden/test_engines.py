@@ -16,17 +16,21 @@ from tests.engine_conformance import outputs, prompts, request
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mia_batch.evidence.request import Continuation
+    from mia_batch.evidence.request import Continuation, Request
 
 pytestmark = [
     pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
     pytest.mark.usefixtures("one_thread"),
 ]
 
-REQUESTS = [request(i, prompt, n=5, max_tokens=20 + i) for i, prompt in enumerate(prompts(24))]
+GREEDY = Decoding(temperature=0, top_k=40, top_p=0.9)
 
 
-def by_vllm(model: Path, decoding: Decoding, log: Path) -> dict[int, list[Continuation]]:
+def asked(n: int) -> list[Request]:
+    return [request(i, prompt, n=n, max_tokens=20 + i) for i, prompt in enumerate(prompts(24))]
+
+
+def by_vllm(model: Path, decoding: Decoding, n: int, log: Path) -> dict[int, list[Continuation]]:
     arguments = {
         "kv_cache_memory_bytes": 64 << 20,
         "max_num_seqs": 64,
@@ -40,31 +44,33 @@ def by_vllm(model: Path, decoding: Decoding, log: Path) -> dict[int, list[Contin
         engine_args=arguments,
     )
     with EngineProcess.start(spec, log=log) as engine:
-        return outputs(engine, REQUESTS)
+        return outputs(engine, asked(n))
 
 
-def by_transformers(model: Path, decoding: Decoding) -> dict[int, list[Continuation]]:
+def by_transformers(model: Path, decoding: Decoding, n: int) -> dict[int, list[Continuation]]:
     spec = EngineSpec(engine="transformers", kind="samples", model=str(model), decoding=decoding)
     engine = TransformersSamples(spec)
-    for each in REQUESTS:
+    for each in asked(n):
         engine.submit(each)
     found: dict[int, list[Continuation]] = {}
-    while len(found) < len(REQUESTS):
+    while len(found) < len(asked(n)):
         found |= {answer.request_id: answer.continuations for answer in engine.step()}
     return dict(sorted(found.items()))
 
 
 @pytest.mark.parametrize(
-    "decoding", [Decoding(), Decoding(temperature=0.8, top_k=40, top_p=0.9)], ids=["plain", "all"]
+    ("decoding", "n"),
+    [(Decoding(), 5), (Decoding(temperature=0.8, top_k=40, top_p=0.9), 5), (GREEDY, 1)],
+    ids=["plain", "all", "greedy"],
 )
 def test_engines_draw_the_same_tokens_whatever_the_model_suggests(
-    decoding: Decoding, tmp_path: Path
+    decoding: Decoding, n: int, tmp_path: Path
 ):
     plain = save_checkpoint(tmp_path / "plain")
     hostile = save_checkpoint(tmp_path / "hostile", HOSTILE)
-    drawn = by_vllm(hostile, decoding, tmp_path / "engine.log")
-    assert drawn == by_transformers(plain, decoding)
-    assert drawn == by_transformers(hostile, decoding)
+    drawn = by_vllm(hostile, decoding, n, tmp_path / "engine.log")
+    assert drawn == by_transformers(plain, decoding, n)
+    assert drawn == by_transformers(hostile, decoding, n)
     assert {output.finish_reason for found in drawn.values() for output in found} == {
         "stop",
         "length",

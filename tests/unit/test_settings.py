@@ -53,6 +53,12 @@ def test_every_word_rule_of_the_kernels_is_a_setting(rule):
     assert load_settings(GIVEN | {"word_rule": rule}).word_rule == rule
 
 
+@pytest.mark.parametrize("temperature", ["0", "0.0", 0, 0.0])
+def test_at_temperature_0_one_sample_says_all(temperature):
+    assert load_settings({**GIVEN, "temperature": temperature}).samples == 1
+    assert load_settings({**GIVEN, "temperature": "0.1"}).samples == 10
+
+
 def test_options_as_text_are_parsed():
     settings = load_settings(
         GIVEN
@@ -137,7 +143,14 @@ def test_a_missing_setting_names_option_and_file():
         ({"engine": "x"}, "setting 'engine' is 'x': known engines are auto, vllm, transf"),
         ({"prefix_ratio": "1"}, "setting 'prefix_ratio' is '1': input should be less than 1"),
         ({"prefix_ratio": "nan"}, "setting 'prefix_ratio' is 'nan': "),
-        ({"temperature": "0"}, "setting 'temperature' is '0': input should be greater than 0"),
+        (
+            {"temperature": "-1"},
+            "setting 'temperature' is '-1': input should be greater than or equal to 0",
+        ),
+        (
+            {"temperature": "0", "samples": "2"},
+            "setting 'samples' is 2, but at temperature 0 all samples",
+        ),
         ({"temperature": "inf"}, "setting 'temperature' is 'inf': input should be a finite number"),
         ({"engine_arg": ("dtype",)}, "setting 'engine_arg' is ('dtype',): each must read KEY=VAL"),
         ({"engine": "openai"}, "engine 'openai' needs setting 'base_url' beside it"),

@@ -34,7 +34,10 @@ FinishReason: TypeAlias = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding:
-    """How tokens are drawn; constant within a run. 0 and 1.0 mean no limit of k and p."""
+    """How tokens are drawn; constant within a run.
+
+    ``temperature`` 0 takes the most likely token; ``top_k`` 0 and ``top_p`` 1.0 mean no limit.
+    """
 
     temperature: float = 1.0
     top_k: int = 50

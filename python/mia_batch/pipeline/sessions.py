@@ -192,7 +192,7 @@ def _sentences(settings: Settings, found: Capabilities) -> Iterator[str]:
         yield f"it {_verb(found.seed)} 'seed': another run would draw other samples"
     if found.top_k not in ("honoured", None):
         yield f"it {_verb(found.top_k)} 'top_k': any token may be drawn, not only {settings.top_k}"
-    if not found.varied:
+    if not found.varied and settings.temperature > 0:
         yield "it gives the same text whatever the seed: its samples are copies, not draws"
 
 

@@ -68,6 +68,8 @@ class Settings(
             values.setdefault("word_rule", "space")
         if values.get("preset") == "min-k":
             values.setdefault("evidence", "logprobs")
+        if values.get("temperature") in (0, "0", "0.0"):
+            values.setdefault("samples", 1)
         if values.get("engine", "auto") == "auto":
             for setting, engine in _KEYS.items():
                 if values.get(setting) is not None:
@@ -159,6 +161,12 @@ class Settings(
             msg = (
                 f"setting 'samples' is {self.samples}: a target has seeds for "
                 f"{SAMPLES_PER_TARGET} samples; ask for fewer"
+            )
+            raise ValueError(msg)
+        if self.temperature == 0 and self.samples > 1:
+            msg = (
+                f"setting 'samples' is {self.samples}, but at temperature 0 all samples of a text "
+                "are the same; ask for 1"
             )
             raise ValueError(msg)
         return self

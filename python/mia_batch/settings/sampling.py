@@ -89,7 +89,7 @@ class SamplingSettings(Part):
         1024, ge=2, description="Most tokens of prompt and output, where whole candidates count."
     )
     temperature: Annotated[float, Mark.EVIDENCE] = Field(
-        1.0, gt=0, description="Divides the logits."
+        1.0, ge=0, description="Divides the logits; 0: always take the most likely token."
     )
     top_k: Annotated[int, Mark.EVIDENCE] = Field(
         50, ge=0, description="Draw from the k most likely tokens only; 0: all."

@@ -17,7 +17,7 @@ class Capabilities:
 
     n: Honour = "refused"  # several continuations in one request; copies count as ``ignored``
     seed: Honour = "refused"  # whether the same seed gives the same text twice
-    varied: bool = False  # False: it does not sample, or the temperature is close to 0
+    varied: bool = False  # False: it does not sample, or the temperature is 0 or close to it
     top_k: Honour | None = None  # None where the run does not limit it
     prompt_token_ids: bool = False  # whether a prompt may be given as token ids
     output_token_ids: bool = False  # whether answers hold token ids (``return_token_ids``, vLLM's)

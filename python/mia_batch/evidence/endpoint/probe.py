@@ -59,12 +59,17 @@ class Probe:
             n=await self._n(seed, varied=varied),
             seed=seed,
             varied=varied,
-            top_k=await self._top_k(seed, varied=varied) if self._settings.top_k > 0 else None,
+            top_k=await self._top_k(seed, varied=varied) if self._limits_k else None,
             prompt_token_ids=completes and await self._prompt_token_ids(),
             output_token_ids=await self._output_token_ids(),
             echo_logprobs=completes and await self._echo_logprobs(),
             max_model_len=await self._max_model_len(),
         )
+
+    @property
+    def _limits_k(self) -> bool:
+        """Whether it makes a difference to the run if only the k most likely tokens are drawn."""
+        return self._settings.top_k > 0 and self._settings.temperature > 0
 
     async def _run_echo(self) -> Capabilities:
         """Ask only whether it echoes; what was not asked counts as refused, so it is not sent."""

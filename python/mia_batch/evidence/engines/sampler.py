@@ -39,6 +39,7 @@ class SeededSampler:
     """
 
     def __init__(self, decoding: Decoding, seeds: Sequence[int], device: torch.device) -> None:
+        self._is_greedy = decoding.temperature == 0
         self._temperature = torch.tensor(decoding.temperature, dtype=torch.float32, device=device)
         self._top_k = decoding.top_k
         self._top_p = decoding.top_p
@@ -60,13 +61,16 @@ class SeededSampler:
         Tensor
             0 at the drawn token of each row, minus infinity elsewhere.
         """
+        drawn = scores.argmax(dim=-1, keepdim=True) if self._is_greedy else self._draw(scores)
+        return torch.full_like(scores, -torch.inf).scatter_(1, drawn, 0.0)
+
+    def _draw(self, scores: Tensor) -> Tensor:
         logits = keep_likeliest(scores / self._temperature, self._top_k, self._top_p)
         noise = torch.empty(logits.shape, dtype=torch.float64, device=logits.device)
         for row, generator in zip(noise, self._generators, strict=True):
             row.exponential_(generator=generator)
         race = noise.reciprocal_().mul_(logits.softmax(dim=-1, dtype=torch.float32))
-        drawn = race.argmax(dim=-1, keepdim=True)
-        return torch.full_like(scores, -torch.inf).scatter_(1, drawn, 0.0)
+        return race.argmax(dim=-1, keepdim=True)
 
 
 def keep_likeliest(logits: Tensor, top_k: int, top_p: float) -> Tensor:

@@ -74,6 +74,10 @@ def test_an_endpoint_that_never_samples_is_found_out(tmp_path: Path):
     assert (found["varied"], found["n"], found["top_k"]) == (False, "honoured", "ignored")
 
 
+def test_at_temperature_0_top_k_makes_no_difference_and_is_not_tried(tmp_path: Path):
+    assert probe(TinyModel(), tmp_path, temperature=0)["top_k"] is None
+
+
 def test_a_gateway_that_garbles_each_prompt_twice_is_borne_by_the_probe_too(tmp_path: Path):
     with HostileServer(Garbling(2)) as server, opened(server, tmp_path) as endpoint:
         assert asdict(endpoint.capabilities) == asdict(BEST)

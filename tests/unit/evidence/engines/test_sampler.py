@@ -89,6 +89,12 @@ def test_a_row_is_drawn_alike_in_every_batch(seeds: list[int]):
     assert together == alone
 
 
+def test_at_temperature_0_the_most_likely_token_is_taken_whatever_the_seed():
+    logits = torch.tensor([[0.0, 3.0, 2.9], [1.0, -1.0, 0.999]]).repeat(50, 1)
+    greedy = Decoding(temperature=0, top_k=2, top_p=0.5)
+    assert draw(logits, list(range(100)), greedy, steps=2) == [1, 0] * 50
+
+
 @pytest.mark.parametrize(
     "decoding", [Decoding(), Decoding(temperature=0.5, top_k=6, top_p=0.9), Decoding(top_k=0)]
 )
