@@ -116,7 +116,7 @@ class Attack:
         Raises
         ------
         SchemaMismatchError
-            If a column that the expression reads is missing.
+            If a column that the expression reads is missing, or its value is no number.
         """
         present = evidence.collect_schema().names()
         missing = [column for column in self.columns if column not in present]
@@ -124,5 +124,12 @@ class Attack:
             msg = (
                 f"attack {self.name!r} needs the columns {missing}, "
                 f"but the evidence table has {present}; leave the attack out or make them"
+            )
+            raise SchemaMismatchError(msg)
+        made = evidence.select(self.expr.alias(self.name)).collect_schema()[self.name]
+        if not (made.is_numeric() or made == pl.Boolean):
+            msg = (
+                f"attack {self.name!r} makes values of type {made}, not numbers; "
+                "end its expression with cast(pl.Float64)"
             )
             raise SchemaMismatchError(msg)

@@ -99,7 +99,9 @@ class Run:
         """
         found = Manifest.of(self)
         if found is None:
-            msg = f"{self.folder} holds no run: there is no run.json in it"
+            msg = (
+                f"{self.folder} holds no run: there is no run.json in it; give the folder of a run"
+            )
             raise RunFolderError(msg)
         return found
 
@@ -235,11 +237,11 @@ class Manifest:
             return None
         except (OSError, ValueError) as error:
             cause = getattr(error, "strerror", None) or error
-            msg = f"{path} cannot be read ({cause}); choose another --out"
+            msg = f"{path} cannot be read ({cause}); give another folder"
             raise RunFolderError(msg) from None
         known = [item.name for item in fields(cls)]
         if not isinstance(stored, dict) or "evidence" not in stored:
-            msg = f"{path} is not a run's manifest; choose another --out"
+            msg = f"{path} is not a run's manifest; give another folder"
             raise RunFolderError(msg)
         if (made_by := stored.get("format", 1)) != _FORMAT:
             msg = (

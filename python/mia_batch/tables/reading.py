@@ -63,8 +63,8 @@ def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = system_reason(error)
         msg = (
-            f"{where} cannot be read as a table: {reason or error}; run the same command "
-            "to rebuild it"
+            f"{where} cannot be read as a table: {reason or error}; give the audit's command "
+            "again, which rebuilds it"
         )
         raise (RunFolderError if reason else DamagedTableError)(msg) from error
     return frame

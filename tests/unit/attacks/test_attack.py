@@ -38,3 +38,9 @@ def test_missing_evidence_is_named():
         SchemaMismatchError, match=r"'mine_v1' needs the columns \['b'\].*\['a', 'c'\]"
     ):
         attack((pl.col("a") + pl.col("b")).max()).check(evidence)
+
+
+def test_a_value_that_is_no_number_is_refused():
+    evidence = pl.LazyFrame({"target_id": [1], "a": [1.0]})
+    with pytest.raises(SchemaMismatchError, match=r"values of type String, not numbers"):
+        attack(pl.col("a").max().cast(pl.String)).check(evidence)

@@ -210,7 +210,7 @@ def test_a_manifest_that_was_cut_short_is_refused(copied):
     settings, run = copied
     cut(run.folder / "run.json")
     with pytest.raises(
-        mia_batch.RunFolderError, match=r"run\.json cannot be read .* another --out"
+        mia_batch.RunFolderError, match=r"run\.json cannot be read .*; give another folder"
     ):
         mia_batch.audit(**settings)
 

@@ -169,7 +169,10 @@ def test_the_checks_of_the_texts_are_kept_while_only_attacks_change(
     assert more.findings.equals(first.findings)
 
 
-def test_an_attack_of_ones_own_stands_beside_those_of_the_package(small_audit, replayed):
+def test_an_attack_of_ones_own_stands_beside_those_of_the_package(
+    small_audit, replayed, monkeypatch
+):
+    monkeypatch.setattr("mia_batch.attacks.registry._REGISTERED", {})
     _, run = small_audit
     longest = Attack(
         name="most_words_of_mine_v1",
