@@ -200,7 +200,9 @@ def test_write_text_keeps_line_ends_and_is_utf8(tmp_path):
 
 def test_scan_says_what_is_wrong(tmp_path):
     (tmp_path / "short.parquet").write_bytes(b"PAR1")
-    with pytest.raises(RunFolderError, match=r"short\.parquet cannot be read as a table: .*; give "):
+    with pytest.raises(
+        RunFolderError, match=r"short\.parquet cannot be read as a table: .*; give "
+    ):
         tables.scan(tmp_path / "short.parquet", Numbers)
     missing = tmp_path / "missing.parquet"
     with pytest.raises(RunFolderError, match=re.escape(f"{missing} cannot be read as a table: No")):
