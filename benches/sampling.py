@@ -70,8 +70,7 @@ def ours(folder: Path, model: str) -> dict[str, Any]:
     with EngineProcess.start(spec, log=folder / "engine.log") as engine:
         context = engine.info.max_model_len
         task = SampleTask(
-            model="target",
-            view="continuation",
+            view=View(model="target", name="continuation", make=None),
             measure=tokenizer.measure,
             budget=Budget(scope="matched", max_length=1024, max_model_len=context),
             words="whitespace",

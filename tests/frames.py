@@ -37,6 +37,12 @@ def targets(*rows: Mapping[str, Any]) -> pl.DataFrame:
     return table(Targets, numbered, role="target", window_index=0)
 
 
+def units(targets: pl.DataFrame) -> pl.DataFrame:
+    """Continuation prompts of some targets, whole."""
+    index = pl.lit(0, pl.UInt32)
+    return targets.with_columns(view_index=index, context="prefix", text="reference")
+
+
 def samples(*candidates: Iterable[str | Mapping[str, Any] | None]) -> pl.DataFrame:
     """Candidates of target 0, of target 1, ...; a mapping gives further columns."""
     rows = [

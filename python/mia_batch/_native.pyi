@@ -10,9 +10,10 @@ that are no UTF-8.
 # ruff: noqa: PYI021 (this stub is the manual of the compiled module)
 
 from collections.abc import Sequence
-from typing import Protocol, type_check_only
+from typing import Protocol, Self, type_check_only
 
 __all__ = [
+    "RarityTable",
     "__version__",
     "build_profile",
     "count_words",
@@ -65,6 +66,33 @@ def shared_runs(
 
 def word_spans(text: ArrowArray | ArrowStream, *, words: str) -> ArrowArray:
     """Struct per text of two lists of UInt32: where its words start and end, in characters."""
+
+class RarityTable:
+    """In how many groups of texts each n-gram of up to three words occurs: `2**bits` entries."""
+
+    def __new__(cls, bits: int) -> Self: ...
+    @staticmethod
+    def counted(counts: ArrowArray | ArrowStream) -> RarityTable:
+        """Make a table with these counts, UInt32."""
+
+    def add(
+        self, text: ArrowArray | ArrowStream, groups: ArrowArray | ArrowStream, *, words: str
+    ) -> None:
+        """Count the n-grams of texts; those of one group, UInt32, come one after the other."""
+
+    def counts(self) -> ArrowArray:
+        """UInt32: the counts."""
+
+    def weigh(
+        self,
+        candidate: ArrowArray | ArrowStream,
+        reference: ArrowArray | ArrowStream,
+        *,
+        words: str,
+        total: int,
+        offset: int,
+    ) -> ArrowArray:
+        """Struct of Float64 per pair, null where either side is null."""
 
 def build_profile() -> str:
     """How the module was compiled: "release" or "debug"."""

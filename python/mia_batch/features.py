@@ -1,4 +1,4 @@
-"""Samples and targets to the features table: the one place where candidates meet references."""
+"""Samples to the features table: the one place where candidates meet the true texts."""
 
 from __future__ import annotations
 
@@ -8,17 +8,35 @@ import polars as pl
 
 from mia_batch.errors import SettingsError
 from mia_batch.kernels import GROUPS, fields, pair_features
+from mia_batch.rarity import RARITY_FIELDS
 from mia_batch.schemas import Features
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from mia_batch.kernels import Group, WordRule
+    from mia_batch.rarity import RarityTable
     from mia_batch.targets.plan import Preset
 
-__all__ = ["build_features", "groups_of", "inputs_of"]
+__all__ = ["RARITY", "build_features", "feature_fields", "groups_of", "inputs_of"]
 
 _KEYS = ("target_id", "model", "view", "view_index", "sample_index")
+
+
+RARITY = "rarity"
+"""What the weighed columns are called among the groups of a run's features."""
+
+
+def feature_fields(groups: Iterable[str]) -> list[pl.Field]:
+    """Give the columns of these groups, `RARITY` among them."""
+    weighed = list(RARITY_FIELDS) if RARITY in groups else []
+    return [*fields(kernel_groups(groups)).fields, *weighed]
+
+
+def kernel_groups(groups: Iterable[str]) -> list[Group]:
+    """Leave out what is no group of `kernels.pair_features`."""
+    given = set(groups)
+    return [group for group in GROUPS if group in given]
 
 
 def groups_of(columns: Iterable[str]) -> tuple[Group, ...]:
@@ -39,32 +57,33 @@ def _columns(group: Group) -> set[str]:
 
 
 def inputs_of(preset: Preset) -> tuple[list[str], list[str]]:
-    """Name the columns of the samples and of the targets table that `build_features` reads."""
+    """Name the columns of samples and of prompts that `build_features` reads."""
     samples = [*_KEYS, "candidate", "n_tokens", "short"]
-    targets = ["target_id", "reference"]
-    if preset == "default":
-        return samples, targets
-    return [*samples, "prompt"], [*targets, "prefix", "n_words"]
+    prompts = ["target_id", "view_index", "text"]
+    if preset != "samia":
+        return samples, prompts
+    return [*samples, "prompt"], [*prompts, "context", "n_words"]
 
 
 def build_features(
     samples: pl.DataFrame,
-    targets: pl.DataFrame,
+    prompts: pl.DataFrame,
     *,
     words: WordRule,
     preset: Preset,
     text_length: int | None,
-    groups: Iterable[Group],
+    groups: Iterable[str],
+    rarity: RarityTable | None = None,
 ) -> pl.DataFrame:
-    """Compare each candidate with its target's reference.
+    """Compare each candidate with the text that follows its prompt.
 
     Parameters
     ----------
     samples
-        Rows of the samples table, those of one target in the order of ``sample_index``, with at
-        least the columns that `inputs_of` names.
-    targets
-        Rows of the targets table, at least those that ``samples`` belongs to, and such columns.
+        Rows of the samples table, of one model and view, those of one prompt in the order of
+        ``sample_index``, with at least the columns that `inputs_of` names.
+    prompts
+        The prompts that they continue, ``context`` and ``text`` whole, with such columns.
     words
         How text is split into words.
     preset
@@ -73,7 +92,9 @@ def build_features(
     text_length
         For ``samia``: nominal number of words of a target; None = each target's own.
     groups
-        Groups of `mia_batch.kernels.pair_features`: what the attacks need, and nothing else.
+        Groups of `mia_batch.kernels.pair_features`, and `RARITY`: what the attacks need.
+    rarity
+        What shared n-grams are weighed by; without, the weighed columns are null.
 
     Returns
     -------
@@ -94,13 +115,20 @@ def build_features(
     if preset == "samia" and words != "space":
         msg = f"word rule is {words!r}, but preset 'samia' scores by 'space'; use that rule"
         raise SettingsError(msg)
-    candidate = pl.col("candidate") if preset == "default" else _authors_candidate(text_length)
-    parts = targets.lazy().select(inputs_of(preset)[1])
-    pairs = samples.lazy().join(parts, on="target_id", how="left", maintain_order="left")
-    numbers = pair_features(candidate, pl.col("reference"), words=words, groups=groups)
+    candidate = _authors_candidate(text_length) if preset == "samia" else pl.col("candidate")
+    parts = prompts.lazy().select(inputs_of(preset)[1])
+    key = ["target_id", "view_index"]
+    pairs = samples.lazy().join(parts, on=key, how="left", maintain_order="left")
+    texts = candidate, pl.col("text")
+    numbers = pair_features(*texts, words=words, groups=kernel_groups(groups))
+    structs = [numbers]
+    if RARITY in groups:
+        nulls = pl.struct(pl.lit(None, field.dtype).alias(field.name) for field in RARITY_FIELDS)
+        weighed = nulls if rarity is None else rarity.weigh(*texts, words=words)
+        structs.append(weighed.alias(RARITY))
     return (
-        pairs.select(*_KEYS, "n_tokens", "short", numbers.alias("numbers"))
-        .unnest("numbers")
+        pairs.select(*_KEYS, "n_tokens", "short", *structs)
+        .unnest(*(each.meta.output_name() for each in structs))
         .select(*Features.column_names(), pl.exclude(Features.column_names()))
         .collect(engine="in-memory")
     )
@@ -108,7 +136,7 @@ def build_features(
 
 def _authors_candidate(text_length: int | None) -> pl.Expr:
     """Words of prompt and candidate behind half of the nominal length, joined by single spaces."""
-    prompt = pl.coalesce("prompt", "prefix")
+    prompt = pl.coalesce("prompt", "context")
     words = (prompt + pl.col("candidate")).str.split(" ").list.filter(pl.element() != "")
     n_words = pl.col("n_words") if text_length is None else pl.lit(text_length)
     n_cut = (n_words * 0.5).round(mode="half_to_even").cast(pl.UInt32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,9 @@ def asked(n: int) -> list[Request]:
     return [request(i, prompt, n=n, max_tokens=20 + i) for i, prompt in enumerate(prompts(24))]
 
 
-def by_vllm(model: Path, decoding: Decoding, n: int, log: Path) -> dict[int, list[Continuation]]:
+def by_vllm(
+    model: Path, decoding: Decoding, n: int, log: Path, requests: list[Request] | None = None
+) -> dict[int, list[Continuation]]:
     arguments = {
         "kv_cache_memory_bytes": 64 << 20,
         "max_num_seqs": 64,
@@ -44,16 +47,19 @@ def by_vllm(model: Path, decoding: Decoding, n: int, log: Path) -> dict[int, lis
         engine_args=arguments,
     )
     with EngineProcess.start(spec, log=log) as engine:
-        return outputs(engine, asked(n))
+        return outputs(engine, requests or asked(n))
 
 
-def by_transformers(model: Path, decoding: Decoding, n: int) -> dict[int, list[Continuation]]:
+def by_transformers(
+    model: Path, decoding: Decoding, n: int, requests: list[Request] | None = None
+) -> dict[int, list[Continuation]]:
     spec = EngineSpec(engine="transformers", kind="samples", model=str(model), decoding=decoding)
     engine = TransformersSamples(spec)
-    for each in asked(n):
+    requests = requests or asked(n)
+    for each in requests:
         engine.submit(each)
     found: dict[int, list[Continuation]] = {}
-    while len(found) < len(asked(n)):
+    while len(found) < len(requests):
         found |= {answer.request_id: answer.continuations for answer in engine.step()}
     return dict(sorted(found.items()))
 
@@ -75,3 +81,14 @@ def test_engines_draw_the_same_tokens_whatever_the_model_suggests(
         "stop",
         "length",
     }
+
+
+def test_a_greedy_request_is_answered_greedily_among_others(tmp_path: Path):
+    model = save_checkpoint(tmp_path / "model")
+    mixed = [replace(each, greedy=each.request_id % 2 == 0) for each in asked(1)]
+    greedy, drawn = by_transformers(model, GREEDY, 1), by_transformers(model, Decoding(), 1)
+    wanted = {
+        each.request_id: (greedy if each.greedy else drawn)[each.request_id] for each in mixed
+    }
+    assert by_transformers(model, Decoding(), 1, mixed) == wanted
+    assert by_vllm(model, Decoding(), 1, tmp_path / "engine.log", mixed) == wanted

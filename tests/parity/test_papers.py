@@ -74,7 +74,7 @@ def authors_table(
     )
     features = build_features(
         samples,
-        targets,
+        frames.units(targets),
         words="space",
         preset="samia",
         text_length=text_length,

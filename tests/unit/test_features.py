@@ -19,7 +19,7 @@ NUMBERS = [field.name for field in fields(GROUPS).fields]
 def default_features(candidate: str | None, reference: str | None) -> dict[str, Any]:
     built = build_features(
         frames.samples([candidate]),
-        frames.targets({"reference": reference}),
+        frames.units(frames.targets({"reference": reference})),
         words="whitespace",
         preset="default",
         text_length=None,
@@ -37,7 +37,7 @@ def authors_features(
 ) -> dict[str, Any]:
     built = build_features(
         frames.samples([{"candidate": candidate, "prompt": prompt}]),
-        frames.targets(target),
+        frames.units(frames.targets(target)),
         words="space",
         preset="samia",
         text_length=text_length,
@@ -58,7 +58,7 @@ def test_one_pair_counted_by_hand():
 def test_columns_are_those_of_the_schema():
     built = build_features(
         frames.samples(["a b", None]),
-        frames.targets({"reference": "a"}),
+        frames.units(frames.targets({"reference": "a"})),
         words="whitespace",
         preset="default",
         text_length=None,
@@ -92,7 +92,7 @@ def test_rows_keep_their_order_and_are_joined_by_key_not_by_position():
     texts = frames.targets({"reference": "a"}, {"reference": "b"}, {"reference": "c"})
     built = build_features(
         frames.samples(["a", "x"], ["b", "b"], ["x", "c"]),
-        texts.reverse(),
+        frames.units(texts.reverse()),
         words="whitespace",
         preset="default",
         text_length=None,
@@ -139,7 +139,7 @@ def test_authors_cut_needs_their_word_rule():
     with pytest.raises(SettingsError, match=r"'whitespace'.*'samia'.*'space'"):
         build_features(
             frames.samples(["a"]),
-            frames.targets({"reference": "a"}),
+            frames.units(frames.targets({"reference": "a"})),
             words="whitespace",
             preset="samia",
             text_length=None,

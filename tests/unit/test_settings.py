@@ -30,7 +30,7 @@ def _elsewhere(tmp_path, monkeypatch):
 
 def test_defaults_are_the_papers_decoding_and_the_matched_preset():
     settings = load_settings(GIVEN)
-    assert (settings.samples, settings.temperature, settings.top_k, settings.top_p) == (
+    assert (settings.continuations, settings.temperature, settings.top_k, settings.top_p) == (
         10,
         1.0,
         50,
@@ -56,7 +56,7 @@ def test_every_word_rule_of_the_kernels_is_a_setting(rule):
 @pytest.mark.parametrize("temperature", ["0", "0.0", 0, 0.0])
 def test_at_temperature_0_one_sample_says_all(temperature):
     assert load_settings({**GIVEN, "temperature": temperature}).samples == 1
-    assert load_settings({**GIVEN, "temperature": "0.1"}).samples == 10
+    assert load_settings({**GIVEN, "temperature": "0.1"}).continuations == 10
 
 
 def test_options_as_text_are_parsed():

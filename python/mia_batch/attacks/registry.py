@@ -17,6 +17,7 @@ from mia_batch.attacks.loss import LOSS_ATTACKS
 from mia_batch.attacks.min_k import MIN_K_ATTACKS
 from mia_batch.attacks.neighbour import NEIGHBOUR_ATTACKS
 from mia_batch.attacks.prefix_shots import PREFIX_SHOT_ATTACKS
+from mia_batch.attacks.probing import MATCHED_RARITY_ATTACKS, PROBE_ATTACKS
 from mia_batch.attacks.rank import RANK_ATTACKS
 from mia_batch.attacks.reference import REFERENCE_ATTACKS
 from mia_batch.attacks.rouge import ROUGE_ATTACKS
@@ -37,6 +38,8 @@ _FAMILIES = (
     MATCHED_ATTACKS,
     SAMIA_ATTACKS,
     ROUGE_ATTACKS,
+    PROBE_ATTACKS,
+    MATCHED_RARITY_ATTACKS,
     COVERAGE_ATTACKS,
     VERBATIM_ATTACKS,
     LOSS_ATTACKS,

@@ -29,7 +29,17 @@ Examples:
   mia-batch attacks
   mia-batch demo
 """
-_HOW_TO_SCORE = ("attacks", "attacks_from", "primary", "samples", "level", "q", "fpr", "slice_by")
+_HOW_TO_SCORE = (
+    "attacks",
+    "attacks_from",
+    "primary",
+    "samples",
+    "rarity_from",
+    "level",
+    "q",
+    "fpr",
+    "slice_by",
+)
 
 
 def main() -> None:

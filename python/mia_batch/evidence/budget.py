@@ -19,13 +19,14 @@ class Budget:
     candidate stays short of the reference's words; ``whole`` decodes to ``max_length`` tokens of
     prompt and output together (the SaMIA paper: 1024). With a single attempt the first budget is
     twice as large, because some words take more tokens than others; ``max_attempts`` None is until
-    the context is full.
+    the context is full. ``spare`` is the least margin, in tokens.
     """
 
     scope: DecodeScope
     max_length: int
     max_model_len: int
     max_attempts: int | None = None
+    spare: int = 8
 
     def room(self, prompt_tokens: int) -> int:
         """Most tokens that may ever be decoded after a prompt; 0 or less where it does not fit."""
@@ -37,13 +38,13 @@ class Budget:
     def first(self, prompt_tokens: int, reference_tokens: int) -> int:
         """Tokens to decode at first.
 
-        The margin, a quarter and 8 tokens, lets most candidates reach the reference's number of
-        words at the first attempt: words of sampled text vary in length.
+        The margin, a quarter and ``spare`` tokens, lets most candidates reach the reference's
+        number of words at the first attempt: words of sampled text vary in length.
         """
         room = self.room(prompt_tokens)
         if self.scope == "whole":
             return room
-        usual = reference_tokens + reference_tokens // 4 + 8
+        usual = reference_tokens + reference_tokens // 4 + self.spare
         return min(usual if self.max_attempts != 1 else 2 * usual, room)
 
     def next(self, prompt_tokens: int, tried: int, attempts: int) -> int | None:

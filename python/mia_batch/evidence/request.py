@@ -34,7 +34,7 @@ FinishReason: TypeAlias = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding:
-    """How tokens are drawn; constant within a run.
+    """How tokens are drawn; constant within a run but for requests that are greedy.
 
     ``temperature`` 0 takes the most likely token; ``top_k`` 0 and ``top_p`` 1.0 mean no limit.
     """
@@ -108,6 +108,7 @@ class Request:
     n: int = 1
     seed: int = 0
     max_tokens: int = 1
+    greedy: bool = False  # take the most likely token, whatever the run's decoding
     columns: frozenset[str] = frozenset()  # of the engine's columns, those that this text needs
 
 

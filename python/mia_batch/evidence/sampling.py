@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mia_batch.evidence.budget import Budget
     from mia_batch.evidence.request import Answer, Continuation, EvidenceKind, FinishReason
     from mia_batch.models.measure import Measure
+    from mia_batch.prompts.view import View
 
 __all__ = ["SampleTask"]
 
@@ -31,8 +32,7 @@ _SCHEMA = Samples.create_empty().schema
 class SampleTask:
     """Continue the context of each prompt; ``measure`` tells lengths, ``budget`` how far to go."""
 
-    model: str
-    view: str
+    view: View
     measure: Callable[[list[str], list[str]], list[Measure]]
     budget: Budget
     words: WordRule
@@ -45,7 +45,7 @@ class SampleTask:
         contexts, texts = prompts["context"].to_list(), prompts["text"].to_list()
         measures = self.measure(contexts, texts)
         counts = _count_words(texts, self.words)
-        n = block.last - block.first
+        n, view = block.last - block.first, self.view
         rows = prompts.select("target_id", "view_index").iter_rows()
         for unit, ((target_id, index), measure) in enumerate(zip(rows, measures, strict=True)):
             budget = self.budget.first(measure.prompt_tokens, measure.reference_tokens)
@@ -56,12 +56,13 @@ class SampleTask:
             request = Request(
                 request_id=0,
                 kind="samples",
-                key=f"{target_id}:{self.model}:{self.view}:{index}:{block.first}:{n}:{budget}",
+                key=f"{target_id}:{view.model}:{view.name}:{index}:{block.first}:{n}:{budget}",
                 context=contexts[unit],
                 context_ids=measure.prompt_token_ids,
                 n=n,
-                seed=sample_seed(self.run_seed, target_id, self.view, index) + block.first,
+                seed=sample_seed(self.run_seed, target_id, view.name, index) + block.first,
                 max_tokens=budget,
+                greedy=view.greedy,
             )
             yield (
                 Asked(unit=unit, request=request, first=block.first, reference_words=counts[unit]),
@@ -103,8 +104,8 @@ class SampleTask:
         made: list[dict[str, Any]] = [
             {
                 "target_id": keys[unit][0],
-                "model": self.model,
-                "view": self.view,
+                "model": self.view.model,
+                "view": self.view.name,
                 "view_index": keys[unit][1],
                 **values,
             }

@@ -14,7 +14,7 @@ from mia_batch.schemas import Prompts, Targets
 from mia_batch.tables import RowIndex, scan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from mia_batch.evidence.parts import Parts
@@ -112,25 +112,29 @@ class PromptUnits:
         height = table.select(pl.len()).collect().item()
         for start in range(0, height, TARGETS_AT_ONCE):
             targets = table.slice(start, TARGETS_AT_ONCE).collect()
-            prompts = self._of(targets["target_id"], start)
-            rows = self.view.resolve(
-                prompts.filter(self._wanted), targets.with_columns(target_row=_rows_from(start))
-            )
+            numbered = targets.with_columns(target_row=_rows_from(start))
+            rows = self.of(numbered, [range(start, start + TARGETS_AT_ONCE)])
             yield rows.with_columns(unit_key=TARGET_KEY + pl.col("view_index"))
+
+    def of(self, targets: pl.DataFrame, places: Iterable[range]) -> pl.DataFrame:
+        """Find the prompts of some targets, which stood in these rows of the targets table."""
+        prompts = self._of(targets["target_id"], places)
+        return self.view.resolve(prompts.filter(self._wanted), targets)
 
     @property
     def _wanted(self) -> pl.Expr:
         return pl.col("reason").is_null() if self.askable else pl.lit(value=True)
 
-    def _of(self, names: pl.Series, start: int) -> pl.DataFrame:
+    def _of(self, names: pl.Series, places: Iterable[range]) -> pl.DataFrame:
         """Find all prompts of some targets; first where they are unless the corpus has grown."""
         own = pl.col("target_id").is_in(names.implode())
         wanted = pl.col("view_index") < self.view.n
         size = self.parts.block_targets
-        blocks = range(start // size, -(-(start + TARGETS_AT_ONCE) // size))
+        blocks = sorted({row // size for place in places for row in (place[0], place[-1])})
         paths = [path for block in blocks for path in self._by_block.get(block, ())]
         near = scan(paths, Prompts).filter(own, wanted).collect()
-        if near.height == self.view.n * names.len() or len(paths) == len(self._paths):
+        whole = near.filter(pl.col("view_index") == self.view.n - 1).height == names.len()
+        if whole or len(paths) == len(self._paths):
             return near
         rows = self._index.find(names)[1]
         numbers = np.unique(np.searchsorted(self._starts, rows, side="right") - 1)

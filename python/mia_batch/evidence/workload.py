@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -14,10 +14,7 @@ if TYPE_CHECKING:
     from mia_batch.evidence.budget import Budget
     from mia_batch.models.measure import Measure
 
-__all__ = ["PAPER_TOKENS", "Workload", "forecast"]
-
-PAPER_TOKENS = 1024
-"""Tokens of prompt and output to which the SaMIA paper decodes."""
+__all__ = ["Workload", "forecast"]
 
 _MOST_MEASURED = 2048
 """Prompts whose tokens are counted; of more, so many spread evenly stand for all."""
@@ -27,31 +24,31 @@ _MOST_MEASURED = 2048
 class Workload:
     """Sums over the prompts that are to be continued."""
 
-    prefixes: int = 0
+    prompts: int = 0
     samples: int = 0
     too_long: int = 0  # prompts without room to continue
     prompt_bytes: int = 0  # each prompt counted once
     first_tokens: int = 0  # most at the first attempt
     most_tokens: int = 0  # most if every candidate stays too short at every attempt
-    paper_tokens: int = 0  # most that decoding to the paper's length would have taken
     estimated: bool = False
+
+    def __add__(self, other: Workload) -> Workload:
+        """Add both up."""
+        sums = {
+            each.name: getattr(self, each.name) + getattr(other, each.name)
+            for each in fields(self)
+            if each.name != "estimated"
+        }
+        return Workload(**sums, estimated=self.estimated or other.estimated)
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Yield the sums as name and text."""
         about = "about " if self.estimated else ""
-        yield "prefixes", f"{self.prefixes:,}"
+        yield "prompts", f"{self.prompts:,}"
         yield "samples", f"{self.samples:,}"
         if self.too_long:
-            yield "prefixes without room to continue", f"{about}{self.too_long:,}"
+            yield "prompts without room to continue", f"{about}{self.too_long:,}"
         yield "tokens to decode", f"{about}{self.first_tokens:,}, at most {self.most_tokens:,}"
-
-    def outcome(self, decoded: int) -> str:
-        """Say what was decoded beside what the paper's length would have taken."""
-        each = decoded / self.prefixes if self.prefixes else 0.0
-        return (
-            f"decoded {decoded:,} tokens, {each:,.0f} a target; to the paper's "
-            f"{PAPER_TOKENS:,} tokens it would have been up to {self.paper_tokens:,}"
-        )
 
 
 @dataclass(slots=True)
@@ -91,13 +88,12 @@ def forecast(
     share = some.seen / len(some.rows)
     left_out = round(share * found.too_long)
     return Workload(
-        prefixes=some.seen - left_out,
+        prompts=some.seen - left_out,
         samples=samples - round(samples * found.too_long / len(some.rows)),
         too_long=left_out,
         prompt_bytes=prompt_bytes,
         first_tokens=round(share * found.first_tokens),
         most_tokens=round(share * found.most_tokens),
-        paper_tokens=round(share * found.paper_tokens),
         estimated=True,
     )
 
@@ -115,10 +111,9 @@ def _sums(
         if prompt == 0 or first <= 0:
             found.too_long += 1
             continue
-        found.prefixes += 1
+        found.prompts += 1
         found.samples += n
         found.prompt_bytes += len(context.encode())
         found.first_tokens += n * first
         found.most_tokens += n * budget.most(prompt, reference)
-        found.paper_tokens += n * max(0, PAPER_TOKENS - prompt)
     return found

@@ -9,10 +9,13 @@ import polars as pl
 from mia_batch.errors import SettingsError
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.evidence import LogprobsStage, SamplesStage
+from mia_batch.pipeline.features import FeaturesStage
+from mia_batch.pipeline.logprobs import LogprobsStage
 from mia_batch.pipeline.prompts import PromptsStage
+from mia_batch.pipeline.rarity import RarityStage
 from mia_batch.pipeline.run import Manifest, Run
-from mia_batch.pipeline.scores import FeaturesStage, ScoresStage
+from mia_batch.pipeline.samples import SamplesStage
+from mia_batch.pipeline.scores import ScoresStage
 from mia_batch.pipeline.stage import damage_set_aside, repair
 from mia_batch.pipeline.targets import TargetsStage
 from mia_batch.pipeline.verdicts import PreflightStage, VerdictsStage
@@ -32,14 +35,14 @@ _MODELS = ("target", "reference")
 
 def stages_of(audit: Audit) -> list[Stage]:
     """List the stages in their order."""
-    samples = SamplesStage(audit)
     return [
         TargetsStage(audit),
         PreflightStage(audit),
         PromptsStage(audit),
-        samples,
+        SamplesStage(audit),
         *(LogprobsStage(audit, model) for model in _MODELS),
-        FeaturesStage(audit, samples.parts()),
+        RarityStage(audit),
+        FeaturesStage(audit),
         ScoresStage(audit),
         VerdictsStage(audit),
     ]
@@ -169,7 +172,7 @@ def rescore(
         for stage in stages:
             if isinstance(stage, LogprobsStage | SamplesStage):
                 _refuse_missing(stage)
-            elif isinstance(stage, FeaturesStage | ScoresStage | VerdictsStage):
+            elif isinstance(stage, RarityStage | FeaturesStage | ScoresStage | VerdictsStage):
                 stage.run()
         audit.manifest.settings = settings.model_dump(mode="json")
         audit.save()

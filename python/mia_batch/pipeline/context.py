@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mia_batch.attacks import defaults, get
+from mia_batch.attacks.attack import CONTINUATION
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.budget import Budget
 from mia_batch.evidence.engines.registry import choose_engine, why_not
@@ -28,11 +29,14 @@ if TYPE_CHECKING:
     from mia_batch.evidence.request import EvidenceKind
     from mia_batch.observer import Observer
     from mia_batch.pipeline.corpora import Corpora
+    from mia_batch.prompts.view import View
     from mia_batch.settings import Settings
 
 __all__ = ["Audit", "chosen_attacks", "engine_columns", "verdict_plan"]
 
 _PRIMARY = ("samia_matched_v1", "min_k_plus_plus_20_v1")
+_ATTEMPTS_AT_PROBES = 3  # a word that does not end is none
+_SPARE_AT_PROBES = 1  # token, so that a word is followed by something
 _LABELLED_FALSE = "texts of the input that are labelled member = false"
 _REMOTE = ("openai", "replay")
 _OF_MODELS = {
@@ -125,8 +129,16 @@ class Audit:
         whole = any(attack.whole_candidates for attack in self.reading("samples"))
         return "whole" if whole else "matched"
 
-    def budget(self, max_model_len: int, max_attempts: int | None = None) -> Budget:
+    def budget(self, view: View, max_model_len: int, max_attempts: int | None = None) -> Budget:
         """Return the rule for the tokens to decode in a model with this context."""
+        if view.key != CONTINUATION:
+            return Budget(
+                scope="matched",
+                max_length=max_model_len,
+                max_model_len=max_model_len,
+                max_attempts=min(max_attempts or _ATTEMPTS_AT_PROBES, _ATTEMPTS_AT_PROBES),
+                spare=_SPARE_AT_PROBES,
+            )
         return Budget(
             scope=self.manifest.evidence.get("decode") or self._scope,
             max_length=self.settings.max_length,

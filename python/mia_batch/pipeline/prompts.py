@@ -18,6 +18,7 @@ from mia_batch.pipeline.sessions import open_session
 from mia_batch.pipeline.stage import Stage
 from mia_batch.prompts.continuation import continuation, extraction
 from mia_batch.prompts.given import given
+from mia_batch.prompts.probes import probes
 from mia_batch.prompts.shots import after_shots, choose_shots
 from mia_batch.prompts.text import lowercase, text
 from mia_batch.prompts.view import View
@@ -58,7 +59,30 @@ def _view(audit: Audit, model: str, name: str) -> View:
     settings = audit.settings
     match name:
         case "continuation":
-            return View(model=model, name=name, make=continuation, columns=("prefix", "reference"))
+            return View(
+                model=model,
+                name=name,
+                make=continuation,
+                columns=("prefix", "reference"),
+                samples=settings.continuations,
+            )
+        case "probe":
+            make = partial(
+                probes,
+                n=settings.probes,
+                every=settings.probe_every,
+                n_words=settings.probe_words,
+                words=settings.word_rule,
+            )
+            return View(
+                model=model,
+                name=name,
+                make=make,
+                columns=("target",),
+                n=settings.probes,
+                samples=settings.samples or 1,
+                greedy=settings.samples is None,
+            )
         case "extraction":
             return View(
                 model=model,
@@ -173,6 +197,10 @@ class PromptsStage(Stage):
         if "extraction" in names:
             values["extraction_prefix_tokens"] = settings.extraction_prefix_tokens
             values["extraction_tokens"] = settings.extraction_tokens
+        if "probe" in names:
+            values["probe_every"] = settings.probe_every
+            values["probe_words"] = settings.probe_words
+            values["probe_answers"] = "greedy" if settings.samples is None else "drawn"
         if "neighbour" in names:
             values["neighbours_column"] = settings.neighbours_column
         if any(map(_is_filled, views_of(audit))):

@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.parts import scan_parts
+from mia_batch.rarity import Rarity
 from mia_batch.schemas import (
     Blind,
     Features,
@@ -45,6 +46,7 @@ TABLES: dict[str, type[dy.Schema]] = {
     "findings": Findings,
     "blind": Blind,
     "blind_metrics": Metrics,
+    "rarity": Rarity,
     "scores": Scores,
     "unscored": Unscored,
     "metrics": Metrics,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mia_batch.errors import SettingsError
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from mia_batch.evidence.workload import Workload
     from mia_batch.models.measure import Measure
     from mia_batch.pipeline.context import Audit
+    from mia_batch.prompts.view import View
     from mia_batch.settings import Settings
 
 __all__ = [
@@ -147,33 +149,35 @@ def _measure_for(
 
 def expected(
     audit: Audit,
-) -> tuple[Callable[[list[str], list[str]], list[Measure]], Budget]:
+) -> tuple[Callable[[list[str], list[str]], list[Measure]], Callable[[View], Budget]]:
     """Say how the target model will count tokens, and how far it will decode, before it is open."""
     settings = audit.settings
     if audit.manifest.evidence["engine"] == "openai":
         measure = _measure_for(endpoint_tokenizer(settings))
-        return measure, audit.budget(_UNSTATED_CONTEXT, _MOST_ATTEMPTS)
+        return measure, partial(
+            audit.budget, max_model_len=_UNSTATED_CONTEXT, max_attempts=_MOST_ATTEMPTS
+        )
     identity = identify_model(settings.model, settings.revision)
     stated = settings.engine_arg.get("max_model_len") or identity.max_model_len
     measure = Tokenizer.load(settings.model, settings.revision).measure
-    return measure, audit.budget(int(stated or settings.max_length))
+    return measure, partial(audit.budget, max_model_len=int(stated or settings.max_length))
 
 
 def cost_lines(settings: Settings, workload: Workload) -> Iterator[tuple[str, str]]:
     """Say what an endpoint's work may cost at most, as name and text."""
-    if not workload.prefixes:
+    if not workload.prompts:
         return
-    yield "requests", f"{workload.prefixes:,} to {workload.samples:,}"
+    yield "requests", f"{workload.prompts:,} to {workload.samples:,}"
     for name, tokens in (
         ("at most, first attempts", workload.first_tokens),
         ("at most, all attempts", workload.most_tokens),
     ):
         estimate = estimate_cost(
             endpoint_settings(settings),
-            prompts=workload.prefixes,
+            prompts=workload.prompts,
             prompt_bytes=workload.prompt_bytes,
-            samples=-(-workload.samples // workload.prefixes),
-            max_tokens=-(-tokens * workload.prefixes // workload.samples),
+            samples=-(-workload.samples // workload.prompts),
+            max_tokens=-(-tokens * workload.prompts // workload.samples),
             honours_n=False,
         )
         text = f"{estimate.tokens_in:,} prompt tokens, {estimate.tokens_out:,} output tokens"

@@ -124,7 +124,7 @@ def _verdicts(
     primary = next(attack for attack in attacks if attack.name == plan.primary)
     errors = None
     if roles["n_nulls"] and primary.evidence == "samples":
-        errors = _sampling_errors(settings.samples, primary, run)
+        errors = _sampling_errors(settings.continuations, primary, run)
     names = [attack.name for attack in attacks]
     warns = found.filter(check="blind_baseline", subject="calibration", verdict="separable")
     for rows in verdicts(scores, names, plan, blind_warns=not warns.is_empty()):
@@ -248,7 +248,11 @@ def record_plan(audit: Audit) -> None:
 
 def _rests_on(audit: Audit) -> dict[str, int | str]:
     texts = audit.manifest.made["targets"]
-    return {"samples": audit.settings.samples, "input": texts["input"], **texts["reference_sets"]}
+    return {
+        "samples": audit.settings.continuations,
+        "input": texts["input"],
+        **texts["reference_sets"],
+    }
 
 
 def _existing(audit: Audit, *names: str) -> list[Path]:

@@ -40,6 +40,8 @@ class View:
     make: Callable[[pl.DataFrame], pl.DataFrame] | None
     columns: tuple[str, ...] = ()
     n: int = 1  # prompts of each target
+    samples: int = 1  # continuations of each prompt
+    greedy: bool = False  # as in a request
     context_tokens: int | None = None  # as in a request
     text_tokens: int | None = None
 

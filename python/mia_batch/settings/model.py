@@ -157,16 +157,16 @@ class Settings(
     def _consistent_samples(self) -> Self:
         from mia_batch.prompts.seeds import SAMPLES_PER_TARGET
 
-        if self.samples > SAMPLES_PER_TARGET:
+        if self.continuations > SAMPLES_PER_TARGET:
             msg = (
                 f"setting 'samples' is {self.samples}: a target has seeds for "
                 f"{SAMPLES_PER_TARGET} samples; ask for fewer"
             )
             raise ValueError(msg)
-        if self.temperature == 0 and self.samples > 1:
+        if self.temperature == 0 and self.continuations > 1:
             msg = (
-                f"setting 'samples' is {self.samples}, but at temperature 0 all samples of a text "
-                "are the same; ask for 1"
+                f"setting 'samples' is {self.continuations}, but at temperature 0 all samples of a "
+                "text are the same; ask for 1"
             )
             raise ValueError(msg)
         return self
@@ -241,6 +241,11 @@ class Settings(
         """The settings that name columns of the corpus."""
         names = [name for name in type(self).model_fields if name.endswith("_column")]
         return self.model_dump(include=set(names) - {"candidate_column", "neighbours_column"})
+
+    @property
+    def continuations(self) -> int:
+        """Continuations sampled of each target's prefix."""
+        return 10 if self.samples is None else self.samples
 
     @property
     def folder(self) -> Path:

@@ -45,9 +45,17 @@ class SamplingSettings(Part):
         min_length=1,
         description="Python file with attacks of your own; computed unless attacks names others.",
     )
-    samples: Annotated[int, Mark.USUAL] = Field(
-        10, ge=1, description="Continuations sampled per target."
+    samples: Annotated[int | None, Mark.USUAL] = Field(
+        None,
+        ge=1,
+        description="Continuations drawn of each prompt.  [default: 10; at probes the most likely "
+        "one, which is not drawn]",
     )
+    probes: Annotated[int, Mark.USUAL] = Field(
+        32, ge=1, le=4096, description="Most points of a text at which the next words are asked."
+    )
+    probe_every: int = Field(4, ge=1, description="Words between two points, at least.")
+    probe_words: int = Field(1, ge=1, le=64, description="Words asked for at each point.")
     seed: Annotated[int, Mark.EVIDENCE] = Field(
         0, ge=0, lt=2**62, description="Seed of the run; same seed, same samples."
     )
@@ -96,6 +104,11 @@ class SamplingSettings(Part):
     )
     top_p: Annotated[float, Mark.EVIDENCE] = Field(
         1.0, gt=0, le=1, description="Draw from this much probability only."
+    )
+    rarity_from: Annotated[Path | None, Mark.PATH] = Field(
+        None,
+        description="Run that tells how often the model says each word elsewhere: scores then "
+        "depend on the text alone.  [default: this run]",
     )
     retry_failed: bool = Field(
         default=False, description="Try again what could not be sampled before."

@@ -13,6 +13,8 @@ pub(crate) enum NativeError {
     NotText { name: &'static str, found: String },
     #[error("{name} has bytes that are not UTF-8 in row {row}, counted from 0; decode them anew")]
     NotUtf8 { name: &'static str, row: usize },
+    #[error("{name} must be an Arrow column of UInt32 without nulls")]
+    NotNumbers { name: &'static str },
     #[error("candidate has {candidate} rows and reference {reference}; pass columns of one length")]
     UnequalLengths { candidate: usize, reference: usize },
     #[error("unknown word rule {0:?}; use those of mia_batch.kernels.WORD_RULES")]
@@ -31,7 +33,9 @@ impl From<NativeError> for PyErr {
     fn from(error: NativeError) -> Self {
         let message = error.to_string();
         match error {
-            NativeError::NotText { .. } => PyTypeError::new_err(message),
+            NativeError::NotText { .. } | NativeError::NotNumbers { .. } => {
+                PyTypeError::new_err(message)
+            }
             NativeError::NotUtf8 { .. }
             | NativeError::UnequalLengths { .. }
             | NativeError::UnknownRule(_)

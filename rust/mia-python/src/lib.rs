@@ -5,6 +5,7 @@ mod duplicates;
 mod error;
 mod features;
 mod parts;
+mod rarity;
 mod rows;
 mod spans;
 
@@ -19,6 +20,7 @@ use crate::columns::TextColumn;
 use crate::duplicates::compare_runs;
 use crate::error::NativeError;
 use crate::features::{Pair, struct_array};
+use crate::rarity::RarityTable;
 use crate::rows::map_rows;
 
 /// Struct of `UInt32` per pair, null where either side is null.
@@ -176,5 +178,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(count_words, module)?)?;
     module.add_function(wrap_pyfunction!(shared_runs, module)?)?;
     module.add_function(wrap_pyfunction!(word_spans, module)?)?;
+    module.add_class::<RarityTable>()?;
     module.add_function(wrap_pyfunction!(build_profile, module)?)
 }

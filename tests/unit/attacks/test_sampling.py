@@ -47,7 +47,7 @@ def scores(reference: str, candidates: Sequence[str]) -> dict[str, float | None]
     samples = frames.samples(candidates)
     features = build_features(
         samples,
-        targets,
+        frames.units(targets),
         words="whitespace",
         preset="default",
         text_length=None,

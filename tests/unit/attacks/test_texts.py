@@ -36,7 +36,7 @@ def scores(reference: str, candidates: Sequence[str]) -> dict[str, float | None]
     chosen = [get(name) for name in CHOSEN]
     features = build_features(
         frames.samples(candidates),
-        targets,
+        frames.units(targets),
         words="whitespace",
         preset="default",
         text_length=None,

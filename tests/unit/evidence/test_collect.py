@@ -13,9 +13,12 @@ from mia_batch.evidence.request import Answer, Continuation
 from mia_batch.evidence.sampling import SampleTask
 from mia_batch.models.measure import Measure
 from mia_batch.models.tokens import Tokenizer
+from mia_batch.prompts.view import View
 from mia_batch.schemas import Samples
 from tests import frames
 from tests.checkpoints import CONTEXT, TEXTS
+
+VIEW = View(model="target", name="continuation", make=None)
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +51,7 @@ def block_of(*rows, ids=None, index=0, first=0, last=2) -> Block:
 
 def task(measure, budget, words="whitespace") -> SampleTask:
     return SampleTask(
-        model="target",
-        view="continuation",
+        view=VIEW,
         measure=measure,
         budget=budget,
         words=words,

@@ -23,19 +23,14 @@ def test_the_sums_of_two_targets_and_one_without_room():
     workload = forecast([block(*rows[:1]), block(*rows[1:])], estimate_tokens, BUDGET)
     first = [20 + 5 + 8, 10 + 2 + 8]
     assert workload == Workload(
-        prefixes=2,
+        prompts=2,
         samples=20,
         too_long=1,
         prompt_bytes=120,
         first_tokens=10 * sum(first),
         most_tokens=10 * (33 + 66 + 90 + 20 + 40 + 80),
-        paper_tokens=10 * (1014 + 1004),
     )
     assert dict(workload.lines())["tokens to decode"] == "530, at most 3,290"
-    assert workload.outcome(500) == (
-        "decoded 500 tokens, 250 a target; to the paper's 1,024 tokens it would have been "
-        "up to 20,180"
-    )
 
 
 def test_of_many_prompts_some_spread_evenly_stand_for_all():
@@ -50,9 +45,9 @@ def test_of_many_prompts_some_spread_evenly_stand_for_all():
     blocks = [block(*rows[start : start + 64]) for start in range(0, 5000, 64)]
     found = forecast(blocks, measure, BUDGET)
     assert counted == [1250]
-    assert (found.prefixes, found.samples, found.prompt_bytes) == (5000, 50_000, 4500 * 40 + 40_000)
+    assert (found.prompts, found.samples, found.prompt_bytes) == (5000, 50_000, 4500 * 40 + 40_000)
     assert found.first_tokens == pytest.approx(10 * (4500 * 33 + 500 * 20), rel=0.05)
-    assert dict(found.lines())["prefixes"] == "5,000"
+    assert dict(found.lines())["prompts"] == "5,000"
     assert dict(found.lines())["tokens to decode"].startswith("about ")
 
 

@@ -8,12 +8,12 @@ import pytest
 from mia_batch import tables
 from mia_batch.features import build_features
 from mia_batch.observer import Observer
-from mia_batch.pipeline import Run, scores
+from mia_batch.pipeline import Run, features
 from mia_batch.pipeline.auditing import stages_of
 from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.features import FeaturesStage
 from mia_batch.pipeline.run import Manifest
-from mia_batch.pipeline.scores import FeaturesStage
-from mia_batch.schemas import Samples, Targets
+from mia_batch.schemas import Prompts, Samples, Targets
 from mia_batch.settings import load_settings
 from tests import frames
 
@@ -23,14 +23,17 @@ PARTS = {  # all but the first as of a corpus that has shrunk: their targets sta
     f"block-{number:08d}.target-continuation-00000-00003.attempt-0.parquet": rows
     for number, rows in enumerate((ROWS[:5], ROWS[5:9], ROWS[:0], ROWS[9:]))
 }
+PROMPTS = "block-00000000.target-continuation-00000-00001.attempt-0.parquet"
 
 
 @pytest.fixture
 def run(tmp_path):
     run = Run(tmp_path)
-    for name in ("samples", "features", "logprobs"):
+    for name in ("prompts", "samples", "features", "logprobs"):
         run.path(name).mkdir()
     tables.sink(TARGETS, run.path("targets"), Targets)
+    prompts = frames.table(Prompts, TARGETS.select("target_id").to_dicts(), **frames.CONTINUATION)
+    tables.sink(prompts, run.path("prompts") / PROMPTS, Prompts)
     for name, rows in PARTS.items():
         tables.sink(rows, run.path("samples") / name, Samples)
     return run
@@ -48,14 +51,14 @@ def features_stage(run, attacks: str, groups: list[str]) -> FeaturesStage:
     ("limit", "value"), [("_PARTS_AT_ONCE", 3), ("_PARTS_AT_ONCE", 8), ("_BYTES_AT_ONCE", 1)]
 )
 def test_parts_together_are_as_each_alone(run, monkeypatch, limit, value):
-    monkeypatch.setattr(scores, limit, value)
+    monkeypatch.setattr(features, limit, value)
     features_stage(run, "samia_v1", ["unigrams"]).run()
     made = {path.name: pl.read_parquet(path) for path in run.path("features").iterdir()}
     assert made.keys() == PARTS.keys()
     for name, rows in PARTS.items():
         alone = build_features(
             rows,
-            TARGETS,
+            frames.units(TARGETS),
             words="whitespace",
             preset="default",
             text_length=None,

@@ -29,7 +29,7 @@ def test_a_run_that_has_not_begun_has_everything_left_and_gets_no_folder(small_a
     settings, run = small_audit
     found = planned(settings | {"out": str(tmp_path / "none")})
     assert not (tmp_path / "none").exists()
-    assert (found["prefixes"], found["samples"]) == ("6", "18")
+    assert (found["prompts"], found["samples"]) == ("6", "18")
     assert (found["documents"], found["targets"]) == ("8", "8")
     assert found["not sampled"].startswith("1: ")
     assert found["engine"] == "transformers (asked for)"
@@ -40,13 +40,13 @@ def test_a_run_that_has_not_begun_has_everything_left_and_gets_no_folder(small_a
 
 def test_of_a_finished_run_nothing_is_left(copied):
     found = planned(copied)
-    assert (found["prefixes"], found["samples"]) == ("0", "0")
+    assert (found["prompts"], found["samples"]) == ("0", "0")
     assert found["tokens to decode"] == "0, at most 0"
 
 
 def test_more_samples_are_left_where_more_are_wanted(copied):
     found = planned(copied | {"samples": 5})
-    assert (found["prefixes"], found["samples"]) == ("6", "12")
+    assert (found["prompts"], found["samples"]) == ("6", "12")
 
 
 def test_of_a_longer_corpus_what_is_new_is_left(copied, tmp_path):
@@ -55,7 +55,7 @@ def test_of_a_longer_corpus_what_is_new_is_left(copied, tmp_path):
     longer.write_parquet(tmp_path / "longer.parquet")
     before = {path: path.stat().st_mtime_ns for path in Path(copied["out"]).rglob("*")}
     found = planned(copied | {"input": str(tmp_path / "longer.parquet")})
-    assert (found["documents"], found["prefixes"]) == ("12", "4")
+    assert (found["documents"], found["prompts"]) == ("12", "4")
     assert {path: path.stat().st_mtime_ns for path in Path(copied["out"]).rglob("*")} == before
 
 

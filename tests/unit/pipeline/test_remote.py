@@ -102,9 +102,9 @@ def test_the_cost_is_told_before_the_first_request(request_for):
     for name in ("at most, first attempts", "at most, all attempts"):
         assert told[name] == planned[name]
         assert told[name].startswith(f"{prompt_tokens:,} prompt tokens, ")
-    assert told["prefixes"] == "6"
+    assert told["prompts"] == "6"
     assert planned["requests"] == "6 to 18"
-    assert (left["prefixes"], left["samples"]) == ("0", "0")
+    assert (left["prompts"], left["samples"]) == ("0", "0")
     decoded = next(line for line in listener.sentences if line.startswith("decoded"))
     assert decoded.startswith(f"decoded {18 * 6 * 3} tokens, {3 * 6 * 3} a target; ")
 

@@ -140,6 +140,8 @@ class Dispatcher:
         fields = self._capabilities.sampling_fields(
             n=n, seed=request.seed + first, top_k=self._settings.top_k
         )
+        if request.greedy:
+            fields["temperature"] = 0.0
         prompt = request.context + request.text
         return self._format.write(prompt, fields, n=n, max_tokens=request.max_tokens, first=first)
 

@@ -110,6 +110,6 @@ class Journal:
 def identify(request: Request, sample_identity: Mapping[str, object]) -> bytes:
     """Digest all that decides what the answer is; the ``request_id`` does not."""
     asked = [request.kind, request.key, request.context + request.text]
-    drawn = [request.seed, request.n, request.max_tokens]
+    drawn = [request.seed, request.n, request.max_tokens, *[True] * request.greedy]
     text = json.dumps([dict(sample_identity), asked, drawn], sort_keys=True)
     return blake2b(text.encode(), digest_size=16, person=b"mia-journal").digest()

@@ -22,9 +22,9 @@ class Row:
     max_tokens: int
 
     @property
-    def seed(self) -> int:
-        """Seed of this continuation."""
-        return self.request.seed + self.index
+    def seed(self) -> int | None:
+        """Seed of this continuation; None where nothing is drawn."""
+        return None if self.request.greedy else self.request.seed + self.index
 
     @property
     def prompt(self) -> list[int]:

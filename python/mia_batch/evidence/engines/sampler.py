@@ -28,7 +28,7 @@ class SeededSampler:
     decoding
         How tokens are drawn.
     seeds
-        One seed per row.
+        One seed per row; None takes the most likely token.
     device
         Where the logits are.
 
@@ -38,12 +38,16 @@ class SeededSampler:
     trick, Maddison et al. (2014), section 2.
     """
 
-    def __init__(self, decoding: Decoding, seeds: Sequence[int], device: torch.device) -> None:
-        self._is_greedy = decoding.temperature == 0
+    def __init__(
+        self, decoding: Decoding, seeds: Sequence[int | None], device: torch.device
+    ) -> None:
         self._temperature = torch.tensor(decoding.temperature, dtype=torch.float32, device=device)
         self._top_k = decoding.top_k
         self._top_p = decoding.top_p
-        self._generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+        self._generators = [
+            None if seed is None or decoding.temperature == 0 else _generator(seed, device)
+            for seed in seeds
+        ]
 
     # The library calls with both: one of them is not used.
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
@@ -61,16 +65,22 @@ class SeededSampler:
         Tensor
             0 at the drawn token of each row, minus infinity elsewhere.
         """
-        drawn = scores.argmax(dim=-1, keepdim=True) if self._is_greedy else self._draw(scores)
+        drawn = scores.argmax(dim=-1, keepdim=True)
+        if rows := [row for row, generator in enumerate(self._generators) if generator]:
+            drawn[rows] = self._draw(scores[rows])
         return torch.full_like(scores, -torch.inf).scatter_(1, drawn, 0.0)
 
     def _draw(self, scores: Tensor) -> Tensor:
         logits = keep_likeliest(scores / self._temperature, self._top_k, self._top_p)
         noise = torch.empty(logits.shape, dtype=torch.float64, device=logits.device)
-        for row, generator in zip(noise, self._generators, strict=True):
+        for row, generator in zip(noise, filter(None, self._generators), strict=True):
             row.exponential_(generator=generator)
         race = noise.reciprocal_().mul_(logits.softmax(dim=-1, dtype=torch.float32))
         return race.argmax(dim=-1, keepdim=True)
+
+
+def _generator(seed: int, device: torch.device) -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
 
 
 def keep_likeliest(logits: Tensor, top_k: int, top_p: float) -> Tensor:

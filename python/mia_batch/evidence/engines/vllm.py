@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VllmEngine"]
 
+_GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
 _TEXTS = 64
 _ENTRY_BYTES = 12  # of the logits: they, their log-probabilities, and what finds ranks
 
@@ -99,7 +100,8 @@ class VllmEngine:
         own: dict[str, Any] = {"max_tokens": 1}
         if self._samples:
             own = {"n": request.n, "seed": request.seed, "max_tokens": request.max_tokens}
-        parameters = vllm.SamplingParams(**self._parameters, **own)
+            own |= _GREEDY if request.greedy else {}
+        parameters = vllm.SamplingParams(**(self._parameters | own))
         prompt = tokens_input([*(request.context_ids or ()), *(request.text_ids or ())])
         self._engine.add_request(str(request.request_id), prompt, parameters)
         self._waiting[request.request_id] = request

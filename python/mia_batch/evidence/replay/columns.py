@@ -16,7 +16,8 @@ Key = Literal["target_id", "document_id", "prefix"]
 """Columns that name a recording's targets; the first one that it has is used."""
 
 _TEXTS = ("prompt", "finish_reason", "reason")
-_NUMBERS = ("sample_index", "n_tokens")
+_PROBE = "probe"
+_NUMBERS = ("sample_index", "n_tokens", "view_index", "point")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,27 +31,43 @@ class Columns:
     @property
     def needed(self) -> list[str]:
         """The columns that are read; texts that play no part are not among them."""
-        used = {self.candidate, self.key, *_TEXTS, *_NUMBERS}
+        used = {self.candidate, self.key, "view", *_TEXTS, *_NUMBERS}
         return [name for name in self.raw if name in used]
 
     @property
     def small(self) -> list[str]:
         """Those whose values can be wrong, and the key."""
-        return [name for name in (self.key, *_NUMBERS, "finish_reason") if self.has(name)]
+        names = (self.key, "view", *_NUMBERS, "finish_reason")
+        return [name for name in names if self.has(name)]
 
     def has(self, name: str) -> bool:
         """Whether a column is there and not null throughout."""
         return self.raw.get(name, pl.Null) != pl.Null
 
     @property
+    def point(self) -> str | None:
+        """The column that numbers the prompts of a target: ``view_index`` or ``point``."""
+        return next(filter(self.has, ("view_index", "point")), None)
+
+    @property
     def small_rows(self) -> list[pl.Expr]:
-        """``key`` and ``sample_index``, as expressions over the recording's columns."""
+        """Key, prompt and sample, as expressions over the recording's columns."""
         key = pl.col(self.key).cast(pl.String).alias("key")
-        return [key, self._or_null("sample_index", pl.UInt32())]
+        index = pl.lit(0) if self.point is None else pl.col(self.point).fill_null(0)
+        if self.has("view"):
+            view = pl.col("view").cast(pl.String)
+        else:  # a point is a probe's; a prefix says itself what was asked
+            view = pl.lit(_PROBE if self.has("point") else None, pl.String)
+        return [
+            key,
+            view.alias("view"),
+            index.cast(pl.UInt32, strict=False).alias("view_index"),
+            self._or_null("sample_index", pl.UInt32()),
+        ]
 
     @property
     def rows(self) -> list[pl.Expr]:
-        """``key`` and columns of the samples table, the same."""
+        """The same and further columns of the samples table."""
         candidate = pl.col(self.candidate).cast(pl.String).alias("candidate")
         texts = [self._or_null(name, pl.String()) for name in _TEXTS]
         return [*self.small_rows, candidate, *texts, self._or_null("n_tokens", pl.UInt32())]
@@ -67,6 +84,10 @@ class Columns:
             rest = ", not the index of a sample; number each target's samples 0, 1, 2, ..."
             wrong = self._not_whole("sample_index").fill_null(value=True)
             found.append(Fault(wrong=wrong, name="sample_index", rest=rest))
+        if self.point is not None:
+            rest = ", not the number of a point; number each target's points 0, 1, 2, ..."
+            wrong = self._not_whole(self.point).fill_null(pl.col(self.point).is_not_null())
+            found.append(Fault(wrong=wrong, name=self.point, rest=rest))
         if self.has("n_tokens"):
             value = pl.col("n_tokens")
             known = value.is_not_nan() if self.raw["n_tokens"].is_float() else pl.lit(value=True)

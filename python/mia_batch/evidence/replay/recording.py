@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mia_batch.evidence.replay.columns import Columns, Key
     from mia_batch.evidence.replay.partition import Packed
     from mia_batch.kernels import WordRule
+    from mia_batch.prompts.view import View
 
 __all__ = ["Counts", "Recording"]
 
@@ -41,6 +42,7 @@ _PACKED_AT_ONCE = 2  # portions of rows, while another is read
 _NOTHING = pl.DataFrame(
     schema={
         "key": pl.UInt64,
+        "view_index": pl.UInt32,
         "sample_index": pl.UInt32,
         "candidate": pl.String,
         "prompt": pl.String,
@@ -119,9 +121,9 @@ class Recording:
         return self._most_samples
 
     def collect(
-        self, targets: Path, blocks: Iterable[Block], work: Path, words: WordRule
+        self, targets: Path, view: View, blocks: Iterable[Block], work: Path, words: WordRule
     ) -> Generator[tuple[Block, pl.DataFrame]]:
-        """Yield each block and its samples; memory does not grow with the recording.
+        """Yield each block of a view and its samples; memory does not grow with the recording.
 
         Rows follow the block's targets and ``sample_index``; what was not recorded has a
         ``reason``. Blocks have ``RECORDED_BLOCK_TARGETS`` targets, in the order of the targets
@@ -133,7 +135,7 @@ class Recording:
         index = RowIndex(keys)
         if self.key == "document_id":
             self._refuse_documents(index)
-        return self._collect(keys, index, iter(blocks), work / "replay", words)
+        return self._collect(keys, index, iter(blocks), work / "replay", view, words)
 
     def _refuse_documents(self, index: RowIndex) -> None:
         if index.unique and index.n_keys > 0:
@@ -161,6 +163,7 @@ class Recording:
         index: RowIndex,
         blocks: Iterator[Block],
         folder: Path,
+        view: View,
         words: WordRule,
     ) -> Generator[tuple[Block, pl.DataFrame]]:
         self.counts = Counts(rows=self.counts.rows)
@@ -169,7 +172,7 @@ class Recording:
             return
         partition = Partition(folder)
         try:
-            portion = self._store(index, partition, first.last)
+            portion = self._store(index, partition, view, first.last)
             if self.counts.unmatched == self.counts.rows:
                 self._refuse_others(keys)
             del index  # not needed while the samples are handed out
@@ -178,7 +181,7 @@ class Recording:
                 number = block.index * RECORDED_BLOCK_TARGETS // portion
                 if number != held:
                     held, rows = number, self._read(partition, number)
-                samples = answer(block, rows, key=self.key, words=words)
+                samples = answer(block, rows, view=view, key=self.key, words=words)
                 missing = int((samples["reason"] == MISSING).sum())
                 self.counts.missing += missing
                 self.counts.matched += samples.height - missing
@@ -186,7 +189,7 @@ class Recording:
         finally:
             partition.remove()
 
-    def _store(self, index: RowIndex, partition: Partition, n_samples: int) -> int:
+    def _store(self, index: RowIndex, partition: Partition, view: View, n_samples: int) -> int:
         """Sort the rows into portions of targets that stand together; return how many targets."""
         portion = 0
         packed: deque[Future[list[tuple[int, Packed]]]] = deque()
@@ -196,8 +199,9 @@ class Recording:
                 partition.append(number, part)
 
         with ThreadPoolExecutor(_PACKED_AT_ONCE) as beside:
-            for rows in read_rows(self.source, self.columns):
-                portion = portion or self._portion(rows, index)
+            for read in read_rows(self.source, self.columns):
+                rows = read.filter(pl.col("view").fill_null(view.name) == view.name).drop("view")
+                portion = portion or self._portion(read, index)
                 known = rows.filter(pl.Series(index.count(rows["key"]) > 0, dtype=pl.Boolean))
                 wanted = known.filter(pl.col("sample_index") < n_samples)
                 self.counts.unmatched += rows.height - known.height

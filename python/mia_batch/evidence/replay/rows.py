@@ -39,7 +39,7 @@ def check_rows(source: Source, columns: Columns) -> tuple[int, int]:
 def read_rows(source: Source, columns: Columns) -> Iterator[pl.DataFrame]:
     """Yield ``key`` (text) and columns of the samples table, some megabytes at a time.
 
-    Without ``sample_index``, the rows of a key are numbered in their order.
+    Without ``sample_index``, the rows of a prompt are numbered in their order.
     """
     ordinals = Ordinals()
     held: list[pl.DataFrame] = []
@@ -63,5 +63,6 @@ def text_bytes(rows: pl.DataFrame) -> int:
 def _numbered(rows: pl.DataFrame, columns: Columns, ordinals: Ordinals) -> pl.DataFrame:
     if columns.has("sample_index"):
         return rows
-    numbers = ordinals.number(rows["key"].hash().to_numpy())
+    named = rows.select(pl.struct("key", "view", "view_index").hash()).to_series()
+    numbers = ordinals.number(named.to_numpy())
     return rows.with_columns(sample_index=pl.Series(numbers, dtype=pl.UInt32))

@@ -11,6 +11,7 @@ from mia_batch.kernels import WordRule, count_words
 if TYPE_CHECKING:
     from mia_batch.evidence.blocks import Block
     from mia_batch.evidence.replay.columns import Key
+    from mia_batch.prompts.view import View
 
 __all__ = ["MISSING", "answer", "first_of_each"]
 
@@ -21,10 +22,12 @@ _NO_TEXT = "the recording has no text"
 def first_of_each(rows: pl.DataFrame) -> pl.DataFrame:
     """Keep one row of each sample: the first with a text, else the first."""
     textless_last = rows.sort(pl.col("candidate").is_null(), maintain_order=True)
-    return textless_last.unique(["key", "sample_index"], keep="first")
+    return textless_last.unique(["key", "view_index", "sample_index"], keep="first")
 
 
-def answer(block: Block, rows: pl.DataFrame, *, key: Key, words: WordRule) -> pl.DataFrame:
+def answer(
+    block: Block, rows: pl.DataFrame, *, view: View, key: Key, words: WordRule
+) -> pl.DataFrame:
     """Return a block's samples in the order of its targets and of ``sample_index``.
 
     ``rows`` are what was recorded, each sample once, with the hash of ``key``; samples without a
@@ -36,6 +39,7 @@ def answer(block: Block, rows: pl.DataFrame, *, key: Key, words: WordRule) -> pl
         "view_index",
         prefix="context",
         key=pl.col("context" if key == "prefix" else key).hash(),
+        asked=pl.lit(0, pl.UInt32) if key == "prefix" else pl.col("view_index"),
         n_reference=count_words("text", words=words),
     )
     theirs = rows.lazy().filter(pl.col("key").is_in(targets["key"].implode()))
@@ -49,14 +53,15 @@ def answer(block: Block, rows: pl.DataFrame, *, key: Key, words: WordRule) -> pl
     return (
         asked.join(
             theirs.with_columns(recorded=pl.lit(value=True)),
-            on=["key", "sample_index"],
+            left_on=["key", "asked", "sample_index"],
+            right_on=["key", "view_index", "sample_index"],
             how="left",
             maintain_order="left",
         )
         .select(
             "target_id",
-            pl.lit("target").alias("model"),
-            pl.lit("continuation").alias("view"),
+            pl.lit(view.model).alias("model"),
+            pl.lit(view.name).alias("view"),
             "view_index",
             "sample_index",
             "candidate",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 N_TARGETS = 1200
 N_SAMPLES = 4
+VIEW = View(model="target", name="continuation", make=continuation, columns=("prefix", "reference"))
 
 
 @pytest.fixture(scope="session")
@@ -49,9 +50,6 @@ def targets(words, tmp_path_factory) -> Path:
 
 def recorded_blocks(targets: Path, samples: Path, n_samples: int) -> Iterator[Block]:
     """Ask for what is missing, in blocks as replay takes them."""
-    view = View(
-        model="target", name="continuation", make=continuation, columns=("prefix", "reference")
-    )
     parts = Parts(
         folder=samples,
         schema=Samples,
@@ -59,7 +57,7 @@ def recorded_blocks(targets: Path, samples: Path, n_samples: int) -> Iterator[Bl
         view="continuation",
         block_targets=RECORDED_BLOCK_TARGETS,
     )
-    return Missing(FreshUnits(pl.scan_parquet(targets), view), parts, n_samples).blocks()
+    return Missing(FreshUnits(pl.scan_parquet(targets), VIEW), parts, n_samples).blocks()
 
 
 @pytest.fixture(scope="session")
@@ -93,7 +91,7 @@ def replay(targets, tmp_path):
         nothing = tmp_path / "no-samples"
         nothing.mkdir(exist_ok=True)
         blocks = recorded_blocks(targets, nothing, n_samples)
-        found = recording.collect(targets, blocks, tmp_path, "whitespace")
+        found = recording.collect(targets, VIEW, blocks, tmp_path, "whitespace")
         parts = [samples for _, samples in found]
         assert not (tmp_path / "replay").exists()
         return pl.concat(parts), recording

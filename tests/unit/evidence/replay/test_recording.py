@@ -15,7 +15,7 @@ from mia_batch.evidence.replay import Counts, Recording, rows
 from mia_batch.evidence.replay import recording as module
 from mia_batch.schemas import Samples
 from tests import frames
-from tests.unit.evidence.replay.conftest import N_SAMPLES, N_TARGETS, recorded_blocks
+from tests.unit.evidence.replay.conftest import N_SAMPLES, N_TARGETS, VIEW, recorded_blocks
 
 N_ROWS = (N_TARGETS - 1) * N_SAMPLES
 
@@ -173,7 +173,7 @@ def test_targets_of_the_same_prefix_get_the_same_continuations(tmp_path):
     )
     recording = Recording.open(str(tmp_path / "rows.parquet"))
     blocks = recorded_blocks(tmp_path / "targets.parquet", tmp_path / "none", 2)
-    found = recording.collect(tmp_path / "targets.parquet", blocks, tmp_path, "whitespace")
+    found = recording.collect(tmp_path / "targets.parquet", VIEW, blocks, tmp_path, "whitespace")
     samples = pl.concat([part for _, part in found])
     assert samples["candidate"].to_list() == ["a", "b"] * 100
     assert recording.counts == Counts(rows=2, matched=200)
@@ -190,7 +190,7 @@ def test_going_on_takes_only_what_a_run_lacks(targets, recorded, expected, tmp_p
     expected.filter(pl.col("sample_index") < 2).head(100).write_parquet(part)
     recording = Recording.open(str(tmp_path / "rows.parquet"))
     blocks = recorded_blocks(targets, done, N_SAMPLES)
-    parts = [part for _, part in recording.collect(targets, blocks, tmp_path, "whitespace")]
+    parts = [part for _, part in recording.collect(targets, VIEW, blocks, tmp_path, "whitespace")]
     both = pl.concat([expected.filter(pl.col("sample_index") < 2).head(100), *parts])
     key = ["target_id", "sample_index"]
     assert both.sort(key).equals(expected.sort(key))
@@ -202,7 +202,7 @@ def test_the_work_folder_is_removed_when_collecting_stops_half_way(targets, reco
     recorded.write_parquet(tmp_path / "rows.parquet")
     recording = Recording.open(str(tmp_path / "rows.parquet"))
     blocks = recorded_blocks(targets, tmp_path / "none", N_SAMPLES)
-    found = recording.collect(targets, blocks, tmp_path, "whitespace")
+    found = recording.collect(targets, VIEW, blocks, tmp_path, "whitespace")
     next(found)
     assert (tmp_path / "replay").exists()
     found.close()
@@ -216,7 +216,7 @@ def test_documents_of_several_targets_are_refused(recorded, tmp_path):
         table = frames.targets(*[{"document_id": name} for name in ids])
         table.write_parquet(tmp_path / "targets.parquet")
         with pytest.raises(SettingsError, match=complaint):
-            recording.collect(tmp_path / "targets.parquet", [], tmp_path, "whitespace")
+            recording.collect(tmp_path / "targets.parquet", VIEW, [], tmp_path, "whitespace")
 
 
 def test_the_digest_is_of_the_content_in_order(recorded, tmp_path):

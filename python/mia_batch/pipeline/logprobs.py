@@ -1,25 +1,16 @@
-"""The stages that ask models: samples of the target model, log-probabilities of every model."""
+"""The stage that asks a model for log-probabilities."""
 
 from __future__ import annotations
 
-from contextlib import closing
-from dataclasses import asdict
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mia_batch.evidence.blocks import (
-    BLOCK_TARGETS,
-    LOGPROB_BLOCK_TARGETS,
-    RECORDED_BLOCK_TARGETS,
-    Missing,
-)
+from mia_batch.evidence.blocks import LOGPROB_BLOCK_TARGETS, Missing
 from mia_batch.evidence.frequencies import stored_frequencies
 from mia_batch.evidence.logprobs import FREQUENCY, LogprobTask
 from mia_batch.evidence.parts import Parts
-from mia_batch.evidence.sampling import SampleTask
 from mia_batch.evidence.units import FreshUnits, PromptUnits
-from mia_batch.evidence.workload import forecast
 from mia_batch.pipeline.context import engine_columns
 from mia_batch.pipeline.prompts import (
     make_shots,
@@ -28,154 +19,19 @@ from mia_batch.pipeline.prompts import (
     texts_for,
     views_of,
 )
-from mia_batch.pipeline.scores import write_features
-from mia_batch.pipeline.sessions import cost_lines, expected, open_session
+from mia_batch.pipeline.sessions import open_session
 from mia_batch.pipeline.stage import Stage
-from mia_batch.schemas import LogProbs, Samples
+from mia_batch.schemas import LogProbs
 from mia_batch.tables import sink
-from mia_batch.tables.background import in_background
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    import polars as pl
-
-    from mia_batch.evidence.blocks import Block
-    from mia_batch.evidence.units import Units
     from mia_batch.pipeline.context import Audit
     from mia_batch.prompts.view import View
 
-__all__ = ["LogprobsStage", "SamplesStage"]
-
-
-class SamplesStage(Stage):
-    """Continuations of the target model, from an engine, an endpoint or a recording."""
-
-    name = "samples"
-    keeps = "samples"
-
-    def files(self) -> list[Path]:
-        """List all parts."""
-        return sorted(self.audit.run.path("samples").glob("*.parquet"))
-
-    def parts(self) -> Parts:
-        """Name the parts."""
-        recorded = self.audit.settings.samples_from is not None
-        return Parts(
-            folder=self.audit.run.path("samples"),
-            schema=Samples,
-            model="target",
-            view="continuation",
-            block_targets=RECORDED_BLOCK_TARGETS if recorded else BLOCK_TARGETS,
-        )
-
-    def missing(self) -> Missing:
-        """Find what the run lacks."""
-        audit, view = self.audit, self._view
-        parts = prompt_parts(audit, view)
-        return self._missing(PromptUnits(audit.run.path("targets"), parts, view, askable=True))
-
-    @property
-    def _view(self) -> View:
-        return views_of(self.audit, "samples")[0]
-
-    def _missing(self, units: Units) -> Missing:
-        settings = self.audit.settings
-        retry = settings.retry_failed
-        return Missing(units, self.parts(), settings.samples, retry_failed=retry)
-
-    def lacking(self) -> list[str]:
-        """Name the attacks that need samples, where the run lacks any."""
-        reading = [attack.name for attack in self.audit.reading("samples")]
-        return reading if reading and self.missing().count().left else []
-
-    def run(self) -> None:
-        """Sample what is missing, and store each block's samples and features."""
-        if not self.audit.reading("samples"):
-            return
-        if self.audit.recording is not None:
-            self._replay()
-        elif (missing := self.missing()).count().left:
-            self._sample(missing)
-
-    def left(self) -> Iterator[tuple[str, str]]:
-        """Say what there is to decode, and what it may cost."""
-        audit = self.audit
-        if not audit.reading("samples"):
-            return
-        if (recording := audit.recording) is not None:
-            yield "samples", f"{audit.settings.samples:,} a target"
-            yield from recording.describe()
-            return
-        yield from self._forecast(self._missing(FreshUnits(audit.target_table(), self._view)))[1]
-
-    def _forecast(self, missing: Missing) -> tuple[Any, list[tuple[str, str]]]:
-        audit = self.audit
-        measure, budget = expected(audit)
-        workload = forecast(missing.blocks(), measure, budget)
-        lines = [*workload.lines()]
-        if audit.manifest.evidence["engine"] == "openai":
-            lines += cost_lines(audit.settings, workload)
-        return workload, lines
-
-    def _sample(self, missing: Missing) -> None:
-        audit, settings = self.audit, self.audit.settings
-        workload, lines = self._forecast(missing)
-        for name, text in lines:
-            audit.observer.stage(f"{name}: {text}")
-        decoded = 0
-
-        def told(_label: str, texts: int, tokens: int, _passes: int) -> None:
-            nonlocal decoded
-            decoded += tokens
-            audit.observer.worked(texts, tokens)
-
-        with open_session(audit, "target", "samples") as session:
-            task = SampleTask(
-                model="target",
-                view="continuation",
-                measure=session.measure,
-                budget=audit.budget(session.max_model_len, session.max_attempts),
-                words=settings.word_rule,
-                run_seed=settings.seed,
-            )
-            work = missing.count()
-            with audit.observer.progress("sampling", done=work.done, left=work.left):
-                for block, rows in session.executor.collect(task, missing.blocks(), told):
-                    self._store(block, rows)
-        audit.observer.stage(workload.outcome(decoded))
-
-    def _store(self, block: Block, rows: pl.DataFrame) -> None:
-        run = self.audit.run
-        sink(rows, run.path("samples") / block.part_name, Samples)
-        write_features(self.audit, {block.part_name: rows}, block.units)
-
-    def _replay(self) -> None:
-        audit, recording = self.audit, self.audit.recording
-        if recording is None:
-            return
-        audit.manifest.agree({"recording": recording.digest()}, audit.run)
-        missing = self.missing()
-        work = missing.count()
-        if not work.left:
-            return
-        for name, text in recording.describe():
-            audit.observer.stage(f"{name}: {text}")
-        blocks = recording.collect(
-            audit.run.path("targets"), missing.blocks(), audit.run.folder, audit.settings.word_rule
-        )
-        progress = audit.observer.progress("sampling", done=work.done, left=work.left)
-        with progress, closing(blocks), in_background() as later:
-            for number, (block, rows) in enumerate(blocks):
-                if number == 0:  # from here on the recording is known to be of this corpus
-                    audit.save()
-                later(self._store, block, rows)
-                audit.observer.worked(block.units.height, int(rows["n_tokens"].sum()))
-        counts = asdict(recording.counts)
-        audit.manifest.engines["samples of target"] = {"engine": "replay", "counts": counts}
-        counted = ", ".join(f"{count:,} {name}" for name, count in counts.items())
-        audit.observer.stage(f"recording: {counted}")
+__all__ = ["LogprobsStage"]
 
 
 class LogprobsStage(Stage):

@@ -1,0 +1,179 @@
+"""The stage that makes features of samples, and where the parts of both lie."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from mia_batch.errors import DamagedTableError
+from mia_batch.evidence.blocks import BLOCK_TARGETS, RECORDED_BLOCK_TARGETS
+from mia_batch.evidence.parts import Parts
+from mia_batch.evidence.units import PromptUnits
+from mia_batch.features import RARITY, build_features, groups_of, inputs_of
+from mia_batch.kernels import GROUPS
+from mia_batch.pipeline.prompts import prompt_parts, views_of
+from mia_batch.pipeline.rarity import rarity_of, weighed_views
+from mia_batch.pipeline.stage import Stage
+from mia_batch.schemas import Features, Samples
+from mia_batch.tables import scan, sink_all
+from mia_batch.tables.background import in_background
+from mia_batch.targets.lookup import TargetLookup
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+    from pathlib import Path
+
+    from mia_batch.pipeline.context import Audit
+    from mia_batch.prompts.view import View
+    from mia_batch.rarity import RarityTable
+    from mia_batch.targets.plan import Preset
+
+__all__ = ["FeaturesStage", "sample_parts", "write_features"]
+
+_PARTS_AT_ONCE = 8  # texts that repeat themselves are many times as large as their files
+_BYTES_AT_ONCE = 4 << 20
+
+
+def sample_parts(audit: Audit, view: View) -> Parts:
+    """Name the parts of a view's samples; those of the features have the same names."""
+    recorded = audit.settings.samples_from is not None
+    return Parts(
+        folder=audit.run.path("samples"),
+        schema=Samples,
+        model=view.model,
+        view=view.name,
+        block_targets=RECORDED_BLOCK_TARGETS if recorded else BLOCK_TARGETS,
+    )
+
+
+def write_features(
+    audit: Audit,
+    view: View,
+    parts: Mapping[str, pl.DataFrame],
+    prompts: pl.DataFrame,
+    rarity: RarityTable | None = None,
+) -> None:
+    """Store the features of some parts of samples, by file name; ``prompts`` has their texts."""
+    settings = audit.settings
+    features = build_features(
+        pl.concat(parts.values()),
+        prompts,
+        words=settings.word_rule,
+        preset=_preset(audit, view),
+        text_length=settings.text_length,
+        groups=audit.manifest.made["features"]["groups"],
+        rarity=rarity,
+    )
+    ends = accumulate(samples.height for samples in parts.values())
+    rows = {
+        audit.run.path("features") / name: features[end - samples.height : end]
+        for (name, samples), end in zip(parts.items(), ends, strict=True)
+    }
+    sink_all(rows, Features)
+
+
+def _preset(audit: Audit, view: View) -> Preset:
+    """Only continuations are cut as the SaMIA authors' code cuts them."""
+    return audit.settings.preset if view.name == "continuation" else "default"
+
+
+class FeaturesStage(Stage):
+    """Make the features of parts of samples that have none, several at once.
+
+    An earlier call stopped in between, or other attacks need other features.
+    """
+
+    name = "features"
+
+    def files(self) -> list[Path]:
+        """List all parts."""
+        return sorted(self.audit.run.path("features").glob("*.parquet"))
+
+    def follows(self, lost: Collection[Path]) -> list[Path]:
+        """List those whose samples are not there, or are lost."""
+        folder = self.audit.run.path("samples")
+        kept = {path.name for path in folder.glob("*.parquet") if path not in lost}
+        return [path for path in self.files() if path.name not in kept]
+
+    def prepare(self) -> None:
+        """Decide which groups of features the run has: those of its attacks, and those it had.
+
+        Where they are others than before, the parts are removed, to be made again.
+        """
+        audit = self.audit
+        columns = {column for attack in audit.reading("samples") for column in attack.columns}
+        had = audit.manifest.made.get("features", {}).get("groups", [])
+        known = {*GROUPS, RARITY}
+        weighed = {RARITY} if weighed_views(audit) else set()
+        groups = sorted({*groups_of(columns), *weighed, *known.intersection(had)})
+        if groups != had or "features" not in audit.manifest.made:
+            for part in self.files():
+                part.unlink()
+            audit.manifest.made["features"] = {"groups": groups}
+            audit.save()
+
+    def run(self) -> None:
+        """Make what is missing."""
+        weighed = [view.key for view in weighed_views(self.audit)]
+        self._drop_outdated(weighed)
+        for view in views_of(self.audit, "samples"):
+            self._make(view, weighed=view.key in weighed)
+
+    def _drop_outdated(self, weighed: list[tuple[str, str]]) -> None:
+        """Remove what was weighed by another table of rarity."""
+        audit = self.audit
+        made, rarity = audit.manifest.made["features"], audit.manifest.made.get("rarity")
+        if not weighed or made.get("rarity") == rarity:
+            return
+        for model, view in weighed:
+            folder = audit.run.path("features")
+            parts = Parts(folder=folder, schema=Features, model=model, view=view, block_targets=1)
+            for part in parts.paths():
+                part.unlink()
+        made["rarity"] = rarity
+        audit.save()
+
+    def _make(self, view: View, *, weighed: bool) -> None:
+        audit, folder = self.audit, self.audit.run.path("features")
+        parts = sample_parts(audit, view)
+        missing = [part for part in parts.paths() if not (folder / part.name).exists()]
+        if not missing:
+            return
+        audit.observer.stage(f"making the features of {len(missing):,} parts of samples")
+        rarity = rarity_of(audit, view) if weighed else None
+        of_samples, _ = inputs_of(_preset(audit, view))
+        lookup = TargetLookup(audit.run.path("targets"), ["target_id", "n_words", *view.columns])
+        prompts = PromptUnits(audit.run.path("targets"), prompt_parts(audit, view), view)
+
+        def make(group: list[Path]) -> None:
+            rows = pl.collect_all([scan(part, Samples).select(of_samples) for part in group])
+            samples = dict(zip((part.name for part in group), rows, strict=True))
+            names = pl.concat(part["target_id"] for part in rows)
+            places = dict.fromkeys(map(parts.targets_of, group))
+            targets = lookup.of(names, places)
+            asked = prompts.of(targets, places)
+            if not names.is_in(asked["target_id"].implode()).all():
+                folder = audit.run.path("prompts")
+                msg = f"{folder} lacks prompts of samples; give the audit's command again"
+                raise DamagedTableError(msg)
+            write_features(audit, view, samples, asked, rarity)
+
+        with in_background() as later:
+            for group in _grouped(missing):
+                later(make, group)
+
+
+def _grouped(parts: list[Path]) -> Iterator[list[Path]]:
+    """Put small parts together: queries and calls of the kernels cost as much for few rows."""
+    group: list[Path] = []
+    size = 0
+    for part in parts:
+        group.append(part)
+        size += part.stat().st_size
+        if size >= _BYTES_AT_ONCE or len(group) == _PARTS_AT_ONCE:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group

@@ -1,0 +1,153 @@
+"""The stage that counts how often the model says each n-gram, over all texts of the run."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from mia_batch.attacks.whole_targets import count_rows, whole_targets
+from mia_batch.errors import SettingsError
+from mia_batch.evidence.parts import scan_parts
+from mia_batch.pipeline.prompts import views_of
+from mia_batch.pipeline.run import Manifest, Run
+from mia_batch.pipeline.stage import Stage
+from mia_batch.rarity import RARITY_FIELDS, Rarity, RarityTable
+from mia_batch.schemas import Samples
+from mia_batch.tables import RowIndex, scan, sink
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from mia_batch.pipeline.context import Audit
+    from mia_batch.prompts.view import View
+
+__all__ = ["RarityStage", "rarity_of", "weighed_views"]
+
+_NUMBER = ("view_index", "sample_index")
+_SAMPLES_AT_ONCE = 65536
+
+
+def weighed_views(audit: Audit) -> list[View]:
+    """Return the views of samples that are weighed for an attack."""
+    columns = {field.name for field in RARITY_FIELDS}
+    weighing = [each for each in audit.reading("samples") if columns.intersection(each.columns)]
+    reads = {key for attack in weighing for key in attack.reads}
+    return [view for view in views_of(audit, "samples") if view.key in reads]
+
+
+def rarity_of(audit: Audit, view: View) -> RarityTable:
+    """Read the table that a view is weighed by."""
+    rows = scan(_path(audit), Rarity)
+    rows = rows.filter(pl.col("model") == view.model, pl.col("view") == view.name)
+    found = rows.collect()
+    if found.is_empty() and audit.settings.rarity_from is not None:
+        msg = (
+            f"setting 'rarity_from': {audit.settings.rarity_from} did not count the view "
+            f"{view.name!r}; name a run that computed the same attacks"
+        )
+        raise SettingsError(msg)
+    return RarityTable.stored(found, own=audit.settings.rarity_from is None)
+
+
+class RarityStage(Stage):
+    """Count, of every view that an attack weighs, in how many groups the model says an n-gram."""
+
+    name = "rarity"
+
+    def files(self) -> list[Path]:
+        """List the table."""
+        path = self.audit.run.path("rarity")
+        return [path] if path.exists() else []
+
+    def follows(self, lost: Collection[Path]) -> list[Path]:
+        """List the table where samples are lost."""
+        folder = self.audit.run.path("samples")
+        return self.files() if any(path.parent == folder for path in lost) else []
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Say what is counted: the samples of each view, or another run's table."""
+        audit = self.audit
+        if audit.settings.rarity_from is not None:
+            return {"from": sha256(_path(audit).read_bytes()).hexdigest()}
+        parts = "\n".join(sorted(part.name for part in audit.run.path("samples").glob("*.parquet")))
+        return {
+            "views": {view.name: [view.n, view.samples] for view in weighed_views(audit)},
+            "parts": sha256(parts.encode()).hexdigest(),
+            "targets": audit.manifest.made["targets"],
+        }
+
+    def prepare(self) -> None:
+        """Look whether another run's table can be used."""
+        if self.audit.settings.rarity_from is not None and weighed_views(self.audit):
+            self._check_other()
+
+    def run(self) -> None:
+        """Count anew unless the table is up to date."""
+        audit = self.audit
+        views = weighed_views(audit)
+        if not views or (self.is_fresh and _path(audit).exists()):
+            return
+        self.forget()
+        if audit.settings.rarity_from is None:
+            audit.observer.stage("counting how often the model says each word elsewhere")
+            groups = _groups(audit)
+            index = RowIndex(audit.run.scan("targets").select("target_id"))
+            counted = [self._count(view, index, groups) for view in views]
+            sink(pl.concat(counted), audit.run.path("rarity"), Rarity)
+        self.done()
+
+    def _count(self, view: View, index: RowIndex, groups: NDArray[np.uint32]) -> pl.DataFrame:
+        folder = self.audit.run.path("samples")
+        samples = scan_parts(folder, Samples, view.key).filter(
+            pl.col("view_index") < view.n,
+            pl.col("sample_index") < view.samples,
+            pl.col("candidate").is_not_null(),
+        )
+
+        def rows(*columns: str) -> Iterator[pl.DataFrame]:
+            wanted = samples.select("target_id", *columns)
+            for batch in wanted.collect_batches(chunk_size=_SAMPLES_AT_ONCE, maintain_order=True):
+                which, found = index.find(batch["target_id"])
+                group = pl.Series(groups[found], dtype=pl.UInt32)
+                yield batch.drop("target_id")[which].with_columns(row=group)
+
+        to_come = count_rows(rows(), index.height)
+        n_groups = int(np.count_nonzero(to_come))
+        whole = whole_targets(rows("candidate"), to_come, ())
+        words = self.audit.settings.word_rule
+        table = RarityTable.count(whole, n_groups=n_groups, words=words)
+        return table.rows(*view.key)
+
+    def _check_other(self) -> None:
+        settings = self.audit.settings
+        given = str(settings.rarity_from)
+        made = Manifest.of(Run(_path(self.audit).parent))
+        if made is None or not _path(self.audit).exists():
+            msg = f"setting 'rarity_from': {given} is no run with a table of rarity; name one"
+            raise SettingsError(msg)
+        if made.evidence["word_rule"] != settings.word_rule:
+            msg = (
+                f"setting 'rarity_from': {given} counted words by {made.evidence['word_rule']!r}, "
+                f"not by {settings.word_rule!r}; give the same word rule"
+            )
+            raise SettingsError(msg)
+
+
+def _path(audit: Audit) -> Path:
+    other = audit.settings.rarity_from
+    run = audit.run if other is None else Run(other)
+    return run.path("rarity")
+
+
+def _groups(audit: Audit) -> NDArray[np.uint32]:
+    """Return the number of each target's group: that of the first target in it."""
+    first = pl.col("row").first().over("group")
+    rows = audit.run.scan("targets").select("group").with_row_index("row")
+    own = pl.when(pl.col("group").is_null()).then("row").otherwise(first)
+    return rows.select(own).collect().to_series().to_numpy()

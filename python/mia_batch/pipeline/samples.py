@@ -1,0 +1,173 @@
+"""The stage that has the target model continue prompts."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import asdict
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING
+
+from mia_batch.evidence.blocks import Missing
+from mia_batch.evidence.sampling import SampleTask
+from mia_batch.evidence.units import FreshUnits, PromptUnits
+from mia_batch.evidence.workload import forecast
+from mia_batch.pipeline.features import sample_parts, write_features
+from mia_batch.pipeline.prompts import (
+    prompt_parts,
+    views_of,
+)
+from mia_batch.pipeline.rarity import weighed_views
+from mia_batch.pipeline.sessions import cost_lines, expected, open_session
+from mia_batch.pipeline.stage import Stage
+from mia_batch.schemas import Samples
+from mia_batch.tables import sink
+from mia_batch.tables.background import in_background
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import polars as pl
+
+    from mia_batch.evidence.blocks import Block
+    from mia_batch.evidence.replay.recording import Recording
+    from mia_batch.evidence.units import Units
+    from mia_batch.prompts.view import View
+
+__all__ = ["SamplesStage"]
+
+
+class SamplesStage(Stage):
+    """Continuations of the target model, from an engine, an endpoint or a recording."""
+
+    name = "samples"
+    keeps = "samples"
+
+    def files(self) -> list[Path]:
+        """List all parts."""
+        return sorted(self.audit.run.path("samples").glob("*.parquet"))
+
+    def missing(self) -> dict[View, Missing]:
+        """Find what the run lacks, by view."""
+        return {view: self._missing(view, self._units(view)) for view in self._views}
+
+    @property
+    def _views(self) -> list[View]:
+        return views_of(self.audit, "samples")
+
+    def _units(self, view: View) -> PromptUnits:
+        parts = prompt_parts(self.audit, view)
+        return PromptUnits(self.audit.run.path("targets"), parts, view, askable=True)
+
+    def _missing(self, view: View, units: Units) -> Missing:
+        retry = self.audit.settings.retry_failed
+        return Missing(units, sample_parts(self.audit, view), view.samples, retry_failed=retry)
+
+    def lacking(self) -> list[str]:
+        """Name the attacks that need samples which the run does not have."""
+        short = {view.key for view, missing in self.missing().items() if missing.count().left}
+        reading = self.audit.reading("samples")
+        return [attack.name for attack in reading if short.intersection(attack.reads)]
+
+    def run(self) -> None:
+        """Sample what is missing, and store each block's samples and features."""
+        if self.audit.recording is not None:
+            self._replay()
+            return
+        missing = self.missing()
+        if any(each.count().left for each in missing.values()):
+            self._sample(missing)
+
+    def left(self) -> Iterator[tuple[str, str]]:
+        """Say what there is to decode, and what it may cost."""
+        audit = self.audit
+        if not self._views:
+            return
+        if (recording := audit.recording) is not None:
+            yield "samples", f"{audit.settings.continuations:,} a target"
+            yield from recording.describe()
+            return
+        targets = audit.target_table()
+        fresh = {view: self._missing(view, FreshUnits(targets, view)) for view in self._views}
+        yield from self._forecast(fresh)
+
+    def _forecast(self, missing: dict[View, Missing]) -> list[tuple[str, str]]:
+        audit = self.audit
+        measure, budget = expected(audit)
+        each = [forecast(lacks.blocks(), measure, budget(view)) for view, lacks in missing.items()]
+        workload = reduce(add, each)
+        lines = [*workload.lines()]
+        if audit.manifest.evidence["engine"] == "openai":
+            lines += cost_lines(audit.settings, workload)
+        return lines
+
+    def _sample(self, missing: dict[View, Missing]) -> None:
+        audit, settings = self.audit, self.audit.settings
+        for name, text in self._forecast(missing):
+            audit.observer.stage(f"{name}: {text}")
+        decoded = n_texts = 0
+
+        def told(_label: str, texts: int, tokens: int, _passes: int) -> None:
+            nonlocal decoded
+            decoded += tokens
+            audit.observer.worked(texts, tokens)
+
+        work = reduce(add, (lacks.count() for lacks in missing.values()))
+        with (
+            open_session(audit, "target", "samples") as session,
+            audit.observer.progress("sampling", done=work.done, left=work.left),
+        ):
+            for view, lacks in missing.items():
+                task = SampleTask(
+                    view=view,
+                    measure=session.measure,
+                    budget=audit.budget(view, session.max_model_len, session.max_attempts),
+                    words=settings.word_rule,
+                    run_seed=settings.seed,
+                )
+                for block, rows in session.executor.collect(task, lacks.blocks(), told):
+                    self._store(view, block, rows)
+                    n_texts += block.units["target_id"].n_unique()
+        each = decoded / max(n_texts, 1)
+        audit.observer.stage(f"decoded {decoded:,} tokens, {each:,.0f} a text")
+
+    def _store(self, view: View, block: Block, rows: pl.DataFrame) -> None:
+        run = self.audit.run
+        sink(rows, run.path("samples") / block.part_name, Samples)
+        if not weighed_views(self.audit):  # else all samples must be there first
+            write_features(self.audit, view, {block.part_name: rows}, block.units)
+
+    def _replay(self) -> None:
+        audit, recording = self.audit, self.audit.recording
+        if recording is None:
+            return
+        audit.manifest.agree({"recording": recording.digest()}, audit.run)
+        for view, missing in self.missing().items():
+            work = missing.count()
+            if not work.left:
+                continue
+            for name, text in recording.describe():
+                audit.observer.stage(f"{name}: {text}")
+            blocks = recording.collect(
+                audit.run.path("targets"),
+                view,
+                missing.blocks(),
+                audit.run.folder,
+                audit.settings.word_rule,
+            )
+            progress = audit.observer.progress("sampling", done=work.done, left=work.left)
+            with progress, closing(blocks), in_background() as later:
+                for number, (block, rows) in enumerate(blocks):
+                    if number == 0:  # from here on the recording is known to be of this corpus
+                        audit.save()
+                    later(self._store, view, block, rows)
+                    audit.observer.worked(block.units.height, int(rows["n_tokens"].sum()))
+            self._tell(recording)
+
+    def _tell(self, recording: Recording) -> None:
+        audit = self.audit
+        counts = asdict(recording.counts)
+        audit.manifest.engines["samples of target"] = {"engine": "replay", "counts": counts}
+        counted = ", ".join(f"{count:,} {name}" for name, count in counts.items())
+        audit.observer.stage(f"recording: {counted}")

@@ -1,0 +1,228 @@
+//! How often n-grams of words are said, and overlap that counts each by how rarely it is.
+
+use std::fmt;
+
+use hashbrown::HashMap;
+
+use crate::error::KernelError;
+use crate::limits::check_length;
+use crate::words::WordRule;
+
+/// The longest n-grams that are counted.
+pub const RARITY_MAX_N: usize = 3;
+
+/// In how many groups of texts each n-gram occurs, in a table of fixed size.
+///
+/// N-grams whose hashes begin alike share an entry, so a count may be too large, never too small.
+/// Texts of one group must come one after the other; groups may come in any order.
+pub struct Frequencies {
+    bits: u32,
+    counts: Vec<u32>,
+    /// The group that each entry was last counted for, plus 1; empty where nothing is to come.
+    last: Vec<u32>,
+    words: Vec<u64>,
+}
+
+impl fmt::Debug for Frequencies {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "Frequencies of {} entries", self.counts.len())
+    }
+}
+
+impl Frequencies {
+    /// An empty table of `2^bits` entries.
+    pub fn new(bits: u32) -> Self {
+        Self {
+            bits,
+            counts: vec![0; 1 << bits],
+            last: vec![0; 1 << bits],
+            words: Vec::new(),
+        }
+    }
+
+    /// A table that was counted before: `None` unless the number of entries is a power of two.
+    pub fn counted(counts: Vec<u32>) -> Option<Self> {
+        let is_table = counts.len().is_power_of_two() && counts.len() > 1;
+        is_table.then(|| Self {
+            bits: counts.len().trailing_zeros(),
+            counts,
+            last: Vec::new(),
+            words: Vec::new(),
+        })
+    }
+
+    /// Counts the n-grams of a text, each once for its group.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::TooLong`] if it has more than [`MAX_BYTES`](crate::MAX_BYTES).
+    pub fn add(&mut self, text: &str, group: u32, rule: WordRule) -> Result<(), KernelError> {
+        hash_words(text, rule, &mut self.words)?;
+        for n in 1..=RARITY_MAX_N {
+            for ngram in self.words.windows(n) {
+                let entry = entry(hash(ngram), self.bits);
+                if let (Some(count), Some(last)) =
+                    (self.counts.get_mut(entry), self.last.get_mut(entry))
+                    && *last != group + 1
+                {
+                    *last = group + 1;
+                    *count += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of groups by entry.
+    pub fn counts(&self) -> &[u32] {
+        &self.counts
+    }
+
+    fn count(&self, ngram: u64) -> u32 {
+        let entry = entry(ngram, self.bits);
+        self.counts.get(entry).copied().unwrap_or_default()
+    }
+}
+
+/// What one pair of texts shares, each n-gram with its weight.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Rarity {
+    /// Sum of the weights of the words with which both begin.
+    pub leading: f64,
+    /// Sum of the weights of shared n-grams, by n - 1, each counted as often as both have it.
+    pub overlap: [f64; RARITY_MAX_N],
+}
+
+/// Reads pairs and weighs what they share.
+#[derive(Debug)]
+pub struct RarityReader<'table> {
+    table: &'table Frequencies,
+    rule: WordRule,
+    /// Groups counted, and what is added to that and to each count.
+    total: f64,
+    offset: f64,
+    candidate: Vec<u64>,
+    reference: Vec<u64>,
+    left: HashMap<u64, u32>,
+}
+
+impl<'table> RarityReader<'table> {
+    /// A reader that weighs an n-gram by `ln((total + offset) / (count + offset))`.
+    pub fn new(table: &'table Frequencies, rule: WordRule, total: u32, offset: u32) -> Self {
+        Self {
+            table,
+            rule,
+            total: f64::from(total) + f64::from(offset),
+            offset: f64::from(offset),
+            candidate: Vec::new(),
+            reference: Vec::new(),
+            left: HashMap::new(),
+        }
+    }
+
+    /// Compares a candidate, cut to the reference's number of words, with its reference.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::TooLong`] if one has more than [`MAX_BYTES`](crate::MAX_BYTES).
+    pub fn read(&mut self, candidate: &str, reference: &str) -> Result<Rarity, KernelError> {
+        hash_words(candidate, self.rule, &mut self.candidate)?;
+        hash_words(reference, self.rule, &mut self.reference)?;
+        self.candidate.truncate(self.reference.len());
+        let both = self.candidate.iter().zip(&self.reference);
+        let agreeing = both.take_while(|(left, right)| left == right);
+        let mut found = Rarity {
+            leading: agreeing.map(|(_, word)| self.weight(&[*word])).sum(),
+            ..Rarity::default()
+        };
+        for (n, overlap) in (1..).zip(&mut found.overlap) {
+            self.left.clear();
+            for ngram in self.candidate.windows(n) {
+                *self.left.entry(hash(ngram)).or_default() += 1;
+            }
+            for ngram in self.reference.windows(n) {
+                match self.left.get_mut(&hash(ngram)) {
+                    Some(left) if *left > 0 => *left -= 1,
+                    _ => continue,
+                }
+                *overlap += self.weight(ngram);
+            }
+        }
+        Ok(found)
+    }
+
+    fn weight(&self, ngram: &[u64]) -> f64 {
+        let count = f64::from(self.table.count(hash(ngram))) + self.offset;
+        (self.total / count.max(1.0)).ln()
+    }
+}
+
+fn entry(hash: u64, bits: u32) -> usize {
+    usize::try_from(hash >> (64 - bits)).unwrap_or_default()
+}
+
+fn hash_words(text: &str, rule: WordRule, hashes: &mut Vec<u64>) -> Result<(), KernelError> {
+    check_length(text.as_bytes())?;
+    let spelled = rule.spell(text);
+    hashes.clear();
+    hashes.extend(rule.words(&spelled).map(hash_word));
+    Ok(())
+}
+
+/// FNV-1a, the same on every machine, because tables are kept.
+fn hash_word(word: &[u8]) -> u64 {
+    word.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// One hash of some words' hashes, mixed as in `SplitMix64` (Steele et al. 2014).
+fn hash(words: &[u64]) -> u64 {
+    words.iter().fold(0, |hash: u64, word| {
+        let mut mixed = hash.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ word;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    })
+}
+
+#[cfg(test)]
+#[expect(clippy::float_cmp, reason = "the same sums in the same order")]
+mod tests {
+    use super::*;
+
+    fn counted(texts: &[(&str, u32)]) -> Frequencies {
+        let mut table = Frequencies::new(12);
+        for (text, group) in texts {
+            table.add(text, *group, WordRule::Whitespace).unwrap();
+        }
+        table
+    }
+
+    #[test]
+    fn counts_groups_not_texts_nor_places() {
+        let table = counted(&[("a a b", 0), ("a", 0), ("a c", 1)]);
+        let count = |words: &[&str]| {
+            let hashes: Vec<_> = words
+                .iter()
+                .map(|word| hash_word(word.as_bytes()))
+                .collect();
+            table.count(hash(&hashes))
+        };
+        assert_eq!(count(&["a"]), 2);
+        assert_eq!(count(&["b"]), 1);
+        assert_eq!(count(&["a", "b"]), 1);
+        assert_eq!(count(&["a", "a", "b"]), 1);
+        assert_eq!(count(&["b", "a"]), 0);
+    }
+
+    #[test]
+    fn weighs_by_hand() {
+        let table = counted(&[("a b", 0), ("a", 1), ("a", 2), ("x", 3)]);
+        let mut reader = RarityReader::new(&table, WordRule::Whitespace, 4, 0);
+        let found = reader.read("a b b z", "a b c b").unwrap();
+        let (a, b) = ((4.0_f64 / 3.0).ln(), 4.0_f64.ln());
+        assert_eq!(found.leading, a + b);
+        assert_eq!(found.overlap, [a + b + b, b, 0.0]); // "a b" was said by one
+    }
+}

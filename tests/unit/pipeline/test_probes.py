@@ -1,0 +1,114 @@
+"""Audits by probes: what is asked, what is added, and what the table of rarity rests on."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+import mia_batch
+from mia_batch.attacks.probing import PROBE_ATTACKS
+from mia_batch.errors import SettingsError
+
+ATTACKS = ",".join(attack.name for attack in PROBE_ATTACKS)
+TABLES = ("scores", "unscored", "metrics", "verdicts", "rarity")
+
+
+@pytest.fixture
+def probed(small_audit, tmp_path):
+    given, _ = small_audit
+    base = {name: given[name] for name in ("input", "model", "engine")}
+
+    def audit(out="run", **settings):
+        usual = {"attacks": ATTACKS, "probes": 4}
+        return mia_batch.audit(**base | usual | settings, out=str(tmp_path / out))
+
+    return audit
+
+
+def parts(run) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in run.path("samples").iterdir()}
+
+
+def test_answers_are_the_most_likely_ones_and_are_scored(probed):
+    run = probed()
+    asked = run.prompts.filter(pl.col("reason").is_null())
+    assert run.samples.height == asked.height == 6 * 4  # of eight texts, one null and one short
+    assert run.samples["sample_index"].unique().to_list() == [0]
+    whole = pl.col("candidate").str.split(by=" ").list.eval(pl.element().filter(pl.element() != ""))
+    assert run.samples.select((whole.list.len() >= 1).all()).item()
+    first = run.features["leading_words"] >= 1
+    wanted = (
+        run.features.select("target_id", hit=first).group_by("target_id").agg(pl.col("hit").mean())
+    )
+    scores = run.scores.join(wanted, on="target_id").select("probe_first_word_v1", "hit")
+    assert scores.height == 6
+    assert scores["probe_first_word_v1"].to_list() == pytest.approx(scores["hit"].to_list())
+    own = run.targets.filter(pl.col("reason").is_not_null()).select("target_id", "reason")
+    assert (
+        run.unscored.select("target_id", "reason")
+        .unique()
+        .sort("reason")
+        .equals(own.sort("reason"))
+    )
+
+
+def test_more_points_and_samples_ask_only_for_what_is_missing(probed):
+    undisturbed = probed("whole", probes=7)
+    few = probed(probes=3)
+    before = parts(few)
+    more = probed(probes=7)
+    assert before.items() <= parts(more).items()
+    assert more.samples.height == undisturbed.samples.height
+    for name in TABLES:
+        assert more.path(name).read_bytes() == undisturbed.path(name).read_bytes()
+
+
+def test_fewer_points_again_are_scored_from_what_is_there(probed):
+    wanted = probed("few", probes=2)
+    many = probed(probes=7)
+    before = parts(many)
+    fewer = probed(probes=2)
+    assert parts(fewer) == before
+    assert fewer.scores.equals(wanted.scores)
+
+
+def test_drawn_answers_are_added_to_drawn_answers(probed):
+    one = probed(samples=1)
+    before = parts(one)
+    three = probed(samples=3)
+    assert before.items() <= parts(three).items()
+    undisturbed = probed("whole", samples=3)
+    assert three.scores.equals(undisturbed.scores)
+
+
+def test_greedy_answers_are_not_mixed_with_drawn_ones(probed):
+    probed()
+    with pytest.raises(SettingsError, match=r"probe_answers.*greedy.*drawn"):
+        probed(samples=2)
+
+
+def test_a_runs_own_answers_are_replayed(probed, tmp_path):
+    run = probed()
+    again = mia_batch.audit(
+        input=run.manifest.settings["input"],
+        samples_from=str(run.path("samples")),
+        attacks=ATTACKS,
+        probes=4,
+        out=tmp_path / "again",
+    )
+    assert again.scores.equals(run.scores)
+    assert again.samples.equals(run.samples)
+
+
+def test_a_run_without_a_table_of_rarity_is_refused(probed, small_audit, tmp_path):
+    _, run = small_audit
+    for other in (run.folder, tmp_path / "nothing"):
+        with pytest.raises(SettingsError, match="no run with a table of rarity"):
+            probed(rarity_from=other)
+
+
+def test_a_killed_count_is_made_again(probed):
+    run = probed()
+    before = run.path("rarity").read_bytes()
+    run.path("rarity").unlink()
+    assert probed().path("rarity").read_bytes() == before

@@ -1,0 +1,119 @@
+"""Rarity against its definition: counted among other groups, weighed n-gram by n-gram."""
+
+from __future__ import annotations
+
+from math import log
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mia_batch.rarity import RarityTable
+from tests.reference_scores import ngrams
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+TEXTS = st.lists(st.sampled_from("abcde"), max_size=7).map(" ".join)
+ROWS = st.lists(st.tuples(st.integers(0, 3), TEXTS, TEXTS), min_size=1, max_size=8)
+FIELDS = ("rarity_leading", "rarity_1", "rarity_2", "rarity_3")
+
+
+def table(rows: list[tuple[int, str, str]]) -> RarityTable:
+    frame = pl.DataFrame(
+        [(group, candidate) for group, candidate, _ in sorted(rows, key=lambda row: row[0])],
+        schema={"row": pl.UInt32, "candidate": pl.String},
+        orient="row",
+    )
+    n_groups = frame["row"].n_unique()
+    return RarityTable.count([frame], n_groups=n_groups, words="whitespace")
+
+
+def weighed(counted: RarityTable, candidate: str | None, reference: str | None) -> dict[str, float]:
+    pair = pl.DataFrame(
+        {"c": [candidate], "r": [reference]}, schema={"c": pl.String, "r": pl.String}
+    )
+    return pair.select(counted.weigh("c", "r", words="whitespace")).item()
+
+
+def by_definition(rows, group: int, candidate: str, reference: str) -> list[float]:
+    """Sums over shared n-grams of ln(T / (1 + df)), df among the candidates of other groups."""
+    groups = {each for each, _, _ in rows}
+    said = {
+        each: {
+            gram
+            for other, text, _ in rows
+            if other == each
+            for n in (1, 2, 3)
+            for gram in ngrams(text.split(), n)
+        }
+        for each in groups
+    }
+
+    def weight(gram: tuple[str, ...]) -> float:
+        return log(len(groups) / (1 + sum(gram in said[other] for other in groups - {group})))
+
+    true = reference.split()
+    cut = candidate.split()[: len(true)]
+    leading = 0.0
+    for left, right in zip(cut, true, strict=False):
+        if left != right:
+            break
+        leading += weight((left,))
+    sums = [leading]
+    for n in (1, 2, 3):
+        shared: Counter[tuple[str, ...]] = ngrams(cut, n) & ngrams(true, n)
+        sums.append(sum(count * weight(gram) for gram, count in shared.items()))
+    return sums
+
+
+def test_by_hand():
+    """Three groups; "the" is said in all, "cat" in one."""
+    rows = [(0, "the cat", ""), (1, "the dog", ""), (2, "the dog", "")]
+    found = weighed(table(rows), "the cat sat", "the cat ran")
+    assert found["rarity_leading"] == pytest.approx(log(3 / 3) + log(3 / 1))
+    assert found["rarity_2"] == pytest.approx(log(3))
+    assert found["rarity_3"] == 0
+
+
+@given(ROWS)
+def test_weights_are_those_of_the_definition(rows):
+    counted = table(rows)
+    for group, candidate, reference in rows:
+        found = weighed(counted, candidate, reference)
+        wanted = by_definition(rows, group, candidate, reference)
+        assert [found[name] for name in FIELDS] == pytest.approx(wanted, abs=1e-12)
+
+
+@given(ROWS, st.randoms(use_true_random=False))
+def test_the_order_of_groups_changes_nothing(rows, random):
+    renamed = list({group for group, _, _ in rows})
+    random.shuffle(renamed)
+    places = {group: place for place, group in enumerate(renamed)}
+    other = [(places[group], candidate, text) for group, candidate, text in rows]
+    one, two = table(rows).rows("target", "probe"), table(other).rows("target", "probe")
+    assert one.equals(two)
+
+
+@given(ROWS, TEXTS)
+def test_a_stored_table_weighs_as_before(rows, text):
+    counted = table(rows)
+    stored = counted.rows("target", "probe")
+    again = RarityTable.stored(stored, own=True)
+    if stored.height:  # a table of nothing knows no groups
+        assert weighed(again, text, text) == weighed(counted, text, text)
+
+
+def test_of_another_runs_table_the_text_is_one_more():
+    rows = table([(0, "a", ""), (1, "b", "")]).rows("target", "probe")
+    other = RarityTable.stored(rows, own=False)
+    found = weighed(other, "a c", "a c")
+    assert found["rarity_1"] == pytest.approx(log(3 / 2) + log(3 / 1))
+
+
+def test_null_gives_null():
+    counted = table([(0, "a", "")])
+    for pair in ((None, "a"), ("a", None)):
+        assert weighed(counted, *pair) is None or set(weighed(counted, *pair).values()) == {None}
