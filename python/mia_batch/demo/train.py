@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from mia_batch.demo.settings import DemoSettings
 
-__all__ = ["main"]
+__all__ = ["main", "new_model", "save", "train", "train_tokenizer"]
 
 _BOS, _EOS, _MASK = "<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"
 _MASKED_SHARE = 0.15  # Devlin et al. 2019, section 3.1
@@ -40,20 +40,20 @@ def main(folder: Path, settings: DemoSettings) -> None:
     """
     Thread(target=_end_with_parent, daemon=True).start()
     corpus = pl.read_parquet(folder / "corpus.parquet")
-    tokenizer = _train_tokenizer(corpus["text"].sort(), settings.vocabulary)
+    tokenizer = train_tokenizer(corpus["text"].sort(), settings.vocabulary)
     _tell(f"trained a tokenizer of {tokenizer.get_vocab_size():,} tokens on all passages")
-    model = _new_model(tokenizer, settings, hidden=settings.hidden, layers=settings.layers)
+    model = new_model(tokenizer, settings, hidden=settings.hidden, layers=settings.layers)
     members = corpus.filter("member")["text"].to_list()
     _teach(model, tokenizer, members, settings, settings.epochs, "members")
-    _save(model, tokenizer, folder / "model")
+    save(model, tokenizer, folder / "model")
     texts = corpus["text"].to_list()
-    reference = _new_model(tokenizer, settings, hidden=settings.helper_hidden, layers=1)
+    reference = new_model(tokenizer, settings, hidden=settings.helper_hidden, layers=1)
     _teach(reference, tokenizer, texts, settings, settings.helper_epochs, "passages")
-    _save(reference, tokenizer, folder / "reference")
+    save(reference, tokenizer, folder / "reference")
     tokenizer.add_special_tokens([_MASK])
     masked = _new_masked_model(tokenizer, settings)
     _teach(masked, tokenizer, texts, settings, settings.helper_epochs, "passages")
-    _save(masked, tokenizer, folder / "masked")
+    save(masked, tokenizer, folder / "masked")
 
 
 def _teach(
@@ -71,10 +71,10 @@ def _teach(
         f"{len(rows)} {what} ({sum(map(len, rows)):,} tokens), {epochs} times each"
     )
     mask = tokenizer.token_to_id(_MASK) if head == "MaskedLM" else None
-    _train(model, rows, settings, epochs, mask)
+    train(model, rows, settings, epochs, mask)
 
 
-def _train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
+def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     """Train a byte-level BPE on members and non-members alike, so that it separates nothing.
 
     Encoding puts the beginning-of-text token before a text by itself.
@@ -97,7 +97,7 @@ def _train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
     return tokenizer
 
 
-def _new_model(
+def new_model(
     tokenizer: Tokenizer, settings: DemoSettings, *, hidden: int, layers: int
 ) -> LlamaForCausalLM:
     import torch
@@ -135,7 +135,7 @@ def _new_masked_model(tokenizer: Tokenizer, settings: DemoSettings) -> BertForMa
     return BertForMaskedLM(config)
 
 
-def _train(
+def train(
     model: PreTrainedModel,
     rows: list[list[int]],
     settings: DemoSettings,
@@ -196,7 +196,7 @@ def _step(model: PreTrainedModel, optimizer: Optimizer, both: Tensor) -> float:
     return loss.item()
 
 
-def _save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:
+def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
     model.save_pretrained(folder)
