@@ -3,7 +3,9 @@
 Each size runs in a process of its own. Texts are random words: only their amount matters here.
 All texts are labelled; what the metrics of so many labels add is shown apart.
 
-    python -m benches.memory [NUMBER OF TARGETS ...]
+    python -m benches.memory [--probes] [NUMBER OF TARGETS ...]
+
+With ``--probes`` the recording has one word at each of 16 points of a text, which attacks weigh.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 SIZES = (10_000, 100_000, 1_000_000)
 SAMPLES = 10
+POINTS, EVERY = 16, 3
 WORDS_OF_A_TEXT = 60
 ROWS_AT_ONCE = 20_000
 LIMIT_MB = 1024
@@ -56,6 +59,10 @@ class Clock(Observer):
             self._begin("targets")
         elif sentence.startswith("recorded"):
             self._begin("recording")
+        elif sentence.startswith("counting"):
+            self._begin("rarity")
+        elif sentence.startswith("making the features"):
+            self._begin("features")
         elif sentence.startswith("scoring"):
             self._begin("scores")
         elif sentence.startswith("measuring"):
@@ -107,6 +114,26 @@ def write_recording(path: Path, n: int) -> None:
     write(path, total, part)
 
 
+def write_probes(path: Path, n: int) -> None:
+    """One word at each point, in an order that jumps from target to target."""
+    total = n * POINTS
+    step = 7_368_787
+
+    def part(start: int, end: int) -> pl.DataFrame:
+        place = pl.Series(np.arange(start, end) * step % total)
+        return pl.DataFrame(
+            {
+                "document_id": (place // POINTS).cast(pl.String),
+                "point": place % POINTS,
+                "sample_index": [0] * (end - start),
+                "candidate": texts(end - start, 2),
+                "finish_reason": ["length"] * (end - start),
+            }
+        )
+
+    write(path, total, part)
+
+
 def write(path: Path, n: int, part: Callable[[int, int], pl.DataFrame]) -> None:
     parts = (part(at, min(at + ROWS_AT_ONCE, n)) for at in range(0, n, ROWS_AT_ONCE))
     first = part(0, 1)
@@ -114,16 +141,17 @@ def write(path: Path, n: int, part: Callable[[int, int], pl.DataFrame]) -> None:
     source.sink_parquet(path, row_group_size=ROWS_AT_ONCE)
 
 
-def run(folder: Path) -> None:
+def run(folder: Path, *, probes: bool) -> None:
     """Audit in this process, and print what it took."""
     import mia_batch
 
     clock = Clock()
+    how = {"probes": POINTS, "probe_every": EVERY} if probes else {"samples": SAMPLES}
     mia_batch.audit(
         input=str(folder / "corpus.parquet"),
         engine="replay",
         samples_from=str(folder / "recording.parquet"),
-        samples=SAMPLES,
+        **how,
         out=folder / "run",
         observer=clock,
     )
@@ -137,12 +165,13 @@ def peak_mb() -> int:
     return round(next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024)
 
 
-def measure(n: int) -> dict[str, Any]:
+def measure(n: int, *, probes: bool) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_corpus(folder / "corpus.parquet", n)
-        write_recording(folder / "recording.parquet", n)
+        (write_probes if probes else write_recording)(folder / "recording.parquet", n)
         command = [sys.executable, "-m", "benches.memory", "--in", str(folder)]
+        command += ["--probes"] * probes
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found = json.loads(done.stdout.splitlines()[-1])
     seconds = {stage: round(value, 1) for stage, value in found["seconds"].items()}
@@ -150,11 +179,11 @@ def measure(n: int) -> dict[str, Any]:
     return {"targets": n, "peak_mb": max(peaks.values()), "peaks_mb": peaks, "seconds": seconds}
 
 
-def main(sizes: list[int]) -> None:
+def main(sizes: list[int], *, probes: bool) -> None:
     rows = []
     print(f"{'targets':>9} {'peak MB':>8}  seconds")
     for n in sizes:
-        row = measure(n)
+        row = measure(n, probes=probes)
         rows.append(row)
         stages = ", ".join(
             f"{name} {value} (by then {row['peaks_mb'][name]} MB)"
@@ -170,11 +199,14 @@ def main(sizes: list[int]) -> None:
             f"peak {peaks[-1]:,} MB (limit {LIMIT_MB:,})"
         )
     print(machine())
-    append_results("memory", {"samples": SAMPLES, "words": WORDS_OF_A_TEXT, "runs": rows})
+    what = {"points": POINTS} if probes else {"samples": SAMPLES}
+    append_results("memory", what | {"words": WORDS_OF_A_TEXT, "runs": rows})
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--in"]:
-        run(Path(sys.argv[2]))
+    given = [each for each in sys.argv[1:] if each != "--probes"]
+    with_probes = len(given) < len(sys.argv) - 1
+    if given[:1] == ["--in"]:
+        run(Path(given[1]), probes=with_probes)
     else:
-        main([int(size) for size in sys.argv[1:]] or list(SIZES))
+        main([int(size) for size in given] or list(SIZES), probes=with_probes)

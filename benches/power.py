@@ -95,7 +95,7 @@ def train_model(folder: Path, corpus: pl.DataFrame, changed: dict[str, Any]) -> 
     return path
 
 
-def audit(folder: Path, name: str, attacks: list[str], **settings: Any) -> mia_batch.Run:
+def audit(folder: Path, name: str, attacks: list[str], **settings: object) -> mia_batch.Run:
     return mia_batch.audit(
         input=str(folder / "corpus.parquet"),
         model=str(folder / "model"),
@@ -127,7 +127,7 @@ def tokens(run: mia_batch.Run, tokenizer: Tokenizer, **within: int) -> tuple[flo
 
 
 def measured(
-    run: mia_batch.Run, corpus: pl.DataFrame, attacks: list[str], **how: Any
+    run: mia_batch.Run, corpus: pl.DataFrame, attacks: list[str], **how: object
 ) -> list[dict]:
     """Rows of the table: one attack, one way of asking, one number of times seen."""
     scores = run.scores.join(

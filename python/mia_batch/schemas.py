@@ -174,7 +174,7 @@ class Scores(dy.Schema):
     window_index = dy.UInt32()
     n_words = dy.UInt32(nullable=True)
     n_samples = dy.UInt32()
-    """Samples that the scores rest on."""
+    """Samples that the scores rest on, of all views."""
     n_short = dy.UInt32()
     """Samples that ended short of the reference's length."""
 

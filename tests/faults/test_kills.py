@@ -104,19 +104,20 @@ def kill_and_compare(
 
 
 @pytest.mark.parametrize(
-    ("engine", "n_blocks"),  # more than three kills let through
+    ("engine", "n_blocks", "asked"),  # more blocks than three kills let through
     [
-        ("transformers", 8),
+        ("transformers", 8, ("--probes", "2")),
         pytest.param(
             "vllm",
             16,
+            ("--preset", "matched", "--samples", "2"),
             marks=pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
         ),
     ],
 )
-def test_a_model_on_this_machine(engine, n_blocks, checkpoint, tmp_path):
+def test_a_model_on_this_machine(engine, n_blocks, asked, checkpoint, tmp_path):
     corpus = write_corpus(tmp_path / "corpus.parquet", n_blocks)
-    options = ("--model", str(checkpoint), "--engine", engine, "--samples", "2")
+    options = ("--model", str(checkpoint), "--engine", engine, *asked)
     kill_and_compare(corpus, tmp_path, 3, *options, "--dtype", "float32", longest_pause=0.15)
 
 
@@ -149,7 +150,7 @@ def test_an_endpoint_which_is_asked_for_no_journalled_answer_again(tmp_path):
     corpus = write_corpus(tmp_path / "corpus.parquet", 6)
     in_flight = 8
     with HostileServer(TinyModel()) as server:
-        options = ("--model", MODEL, "--base-url", server.url, "--samples", "3")
+        options = ("--model", MODEL, "--base-url", server.url, "--probes", "3")
         kill_and_compare(corpus, tmp_path, 3, *options, "--max-concurrency", str(in_flight))
         asked = [(a.prompt, a.fields["seed"], a.fields["max_tokens"]) for a in server.asked]
     distinct = len(set(asked))

@@ -186,7 +186,7 @@ def test_only_the_groups_that_have_the_columns_are_made(columns, groups):
 def test_empty_tables_give_an_empty_table():
     built = build_features(
         frames.samples(),
-        frames.targets(),
+        frames.units(frames.targets()),
         words="space",
         preset="samia",
         text_length=None,

@@ -166,8 +166,9 @@ def _rows(evidence: _Evidence, index: RowIndex, columns: set[str]) -> Iterator[p
 def _aggregate(rows: pl.DataFrame, evidence: _Evidence) -> pl.DataFrame:
     """One row per target of the sorted rows; a value that is no finite number becomes null."""
     groups: dict[frozenset[tuple[str, str]] | None, list[Attack]] = {}
+    counted = None if "model" in evidence.number else _CONTINUATIONS
     if evidence.counts:
-        groups[_CONTINUATIONS] = []
+        groups[counted] = []
     for attack in evidence.attacks:
         picks = {"model", "view"} <= set(attack.columns)  # together, they share what they compute
         groups.setdefault(None if picks else frozenset(attack.reads), []).append(attack)
@@ -176,7 +177,7 @@ def _aggregate(rows: pl.DataFrame, evidence: _Evidence) -> pl.DataFrame:
         read = rows.lazy()
         if pairs is not None and "model" in evidence.number:
             read = read.filter(among(pairs))
-        counts = evidence.counts if pairs == _CONTINUATIONS else {}
+        counts = evidence.counts if pairs == counted else {}
         frames.append(
             read.set_sorted("row")
             .group_by("row")

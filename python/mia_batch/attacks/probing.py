@@ -13,7 +13,7 @@ from mia_batch.attacks.terms import mean, ngrams, share
 __all__ = ["MATCHED_RARITY_ATTACKS", "PROBE_ATTACKS"]
 
 _PROBE = ("target", "probe")
-_OURS = "mia-batch; greedy next words at every position: PETAL, He et al. 2025 (USENIX Security)"
+_OURS = "He et al. 2025 (USENIX Security), who compare one greedy token at every position (PETAL)"
 _WEIGHED = "weight: inverse document frequency, Spärck Jones 1972, over what the model says"
 _TOO_SHORT = "the text is too short for a point"
 _WEIGHT = "ln(T / (1 + df))"

@@ -51,6 +51,11 @@ _FAMILIES = (
     EXTRACTION_ATTACKS,
     RANK_ATTACKS,
 )
+_SAMPLING = {
+    "default": PROBE_ATTACKS,
+    "matched": MATCHED_ATTACKS,
+    "samia": SAMIA_ATTACKS,
+}
 MIN_K_PAPER = (
     "min_k_20_v1",
     *(f"min_k_{percent}_v1" for percent in (5, 10, 30, 40, 50, 60)),
@@ -183,10 +188,10 @@ def get(name: str) -> Attack:
 def defaults(preset: Preset, evidence: Collection[str] = ("samples",)) -> tuple[str, ...]:
     """Names of the attacks that a preset computes where none are asked for, its main one first.
 
-    ``default``: the length-matched family; ``samia``: the authors' over whole candidates;
-    ``min-k``: those of the Min-K% paper. ``evidence`` says which kinds there will be.
+    ``default``: probes; ``matched``: the length-matched family; ``samia``: the authors' over whole
+    candidates; ``min-k``: those of the Min-K% paper. ``evidence`` says which kinds there will be.
     """
-    sampling = SAMIA_ATTACKS if preset == "samia" else MATCHED_ATTACKS
+    sampling = _SAMPLING.get(preset, ())
     of_tokens = tuple(attack for attack in _BUILT_IN.values() if attack.evidence == "logprobs")
     if preset == "min-k":
         of_tokens = tuple(get(name) for name in MIN_K_PAPER)

@@ -50,19 +50,18 @@ def find_unscored(
         pl.concat(why), on=["target_id", "reads"], how="left", maintain_order="left"
     )
     nothing = pl.col("n_samples") == 0
-    others = [number for number in of_samples if sets[number][1] != {CONTINUATION}]
-    if others:
-        there = sampled.filter(pl.col("reason").is_null(), pl.col("reads").is_in(others))
+    if any(sets[number][1] != {CONTINUATION} for number in of_samples):
+        there = sampled.filter(pl.col("reason").is_null(), pl.col("reads").is_in(of_samples))
         there = there.select("target_id", "reads", there=True).unique()
         missing = missing.join(there, on=["target_id", "reads"], how="left", maintain_order="left")
-        nothing = pl.when(pl.col("reads").is_in(others)).then(~pl.col("there")).otherwise(nothing)
+        nothing = ~pl.col("there")
     is_sampled = pl.col("reads").is_in(of_samples)
+    continued = [number for number in of_samples if sets[number][1] == {CONTINUATION}]
+    none = pl.when(pl.col("reads").is_in(continued)).then(pl.lit("no continuation was sampled"))
     reason = pl.coalesce(
         pl.when(~is_sampled).then("why"),
         "own",
-        pl.when(is_sampled, nothing.fill_null(value=True)).then(
-            pl.coalesce("why", pl.lit("no continuation was sampled"))
-        ),
+        pl.when(is_sampled, nothing.fill_null(value=True)).then(pl.coalesce("why", none)),
         pl.col("attack").replace_strict(undefined, return_dtype=pl.String),
     )
     return missing.select("target_id", "attack", reason=reason)

@@ -100,6 +100,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Tokenizer:
 def new_model(
     tokenizer: Tokenizer, settings: DemoSettings, *, hidden: int, layers: int
 ) -> LlamaForCausalLM:
+    """Make an untrained model that goes on with texts."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -197,6 +198,7 @@ def _step(model: PreTrainedModel, optimizer: Optimizer, both: Tensor) -> float:
 
 
 def save(model: PreTrainedModel, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write a checkpoint."""
     from transformers import PreTrainedTokenizerFast
 
     model.save_pretrained(folder)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Audit", "chosen_attacks", "engine_columns", "verdict_plan"]
 
-_PRIMARY = ("samia_matched_v1", "min_k_plus_plus_20_v1")
+_PRIMARY = ("probe_leading_rarity_v1", "samia_matched_v1", "min_k_plus_plus_20_v1")
 _ATTEMPTS_AT_PROBES = 3  # a word that does not end is none
 _SPARE_AT_PROBES = 1  # token, so that a word is followed by something
 _LABELLED_FALSE = "texts of the input that are labelled member = false"
@@ -210,8 +210,8 @@ class Audit:
 def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
     """Say what the run is to decide and how.
 
-    The primary attack is the one asked for, else the first of `samia_matched_v1` and
-    `min_k_plus_plus_20_v1` that is computed, else the first attack.
+    The primary attack is the one asked for, else the first of `probe_leading_rarity_v1`,
+    `samia_matched_v1` and `min_k_plus_plus_20_v1` that is computed, else the first attack.
     """
     primary = settings.primary or next((name for name in _PRIMARY if name in attacks), attacks[0])
     if primary not in attacks:
@@ -286,15 +286,14 @@ def engine_columns(attacks: Iterable[Attack]) -> frozenset[str]:
 def _recorded_settings(settings: Settings, recording: Recording) -> Settings:
     """Fill in what a recording decides where the request does not.
 
-    As many samples as were recorded; the whole SaMIA family where candidates count as whole.
+    As many samples as were recorded; where these are no probes, the length-matched family, and the
+    whole SaMIA family where candidates count as whole.
     """
     filled: dict[str, object] = {}
     if "samples" not in settings.model_fields_set:
         filled["samples"] = recording.most_samples()
-    if (
-        settings.attacks is None
-        and settings.preset == "default"
-        and not recording.has_finish_reason
-    ):
-        filled["attacks"] = (*defaults("default"), *defaults("samia"))
+    by_default = settings.attacks is None and settings.preset == "default"
+    if by_default and not recording.has_probes:
+        whole = () if recording.has_finish_reason else defaults("samia")
+        filled["attacks"] = (*defaults("matched"), *whole)
     return settings.model_copy(update=filled)

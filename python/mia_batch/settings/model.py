@@ -260,7 +260,8 @@ class Settings(
         values = self.model_dump(mode="json", include=set(self.marked(Mark.EVIDENCE)))
         arguments = values["engine_arg"].items()
         kept = {name: value for name, value in arguments if name not in _RESOURCES}
-        return values | {"engine_arg": kept}
+        cut = "samia" if self.preset == "samia" else "default"  # presets that sample alike
+        return values | {"engine_arg": kept, "preset": cut}
 
 
 def _with_own_attacks(values: dict[str, Any]) -> dict[str, Any]:

@@ -32,10 +32,12 @@ class SamplingSettings(Part):
         description="Sampled continuations, token log-probabilities, or both.  [default: what the "
         "attacks need]",
     )
-    preset: Annotated[Literal["default", "samia", "min-k"], Mark.EVIDENCE, Mark.USUAL] = Field(
+    preset: Annotated[
+        Literal["default", "matched", "samia", "min-k"], Mark.EVIDENCE, Mark.USUAL
+    ] = Field(
         "default",
-        description="default: length-matched attacks; samia: the SaMIA authors' procedure whole; "
-        "min-k: that of the Min-K% paper.",
+        description="default: probes at many points; matched: length-matched continuations; samia: "
+        "the SaMIA authors' procedure whole; min-k: that of the Min-K% paper.",
     )
     attacks: Annotated[tuple[str, ...] | None, BeforeValidator(names), Mark.USUAL] = Field(
         None, description="Attacks, separated by commas.  [default: the preset's]"
@@ -54,7 +56,7 @@ class SamplingSettings(Part):
     probes: Annotated[int, Mark.USUAL] = Field(
         32, ge=1, le=4096, description="Most points of a text at which the next words are asked."
     )
-    probe_every: int = Field(4, ge=1, description="Words between two points, at least.")
+    probe_every: int = Field(1, ge=1, description="Words between two points, at least.")
     probe_words: int = Field(1, ge=1, le=64, description="Words asked for at each point.")
     seed: Annotated[int, Mark.EVIDENCE] = Field(
         0, ge=0, lt=2**62, description="Seed of the run; same seed, same samples."

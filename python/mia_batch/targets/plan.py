@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Preset", "TargetPlan"]
 
-Preset = Literal["default", "samia", "min-k"]
+Preset = Literal["default", "matched", "samia", "min-k"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

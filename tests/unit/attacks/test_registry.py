@@ -7,6 +7,7 @@ import pytest
 
 from mia_batch.attacks import Attack, defaults, get, names, register, registry
 from mia_batch.errors import SettingsError
+from mia_batch.rarity import RARITY_FIELDS
 from tests import frames, reference_logprobs, reference_scores
 
 MATCHED = {
@@ -32,6 +33,10 @@ VERBATIM = {
     for ending in ENDINGS
 }
 
+PROBES = {
+    f"probe_{name}_v1" for name in ("leading_rarity", "first_word", "leading", "recall_rarity")
+}
+WEIGHED = {"samia_matched_rarity_v1", "samia_matched_rarity_n2_v1"}
 OF_SAMPLES = [name for name in names() if get(name).evidence == "samples"]
 
 
@@ -99,26 +104,30 @@ def test_each_attack_has_a_formula_on_one_line(name):
 
 
 def test_every_attack_is_there_once():
-    of_samples = MATCHED | AUTHORS | ROUGE | COVERAGE | VERBATIM
+    of_samples = PROBES | WEIGHED | MATCHED | AUTHORS | ROUGE | COVERAGE | VERBATIM
     assert sorted(names()) == sorted([*of_samples, *reference_logprobs.REFERENCES])
 
 
 def test_presets_compute_their_family_and_its_main_attack_first():
-    assert set(defaults("default")) == MATCHED
-    assert defaults("default")[0] == "samia_matched_v1"
+    assert set(defaults("default")) == PROBES
+    assert defaults("default")[0] == "probe_leading_rarity_v1"
+    assert set(defaults("matched")) == MATCHED
+    assert defaults("matched")[0] == "samia_matched_v1"
     assert set(defaults("samia")) == AUTHORS
     assert defaults("samia")[0] == "samia_v1"
 
 
-def test_only_the_matched_family_does_without_whole_candidates():
-    assert {name for name in OF_SAMPLES if not get(name).whole_candidates} == MATCHED
+def test_probes_and_the_matched_family_do_without_whole_candidates():
+    partly = {name for name in OF_SAMPLES if not get(name).whole_candidates}
+    assert partly == MATCHED | WEIGHED | PROBES
 
 
 @pytest.mark.parametrize("name", OF_SAMPLES)
 def test_each_attack_reads_features_and_says_where_it_comes_from(name):
     attack = get(name)
     assert attack.name == name
-    assert set(attack.columns) <= set(frames.features().columns)
+    weighed = {field.name for field in RARITY_FIELDS}
+    assert set(attack.columns) <= set(frames.features().columns) | weighed
     assert attack.source.split(",")[0].removesuffix(")").split("(")[0].rstrip()[-4:].isdecimal()
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mia_batch.attacks import get, names, score
 from mia_batch.features import build_features, groups_of
 from mia_batch.kernels import GROUPS, pair_features
+from mia_batch.rarity import RARITY_FIELDS
 from tests import frames, reference_scores
 
 if TYPE_CHECKING:
@@ -153,6 +154,7 @@ def test_candidates_that_are_missing_count_for_nothing(name):
     pairs = pl.DataFrame({"candidate": [None, "a b c d x"], "reference": ["a b c d e f g"] * 2})
     features = pairs.select(pair_features("candidate", "reference", groups=GROUPS))
     features = features.unnest("features").with_columns(n_tokens=pl.Series([0, 5], dtype=pl.UInt32))
+    features = features.with_columns(pl.Series(each.name, [None, 0.5]) for each in RARITY_FIELDS)
     with_missing, alone, missing = (
         rows.select(get(name).expr).item() for rows in (features, features[1:], features[:1])
     )

@@ -33,6 +33,7 @@ def small_audit(checkpoint, tmp_path_factory):
         "input": str(folder / "corpus.parquet"),
         "model": str(checkpoint),
         "engine": "transformers",
+        "preset": "matched",
         "samples": 3,
         "out": str(folder / "run"),
     }

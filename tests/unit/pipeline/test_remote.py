@@ -40,6 +40,7 @@ def request_for(tmp_path, monkeypatch):
             "input": str(tmp_path / "corpus.parquet"),
             "model": MODEL,
             "base_url": server.url,
+            "preset": "matched",
             "samples": 3,
             "out": str(tmp_path / "run"),
         }
@@ -106,7 +107,7 @@ def test_the_cost_is_told_before_the_first_request(request_for):
     assert planned["requests"] == "6 to 18"
     assert (left["prompts"], left["samples"]) == ("0", "0")
     decoded = next(line for line in listener.sentences if line.startswith("decoded"))
-    assert decoded.startswith(f"decoded {18 * 6 * 3} tokens, {3 * 6 * 3} a target; ")
+    assert decoded.startswith(f"decoded {18 * 6 * 3} tokens, {3 * 6 * 3} a text")
 
 
 def test_the_limit_of_cost_stops_the_run_and_a_higher_one_goes_on(request_for):

@@ -57,9 +57,9 @@ def test_without_finish_reason_candidates_are_whole_and_the_whole_family_is_scor
     _, run = small_audit
     recorded.write_ndjson(tmp_path / "recorded.jsonl")
     again = replayed(tmp_path / "recorded.jsonl", candidate_column="written")
-    family = [*defaults("default"), *defaults("samia")]
+    family = [*defaults("matched"), *defaults("samia")]
     assert [name for name in again.scores.columns if name.endswith("_v1")] == family
-    matched = defaults("default")
+    matched = defaults("matched")
     assert again.scores.select(matched).equals(run.scores.select(matched))
     assert again.scores["n_short"].sum() == 0
 

@@ -72,6 +72,7 @@ class Recording:
     source: Source
     columns: Columns
     counts: Counts
+    has_probes: bool  # whether it has answers at points, beside or instead of continuations
     _most_samples: int = field(repr=False)
 
     @classmethod
@@ -79,9 +80,11 @@ class Recording:
         """Open and check a recording: Parquet or JSON Lines, one file, a folder or a glob.
 
         A row is a continuation. It names its target by ``target_id``, else ``document_id``, else
-        the exact ``prefix``, and may have ``sample_index`` (else rows of a target are numbered in
-        their order), ``n_tokens``, ``finish_reason`` (``stop``, ``length`` or null), ``prompt``,
-        and ``reason`` (why there is no text). A run's folder of samples is such a recording.
+        the exact ``prefix``, and may have ``view`` (``continuation`` or ``probe``), ``view_index``
+        or ``point`` (the number of the target's prompt), ``sample_index`` (else rows of a prompt
+        are numbered in their order), ``n_tokens``, ``finish_reason`` (``stop``, ``length`` or
+        null), ``prompt``, and ``reason`` (why there is no text). A run's folder of samples is such
+        a recording.
         """
         found = find_files(source)
         if found.kind not in ("parquet", "jsonl"):
@@ -89,12 +92,18 @@ class Recording:
             raise CorpusError(msg)
         raw = FORMATS[found.kind].read_schema(found.files)
         columns = resolve(raw, candidate=candidate_column, where=source) if raw else None
-        n_rows, most_samples = check_rows(found, columns) if columns else (0, 0)
+        n_rows, most, has_probes = check_rows(found, columns) if columns else (0, 0, False)
         if columns is None or n_rows == 0:  # JSON Lines without a line have no columns
             msg = f"{source} has no rows; give a recording with at least one continuation"
             raise CorpusError(msg)
         counts = Counts(rows=n_rows)
-        return cls(source=found, columns=columns, counts=counts, _most_samples=most_samples)
+        return cls(
+            source=found,
+            columns=columns,
+            counts=counts,
+            has_probes=has_probes,
+            _most_samples=most,
+        )
 
     @property
     def key(self) -> Key:

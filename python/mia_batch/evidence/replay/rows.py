@@ -23,17 +23,22 @@ _HELD_BYTES = 8 << 20  # of text, in memory at a time
 _HELD_ROWS = 1 << 15  # the same, for short texts
 
 
-def check_rows(source: Source, columns: Columns) -> tuple[int, int]:
-    """Check every row, texts aside; return their number and `Recording.most_samples`."""
+def check_rows(source: Source, columns: Columns) -> tuple[int, int, bool]:
+    """Check every row, texts aside.
+
+    Returns their number, `Recording.most_samples` and `Recording.has_probes`.
+    """
     reader = FORMATS[source.kind]
     ordinals = Ordinals()
     n_rows = most_samples = 0
+    has_probes = False
     for frame in reader.read_rows(source.files, columns.raw, columns.small):
         refuse_first(frame, columns.faults, partial(reader.locate, source.files), start=n_rows)
         n_rows += frame.height
-        indices = _numbered(frame.select(columns.small_rows), columns, ordinals)["sample_index"]
-        most_samples = max(most_samples, int(indices.to_numpy().max()) + 1)
-    return n_rows, most_samples
+        rows = _numbered(frame.select(columns.small_rows), columns, ordinals)
+        most_samples = max(most_samples, int(rows["sample_index"].to_numpy().max()) + 1)
+        has_probes = has_probes or bool((rows["view"] == "probe").any())
+    return n_rows, most_samples, has_probes
 
 
 def read_rows(source: Source, columns: Columns) -> Iterator[pl.DataFrame]:
