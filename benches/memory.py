@@ -146,7 +146,9 @@ def run(folder: Path, *, probes: bool) -> None:
     import mia_batch
 
     clock = Clock()
-    how = {"probes": POINTS, "probe_every": EVERY} if probes else {"samples": SAMPLES}
+    how: dict[str, Any] = {"samples": SAMPLES}
+    if probes:
+        how = {"probes": POINTS, "probe_every": EVERY}
     mia_batch.audit(
         input=str(folder / "corpus.parquet"),
         engine="replay",
@@ -199,8 +201,8 @@ def main(sizes: list[int], *, probes: bool) -> None:
             f"peak {peaks[-1]:,} MB (limit {LIMIT_MB:,})"
         )
     print(machine())
-    what = {"points": POINTS} if probes else {"samples": SAMPLES}
-    append_results("memory", what | {"words": WORDS_OF_A_TEXT, "runs": rows})
+    asked: dict[str, Any] = {"points": POINTS} if probes else {"samples": SAMPLES}
+    append_results("memory", asked | {"words": WORDS_OF_A_TEXT, "runs": rows})
 
 
 if __name__ == "__main__":

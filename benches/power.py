@@ -36,7 +36,7 @@ from mia_batch.stats.roc import roc_curve
 
 RUNGS = (1, 2, 4, 8, 16, 32)
 N_NEVER, N_RUNG, N_OTHERS, WORDS = 240, 48, 1500, 128
-MODELS = {
+MODELS: dict[str, dict[str, Any]] = {
     "small": {"hidden": 128, "layers": 2},
     "medium": {"hidden": 256, "layers": 4},
     "faint": {"hidden": 256, "layers": 4, "learning_rate": 3e-4},
@@ -95,7 +95,12 @@ def train_model(folder: Path, corpus: pl.DataFrame, changed: dict[str, Any]) -> 
     return path
 
 
-def audit(folder: Path, name: str, attacks: list[str], **settings: object) -> mia_batch.Run:
+def audit(
+    folder: Path,
+    name: str,
+    attacks: list[str],
+    **settings: Any,  # noqa: ANN401 - settings
+) -> mia_batch.Run:
     return mia_batch.audit(
         input=str(folder / "corpus.parquet"),
         model=str(folder / "model"),
@@ -123,12 +128,12 @@ def tokens(run: mia_batch.Run, tokenizer: Tokenizer, **within: int) -> tuple[flo
     ]
     given = sum(len(ids) for ids in tokenizer.encode_prompts(contexts))
     n_texts = run.targets.height
-    return samples["n_tokens"].sum() / n_texts, given / n_texts
+    return int(samples["n_tokens"].sum()) / n_texts, given / n_texts
 
 
 def measured(
     run: mia_batch.Run, corpus: pl.DataFrame, attacks: list[str], **how: object
-) -> list[dict]:
+) -> list[dict[str, Any]]:
     """Rows of the table: one attack, one way of asking, one number of times seen."""
     scores = run.scores.join(
         corpus.select(pl.col("document_id").cast(pl.String), "times"), on="document_id"
@@ -161,15 +166,18 @@ def audits(folder: Path, corpus: pl.DataFrame, *, whole: bool) -> pl.DataFrame:
     grey = audit(folder, "grey", GREY, evidence="logprobs", engine="transformers")
     add(grey, GREY)
     matched = audit(folder, "matched", MATCHED, samples=5)
-    for n in (1, 2, 5):
-        add(rescore(matched.folder, samples=n), MATCHED, samples=n)
+    for k in (1, 2, 5):
+        add(rescore(matched.folder, samples=k), MATCHED, samples=k)
     if whole:
         add(audit(folder, "whole", WHOLE, samples=5, max_length=512), WHOLE, samples=5)
-    for words, n in ((1, None), (3, None), (1, 5)):
+    asked: tuple[tuple[int, int | None], ...] = ((1, None), (3, None), (1, 5))
+    for words, n in asked:
         name = f"probes-{words}-{n or 'greedy'}"
         run = audit(folder, name, PROBES, probes=32, probe_every=4, probe_words=words, samples=n)
-        for probes, k in product((2, 4, 8, 16, 32), (1,) if n is None else (1, 2, 5)):
-            changed = {"probes": probes} | ({} if n is None else {"samples": k})
+        counts = (1,) if n is None else (1, 2, 5)
+        for probes, k in product((2, 4, 8, 16, 32), counts):
+            changed: dict[str, Any] = {"probes": probes}
+            changed |= {} if n is None else {"samples": k}
             shown = {"probes": probes, "probe_words": words, "samples": 0 if n is None else k}
             run = rescore(run.folder, **changed)
             counted = tokens(run, tokenizer, probes=probes, samples=k)

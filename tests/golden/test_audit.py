@@ -8,11 +8,15 @@ from importlib.util import find_spec
 import polars as pl
 import pytest
 
-from tests.audits import audit_demo
+from tests import audits
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")
 
 ATTACK = "samia_matched_v1"
+
+
+def audit_demo(demo, out, **settings):
+    return audits.audit_demo(demo, out, preset="matched", **settings)
 
 
 def auc(run, attack=ATTACK) -> float:

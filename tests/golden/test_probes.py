@@ -45,8 +45,8 @@ def test_another_runs_rarity_makes_a_score_depend_on_the_text_alone(demo, probed
     samples = {"samples_from": str(probed.path("samples")), "attacks": ATTACKS, "samples": 1}
 
     def scores(name: str, **settings: object) -> pl.DataFrame:
-        run = audit_demo(demo, tmp_path / name, **samples, **settings)
-        return run.scores.select("target_id", *NAMES)
+        found: pl.DataFrame = audit_demo(demo, tmp_path / name, **samples, **settings).scores
+        return found.select("target_id", *NAMES)
 
     some = str(tmp_path / "some.parquet")
     of_all = scores("all", rarity_from=probed.folder)

@@ -35,7 +35,8 @@ def weighed(counted: RarityTable, candidate: str | None, reference: str | None) 
     pair = pl.DataFrame(
         {"c": [candidate], "r": [reference]}, schema={"c": pl.String, "r": pl.String}
     )
-    return pair.select(counted.weigh("c", "r", words="whitespace")).item()
+    found: dict[str, float] = pair.select(counted.weigh("c", "r", words="whitespace")).item()
+    return found
 
 
 def by_definition(rows, group: int, candidate: str, reference: str) -> list[float]:

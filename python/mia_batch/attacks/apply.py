@@ -43,14 +43,19 @@ def _samples(features: pl.LazyFrame, attacks: list[Attack]) -> _Evidence:
     """Take candidates; where only continuations are read, no batch has the columns that say so."""
     number: tuple[str, ...] = ("view_index", "sample_index")
     rows = features.filter(pl.col("words_candidate").is_not_null())
+    own = pl.lit(value=True)
     if _pairs(attacks) <= _CONTINUATIONS:
         rows = rows.filter(among(_CONTINUATIONS))
     else:
         number = ("model", "view", *number)
+        own = pl.col("model") == "target"
     return _Evidence(
         rows=rows,
         number=number,
-        counts={"n_samples": pl.len(), "n_short": pl.col("short").sum()},
+        counts={
+            "n_samples": (pl.col("words_candidate").is_not_null() & own).sum(),
+            "n_short": (pl.col("short") & own).sum(),
+        },
         at_once=_SAMPLES_AT_ONCE,
         attacks=attacks,
     )

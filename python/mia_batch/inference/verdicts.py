@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from mia_batch.errors import RequestError, SettingsError
+from mia_batch.errors import SettingsError
 from mia_batch.inference.canaries import CanaryTest
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.estimates import ContaminationEstimates
@@ -50,9 +50,6 @@ def verdicts(
         msg = f"the primary attack {plan.primary!r} is not computed; name one of {list(attacks)}"
         raise SettingsError(msg)
     sets = read_comparison_sets(scores, named=plan.level != "target")
-    if "n_samples" in scores.collect_schema() and sets.targets.size and sets.nulls.size:
-        counts = scores.select("n_samples").collect(engine="streaming").to_series().to_numpy()
-        _refuse_unequal_samples(counts[sets.targets], counts[sets.nulls])
     tests = list(_tests(sets, plan, blind_warns=blind_warns))
     yield verdict_rows(0)
     for attack in attacks:
@@ -84,17 +81,6 @@ def _no_null(found: AttackScores) -> Iterator[pl.DataFrame]:
         n_null=0,
         reason=_NO_NULL,
     )
-
-
-def _refuse_unequal_samples(targets: NDArray[np.int64], nulls: NDArray[np.int64]) -> None:
-    """Refuse other numbers of samples, unless one is 0: what has no sample has no score."""
-    of_targets, of_nulls = (int(counts.max(initial=0)) for counts in (targets, nulls))
-    if of_targets and of_nulls and of_targets != of_nulls:
-        msg = (
-            f"targets have {of_targets} samples and non-members {of_nulls}: their scores cannot be "
-            "compared; collect as many of both"
-        )
-        raise RequestError(msg)
 
 
 def _finite(scores: pl.LazyFrame, attack: str, size: int) -> NDArray[np.float64]:

@@ -239,11 +239,11 @@ def test_an_attack_on_samples_sees_the_rows_that_it_reads():
     assert scores["own_v1"].to_list() == [1.0, 2.0, None]
     assert scores["probe_v1"].to_list() == [110.0, None, None]
     assert scores["both_v1"].to_list() == [111.0, 2.0, None]
-    assert scores["n_samples"].to_list() == [1, 1, 0]
-    nothing = "no continuation was sampled"
+    assert scores["n_samples"].to_list() == [3, 1, 0]  # of the target model, of all views
     assert unscored.rows() == [
         (target_id(1), "probe_v1", "no"),
-        *((target_id(2), name, nothing) for name in ("own_v1", "probe_v1", "both_v1")),
+        (target_id(2), "own_v1", "no continuation was sampled"),
+        *((target_id(2), each.name, each.undefined) for each in (attacks[1], both)),
     ]
     alone, _ = run(features, targets, attacks=attacks[:1])
     assert alone["own_v1"].equals(scores["own_v1"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import polars as pl
 import pytest
 from hypothesis import given
@@ -19,7 +21,7 @@ ANSWERS = st.lists(
 )
 
 
-def scored(rows: list[dict[str, object]], names: list[str]) -> dict[str, float | None]:
+def scored(rows: list[dict[str, Any]], names: list[str]) -> dict[str, float | None]:
     usual = {"target_id": frames.target_id(0), "sample_index": 0, "words_candidate": 3}
     features = frames.features(*({**usual, **row} for row in rows)).with_columns(
         pl.Series(name, [float(row.get(name, 0)) for row in rows])
@@ -30,7 +32,7 @@ def scored(rows: list[dict[str, object]], names: list[str]) -> dict[str, float |
     return table.select(names).row(0, named=True)
 
 
-def probe(index: int, **numbers: float) -> dict[str, object]:
+def probe(index: int, **numbers: float) -> dict[str, Any]:
     return {"view": "probe", "view_index": index, "words_reference": 3, **numbers}
 
 

@@ -16,7 +16,7 @@ from tests import frames, reference_scores
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-FAMILY = [*defaults("default"), *defaults("samia")]
+FAMILY = [*defaults("matched"), *defaults("samia")]
 
 # Reference: 4 words. Candidate 0: 5 words, of which the first 4 count when matched; candidate 1: 2.
 REFERENCE = "a b a c"
@@ -103,7 +103,7 @@ def test_an_empty_reference_gives_0_to_the_authors_and_null_where_matched():
     assert {given_scores[name] for name in ("samia_v1", "samia_precision_v1", "samia_zlib_v1")} == {
         0.0
     }
-    assert {given_scores[name] for name in defaults("default")} == {None}
+    assert {given_scores[name] for name in defaults("matched")} == {None}
 
 
 def test_recall_and_precision_are_not_the_same_thing():

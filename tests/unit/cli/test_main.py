@@ -74,7 +74,7 @@ def test_help_names_every_setting():
 )
 def test_help_says_of_what_kind_a_setting_is(option):
     text = CliRunner().invoke(command, ["--help"], terminal_width=200).output
-    lines = [line for line in text.splitlines() if line.strip().startswith(f"{option} ")]
+    lines = [line for line in text.splitlines() if f"{line.strip()} ".startswith(f"{option} ")]
     assert len(lines) == 1
     assert "()" not in lines[0]
 
@@ -165,6 +165,8 @@ def test_a_dry_run_shows_settings_targets_and_budget_and_writes_nothing(checkpoi
         "corpus.parquet",
         "--model",
         checkpoint,
+        "--preset",
+        "matched",
         "--samples",
         4,
         "--dry-run",
@@ -257,12 +259,12 @@ def test_a_name_that_the_terminal_cannot_show_is_shown_all_the_same(checkpoint, 
 def test_unlabelled_input_shows_the_highest_scores(small_cli_run):
     code, out, err, folder = small_cli_run
     assert code == 0, err
-    assert "highest samia_matched_v1" in out
+    assert "highest probe_leading_rarity_v1" in out
     assert "[red]markup[/red] \ufffd[2Jclear" in out
     assert "unscored: 1 targets: " in out
-    assert "sampling: 2 of 2 texts" in err
+    assert "sampling: 24 of 24 texts" in err
     scores = pl.read_parquet(folder / "run" / "scores.parquet")
-    assert scores["samia_matched_v1"].null_count() == 1
+    assert scores["probe_leading_rarity_v1"].null_count() == 1
 
 
 @pytest.fixture(scope="module")

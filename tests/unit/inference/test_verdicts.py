@@ -307,14 +307,6 @@ def test_a_primary_attack_that_is_not_computed_is_refused():
         made(table(rows("target", [1])), primary="b_v1")
 
 
-def test_unequal_numbers_of_samples_are_refused():
-    frame = table(rows("target", [1]), rows("non_member", [2])).with_columns(
-        n_samples=pl.Series([10, 5], dtype=pl.UInt32)
-    )
-    with pytest.raises(RequestError, match="targets have 10 samples and non-members 5"):
-        made(frame)
-
-
 def test_many_targets_come_in_parts(monkeypatch):
     frame = table(rows("target", range(10)), rows("non_member", range(5)))
     whole = made(frame)

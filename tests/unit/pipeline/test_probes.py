@@ -103,7 +103,7 @@ def test_a_runs_own_answers_are_replayed(probed, tmp_path):
 def test_a_run_without_a_table_of_rarity_is_refused(probed, small_audit, tmp_path):
     _, run = small_audit
     for other in (run.folder, tmp_path / "nothing"):
-        with pytest.raises(SettingsError, match="rarity_from.*no run with a table of rarity"):
+        with pytest.raises(SettingsError, match=r"rarity_from.*no run with a table"):
             probed(rarity_from=other)
 
 

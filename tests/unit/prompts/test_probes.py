@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 import pytest
 from hypothesis import given
@@ -10,13 +12,18 @@ from hypothesis import strategies as st
 from mia_batch.prompts.probes import LEAST_CONTEXT, probes
 from tests import frames
 
+if TYPE_CHECKING:
+    from mia_batch.kernels import WordRule
+
 LETTERS = st.text(st.sampled_from("aé漢.😀"), min_size=1, max_size=3)
 TEXTS = st.lists(LETTERS, max_size=40).map("  ".join)
 
 
-def asked(*texts: str, **settings) -> pl.DataFrame:
+def asked(
+    *texts: str, n: int = 4, every: int = 4, n_words: int = 1, words: WordRule = "whitespace"
+) -> pl.DataFrame:
     targets = frames.targets(*({"target": text} for text in texts))
-    return probes(targets, **{"n": 4, "every": 4, "n_words": 1, "words": "whitespace"} | settings)
+    return probes(targets, n=n, every=every, n_words=n_words, words=words)
 
 
 def contexts(text: str, found: pl.DataFrame) -> list[str]:
