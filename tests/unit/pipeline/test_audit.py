@@ -43,8 +43,8 @@ def test_every_table_is_there_and_no_target_is_lost(small_audit):
     assert run.scores["n_samples"].to_list() == [3] * (n_targets - 2) + [0, 0]
     assert run.samples.height == 3 * (n_targets - 2)
     assert run.features.height == run.samples.height
-    assert run.scores.select(defaults("default")).null_count().row(0) == (2,) * len(
-        defaults("default")
+    assert run.scores.select(defaults("matched")).null_count().row(0) == (2,) * len(
+        defaults("matched")
     )
     for schema in (Targets, Samples, Scores, Unscored, Metrics):
         table = getattr(run, schema.__name__.lower())
