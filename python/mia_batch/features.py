@@ -10,6 +10,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.kernels import GROUPS, fields, pair_features
 from mia_batch.rarity import RARITY_FIELDS
 from mia_batch.schemas import Features
+from mia_batch.similarity import SIMILARITY_FIELDS, similarity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,19 +19,18 @@ if TYPE_CHECKING:
     from mia_batch.rarity import RarityTable
     from mia_batch.targets.plan import Preset
 
-__all__ = ["RARITY", "build_features", "feature_fields", "groups_of", "inputs_of"]
+__all__ = ["BESIDE", "build_features", "feature_fields", "groups_of", "inputs_of"]
 
 _KEYS = ("target_id", "model", "view", "view_index", "sample_index")
 
-
-RARITY = "rarity"
-"""What the weighed columns are called among the groups of a run's features."""
+BESIDE = {"rarity": RARITY_FIELDS, "similarity": SIMILARITY_FIELDS}
+"""Groups of a run's features beside those of `kernels.pair_features`, with their columns."""
 
 
 def feature_fields(groups: Iterable[str]) -> list[pl.Field]:
-    """Give the columns of these groups, `RARITY` among them."""
-    weighed = list(RARITY_FIELDS) if RARITY in groups else []
-    return [*fields(kernel_groups(groups)).fields, *weighed]
+    """Give the columns of these groups."""
+    beside = [field for group, added in BESIDE.items() if group in groups for field in added]
+    return [*fields(kernel_groups(groups)).fields, *beside]
 
 
 def kernel_groups(groups: Iterable[str]) -> list[Group]:
@@ -39,14 +39,15 @@ def kernel_groups(groups: Iterable[str]) -> list[Group]:
     return [group for group in GROUPS if group in given]
 
 
-def groups_of(columns: Iterable[str]) -> tuple[Group, ...]:
-    """Name the groups of `kernels.pair_features` that have these columns, in their order."""
+def groups_of(columns: Iterable[str]) -> tuple[str, ...]:
+    """Name the groups that have these columns, in their order."""
     wanted = set(columns)
     found = {group for group in GROUPS if wanted & _columns(group)}
     found |= {group for group in GROUPS if wanted & {f"{name}_matched" for name in _columns(group)}}
     if any(name.endswith("_matched") for name in wanted):
         found.add("matched")
-    return tuple(group for group in GROUPS if group in found)
+    beside = [group for group, added in BESIDE.items() if wanted & {field.name for field in added}]
+    return (*(group for group in GROUPS if group in found), *beside)
 
 
 def _columns(group: Group) -> set[str]:
@@ -92,7 +93,7 @@ def build_features(
     text_length
         For ``samia``: nominal number of words of a target; None = each target's own.
     groups
-        Groups of `mia_batch.kernels.pair_features`, and `RARITY`: what the attacks need.
+        Groups of `mia_batch.kernels.pair_features` and of `BESIDE`: what the attacks need.
     rarity
         What shared n-grams are weighed by; without, the weighed columns are null.
 
@@ -122,10 +123,12 @@ def build_features(
     texts = candidate, pl.col("text")
     numbers = pair_features(*texts, words=words, groups=kernel_groups(groups))
     structs = [numbers]
-    if RARITY in groups:
+    if "similarity" in groups:
+        structs.append(similarity(*texts, words=words))
+    if "rarity" in groups:
         nulls = pl.struct(pl.lit(None, field.dtype).alias(field.name) for field in RARITY_FIELDS)
         weighed = nulls if rarity is None else rarity.weigh(*texts, words=words)
-        structs.append(weighed.alias(RARITY))
+        structs.append(weighed.alias("rarity"))
     return (
         pairs.select(*_KEYS, "n_tokens", "short", *structs)
         .unnest(*(each.meta.output_name() for each in structs))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
+from heapq import merge
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -32,7 +33,7 @@ _CONTINUATIONS = frozenset({CONTINUATION})
 class _Evidence:
     """Rows of targets, as attacks read them."""
 
-    rows: pl.LazyFrame
+    rows: tuple[pl.LazyFrame, ...]  # tables of the same columns
     number: tuple[str, ...]  # columns that tell a target's rows apart
     counts: dict[str, pl.Expr]  # what is counted of the continuations
     at_once: int  # rows
@@ -50,7 +51,7 @@ def _samples(features: pl.LazyFrame, attacks: list[Attack]) -> _Evidence:
         number = ("model", "view", *number)
         own = pl.col("model") == "target"
     return _Evidence(
-        rows=rows,
+        rows=(rows,),
         number=number,
         counts={
             "n_samples": (pl.col("words_candidate").is_not_null() & own).sum(),
@@ -63,11 +64,29 @@ def _samples(features: pl.LazyFrame, attacks: list[Attack]) -> _Evidence:
 
 def _logprobs(logprobs: pl.LazyFrame, attacks: list[Attack]) -> _Evidence:
     return _Evidence(
-        rows=logprobs,
+        rows=(logprobs,),
         number=("model", "view", "view_index"),
         counts={},
         at_once=_TEXTS_AT_ONCE,
         attacks=attacks,
+    )
+
+
+def _both(features: pl.LazyFrame, logprobs: pl.LazyFrame, attacks: list[Attack]) -> _Evidence:
+    """Take rows of both tables, those of a target at about the same time."""
+    there = features.filter(pl.col("words_candidate").is_not_null())
+    types = logprobs.collect_schema() | there.collect_schema()
+    rows = [
+        table.with_columns(
+            pl.lit(None, dtype).alias(name)
+            for name, dtype in types.items()
+            if name not in table.collect_schema()
+        ).select(*types)
+        for table in (logprobs, there)
+    ]
+    number = ("model", "view", "view_index", "sample_index")
+    return _Evidence(
+        rows=tuple(rows), number=number, counts={}, at_once=_TEXTS_AT_ONCE, attacks=attacks
     )
 
 
@@ -112,13 +131,17 @@ def score(
         If an attack needs a column that its evidence lacks, if the targets have a column named
         like an attack, or if the evidence holds a row twice.
     """
-    kinds = [_samples(features, [attack for attack in attacks if attack.evidence == "samples"])]
-    reading = [attack for attack in attacks if attack.evidence == "logprobs"]
+    mixed = [attack for attack in attacks if attack.logprobs]
+    alone = [attack for attack in attacks if not attack.logprobs]
+    kinds = [_samples(features, [attack for attack in alone if attack.evidence == "samples"])]
+    reading = [attack for attack in alone if attack.evidence == "logprobs"]
     if logprobs is not None and reading:
         kinds.append(_logprobs(logprobs, reading))
+    if logprobs is not None and mixed:
+        kinds.append(_both(features, logprobs, mixed))
     for evidence in kinds:
         for attack in evidence.attacks:
-            attack.check(evidence.rows)
+            attack.check(evidence.rows[0])
     names = [attack.name for attack in attacks]
     types = targets.collect_schema()
     passing = [name for name in types if name not in Targets.column_names()]
@@ -162,10 +185,17 @@ def _numbers(evidence: _Evidence, keys: pl.LazyFrame, index: RowIndex) -> Iterat
 
 def _rows(evidence: _Evidence, index: RowIndex, columns: set[str]) -> Iterator[pl.DataFrame]:
     """Yield the rows of targets, some at a time, with the target's ``row``."""
-    wanted = evidence.rows.select("target_id", *sorted({*evidence.number} | columns))
+    tables = [_rows_of(rows, evidence, index, columns) for rows in evidence.rows]
+    return merge(*tables, key=lambda batch: batch["row"].min() or 0)
+
+
+def _rows_of(
+    rows: pl.LazyFrame, evidence: _Evidence, index: RowIndex, columns: set[str]
+) -> Iterator[pl.DataFrame]:
+    wanted = rows.select("target_id", *sorted({*evidence.number} | columns))
     for batch in wanted.collect_batches(chunk_size=evidence.at_once, maintain_order=True):
-        which, rows = index.find(batch["target_id"])
-        yield batch.drop("target_id")[which].with_columns(row=pl.Series(rows, dtype=pl.UInt32))
+        which, found = index.find(batch["target_id"])
+        yield batch.drop("target_id")[which].with_columns(row=pl.Series(found, dtype=pl.UInt32))
 
 
 def _aggregate(rows: pl.DataFrame, evidence: _Evidence) -> pl.DataFrame:
@@ -176,15 +206,16 @@ def _aggregate(rows: pl.DataFrame, evidence: _Evidence) -> pl.DataFrame:
         groups[counted] = []
     for attack in evidence.attacks:
         picks = {"model", "view"} <= set(attack.columns)  # together, they share what they compute
-        groups.setdefault(None if picks else frozenset(attack.reads), []).append(attack)
+        read = frozenset(attack.reads + attack.logprobs)
+        groups.setdefault(None if picks else read, []).append(attack)
     frames = []
     for pairs, attacks in groups.items():
-        read = rows.lazy()
+        own = rows.lazy()
         if pairs is not None and "model" in evidence.number:
-            read = read.filter(among(pairs))
+            own = own.filter(among(pairs))
         counts = evidence.counts if pairs == counted else {}
         frames.append(
-            read.set_sorted("row")
+            own.set_sorted("row")
             .group_by("row")
             .agg(
                 **{name: count.cast(pl.UInt32) for name, count in counts.items()},

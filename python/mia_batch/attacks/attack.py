@@ -44,6 +44,10 @@ class Attack:
         True where candidates must be decoded to their end, not only to the reference's length.
     reads
         The rows that it reads: pairs of ``model`` and ``view``.
+    logprobs
+        For one on samples: pairs whose rows of the logprobs table it sees, too. Rows of both tables
+        come one after the other; columns of the other table are null, and those of the same
+        prompt follow each other, log-probabilities first.
     formula
         The expression on one line, for people; without it the expression itself is shown.
     settings
@@ -75,6 +79,7 @@ class Attack:
     evidence: Literal["samples", "logprobs"] = "samples"
     whole_candidates: bool = False
     reads: tuple[tuple[str, str], ...] = (CONTINUATION,)
+    logprobs: tuple[tuple[str, str], ...] = ()
     settings: tuple[str, ...] = ()
     formula: str = ""
 
@@ -104,6 +109,12 @@ class Attack:
     def columns(self) -> tuple[str, ...]:
         """Evidence columns that the expression reads, in alphabetical order."""
         return tuple(sorted(set(self.expr.meta.root_names())))
+
+    def reads_of(self, kind: str) -> tuple[tuple[str, str], ...]:
+        """Pairs of model and view that it reads of one kind of evidence, possibly none."""
+        if kind == self.evidence:
+            return self.reads
+        return self.logprobs if kind == "logprobs" else ()
 
     def check(self, evidence: pl.LazyFrame) -> None:
         """Check that ``evidence`` can feed this attack, without reading it.

@@ -8,11 +8,19 @@ from __future__ import annotations
 import polars as pl
 
 from mia_batch.attacks.attack import CONTINUATION, Attack
-from mia_batch.attacks.terms import mean, ngrams, share
+from mia_batch.attacks.terms import among, mean, ngrams, share
+from mia_batch.attacks.tokens import TEXT, average
 
-__all__ = ["MATCHED_RARITY_ATTACKS", "PROBE_ATTACKS"]
+__all__ = [
+    "COMBINED_ATTACKS",
+    "LOG_HIT_RATE_ATTACKS",
+    "MATCHED_RARITY_ATTACKS",
+    "PROBE_ATTACKS",
+    "REFERENCE_PROBE_ATTACKS",
+]
 
 _PROBE = ("target", "probe")
+_REFERENCE_PROBE = ("reference", "probe")
 _OURS = "He et al. 2025 (USENIX Security), who compare one greedy token at every position (PETAL)"
 _WEIGHED = "weight: inverse document frequency, Spärck Jones 1972, over what the model says"
 _TOO_SHORT = "the text is too short for a point"
@@ -32,6 +40,10 @@ def _probe(name: str, term: pl.Expr, formula: str, source: str) -> Attack:
 
 def _of_words(weighed: str) -> pl.Expr:
     return pl.col(weighed) / pl.col("words_reference").clip(lower_bound=1)
+
+
+def _leading_rarity(view: tuple[str, str]) -> pl.Expr:
+    return mean(pl.when(among([view])).then(_of_words("rarity_leading")))
 
 
 PROBE_ATTACKS = (
@@ -56,6 +68,56 @@ PROBE_ATTACKS = (
     ),
 )
 """Attacks on probes; ``probe_leading_rarity_v1`` first."""
+
+REFERENCE_PROBE_ATTACKS = (
+    Attack(
+        name="probe_rarity_difference_v1",
+        expr=_leading_rarity(_PROBE) - _leading_rarity(_REFERENCE_PROBE),
+        formula="probe_leading_rarity_v1 less the same of the reference model",
+        source="difference to a reference model: Carlini et al. 2021 (arXiv:2012.07805), "
+        f"section 5.2; {_OURS}; {_WEIGHED}",
+        undefined=f"{_TOO_SHORT}, or one of the two models gave no answer",
+        reads=(_PROBE, _REFERENCE_PROBE),
+        settings=("reference_model",),
+    ),
+)
+"""What this model knows that the reference model does not."""
+
+
+def _log_hit_rate() -> pl.Expr:
+    """Log of the smoothed share of hits at each point; rows come point by point."""
+    is_last = (pl.col("view_index") != pl.col("view_index").shift(-1)).fill_null(value=True)
+    hits = (pl.col("leading_words") >= 1).cum_sum().cast(pl.Float64).filter(is_last)
+    answers = pl.int_range(1, pl.len() + 1).cast(pl.Float64).filter(is_last)
+    first = hits - hits.shift(1, fill_value=0), answers - answers.shift(1, fill_value=0)
+    return ((first[0] + 0.5) / (first[1] + 1)).log()
+
+
+LOG_HIT_RATE_ATTACKS = (
+    Attack(
+        name="probe_logprob_v1",
+        expr=mean(_log_hit_rate()),
+        formula="mean over points of ln((answers whose first word is right + 1/2) / (answers + 1))",
+        source=f"smoothing: Krichevsky and Trofimov 1981; {_OURS}",
+        undefined=_TOO_SHORT,
+        reads=(_PROBE,),
+        settings=("samples",),
+    ),
+)
+"""What log-probabilities would be, estimated from drawn answers."""
+
+COMBINED_ATTACKS = (
+    Attack(
+        name="probe_rarity_loss_v1",
+        expr=_leading_rarity(_PROBE) + average(TEXT),
+        formula="probe_leading_rarity_v1 + loss_v1: per word, and per token, in nats",
+        source=f"pointwise mutual information: Church and Hanks 1990; {_OURS}; {_WEIGHED}",
+        undefined=f"{_TOO_SHORT}, or no token has a log-probability",
+        reads=(_PROBE,),
+        logprobs=(TEXT,),
+    ),
+)
+"""Attacks on both kinds of evidence."""
 
 
 def _matched(n: int) -> Attack:

@@ -16,8 +16,15 @@ from mia_batch.attacks.frequency import FREQUENCY_ATTACKS
 from mia_batch.attacks.loss import LOSS_ATTACKS
 from mia_batch.attacks.min_k import MIN_K_ATTACKS
 from mia_batch.attacks.neighbour import NEIGHBOUR_ATTACKS
+from mia_batch.attacks.petal import PETAL_ATTACKS
 from mia_batch.attacks.prefix_shots import PREFIX_SHOT_ATTACKS
-from mia_batch.attacks.probing import MATCHED_RARITY_ATTACKS, PROBE_ATTACKS
+from mia_batch.attacks.probing import (
+    COMBINED_ATTACKS,
+    LOG_HIT_RATE_ATTACKS,
+    MATCHED_RARITY_ATTACKS,
+    PROBE_ATTACKS,
+    REFERENCE_PROBE_ATTACKS,
+)
 from mia_batch.attacks.rank import RANK_ATTACKS
 from mia_batch.attacks.reference import REFERENCE_ATTACKS
 from mia_batch.attacks.rouge import ROUGE_ATTACKS
@@ -39,7 +46,11 @@ _FAMILIES = (
     SAMIA_ATTACKS,
     ROUGE_ATTACKS,
     PROBE_ATTACKS,
+    REFERENCE_PROBE_ATTACKS,
+    LOG_HIT_RATE_ATTACKS,
     MATCHED_RARITY_ATTACKS,
+    PETAL_ATTACKS,
+    COMBINED_ATTACKS,
     COVERAGE_ATTACKS,
     VERBATIM_ATTACKS,
     LOSS_ATTACKS,
@@ -52,7 +63,7 @@ _FAMILIES = (
     RANK_ATTACKS,
 )
 _SAMPLING = {
-    "default": PROBE_ATTACKS,
+    "default": (*PROBE_ATTACKS, *REFERENCE_PROBE_ATTACKS),
     "matched": MATCHED_ATTACKS,
     "samia": SAMIA_ATTACKS,
 }
@@ -169,7 +180,8 @@ def _plugged_in() -> dict[str, Attack]:
 
 
 def _formula(attack: Attack) -> tuple[object, ...]:
-    return attack.expr.meta.serialize(), attack.evidence, attack.reads, attack.whole_candidates
+    expr = attack.expr.meta.serialize()
+    return expr, attack.evidence, attack.reads, attack.logprobs, attack.whole_candidates
 
 
 def get(name: str) -> Attack:
@@ -195,4 +207,6 @@ def defaults(preset: Preset, evidence: Collection[str] = ("samples",)) -> tuple[
     of_tokens = tuple(attack for attack in _BUILT_IN.values() if attack.evidence == "logprobs")
     if preset == "min-k":
         of_tokens = tuple(get(name) for name in MIN_K_PAPER)
-    return tuple(attack.name for attack in (*sampling, *of_tokens) if attack.evidence in evidence)
+    both = COMBINED_ATTACKS if preset == "default" and len(evidence) > 1 else ()
+    wanted = (*sampling, *of_tokens, *both)
+    return tuple(attack.name for attack in wanted if attack.evidence in evidence)

@@ -31,9 +31,13 @@ def find_unscored(
     keys and reasons are read; ``logprobs`` is None where no attack reads it.
     """
     undefined = {attack.name: attack.undefined for attack in attacks}
-    sets = list(dict.fromkeys((attack.evidence, frozenset(attack.reads)) for attack in attacks))
-    which = {a.name: sets.index((a.evidence, frozenset(a.reads))) for a in attacks}
-    of_samples = [number for number, (evidence, _) in enumerate(sets) if evidence == "samples"]
+    read = {
+        attack.name: tuple(frozenset(attack.reads_of(kind)) for kind in ("samples", "logprobs"))
+        for attack in attacks
+    }
+    sets = list(dict.fromkeys(read.values()))
+    which = {name: sets.index(pairs) for name, pairs in read.items()}
+    of_samples = [number for number, (_, of_tokens) in enumerate(sets) if not of_tokens]
     lacking = [pl.when(pl.col(name).is_null()).then(pl.lit(name)) for name in undefined]
     missing = (
         pl.concat([scores, targets.select(own="reason")], how="horizontal")
@@ -42,21 +46,20 @@ def find_unscored(
         .explode("attack")
         .with_columns(reads=pl.col("attack").replace_strict(which, return_dtype=pl.UInt32))
     )
-    sampled = _rows_read(samples, sets, "samples", "sample_index")
-    why = [_first_reasons(sampled, "sample_index")]
+    sampled = _rows_read(samples, [pairs for pairs, _ in sets], "sample_index")
+    why = _first_reasons(sampled, "sample_index")
     if logprobs is not None:
-        why.append(_first_reasons(_rows_read(logprobs, sets, "logprobs")))
-    missing = missing.join(
-        pl.concat(why), on=["target_id", "reads"], how="left", maintain_order="left"
-    )
+        of_tokens = _first_reasons(_rows_read(logprobs, [pairs for _, pairs in sets]))
+        why = pl.concat([why, of_tokens]).unique(["target_id", "reads"], maintain_order=True)
+    missing = missing.join(why, on=["target_id", "reads"], how="left", maintain_order="left")
     nothing = pl.col("n_samples") == 0
-    if any(sets[number][1] != {CONTINUATION} for number in of_samples):
+    if any(sets[number][0] != {CONTINUATION} for number in of_samples):
         there = sampled.filter(pl.col("reason").is_null(), pl.col("reads").is_in(of_samples))
         there = there.select("target_id", "reads", there=True).unique()
         missing = missing.join(there, on=["target_id", "reads"], how="left", maintain_order="left")
         nothing = ~pl.col("there")
     is_sampled = pl.col("reads").is_in(of_samples)
-    continued = [number for number in of_samples if sets[number][1] == {CONTINUATION}]
+    continued = [number for number in of_samples if sets[number][0] == {CONTINUATION}]
     none = pl.when(pl.col("reads").is_in(continued)).then(pl.lit("no continuation was sampled"))
     reason = pl.coalesce(
         pl.when(~is_sampled).then("why"),
@@ -68,19 +71,11 @@ def find_unscored(
 
 
 def _rows_read(
-    rows: pl.LazyFrame,
-    sets: Sequence[tuple[str, frozenset[tuple[str, str]]]],
-    evidence: str,
-    *number: str,
+    rows: pl.LazyFrame, sets: Sequence[frozenset[tuple[str, str]]], *number: str
 ) -> pl.LazyFrame:
     """Rows of evidence with the number ``reads`` of each set of pairs that has them."""
     reads = pl.LazyFrame(
-        [
-            (which, *pair)
-            for which, (kind, pairs) in enumerate(sets)
-            if kind == evidence
-            for pair in pairs
-        ],
+        [(which, *pair) for which, pairs in enumerate(sets) for pair in pairs],
         schema={"reads": pl.UInt32, "model": pl.String, "view": pl.String},
         orient="row",
     )

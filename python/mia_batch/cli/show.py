@@ -119,7 +119,8 @@ def _print_whole(table: Table | str, console: Console) -> None:
 
 def _needs(attack: Attack) -> str:
     if attack.evidence == "samples":
-        return "whole samples" if attack.whole_candidates else "samples"
+        named = "whole samples" if attack.whole_candidates else "samples"
+        return f"{named} and log-probabilities" if attack.logprobs else named
     full = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
     return "full distribution" if full.intersection(attack.columns) else "log-probabilities"
 

@@ -39,7 +39,7 @@ def stages_of(audit: Audit) -> list[Stage]:
         TargetsStage(audit),
         PreflightStage(audit),
         PromptsStage(audit),
-        SamplesStage(audit),
+        *(SamplesStage(audit, model) for model in _MODELS),
         *(LogprobsStage(audit, model) for model in _MODELS),
         RarityStage(audit),
         FeaturesStage(audit),

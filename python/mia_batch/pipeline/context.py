@@ -18,9 +18,10 @@ from mia_batch.models.identity import identify_model
 from mia_batch.pipeline.corpora import check_paths, open_corpora
 from mia_batch.pipeline.run import Manifest, Run
 from mia_batch.settings.client import endpoint_settings, endpoint_tokenizer
+from mia_batch.similarity import why_no_similarity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import polars as pl
 
@@ -101,7 +102,7 @@ class Audit:
 
     def reading(self, kind: EvidenceKind) -> list[Attack]:
         """Return the attacks that read one kind of evidence."""
-        return [attack for attack in self.attacks if attack.evidence == kind]
+        return [attack for attack in self.attacks if attack.reads_of(kind)]
 
     def save(self) -> None:
         """Store the manifest."""
@@ -160,13 +161,16 @@ class Audit:
                 raise SettingsError(msg) from error
         return {"name": name, "revision": revision, "digest": digest}
 
-    def engine(self, kind: EvidenceKind, columns: Iterable[str] = ()) -> tuple[str, str]:
+    def engine(
+        self, kind: EvidenceKind, columns: Iterable[str] = (), model: str = "target"
+    ) -> tuple[str, str]:
         """Choose the engine that answers, and say why."""
         name = self.settings.engine
-        if kind == "samples" and name in _REMOTE:
-            return name, "asked for"
-        if kind == "samples" and name == "auto" and (known := self.manifest.evidence.get("engine")):
-            return known, self.manifest.engine_choice
+        if kind == "samples" and model == "target":
+            if name in _REMOTE:
+                return name, "asked for"
+            if name == "auto" and (known := self.manifest.evidence.get("engine")):
+                return known, self.manifest.engine_choice
         # An endpoint gives log-probabilities of its own model only.
         return choose_engine("auto" if name in _REMOTE else name, kind, frozenset(columns))
 
@@ -177,7 +181,9 @@ class Audit:
         settings = self.settings
         source = self.manifest.models[model]["source"]
         arguments = dict(settings.engine_arg)
-        engine, why = ("masked", "it fills gaps") if kind == "fills" else self.engine(kind, columns)
+        engine, why = (
+            ("masked", "it fills gaps") if kind == "fills" else self.engine(kind, columns, model)
+        )
         if model != "target":
             arguments.pop("max_model_len", None)
         spec = EngineSpec(
@@ -229,8 +235,7 @@ def chosen_attacks(settings: Settings) -> list[Attack]:
     given, or an engine that can do more.
     """
     if settings.attacks is None:
-        kinds = _kinds(settings.evidence or "samples")
-        return [attack for kind in kinds for attack in _possible(kind, settings)]
+        return _possible(_kinds(settings.evidence or "samples"), settings)
     named = [get(name) for name in settings.attacks]
     for attack in named:
         if (obstacle := _obstacle(attack, settings)) is not None:
@@ -239,12 +244,16 @@ def chosen_attacks(settings: Settings) -> list[Attack]:
     return named
 
 
-def _possible(kind: str, settings: Settings) -> list[Attack]:
-    """Return the preset's attacks on one kind of evidence, less those that something prevents."""
-    attacks = [get(name) for name in defaults(settings.preset, (kind,))]
+def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
+    """Return the preset's attacks on these kinds of evidence, less those that something prevents.
+
+    Raises `SettingsError` if that is all of one kind.
+    """
+    attacks = [get(name) for name in defaults(settings.preset, kinds)]
     possible = [attack for attack in attacks if _obstacle(attack, settings) is None]
-    if attacks and not possible:
-        msg = f"setting 'evidence': {attacks[0].name} {_obstacle(attacks[0], settings)}"
+    left = {attack.evidence for attack in possible}
+    if (lost := next((each for each in attacks if each.evidence not in left), None)) is not None:
+        msg = f"setting 'evidence': {lost.name} {_obstacle(lost, settings)}"
         raise SettingsError(msg)
     return possible
 
@@ -254,27 +263,32 @@ def _kinds(evidence: str) -> tuple[str, ...]:
 
 
 def _obstacle(attack: Attack, settings: Settings) -> str | None:
-    """Say what keeps an attack from being computed under these settings."""
-    if settings.evidence is not None and attack.evidence not in _kinds(settings.evidence):
-        return (
-            f"needs evidence {attack.evidence!r}, but setting 'evidence' is {settings.evidence!r}"
-        )
+    """Say what keeps an attack from being computed under these settings, if anything does."""
+    return next(_obstacles(attack, settings), None)
+
+
+def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
+    for kind in ("samples", "logprobs"):
+        if attack.reads_of(kind) and kind not in _kinds(settings.evidence or "both"):
+            yield f"needs evidence {kind!r}, but setting 'evidence' is {settings.evidence!r}"
     for wanted in attack.settings:
         names = wanted.split("|")
         if all(getattr(settings, name) is None for name in names):
-            return f"needs setting {' or '.join(map(repr, names))}"
-    if attack.evidence == "samples":
-        return None
-    if settings.engine == "replay":
-        return "needs log-probabilities, and engine 'replay' has recorded samples only"
+            yield f"needs setting {' or '.join(map(repr, names))}"
+    if "similarity" in attack.columns and (reason := why_no_similarity()) is not None:
+        yield f"cannot be computed: {reason}"
+    if settings.engine == "replay" and attack.reads_of("logprobs"):
+        yield "needs log-probabilities, and engine 'replay' has recorded samples only"
+    if settings.engine == "replay" and any(model != "target" for model, _ in attack.reads):
+        yield "needs answers of another model, and engine 'replay' has those of one"
     if "support_mass" in attack.columns and settings.temperature != 1:
-        return "needs temperature 1: only there is the mass known that decoding keeps"
+        yield "needs temperature 1: only there is the mass known that decoding keeps"
     if settings.engine == "openai" and "token_ids" in attack.columns:
-        return "needs token ids, which no endpoint gives"
-    if settings.engine == "auto":
-        return None
-    reason = why_not(settings.engine, "logprobs", engine_columns([attack]))
-    return None if reason is None else f"cannot be computed: {reason}; take engine transformers"
+        yield "needs token ids, which no endpoint gives"
+    if attack.reads_of("logprobs") and settings.engine != "auto":
+        reason = why_not(settings.engine, "logprobs", engine_columns([attack]))
+        if reason is not None:
+            yield f"cannot be computed: {reason}; take engine transformers"
 
 
 def engine_columns(attacks: Iterable[Attack]) -> frozenset[str]:

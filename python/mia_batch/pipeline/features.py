@@ -11,7 +11,7 @@ from mia_batch.errors import DamagedTableError
 from mia_batch.evidence.blocks import BLOCK_TARGETS, RECORDED_BLOCK_TARGETS
 from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.units import PromptUnits
-from mia_batch.features import RARITY, build_features, groups_of, inputs_of
+from mia_batch.features import BESIDE, build_features, groups_of, inputs_of
 from mia_batch.kernels import GROUPS
 from mia_batch.pipeline.prompts import prompt_parts, views_of
 from mia_batch.pipeline.rarity import rarity_of, weighed_views
@@ -105,9 +105,8 @@ class FeaturesStage(Stage):
         audit = self.audit
         columns = {column for attack in audit.reading("samples") for column in attack.columns}
         had = audit.manifest.made.get("features", {}).get("groups", [])
-        known = {*GROUPS, RARITY}
-        weighed = {RARITY} if weighed_views(audit) else set()
-        groups = sorted({*groups_of(columns), *weighed, *known.intersection(had)})
+        known = {*GROUPS, *BESIDE}
+        groups = sorted({*groups_of(columns), *known.intersection(had)})
         if groups != had or "features" not in audit.manifest.made:
             for part in self.files():
                 part.unlink()

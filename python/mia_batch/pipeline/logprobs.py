@@ -112,7 +112,7 @@ class LogprobsStage(Stage):
             whole = not self._left(view)
             for attack in audit.reading("logprobs"):
                 there = whole and engine_columns([attack]) <= {*made}
-                if view.key in attack.reads and not there:
+                if view.key in attack.reads_of("logprobs") and not there:
                     found.append(attack.name)
         return sorted(set(found))
 
@@ -122,7 +122,7 @@ class LogprobsStage(Stage):
         Where that is more than the parts have, they are removed, to be made again.
         """
         audit = self.audit
-        reading = [attack for attack in audit.reading("logprobs") if view.key in attack.reads]
+        reading = [attack for attack in audit.attacks if view.key in attack.reads_of("logprobs")]
         needed = set(engine_columns(reading))
         if any(FREQUENCY in attack.columns for attack in reading):
             needed.add(FREQUENCY)

@@ -50,8 +50,10 @@ _LONGEST_LOOKED_AT = 1000  # texts, by their bytes, for the one of most tokens
 
 def views_of(audit: Audit, kind: EvidenceKind | None = None) -> list[View]:
     """Return the views that attacks read, of one kind of evidence or all; model by model."""
-    reading = audit.attacks if kind is None else audit.reading(kind)
-    reads = dict.fromkeys(key for attack in reading for key in attack.reads)
+    kinds: tuple[EvidenceKind, ...] = ("samples", "logprobs") if kind is None else (kind,)
+    reads = dict.fromkeys(
+        key for attack in audit.attacks for each in kinds for key in attack.reads_of(each)
+    )
     return [_view(audit, *key) for key in sorted(reads, key=lambda key: key[0] != "target")]
 
 

@@ -33,20 +33,26 @@ if TYPE_CHECKING:
     from mia_batch.evidence.blocks import Block
     from mia_batch.evidence.replay.recording import Recording
     from mia_batch.evidence.units import Units
+    from mia_batch.pipeline.context import Audit
     from mia_batch.prompts.view import View
 
 __all__ = ["SamplesStage"]
 
 
 class SamplesStage(Stage):
-    """Continuations of the target model, from an engine, an endpoint or a recording."""
+    """Continuations by one model of the run, from an engine, an endpoint or a recording."""
 
-    name = "samples"
     keeps = "samples"
+
+    def __init__(self, audit: Audit, model: str) -> None:
+        super().__init__(audit)
+        self.model = model
+        self.name = f"samples of {model}"
 
     def files(self) -> list[Path]:
         """List all parts."""
-        return sorted(self.audit.run.path("samples").glob("*.parquet"))
+        folder = self.audit.run.path("samples")
+        return sorted(folder.glob(f"block-*.{self.model.replace('/', '~')}-*.parquet"))
 
     def missing(self) -> dict[View, Missing]:
         """Find what the run lacks, by view."""
@@ -54,7 +60,8 @@ class SamplesStage(Stage):
 
     @property
     def _views(self) -> list[View]:
-        return views_of(self.audit, "samples")
+        views = views_of(self.audit, "samples")
+        return [view for view in views if view.model == self.model]
 
     def _units(self, view: View) -> PromptUnits:
         parts = prompt_parts(self.audit, view)
@@ -94,11 +101,11 @@ class SamplesStage(Stage):
 
     def _forecast(self, missing: dict[View, Missing]) -> list[tuple[str, str]]:
         audit = self.audit
-        measure, budget = expected(audit)
+        measure, budget = expected(audit, self.model)
         each = [forecast(lacks.blocks(), measure, budget(view)) for view, lacks in missing.items()]
         workload = reduce(add, each)
         lines = [*workload.lines()]
-        if audit.manifest.evidence["engine"] == "openai":
+        if self.model == "target" and audit.manifest.evidence["engine"] == "openai":
             lines += cost_lines(audit.settings, workload)
         return lines
 
@@ -115,7 +122,7 @@ class SamplesStage(Stage):
 
         work = reduce(add, (lacks.count() for lacks in missing.values()))
         with (
-            open_session(audit, "target", "samples") as session,
+            open_session(audit, self.model, "samples") as session,
             audit.observer.progress("sampling", done=work.done, left=work.left),
         ):
             for view, lacks in missing.items():

@@ -148,18 +148,20 @@ def _measure_for(
 
 
 def expected(
-    audit: Audit,
+    audit: Audit, model: str
 ) -> tuple[Callable[[list[str], list[str]], list[Measure]], Callable[[View], Budget]]:
-    """Say how the target model will count tokens, and how far it will decode, before it is open."""
+    """Say how a model will count tokens, and how far it will decode, before it is open."""
     settings = audit.settings
-    if audit.manifest.evidence["engine"] == "openai":
+    if model == "target" and audit.manifest.evidence["engine"] == "openai":
         measure = _measure_for(endpoint_tokenizer(settings))
         return measure, partial(
             audit.budget, max_model_len=_UNSTATED_CONTEXT, max_attempts=_MOST_ATTEMPTS
         )
-    identity = identify_model(settings.model, settings.revision)
-    stated = settings.engine_arg.get("max_model_len") or identity.max_model_len
-    measure = Tokenizer.load(settings.model, settings.revision).measure
+    source = audit.source(model)
+    name, revision = str(source["name"]), source["revision"]
+    own = settings.engine_arg if model == "target" else {}
+    stated = own.get("max_model_len") or identify_model(name, revision).max_model_len
+    measure = Tokenizer.load(name, revision).measure
     return measure, partial(audit.budget, max_model_len=int(stated or settings.max_length))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from math import log
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given
@@ -87,3 +89,52 @@ def test_matched_attacks_weigh_continuations_by_hand():
         {"samia_matched_rarity_v1": 3 / 4 / 2, "samia_matched_rarity_n2_v1": 0.9 / 3 / 2}
     )
     assert scored([{"words_reference": 1}], names)["samia_matched_rarity_n2_v1"] is None
+
+
+def test_a_reference_models_answers_are_subtracted_by_hand():
+    rows = [
+        probe(0, rarity_leading=6.0),
+        probe(1, rarity_leading=0.0),
+        probe(0, model="reference", rarity_leading=1.5),
+        probe(1, model="reference", rarity_leading=1.5),
+    ]
+    found = scored(rows, ["probe_rarity_difference_v1", "probe_leading_rarity_v1"])
+    assert found["probe_leading_rarity_v1"] == 6 / 3 / 2
+    assert found["probe_rarity_difference_v1"] == 6 / 3 / 2 - 1.5 / 3
+    alone = scored(rows[:2], ["probe_rarity_difference_v1"])
+    assert alone["probe_rarity_difference_v1"] is None
+
+
+def test_log_hit_rates_by_hand():
+    """Two points: 1 of 2 answers right, and 2 of 2."""
+    rows = [
+        probe(index, sample_index=sample, leading_words=words)
+        for index, answers in enumerate([(1, 0), (1, 3)])
+        for sample, words in enumerate(answers)
+    ]
+    found = scored(rows, ["probe_logprob_v1"])["probe_logprob_v1"]
+    assert found == pytest.approx((log(1.5 / 3) + log(2.5 / 3)) / 2)
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=1, max_size=5), min_size=1, max_size=5))
+def test_log_hit_rates_are_those_of_the_definition(points):
+    rows = [
+        probe(index, sample_index=sample, leading_words=int(hit))
+        for index, answers in enumerate(points)
+        for sample, hit in enumerate(answers)
+    ]
+    found = scored(rows, ["probe_logprob_v1"])["probe_logprob_v1"]
+    rates = [log((sum(answers) + 0.5) / (len(answers) + 1)) for answers in points]
+    assert found == pytest.approx(sum(rates) / len(rates))
+
+
+def test_many_answers_estimate_the_log_probability():
+    draw = np.random.default_rng(5)
+    chances = draw.uniform(0.05, 0.95, 40)
+    rows = [
+        probe(index, sample_index=sample, leading_words=int(hit))
+        for index, chance in enumerate(chances)
+        for sample, hit in enumerate(draw.random(400) < chance)
+    ]
+    found = scored(rows, ["probe_logprob_v1"])["probe_logprob_v1"]
+    assert found == pytest.approx(np.log(chances).mean(), abs=0.02)

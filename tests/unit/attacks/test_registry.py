@@ -7,7 +7,8 @@ import pytest
 
 from mia_batch.attacks import Attack, defaults, get, names, register, registry
 from mia_batch.errors import SettingsError
-from mia_batch.rarity import RARITY_FIELDS
+from mia_batch.features import BESIDE, feature_fields
+from mia_batch.schemas import LogProbs
 from tests import frames, reference_logprobs, reference_scores
 
 MATCHED = {
@@ -37,6 +38,9 @@ PROBES = {
     f"probe_{name}_v1" for name in ("leading_rarity", "first_word", "leading", "recall_rarity")
 }
 WEIGHED = {"samia_matched_rarity_v1", "samia_matched_rarity_n2_v1"}
+REFERENCE_PROBES = {"probe_rarity_difference_v1"}
+BY_NAME = {"probe_logprob_v1", "petal_v1", "petal_similarity_v1"}
+COMBINED = {"probe_rarity_loss_v1"}
 OF_SAMPLES = [name for name in names() if get(name).evidence == "samples"]
 
 
@@ -105,11 +109,13 @@ def test_each_attack_has_a_formula_on_one_line(name):
 
 def test_every_attack_is_there_once():
     of_samples = PROBES | WEIGHED | MATCHED | AUTHORS | ROUGE | COVERAGE | VERBATIM
+    of_samples |= REFERENCE_PROBES | BY_NAME | COMBINED
     assert sorted(names()) == sorted([*of_samples, *reference_logprobs.REFERENCES])
 
 
 def test_presets_compute_their_family_and_its_main_attack_first():
-    assert set(defaults("default")) == PROBES
+    assert set(defaults("default")) == PROBES | REFERENCE_PROBES
+    assert set(defaults("default", ("samples", "logprobs"))) >= PROBES | COMBINED
     assert defaults("default")[0] == "probe_leading_rarity_v1"
     assert set(defaults("matched")) == MATCHED
     assert defaults("matched")[0] == "samia_matched_v1"
@@ -119,15 +125,16 @@ def test_presets_compute_their_family_and_its_main_attack_first():
 
 def test_probes_and_the_matched_family_do_without_whole_candidates():
     partly = {name for name in OF_SAMPLES if not get(name).whole_candidates}
-    assert partly == MATCHED | WEIGHED | PROBES
+    assert partly == MATCHED | WEIGHED | PROBES | REFERENCE_PROBES | BY_NAME | COMBINED
 
 
 @pytest.mark.parametrize("name", OF_SAMPLES)
 def test_each_attack_reads_features_and_says_where_it_comes_from(name):
     attack = get(name)
     assert attack.name == name
-    weighed = {field.name for field in RARITY_FIELDS}
-    assert set(attack.columns) <= set(frames.features().columns) | weighed
+    there = {*frames.features().columns, *(field.name for field in feature_fields(BESIDE))}
+    there |= set(LogProbs.column_names()) if attack.logprobs else set()
+    assert set(attack.columns) <= there
     assert attack.source.split(",")[0].removesuffix(")").split("(")[0].rstrip()[-4:].isdecimal()
 
 

@@ -146,7 +146,12 @@ def test_by_hand():
     assert found["near_verbatim_max_v1"] == 0.0  # no block of eight words
 
 
-SAMPLED = [name for name in names() if get(name).evidence == "samples"]
+OF_ONE_TEXT = {"model", "view_index", "logprob"}  # columns of attacks that tell rows apart
+SAMPLED = [
+    name
+    for name in names()
+    if get(name).evidence == "samples" and not OF_ONE_TEXT.intersection(get(name).columns)
+]
 
 
 @pytest.mark.parametrize("name", SAMPLED)

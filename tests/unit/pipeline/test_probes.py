@@ -8,6 +8,7 @@ import pytest
 import mia_batch
 from mia_batch.attacks.probing import PROBE_ATTACKS
 from mia_batch.errors import SettingsError
+from tests.checkpoints import save_checkpoint
 
 ATTACKS = ",".join(attack.name for attack in PROBE_ATTACKS)
 TABLES = ("scores", "unscored", "metrics", "verdicts", "rarity")
@@ -112,3 +113,32 @@ def test_a_killed_count_is_made_again(probed):
     before = run.path("rarity").read_bytes()
     run.path("rarity").unlink()
     assert probed().path("rarity").read_bytes() == before
+
+
+def test_a_reference_model_answers_the_same_points(probed, tmp_path):
+    other = save_checkpoint(tmp_path / "reference")
+    names = "probe_rarity_difference_v1,petal_v1,probe_rarity_loss_v1"
+    run = probed(reference_model=str(other), attacks=f"{ATTACKS},{names}")
+    by_model = run.samples.group_by("model").len().sort("model").rows()
+    assert by_model == [("reference", 24), ("target", 24)]
+    assert set(run.logprobs.select("model", "view").unique().rows()) == {
+        ("reference", "probe"),
+        ("target", "text"),
+    }
+    assert run.scores.select(pl.col(names.split(",")).null_count()).row(0) == (2, 2, 2)
+    assert run.scores["n_samples"].max() == 4
+    weighed = pl.read_parquet(run.path("rarity"))
+    assert weighed["model"].unique().sort().to_list() == ["reference", "target"]
+    alone = probed("alone")
+    assert run.scores.select(alone.scores.columns).equals(alone.scores)
+
+
+def test_a_recording_has_no_answers_of_a_reference_model(probed, checkpoint):
+    run = probed()
+    with pytest.raises(SettingsError, match="needs answers of another model"):
+        mia_batch.audit(
+            input=run.manifest.settings["input"],
+            samples_from=str(run.path("samples")),
+            attacks="probe_rarity_difference_v1",
+            reference_model=str(checkpoint),
+        )
