@@ -19,7 +19,7 @@ SIMILARITIES = st.floats(-1, 1).map(lambda value: round(value, 3))
 POINTS = st.lists(st.tuples(SIMILARITIES, SIMILARITIES, st.floats(-20, 0)), min_size=2, max_size=6)
 
 
-def answer(index: int, model: str, **numbers: float) -> dict[str, Any]:
+def answer(index: int, model: str, **numbers: Any) -> dict[str, Any]:
     place = {"target_id": frames.target_id(0), "sample_index": 0, "view_index": index}
     return {**place, "view": "probe", "model": model, "words_reference": 1, **numbers}
 

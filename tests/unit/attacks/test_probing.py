@@ -34,7 +34,7 @@ def scored(rows: list[dict[str, Any]], names: list[str]) -> dict[str, float | No
     return table.select(names).row(0, named=True)
 
 
-def probe(index: int, **numbers: float) -> dict[str, Any]:
+def probe(index: int, **numbers: Any) -> dict[str, Any]:
     return {"view": "probe", "view_index": index, "words_reference": 3, **numbers}
 
 
