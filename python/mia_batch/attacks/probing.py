@@ -1,5 +1,6 @@
 """Probes: whether the model goes on with the true next words at many points of a text.
 
+Either by what it answers, or by the log-probability that it gives to the true next token.
 ``..._rarity_...`` attacks weigh each shared word by how rarely the model says it elsewhere.
 """
 
@@ -7,12 +8,12 @@ from __future__ import annotations
 
 import polars as pl
 
-from mia_batch.attacks.attack import CONTINUATION, Attack
+from mia_batch.attacks.attack import CONTINUATION, PROBE, Attack
 from mia_batch.attacks.terms import mean, ngrams, share
+from mia_batch.attacks.tokens import logprobs, lowest, of_texts
 
-__all__ = ["MATCHED_RARITY_ATTACKS", "PROBE_ATTACKS"]
+__all__ = ["MATCHED_RARITY_ATTACKS", "PROBE_ATTACKS", "PROBE_LOGPROB_ATTACKS"]
 
-_PROBE = ("target", "probe")
 _OURS = "He et al. 2025 (USENIX Security), who compare one greedy token at every position (PETAL)"
 _WEIGHED = "weight: inverse document frequency, Spärck Jones 1972, over what the model says"
 _TOO_SHORT = "the text is too short for a point"
@@ -26,7 +27,7 @@ def _probe(name: str, term: pl.Expr, formula: str, source: str) -> Attack:
         formula=f"mean over the answers at all points of {formula}",
         source=source,
         undefined=_TOO_SHORT,
-        reads=(_PROBE,),
+        reads=(PROBE,),
     )
 
 
@@ -56,6 +57,27 @@ PROBE_ATTACKS = (
     ),
 )
 """Attacks on probes; ``probe_leading_rarity_v1`` first."""
+
+PROBE_LOGPROB_ATTACKS = tuple(
+    of_texts(
+        f"probe_{name}",
+        mean(term),
+        formula=f"mean of {which} of the first token after each point",
+        source=f"{source}, of the tokens after points instead of all",
+        undefined=_TOO_SHORT,
+        reads=(PROBE,),
+    )
+    for name, term, which, source in (
+        ("loss", logprobs(PROBE), "logprob", "Yeom et al. 2018 (arXiv:1709.01604), adversary 2"),
+        (
+            "min_k_20",
+            lowest(logprobs(PROBE), 20),
+            "the lowest 20 % of logprob",
+            "Shi et al. 2024 (arXiv:2310.16789), equation 1, k = 20, at least one",
+        ),
+    )
+)
+"""Attacks on the log-probability of the true next token; ``probe_loss_v1`` first."""
 
 
 def _matched(n: int) -> Attack:

@@ -17,7 +17,7 @@ from mia_batch.attacks.loss import LOSS_ATTACKS
 from mia_batch.attacks.min_k import MIN_K_ATTACKS
 from mia_batch.attacks.neighbour import NEIGHBOUR_ATTACKS
 from mia_batch.attacks.prefix_shots import PREFIX_SHOT_ATTACKS
-from mia_batch.attacks.probing import MATCHED_RARITY_ATTACKS, PROBE_ATTACKS
+from mia_batch.attacks.probing import MATCHED_RARITY_ATTACKS, PROBE_ATTACKS, PROBE_LOGPROB_ATTACKS
 from mia_batch.attacks.rank import RANK_ATTACKS
 from mia_batch.attacks.reference import REFERENCE_ATTACKS
 from mia_batch.attacks.rouge import ROUGE_ATTACKS
@@ -42,6 +42,7 @@ _FAMILIES = (
     MATCHED_RARITY_ATTACKS,
     COVERAGE_ATTACKS,
     VERBATIM_ATTACKS,
+    PROBE_LOGPROB_ATTACKS,
     LOSS_ATTACKS,
     MIN_K_ATTACKS,
     REFERENCE_ATTACKS,
@@ -189,10 +190,11 @@ def defaults(preset: Preset, evidence: Collection[str] = ("samples",)) -> tuple[
     """Names of the attacks that a preset computes where none are asked for, its main one first.
 
     ``default``: probes; ``matched``: the length-matched family; ``samia``: the authors' over whole
-    candidates; ``min-k``: those of the Min-K% paper. ``evidence`` says which kinds there will be.
+    candidates; ``min-k``: those of the Min-K% paper. ``evidence`` says which kinds there will be;
+    ``probe-logprobs`` are those at points alone, whatever the preset.
     """
     sampling = _SAMPLING.get(preset, ())
     of_tokens = tuple(attack for attack in _BUILT_IN.values() if attack.evidence == "logprobs")
     if preset == "min-k":
-        of_tokens = tuple(get(name) for name in MIN_K_PAPER)
-    return tuple(attack.name for attack in (*sampling, *of_tokens) if attack.evidence in evidence)
+        of_tokens = (*PROBE_LOGPROB_ATTACKS, *map(get, MIN_K_PAPER))
+    return tuple(attack.name for attack in (*sampling, *of_tokens) if attack.kind in evidence)

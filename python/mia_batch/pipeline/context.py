@@ -6,15 +6,16 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mia_batch.attacks import defaults, get
+from mia_batch.attacks import defaults
 from mia_batch.attacks.attack import CONTINUATION
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.budget import Budget
-from mia_batch.evidence.engines.registry import choose_engine, why_not
+from mia_batch.evidence.engines.registry import choose_engine
 from mia_batch.evidence.replay.recording import Recording
 from mia_batch.evidence.request import Decoding, EngineSpec
 from mia_batch.inference.plan import VerdictPlan
 from mia_batch.models.identity import identify_model
+from mia_batch.pipeline.choice import chosen_attacks
 from mia_batch.pipeline.corpora import check_paths, open_corpora
 from mia_batch.pipeline.run import Manifest, Run
 from mia_batch.settings.client import endpoint_settings, endpoint_tokenizer
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from mia_batch.prompts.view import View
     from mia_batch.settings import Settings
 
-__all__ = ["Audit", "chosen_attacks", "engine_columns", "verdict_plan"]
+__all__ = ["Audit", "verdict_plan"]
 
 _PRIMARY = ("probe_leading_rarity_v1", "samia_matched_v1", "min_k_plus_plus_20_v1")
 _ATTEMPTS_AT_PROBES = 3  # a word that does not end is none
@@ -45,8 +46,6 @@ _OF_MODELS = {
     "masked": ("masked_model", None),
 }
 """Names of a run's models, and the settings that give source and revision."""
-_COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
-"""Columns of the logprobs table that not every engine can compute."""
 
 
 @dataclass
@@ -220,67 +219,6 @@ def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
     same = settings.model_dump(include={field.name for field in fields(VerdictPlan)} - {"primary"})
     null_set = settings.non_members_known or _LABELLED_FALSE
     return VerdictPlan(primary=primary, null_set=null_set, **same)
-
-
-def chosen_attacks(settings: Settings) -> list[Attack]:
-    """Choose the attacks: those asked for by name, else all that evidence and settings allow.
-
-    Raises `SettingsError` if one that was asked for needs other evidence, a setting that is not
-    given, or an engine that can do more.
-    """
-    if settings.attacks is None:
-        kinds = _kinds(settings.evidence or "samples")
-        return [attack for kind in kinds for attack in _possible(kind, settings)]
-    named = [get(name) for name in settings.attacks]
-    for attack in named:
-        if (obstacle := _obstacle(attack, settings)) is not None:
-            msg = f"setting 'attacks': {attack.name} {obstacle}"
-            raise SettingsError(msg)
-    return named
-
-
-def _possible(kind: str, settings: Settings) -> list[Attack]:
-    """Return the preset's attacks on one kind of evidence, less those that something prevents."""
-    attacks = [get(name) for name in defaults(settings.preset, (kind,))]
-    possible = [attack for attack in attacks if _obstacle(attack, settings) is None]
-    if attacks and not possible:
-        msg = f"setting 'evidence': {attacks[0].name} {_obstacle(attacks[0], settings)}"
-        raise SettingsError(msg)
-    return possible
-
-
-def _kinds(evidence: str) -> tuple[str, ...]:
-    return ("samples", "logprobs") if evidence == "both" else (evidence,)
-
-
-def _obstacle(attack: Attack, settings: Settings) -> str | None:
-    """Say what keeps an attack from being computed under these settings."""
-    if settings.evidence is not None and attack.evidence not in _kinds(settings.evidence):
-        return (
-            f"needs evidence {attack.evidence!r}, but setting 'evidence' is {settings.evidence!r}"
-        )
-    for wanted in attack.settings:
-        names = wanted.split("|")
-        if all(getattr(settings, name) is None for name in names):
-            return f"needs setting {' or '.join(map(repr, names))}"
-    if attack.evidence == "samples":
-        return None
-    if settings.engine == "replay":
-        return "needs log-probabilities, and engine 'replay' has recorded samples only"
-    if "support_mass" in attack.columns and settings.temperature != 1:
-        return "needs temperature 1: only there is the mass known that decoding keeps"
-    if settings.engine == "openai" and "token_ids" in attack.columns:
-        return "needs token ids, which no endpoint gives"
-    if settings.engine == "auto":
-        return None
-    reason = why_not(settings.engine, "logprobs", engine_columns([attack]))
-    return None if reason is None else f"cannot be computed: {reason}; take engine transformers"
-
-
-def engine_columns(attacks: Iterable[Attack]) -> frozenset[str]:
-    """Name the columns that an engine must compute beside log-probabilities."""
-    read = {column for attack in attacks for column in attack.columns}
-    return frozenset(read & _COMPUTED)
 
 
 def _recorded_settings(settings: Settings, recording: Recording) -> Settings:
