@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mia_batch.evidence.request import Continuation, Request
     from mia_batch.models.tokens import Tokenizer
 
-__all__ = ["NextChatToken", "NextToken", "named_ids", "read_next_token"]
+__all__ = ["NextChatToken", "NextToken", "is_id", "named_ids", "read_next_token"]
 
 _BY_ID = re.compile(r"token_id:([0-9]+)")  # how vLLM names a token by its id
 _LEAST_LEFT = 1e-4  # probability of what is not listed, as far as rounding lets it be known
@@ -130,6 +130,11 @@ class NextChatToken(NextToken, Chat):
     """The same of a chat, about the first token of the reply."""
 
 
+def is_id(name: str) -> bool:
+    """Whether a name is a token's id, not its text."""
+    return _BY_ID.fullmatch(name) is not None
+
+
 def named_ids(names: list[str], tokenizer: Tokenizer) -> list[int | None]:
     """Tell which tokens are named, by id or by a text that no other has; else None."""
     matches = map(_BY_ID.fullmatch, names)
@@ -160,8 +165,7 @@ def read_next_token(
         return "the probabilities of the endpoint's tokens add up to more than 1"
     if own:
         return own.pop(), False
-    by_id = all(map(_BY_ID.fullmatch, names))
-    if not by_id and tokenizer.by_text.get(tokenizer.token_text(token)) != token:
+    if not all(map(is_id, names)) and tokenizer.by_text.get(tokenizer.token_text(token)) != token:
         return "the endpoint names tokens by their text, and others have that of the true token"
     if exact:
         return "the endpoint's answer does not name the true token"

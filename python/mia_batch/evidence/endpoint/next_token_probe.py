@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.endpoint.capabilities import Capabilities
-from mia_batch.evidence.endpoint.next_token import named_ids, read_next_token
+from mia_batch.evidence.endpoint.next_token import is_id, named_ids, read_next_token
 from mia_batch.evidence.endpoint.retry import RefusedError, UnusableError
 
 if TYPE_CHECKING:
@@ -40,9 +40,10 @@ async def probe_next_token(request_format: NextToken, ask: Ask) -> Capabilities:
     """
     top, answer = await _most_likely(request_format, ask)
     listed = json.loads(answer.text)
-    names = [name for name, _ in listed]
-    by_id = all(name.startswith("token_id:") for name in names)
-    _check_names(request_format, answer, names, by_id=by_id)
+    names = _names(answer)
+    by_id = all(map(is_id, names))
+    plain = await ask(request_format.listing(top)) if by_id else answer
+    _check_names(request_format, names, plain)
     named = await _named_token(request_format, ask, listed, by_id=by_id)
     return Capabilities(named_token=named, top_logprobs=top, token_id_names=by_id)
 
@@ -71,26 +72,31 @@ def _is_of_field(error: RefusedError) -> bool:
     return isinstance(error, UnusableError) or error.status in _UNKNOWN_FIELD
 
 
-def _check_names(
-    request_format: NextToken, answer: Choices, names: list[str], *, by_id: bool
-) -> None:
-    """Look whether the token that was drawn is among those listed, all as the tokenizer has them.
+def _names(answer: Choices) -> list[str]:
+    return [name for name, _ in json.loads(answer.text)]
 
-    Names that lack a token's space, for one, are those of other tokens.
+
+def _check_names(request_format: NextToken, names: list[str], plain: Choices) -> None:
+    """Look whether most tokens that are named are the tokenizer's, which has the same texts.
+
+    Where they are named by text alone, the drawn token's own text must be among them: a name that
+    lacks its space, for one, is that of another token.
     """
-    tokenizer = request_format.tokenizer
-    ids = named_ids(names, tokenizer)
-    choice: dict[str, Any] = answer.document["choices"][0]
-    said = request_format.said(choice) or ""
-    if by_id:
-        texts = [tokenizer.token_text(token).strip() for token in ids if token is not None]
-        right = str(said).strip() in {"", *texts}
+    tokenizer, others = request_format.tokenizer, _names(plain)
+    known = {
+        tokenizer.token_text(token) for token in named_ids(names, tokenizer) if token is not None
+    }
+    choice: dict[str, Any] = plain.document["choices"][0]
+    said = str(request_format.said(choice) or "")
+    if all(map(is_id, others)):
+        right = said.strip() in {"", *map(str.strip, known)}
     else:
-        right = said in {"", *names} and 2 * ids.count(None) <= len(ids)
+        right = 2 * len(known.intersection(others)) >= len(set(others))
+        right = right and (others != names or said in {"", *names})
     if not right:
         msg = (
             "setting 'tokenizer': the endpoint's tokens are named otherwise "
-            f"({', '.join(map(repr, names[:3]))}, where the answer is {said!r}); give the folder "
+            f"({', '.join(map(repr, others[:3]))}, where the answer is {said!r}); give the folder "
             "or hub name of the model's own tokenizer, or take engine transformers or vllm"
         )
         raise SettingsError(msg)
