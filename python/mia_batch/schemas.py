@@ -86,9 +86,8 @@ class Prompts(_OfPrompt):
     """One row per thing that a model is asked about a target.
 
     ``context`` stands before ``text``, which is what is scored, or what a continuation is compared
-    with. Where they can be cut from the target, they are null: with ``cut``, that many bytes of the
-    target stand before the text and the rest is the text; without, they are the target's own
-    prefix and reference.
+    with. Where they can be cut from the target, they are null: with ``cut``, so many bytes from its
+    start; without, they are the target's own prefix and reference.
     """
 
     cut = dy.UInt32(nullable=True)
@@ -118,8 +117,7 @@ class Samples(_OfPrompt):
 class LogProbs(_OfPrompt):
     """One row per text seen by one model: numbers of its tokens, or why there are none.
 
-    Lists have one entry per token, null where nothing precedes the token; a list that no attack of
-    the run needed is null.
+    Lists have one entry per token, null where nothing precedes it; what no attack needed is null.
     """
 
     n_bytes = dy.UInt32(nullable=True)
@@ -132,6 +130,8 @@ class LogProbs(_OfPrompt):
     """The text's tokens; null where only the endpoint knows them."""
     logprob = dy.List(dy.Float32(nullable=True), nullable=True)
     """Log-probability of each token given those before it, natural."""
+    bounded = dy.Bool(nullable=True)
+    """Whether ``logprob`` is only an upper bound: an endpoint does not list the token."""
     vocabulary_mean = dy.List(dy.Float32(nullable=True), nullable=True)
     """Mean of the log-probability over the vocabulary, at each token."""
     vocabulary_variance = dy.List(dy.Float32(nullable=True), nullable=True)

@@ -10,10 +10,12 @@ import polars as pl
 
 from mia_batch.errors import SchemaMismatchError, SettingsError
 
-__all__ = ["CONTINUATION", "Attack"]
+__all__ = ["CONTINUATION", "PROBE", "Attack"]
 
 CONTINUATION = ("target", "continuation")
 """What attacks read that say nothing else."""
+PROBE = ("target", "probe")
+"""Points of a text: the words before each, and the next few."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*_v[0-9]+")
 
 
@@ -115,6 +117,15 @@ class Attack:
         if kind == self.evidence:
             return self.reads
         return self.logprobs if kind == "logprobs" else ()
+
+    @property
+    def kind(self) -> str:
+        """Its evidence, as setting ``evidence`` asks for it.
+
+        Log-probabilities at points alone are ``probe-logprobs``.
+        """
+        at_points = self.evidence == "logprobs" and self.reads == (PROBE,)
+        return "probe-logprobs" if at_points else self.evidence
 
     def check(self, evidence: pl.LazyFrame) -> None:
         """Check that ``evidence`` can feed this attack, without reading it.

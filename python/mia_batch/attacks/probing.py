@@ -1,5 +1,6 @@
 """Probes: whether the model goes on with the true next words at many points of a text.
 
+Either by what it answers, or by the log-probability that it gives to the true next token.
 ``..._rarity_...`` attacks weigh each shared word by how rarely the model says it elsewhere.
 """
 
@@ -7,19 +8,19 @@ from __future__ import annotations
 
 import polars as pl
 
-from mia_batch.attacks.attack import CONTINUATION, Attack
+from mia_batch.attacks.attack import CONTINUATION, PROBE, Attack
 from mia_batch.attacks.terms import among, mean, ngrams, share
-from mia_batch.attacks.tokens import TEXT, average
+from mia_batch.attacks.tokens import TEXT, average, logprobs, lowest, of_texts
 
 __all__ = [
     "COMBINED_ATTACKS",
     "LOG_HIT_RATE_ATTACKS",
     "MATCHED_RARITY_ATTACKS",
     "PROBE_ATTACKS",
+    "PROBE_LOGPROB_ATTACKS",
     "REFERENCE_PROBE_ATTACKS",
 ]
 
-_PROBE = ("target", "probe")
 _REFERENCE_PROBE = ("reference", "probe")
 _OURS = "He et al. 2025 (USENIX Security), who compare one greedy token at every position (PETAL)"
 _WEIGHED = "weight: inverse document frequency, Spärck Jones 1972, over what the model says"
@@ -34,7 +35,7 @@ def _probe(name: str, term: pl.Expr, formula: str, source: str) -> Attack:
         formula=f"mean over the answers at all points of {formula}",
         source=source,
         undefined=_TOO_SHORT,
-        reads=(_PROBE,),
+        reads=(PROBE,),
     )
 
 
@@ -72,12 +73,12 @@ PROBE_ATTACKS = (
 REFERENCE_PROBE_ATTACKS = (
     Attack(
         name="probe_rarity_difference_v1",
-        expr=_leading_rarity(_PROBE) - _leading_rarity(_REFERENCE_PROBE),
+        expr=_leading_rarity(PROBE) - _leading_rarity(_REFERENCE_PROBE),
         formula="probe_leading_rarity_v1 less the same of the reference model",
         source="difference to a reference model: Carlini et al. 2021 (arXiv:2012.07805), "
         f"section 5.2; {_OURS}; {_WEIGHED}",
         undefined=f"{_TOO_SHORT}, or one of the two models gave no answer",
-        reads=(_PROBE, _REFERENCE_PROBE),
+        reads=(PROBE, _REFERENCE_PROBE),
         settings=("reference_model",),
     ),
 )
@@ -100,7 +101,7 @@ LOG_HIT_RATE_ATTACKS = (
         formula="mean over points of ln((answers whose first word is right + 1/2) / (answers + 1))",
         source=f"smoothing: Krichevsky and Trofimov 1981; {_OURS}",
         undefined=_TOO_SHORT,
-        reads=(_PROBE,),
+        reads=(PROBE,),
         settings=("samples",),
     ),
 )
@@ -109,15 +110,36 @@ LOG_HIT_RATE_ATTACKS = (
 COMBINED_ATTACKS = (
     Attack(
         name="probe_rarity_loss_v1",
-        expr=_leading_rarity(_PROBE) + average(TEXT),
+        expr=_leading_rarity(PROBE) + average(TEXT),
         formula="probe_leading_rarity_v1 + loss_v1: per word, and per token, in nats",
         source=f"pointwise mutual information: Church and Hanks 1990; {_OURS}; {_WEIGHED}",
         undefined=f"{_TOO_SHORT}, or no token has a log-probability",
-        reads=(_PROBE,),
+        reads=(PROBE,),
         logprobs=(TEXT,),
     ),
 )
 """Attacks on both kinds of evidence."""
+
+PROBE_LOGPROB_ATTACKS = tuple(
+    of_texts(
+        f"probe_{name}",
+        mean(term),
+        formula=f"mean of {which} of the first token after each point",
+        source=f"{source}, of the tokens after points instead of all",
+        undefined=_TOO_SHORT,
+        reads=(PROBE,),
+    )
+    for name, term, which, source in (
+        ("loss", logprobs(PROBE), "logprob", "Yeom et al. 2018 (arXiv:1709.01604), adversary 2"),
+        (
+            "min_k_20",
+            lowest(logprobs(PROBE), 20),
+            "the lowest 20 % of logprob",
+            "Shi et al. 2024 (arXiv:2310.16789), equation 1, k = 20, at least one",
+        ),
+    )
+)
+"""Attacks on the log-probability of the true next token; ``probe_loss_v1`` first."""
 
 
 def _matched(n: int) -> Attack:

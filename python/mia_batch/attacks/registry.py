@@ -23,6 +23,7 @@ from mia_batch.attacks.probing import (
     LOG_HIT_RATE_ATTACKS,
     MATCHED_RARITY_ATTACKS,
     PROBE_ATTACKS,
+    PROBE_LOGPROB_ATTACKS,
     REFERENCE_PROBE_ATTACKS,
 )
 from mia_batch.attacks.rank import RANK_ATTACKS
@@ -53,6 +54,7 @@ _FAMILIES = (
     COMBINED_ATTACKS,
     COVERAGE_ATTACKS,
     VERBATIM_ATTACKS,
+    PROBE_LOGPROB_ATTACKS,
     LOSS_ATTACKS,
     MIN_K_ATTACKS,
     REFERENCE_ATTACKS,
@@ -201,12 +203,13 @@ def defaults(preset: Preset, evidence: Collection[str] = ("samples",)) -> tuple[
     """Names of the attacks that a preset computes where none are asked for, its main one first.
 
     ``default``: probes; ``matched``: the length-matched family; ``samia``: the authors' over whole
-    candidates; ``min-k``: those of the Min-K% paper. ``evidence`` says which kinds there will be.
+    candidates; ``min-k``: those of the Min-K% paper. ``evidence`` says which kinds there will be;
+    ``probe-logprobs`` are those at points alone, whatever the preset.
     """
     sampling = _SAMPLING.get(preset, ())
     of_tokens = tuple(attack for attack in _BUILT_IN.values() if attack.evidence == "logprobs")
     if preset == "min-k":
-        of_tokens = tuple(get(name) for name in MIN_K_PAPER)
+        of_tokens = (*PROBE_LOGPROB_ATTACKS, *map(get, MIN_K_PAPER))
     both = COMBINED_ATTACKS if preset == "default" and len(evidence) > 1 else ()
     wanted = (*sampling, *of_tokens, *both)
-    return tuple(attack.name for attack in wanted if attack.evidence in evidence)
+    return tuple(attack.name for attack in wanted if attack.kind in evidence)

@@ -74,7 +74,7 @@ class LogprobTask:
         del asked
         if answer.tokens is None:
             return [{"reason": answer.error, "asked": answer.asked}], []
-        row: Row = {"bos": answer.bos, **answer.tokens}
+        row: Row = {"bos": answer.bos, "bounded": answer.bounded, **answer.tokens}
         if FREQUENCY in self.views[block.label][1] and self.log_inverse_frequency is not None:
             row[FREQUENCY] = self.log_inverse_frequency[answer.tokens["token_ids"]]
         return [row], []
@@ -95,6 +95,7 @@ class LogprobTask:
                 for text, row in zip(texts, ordered, strict=True)
             ],
             "bos": [row.get("bos") for row in ordered],
+            "bounded": [row.get("bounded") for row in ordered],
             "reason": [row.get("reason") for row in ordered],
         }
         for name in _LISTS:

@@ -138,6 +138,7 @@ class Answer:
     continuations: list[Continuation] = field(default_factory=list)  # in the order of their seeds
     tokens: dict[str, NDArray[np.generic]] | None = None
     bos: bool = False  # whether a special token was put before the text
+    bounded: bool = False  # whether the log-probability is only an upper bound
     prompt: str | None = None  # the prompt as it came back from the model's tokenizer
     passes: int = 1  # forward passes that it took
     error: str | None = None  # why this one request failed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from functools import cached_property
 from hashlib import sha256
 from itertools import takewhile
 from operator import eq
@@ -13,7 +15,7 @@ from mia_batch.models.measure import Measure
 from mia_batch.models.specials import NO_LIMIT, find_specials
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from transformers import PreTrainedTokenizerBase
 
@@ -106,6 +108,23 @@ class Tokenizer:
     def vocabulary(self) -> int:
         """Number of token ids, those of added tokens included."""
         return len(self._tokenizer)
+
+    def token_text(self, token: int) -> str:
+        """Decode one token alone."""
+        return self._alone([token])[0]
+
+    @cached_property
+    def by_text(self) -> dict[str, int]:
+        """Token ids by what they decode to alone; a text that several have is left out."""
+        texts = self._alone(range(self.vocabulary))
+        counts = Counter(texts)
+        return {text: token for token, text in enumerate(texts) if counts[text] == 1}
+
+    def _alone(self, ids: Iterable[int]) -> list[str]:
+        texts: list[str] = self._tokenizer.batch_decode(
+            [[token] for token in ids], clean_up_tokenization_spaces=False
+        )
+        return texts
 
     def measure(self, prefixes: Sequence[str], references: Sequence[str]) -> list[Measure]:
         """Encode prompts, and count the tokens of their references."""

@@ -6,22 +6,22 @@ from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mia_batch.attacks import defaults, get
+from mia_batch.attacks import defaults
 from mia_batch.attacks.attack import CONTINUATION
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.budget import Budget
-from mia_batch.evidence.engines.registry import choose_engine, why_not
+from mia_batch.evidence.engines.registry import choose_engine
 from mia_batch.evidence.replay.recording import Recording
 from mia_batch.evidence.request import Decoding, EngineSpec
 from mia_batch.inference.plan import VerdictPlan
 from mia_batch.models.identity import identify_model
+from mia_batch.pipeline.choice import chosen_attacks
 from mia_batch.pipeline.corpora import check_paths, open_corpora
 from mia_batch.pipeline.run import Manifest, Run
 from mia_batch.settings.client import endpoint_settings, endpoint_tokenizer
-from mia_batch.similarity import why_no_similarity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     import polars as pl
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mia_batch.prompts.view import View
     from mia_batch.settings import Settings
 
-__all__ = ["Audit", "chosen_attacks", "engine_columns", "verdict_plan"]
+__all__ = ["Audit", "verdict_plan"]
 
 _PRIMARY = ("probe_leading_rarity_v1", "samia_matched_v1", "min_k_plus_plus_20_v1")
 _ATTEMPTS_AT_PROBES = 3  # a word that does not end is none
@@ -46,8 +46,6 @@ _OF_MODELS = {
     "masked": ("masked_model", None),
 }
 """Names of a run's models, and the settings that give source and revision."""
-_COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
-"""Columns of the logprobs table that not every engine can compute."""
 
 
 @dataclass
@@ -226,75 +224,6 @@ def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
     same = settings.model_dump(include={field.name for field in fields(VerdictPlan)} - {"primary"})
     null_set = settings.non_members_known or _LABELLED_FALSE
     return VerdictPlan(primary=primary, null_set=null_set, **same)
-
-
-def chosen_attacks(settings: Settings) -> list[Attack]:
-    """Choose the attacks: those asked for by name, else all that evidence and settings allow.
-
-    Raises `SettingsError` if one that was asked for needs other evidence, a setting that is not
-    given, or an engine that can do more.
-    """
-    if settings.attacks is None:
-        return _possible(_kinds(settings.evidence or "samples"), settings)
-    named = [get(name) for name in settings.attacks]
-    for attack in named:
-        if (obstacle := _obstacle(attack, settings)) is not None:
-            msg = f"setting 'attacks': {attack.name} {obstacle}"
-            raise SettingsError(msg)
-    return named
-
-
-def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
-    """Return the preset's attacks on these kinds of evidence, less those that something prevents.
-
-    Raises `SettingsError` if that is all of one kind.
-    """
-    attacks = [get(name) for name in defaults(settings.preset, kinds)]
-    possible = [attack for attack in attacks if _obstacle(attack, settings) is None]
-    left = {attack.evidence for attack in possible}
-    if (lost := next((each for each in attacks if each.evidence not in left), None)) is not None:
-        msg = f"setting 'evidence': {lost.name} {_obstacle(lost, settings)}"
-        raise SettingsError(msg)
-    return possible
-
-
-def _kinds(evidence: str) -> tuple[str, ...]:
-    return ("samples", "logprobs") if evidence == "both" else (evidence,)
-
-
-def _obstacle(attack: Attack, settings: Settings) -> str | None:
-    """Say what keeps an attack from being computed under these settings, if anything does."""
-    return next(_obstacles(attack, settings), None)
-
-
-def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
-    for kind in ("samples", "logprobs"):
-        if attack.reads_of(kind) and kind not in _kinds(settings.evidence or "both"):
-            yield f"needs evidence {kind!r}, but setting 'evidence' is {settings.evidence!r}"
-    for wanted in attack.settings:
-        names = wanted.split("|")
-        if all(getattr(settings, name) is None for name in names):
-            yield f"needs setting {' or '.join(map(repr, names))}"
-    if "similarity" in attack.columns and (reason := why_no_similarity()) is not None:
-        yield f"cannot be computed: {reason}"
-    if settings.engine == "replay" and attack.reads_of("logprobs"):
-        yield "needs log-probabilities, and engine 'replay' has recorded samples only"
-    if settings.engine == "replay" and any(model != "target" for model, _ in attack.reads):
-        yield "needs answers of another model, and engine 'replay' has those of one"
-    if "support_mass" in attack.columns and settings.temperature != 1:
-        yield "needs temperature 1: only there is the mass known that decoding keeps"
-    if settings.engine == "openai" and "token_ids" in attack.columns:
-        yield "needs token ids, which no endpoint gives"
-    if attack.reads_of("logprobs") and settings.engine != "auto":
-        reason = why_not(settings.engine, "logprobs", engine_columns([attack]))
-        if reason is not None:
-            yield f"cannot be computed: {reason}; take engine transformers"
-
-
-def engine_columns(attacks: Iterable[Attack]) -> frozenset[str]:
-    """Name the columns that an engine must compute beside log-probabilities."""
-    read = {column for attack in attacks for column in attack.columns}
-    return frozenset(read & _COMPUTED)
 
 
 def _recorded_settings(settings: Settings, recording: Recording) -> Settings:

@@ -11,7 +11,7 @@ from mia_batch.evidence.frequencies import stored_frequencies
 from mia_batch.evidence.logprobs import FREQUENCY, LogprobTask
 from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.units import FreshUnits, PromptUnits
-from mia_batch.pipeline.context import engine_columns
+from mia_batch.pipeline.choice import engine_columns
 from mia_batch.pipeline.prompts import (
     make_shots,
     prompt_parts,
@@ -19,7 +19,7 @@ from mia_batch.pipeline.prompts import (
     texts_for,
     views_of,
 )
-from mia_batch.pipeline.sessions import open_session
+from mia_batch.pipeline.sessions import is_remote, open_session, text_cost
 from mia_batch.pipeline.stage import Stage
 from mia_batch.schemas import LogProbs
 from mia_batch.tables import sink
@@ -54,18 +54,32 @@ class LogprobsStage(Stage):
         audit = self.audit
         views = [view for view in views_of(audit, "logprobs") if view.model == self.model]
         columns = {view.name: self._columns(view) for view in views}
-        counts_tokens = any(FREQUENCY in wanted for wanted in columns.values())
-        if counts_tokens:
+        if any(FREQUENCY in wanted for wanted in columns.values()):
             digest = texts_for(audit, "frequencies_from").digest()
             audit.manifest.agree({"frequencies_from": digest}, audit.run)
-        if not any(self._left(view) for view in views):
-            return
-        computed = frozenset().union(*columns.values()) - {FREQUENCY}
-        with open_session(audit, self.model, "logprobs", computed) as session:
+        groups = [views]
+        if is_remote(audit, self.model):  # which is asked in another way at points
+            points = [view for view in views if view.name == "probe"]
+            groups = [[view for view in views if view not in points], points]
+        for group in groups:
+            if any(self._left(view) for view in group):
+                self._ask(group, {view.name: columns[view.name] for view in group})
+
+    def _ask(self, views: list[View], columns: dict[str, frozenset[str]]) -> None:
+        """Ask about every text of some views that has no row yet, in one session."""
+        audit = self.audit
+        wanted = frozenset().union(*columns.values())
+        for view in views:
+            for name, text in self._cost(view, self._missing(view)):
+                audit.observer.stage(f"{name}: {text}")
+        at_points = all(view.name == "probe" for view in views)
+        with open_session(
+            audit, self.model, "logprobs", wanted - {FREQUENCY}, at_points=at_points
+        ) as session:
             frequencies = None
             if self.model == "target":
                 make_shots(audit, session.tokenizer, session.max_model_len)
-                if counts_tokens and session.tokenizer is not None:
+                if FREQUENCY in wanted and session.tokenizer is not None:
                     texts = texts_for(audit, "frequencies_from").documents
                     path = audit.run.folder / "frequencies.parquet"
                     frequencies = stored_frequencies(path, texts, session.tokenizer)
@@ -99,8 +113,16 @@ class LogprobsStage(Stage):
         for view in views_of(self.audit, "logprobs"):
             if view.model == self.model:
                 units = FreshUnits(self.audit.target_table(), view)
-                left = Missing(units, self._parts(view)).count().left
+                missing = Missing(units, self._parts(view))
+                left = missing.count().left
+                if view.make is not None:  # fewer than units: some texts have no further point
+                    left = sum(block.units.height for block in missing.blocks())
                 yield f"{self.model} {view.name}", f"{left:,} forward passes"
+                yield from self._cost(view, missing)
+
+    def _cost(self, view: View, missing: Missing) -> Iterator[tuple[str, str]]:
+        if is_remote(self.audit, self.model):
+            yield from text_cost(self.audit.settings, view, missing)
 
     def lacking(self) -> list[str]:
         """Name the attacks that need evidence which the run does not have."""

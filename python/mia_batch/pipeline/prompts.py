@@ -84,6 +84,7 @@ def _view(audit: Audit, model: str, name: str) -> View:
                 n=settings.probes,
                 samples=settings.samples or 1,
                 greedy=settings.samples is None,
+                text_tokens=1,
             )
         case "extraction":
             return View(
@@ -202,6 +203,7 @@ class PromptsStage(Stage):
         if "probe" in names:
             values["probe_every"] = settings.probe_every
             values["probe_words"] = settings.probe_words
+        if any(view.name == "probe" for view in views_of(audit, "samples")):
             values["probe_answers"] = "greedy" if settings.samples is None else "drawn"
         if "neighbour" in names:
             values["neighbours_column"] = settings.neighbours_column

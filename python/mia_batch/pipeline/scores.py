@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from mia_batch.attacks import find_unscored, score
+from mia_batch.attacks.terms import among
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.features import feature_fields
 from mia_batch.pipeline.prompts import views_of
@@ -52,6 +53,7 @@ class ScoresStage(Stage):
             "attacks": [attack.name for attack in audit.attacks],
             "formulas": sha256(b"".join(map(_formula, audit.attacks))).hexdigest(),
             "samples": {view.name: [view.n, view.samples] for view in self._views},
+            "logprobs": {view.name: view.n for view in views_of(audit, "logprobs")},
             "targets": audit.manifest.made["targets"],
             "parts": sha256("\n".join(parts).encode()).hexdigest(),
         }
@@ -109,8 +111,14 @@ class ScoresStage(Stage):
         )
 
     def _logprobs(self) -> pl.LazyFrame:
-        """Log-probabilities of the views that are read, those that a run had before left out."""
-        return scan_parts(self.audit.run.path("logprobs"), LogProbs)
+        """Log-probabilities of the views that are read; a run may have more."""
+        wanted = [
+            among([view.key]) & (pl.col("view_index") < view.n)
+            for view in views_of(self.audit, "logprobs")
+        ]
+        return scan_parts(self.audit.run.path("logprobs"), LogProbs).filter(
+            pl.any_horizontal(wanted)
+        )
 
 
 def _formula(attack: Attack) -> bytes:

@@ -7,11 +7,14 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.endpoint import Endpoint, estimate_cost
 from mia_batch.evidence.executors.local import LocalExecutor
 from mia_batch.evidence.local import LocalSource
 from mia_batch.evidence.process import EngineProcess
+from mia_batch.evidence.workload import Workload
 from mia_batch.models.identity import identify_model
 from mia_batch.models.measure import estimate_tokens
 from mia_batch.models.tokens import Tokenizer
@@ -20,11 +23,11 @@ from mia_batch.settings.client import endpoint_settings, endpoint_tokenizer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from mia_batch.evidence.blocks import Missing
     from mia_batch.evidence.budget import Budget
     from mia_batch.evidence.endpoint import Capabilities
     from mia_batch.evidence.executors.executor import Executor
     from mia_batch.evidence.request import EvidenceKind
-    from mia_batch.evidence.workload import Workload
     from mia_batch.models.measure import Measure
     from mia_batch.pipeline.context import Audit
     from mia_batch.prompts.view import View
@@ -34,7 +37,9 @@ __all__ = [
     "Session",
     "cost_lines",
     "expected",
+    "is_remote",
     "open_session",
+    "text_cost",
 ]
 
 _UNSTATED_CONTEXT = 131_072  # endpoints that do not state theirs refuse what is too long
@@ -54,17 +59,30 @@ class Session:
 
 @contextmanager
 def open_session(
-    audit: Audit, model: str, kind: EvidenceKind, columns: frozenset[str] = frozenset()
+    audit: Audit,
+    model: str,
+    kind: EvidenceKind,
+    columns: frozenset[str] = frozenset(),
+    *,
+    at_points: bool = False,
 ) -> Iterator[Session]:
     """Start an engine with one of the run's models, or probe the endpoint of the target model.
 
-    Model, tokenizer and engine are recorded in the manifest. Raises `SettingsError` if one is not
-    what the run's evidence came from, `EngineError` if it cannot start.
+    With ``at_points`` an endpoint is asked for log-probabilities of the next token alone. Model,
+    tokenizer and engine are recorded in the manifest. Raises `SettingsError` if one is not what the
+    run's evidence came from, `EngineError` if it cannot start.
     """
-    remote = audit.manifest.evidence["engine"] == "openai" and model == "target"
-    opened = _open_endpoint(audit, kind) if remote else _open_engine(audit, model, kind, columns)
+    if is_remote(audit, model):
+        opened = _open_endpoint(audit, kind, at_points=at_points)
+    else:
+        opened = _open_engine(audit, model, kind, columns)
     with opened as session:
         yield session
+
+
+def is_remote(audit: Audit, model: str) -> bool:
+    """Whether a model of the run answers at an endpoint."""
+    return bool(audit.manifest.evidence["engine"] == "openai") and model == "target"
 
 
 @contextmanager
@@ -99,7 +117,7 @@ def _open_engine(
 
 
 @contextmanager
-def _open_endpoint(audit: Audit, kind: EvidenceKind) -> Iterator[Session]:
+def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iterator[Session]:
     settings = audit.settings
     if kind == "logprobs" and settings.long_texts == "stride":
         msg = "setting 'long_texts': an endpoint cannot be asked in strides; leave it at 'refuse'"
@@ -109,9 +127,14 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind) -> Iterator[Session]:
     digest = tokenizer.digest if tokenizer else None
     audit.manifest.agree_model("target", {"tokenizer": digest}, audit.run)
     what = " for log-probabilities" if kind == "logprobs" else ""
+    what += " at points" if at_points else ""
     audit.observer.stage(f"probing {endpoint.base_url}{what}")
     with Endpoint.open(
-        endpoint, kind=kind, journal=audit.run.folder / "journal.sqlite", tokenizer=tokenizer
+        endpoint,
+        kind=kind,
+        journal=audit.run.folder / "journal.sqlite",
+        tokenizer=tokenizer,
+        at_points=at_points,
     ) as opened:
         found = opened.capabilities
         identity: dict[str, object] = {
@@ -121,16 +144,22 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind) -> Iterator[Session]:
         if kind == "samples":
             drawn = endpoint.sample_identity(sends_top_k=found.top_k == "honoured")
             identity = {f"endpoint {name}": value for name, value in drawn.items()}
+        if at_points:
+            instruction = endpoint.chat_instruction if endpoint.chat else None
+            identity["probe-logprobs chat_instruction"] = instruction
+            exact = found.named_token == "honoured"
+            identity["probe-logprobs"] = (
+                "exact" if exact else f"top {found.top_logprobs}, or bounds"
+            )
         audit.manifest.agree_model("target", identity, audit.run)
-        audit.manifest.engines[f"{kind} of target"] = {
+        audit.manifest.engines[f"{'probe-' * at_points}{kind} of target"] = {
             "engine": "openai",
             "base_url": endpoint.base_url,
             "capabilities": asdict(found),
         }
         audit.save()
-        if kind == "samples":
-            for sentence in _sentences(settings, found):
-                audit.observer.stage(sentence)
+        for sentence in _sentences(settings, found) if kind == "samples" or at_points else ():
+            audit.observer.stage(sentence)
         yield Session(
             executor=LocalExecutor(opened),
             tokenizer=tokenizer,
@@ -174,16 +203,36 @@ def cost_lines(settings: Settings, workload: Workload) -> Iterator[tuple[str, st
         ("at most, first attempts", workload.first_tokens),
         ("at most, all attempts", workload.most_tokens),
     ):
-        estimate = estimate_cost(
-            endpoint_settings(settings),
-            prompts=workload.prompts,
-            prompt_bytes=workload.prompt_bytes,
-            samples=-(-workload.samples // workload.prompts),
-            max_tokens=-(-tokens * workload.prompts // workload.samples),
-            honours_n=False,
-        )
-        text = f"{estimate.tokens_in:,} prompt tokens, {estimate.tokens_out:,} output tokens"
-        yield name, text if estimate.cost is None else f"{text}, cost {estimate.cost:,.2f}"
+        yield name, _cost(settings, workload, tokens)
+
+
+def text_cost(settings: Settings, view: View, missing: Missing) -> Iterator[tuple[str, str]]:
+    """Say what an endpoint's log-probabilities may cost at most, as name and text.
+
+    Each text takes one request with what precedes it, and one token is drawn.
+    """
+    n_bytes = pl.col("context").str.len_bytes() + pl.col("text").str.len_bytes()
+    workload = Workload()
+    for block in missing.blocks():
+        texts = block.units.filter(pl.col("text").is_not_null())
+        n = texts.height
+        workload += Workload(prompts=n, samples=n, prompt_bytes=texts.select(n_bytes.sum()).item())
+    if n := workload.prompts:
+        cost = _cost(settings, workload, n)
+        yield f"{view.model} {view.name}, at most", f"{n:,} requests, {cost}"
+
+
+def _cost(settings: Settings, workload: Workload, tokens: int) -> str:
+    estimate = estimate_cost(
+        endpoint_settings(settings),
+        prompts=workload.prompts,
+        prompt_bytes=workload.prompt_bytes,
+        samples=-(-workload.samples // workload.prompts),
+        max_tokens=-(-tokens * workload.prompts // workload.samples),
+        honours_n=False,
+    )
+    text = f"{estimate.tokens_in:,} prompt tokens, {estimate.tokens_out:,} output tokens"
+    return text if estimate.cost is None else f"{text}, cost {estimate.cost:,.2f}"
 
 
 def _sentences(settings: Settings, found: Capabilities) -> Iterator[str]:
@@ -192,6 +241,9 @@ def _sentences(settings: Settings, found: Capabilities) -> Iterator[str]:
         f"context {found.max_model_len:,} tokens" if found.max_model_len else "context unknown"
     )
     yield f"{settings.base_url} serves {settings.model}, {context}"
+    if found.named_token is not None:
+        yield _exactness(found)
+        return
     if found.n != "honoured":
         yield f"it {_verb(found.n)} 'n': one request for each sample"
     if found.seed != "honoured":
@@ -200,6 +252,17 @@ def _sentences(settings: Settings, found: Capabilities) -> Iterator[str]:
         yield f"it {_verb(found.top_k)} 'top_k': any token may be drawn, not only {settings.top_k}"
     if not found.varied and settings.temperature > 0:
         yield "it gives the same text whatever the seed: its samples are copies, not draws"
+
+
+def _exactness(found: Capabilities) -> str:
+    """Say whether the true token's log-probability is known, or a bound where it is not listed."""
+    if found.named_token == "honoured":
+        return "it honours 'logprob_token_ids': log-probabilities are exact"
+    return (
+        f"it {_verb(found.named_token or 'refused')} 'logprob_token_ids': a true token that is not "
+        f"among the {found.top_logprobs} most likely ones has an upper bound instead of its "
+        "log-probability"
+    )
 
 
 def _verb(honour: str) -> str:

@@ -27,10 +27,12 @@ class SamplingSettings(Part):
     out: Annotated[Path | None, Mark.PATH, Mark.USUAL] = Field(
         None, description="Run folder.  [default: runs/INPUT-MODEL]"
     )
-    evidence: Annotated[Literal["samples", "logprobs", "both"] | None, Mark.USUAL] = Field(
+    evidence: Annotated[
+        Literal["samples", "logprobs", "probe-logprobs", "both"] | None, Mark.USUAL
+    ] = Field(
         None,
-        description="Sampled continuations, token log-probabilities, or both.  [default: what the "
-        "attacks need]",
+        description="Sampled continuations, log-probabilities of all tokens, those of the true "
+        "next token at each point, or the first two.  [default: what the attacks need]",
     )
     preset: Annotated[
         Literal["default", "matched", "samia", "min-k"], Mark.EVIDENCE, Mark.USUAL

@@ -33,7 +33,8 @@ class EndpointSettings(Part):
     tokenizer: Annotated[str | None, Mark.MODEL] = Field(
         None,
         min_length=1,
-        description="Folder or hub name of the endpoint's tokenizer.  [default: tokens estimated]",
+        description="Folder or hub name of the endpoint's tokenizer; probe-logprobs need it.  "
+        "[default: tokens estimated]",
     )
     max_concurrency: int = Field(32, ge=1, le=4096, description="Most requests in flight.")
     requests_per_minute: float | None = Field(None, gt=0, description="Limit kept by the client.")

@@ -10,6 +10,7 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from mia_batch.errors import DamagedTableError, RunFolderError, SchemaMismatchError
+from mia_batch.schemas import LogProbs
 from mia_batch.tables.system import system_reason
 
 if TYPE_CHECKING:
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     import dataframely as dy
 
 __all__ = ["check", "generate", "scan"]
+
+_YOUNGER: dict[type[dy.Schema], tuple[str, ...]] = {LogProbs: ("bounded",)}
+"""Columns that tables of earlier runs lack; there they are null."""
 
 
 def check(frame: pl.DataFrame | pl.LazyFrame, schema: type[dy.Schema], *, what: str) -> None:
@@ -59,6 +63,14 @@ def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
     where = source[0].parent if isinstance(path, Sequence) else path
     frame = pl.scan_parquet(source, glob=False, hive_partitioning=False)
     try:
+        if younger := {name: _columns(schema)[name] for name in _YOUNGER.get(schema, ())}:
+            frame = pl.scan_parquet(
+                source,
+                schema={**frame.collect_schema(), **younger},
+                missing_columns="insert",
+                glob=False,
+                hive_partitioning=False,
+            )
         check(frame, schema, what=str(where))
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = system_reason(error)

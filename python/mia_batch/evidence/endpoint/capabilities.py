@@ -22,6 +22,9 @@ class Capabilities:
     prompt_token_ids: bool = False  # whether a prompt may be given as token ids
     output_token_ids: bool = False  # whether answers hold token ids (``return_token_ids``, vLLM's)
     echo_logprobs: bool = False  # whether the log-probability of every prompt token is given
+    named_token: Honour | None = None  # ``logprob_token_ids``; None where it is not asked for
+    top_logprobs: int = 0  # most likely next tokens that it lists on request, as far as tried
+    token_id_names: bool = False  # whether it then names tokens by their ids
     max_model_len: int | None = None  # tokens of prompt and output together; None = not stated
 
     def sampling_fields(self, *, n: int, seed: int, top_k: int) -> dict[str, object]:

@@ -16,6 +16,7 @@ from mia_batch.evidence.endpoint.echo import Echo
 from mia_batch.evidence.endpoint.formats import Chat, RequestFormat
 from mia_batch.evidence.endpoint.journal import Journal
 from mia_batch.evidence.endpoint.limits import Concurrency
+from mia_batch.evidence.endpoint.next_token import NextChatToken, NextToken
 from mia_batch.evidence.request import Answer
 from mia_batch.models.causes import cause_of
 
@@ -41,9 +42,9 @@ class Endpoint:
     _dispatcher: Dispatcher
 
     def __init__(
-        self, settings: EndpointSettings, kind: EvidenceKind, tokenizer: Tokenizer | None
+        self, request_format: RequestFormat, kind: EvidenceKind, tokenizer: Tokenizer | None
     ) -> None:
-        self._format = _request_format(settings, kind)
+        self._format = request_format
         self._kind = kind
         self._tokenizer = tokenizer
         self._results: queue.SimpleQueue[Answer | MiaBatchError] = queue.SimpleQueue()
@@ -60,13 +61,16 @@ class Endpoint:
         kind: EvidenceKind = "samples",
         journal: Path,
         tokenizer: Tokenizer | None = None,
+        at_points: bool = False,
         rng: Random | None = None,
     ) -> Self:
         """Connect to an endpoint and learn what it honours.
 
         ``journal`` is an SQLite file of the answers that were paid for; it is made where there is
         none, and one client at a time holds it. Without the model's ``tokenizer`` contexts cannot
-        be cut to a number of tokens. ``rng`` gives the jitter between retries.
+        be cut to a number of tokens. With ``at_points`` log-probabilities are those of the first
+        token of each text alone, for which the prompt need not be echoed; they need a tokenizer.
+        ``rng`` gives the jitter between retries.
 
         Raises `SettingsError` if the endpoint takes no request with these settings or cannot give
         this kind of evidence, or if httpx is missing; `EngineError` if the endpoint cannot be
@@ -75,7 +79,8 @@ class Endpoint:
         if find_spec("httpx") is None:
             msg = "setting 'engine': openai needs httpx; install mia-batch[openai]"
             raise SettingsError(msg)
-        endpoint = cls(settings, kind, tokenizer)
+        made = _at_points(settings, tokenizer) if at_points else _request_format(settings, kind)
+        endpoint = cls(made, kind, tokenizer)
         endpoint._thread.start()
         starting = endpoint._start(journal, rng or Random())
         try:
@@ -141,6 +146,8 @@ class Endpoint:
             error = f"the endpoint was opened for {self._kind}, not for {request.kind}"
         elif self._kind == "logprobs" and not request.text:
             error = "the text has no token"
+        elif isinstance(self._format, NextToken):
+            return self._format.prepare(request)
         elif request.context_tokens is None or not request.context:
             return request
         elif self._tokenizer is None:
@@ -171,6 +178,15 @@ class Endpoint:
         self.capabilities = await Probe(runner).run()
         self._dispatcher = Dispatcher(runner, self.capabilities, self._results.put)
         self._stack.push_async_callback(self._dispatcher.cancel)
+
+
+def _at_points(settings: EndpointSettings, tokenizer: Tokenizer | None) -> NextToken:
+    """Draw the most likely token: any other would be listed beside those that are more likely."""
+    if tokenizer is None:
+        msg = "setting 'tokenizer' is missing: log-probabilities at points need the true token's id"
+        raise SettingsError(msg)
+    kind = NextChatToken if settings.chat else NextToken
+    return kind(replace(settings, temperature=0.0, top_k=0, top_p=1.0), tokenizer)
 
 
 def _request_format(settings: EndpointSettings, kind: EvidenceKind) -> RequestFormat:

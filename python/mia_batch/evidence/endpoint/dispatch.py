@@ -64,7 +64,9 @@ class Dispatcher:
         """Take a request; what the journal holds is answered from it."""
         if self._failure is not None:
             return
-        identity = identify(request, self._identity)
+        identity = identify(
+            request, self._identity | self._format.fields(request, self._capabilities)
+        )
         try:
             job = _Job(request, identity, self._runner.journal.find(identity))
         except EngineError as error:
@@ -142,7 +144,8 @@ class Dispatcher:
         )
         if request.greedy:
             fields["temperature"] = 0.0
-        prompt = request.context + request.text
+        fields |= self._format.fields(request, self._capabilities)
+        prompt = self._format.prompt(request)
         return self._format.write(prompt, fields, n=n, max_tokens=request.max_tokens, first=first)
 
     def _take(self, job: _Job, sent: WireRequest, choices: Choices) -> None:
@@ -153,7 +156,7 @@ class Dispatcher:
 
     def _deliver_answer(self, job: _Job) -> None:
         in_order = [job.found[i] for i in range(job.request.n)]
-        self._deliver(self._format.answer(job.request, in_order))
+        self._deliver(self._format.answer(job.request, in_order, self._capabilities))
 
 
 def _concerns_all(status: int | None) -> bool:

@@ -16,9 +16,10 @@ from mia_batch.evidence.request import Answer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from mia_batch.evidence.endpoint.capabilities import Capabilities
     from mia_batch.evidence.request import Continuation, Request
 
-__all__ = ["Echo", "read_echo"]
+__all__ = ["Echo", "is_logprob", "read_echo"]
 
 _LEAST = -9999.0  # what servers write for minus infinity
 _BYTES = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")  # how OpenAI writes a part of a character
@@ -41,8 +42,11 @@ class Echo(RequestFormat):
             return None
         return json.dumps([logprobs.get("tokens"), logprobs.get("token_logprobs")])
 
-    def answer(self, request: Request, continuations: list[Continuation]) -> Answer:
+    def answer(
+        self, request: Request, continuations: list[Continuation], capabilities: Capabilities
+    ) -> Answer:
         """Read the echo, of which no more tokens are kept than were asked for."""
+        del capabilities
         (echoed,) = continuations
         found = read_echo(echoed.text or "", request.context, request.text, n_drawn=echoed.n_tokens)
         if isinstance(found, str):
@@ -80,7 +84,7 @@ def read_echo(
     values = logprobs[first + unscored : end]
     if not values:
         return "the text has no token that something precedes"
-    if not all(map(_is_logprob, values)):
+    if not all(map(is_logprob, values)):
         return "the endpoint gives a token a log-probability that is not a number up to 0"
     return bos == 1, np.array([math.nan] * unscored + values, np.float32)
 
@@ -106,5 +110,6 @@ def _find(prompt: bytes, pieces: list[bytes], n_drawn: int | None) -> tuple[int,
     return None
 
 
-def _is_logprob(value: object) -> bool:
+def is_logprob(value: object) -> bool:
+    """Whether it is a number up to 0, and none that stands for minus infinity."""
     return isinstance(value, (int, float)) and _LEAST < value <= 0

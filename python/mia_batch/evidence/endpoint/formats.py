@@ -9,6 +9,7 @@ from mia_batch.evidence.endpoint.cost import Tokens, most_prompt_tokens
 from mia_batch.evidence.request import Answer
 
 if TYPE_CHECKING:
+    from mia_batch.evidence.endpoint.capabilities import Capabilities
     from mia_batch.evidence.endpoint.settings import EndpointSettings
     from mia_batch.evidence.request import Continuation, Request
 
@@ -40,8 +41,20 @@ class RequestFormat:
         """Find the text of a choice; anything but a string cannot be used."""
         return choice.get("text")
 
-    def answer(self, request: Request, continuations: list[Continuation]) -> Answer:
+    def prompt(self, request: Request) -> str:
+        """Take what is sent of a request's texts."""
+        return request.context + request.text
+
+    def fields(self, request: Request, capabilities: Capabilities) -> dict[str, object]:
+        """Say what is asked for beside a continuation, as the endpoint takes it."""
+        del request, capabilities
+        return {}
+
+    def answer(
+        self, request: Request, continuations: list[Continuation], capabilities: Capabilities
+    ) -> Answer:
         """Make the answer to a request of its choices, in the order of their seeds."""
+        del capabilities
         return Answer(request_id=request.request_id, continuations=continuations)
 
     def write(

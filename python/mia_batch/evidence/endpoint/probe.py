@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.endpoint.capabilities import Capabilities
 from mia_batch.evidence.endpoint.echo import Echo, read_echo
+from mia_batch.evidence.endpoint.next_token import NextToken
+from mia_batch.evidence.endpoint.next_token_probe import probe_next_token
 from mia_batch.evidence.endpoint.replies import decode_object
 from mia_batch.evidence.endpoint.retry import RefusedError, UnusableError
 from mia_batch.evidence.endpoint.transport import UnansweredError
@@ -45,6 +49,8 @@ class Probe:
         """
         if isinstance(self._format, Echo):
             return await self._run_echo()
+        if isinstance(self._format, NextToken):
+            return await self._run_next_token(self._format)
         try:
             await self._ask_plainly()
         except UnusableError as error:
@@ -85,6 +91,17 @@ class Probe:
             )
             raise SettingsError(msg)
         return Capabilities(echo_logprobs=True, max_model_len=await self._max_model_len())
+
+    async def _run_next_token(self, request_format: NextToken) -> Capabilities:
+        """Ask only for log-probabilities of the next token."""
+        retries = self._settings.max_retries
+        try:
+            found = await probe_next_token(
+                request_format, partial(self._ask, max_tokens=1, max_retries=retries)
+            )
+        except RefusedError as error:
+            raise _first_refusal(error, self._settings) from None
+        return replace(found, max_model_len=await self._max_model_len())
 
     async def _ask_plainly(self, *, max_tokens: int = _MAX_TOKENS) -> Choices:
         """Make the request that every endpoint must take."""

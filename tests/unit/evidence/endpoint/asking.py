@@ -53,11 +53,11 @@ def settings_for(server: HostileServer, **changed: Any) -> EndpointSettings:
 
 
 def opened(server: HostileServer, folder: Path, **changed: Any) -> Endpoint:
-    """``kind`` and ``tokenizer`` are not settings; all else is."""
-    kind, tokenizer = changed.pop("kind", "samples"), changed.pop("tokenizer", None)
+    """``kind``, ``tokenizer`` and ``at_points`` are not settings; all else is."""
+    usual: dict[str, Any] = {"kind": "samples", "tokenizer": None, "at_points": False}
+    given = {name: changed.pop(name, value) for name, value in usual.items()}
     settings = settings_for(server, **changed)
-    journal = folder / "journal.sqlite"
-    return Endpoint.open(settings, kind=kind, journal=journal, tokenizer=tokenizer, rng=NoJitter())
+    return Endpoint.open(settings, journal=folder / "journal.sqlite", rng=NoJitter(), **given)
 
 
 def results(endpoint: Source, requests: Iterable[Request]) -> dict[int, Answer]:

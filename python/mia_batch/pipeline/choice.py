@@ -1,0 +1,101 @@
+"""Which attacks a run computes, and what prevents others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mia_batch.attacks import defaults, get
+from mia_batch.attacks.attack import PROBE
+from mia_batch.errors import SettingsError
+from mia_batch.evidence.engines.registry import why_not
+from mia_batch.similarity import why_no_similarity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from mia_batch.attacks import Attack
+    from mia_batch.settings import Settings
+
+__all__ = ["chosen_attacks", "engine_columns"]
+
+_COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
+"""Columns of the logprobs table that not every engine can compute."""
+
+
+def chosen_attacks(settings: Settings) -> list[Attack]:
+    """Choose the attacks: those asked for by name, else all that evidence and settings allow.
+
+    Raises `SettingsError` if one that was asked for needs other evidence, a setting that is not
+    given, or an engine that can do more.
+    """
+    if settings.attacks is None:
+        return _possible(_kinds(settings.evidence or "samples"), settings)
+    named = [get(name) for name in settings.attacks]
+    for attack in named:
+        if (obstacle := _obstacle(attack, settings)) is not None:
+            msg = f"setting 'attacks': {attack.name} {obstacle}"
+            raise SettingsError(msg)
+    return named
+
+
+def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
+    """Return the preset's attacks on these kinds of evidence, less those that something prevents.
+
+    Raises `SettingsError` if that is all of one kind.
+    """
+    attacks = [get(name) for name in defaults(settings.preset, kinds)]
+    possible = [attack for attack in attacks if _obstacle(attack, settings) is None]
+    left = {attack.kind for attack in possible}
+    if (lost := next((each for each in attacks if each.kind not in left), None)) is not None:
+        msg = f"setting 'evidence': {lost.name} {_obstacle(lost, settings)}"
+        raise SettingsError(msg)
+    return possible
+
+
+def _kinds(evidence: str) -> tuple[str, ...]:
+    return ("samples", "logprobs") if evidence == "both" else (evidence,)
+
+
+def _obstacle(attack: Attack, settings: Settings) -> str | None:
+    """Say what keeps an attack from being computed under these settings, if anything does."""
+    return next(_obstacles(attack, settings), None)
+
+
+def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
+    if settings.evidence is not None:
+        kinds = _kinds(settings.evidence)
+        given = {attack.evidence, attack.kind}.intersection(kinds)
+        if not given or (attack.logprobs and "logprobs" not in kinds):
+            needed = attack.kind if not given else "logprobs"
+            yield f"needs evidence {needed!r}, but setting 'evidence' is {settings.evidence!r}"
+    for wanted in attack.settings:
+        names = wanted.split("|")
+        if all(getattr(settings, name) is None for name in names):
+            yield f"needs setting {' or '.join(map(repr, names))}"
+    if "similarity" in attack.columns and (reason := why_no_similarity()) is not None:
+        yield f"cannot be computed: {reason}"
+    if settings.engine == "replay" and attack.reads_of("logprobs"):
+        yield "needs log-probabilities, and engine 'replay' has recorded samples only"
+    if settings.engine == "replay" and any(model != "target" for model, _ in attack.reads):
+        yield "needs answers of another model, and engine 'replay' has those of one"
+    if "support_mass" in attack.columns and settings.temperature != 1:
+        yield "needs temperature 1: only there is the mass known that decoding keeps"
+    if settings.engine == "openai":
+        yield from _endpoint_obstacles(attack, settings)
+    if attack.reads_of("logprobs") and settings.engine != "auto":
+        reason = why_not(settings.engine, "logprobs", engine_columns([attack]))
+        if reason is not None:
+            yield f"cannot be computed: {reason}; take engine transformers"
+
+
+def _endpoint_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
+    if "token_ids" in attack.columns:
+        yield "needs token ids, which no endpoint gives"
+    if PROBE in attack.reads_of("logprobs") and settings.tokenizer is None:
+        yield "needs setting 'tokenizer' at an endpoint: without it nobody knows the true token"
+
+
+def engine_columns(attacks: Iterable[Attack]) -> frozenset[str]:
+    """Name the columns that an engine must compute beside log-probabilities."""
+    read = {column for attack in attacks for column in attack.columns}
+    return frozenset(read & _COMPUTED)
