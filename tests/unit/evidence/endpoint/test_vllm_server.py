@@ -116,6 +116,9 @@ def over_http(server: str, folder: Path) -> dict[int, list[Sample]]:
             "prompt_token_ids": True,
             "output_token_ids": True,
             "echo_logprobs": True,
+            "named_token": None,
+            "top_logprobs": 0,
+            "token_id_names": False,
             "max_model_len": CONTEXT,
         }
         found = results(endpoint, asked)
