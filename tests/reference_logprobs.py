@@ -168,11 +168,19 @@ def surprising(rows: Sequence[Row]) -> float:
     return per_token([logprob for logprob, mean in lowest if -mean < 2])
 
 
+def at_points(rows: Sequence[Row]) -> list[float]:
+    """Log-probabilities of the first tokens after the points that have one."""
+    found = [row["logprob"] for row in rows if row["view"] == "probe" and row["logprob"]]
+    return [logprob for of_point in found for logprob in of_point if logprob is not None]
+
+
 def column_mean(column: str, of: Callable[[float], float]) -> Reference:
     return lambda rows: per_token([of(value) for (value,) in tokens(text(rows), column)])
 
 
 REFERENCES: dict[str, Reference] = {
+    "probe_loss_v1": lambda rows: per_token(at_points(rows)),
+    "probe_min_k_20_v1": lambda rows: min_k(at_points(rows), 20),
     "loss_v1": lambda rows: log_likelihood(text(rows)),
     "perplexity_v1": lambda rows: -math.exp(-log_likelihood(text(rows))),
     "loss_zlib_v1": lambda rows: log_likelihood(text(rows)) / text(rows)["zlib_size"],

@@ -45,9 +45,13 @@ OTHERS: list[dict[str, Any]] = [
     {"view": "perturbation", "view_index": 1, "logprob": [None, -5 * LOG_2]},
     {"view": "extraction", "logprob": [-LOG_2, 0.0], "support_mass": [-LOG_2 / 2, 0.0]}
     | {"rank": [1, 1]},
+    *({"view": "probe", "view_index": n, "logprob": [-n * LOG_2]} for n in range(11)),
+    {"view": "probe", "view_index": 11, **REFUSED},
 ]
 ROOT_2 = math.sqrt(2)
 BY_HAND = {
+    "probe_loss_v1": -5 * LOG_2,  # of eleven points, one more was refused
+    "probe_min_k_20_v1": -9.5 * LOG_2,  # 2.2 points: two
     "loss_v1": -2 * LOG_2,
     "perplexity_v1": -4.0,
     "loss_zlib_v1": -2 * LOG_2 / 18,
@@ -175,7 +179,7 @@ def rows(draw):
         "rank": st.integers(1, 50_000),
     }
     for role, view in VIEWS:
-        several = 4 if view in {"neighbour", "perturbation"} else 1
+        several = 4 if view in {"neighbour", "perturbation", "probe"} else 1
         for index in range(draw(st.integers(0, several))):
             row = {"model": role, "view": view, "view_index": index}
             row |= {"n_bytes": draw(st.integers(1, 99)), "zlib_size": draw(st.integers(9, 99))}

@@ -123,6 +123,13 @@ def test_presets_compute_their_family_and_its_main_attack_first():
     assert defaults("samia")[0] == "samia_v1"
 
 
+@pytest.mark.parametrize("preset", ["default", "matched", "min-k"])
+def test_log_probabilities_at_points_are_a_kind_of_their_own(preset):
+    at_points = ("probe_loss_v1", "probe_min_k_20_v1")
+    assert defaults(preset, ("probe-logprobs",)) == at_points
+    assert not {*at_points}.intersection(defaults(preset, ("samples", "logprobs")))
+
+
 def test_probes_and_the_matched_family_do_without_whole_candidates():
     partly = {name for name in OF_SAMPLES if not get(name).whole_candidates}
     assert partly == MATCHED | WEIGHED | PROBES | REFERENCE_PROBES | BY_NAME | COMBINED

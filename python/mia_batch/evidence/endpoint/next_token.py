@@ -51,7 +51,8 @@ class NextToken(RequestFormat):
         error = "the endpoint would cut the words before the text in another way alone"
         if not ids:
             error = "the text has 0 tokens, fewer than the 1 wanted"
-        return Answer(request_id=request.request_id, passes=0, error=error, asked=False)
+        number, asked = request.request_id, bool(ids)
+        return Answer(request_id=number, passes=0, error=error, asked=asked)
 
     def _prompt_of(self, request: Request, ids: list[int]) -> str | None:
         """Find the prompt with these tokens: the context, and what its last token has of the text.

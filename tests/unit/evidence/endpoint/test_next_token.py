@@ -189,6 +189,23 @@ def test_elsewhere_a_token_that_is_not_listed_has_a_bound(
     assert n_bounded
 
 
+def test_a_true_token_that_is_listed_has_its_own_value(checkpoint: Path, opened):
+    model = NextTokenModel(checkpoint, honours=[BY_ID])
+    context = POINTS[0].context
+    listed = sorted(model.logprobs(context).items(), key=lambda item: -item[1])[:20]
+    texts = [(model.tokenizer.token_text(token), token, value) for token, value in listed]
+    asked = {
+        number: (point(number, context, text), value)
+        for number, (text, token, value) in enumerate(texts)
+        if model.tokenizer.encode_after(context, text)[2] == [token]
+    }
+    with HostileServer(model) as server, opened(server) as end:
+        found = results(end, [request for request, _ in asked.values()])
+    assert values(found) == pytest.approx([value for _, value in asked.values()], rel=1e-6)
+    assert asked
+    assert not any(answer.bounded for answer in found.values())
+
+
 class Liar(NextTokenModel):
     """Gives every token that is named the value that ``told`` makes of the most likely one's."""
 

@@ -116,6 +116,9 @@ def over_http(server: str, folder: Path) -> dict[int, list[Sample]]:
             "prompt_token_ids": True,
             "output_token_ids": True,
             "echo_logprobs": True,
+            "named_token": None,
+            "top_logprobs": 0,
+            "token_id_names": False,
             "max_model_len": CONTEXT,
         }
         found = results(endpoint, asked)
@@ -234,3 +237,28 @@ def test_an_audit_from_log_probabilities_scores_as_the_engine_here(server, check
     assert remote.scores.select(names).null_count().row(0) == (0, 0, 0)
     assert_frame_equal(remote.scores.select(names), here.scores.select(names), abs_tol=1e-4)
     assert sum(remote.manifest.passes.values()) == 3 * len(texts)
+
+
+def test_an_audit_at_points_over_http_has_the_log_probabilities_of_the_engine_here(
+    server, checkpoint, tmp_path
+):
+    texts = [" ".join(text.split()[:20]) for text in TEXTS[:6]]
+    pl.DataFrame({"text": texts}).write_parquet(tmp_path / "corpus.parquet")
+    settings: dict[str, Any] = {
+        "input": str(tmp_path / "corpus.parquet"),
+        "evidence": "probe-logprobs",
+        "probes": 3,
+    }
+    remote = mia_batch.audit(
+        **settings,
+        model="tiny",
+        base_url=server,
+        tokenizer=str(checkpoint),
+        out=str(tmp_path / "remote"),
+    )
+    here = mia_batch.audit(
+        **settings, model=str(checkpoint), engine="transformers", out=str(tmp_path / "here")
+    )
+    assert remote.manifest.models["target"]["probe-logprobs"] == "exact"
+    assert remote.logprobs["logprob"].null_count() == 0
+    assert_frame_equal(remote.logprobs, here.logprobs, abs_tol=1e-4)
