@@ -98,22 +98,19 @@ pub struct Rarity {
 pub struct RarityReader<'table> {
     table: &'table Frequencies,
     rule: WordRule,
-    /// Groups counted, and what is added to that and to each count.
     total: f64,
-    offset: f64,
     candidate: Vec<u64>,
     reference: Vec<u64>,
     left: HashMap<u64, u32>,
 }
 
 impl<'table> RarityReader<'table> {
-    /// A reader that weighs an n-gram by `ln((total + offset) / (count + offset))`.
-    pub fn new(table: &'table Frequencies, rule: WordRule, total: u32, offset: u32) -> Self {
+    /// A reader that weighs an n-gram by `ln(total / (1 + count in other groups))`.
+    pub fn new(table: &'table Frequencies, rule: WordRule, total: u32) -> Self {
         Self {
             table,
             rule,
-            total: f64::from(total) + f64::from(offset),
-            offset: f64::from(offset),
+            total: f64::from(total),
             candidate: Vec::new(),
             reference: Vec::new(),
             left: HashMap::new(),
@@ -122,17 +119,27 @@ impl<'table> RarityReader<'table> {
 
     /// Compares a candidate, cut to the reference's number of words, with its reference.
     ///
+    /// `others` is 0 if the table counts the candidate's own group, so that each n-gram's count is
+    /// 1 + that in other groups, and 1 if it does not.
+    ///
     /// # Errors
     ///
     /// [`KernelError::TooLong`] if one has more than [`MAX_BYTES`](crate::MAX_BYTES).
-    pub fn read(&mut self, candidate: &str, reference: &str) -> Result<Rarity, KernelError> {
+    pub fn read(
+        &mut self,
+        candidate: &str,
+        reference: &str,
+        others: u32,
+    ) -> Result<Rarity, KernelError> {
         hash_words(candidate, self.rule, &mut self.candidate)?;
         hash_words(reference, self.rule, &mut self.reference)?;
         self.candidate.truncate(self.reference.len());
         let both = self.candidate.iter().zip(&self.reference);
         let agreeing = both.take_while(|(left, right)| left == right);
         let mut found = Rarity {
-            leading: agreeing.map(|(_, word)| self.weight(&[*word])).sum(),
+            leading: agreeing
+                .map(|(_, word)| self.weight(&[*word], others))
+                .sum(),
             ..Rarity::default()
         };
         for (n, overlap) in (1..).zip(&mut found.overlap) {
@@ -145,15 +152,15 @@ impl<'table> RarityReader<'table> {
                     Some(left) if *left > 0 => *left -= 1,
                     _ => continue,
                 }
-                *overlap += self.weight(ngram);
+                *overlap += self.weight(ngram, others);
             }
         }
         Ok(found)
     }
 
-    fn weight(&self, ngram: &[u64]) -> f64 {
-        let count = f64::from(self.table.count(hash(ngram))) + self.offset;
-        (self.total / count.max(1.0)).ln()
+    fn weight(&self, ngram: &[u64], others: u32) -> f64 {
+        let count = self.table.count(hash(ngram)).saturating_add(others);
+        (self.total / f64::from(count.max(1))).ln()
     }
 }
 
@@ -219,10 +226,12 @@ mod tests {
     #[test]
     fn weighs_by_hand() {
         let table = counted(&[("a b", 0), ("a", 1), ("a", 2), ("x", 3)]);
-        let mut reader = RarityReader::new(&table, WordRule::Whitespace, 4, 0);
-        let found = reader.read("a b b z", "a b c b").unwrap();
+        let mut reader = RarityReader::new(&table, WordRule::Whitespace, 4);
+        let found = reader.read("a b b z", "a b c b", 0).unwrap();
         let (a, b) = ((4.0_f64 / 3.0).ln(), 4.0_f64.ln());
         assert_eq!(found.leading, a + b);
         assert_eq!(found.overlap, [a + b + b, b, 0.0]); // "a b" was said by one
+        let found = reader.read("a z", "a z", 1).unwrap();
+        assert_eq!(found.overlap[0], 0.0 + 4.0_f64.ln()); // "a" by three others, "z" by none
     }
 }
