@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mia_batch.attacks.attack import CONTINUATION
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.endpoint import Endpoint, estimate_cost
 from mia_batch.evidence.executors.local import LocalExecutor
@@ -129,7 +130,7 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind) -> Iterator[Session]:
         }
         audit.save()
         if kind == "samples":
-            for sentence in _sentences(settings, found):
+            for sentence in _sentences(settings, found, drawn=_draws(audit)):
                 audit.observer.stage(sentence)
         yield Session(
             executor=LocalExecutor(opened),
@@ -167,15 +168,16 @@ def cost_lines(settings: Settings, workload: Workload) -> Iterator[tuple[str, st
     """Say what an endpoint's work may cost at most, as name and text."""
     if not workload.prompts:
         return
-    yield "requests", f"{workload.prompts:,} to {workload.samples:,}"
-    for name, tokens in (
-        ("at most, first attempts", workload.first_tokens),
-        ("at most, all attempts", workload.most_tokens),
+    attempts = _MOST_ATTEMPTS if workload.most_tokens > workload.first_tokens else 1
+    yield "requests", f"{workload.prompts:,} to {attempts * workload.samples:,}"
+    for name, tokens, times in (
+        ("at most, first attempts", workload.first_tokens, 1),
+        ("at most, all attempts", workload.most_tokens, attempts),
     ):
         estimate = estimate_cost(
             endpoint_settings(settings),
-            prompts=workload.prompts,
-            prompt_bytes=workload.prompt_bytes,
+            prompts=times * workload.prompts,
+            prompt_bytes=times * workload.prompt_bytes,
             samples=-(-workload.samples // workload.prompts),
             max_tokens=-(-tokens * workload.prompts // workload.samples),
             honours_n=False,
@@ -184,19 +186,30 @@ def cost_lines(settings: Settings, workload: Workload) -> Iterator[tuple[str, st
         yield name, text if estimate.cost is None else f"{text}, cost {estimate.cost:,.2f}"
 
 
-def _sentences(settings: Settings, found: Capabilities) -> Iterator[str]:
-    """Say what the endpoint honours, and what follows where it does not."""
+def _draws(audit: Audit) -> bool:
+    """Whether samples are drawn, or all are the most likely answers."""
+    settings = audit.settings
+    if settings.temperature == 0:
+        return False
+    reads = {key for attack in audit.reading("samples") for key in attack.reads}
+    return settings.samples is not None or CONTINUATION in reads
+
+
+def _sentences(settings: Settings, found: Capabilities, *, drawn: bool) -> Iterator[str]:
+    """Say what the endpoint honours, and what follows for samples that are drawn."""
     context = (
         f"context {found.max_model_len:,} tokens" if found.max_model_len else "context unknown"
     )
     yield f"{settings.base_url} serves {settings.model}, {context}"
+    if not drawn:
+        return
     if found.n != "honoured":
         yield f"it {_verb(found.n)} 'n': one request for each sample"
     if found.seed != "honoured":
         yield f"it {_verb(found.seed)} 'seed': another run would draw other samples"
     if found.top_k not in ("honoured", None):
         yield f"it {_verb(found.top_k)} 'top_k': any token may be drawn, not only {settings.top_k}"
-    if not found.varied and settings.temperature > 0:
+    if not found.varied:
         yield "it gives the same text whatever the seed: its samples are copies, not draws"
 
 
