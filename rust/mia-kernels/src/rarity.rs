@@ -21,6 +21,7 @@ pub struct Frequencies {
     /// The group that each entry was last counted for, plus 1; empty where nothing is to come.
     last: Vec<u32>,
     words: Vec<u64>,
+    ngrams: Vec<u64>,
 }
 
 impl fmt::Debug for Frequencies {
@@ -37,6 +38,7 @@ impl Frequencies {
             counts: vec![0; 1 << bits],
             last: vec![0; 1 << bits],
             words: Vec::new(),
+            ngrams: Vec::new(),
         }
     }
 
@@ -48,6 +50,7 @@ impl Frequencies {
             counts,
             last: Vec::new(),
             words: Vec::new(),
+            ngrams: Vec::new(),
         })
     }
 
@@ -59,8 +62,9 @@ impl Frequencies {
     pub fn add(&mut self, text: &str, group: u32, rule: WordRule) -> Result<(), KernelError> {
         hash_words(text, rule, &mut self.words)?;
         for n in 1..=RARITY_MAX_N {
-            for ngram in self.words.windows(n) {
-                let entry = entry(hash(ngram), self.bits);
+            lengthen(&mut self.ngrams, &self.words, n);
+            for ngram in &self.ngrams {
+                let entry = entry(*ngram, self.bits);
                 if let (Some(count), Some(last)) =
                     (self.counts.get_mut(entry), self.last.get_mut(entry))
                     && *last != group + 1
@@ -101,6 +105,8 @@ pub struct RarityReader<'table> {
     total: f64,
     candidate: Vec<u64>,
     reference: Vec<u64>,
+    said: Vec<u64>,
+    wanted: Vec<u64>,
     left: HashMap<u64, u32>,
 }
 
@@ -113,6 +119,8 @@ impl<'table> RarityReader<'table> {
             total: f64::from(total),
             candidate: Vec::new(),
             reference: Vec::new(),
+            said: Vec::new(),
+            wanted: Vec::new(),
             left: HashMap::new(),
         }
     }
@@ -138,28 +146,30 @@ impl<'table> RarityReader<'table> {
         let agreeing = both.take_while(|(left, right)| left == right);
         let mut found = Rarity {
             leading: agreeing
-                .map(|(_, word)| self.weight(&[*word], others))
+                .map(|(_, word)| self.weight(mix(0, *word), others))
                 .sum(),
             ..Rarity::default()
         };
         for (n, overlap) in (1..).zip(&mut found.overlap) {
+            lengthen(&mut self.said, &self.candidate, n);
+            lengthen(&mut self.wanted, &self.reference, n);
             self.left.clear();
-            for ngram in self.candidate.windows(n) {
-                *self.left.entry(hash(ngram)).or_default() += 1;
+            for ngram in &self.said {
+                *self.left.entry(*ngram).or_default() += 1;
             }
-            for ngram in self.reference.windows(n) {
-                match self.left.get_mut(&hash(ngram)) {
+            for ngram in &self.wanted {
+                match self.left.get_mut(ngram) {
                     Some(left) if *left > 0 => *left -= 1,
                     _ => continue,
                 }
-                *overlap += self.weight(ngram, others);
+                *overlap += self.weight(*ngram, others);
             }
         }
         Ok(found)
     }
 
-    fn weight(&self, ngram: &[u64], others: u32) -> f64 {
-        let count = self.table.count(hash(ngram)).saturating_add(others);
+    fn weight(&self, ngram: u64, others: u32) -> f64 {
+        let count = self.table.count(ngram).saturating_add(others);
         (self.total / f64::from(count.max(1))).ln()
     }
 }
@@ -183,14 +193,24 @@ fn hash_word(word: &[u8]) -> u64 {
     })
 }
 
-/// One hash of some words' hashes, mixed as in `SplitMix64` (Steele et al. 2014).
-fn hash(words: &[u64]) -> u64 {
-    words.iter().fold(0, |hash: u64, word| {
-        let mut mixed = hash.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ word;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    })
+/// Makes hashes of (n - 1)-grams those of n-grams, which start with them; of words, where n is 1.
+fn lengthen(ngrams: &mut Vec<u64>, words: &[u64], n: usize) {
+    if n == 1 {
+        ngrams.clear();
+        ngrams.resize(words.len(), 0);
+    }
+    ngrams.truncate(words.len().saturating_sub(n - 1));
+    for (ngram, word) in ngrams.iter_mut().zip(words.iter().skip(n - 1)) {
+        *ngram = mix(*ngram, *word);
+    }
+}
+
+/// The hash of an n-gram and one word more, mixed as in `SplitMix64` (Steele et al. 2014).
+fn mix(ngram: u64, word: u64) -> u64 {
+    let mut mixed = ngram.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ word;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]
@@ -214,7 +234,7 @@ mod tests {
                 .iter()
                 .map(|word| hash_word(word.as_bytes()))
                 .collect();
-            table.count(hash(&hashes))
+            table.count(hashes.into_iter().fold(0, mix))
         };
         assert_eq!(count(&["a"]), 2);
         assert_eq!(count(&["b"]), 1);
