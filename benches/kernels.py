@@ -32,6 +32,7 @@ from rich.console import Console
 from rich.table import Table
 
 from mia_batch.kernels import GROUPS, pair_features, zlib_size
+from mia_batch.rarity import RarityTable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -106,6 +107,28 @@ def group_rows(pairs: pl.DataFrame) -> list[Row]:
         for name, cost in costs.items()
         for base in [bases.get(name, "")]
     ]
+
+
+def rarity_row(pairs: pl.DataFrame) -> Row:
+    """Time weights by rarity beside the same overlap without."""
+    groups = pairs.select("candidate", row=pl.int_range(pl.len()))
+    table = RarityTable.count([groups], n_groups=pairs.height, words="whitespace")
+    weigh = table.weigh("candidate", "reference", words="whitespace")
+    seconds = take_turns(
+        {
+            "unweighted": partial(features, pairs, "unigrams", "ngrams"),
+            "weighed": partial(pairs.select, weigh),
+        }
+    )
+    ratios = [one / other for other, one in zip(*seconds.values(), strict=True)]
+    costs = {name: 1e6 * median(each) / pairs.height for name, each in seconds.items()}
+    return {
+        "unigrams, ngrams: us a pair": costs["unweighted"],
+        "rarity": costs["weighed"],
+        "ratio": median(ratios),
+        "least": min(ratios),
+        "most": max(ratios),
+    }
 
 
 def length_rows(prose: Prose) -> list[Row]:
@@ -250,6 +273,7 @@ def bench(n_pairs: int) -> None:
         "One core": lambda: [rival_row(rival, pairs) for rival in RIVALS],
         "One core, looped texts": lambda: [rival_row(rival, looped) for rival in RIVALS],
         "One core, each group": lambda: group_rows(pairs),
+        "One core, weighed by rarity": lambda: [rarity_row(pairs)],
         "One core, by length": lambda: length_rows(prose),
         "Everything on two cores": lambda: [core_row(many)],
         "Size beside stock zlib": size_rows,

@@ -87,12 +87,12 @@ class RarityTable:
         self,
         candidate: ArrowArray | ArrowStream,
         reference: ArrowArray | ArrowStream,
+        others: ArrowArray | ArrowStream,
         *,
         words: str,
         total: int,
-        offset: int,
     ) -> ArrowArray:
-        """Struct of Float64 per pair, null where either side is null."""
+        """Struct of Float64 per pair, null where either side is null; ``others``: UInt32."""
 
 def build_profile() -> str:
     """How the module was compiled: "release" or "debug"."""

@@ -95,7 +95,8 @@ def build_features(
     groups
         Groups of `mia_batch.kernels.pair_features` and of `BESIDE`: what the attacks need.
     rarity
-        What shared n-grams are weighed by; without, the weighed columns are null.
+        What shared n-grams are weighed by; without, the weighed columns are null. Its ``counted``
+        reads columns of ``prompts``.
 
     Returns
     -------
@@ -117,7 +118,9 @@ def build_features(
         msg = f"word rule is {words!r}, but preset 'samia' scores by 'space'; use that rule"
         raise SettingsError(msg)
     candidate = _authors_candidate(text_length) if preset == "samia" else pl.col("candidate")
-    parts = prompts.lazy().select(inputs_of(preset)[1])
+    counted = None if rarity is None else rarity.counted
+    read = [] if counted is None else counted.meta.root_names()
+    parts = prompts.lazy().select(*inputs_of(preset)[1], *read)
     key = ["target_id", "view_index"]
     pairs = samples.lazy().join(parts, on=key, how="left", maintain_order="left")
     texts = candidate, pl.col("text")

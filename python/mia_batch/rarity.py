@@ -49,13 +49,13 @@ class RarityTable:
         The compiled table.
     n_groups
         How many groups were counted; a text without a group is one of its own.
-    own
-        Whether the texts that are scored are among those counted.
+    counted
+        Which of the candidates that are weighed were counted; None = all.
     """
 
     native: _native.RarityTable
     n_groups: int
-    own: bool
+    counted: pl.Expr | None = None
 
     @classmethod
     def count(
@@ -70,15 +70,15 @@ class RarityTable:
         for batch in batches:
             groups = batch["row"].cast(pl.UInt32).rechunk()
             native.add(batch["candidate"], groups, words=words)
-        return cls(native, n_groups, own=True)
+        return cls(native, n_groups)
 
     @classmethod
-    def stored(cls, rows: pl.DataFrame, *, own: bool) -> RarityTable:
+    def stored(cls, rows: pl.DataFrame, *, counted: pl.Expr | None = None) -> RarityTable:
         """Take up a table of rows of one view."""
         counts = pl.zeros(1 << _BITS, pl.UInt32, eager=True)
         counts = counts.scatter(rows["entry"], rows["count"])
         n_groups = rows["n_groups"].max() or 0
-        return cls(_native.RarityTable.counted(counts.rechunk()), int(str(n_groups)), own)
+        return cls(_native.RarityTable.counted(counts.rechunk()), int(str(n_groups)), counted)
 
     def rows(self, model: str, view: str) -> pl.DataFrame:
         """Give the entries that are not 0 as rows of the schema `Rarity`."""
@@ -96,10 +96,10 @@ class RarityTable:
     ) -> pl.Expr:
         """Weigh what a candidate, cut to the reference's number of words, shares with it.
 
-        The weight of an n-gram g is ``ln(T / (1 + df))``: T is the number of groups of texts, df
-        the number of other groups among whose candidates the model says g at least once. What a
-        candidate shares was said in its own group, so 1 + df is the count over all groups. Of
-        another run's table, T is one more than its groups.
+        The weight of an n-gram g is ``ln(T / (1 + df))``: df is the number of other groups among
+        whose candidates the model says g at least once. What a candidate shares was said in its own
+        group, so where that was counted 1 + df is the count over all groups. T is the number of
+        groups, and one more where some texts were not counted: the same for all texts.
 
         Parameters
         ----------
@@ -121,12 +121,21 @@ class RarityTable:
         ----------
         Inverse document frequency, Spärck Jones (1972); clipped overlap, Lin (2004), section 2.
         """
-        kernel = partial(
-            self.native.weigh, words=words, total=self.n_groups, offset=0 if self.own else 1
-        )
+        total = self.n_groups if self.counted is None else self.n_groups + 1
+        counted = pl.lit(value=True) if self.counted is None else self.counted
+        texts = as_column("candidate", candidate), as_column("reference", reference)
+        others = (~counted).cast(pl.UInt32)
+        kernel = partial(self.native.weigh, words=words, total=total)
         return pl.map_batches(
-            [as_column("candidate", candidate), as_column("reference", reference)],
-            lambda columns: pl.Series(kernel(*(column.cast(pl.String) for column in columns))),
+            [*(text.cast(pl.String) for text in texts), others],
+            lambda columns: pl.Series(kernel(*_broadcast(*columns))),
             return_dtype=pl.Struct(list(RARITY_FIELDS)),
             is_elementwise=True,
         ).alias("rarity")
+
+
+def _broadcast(
+    candidate: pl.Series, reference: pl.Series, others: pl.Series
+) -> tuple[pl.Series, pl.Series, pl.Series]:
+    whole = others if others.len() > 1 else others.new_from_index(0, candidate.len())
+    return candidate, reference, whole.rechunk()

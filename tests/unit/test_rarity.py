@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from itertools import pairwise
 from math import log
 from typing import TYPE_CHECKING
 
@@ -10,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mia_batch import _native
 from mia_batch.rarity import RarityTable
 from tests.reference_scores import ngrams
 
@@ -102,14 +107,14 @@ def test_the_order_of_groups_changes_nothing(rows, random):
 def test_a_stored_table_weighs_as_before(rows, text):
     counted = table(rows)
     stored = counted.rows("target", "probe")
-    again = RarityTable.stored(stored, own=True)
+    again = RarityTable.stored(stored)
     if stored.height:  # a table of nothing knows no groups
         assert weighed(again, text, text) == weighed(counted, text, text)
 
 
 def test_of_another_runs_table_the_text_is_one_more():
     rows = table([(0, "a", ""), (1, "b", "")]).rows("target", "probe")
-    other = RarityTable.stored(rows, own=False)
+    other = RarityTable.stored(rows, counted=pl.lit(value=False))
     found = weighed(other, "a c", "a c")
     assert found["rarity_1"] == pytest.approx(log(3 / 2) + log(3 / 1))
 
@@ -118,3 +123,52 @@ def test_null_gives_null():
     counted = table([(0, "a", "")])
     for pair in ((None, "a"), ("a", None)):
         assert weighed(counted, *pair) is None or set(weighed(counted, *pair).values()) == {None}
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=9), st.data())
+def test_neither_order_nor_the_borders_of_batches_change_a_bit(texts, data):
+    frame = pl.DataFrame({"row": range(len(texts)), "candidate": texts})
+    cuts = data.draw(st.lists(st.integers(0, len(texts)), max_size=3).map(sorted))
+    pieces = [frame[a:b] for a, b in pairwise([0, *cuts, len(texts)])]
+    shuffled = frame[data.draw(st.permutations(range(len(texts))))]
+    counts = []
+    for batches in ([frame], pieces, [shuffled]):
+        native = _native.RarityTable(6)  # so few entries that n-grams share them
+        for batch in batches:
+            groups = batch["row"].cast(pl.UInt32).rechunk()
+            native.add(batch["candidate"].rechunk(), groups, words="whitespace")
+        counts.append(pl.Series(native.counts()).to_list())
+    assert counts[0] == counts[1] == counts[2]
+
+
+def test_the_number_of_threads_changes_no_bit():
+    script = """
+import hashlib, polars as pl
+from mia_batch import _native
+from mia_batch.rarity import RarityTable
+texts = [" ".join(str(n * place % 97) for place in range(40)) for n in range(500)]
+frame = pl.DataFrame({"row": range(500), "candidate": texts, "true": texts[::-1]})
+table = RarityTable.count([frame], n_groups=500, words="whitespace")
+weighed = frame.select(table.weigh("candidate", "true", words="whitespace")).unnest("rarity")
+numbers = weighed.to_numpy().tobytes() + table.rows("m", "v")["count"].to_numpy().tobytes()
+print(hashlib.sha256(numbers).hexdigest())
+"""
+    digests = {
+        subprocess.check_output(
+            [sys.executable, "-c", script],
+            env=os.environ | {"RAYON_NUM_THREADS": threads},
+        )
+        for threads in ("1", "4")
+    }
+    assert len(digests) == 1
+
+
+def test_colliding_n_grams_of_several_samples_count_once_for_a_group():
+    """Of two entries, each is said in both groups, so every weight is that of the definition."""
+    native = _native.RarityTable(1)
+    rows = pl.DataFrame({"row": [0, 0, 1], "candidate": ["a b c d", "e f g h", "i j k l m n"]})
+    native.add(rows["candidate"], rows["row"].cast(pl.UInt32), words="whitespace")
+    assert pl.Series(native.counts()).to_list() == [2, 2]
+    assert weighed(RarityTable(native, 2), "a b", "a b")["rarity_1"] == 0
+    apart = RarityTable(native, 2, pl.lit(value=False))
+    assert weighed(apart, "a b", "a b")["rarity_1"] == 0  # ln(3 / (1 + 2))

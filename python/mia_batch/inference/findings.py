@@ -52,7 +52,7 @@ def plan_findings(
     """Rows of check ``plan``: verdict ``as_planned``, ``changed`` or ``late`` about the primary.
 
     ``late``: there were scores before any plan. A row ``changed`` names each text file or number
-    of samples that is another now.
+    of samples or points that is another now.
     """
     main = {"subject": preregistered["primary"], "statistic": "n_changed"}
     before = preregistered["rests_on"]

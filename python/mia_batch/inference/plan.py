@@ -60,8 +60,8 @@ class VerdictPlan:
 def preregister(plan: VerdictPlan, rests_on: Mapping[str, int | str] | None) -> dict[str, Any]:
     """Return what is recorded before the first score; answers to anything else are exploratory.
 
-    ``rests_on`` tells the texts, by their SHA-256, and the number of samples, for others may change
-    any answer; None where there were scores before any plan.
+    ``rests_on`` tells the texts, by their SHA-256, and the numbers of samples and points, for
+    others may change any answer; None where there were scores before any plan.
     """
     made = None if rests_on is None else dict(rests_on)
     return asdict(plan) | {"sha256": plan.digest(), "rests_on": made}

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FeaturesStage", "sample_parts", "write_features"]
 
+_LOOKED_UP = ("target_id", "n_words", "role", "member")
 _PARTS_AT_ONCE = 8  # texts that repeat themselves are many times as large as their files
 _BYTES_AT_ONCE = 4 << 20
 
@@ -143,7 +144,7 @@ class FeaturesStage(Stage):
         audit.observer.stage(f"making the features of {len(missing):,} parts of samples")
         rarity = rarity_of(audit, view) if weighed else None
         of_samples, _ = inputs_of(_preset(audit, view))
-        lookup = TargetLookup(audit.run.path("targets"), ["target_id", "n_words", *view.columns])
+        lookup = TargetLookup(audit.run.path("targets"), [*_LOOKED_UP, *view.columns])
         prompts = PromptUnits(audit.run.path("targets"), prompt_parts(audit, view), view)
 
         def make(group: list[Path]) -> None:

@@ -1,4 +1,4 @@
-"""The stage that counts how often the model says each n-gram, over all texts of the run."""
+"""The stage that counts how often the model says each n-gram, over the texts of the run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from mia_batch.pipeline.stage import Stage
 from mia_batch.rarity import RARITY_FIELDS, Rarity, RarityTable
 from mia_batch.schemas import Samples
 from mia_batch.tables import RowIndex, scan, sink
+from mia_batch.targets.clusters import cluster_names
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
-
-    from numpy.typing import NDArray
 
     from mia_batch.pipeline.context import Audit
     from mia_batch.prompts.view import View
@@ -52,7 +51,7 @@ def rarity_of(audit: Audit, view: View) -> RarityTable:
             f"{view.name!r}; name a run that computed the same attacks"
         )
         raise SettingsError(msg)
-    return RarityTable.stored(found, own=audit.settings.rarity_from is None)
+    return RarityTable.stored(found, counted=_counted(audit))
 
 
 class RarityStage(Stage):
@@ -102,7 +101,7 @@ class RarityStage(Stage):
             sink(pl.concat(counted), audit.run.path("rarity"), Rarity)
         self.done()
 
-    def _count(self, view: View, index: RowIndex, groups: NDArray[np.uint32]) -> pl.DataFrame:
+    def _count(self, view: View, index: RowIndex, groups: pl.Series) -> pl.DataFrame:
         folder = self.audit.run.path("samples")
         samples = scan_parts(folder, Samples, view.key).filter(
             pl.col("view_index") < view.n,
@@ -114,8 +113,8 @@ class RarityStage(Stage):
             wanted = samples.select("target_id", *columns)
             for batch in wanted.collect_batches(chunk_size=_SAMPLES_AT_ONCE, maintain_order=True):
                 which, found = index.find(batch["target_id"])
-                group = pl.Series(groups[found], dtype=pl.UInt32)
-                yield batch.drop("target_id")[which].with_columns(row=group)
+                group = pl.Series("row", groups[found])
+                yield batch.drop("target_id")[which].with_columns(group).drop_nulls("row")
 
         to_come = count_rows(rows(), index.height)
         n_groups = int(np.count_nonzero(to_come))
@@ -145,9 +144,36 @@ def _path(audit: Audit) -> Path:
     return run.path("rarity")
 
 
-def _groups(audit: Audit) -> NDArray[np.uint32]:
-    """Return the number of each target's group: that of the first target in it."""
+def _counted(audit: Audit) -> pl.Expr | None:
+    """Tell which targets are counted: those that others are compared with; None = all.
+
+    Were the others counted, too, a large group of them would say nearly every word. That would
+    lower the scores of all texts but its own, and so its p-values.
+    """
+    if audit.settings.rarity_from is not None:
+        return pl.lit(value=False)
+    role, member = pl.col("role"), pl.col("member")
+    non_member, target = role == "non_member", role == "target"
+    unknown = target & member.is_null()
+    outside = target & ~member.fill_null(value=True)
+    targets = audit.run.scan("targets")
+    kinds = targets.select(non_member.any(), asked=(unknown.any() & outside.any()))
+    given, asked = kinds.collect(engine="streaming").row(0)
+    if given:
+        return non_member
+    return outside if asked else None
+
+
+def _groups(audit: Audit) -> pl.Series:
+    """Return the number of each target's group, null where it is not counted.
+
+    It is that of the first target in it; texts belong together as in tests.
+    """
+    targets = audit.run.scan("targets")
+    counted = _counted(audit)
+    names = targets.select(
+        group=cluster_names(targets).hash(),
+        counted=pl.lit(value=True) if counted is None else counted,
+    )
     first = pl.col("row").first().over("group")
-    rows = audit.run.scan("targets").select("group").with_row_index("row")
-    own = pl.when(pl.col("group").is_null()).then("row").otherwise(first)
-    return rows.select(own).collect().to_series().to_numpy()
+    return names.with_row_index("row").select(pl.when("counted").then(first)).collect().to_series()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from mia_batch.attacks.attack import CONTINUATION
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.endpoint import Endpoint, estimate_cost
 from mia_batch.evidence.executors.local import LocalExecutor
@@ -158,7 +159,8 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iter
             "capabilities": asdict(found),
         }
         audit.save()
-        for sentence in _sentences(settings, found) if kind == "samples" or at_points else ():
+        told = _sentences(settings, found, drawn=kind == "samples" and _draws(audit))
+        for sentence in told if kind == "samples" or at_points else ():
             audit.observer.stage(sentence)
         yield Session(
             executor=LocalExecutor(opened),
@@ -198,12 +200,13 @@ def cost_lines(settings: Settings, workload: Workload) -> Iterator[tuple[str, st
     """Say what an endpoint's work may cost at most, as name and text."""
     if not workload.prompts:
         return
-    yield "requests", f"{workload.prompts:,} to {workload.samples:,}"
-    for name, tokens in (
-        ("at most, first attempts", workload.first_tokens),
-        ("at most, all attempts", workload.most_tokens),
+    attempts = _MOST_ATTEMPTS if workload.most_tokens > workload.first_tokens else 1
+    yield "requests", f"{workload.prompts:,} to {attempts * workload.samples:,}"
+    for name, tokens, times in (
+        ("at most, first attempts", workload.first_tokens, 1),
+        ("at most, all attempts", workload.most_tokens, attempts),
     ):
-        yield name, _cost(settings, workload, tokens)
+        yield name, _cost(settings, workload, tokens, times)
 
 
 def text_cost(settings: Settings, view: View, missing: Missing) -> Iterator[tuple[str, str]]:
@@ -222,11 +225,11 @@ def text_cost(settings: Settings, view: View, missing: Missing) -> Iterator[tupl
         yield f"{view.model} {view.name}, at most", f"{n:,} requests, {cost}"
 
 
-def _cost(settings: Settings, workload: Workload, tokens: int) -> str:
+def _cost(settings: Settings, workload: Workload, tokens: int, times: int = 1) -> str:
     estimate = estimate_cost(
         endpoint_settings(settings),
-        prompts=workload.prompts,
-        prompt_bytes=workload.prompt_bytes,
+        prompts=times * workload.prompts,
+        prompt_bytes=times * workload.prompt_bytes,
         samples=-(-workload.samples // workload.prompts),
         max_tokens=-(-tokens * workload.prompts // workload.samples),
         honours_n=False,
@@ -235,14 +238,24 @@ def _cost(settings: Settings, workload: Workload, tokens: int) -> str:
     return text if estimate.cost is None else f"{text}, cost {estimate.cost:,.2f}"
 
 
-def _sentences(settings: Settings, found: Capabilities) -> Iterator[str]:
-    """Say what the endpoint honours, and what follows where it does not."""
+def _draws(audit: Audit) -> bool:
+    """Whether samples are drawn, or all are the most likely answers."""
+    settings = audit.settings
+    if settings.temperature == 0:
+        return False
+    reads = {key for attack in audit.reading("samples") for key in attack.reads}
+    return settings.samples is not None or CONTINUATION in reads
+
+
+def _sentences(settings: Settings, found: Capabilities, *, drawn: bool) -> Iterator[str]:
+    """Say what the endpoint honours, and what follows for samples that are drawn."""
     context = (
         f"context {found.max_model_len:,} tokens" if found.max_model_len else "context unknown"
     )
     yield f"{settings.base_url} serves {settings.model}, {context}"
     if found.named_token is not None:
         yield _exactness(found)
+    if not drawn:
         return
     if found.n != "honoured":
         yield f"it {_verb(found.n)} 'n': one request for each sample"
@@ -250,7 +263,7 @@ def _sentences(settings: Settings, found: Capabilities) -> Iterator[str]:
         yield f"it {_verb(found.seed)} 'seed': another run would draw other samples"
     if found.top_k not in ("honoured", None):
         yield f"it {_verb(found.top_k)} 'top_k': any token may be drawn, not only {settings.top_k}"
-    if not found.varied and settings.temperature > 0:
+    if not found.varied:
         yield "it gives the same text whatever the seed: its samples are copies, not draws"
 
 

@@ -247,9 +247,11 @@ def record_plan(audit: Audit) -> None:
 
 
 def _rests_on(audit: Audit) -> dict[str, int | str]:
-    texts = audit.manifest.made["targets"]
+    texts, rarity = audit.manifest.made["targets"], audit.manifest.made.get("rarity", {})
     return {
         "samples": audit.settings.continuations,
+        "probes": audit.settings.probes,
+        **({"rarity_from": rarity["from"]} if "from" in rarity else {}),
         "input": texts["input"],
         **texts["reference_sets"],
     }

@@ -21,6 +21,7 @@ pub struct Frequencies {
     /// The group that each entry was last counted for, plus 1; empty where nothing is to come.
     last: Vec<u32>,
     words: Vec<u64>,
+    ngrams: Vec<u64>,
 }
 
 impl fmt::Debug for Frequencies {
@@ -37,6 +38,7 @@ impl Frequencies {
             counts: vec![0; 1 << bits],
             last: vec![0; 1 << bits],
             words: Vec::new(),
+            ngrams: Vec::new(),
         }
     }
 
@@ -48,6 +50,7 @@ impl Frequencies {
             counts,
             last: Vec::new(),
             words: Vec::new(),
+            ngrams: Vec::new(),
         })
     }
 
@@ -59,8 +62,9 @@ impl Frequencies {
     pub fn add(&mut self, text: &str, group: u32, rule: WordRule) -> Result<(), KernelError> {
         hash_words(text, rule, &mut self.words)?;
         for n in 1..=RARITY_MAX_N {
-            for ngram in self.words.windows(n) {
-                let entry = entry(hash(ngram), self.bits);
+            lengthen(&mut self.ngrams, &self.words, n);
+            for ngram in &self.ngrams {
+                let entry = entry(*ngram, self.bits);
                 if let (Some(count), Some(last)) =
                     (self.counts.get_mut(entry), self.last.get_mut(entry))
                     && *last != group + 1
@@ -98,62 +102,75 @@ pub struct Rarity {
 pub struct RarityReader<'table> {
     table: &'table Frequencies,
     rule: WordRule,
-    /// Groups counted, and what is added to that and to each count.
     total: f64,
-    offset: f64,
     candidate: Vec<u64>,
     reference: Vec<u64>,
+    said: Vec<u64>,
+    wanted: Vec<u64>,
     left: HashMap<u64, u32>,
 }
 
 impl<'table> RarityReader<'table> {
-    /// A reader that weighs an n-gram by `ln((total + offset) / (count + offset))`.
-    pub fn new(table: &'table Frequencies, rule: WordRule, total: u32, offset: u32) -> Self {
+    /// A reader that weighs an n-gram by `ln(total / (1 + count in other groups))`.
+    pub fn new(table: &'table Frequencies, rule: WordRule, total: u32) -> Self {
         Self {
             table,
             rule,
-            total: f64::from(total) + f64::from(offset),
-            offset: f64::from(offset),
+            total: f64::from(total),
             candidate: Vec::new(),
             reference: Vec::new(),
+            said: Vec::new(),
+            wanted: Vec::new(),
             left: HashMap::new(),
         }
     }
 
     /// Compares a candidate, cut to the reference's number of words, with its reference.
     ///
+    /// `others` is 0 if the table counts the candidate's own group, so that each n-gram's count is
+    /// 1 + that in other groups, and 1 if it does not.
+    ///
     /// # Errors
     ///
     /// [`KernelError::TooLong`] if one has more than [`MAX_BYTES`](crate::MAX_BYTES).
-    pub fn read(&mut self, candidate: &str, reference: &str) -> Result<Rarity, KernelError> {
+    pub fn read(
+        &mut self,
+        candidate: &str,
+        reference: &str,
+        others: u32,
+    ) -> Result<Rarity, KernelError> {
         hash_words(candidate, self.rule, &mut self.candidate)?;
         hash_words(reference, self.rule, &mut self.reference)?;
         self.candidate.truncate(self.reference.len());
         let both = self.candidate.iter().zip(&self.reference);
         let agreeing = both.take_while(|(left, right)| left == right);
         let mut found = Rarity {
-            leading: agreeing.map(|(_, word)| self.weight(&[*word])).sum(),
+            leading: agreeing
+                .map(|(_, word)| self.weight(mix(0, *word), others))
+                .sum(),
             ..Rarity::default()
         };
         for (n, overlap) in (1..).zip(&mut found.overlap) {
+            lengthen(&mut self.said, &self.candidate, n);
+            lengthen(&mut self.wanted, &self.reference, n);
             self.left.clear();
-            for ngram in self.candidate.windows(n) {
-                *self.left.entry(hash(ngram)).or_default() += 1;
+            for ngram in &self.said {
+                *self.left.entry(*ngram).or_default() += 1;
             }
-            for ngram in self.reference.windows(n) {
-                match self.left.get_mut(&hash(ngram)) {
+            for ngram in &self.wanted {
+                match self.left.get_mut(ngram) {
                     Some(left) if *left > 0 => *left -= 1,
                     _ => continue,
                 }
-                *overlap += self.weight(ngram);
+                *overlap += self.weight(*ngram, others);
             }
         }
         Ok(found)
     }
 
-    fn weight(&self, ngram: &[u64]) -> f64 {
-        let count = f64::from(self.table.count(hash(ngram))) + self.offset;
-        (self.total / count.max(1.0)).ln()
+    fn weight(&self, ngram: u64, others: u32) -> f64 {
+        let count = self.table.count(ngram).saturating_add(others);
+        (self.total / f64::from(count.max(1))).ln()
     }
 }
 
@@ -176,14 +193,24 @@ fn hash_word(word: &[u8]) -> u64 {
     })
 }
 
-/// One hash of some words' hashes, mixed as in `SplitMix64` (Steele et al. 2014).
-fn hash(words: &[u64]) -> u64 {
-    words.iter().fold(0, |hash: u64, word| {
-        let mut mixed = hash.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ word;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    })
+/// Makes hashes of (n - 1)-grams those of n-grams, which start with them; of words, where n is 1.
+fn lengthen(ngrams: &mut Vec<u64>, words: &[u64], n: usize) {
+    if n == 1 {
+        ngrams.clear();
+        ngrams.resize(words.len(), 0);
+    }
+    ngrams.truncate(words.len().saturating_sub(n - 1));
+    for (ngram, word) in ngrams.iter_mut().zip(words.iter().skip(n - 1)) {
+        *ngram = mix(*ngram, *word);
+    }
+}
+
+/// The hash of an n-gram and one word more, mixed as in `SplitMix64` (Steele et al. 2014).
+fn mix(ngram: u64, word: u64) -> u64 {
+    let mut mixed = ngram.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ word;
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]
@@ -207,7 +234,7 @@ mod tests {
                 .iter()
                 .map(|word| hash_word(word.as_bytes()))
                 .collect();
-            table.count(hash(&hashes))
+            table.count(hashes.into_iter().fold(0, mix))
         };
         assert_eq!(count(&["a"]), 2);
         assert_eq!(count(&["b"]), 1);
@@ -219,10 +246,12 @@ mod tests {
     #[test]
     fn weighs_by_hand() {
         let table = counted(&[("a b", 0), ("a", 1), ("a", 2), ("x", 3)]);
-        let mut reader = RarityReader::new(&table, WordRule::Whitespace, 4, 0);
-        let found = reader.read("a b b z", "a b c b").unwrap();
+        let mut reader = RarityReader::new(&table, WordRule::Whitespace, 4);
+        let found = reader.read("a b b z", "a b c b", 0).unwrap();
         let (a, b) = ((4.0_f64 / 3.0).ln(), 4.0_f64.ln());
         assert_eq!(found.leading, a + b);
         assert_eq!(found.overlap, [a + b + b, b, 0.0]); // "a b" was said by one
+        let found = reader.read("a z", "a z", 1).unwrap();
+        assert_eq!(found.overlap[0], 0.0 + 4.0_f64.ln()); // "a" by three others, "z" by none
     }
 }

@@ -66,26 +66,36 @@ impl RarityTable {
         PyArray::from_array_ref(Arc::new(counts))
     }
 
-    /// Struct of `Float64` per pair, null where either side is null.
-    #[pyo3(signature = (candidate, reference, *, words, total, offset))]
+    /// Struct of `Float64` per pair, null where either side is null; `others` as in the reader.
+    #[pyo3(signature = (candidate, reference, others, *, words, total))]
     fn weigh(
         &self,
         py: Python<'_>,
         candidate: &Bound<'_, PyAny>,
         reference: &Bound<'_, PyAny>,
+        others: &Bound<'_, PyAny>,
         words: &str,
         total: u32,
-        offset: u32,
     ) -> Result<PyArray, NativeError> {
         let candidate = TextColumn::import("candidate", candidate)?;
         let reference = TextColumn::import("reference", reference)?;
+        let others = numbers("others", others)?;
         let rule = word_rule(words)?;
         py.detach(|| {
             let pairs = zip(&candidate.texts()?, &reference.texts()?)?;
-            let new_reader = || RarityReader::new(&self.0, rule, total, offset);
-            let found = map_rows(&pairs, new_reader, |reader, (candidate, reference)| {
-                reader.read(candidate, reference)
-            })?;
+            if pairs.len() != others.len() {
+                return Err(NativeError::NotNumbers { name: "others" });
+            }
+            let rows = pairs.into_iter().zip(others);
+            let rows: Vec<_> = rows.map(|(pair, others)| pair.zip(Some(others))).collect();
+            let new_reader = || RarityReader::new(&self.0, rule, total);
+            let found = map_rows(
+                &rows,
+                new_reader,
+                |reader, ((candidate, reference), others)| {
+                    reader.read(candidate, reference, others)
+                },
+            )?;
             Ok(PyArray::from_array_ref(Arc::new(struct_array(&found)?)))
         })
     }

@@ -11,7 +11,7 @@ from mia_batch.errors import SettingsError
 from tests.checkpoints import save_checkpoint
 
 ATTACKS = ",".join(attack.name for attack in PROBE_ATTACKS)
-TABLES = ("scores", "unscored", "metrics", "verdicts", "rarity")
+TABLES = ("scores", "unscored", "metrics", "rarity")
 
 
 @pytest.fixture
@@ -62,6 +62,8 @@ def test_more_points_and_samples_ask_only_for_what_is_missing(probed):
     assert more.samples.height == undisturbed.samples.height
     for name in TABLES:
         assert more.path(name).read_bytes() == undisturbed.path(name).read_bytes()
+    assert more.verdicts.drop("planned").equals(undisturbed.verdicts.drop("planned"))
+    assert not more.verdicts["planned"].any()  # more points after the first scores
 
 
 def test_fewer_points_again_are_scored_from_what_is_there(probed):

@@ -100,11 +100,11 @@ def test_the_cost_is_told_before_the_first_request(request_for):
     )
     sampled = run.targets.filter(pl.col("reason").is_null())
     prompt_tokens = 3 * (sum(len(text.encode()) for text in sampled["prefix"]) + 6 * 16)
-    for name in ("at most, first attempts", "at most, all attempts"):
+    for name, attempts in {"at most, first attempts": 1, "at most, all attempts": 3}.items():
         assert told[name] == planned[name]
-        assert told[name].startswith(f"{prompt_tokens:,} prompt tokens, ")
+        assert told[name].startswith(f"{attempts * prompt_tokens:,} prompt tokens, ")
     assert told["prompts"] == "6"
-    assert planned["requests"] == "6 to 18"
+    assert planned["requests"] == "6 to 54"
     assert (left["prompts"], left["samples"]) == ("0", "0")
     decoded = next(line for line in listener.sentences if line.startswith("decoded"))
     assert decoded.startswith(f"decoded {18 * 6 * 3} tokens, {3 * 6 * 3} a text")

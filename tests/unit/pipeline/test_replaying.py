@@ -7,6 +7,8 @@ import pytest
 
 import mia_batch
 from mia_batch.attacks import Attack, defaults
+from mia_batch.evidence.replay import recording
+from mia_batch.pipeline import features
 
 
 @pytest.fixture
@@ -187,3 +189,47 @@ def test_an_attack_of_ones_own_stands_beside_those_of_the_package(
         most, on="target_id", how="left", maintain_order="left"
     )
     assert made.scores["most_words_of_mine_v1"].to_list() == wanted["most"].to_list()
+
+
+@pytest.fixture
+def answered(small_audit, tmp_path):
+    """Probes of the finished audit's corpus, answered by the true word at every other point."""
+    settings, _ = small_audit
+    texts = pl.read_parquet(settings["input"])["text"].drop_nulls().to_list()
+    rows = [
+        (" ".join(words[:at]), at - 8, f" {words[at] if at % 2 else 'wrong'}")
+        for words in (text.split() for text in texts)
+        for at in range(8, 12)
+        if len(words) > at
+    ]
+    made = pl.DataFrame(rows, schema=["prefix", "point", "candidate"], orient="row")
+    return made.sample(fraction=1.0, shuffle=True, seed=0)
+
+
+@pytest.mark.parametrize("columns", [("prefix", "candidate"), ("prefix", "candidate", "point")])
+def test_a_prefix_that_ends_at_a_point_is_matched_to_that_point(
+    answered, replayed, tmp_path, columns
+):
+    answered.select(columns).write_ndjson(tmp_path / "answers.jsonl")
+    run = replayed(
+        tmp_path / "answers.jsonl", attacks="probe_first_word_v1", probes=4, probe_every=10
+    )
+    counts = run.manifest.engines["samples of target"]["counts"]
+    asked = run.prompts.filter(pl.col("reason").is_null()).height
+    assert asked == 6 * 4  # of points behind words 8, 18, 28 and 38 the first is recorded
+    assert (counts["matched"], counts["missing"], counts["unmatched"]) == (6, 18, 18)
+    found = run.samples.filter(pl.col("candidate").is_not_null())
+    assert found["view_index"].to_list() == [0] * 6
+
+
+def test_the_parts_of_a_recording_by_prefix_do_not_matter(
+    answered, replayed, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(recording, "_PORTION_BYTES", 1)
+    monkeypatch.setattr(recording, "RECORDED_BLOCK_TARGETS", 2)
+    monkeypatch.setattr(features, "RECORDED_BLOCK_TARGETS", 2)
+    answered.write_parquet(tmp_path / "answers.parquet")
+    run = replayed(tmp_path / "answers.parquet", attacks="probe_first_word_v1")
+    assert len(list(run.path("samples").glob("*.parquet"))) == 3
+    assert run.manifest.engines["samples of target"]["counts"]["matched"] == 24
+    assert run.scores["probe_first_word_v1"].to_list() == [0.5] * 6 + [None] * 2

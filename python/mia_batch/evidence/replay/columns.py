@@ -53,7 +53,8 @@ class Columns:
     def small_rows(self) -> list[pl.Expr]:
         """Key, prompt and sample, as expressions over the recording's columns."""
         key = pl.col(self.key).cast(pl.String).alias("key")
-        index = pl.lit(0) if self.point is None else pl.col(self.point).fill_null(0)
+        numbered = self.point is not None and self.key != "prefix"  # which says where it ends
+        index = pl.col(str(self.point)).fill_null(0) if numbered else pl.lit(0)
         if self.has("view"):
             view = pl.col("view").cast(pl.String)
         else:  # a point is a probe's; a prefix says itself what was asked

@@ -57,6 +57,13 @@ class Partition:
                     found.append(pl.read_ipc_stream(packed))
         return found
 
+    def sink(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """Store a table beside the portions, and open it."""
+        path = self._folder / "table.parquet"
+        with self._refusing():
+            rows.sink_parquet(path)
+        return pl.scan_parquet(path)
+
     def remove(self) -> None:
         """Remove the folder."""
         if self._folder.exists():

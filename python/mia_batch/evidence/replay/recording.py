@@ -16,6 +16,7 @@ from mia_batch.corpus.formats import FORMATS
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.evidence.blocks import RECORDED_BLOCK_TARGETS
 from mia_batch.evidence.replay.columns import resolve
+from mia_batch.evidence.replay.keys import TargetKeys
 from mia_batch.evidence.replay.partition import Partition, pack
 from mia_batch.evidence.replay.rows import check_rows, read_rows, text_bytes
 from mia_batch.evidence.replay.samples import MISSING, answer, first_of_each
@@ -140,11 +141,9 @@ class Recording:
         ``words`` tells whether a candidate is shorter than its reference. SettingsError where
         documents are named that are not one target each, or no row names a target.
         """
-        keys = scan(targets, Targets).select(self.key)
-        index = RowIndex(keys)
         if self.key == "document_id":
-            self._refuse_documents(index)
-        return self._collect(keys, index, iter(blocks), work / "replay", view, words)
+            self._refuse_documents(RowIndex(scan(targets, Targets).select("document_id")))
+        return self._collect(targets, iter(blocks), work / "replay", view, words)
 
     def _refuse_documents(self, index: RowIndex) -> None:
         if index.unique and index.n_keys > 0:
@@ -168,8 +167,7 @@ class Recording:
 
     def _collect(
         self,
-        keys: pl.LazyFrame,
-        index: RowIndex,
+        targets: Path,
         blocks: Iterator[Block],
         folder: Path,
         view: View,
@@ -181,10 +179,11 @@ class Recording:
             return
         partition = Partition(folder)
         try:
-            portion = self._store(index, partition, view, first.last)
+            keys = TargetKeys(targets, self.key, view, partition)
+            portion = self._store(keys, partition, view, first.last)
             if self.counts.unmatched == self.counts.rows:
-                self._refuse_others(keys)
-            del index  # not needed while the samples are handed out
+                self._refuse_others(keys.table)
+            del keys  # not needed while the samples are handed out
             held, rows = -1, pl.DataFrame()
             for block in chain([first], blocks):
                 number = block.index * RECORDED_BLOCK_TARGETS // portion
@@ -198,7 +197,7 @@ class Recording:
         finally:
             partition.remove()
 
-    def _store(self, index: RowIndex, partition: Partition, view: View, n_samples: int) -> int:
+    def _store(self, keys: TargetKeys, partition: Partition, view: View, n_samples: int) -> int:
         """Sort the rows into portions of targets that stand together; return how many targets."""
         portion = 0
         packed: deque[Future[list[tuple[int, Packed]]]] = deque()
@@ -210,21 +209,21 @@ class Recording:
         with ThreadPoolExecutor(_PACKED_AT_ONCE) as beside:
             for read in read_rows(self.source, self.columns):
                 rows = read.filter(pl.col("view").fill_null(view.name) == view.name).drop("view")
-                portion = portion or self._portion(read, index)
-                known = rows.filter(pl.Series(index.count(rows["key"]) > 0, dtype=pl.Boolean))
+                portion = portion or self._portion(read, keys.n_targets)
+                known = rows.filter(pl.Series(keys.index.count(rows["key"]) > 0, dtype=pl.Boolean))
                 wanted = known.filter(pl.col("sample_index") < n_samples)
                 self.counts.unmatched += rows.height - known.height
                 self.counts.surplus += known.height - wanted.height
-                packed.append(beside.submit(_pack, wanted, index, portion))
+                packed.append(beside.submit(_pack, wanted, keys, portion))
                 if len(packed) > _PACKED_AT_ONCE:
                     write()
             while packed:
                 write()
         return portion
 
-    def _portion(self, rows: pl.DataFrame, index: RowIndex) -> int:
+    def _portion(self, rows: pl.DataFrame, n_targets: int) -> int:
         """Estimate from the first rows how many targets' rows can be held; whole blocks."""
-        a_target = text_bytes(rows) / rows.height * self.counts.rows / max(index.n_keys, 1)
+        a_target = text_bytes(rows) / rows.height * self.counts.rows / max(n_targets, 1)
         n_blocks = int(_PORTION_BYTES / (a_target + 1)) // RECORDED_BLOCK_TARGETS
         return RECORDED_BLOCK_TARGETS * min(max(n_blocks, 1), _PORTION_BLOCKS)
 
@@ -236,9 +235,9 @@ class Recording:
         return distinct
 
 
-def _pack(rows: pl.DataFrame, index: RowIndex, portion: int) -> list[tuple[int, Packed]]:
+def _pack(rows: pl.DataFrame, keys: TargetKeys, portion: int) -> list[tuple[int, Packed]]:
     """Give each row to the portions that hold a target of its key; the key becomes its hash."""
-    which, found = index.find(rows["key"])
+    which, found = keys.find(rows["key"])
     numbers = pl.DataFrame({"which": which, "number": found // portion}).unique(maintain_order=True)
     known = rows.with_columns(pl.col("key").hash())[numbers["which"]]
     parts = known.with_columns(numbers["number"]).partition_by(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,8 @@ import pytest
 
 from mia_batch.evidence.process import EngineProcess
 from mia_batch.evidence.request import EngineSpec
-from tests.checkpoints import CONTEXT
-from tests.engine_conformance import LogprobsConformance, SamplesConformance
+from tests.checkpoints import BOS_ID, CONTEXT
+from tests.engine_conformance import LogprobsConformance, SamplesConformance, outputs, request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,3 +110,25 @@ def test_a_wrong_specification_gets_one_sentence_with_its_cause(
     assert "\n" not in said[wrong][1]
     for word in words:
         assert word in said[wrong][1]
+
+
+def test_beginnings_of_a_text_get_the_same_answers_with_and_without_a_cache(
+    vllm_engine: EngineProcess, checkpoint: Path, tmp_path: Path
+):
+    """Probes of a text share its beginning; all at once, one by one, and without a cache."""
+    whole = [BOS_ID, *(7 * j % 500 + 40 for j in range(220))]
+    asked = [
+        replace(request(number, whole[:length], max_tokens=4), greedy=number % 2 == 0)
+        for number, length in enumerate(range(220, 20, -20))
+    ]
+    wanted = outputs(vllm_engine, asked)
+    for each in reversed(asked):
+        assert outputs(vllm_engine, [each])[each.request_id] == wanted[each.request_id]
+    without = EngineSpec(
+        engine="vllm",
+        kind="samples",
+        model=str(checkpoint),
+        engine_args={**SMALL, "enable_prefix_caching": False},
+    )
+    with EngineProcess.start(without, log=tmp_path / "engine.log") as engine:
+        assert outputs(engine, asked) == wanted
