@@ -18,6 +18,7 @@ from mia_batch.errors import EngineError, SettingsError
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.observer import Observer
 from mia_batch.pipeline import plan
+from mia_batch.pipeline.choice import chosen_attacks
 from mia_batch.settings import load_settings
 from tests.hostile_server import MODEL, HostileServer
 from tests.next_token_server import BY_ID, NAMED, NextTokenModel
@@ -310,9 +311,11 @@ def test_whole_texts_beside_points_are_asked_for_in_their_own_way(there, model):
         (None, "probe_min_k_20_v1", ["probe_min_k_20_v1"]),
     ],
 )
-def test_attacks_at_points_are_computed_where_they_are_asked_for(here, evidence, attacks, computed):
-    run = here(evidence=evidence, attacks=attacks)
-    assert run.manifest.made["scores"]["attacks"] == computed
+def test_attacks_at_points_are_computed_where_they_are_asked_for(
+    usual, evidence, attacks, computed
+):
+    settings = load_settings(usual | {"evidence": evidence, "attacks": attacks})
+    assert [attack.name for attack in chosen_attacks(settings)] == computed
 
 
 def test_other_evidence_than_that_of_points_is_refused(here):
