@@ -126,6 +126,9 @@ class RarityStage(Stage):
     def _check_other(self) -> None:
         settings = self.audit.settings
         given = str(settings.rarity_from)
+        if _path(self.audit).resolve() == self.audit.run.path("rarity").resolve():
+            msg = f"setting 'rarity_from' is the run itself, {given!r}; name another run"
+            raise SettingsError(msg)
         made = Manifest.of(Run(_path(self.audit).parent))
         if made is None or not _path(self.audit).exists():
             msg = f"setting 'rarity_from': {given} is no run with a table of rarity; name one"

@@ -66,7 +66,11 @@ class SamplesStage(Stage):
 
     def lacking(self) -> list[str]:
         """Name the attacks that need samples which the run does not have."""
-        short = {view.key for view, missing in self.missing().items() if missing.count().left}
+        short = {
+            view.key
+            for view, missing in self.missing().items()
+            if missing.count().left or not prompt_parts(self.audit, view).paths()
+        }
         reading = self.audit.reading("samples")
         return [attack.name for attack in reading if short.intersection(attack.reads)]
 

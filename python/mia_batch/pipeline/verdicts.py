@@ -123,7 +123,8 @@ def _verdicts(
     scores = run.scan("scores")
     primary = next(attack for attack in attacks if attack.name == plan.primary)
     errors = None
-    if roles["n_nulls"] and primary.evidence == "samples":
+    sampled = any(run.path("features").glob("*.parquet"))
+    if roles["n_nulls"] and primary.evidence == "samples" and sampled:
         errors = _sampling_errors(settings.continuations, primary, run)
     names = [attack.name for attack in attacks]
     warns = found.filter(check="blind_baseline", subject="calibration", verdict="separable")
