@@ -112,6 +112,17 @@ def test_a_run_without_a_table_of_rarity_is_refused(probed, small_audit, tmp_pat
         probed(rarity_from=tmp_path / "run")
 
 
+def test_another_runs_damaged_table_of_rarity_is_found_before_sampling(probed, tmp_path):
+    table = probed("other").path("rarity")
+    table.write_bytes(table.read_bytes()[:100])
+    with pytest.raises(SettingsError, match=r"rarity_from.* is damaged; give that run's own"):
+        probed(rarity_from=tmp_path / "other")
+    assert not list((tmp_path / "run" / "samples").glob("*"))
+    whole = probed("other").folder
+    of_others = probed(rarity_from=whole)
+    assert of_others.manifest.plan["rests_on"].keys() > {"rarity_from", "probes"}
+
+
 def test_a_run_without_probes_is_not_scored_by_them(small_audit):
     _, run = small_audit
     with pytest.raises(SettingsError, match=r"probe_first_word_v1 cannot be scored.*collects"):
