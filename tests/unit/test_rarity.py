@@ -172,3 +172,8 @@ def test_colliding_n_grams_of_several_samples_count_once_for_a_group():
     assert weighed(RarityTable(native, 2), "a b", "a b")["rarity_1"] == 0
     apart = RarityTable(native, 2, pl.lit(value=False))
     assert weighed(apart, "a b", "a b")["rarity_1"] == 0  # ln(3 / (1 + 2))
+
+
+def test_nothing_shared_weighs_exactly_nothing():
+    found = weighed(table([(0, "a", "")]), "a", "b")
+    assert {str(number) for number in found.values()} == {"0.0"}  # never -0.0

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from mia_batch.attacks.whole_targets import count_rows, whole_targets
-from mia_batch.errors import SettingsError
+from mia_batch.errors import DamagedTableError, SettingsError
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.pipeline.prompts import views_of
 from mia_batch.pipeline.run import Manifest, Run
@@ -42,6 +42,10 @@ def weighed_views(audit: Audit) -> list[View]:
 
 def rarity_of(audit: Audit, view: View) -> RarityTable:
     """Read the table that a view is weighed by."""
+    return RarityTable.stored(_rows(audit, view), counted=_counted(audit))
+
+
+def _rows(audit: Audit, view: View) -> pl.DataFrame:
     rows = scan(_path(audit), Rarity)
     rows = rows.filter(pl.col("model") == view.model, pl.col("view") == view.name)
     found = rows.collect()
@@ -51,7 +55,7 @@ def rarity_of(audit: Audit, view: View) -> RarityTable:
             f"{view.name!r}; name a run that computed the same attacks"
         )
         raise SettingsError(msg)
-    return RarityTable.stored(found, counted=_counted(audit))
+    return found
 
 
 class RarityStage(Stage):
@@ -126,6 +130,9 @@ class RarityStage(Stage):
     def _check_other(self) -> None:
         settings = self.audit.settings
         given = str(settings.rarity_from)
+        if _path(self.audit).resolve() == self.audit.run.path("rarity").resolve():
+            msg = f"setting 'rarity_from' is the run itself, {given!r}; name another run"
+            raise SettingsError(msg)
         made = Manifest.of(Run(_path(self.audit).parent))
         if made is None or not _path(self.audit).exists():
             msg = f"setting 'rarity_from': {given} is no run with a table of rarity; name one"
@@ -136,6 +143,15 @@ class RarityStage(Stage):
                 f"not by {settings.word_rule!r}; give the same word rule"
             )
             raise SettingsError(msg)
+        try:
+            for view in weighed_views(self.audit):
+                _rows(self.audit, view)
+        except DamagedTableError as error:
+            msg = (
+                f"setting 'rarity_from': the table of rarity of {given} is damaged; give that "
+                "run's own command again, which rebuilds it"
+            )
+            raise SettingsError(msg) from error
 
 
 def _path(audit: Audit) -> Path:

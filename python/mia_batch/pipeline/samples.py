@@ -73,7 +73,11 @@ class SamplesStage(Stage):
 
     def lacking(self) -> list[str]:
         """Name the attacks that need samples which the run does not have."""
-        short = {view.key for view, missing in self.missing().items() if missing.count().left}
+        short = {
+            view.key
+            for view, missing in self.missing().items()
+            if missing.count().left or not prompt_parts(self.audit, view).paths()
+        }
         reading = self.audit.reading("samples")
         return [attack.name for attack in reading if short.intersection(attack.reads)]
 
@@ -107,7 +111,9 @@ class SamplesStage(Stage):
         lines = [*workload.lines()]
         if self.model == "target" and audit.manifest.evidence["engine"] == "openai":
             lines += cost_lines(audit.settings, workload)
-        return lines
+        if self.model == "target":
+            return lines
+        return [(f"{self.model}: {name}", text) for name, text in lines]
 
     def _sample(self, missing: dict[View, Missing]) -> None:
         audit, settings = self.audit, self.audit.settings

@@ -123,7 +123,9 @@ def _verdicts(
     scores = run.scan("scores")
     primary = next(attack for attack in attacks if attack.name == plan.primary)
     errors = None
-    if roles["n_nulls"] and primary.evidence == "samples" and not primary.logprobs:
+    sampled = any(run.path("features").glob("*.parquet"))
+    alone = primary.evidence == "samples" and not primary.logprobs
+    if roles["n_nulls"] and alone and sampled:
         errors = _sampling_errors(settings.continuations, primary, run)
     names = [attack.name for attack in attacks]
     warns = found.filter(check="blind_baseline", subject="calibration", verdict="separable")

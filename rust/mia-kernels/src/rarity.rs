@@ -145,9 +145,9 @@ impl<'table> RarityReader<'table> {
         let both = self.candidate.iter().zip(&self.reference);
         let agreeing = both.take_while(|(left, right)| left == right);
         let mut found = Rarity {
-            leading: agreeing
-                .map(|(_, word)| self.weight(mix(0, *word), others))
-                .sum(),
+            leading: agreeing.fold(0.0, |sum, (_, word)| {
+                sum + self.weight(mix(0, *word), others) // the sum of nothing would be -0
+            }),
             ..Rarity::default()
         };
         for (n, overlap) in (1..).zip(&mut found.overlap) {

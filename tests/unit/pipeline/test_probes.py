@@ -8,6 +8,7 @@ import pytest
 import mia_batch
 from mia_batch.attacks.probing import PROBE_ATTACKS
 from mia_batch.errors import SettingsError
+from mia_batch.pipeline import rescore
 from tests.checkpoints import save_checkpoint
 
 ATTACKS = ",".join(attack.name for attack in PROBE_ATTACKS)
@@ -108,6 +109,35 @@ def test_a_run_without_a_table_of_rarity_is_refused(probed, small_audit, tmp_pat
     for other in (run.folder, tmp_path / "nothing"):
         with pytest.raises(SettingsError, match=r"rarity_from.*no run with a table"):
             probed(rarity_from=other)
+    with pytest.raises(SettingsError, match=r"rarity_from.*the run itself.*name another"):
+        probed(rarity_from=tmp_path / "run")
+
+
+def test_another_runs_damaged_table_of_rarity_is_found_before_sampling(probed, tmp_path):
+    table = probed("other").path("rarity")
+    table.write_bytes(table.read_bytes()[:100])
+    with pytest.raises(SettingsError, match=r"rarity_from.* is damaged; give that run's own"):
+        probed(rarity_from=tmp_path / "other")
+    assert not list((tmp_path / "run" / "samples").glob("*"))
+    whole = probed("other").folder
+    of_others = probed(rarity_from=whole)
+    assert of_others.manifest.plan["rests_on"].keys() > {"rarity_from", "probes"}
+
+
+def test_a_run_without_probes_is_not_scored_by_them(small_audit):
+    _, run = small_audit
+    with pytest.raises(SettingsError, match=r"probe_first_word_v1 cannot be scored.*collects"):
+        rescore(run.folder, attacks="probe_first_word_v1")
+
+
+@pytest.mark.parametrize("attack", ["probe_leading_rarity_v1", "probe_first_word_v1"])
+def test_texts_that_are_all_too_short_have_no_score(probed, tmp_path, attack):
+    answers = pl.DataFrame({"prefix": ["never asked"], "view": ["probe"], "candidate": ["x"]})
+    answers.write_parquet(tmp_path / "answers.parquet")
+    short = {"model": "recorded", "engine": "auto", "samples_from": tmp_path / "answers.parquet"}
+    run = probed(attacks=attack, probe_words=64, **short)
+    assert run.scores[attack].null_count() == 8
+    assert run.unscored["reason"].value_counts(sort=True)["count"].to_list() == [6, 1, 1]
 
 
 def test_a_killed_count_is_made_again(probed):
