@@ -9,7 +9,7 @@ import polars as pl
 from rich.table import Table
 from rich.text import Text
 
-from mia_batch.pipeline.verdicts import conclusions
+from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.settings import load_settings
 
 if TYPE_CHECKING:

@@ -9,23 +9,23 @@ import polars as pl
 from mia_batch.errors import SettingsError
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.features import FeaturesStage
-from mia_batch.pipeline.logprobs import LogprobsStage
-from mia_batch.pipeline.prompts import PromptsStage
-from mia_batch.pipeline.rarity import RarityStage
 from mia_batch.pipeline.run import Manifest, Run
-from mia_batch.pipeline.samples import SamplesStage
-from mia_batch.pipeline.scores import ScoresStage
-from mia_batch.pipeline.stage import damage_set_aside, repair
-from mia_batch.pipeline.targets import TargetsStage
-from mia_batch.pipeline.verdicts import PreflightStage, VerdictsStage
+from mia_batch.pipeline.stages.features import FeaturesStage
+from mia_batch.pipeline.stages.logprobs import LogprobsStage
+from mia_batch.pipeline.stages.prompts import PromptsStage
+from mia_batch.pipeline.stages.rarity import RarityStage
+from mia_batch.pipeline.stages.samples import SamplesStage
+from mia_batch.pipeline.stages.scores import ScoresStage
+from mia_batch.pipeline.stages.stage import damage_set_aside, repair
+from mia_batch.pipeline.stages.targets import TargetsStage
+from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
 from mia_batch.settings import load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from mia_batch.pipeline.stage import Stage
+    from mia_batch.pipeline.stages.stage import Stage
     from mia_batch.settings import Settings
 
 __all__ = ["audit", "plan", "rescore", "run_audit"]

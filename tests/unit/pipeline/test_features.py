@@ -8,11 +8,12 @@ import pytest
 from mia_batch import tables
 from mia_batch.features import build_features
 from mia_batch.observer import Observer
-from mia_batch.pipeline import Run, features
+from mia_batch.pipeline import Run
 from mia_batch.pipeline.auditing import stages_of
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.features import FeaturesStage
 from mia_batch.pipeline.run import Manifest
+from mia_batch.pipeline.stages import features
+from mia_batch.pipeline.stages.features import FeaturesStage
 from mia_batch.schemas import Prompts, Samples, Targets
 from mia_batch.settings import load_settings
 from tests import frames

@@ -15,10 +15,10 @@ import pytest
 import mia_batch
 from mia_batch import tables
 from mia_batch.observer import Observer
-from mia_batch.pipeline import scores, verdicts
 from mia_batch.pipeline.auditing import stages_of
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.stage import damage_set_aside, repair
+from mia_batch.pipeline.stages import scores, verdicts
+from mia_batch.pipeline.stages.stage import damage_set_aside, repair
 from mia_batch.settings import Settings
 from tests.damage import damage
 from tests.processes import wait_until_gone

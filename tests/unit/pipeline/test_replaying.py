@@ -8,7 +8,7 @@ import pytest
 import mia_batch
 from mia_batch.attacks import Attack, defaults
 from mia_batch.evidence.replay import recording
-from mia_batch.pipeline import features
+from mia_batch.pipeline.stages import features
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_the_checks_of_the_texts_are_kept_while_only_attacks_change(
     def check_targets(*_: object, **__: object) -> None:
         raise AssertionError
 
-    monkeypatch.setattr("mia_batch.pipeline.verdicts.check_targets", check_targets)
+    monkeypatch.setattr("mia_batch.pipeline.stages.verdicts.check_targets", check_targets)
     more = replayed(run.path("samples"), attacks="rouge_1_v1")
     assert more.scores["rouge_1_v1"].null_count() == 2
     assert more.findings.equals(first.findings)

@@ -15,7 +15,7 @@ from mia_batch.corpus import commitment, draw
 from mia_batch.diagnostics.blind import baseline
 from mia_batch.errors import SettingsError
 from mia_batch.pipeline import plan
-from mia_batch.pipeline.verdicts import conclusions
+from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.schemas import Metrics, Verdicts
 from mia_batch.settings import load_settings
 

@@ -12,15 +12,15 @@ from mia_batch.evidence.logprobs import FREQUENCY, LogprobTask
 from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.units import FreshUnits, PromptUnits
 from mia_batch.pipeline.choice import engine_columns
-from mia_batch.pipeline.prompts import (
+from mia_batch.pipeline.sessions import is_remote, open_session, text_cost
+from mia_batch.pipeline.stages.prompts import (
     make_shots,
     prompt_parts,
     prompts_missing,
     texts_for,
     views_of,
 )
-from mia_batch.pipeline.sessions import is_remote, open_session, text_cost
-from mia_batch.pipeline.stage import Stage
+from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.schemas import LogProbs
 from mia_batch.tables import sink
 

@@ -11,9 +11,9 @@ import polars as pl
 from mia_batch.attacks.whole_targets import count_rows, whole_targets
 from mia_batch.errors import DamagedTableError, SettingsError
 from mia_batch.evidence.parts import scan_parts
-from mia_batch.pipeline.prompts import views_of
 from mia_batch.pipeline.run import Manifest, Run
-from mia_batch.pipeline.stage import Stage
+from mia_batch.pipeline.stages.prompts import views_of
+from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.rarity import RARITY_FIELDS, Rarity, RarityTable
 from mia_batch.schemas import Samples
 from mia_batch.tables import RowIndex, scan, sink

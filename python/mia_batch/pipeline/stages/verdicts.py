@@ -23,7 +23,7 @@ from mia_batch.inference.sampling_error import score_errors
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.metrics.measure import measure
 from mia_batch.pipeline.context import verdict_plan
-from mia_batch.pipeline.stage import Stage
+from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.report import preflight_sentences, sentences
 from mia_batch.schemas import Blind, Findings, Metrics, Scores, Targets, Verdicts
 from mia_batch.settings.verdict import VerdictSettings

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from mia_batch.errors import SettingsError
-from mia_batch.pipeline.stage import Stage
+from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.schemas import Targets
 from mia_batch.tables import RowIndex, scan, sink
 

@@ -15,7 +15,7 @@ from mia_batch.evidence.fills import FillTask
 from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.units import TARGETS_AT_ONCE, TargetUnits
 from mia_batch.pipeline.sessions import open_session
-from mia_batch.pipeline.stage import Stage
+from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.prompts.continuation import continuation, extraction
 from mia_batch.prompts.given import given
 from mia_batch.prompts.probes import probes

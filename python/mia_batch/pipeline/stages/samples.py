@@ -12,14 +12,14 @@ from mia_batch.evidence.blocks import Missing
 from mia_batch.evidence.sampling import SampleTask
 from mia_batch.evidence.units import FreshUnits, PromptUnits
 from mia_batch.evidence.workload import forecast
-from mia_batch.pipeline.features import sample_parts, write_features
-from mia_batch.pipeline.prompts import (
+from mia_batch.pipeline.sessions import cost_lines, expected, open_session
+from mia_batch.pipeline.stages.features import sample_parts, write_features
+from mia_batch.pipeline.stages.prompts import (
     prompt_parts,
     views_of,
 )
-from mia_batch.pipeline.rarity import weighed_views
-from mia_batch.pipeline.sessions import cost_lines, expected, open_session
-from mia_batch.pipeline.stage import Stage
+from mia_batch.pipeline.stages.rarity import weighed_views
+from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.schemas import Samples
 from mia_batch.tables import sink
 from mia_batch.tables.background import in_background

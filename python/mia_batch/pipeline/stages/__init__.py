@@ -1,0 +1,1 @@
+"""Stages of an audit, a file each; `auditing` lists them in their order."""
