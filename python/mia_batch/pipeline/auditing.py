@@ -9,7 +9,8 @@ import polars as pl
 from mia_batch.errors import SettingsError
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.run import Manifest, Run
+from mia_batch.pipeline.manifest import Manifest
+from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.stages.features import FeaturesStage
 from mia_batch.pipeline.stages.logprobs import LogprobsStage
 from mia_batch.pipeline.stages.prompts import PromptsStage

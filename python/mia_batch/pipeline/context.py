@@ -17,7 +17,8 @@ from mia_batch.inference.plan import VerdictPlan
 from mia_batch.models.identity import identify_model
 from mia_batch.pipeline.choice import chosen_attacks
 from mia_batch.pipeline.corpora import check_paths, open_corpora
-from mia_batch.pipeline.run import Manifest, Run
+from mia_batch.pipeline.manifest import Manifest
+from mia_batch.pipeline.run import Run
 from mia_batch.settings.client import endpoint_settings, endpoint_tokenizer
 
 if TYPE_CHECKING:

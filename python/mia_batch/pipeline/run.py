@@ -1,18 +1,16 @@
-"""A run is a folder: where its tables lie, how they are read, and ``run.json``, what made them."""
+"""A run is a folder: where its tables lie and how they are read."""
 
 from __future__ import annotations
 
-import json
-import platform
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields
-from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from filelock import FileLock, Timeout
 
-from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.errors import RunFolderError
 from mia_batch.evidence.parts import scan_parts
+from mia_batch.pipeline.manifest import Manifest
 from mia_batch.rarity import Rarity
 from mia_batch.schemas import (
     Blind,
@@ -27,19 +25,16 @@ from mia_batch.schemas import (
     Unscored,
     Verdicts,
 )
-from mia_batch.tables import remove_unfinished, scan, write_text
+from mia_batch.tables import remove_unfinished, scan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
     import dataframely as dy
     import polars as pl
 
-__all__ = ["PARTS", "TABLES", "Manifest", "Run"]
-
-_FORMAT = 2
-_PACKAGES = ("mia-batch", "polars", "numpy", "torch", "transformers", "tokenizers", "httpx")
+__all__ = ["PARTS", "TABLES", "Run"]
 
 TABLES: dict[str, type[dy.Schema]] = {
     "targets": Targets,
@@ -182,120 +177,3 @@ class Run:
             yield
         finally:
             lock.release()
-
-
-@dataclass(slots=True, kw_only=True)
-class Manifest:
-    """The contents of ``run.json``: what made a run's tables.
-
-    Attributes
-    ----------
-    evidence
-        What changes a sample, by name: settings as they resolved, and digests.
-    engine_choice
-        Why the engine was taken.
-    models
-        By name in the run: source, revision and digest of each model, its tokenizer's digest, and
-        what gave its evidence.
-    engines
-        By kind of evidence and model, what the engine said of itself when it last started.
-    settings
-        All settings of the latest request.
-    input
-        Files and number of documents of the corpus.
-    targets
-        ``total``, and by reason how many targets cannot be sampled.
-    passes
-        Forward passes that gave log-probabilities, by model and view.
-    plan
-        What the run was to decide and how, with its SHA-256, as it was before the first score.
-    made
-        By stage, what its tables were made from.
-    failed
-        ``targets`` that lack evidence although they could be asked about, of how many (``of``), and
-        their ``reasons`` with counts; empty until there is evidence.
-    """
-
-    format: int = _FORMAT
-    evidence: dict[str, Any] = field(default_factory=dict)
-    engine_choice: str = ""
-    models: dict[str, dict[str, Any]] = field(default_factory=dict)
-    engines: dict[str, Any] = field(default_factory=dict)
-    settings: dict[str, Any] = field(default_factory=dict)
-    input: dict[str, Any] = field(default_factory=dict)
-    targets: dict[str, int] = field(default_factory=dict)
-    passes: dict[str, int] = field(default_factory=dict)
-    plan: dict[str, Any] = field(default_factory=dict)
-    made: dict[str, Any] = field(default_factory=dict)
-    failed: dict[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, run: Run) -> Manifest | None:
-        """Read a run's manifest; None where the run has not begun."""
-        path = run.folder / "run.json"
-        try:
-            stored = json.loads(path.read_text("utf-8"))
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            cause = getattr(error, "strerror", None) or error
-            msg = f"{path} cannot be read ({cause}); give another folder"
-            raise RunFolderError(msg) from None
-        known = [item.name for item in fields(cls)]
-        if not isinstance(stored, dict) or "evidence" not in stored:
-            msg = f"{path} is not a run's manifest; give another folder"
-            raise RunFolderError(msg)
-        if (made_by := stored.get("format", 1)) != _FORMAT:
-            msg = (
-                f"{run.folder} was made by another version of mia-batch (format {made_by} of its "
-                f"tables, this version has {_FORMAT}); go on with that version, or choose another "
-                "--out: a folder of its samples can be given as --samples-from"
-            )
-            raise RunFolderError(msg)
-        return cls(**{name: stored[name] for name in known if name in stored})
-
-    def write(self, run: Run) -> None:
-        """Store the manifest in the run's folder."""
-        text = json.dumps(asdict(self) | {"versions": _versions()}, indent=2, ensure_ascii=False)
-        write_text(run.folder / "run.json", text + "\n")
-
-    def agree(self, wanted: Mapping[str, Any], run: Run) -> None:
-        """Record values that change evidence; `SettingsError` names all that differ from before."""
-        _agree(self.evidence, wanted, run)
-
-    def agree_model(self, name: str, wanted: Mapping[str, Any], run: Run) -> None:
-        """Record what identifies a model, likewise."""
-        model = self.models.setdefault(name, {})
-        _agree(model, wanted, run, of=f" of model {name!r}")
-
-
-def _agree(known: dict[str, Any], wanted: Mapping[str, Any], run: Run, of: str = "") -> None:
-    differing = [
-        f"{name!r}{of} was {known[name]!r}, is now {value!r}"
-        for name, value in wanted.items()
-        if name in known and not _same(known[name], value)
-    ]
-    if differing:
-        msg = (
-            f"{run.folder} holds evidence made with other settings: {'; '.join(differing)}; "
-            "give the old values, or choose another --out"
-        )
-        raise SettingsError(msg)
-    known |= wanted
-
-
-def _same(old: object, new: object) -> bool:
-    """Tell whether two values mean the same; of models, the digest counts where both have one."""
-    if isinstance(old, dict) and isinstance(new, dict) and old.get("digest") and new.get("digest"):
-        return bool(old["digest"] == new["digest"])
-    return old == new
-
-
-def _versions() -> dict[str, str | None]:
-    versions: dict[str, str | None] = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            versions[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            versions[package] = None
-    return versions

@@ -11,7 +11,7 @@ from mia_batch.observer import Observer
 from mia_batch.pipeline import Run
 from mia_batch.pipeline.auditing import stages_of
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.run import Manifest
+from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.stages import features
 from mia_batch.pipeline.stages.features import FeaturesStage
 from mia_batch.schemas import Prompts, Samples, Targets

@@ -11,7 +11,8 @@ import polars as pl
 from mia_batch.attacks.whole_targets import count_rows, whole_targets
 from mia_batch.errors import DamagedTableError, SettingsError
 from mia_batch.evidence.parts import scan_parts
-from mia_batch.pipeline.run import Manifest, Run
+from mia_batch.pipeline.manifest import Manifest
+from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.stages.prompts import views_of
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.rarity import RARITY_FIELDS, Rarity, RarityTable
