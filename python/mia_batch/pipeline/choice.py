@@ -44,6 +44,12 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
     Raises `SettingsError` if that is all of one kind.
     """
     attacks = [get(name) for name in defaults(settings.preset, kinds)]
+    if not attacks:
+        msg = (
+            f"setting 'evidence': preset {settings.preset!r} has no attack on "
+            f"{' and '.join(kinds)}; leave it out, or name attacks"
+        )
+        raise SettingsError(msg)
     possible = [attack for attack in attacks if _obstacle(attack, settings) is None]
     left = {attack.kind for attack in possible}
     if (lost := next((each for each in attacks if each.kind not in left), None)) is not None:

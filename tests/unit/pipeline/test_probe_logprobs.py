@@ -323,3 +323,20 @@ def test_other_evidence_than_that_of_points_is_refused(here):
         here(attacks="loss_v1")
     with pytest.raises(SettingsError, match=r"probe_loss_v1 needs evidence 'probe-logprobs', but"):
         here(evidence="samples", attacks="probe_loss_v1")
+
+
+def test_a_preset_without_an_attack_on_the_evidence_is_refused(usual):
+    settings = load_settings(usual | {"preset": "min-k", "evidence": "samples", "attacks": None})
+    with pytest.raises(SettingsError, match=r"'min-k' has no attack on samples; leave it out"):
+        chosen_attacks(settings)
+
+
+def test_with_both_kinds_of_evidence_attacks_on_both_are_computed(usual):
+    settings = load_settings(usual | {"evidence": "both", "attacks": None})
+    computed = [attack.name for attack in chosen_attacks(settings)]
+    assert computed[0] == "probe_leading_rarity_v1"
+    assert computed[-1] == "probe_rarity_loss_v1"
+    with pytest.raises(SettingsError, match="needs evidence 'logprobs'"):
+        chosen_attacks(
+            load_settings(usual | {"evidence": "samples", "attacks": "probe_rarity_loss_v1"})
+        )
