@@ -33,7 +33,10 @@ N_OTHERS = 1000  # windows of the books' other parts, seen once
 N_ASKED, N_NULL, Q = 40, 40, 0.05
 SPLITS, NULL_AUDITS = 200, 100
 MODEL = {"hidden": 192, "layers": 2}
-ATTACKS = [defaults("default")[0], "samia_matched_v1", "samia_matched_n2_v1"]
+ASKED: dict[int | None, list[str]] = {  # samples (None: the default, greedy): attacks
+    None: [defaults("default")[0]],
+    5: ["samia_matched_v1", "samia_matched_n2_v1"],
+}
 
 
 def write_parts(folder: Path) -> pl.DataFrame:
@@ -63,7 +66,9 @@ def write_parts(folder: Path) -> pl.DataFrame:
     return parts.join(order, on="group", maintain_order="left")
 
 
-def audit(folder: Path, parts: pl.DataFrame, n_null: int) -> mia_batch.Run:
+def audit(
+    folder: Path, parts: pl.DataFrame, n_null: int, attacks: list[str], samples: int | None
+) -> mia_batch.Run:
     place = pl.col("place")
     for name, low, high in (("asked", 0, N_ASKED), ("nulls", N_ASKED, N_ASKED + n_null)):
         some = parts.filter(place >= low, place < high).drop("place")
@@ -73,8 +78,9 @@ def audit(folder: Path, parts: pl.DataFrame, n_null: int) -> mia_batch.Run:
         non_members=str(folder / "nulls.parquet"),
         non_members_known="left out of the training text by lot",
         model=str(folder / "model"),
-        out=str(folder / "run"),
-        attacks=",".join(ATTACKS),
+        out=str(folder / attacks[0]),
+        attacks=",".join(attacks),
+        samples=samples,
         level="group",
         q=Q,
     )
@@ -112,29 +118,27 @@ def main() -> None:
         parts = write_parts(folder)
         others = pl.read_parquet(folder / "others.parquet")["text"].to_list()
         seen = parts.filter(pl.col("place") < N_SEEN)
-        train_model(
-            folder / "model",
-            [*parts["text"], *others],
-            [*(seen["text"].to_list() * TIMES), *others],
-            MODEL,
-        )
-        rows: list[dict[str, Any]] = []
-        verdicts = audit(folder, parts, N_NULL).verdicts.filter(pl.col("q_value") <= Q)
-        for attack in ATTACKS:
-            told = verdicts.filter(level="group", attack=attack)["key"]
-            right = told.is_in(seen["group"].unique().to_list()).sum()
-            rows.append({"attack": attack, "reported": right, "false": len(told) - right})
+        texts = seen["text"].to_list() * TIMES + others
+        train_model(folder / "model", [*parts["text"], *others], texts, MODEL)
+        names = seen["group"].unique().to_list()
         n_parts = parts["place"].n_unique()
-        run = audit(folder, parts, n_parts - N_ASKED)
-        scores = run.scores.join(parts.select("group", "place").unique(), on="group")
-        scores = scores.sort("place", "document_id")
-        lines = np.arange(scores.height).reshape(n_parts, WINDOWS)
-        for row in rows:
-            values = scores[str(row["attack"])].to_numpy()
-            of_parts = group_statistics(values, lines, "mean")
-            row.update(resplit(of_parts[:N_SEEN], of_parts[N_SEEN:]))
-    print(f"{N_SEEN} of {N_ASKED} parts asked about were seen; q = {Q}")
-    print(f"nominal share of false ones: {Q * (N_ASKED - N_SEEN) / N_ASKED}")
+        lines = np.arange(parts.height).reshape(n_parts, WINDOWS)
+        rows: list[dict[str, Any]] = []
+        for samples, attacks in ASKED.items():
+            verdicts = audit(folder, parts, N_NULL, attacks, samples).verdicts
+            run = audit(folder, parts, n_parts - N_ASKED, attacks, samples)
+            scores = run.scores.join(parts.select("group", "place").unique(), on="group")
+            for attack in attacks:
+                told = verdicts.filter(pl.col("q_value") <= Q, level="group", attack=attack)["key"]
+                right = told.is_in(names).sum()
+                of_parts = group_statistics(
+                    scores.sort("place", "document_id")[attack].to_numpy(), lines, "mean"
+                )
+                row = {"attack": attack, "reported": right, "false": len(told) - right}
+                rows.append(row | resplit(of_parts[:N_SEEN], of_parts[N_SEEN:]))
+                print(rows[-1], flush=True)
+    nominal = Q * (N_ASKED - N_SEEN) / N_ASKED
+    print(f"{N_SEEN} of {N_ASKED} parts were seen; q = {Q}: at most {nominal} false on average")
     with pl.Config(tbl_cols=-1, tbl_width_chars=200):
         print(pl.DataFrame(rows))
     sizes = {"seen": N_SEEN, "asked": N_ASKED, "nulls": N_NULL, "q": Q, "splits": SPLITS}

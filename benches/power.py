@@ -225,9 +225,13 @@ def main() -> None:
                 train_models(folder, corpus, name)
             if not (folder / "table.parquet").exists():
                 audits(folder, corpus).write_parquet(folder / "table.parquet")
-            tables.append(pl.read_parquet(folder / "table.parquet"))
-            tables[-1] = tables[-1].with_columns(model=pl.lit(name))
-    table = pl.concat(tables)
+            table = pl.read_parquet(folder / "table.parquet")
+            tables.append(table.with_columns(model=pl.lit(name)))
+    if TABLE.exists():  # models that are not measured anew stay
+        tables.append(pl.read_parquet(TABLE).filter(~pl.col("model").is_in(given.models)))
+    table = pl.concat(tables).sort(
+        pl.col("model").replace_strict([*MODELS], range(len(MODELS))), maintain_order=True
+    )
     table.write_parquet(TABLE)
     append_results("power", {"models": MODELS} | report(table))
 

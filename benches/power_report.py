@@ -23,6 +23,7 @@ DEFAULT_WAY = {
     "samples": None,
 }
 WAYS = ["probes", "probe_words", "samples"]
+UNDER_WAYS = (DEFAULT, "probe_first_word_v1")
 RIVAL = "samia_matched_v1"
 DRAWN = {
     DEFAULT: "probes (default)",
@@ -70,15 +71,15 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
         line["tokens_09_at_16"] = every.filter(pl.col("auc") >= 0.9)["decoded"].min()
         for times in (8, 16, 32):
             at = rows.row(by_predicate=pl.col("times") == times, named=True)
-            limits = "" if at["low"] is None else f" ({at['low']:+.2f} to {at['high']:+.2f})"
             line[f"auc_{times}"] = at["auc"]
-            line[f"lead_{times}"] = f"{at['difference']:+.2f}{limits}"
+            lead = f"{at['difference']:+.2f} ({at['low'] or 0:+.2f} to {at['high'] or 0:+.2f})"
+            line[f"lead_{times}"] = None if attack == DEFAULT else lead
         lines.append(line)
     return pl.DataFrame(lines, infer_schema_length=None)
 
 
 def ways(table: pl.DataFrame) -> pl.DataFrame:
-    """One line a way of asking at points: how far it comes for its tokens, over all models.
+    """One line a way of asking at points: how far it comes for its tokens, over its models.
 
     ``share`` is times seen until AUC 0.75 over those of the length-matched attack: the geometric
     mean over models, and the largest. Where 32 times are too few, 64 are assumed.
@@ -86,7 +87,7 @@ def ways(table: pl.DataFrame) -> pl.DataFrame:
     rivals = usual(table).filter(attack=RIVAL)
     needed = {model: times_until(rows, 0.75) for (model,), rows in rivals.group_by("model")}
     lines = []
-    asked = table.filter(pl.col("probes").is_not_null())
+    asked = table.filter(pl.col("probes").is_not_null(), pl.col("attack").is_in(UNDER_WAYS))
     for (attack, *way), rows in asked.group_by("attack", *WAYS, maintain_order=True):
         shares = [
             (times_until(some, 0.75) or 64) / (needed[model] or 64)
@@ -96,6 +97,7 @@ def ways(table: pl.DataFrame) -> pl.DataFrame:
         line |= rows.select(pl.col("decoded", "prompted").mean()).row(0, named=True)
         aucs = rows.group_by("times").agg(pl.col("auc").mean())
         line |= {f"auc_{times}": aucs.filter(times=times)["auc"].item() for times in (2, 4, 8, 16)}
+        line["models"] = len(shares)
         lines.append(line | {"share": geometric_mean(shares), "largest_share": max(shares)})
     return pl.DataFrame(lines, infer_schema_length=None).sort("decoded")
 
