@@ -32,7 +32,7 @@ WINDOWS, PARTS_OF_BOOK, N_SEEN, TIMES = 8, 14, 30, 10
 N_OTHERS = 1000  # windows of the books' other parts, seen once
 N_ASKED, N_NULL, Q = 40, 40, 0.05
 SPLITS, NULL_AUDITS = 200, 100
-MODEL = {"hidden": 192, "layers": 2}
+MODEL = {"hidden": 128, "layers": 2}
 ASKED: dict[int | None, list[str]] = {  # samples (None: the default, greedy): attacks
     None: [defaults("default")[0]],
     5: ["samia_matched_v1", "samia_matched_n2_v1"],

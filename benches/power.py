@@ -45,7 +45,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "faint": {"hidden": 256, "layers": 4, "learning_rate": 3e-4},
     "held_out_small": {"hidden": 192, "layers": 2, "seed": 1},
     "held_out_wide": {"hidden": 256, "layers": 1, "seed": 2},
-    "held_out_foreign": {"hidden": 128, "layers": 3, "seed": 3},
+    "held_out_foreign": {"hidden": 128, "layers": 2, "seed": 3},
 }
 PETAL = [name for name in ("petal_v1",) if name in names()]
 PROBES = [*defaults("default"), *PETAL]
@@ -58,7 +58,7 @@ GREY = ["loss_v1", "min_k_20_v1"]
 SAMPLES, MOST_TOKENS = 5, 256  # of whole candidates, instead of the paper's 10 of 1,024
 Asked = tuple[tuple[int, int | None, int], ...]  # words, samples (None: greedy), most points
 ASKED: Asked = ((1, None, 120), (3, None, 16), (1, SAMPLES, 16))
-ASKED_HELD_OUT: Asked = ((1, None, 64),)
+ASKED_HELD_OUT: Asked = ((1, None, 32),)
 
 
 def write_corpus(folder: Path, model: str) -> pl.DataFrame:
