@@ -23,7 +23,6 @@ DEFAULT_WAY = {
     "samples": None,
 }
 WAYS = ["probes", "probe_words", "samples"]
-UNDER_WAYS = (DEFAULT, "probe_first_word_v1")
 RIVAL = "samia_matched_v1"
 DRAWN = {
     DEFAULT: "probes (default)",
@@ -79,21 +78,21 @@ def summary(table: pl.DataFrame) -> pl.DataFrame:
 
 
 def ways(table: pl.DataFrame) -> pl.DataFrame:
-    """One line a way of asking at points: how far it comes for its tokens, over its models.
+    """One line a way of asking at points: how far the default attack comes for its tokens.
 
     ``share`` is times seen until AUC 0.75 over those of the length-matched attack: the geometric
-    mean over models, and the largest. Where 32 times are too few, 64 are assumed.
+    mean over so many models, and the largest. Where 32 times are too few, 64 are assumed.
     """
     rivals = usual(table).filter(attack=RIVAL)
     needed = {model: times_until(rows, 0.75) for (model,), rows in rivals.group_by("model")}
     lines = []
-    asked = table.filter(pl.col("probes").is_not_null(), pl.col("attack").is_in(UNDER_WAYS))
-    for (attack, *way), rows in asked.group_by("attack", *WAYS, maintain_order=True):
+    asked = table.filter(pl.col("probes").is_not_null(), attack=DEFAULT)
+    for way, rows in asked.group_by(WAYS, maintain_order=True):
         shares = [
             (times_until(some, 0.75) or 64) / (needed[model] or 64)
             for (model,), some in rows.group_by("model", maintain_order=True)
         ]
-        line: dict[str, Any] = {"attack": attack} | dict(zip(WAYS, way, strict=True))
+        line: dict[str, Any] = dict(zip(WAYS, way, strict=True))
         line |= rows.select(pl.col("decoded", "prompted").mean()).row(0, named=True)
         aucs = rows.group_by("times").agg(pl.col("auc").mean())
         line |= {f"auc_{times}": aucs.filter(times=times)["auc"].item() for times in (2, 4, 8, 16)}
@@ -135,7 +134,7 @@ def draw(table: pl.DataFrame, path: Path) -> None:
         row(usual(named), "times", "times seen"),
         row(at_8, "decoded", "decoded tokens at 8 times seen"),
     )
-    both.save(path)
+    both.configure(aria=False).configure_axisX(grid=False).save(path)
 
 
 def report(table: pl.DataFrame) -> dict[str, Any]:
