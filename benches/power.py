@@ -233,7 +233,8 @@ def main() -> None:
         pl.col("model").replace_strict([*MODELS], range(len(MODELS))), maintain_order=True
     )
     table.write_parquet(TABLE)
-    append_results("power", {"models": MODELS} | report(table))
+    models = {name: MODELS[name] for name in table["model"].unique(maintain_order=True)}
+    append_results("power", {"models": models} | report(table))
 
 
 if __name__ == "__main__":
