@@ -113,6 +113,9 @@ def resplit(seen: NDArray[np.float64], unseen: NDArray[np.float64]) -> dict[str,
 
 
 def main() -> None:
+    if not DATA.is_dir():
+        print("skipped: no real text in ../shared/data")
+        return
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         parts = write_parts(folder)

@@ -215,6 +215,9 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=[*MODELS], choices=MODELS)
     parser.add_argument("--keep", type=Path, help="folder for corpus, models, runs and tables")
     given = parser.parse_args()
+    if not DATA.is_dir():
+        print("skipped: no real text in ../shared/data")
+        return
     with tempfile.TemporaryDirectory() as scratch:
         tables = []
         for name in given.models:
