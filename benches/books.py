@@ -46,8 +46,7 @@ def write_parts(folder: Path) -> pl.DataFrame:
     for book in sorted((DATA / "books").glob("*.txt")):
         if book.stem in FOREIGN:
             continue
-        words = book.read_text("utf-8").split()
-        size = WORDS * WINDOWS
+        words, size = book.read_text("utf-8").split(), WORDS * WINDOWS
         starts = list(range(0, len(words) - size + 1, size))
         draw.shuffle(starts)
         for number, start in enumerate(starts):
@@ -100,10 +99,8 @@ def resplit(seen: NDArray[np.float64], unseen: NDArray[np.float64]) -> dict[str,
         told = reported(np.concatenate([seen, some[:n]]), some[n : n + N_NULL])
         found.append(told[: seen.size].sum())
         false.append(told[seen.size :].sum() / max(told.sum(), 1))
-    lists = []
-    for _ in range(NULL_AUDITS):
-        some = rng.permutation(unseen)
-        lists.append(reported(some[:N_ASKED], some[N_ASKED : N_ASKED + N_NULL]).any())
+    order = (rng.permutation(unseen) for _ in range(NULL_AUDITS))
+    lists = [reported(some[:N_ASKED], some[N_ASKED : N_ASKED + N_NULL]).any() for some in order]
     return {
         "seen_reported": float(np.mean(found)),
         "false_share": float(np.mean(false)),
