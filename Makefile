@@ -1,5 +1,5 @@
 # make demo: set-up, then the known-truth audit.   make test: set-up, lints, types, every test.
-# make bench: speed, memory, coverage, measured.  make lock: resolve requirements.lock anew.
+# make bench: speed, memory, coverage, power, measured.  make lock: resolve requirements.lock anew.
 # make wheel: a wheel for others, in dist/.
 # make test-arm: the kernels' tests as a program for 64-bit Arm, on an emulated processor. It is made of
 # Debian's packages first, which takes minutes, so make test leaves it out.
@@ -42,6 +42,8 @@ bench: setup
 	@$(STEP) "Coverage of intervals" python -m benches.interval_coverage
 	@$(STEP) "Calibration of p-values and estimates" python -m benches.p_value_calibration
 	@$(STEP) "Coverage of the blind baseline's limits" python -m benches.blind
+	@$(STEP) "Power of the attacks" python -m benches.power
+	@$(STEP) "Parts of books" python -m benches.books
 
 setup: tools .venv/.built
 
