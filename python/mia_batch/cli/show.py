@@ -120,7 +120,7 @@ def _print_whole(table: Table | str, console: Console) -> None:
 def _needs(attack: Attack) -> str:
     if attack.evidence == "samples":
         named = "whole samples" if attack.whole_candidates else "samples"
-        return f"{named} and log-probabilities" if attack.logprobs else named
+        return "both kinds" if attack.logprobs else named
     full = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
     return "full distribution" if full.intersection(attack.columns) else "log-probabilities"
 
