@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import closing
 from dataclasses import asdict
 from functools import reduce
@@ -50,9 +51,10 @@ class SamplesStage(Stage):
         self.name = f"samples of {model}"
 
     def files(self) -> list[Path]:
-        """List all parts."""
-        folder = self.audit.run.path("samples")
-        return sorted(folder.glob(f"block-*.{self.model.replace('/', '~')}-*.parquet"))
+        """List its parts; what bears no model's name is the target's."""
+        paths = sorted(self.audit.run.path("samples").glob("*.parquet"))
+        owners = {path: re.search(r"\.(\w+)-", path.name) for path in paths}
+        return [path for path, own in owners.items() if self.model == (own[1] if own else "target")]
 
     def missing(self) -> dict[View, Missing]:
         """Find what the run lacks, by view."""
