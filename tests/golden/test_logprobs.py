@@ -70,6 +70,7 @@ def test_the_min_k_papers_procedure(demo, shared_data, tmp_path):
         text_column="input",
         preset="min-k",
         engine="transformers",
+        reference_model=str(demo.reference),
         neighbours=1,
     )
     texts = dict(run.targets.select("target_id", "target").iter_rows())

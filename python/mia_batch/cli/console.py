@@ -127,7 +127,7 @@ class _Lines:
             else "?"
         )
         self._console.print(
-            f"{self._what}: {self._done:,} of {self._total:,} texts, "
+            f"{self._what}: {self._done:,} of {self._total:,} prompts, "
             f"{self._tokens / max(seconds, 1e-9):,.0f} tokens/s, {left} left",
             highlight=False,
             soft_wrap=True,

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 __all__ = ["DemoFolder", "make_demo", "recipe_of", "write_config"]
 
-_RECIPE = 2  # increase it when the same settings come to mean another demo
+_RECIPE = 3  # increase it when the same settings come to mean another demo
 _STAGING = ".making-"
 _CONFIG = """\
 # What `mia-batch demo` audits. The ordinary command reads it, too:
 #     mia-batch --input corpus.parquet
+# With --reference-model reference, attacks that compare two models are computed, too.
 model = "model"
-reference_model = "reference"
 masked_model = "masked"
 neighbours = 5
 nonmember_shots = "nonmember-shots.parquet"

@@ -262,7 +262,7 @@ def test_unlabelled_input_shows_the_highest_scores(small_cli_run):
     assert "highest probe_leading_rarity_v1" in out
     assert "[red]markup[/red] \ufffd[2Jclear" in out
     assert "unscored: 1 targets: " in out
-    assert "sampling: 24 of 24 texts" in err
+    assert "sampling: 24 of 24 prompts" in err
     scores = pl.read_parquet(folder / "run" / "scores.parquet")
     assert scores["probe_leading_rarity_v1"].null_count() == 1
 
