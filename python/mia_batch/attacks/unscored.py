@@ -55,6 +55,7 @@ def find_unscored(
     nothing = pl.col("n_samples") == 0
     if any(sets[number][0] != {CONTINUATION} for number in of_samples):
         there = sampled.filter(pl.col("reason").is_null(), pl.col("reads").is_in(of_samples))
+        there = there.join(missing, on="target_id", how="semi")  # few: unique keeps all in memory
         there = there.select("target_id", "reads", there=True).unique()
         missing = missing.join(there, on=["target_id", "reads"], how="left", maintain_order="left")
         nothing = ~pl.col("there")

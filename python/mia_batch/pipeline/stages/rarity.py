@@ -49,7 +49,7 @@ def rarity_of(audit: Audit, view: View) -> RarityTable:
 def _rows(audit: Audit, view: View) -> pl.DataFrame:
     rows = scan(_path(audit), Rarity)
     rows = rows.filter(pl.col("model") == view.model, pl.col("view") == view.name)
-    found = rows.collect()
+    found = rows.select("entry", "count", "n_groups").collect()
     if found.is_empty() and audit.settings.rarity_from is not None:
         msg = (
             f"setting 'rarity_from': {audit.settings.rarity_from} did not count the view "
