@@ -14,7 +14,7 @@ from mia_batch.schemas import Prompts, Targets
 from mia_batch.tables import RowIndex, scan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
     from mia_batch.evidence.parts import Parts
@@ -116,10 +116,15 @@ class PromptUnits:
             rows = self.of(numbered, [range(start, start + TARGETS_AT_ONCE)])
             yield rows.with_columns(unit_key=TARGET_KEY + pl.col("view_index"))
 
-    def of(self, targets: pl.DataFrame, places: Iterable[range]) -> pl.DataFrame:
+    def of(
+        self,
+        targets: pl.DataFrame,
+        places: Iterable[range],
+        whole: Collection[str] = ("context", "text"),
+    ) -> pl.DataFrame:
         """Find the prompts of some targets, which stood in these rows of the targets table."""
         prompts = self._of(targets["target_id"], places)
-        return self.view.resolve(prompts.filter(self._wanted), targets)
+        return self.view.resolve(prompts.filter(self._wanted), targets, whole)
 
     @property
     def _wanted(self) -> pl.Expr:

@@ -10,7 +10,7 @@ import polars as pl
 from mia_batch.schemas import Prompts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 __all__ = ["View"]
 
@@ -61,12 +61,18 @@ class View:
         ]
         return made.select(columns)
 
-    def resolve(self, prompts: pl.DataFrame, targets: pl.DataFrame) -> pl.DataFrame:
-        """Join prompts to their targets, in the targets' order; ``context`` and ``text`` whole."""
+    def resolve(
+        self,
+        prompts: pl.DataFrame,
+        targets: pl.DataFrame,
+        whole: Collection[str] = ("context", "text"),
+    ) -> pl.DataFrame:
+        """Join prompts to their targets, in the targets' order; what ``whole`` names is whole."""
         joined = targets.join(
             prompts.drop("model", "view"), on="target_id", maintain_order="left_right"
         )
         return joined.with_columns(
             pl.when(pl.col("reason").is_null()).then(pl.coalesce(name, cut)).alias(name)
             for name, cut in _CUTS[self.columns].items()
+            if name in whole
         )

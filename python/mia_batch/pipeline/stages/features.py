@@ -34,6 +34,7 @@ __all__ = ["FeaturesStage", "sample_parts", "write_features"]
 
 _LOOKED_UP = ("target_id", "n_words", "role", "member")
 _PARTS_AT_ONCE = 8  # texts that repeat themselves are many times as large as their files
+_ROWS_AT_ONCE = 1 << 14  # short texts are many in a small file
 _BYTES_AT_ONCE = 4 << 20
 
 
@@ -143,7 +144,7 @@ class FeaturesStage(Stage):
             return
         audit.observer.stage(f"making the features of {len(missing):,} parts of samples")
         rarity = rarity_of(audit, view) if weighed else None
-        of_samples, _ = inputs_of(_preset(audit, view))
+        of_samples, of_prompts = inputs_of(_preset(audit, view))
         lookup = TargetLookup(audit.run.path("targets"), [*_LOOKED_UP, *view.columns])
         prompts = PromptUnits(audit.run.path("targets"), prompt_parts(audit, view), view)
 
@@ -153,7 +154,7 @@ class FeaturesStage(Stage):
             names = pl.concat(part["target_id"] for part in rows)
             places = dict.fromkeys(map(parts.targets_of, group))
             targets = lookup.of(names, places)
-            asked = prompts.of(targets, places)
+            asked = prompts.of(targets, places, of_prompts)
             if not names.is_in(asked["target_id"].implode()).all():
                 folder = audit.run.path("prompts")
                 msg = f"{folder} lacks prompts of samples; give the audit's command again"
@@ -161,18 +162,19 @@ class FeaturesStage(Stage):
             write_features(audit, view, samples, asked, rarity)
 
         with in_background() as later:
-            for group in _grouped(missing):
+            rows = parts.block_targets * view.n * view.samples  # most of a part
+            for group in _grouped(missing, min(_PARTS_AT_ONCE, max(_ROWS_AT_ONCE // rows, 1))):
                 later(make, group)
 
 
-def _grouped(parts: list[Path]) -> Iterator[list[Path]]:
+def _grouped(parts: list[Path], most: int) -> Iterator[list[Path]]:
     """Put small parts together: queries and calls of the kernels cost as much for few rows."""
     group: list[Path] = []
     size = 0
     for part in parts:
         group.append(part)
         size += part.stat().st_size
-        if size >= _BYTES_AT_ONCE or len(group) == _PARTS_AT_ONCE:
+        if size >= _BYTES_AT_ONCE or len(group) >= most:
             yield group
             group, size = [], 0
     if group:
