@@ -27,7 +27,8 @@ from benches.power_report import DEFAULT_WAY, TABLE, report
 from benches.results import append_results
 
 import mia_batch
-from mia_batch.attacks import defaults, names
+from mia_batch.attacks import defaults
+from mia_batch.attacks.petal import PETAL_ATTACKS
 from mia_batch.attacks.probing import MATCHED_RARITY_ATTACKS
 from mia_batch.demo.settings import DemoSettings
 from mia_batch.models.tokens import Tokenizer
@@ -47,7 +48,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "held_out_wide": {"hidden": 256, "layers": 1, "seed": 2},
     "held_out_foreign": {"hidden": 128, "layers": 2, "seed": 3},
 }
-PETAL = [name for name in ("petal_v1",) if name in names()]
+PETAL = [attack.name for attack in PETAL_ATTACKS]
 PROBES = [*defaults("default"), *PETAL]
 MATCHED = [
     *(attack.name for attack in MATCHED_RARITY_ATTACKS),
@@ -101,13 +102,12 @@ def train_model(path: Path, texts: list[str], seen: list[str], changed: dict[str
 
 
 def train_models(folder: Path, corpus: pl.DataFrame, model: str) -> None:
-    """Train the model, and where an attack needs one a smaller one that saw no asked window."""
+    """Train the model, and a smaller one that saw no asked window, for attacks that need it."""
     others = pl.read_parquet(folder / "others.parquet")["text"].to_list()
     texts = [*corpus["text"], *others]
     often = corpus.select(pl.col("text").repeat_by("times").list.explode()).drop_nulls()
     train_model(folder / "model", texts, [*often["text"], *others], MODELS[model])
-    if PETAL:
-        train_model(folder / "reference", texts, others, {"hidden": 64, "layers": 1})
+    train_model(folder / "reference", texts, others, {"hidden": 64, "layers": 1})
 
 
 def audit(
@@ -131,9 +131,9 @@ def audit(
 
 
 def tokens(run: mia_batch.Run, tokenizer: Tokenizer, **within: int) -> dict[str, float]:
-    """Tokens decoded and tokens of prompts, a text; of probes and samples that are scored."""
-    samples = run.samples
-    prompts = run.prompts.filter(pl.col("reason").is_null())
+    """Tokens that the audited model decodes and is given, a text; of what is scored."""
+    samples = run.samples.filter(model="target")
+    prompts = run.prompts.filter(pl.col("reason").is_null(), model="target")
     for name, most in within.items():
         column = "view_index" if name == "probes" else "sample_index"
         samples = samples.filter(pl.col(column) < most)

@@ -10,7 +10,7 @@ that are no UTF-8.
 # ruff: noqa: PYI021 (this stub is the manual of the compiled module)
 
 from collections.abc import Sequence
-from typing import Protocol, Self, type_check_only
+from typing import Protocol, Self, final, type_check_only
 
 __all__ = [
     "RarityTable",
@@ -67,6 +67,7 @@ def shared_runs(
 def word_spans(text: ArrowArray | ArrowStream, *, words: str) -> ArrowArray:
     """Struct per text of two lists of UInt32: where its words start and end, in characters."""
 
+@final
 class RarityTable:
     """In how many groups of texts each n-gram of up to three words occurs: `2**bits` entries."""
 
