@@ -17,7 +17,10 @@ class LogprobSettings(Part):
     topic = "Log-probabilities"
 
     reference_model: Annotated[str | None, Mark.MODEL] = Field(
-        None, min_length=1, description="Model to compare with, smaller or the base of a tuned one."
+        None,
+        min_length=1,
+        description="Model to compare with, smaller or the base of a tuned one; it is asked the "
+        "same, at points too.",
     )
     reference_revision: str | None = Field(
         None, min_length=1, description="Hub revision of the reference model."
