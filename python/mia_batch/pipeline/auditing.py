@@ -97,7 +97,9 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
     del corpora
     stages = stages_of(audit)
     with audit.run.held(), damage_set_aside(stages):
-        audit.manifest = Manifest.of(audit.run) or audit.manifest  # another may have been here
+        audit.manifest = (
+            Manifest.of(audit.run.folder) or audit.manifest
+        )  # another may have been here
         for sentence in repair(stages):
             observer.stage(sentence)
         audit.request()

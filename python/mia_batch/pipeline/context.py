@@ -72,7 +72,7 @@ class Audit:
         audit = cls(settings, observer, chosen_attacks(settings), recording, Run(settings.folder))
         _ = audit.plan
         check_paths(settings)
-        audit.manifest = Manifest.of(audit.run) or audit._new_manifest()
+        audit.manifest = Manifest.of(audit.run.folder) or audit._new_manifest()
         return audit
 
     @classmethod
@@ -105,7 +105,7 @@ class Audit:
 
     def save(self) -> None:
         """Store the manifest."""
-        self.manifest.write(self.run)
+        self.manifest.write(self.run.folder)
 
     @property
     def runs_here(self) -> bool:
@@ -119,8 +119,8 @@ class Audit:
             del wanted["engine"]
         if self.reading("samples"):
             wanted["decode"] = None if self.recording else self._scope
-        self.manifest.agree(wanted, self.run)
-        self.manifest.agree_model("target", {"source": self.source("target")}, self.run)
+        self.manifest.agree(wanted, self.run.folder)
+        self.manifest.agree_model("target", {"source": self.source("target")}, self.run.folder)
         self.manifest.settings = self.settings.model_dump(mode="json")
 
     @property

@@ -13,8 +13,7 @@ from mia_batch.tables import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from mia_batch.pipeline.run import Run
+    from pathlib import Path
 
 __all__ = ["Manifest"]
 
@@ -68,9 +67,9 @@ class Manifest:
     failed: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, run: Run) -> Manifest | None:
+    def of(cls, folder: Path) -> Manifest | None:
         """Read a run's manifest; None where the run has not begun."""
-        path = run.folder / "run.json"
+        path = folder / "run.json"
         try:
             stored = json.loads(path.read_text("utf-8"))
         except FileNotFoundError:
@@ -85,29 +84,29 @@ class Manifest:
             raise RunFolderError(msg)
         if (made_by := stored.get("format", 1)) != _FORMAT:
             msg = (
-                f"{run.folder} was made by another version of mia-batch (format {made_by} of its "
+                f"{folder} was made by another version of mia-batch (format {made_by} of its "
                 f"tables, this version has {_FORMAT}); go on with that version, or choose another "
                 "--out: a folder of its samples can be given as --samples-from"
             )
             raise RunFolderError(msg)
         return cls(**{name: stored[name] for name in known if name in stored})
 
-    def write(self, run: Run) -> None:
+    def write(self, folder: Path) -> None:
         """Store the manifest in the run's folder."""
         text = json.dumps(asdict(self) | {"versions": _versions()}, indent=2, ensure_ascii=False)
-        write_text(run.folder / "run.json", text + "\n")
+        write_text(folder / "run.json", text + "\n")
 
-    def agree(self, wanted: Mapping[str, Any], run: Run) -> None:
+    def agree(self, wanted: Mapping[str, Any], folder: Path) -> None:
         """Record values that change evidence; `SettingsError` names all that differ from before."""
-        _agree(self.evidence, wanted, run)
+        _agree(self.evidence, wanted, folder)
 
-    def agree_model(self, name: str, wanted: Mapping[str, Any], run: Run) -> None:
+    def agree_model(self, name: str, wanted: Mapping[str, Any], folder: Path) -> None:
         """Record what identifies a model, likewise."""
         model = self.models.setdefault(name, {})
-        _agree(model, wanted, run, of=f" of model {name!r}")
+        _agree(model, wanted, folder, of=f" of model {name!r}")
 
 
-def _agree(known: dict[str, Any], wanted: Mapping[str, Any], run: Run, of: str = "") -> None:
+def _agree(known: dict[str, Any], wanted: Mapping[str, Any], folder: Path, of: str = "") -> None:
     differing = [
         f"{name!r}{of} was {known[name]!r}, is now {value!r}"
         for name, value in wanted.items()
@@ -115,7 +114,7 @@ def _agree(known: dict[str, Any], wanted: Mapping[str, Any], run: Run, of: str =
     ]
     if differing:
         msg = (
-            f"{run.folder} holds evidence made with other settings: {'; '.join(differing)}; "
+            f"{folder} holds evidence made with other settings: {'; '.join(differing)}; "
             "give the old values, or choose another --out"
         )
         raise SettingsError(msg)

@@ -94,7 +94,7 @@ class Run:
         RunFolderError
             If there is no run here, or ``run.json`` cannot be read.
         """
-        found = Manifest.of(self)
+        found = Manifest.of(self.folder)
         if found is None:
             msg = (
                 f"{self.folder} holds no run: there is no run.json in it; give the folder of a run"

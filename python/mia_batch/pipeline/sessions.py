@@ -91,17 +91,17 @@ def _open_engine(
     audit: Audit, model: str, kind: EvidenceKind, columns: frozenset[str]
 ) -> Iterator[Session]:
     manifest, run = audit.manifest, audit.run
-    manifest.agree_model(model, {"source": audit.source(model)}, run)
+    manifest.agree_model(model, {"source": audit.source(model)}, run.folder)
     spec, why = audit.spec(model, kind, columns)
     tokenizer = None
     if kind != "fills":
         tokenizer = Tokenizer.load(spec.model, spec.revision)
-        manifest.agree_model(model, {"tokenizer": tokenizer.digest}, run)
+        manifest.agree_model(model, {"tokenizer": tokenizer.digest}, run.folder)
     audit.observer.stage(f"starting {spec.engine}: {why}")
     with EngineProcess.start(spec, log=run.engine_log) as engine:
         info = engine.info
         made_by = {f"{kind} engine": spec.engine, f"{kind} dtype": info.dtype}
-        manifest.agree_model(model, made_by, run)
+        manifest.agree_model(model, made_by, run.folder)
         manifest.engines[f"{kind} of {model}"] = asdict(info)
         audit.save()
         audit.observer.stage(
@@ -126,7 +126,7 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iter
     endpoint = endpoint_settings(settings)
     tokenizer = endpoint_tokenizer(settings)
     digest = tokenizer.digest if tokenizer else None
-    audit.manifest.agree_model("target", {"tokenizer": digest}, audit.run)
+    audit.manifest.agree_model("target", {"tokenizer": digest}, audit.run.folder)
     what = " for log-probabilities" if kind == "logprobs" else ""
     what += " at points" if at_points else ""
     audit.observer.stage(f"probing {endpoint.base_url}{what}")
@@ -152,7 +152,7 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iter
             identity["probe-logprobs"] = (
                 "exact" if exact else f"top {found.top_logprobs}, or bounds"
             )
-        audit.manifest.agree_model("target", identity, audit.run)
+        audit.manifest.agree_model("target", identity, audit.run.folder)
         audit.manifest.engines[f"{'probe-' * at_points}{kind} of target"] = {
             "engine": "openai",
             "base_url": endpoint.base_url,

@@ -47,7 +47,7 @@ def run(tmp_path):
         made={"scores": {"attacks": ATTACKS}},
         failed={"reasons": {}},
     )
-    manifest.write(run)
+    manifest.write(run.folder)
     return run
 
 

@@ -204,7 +204,7 @@ def test_a_plan_made_after_scores_is_exploratory(tmp_path):
     older = run.manifest
     older.plan = {}
     del older.made["scores"]
-    older.write(run)
+    older.write(run.folder)
     again = mia_batch.audit(**settings)
     assert said_of(again)[0].endswith("before any plan was recorded.")
     assert again.manifest.plan["rests_on"] is None

@@ -56,7 +56,7 @@ class LogprobsStage(Stage):
         columns = {view.name: self._columns(view) for view in views}
         if any(FREQUENCY in wanted for wanted in columns.values()):
             digest = texts_for(audit, "frequencies_from").digest()
-            audit.manifest.agree({"frequencies_from": digest}, audit.run)
+            audit.manifest.agree({"frequencies_from": digest}, audit.run.folder)
         groups = [views]
         if is_remote(audit, self.model):  # which is asked in another way at points
             points = [view for view in views if view.name == "probe"]

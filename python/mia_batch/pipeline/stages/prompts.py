@@ -135,7 +135,7 @@ class PromptsStage(Stage):
     def run(self) -> None:
         """Make what is missing."""
         audit = self.audit
-        audit.manifest.agree(self._evidence(), audit.run)
+        audit.manifest.agree(self._evidence(), audit.run.folder)
         self._check()
         filled = []
         for view in views_of(audit):
@@ -208,7 +208,9 @@ class PromptsStage(Stage):
         if "neighbour" in names:
             values["neighbours_column"] = settings.neighbours_column
         if any(map(_is_filled, views_of(audit))):
-            audit.manifest.agree_model("masked", {"source": audit.source("masked")}, audit.run)
+            audit.manifest.agree_model(
+                "masked", {"source": audit.source("masked")}, audit.run.folder
+            )
         return values
 
 
@@ -233,7 +235,7 @@ def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
         room = context if same else context - _longest(audit, tokenizer, context)
         shots = choose_shots(texts, room=room, count_tokens=tokenizer.count_tokens, setting=setting)
         described = {"digest": digest, "most": most, "n_shots": shots.n_shots}
-        audit.manifest.agree({setting: described}, audit.run)
+        audit.manifest.agree({setting: described}, audit.run.folder)
         audit.observer.stage(f"{setting}: {shots.n_shots} texts, {shots.n_tokens:,} tokens")
         made = View(
             model=view.model,

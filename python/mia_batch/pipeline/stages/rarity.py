@@ -134,7 +134,7 @@ class RarityStage(Stage):
         if _path(self.audit).resolve() == self.audit.run.path("rarity").resolve():
             msg = f"setting 'rarity_from' is the run itself, {given!r}; name another run"
             raise SettingsError(msg)
-        made = Manifest.of(Run(_path(self.audit).parent))
+        made = Manifest.of(_path(self.audit).parent)
         if made is None or not _path(self.audit).exists():
             msg = f"setting 'rarity_from': {given} is no run with a table of rarity; name one"
             raise SettingsError(msg)

@@ -157,7 +157,7 @@ class SamplesStage(Stage):
         audit, recording = self.audit, self.audit.recording
         if recording is None:
             return
-        audit.manifest.agree({"recording": recording.digest()}, audit.run)
+        audit.manifest.agree({"recording": recording.digest()}, audit.run.folder)
         for view, missing in self.missing().items():
             work = missing.count()
             if not work.left:
