@@ -1,6 +1,6 @@
 """The compiled kernels as Polars expressions: text in, numbers out.
 
-The only file that names the compiled library. Every expression is elementwise: it runs in
+Only this file and `rarity` name the compiled library. Every expression is elementwise: it runs in
 eager, lazy and streaming queries, over all cores and without the GIL. A literal is repeated
 for every row. Null gives null. A column that is not text is a ``SchemaMismatchError``, and a
 text of more than 1 GiB or with bytes that are not UTF-8 a ``MiaBatchError``, when the query runs.

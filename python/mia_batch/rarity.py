@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import dataframely as dy
 import polars as pl
 
-from mia_batch import _native
+import mia_batch._native as _native  # noqa: PLR0402 - from would import the package's own page
 from mia_batch.kernel_arguments import WordRule, as_column, check_rule
 
 if TYPE_CHECKING:
