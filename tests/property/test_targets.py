@@ -77,10 +77,14 @@ def test_windows_cover_every_word_up_to_the_last_full_one(text, rule, window, da
 
 @given(text=TEXTS, rule=RULES, window=st.integers(2, 8))
 def test_windows_lie_in_the_text_one_after_the_other(text, rule, window):
-    targets = build([text], words=rule, window_words=window)["target"].to_list()
+    found = build([text], words=rule, window_words=window)
+    targets = found["target"].to_list()
+    assert found["n_windows"].to_list() == [len(targets)] * len(targets)
     end = 0
-    for target in targets:
-        end = text.index(target, end) + len(target)
+    for target, start in zip(targets, found["start"], strict=True):
+        assert text[start : start + len(target)] == target
+        assert start >= end
+        end = start + len(target)
     for before, after in pairwise(targets):
         assert before.endswith(split(before, rule)[-1])
         assert after.startswith(split(after, rule)[0])

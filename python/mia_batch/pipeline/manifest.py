@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Manifest"]
 
-_FORMAT = 2
+_FORMAT = 3
 _PACKAGES = ("mia-batch", "polars", "numpy", "torch", "transformers", "tokenizers", "httpx")
 
 

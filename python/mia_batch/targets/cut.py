@@ -44,12 +44,14 @@ def _whole(text: str | None, prefix: str | None, reference: str | None) -> str:
 def _cut(text: str, words: Words, plan: TargetPlan) -> Iterator[Split]:
     """Yield the windows of a text, each split; a single one is the text to its ends."""
     n_words = len(words.starts)
-    for window in windows(n_words, plan.window_words, plan.stride):
+    cut = list(windows(n_words, plan.window_words, plan.stride))
+    for window in cut:
         if len(window) == n_words:
             yield _split(text, words, plan)
         else:
-            begin, end = words.starts[window.start], words.ends[window.stop - 1]
-            yield _split(text[begin:end], words.part(window), plan)
+            begin, end = int(words.starts[window.start]), int(words.ends[window.stop - 1])
+            split = _split(text[begin:end], words.part(window), plan)
+            yield split._replace(start=begin, n_windows=len(cut))
 
 
 def _split(target: str, words: Words, plan: TargetPlan) -> Split:

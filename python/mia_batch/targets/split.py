@@ -26,9 +26,11 @@ class Split(NamedTuple):
     reference: str | None
     n_words: int | None
     reason: str | None
+    start: int | None = 0
+    n_windows: int = 1
 
 
-NULL_SPLIT = Split(None, None, None, None, NULL_TEXT)
+NULL_SPLIT = Split(None, None, None, None, NULL_TEXT, None)
 """What becomes of a null text."""
 
 

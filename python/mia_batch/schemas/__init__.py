@@ -1,0 +1,38 @@
+"""One schema per table: the columns that a stage may rely on, and what they mean.
+
+Tables may carry further columns of the user's corpus (pass-through); they follow the named ones.
+"""
+
+from __future__ import annotations
+
+from mia_batch.schemas.answers import (
+    Blind,
+    Findings,
+    Metrics,
+    Scores,
+    Unscored,
+    VerdictLevel,
+    Verdicts,
+)
+from mia_batch.schemas.evidence import Features, LogProbs, Prompts, Samples
+from mia_batch.schemas.summary import Curves, Rollup
+from mia_batch.schemas.texts import Documents, Role, Targets
+
+__all__ = [
+    "Blind",
+    "Curves",
+    "Documents",
+    "Features",
+    "Findings",
+    "LogProbs",
+    "Metrics",
+    "Prompts",
+    "Role",
+    "Rollup",
+    "Samples",
+    "Scores",
+    "Targets",
+    "Unscored",
+    "VerdictLevel",
+    "Verdicts",
+]

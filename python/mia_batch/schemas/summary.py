@@ -1,0 +1,70 @@
+"""Tables that a report shows as they are."""
+
+from __future__ import annotations
+
+import dataframely as dy
+
+__all__ = ["Curves", "Rollup"]
+
+
+class Rollup(dy.Schema):
+    """One row per document, and per group of several, whose texts were asked about.
+
+    Empty where every document is one target. Numbers are of the primary attack, over the windows
+    asked about. Further columns are what the corpus says of the whole: title, author, ISBN ...
+    """
+
+    level = dy.Enum(["document", "group"])
+    key = dy.String()
+    """``document_id`` or ``group``."""
+    attack = dy.String()
+    n_windows = dy.UInt32()
+    """Windows that there are."""
+    n_asked = dy.UInt32()
+    """Windows that were asked about."""
+    n_scored = dy.UInt32()
+    mean = dy.Float64(nullable=True)
+    """Mean score, with its 95 % interval; null where fewer than two windows have a score."""
+    mean_low = dy.Float64(nullable=True)
+    mean_high = dy.Float64(nullable=True)
+    p_value = dy.Float64(nullable=True)
+    """Of the verdict at this level."""
+    q_value = dy.Float64(nullable=True)
+    contamination = dy.Float64(nullable=True)
+    """Share of windows that the model was trained on, with its 95 % interval."""
+    contamination_low = dy.Float64(nullable=True)
+    contamination_high = dy.Float64(nullable=True)
+    share_verbatim = dy.Float64(nullable=True)
+    """Share of windows of which a sample repeats at least 20 words in a row; null where no
+    continuations were sampled."""
+    share_near_verbatim = dy.Float64(nullable=True)
+    """Share of windows of which near-verbatim blocks of a sample hold at least 20 words."""
+    longest_words = dy.UInt32(nullable=True)
+    """Words of the longest run that a sample repeats."""
+    longest_target_id = dy.String(nullable=True)
+    longest_sample_index = dy.UInt32(nullable=True)
+    verdict = dy.Enum(["comes_out", "known_better", "cannot_tell", "nothing_found"])
+    """A verbatim run of 20 words; else reported at the run's q; else no p-value; else neither."""
+    reason = dy.String(nullable=True)
+    """Why there is no p-value."""
+
+
+class Curves(dy.Schema):
+    """One point of a picture per row."""
+
+    curve = dy.Enum(["roc", "distribution", "strip"])
+    """``roc``: TPR over FPR; ``distribution``: share of texts over the middle of a bin of scores;
+    ``strip``: memory over the position in a document."""
+    attack = dy.String()
+    subject = dy.String(nullable=True)
+    """Of a distribution the set of texts (``members``, ``non-members``, ``targets``); of a strip
+    the ``document_id``."""
+    x = dy.Float64()
+    """Of a strip the first character of a stretch, as share of the characters up to the last
+    window's end, in [0, 1)."""
+    y = dy.Float64(nullable=True)
+    """Of a strip the mean, over the stretch's windows, of the share of texts known to be outside
+    the training data (without any: of all texts) that score lower, in [0, 1]; null without a score.
+    """
+    n = dy.UInt32()
+    """Texts that the point rests on."""
