@@ -34,7 +34,7 @@ def test_columns_are_ours_first_then_the_users():
     )
     assert found.columns == [*Targets.column_names(), "year", "meta"]
     assert found.drop("target_id").row(0) == (
-        *("target", "d", "g", True, 0, "a b c", "a", " b c", 3, None),
+        *("target", "d", "g", True, 0, 1, 0, "a b c", "a", " b c", 3, None),
         *(1999, [1]),
     )
 
