@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     _Test = Callable[[AttackScores], Iterable[pl.DataFrame]]
 
-__all__ = ["verdicts"]
+__all__ = ["NO_NULL", "verdicts"]
 
-_NO_NULL = "no text is known to be outside the training data: give non-members"
+NO_NULL = "no text is known to be outside the training data: give non-members"
 
 
 def verdicts(
@@ -79,7 +79,7 @@ def _no_null(found: AttackScores) -> Iterator[pl.DataFrame]:
         versus="non_members",
         planned=False,
         n_null=0,
-        reason=_NO_NULL,
+        reason=NO_NULL,
     )
 
 
