@@ -114,10 +114,9 @@ def _said(targets: pl.LazyFrame, rows: pl.Series) -> pl.DataFrame:
         for name, dtype in targets.collect_schema().items()
         if name in _LABELS or not (name in own or dtype.is_nested())
     ]
-    found = targets.with_row_index("mia row").filter(pl.col("mia row").is_in(rows.implode()))
-    return found.select(
-        row="mia row", key=pl.coalesce("document_id", "target_id"), said=pl.struct(further)
-    ).collect(engine="streaming")
+    said = targets.select(key=pl.coalesce("document_id", "target_id"), said=pl.struct(further))
+    found = said.with_row_index("row").filter(pl.col("row").is_in(rows.implode()))
+    return found.collect(engine="streaming")
 
 
 def _units(documents: pl.DataFrame) -> pl.DataFrame:
@@ -209,7 +208,7 @@ def _with_answer(
     answers = (
         verdicts.filter(level.is_in(["document", "group"]), pl.col("estimate").is_null())
         .filter(attack=plan.primary, versus="non_members")
-        .select("p_value", "q_value", "reason", tested=pl.format("{} {}", level, "key"))
+        .select("p_value", "q_value", "reason", tested=level + " " + pl.col("key"))
         .collect(engine="streaming")
     )
     without = (

@@ -85,8 +85,8 @@ class WindowShare:
 def _lack(sets: ComparisonSets, *named: tuple[str, NDArray[np.int64]]) -> str | None:
     """Say which set has too few clusters for its windows to stand for others, if one has."""
     for name, rows in named:
-        fewest = FEWEST_GROUPS if sets.share_clusters(rows) else 1
+        unit, fewest = ("groups", FEWEST_GROUPS) if sets.share_clusters(rows) else ("texts", 1)
         n_clusters = np.unique(sets.cluster[rows]).size
         if n_clusters < fewest:
-            return f"{n_clusters} {name} groups are too few, {fewest} are needed"
+            return f"{n_clusters} {name} {unit} are too few, {fewest} are needed"
     return None

@@ -166,7 +166,6 @@ def _strips(
 
 
 def _names(targets: pl.LazyFrame, rows: pl.Series) -> pl.DataFrame:
-    found = targets.with_row_index("first").filter(pl.col("first").is_in(rows.implode()))
-    return found.select("first", subject=pl.coalesce("document_id", "target_id")).collect(
-        engine="streaming"
-    )
+    subject = targets.select(subject=pl.coalesce("document_id", "target_id"))
+    found = subject.with_row_index("first").filter(pl.col("first").is_in(rows.implode()))
+    return found.collect(engine="streaming")
