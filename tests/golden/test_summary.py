@@ -77,10 +77,11 @@ def reference(run, chosen):
     rows = run.scores.filter(chosen, role="target").to_dicts()
     scores = [row[ATTACK] for row in rows]
     half = t.ppf(0.975, len(scores) - 1) * stdev(scores) / len(scores) ** 0.5
-    runs, near = {}, {}
+    runs: dict[str, tuple[int, int, str]] = {}
+    near: dict[str, int] = {}
     for row in run.features.iter_rows(named=True):
         key, words = row["target_id"], row["longest_block_words"]
-        runs[key] = max(runs.get(key, (0, 0, 0)), (words, -row["sample_index"], row["target_id"]))
+        runs[key] = max(runs.get(key, (0, 0, "")), (words, -row["sample_index"], row["target_id"]))
         near[key] = max(near.get(key, 0), row["near_verbatim_words"])
     own = [runs[row["target_id"]] for row in rows]
     most = max(own, key=lambda run: run[0])

@@ -12,10 +12,13 @@ from mia_batch.inference.verbatim import verbatim_runs
 from mia_batch.inference.verdicts import NO_NULL
 from mia_batch.inference.window_share import WindowShare
 from mia_batch.schemas import Rollup, Targets
-from mia_batch.tables.numbers import read_numbers
+from mia_batch.tables.numbers import read_finite, read_numbers
 from mia_batch.targets.clusters import document_numbers
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mia_batch.inference.comparison import ComparisonSets
     from mia_batch.inference.plan import VerdictPlan
 
 __all__ = ["VERBATIM_WORDS", "rollup"]
@@ -50,31 +53,18 @@ def rollup(
     scores are equal, and may leave the range of the attack.
     """
     sets = read_comparison_sets(scores, named=False)
-    size = sets.target_id.len()
-    found = read_numbers(scores, pl.col(plan.primary).cast(pl.Float64), size, np.float64)
-    found[~np.isfinite(found)] = np.nan
-    share = WindowShare(sets, found, plan.fpr, blind_warns=blind_warns)
-    known_outside = np.zeros(size, np.bool_)
-    known_outside[sets.nulls] = True
-    asked = read_numbers(targets, pl.col("reason").is_null(), size, np.bool_)
-    windows = pl.DataFrame(
-        {
-            "document": document_numbers(targets),
-            "n_windows": read_numbers(targets, pl.col("n_windows"), size, np.uint32),
-            "asked": asked | ~np.isnan(found),
-            "score": pl.Series(found, nan_to_null=True),
-            "outside": known_outside,
-            "is_target": read_numbers(scores, pl.col("role") == "target", size, np.bool_),
-        }
-    )
-    runs = verbatim_runs(targets, features, samples)
-    windows = pl.concat([windows, runs], how="horizontal").with_row_index("row")
-    documents = _documents(windows.filter("is_target"), share.threshold)
+    score = read_finite(scores, plan.primary, sets.target_id.len())
+    share = WindowShare(sets, score, plan.fpr, blind_warns=blind_warns)
+    parts = [_windows(targets, score, sets), verbatim_runs(targets, features, samples)]
+    windows = pl.concat(parts, how="horizontal").with_row_index("row").filter("is_target")
+    documents = _documents(windows, share.threshold)
     documents = documents.join(_said(targets, documents["row"]), on="row", maintain_order="left")
     rows = pl.concat([_units(documents), _groups(documents)], how="diagonal")
+    any_run = pl.when(pl.col("longest_words") > 0)
     rows = _with_mean(rows).with_columns(
         attack=pl.lit(plan.primary),
-        longest_target_id=sets.target_id.gather(rows["longest_row"]),
+        longest_target_id=any_run.then(sets.target_id.gather(rows["longest_row"])),
+        longest_sample_index=any_run.then("longest_sample_index"),
         share_verbatim=(pl.col("n_verbatim") / pl.col("n_sampled")).fill_nan(None),
         share_near_verbatim=(pl.col("n_near") / pl.col("n_sampled")).fill_nan(None),
     )
@@ -82,6 +72,25 @@ def rollup(
     rows = _with_answer(rows, verdicts, plan, any_null=sets.nulls.size > 0)
     typed = (pl.col(name).cast(dtype) for name, dtype in _TYPES.items())
     return rows.select(*typed, "said").unnest("said")
+
+
+def _windows(
+    targets: pl.LazyFrame, score: NDArray[np.float64], sets: ComparisonSets
+) -> pl.DataFrame:
+    """Lay out what is summed of each row of the targets table."""
+    asked = read_numbers(targets, pl.col("reason").is_null(), score.size, np.bool_)
+    outside = np.zeros(score.size, np.bool_)
+    outside[sets.nulls] = True
+    return pl.DataFrame(
+        {
+            "document": document_numbers(targets),
+            "n_windows": read_numbers(targets, pl.col("n_windows"), score.size, np.uint32),
+            "asked": asked | ~np.isnan(score),
+            "score": pl.Series(score, nan_to_null=True),
+            "outside": outside,
+            "is_target": read_numbers(targets, pl.col("role") == "target", score.size, np.bool_),
+        }
+    )
 
 
 def _documents(windows: pl.DataFrame, threshold: float) -> pl.DataFrame:
@@ -176,12 +185,11 @@ def _with_mean(rows: pl.DataFrame) -> pl.DataFrame:
     n = pl.col("n_scored")
     quantile = pl.Series("t", t.ppf(0.975, np.maximum(rows["n_scored"].to_numpy(), 2) - 1))
     half = quantile * (pl.col("squares") / (n - 1.0) / n).sqrt()
-    mean = pl.when(n > 1).then("mean")
-    wide = pl.when(n > 1, "varies")
+    mean = pl.col("mean")
+    low, high = mean - half, mean + half
+    wide = pl.when(n > 1, "varies", low < mean, mean < high)
     return rows.with_columns(
-        mean=mean,
-        mean_low=wide.then(pl.col("mean") - half),
-        mean_high=wide.then(pl.col("mean") + half),
+        mean=pl.when(n > 1).then(mean), mean_low=wide.then(low), mean_high=wide.then(high)
     )
 
 

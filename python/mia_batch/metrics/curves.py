@@ -9,7 +9,7 @@ import polars as pl
 
 from mia_batch.schemas import Curves
 from mia_batch.stats.roc import roc_curve
-from mia_batch.tables.numbers import read_numbers
+from mia_batch.tables.numbers import read_finite, read_numbers
 from mia_batch.targets.clusters import document_numbers
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ def curves(
     label = read_numbers(scores, member.cast(pl.Float64), size, np.float64)
     outside = is_asked & (label == 0) | counts & ~is_asked
     for attack in attacks:
-        score = _read(scores, attack, size)
+        score = read_finite(scores, attack, size)
         scored = ~np.isnan(score)
         known = counts & ~np.isnan(label) & scored
         yield _roc(attack, label[known] == 1, score[known])
-    score = _read(scores, primary, size)
+    score = read_finite(scores, primary, size)
     scored = ~np.isnan(score)
     sets = {
         "members": (is_asked | helps) & (label == 1),
@@ -60,12 +60,6 @@ def curves(
     yield _distributions(primary, {name: score[rows & scored] for name, rows in sets.items()})
     compared = score[scored & (outside if (outside & scored).any() else is_asked)]
     yield _strips(targets, primary, score, np.sort(compared))
-
-
-def _read(scores: pl.LazyFrame, attack: str, size: int) -> NDArray[np.float64]:
-    found = read_numbers(scores, pl.col(attack).cast(pl.Float64), size, np.float64)
-    found[~np.isfinite(found)] = np.nan
-    return found
 
 
 def _rows(curve: str, attack: str, points: pl.DataFrame) -> pl.DataFrame:

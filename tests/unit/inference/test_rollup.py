@@ -203,6 +203,12 @@ def test_verbatim_runs_of_the_first_samples_of_the_target_model():
     assert longest == (25, target_id(1), 1)
 
 
+def test_where_no_word_is_repeated_there_is_no_run_to_show():
+    row = summed(*document("a", 0.2, 0.4), *nulls(), evidence=features(said(1, 0, 0)))
+    names = ["longest_words", "longest_target_id", "longest_sample_index", "share_verbatim"]
+    assert row.select(names).row(0) == (0, None, None, 0)
+
+
 @pytest.mark.parametrize(
     "evidence",
     [features(), features(said(0, 0, 30)).drop("longest_block_words", "near_verbatim_words")],
