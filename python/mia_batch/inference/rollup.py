@@ -46,7 +46,7 @@ def rollup(
 
     ``targets`` and ``scores`` have their rows in one order. Documents come in that order, none of
     them where each is one window; then groups, in the order of their first document. The first
-    ``samples`` continuations count. Memory: some 100 bytes a target.
+    ``samples`` continuations count. Memory: some 250 bytes a target.
 
     The interval of the mean takes windows as independent draws. Those of one document are not:
     neighbours share their subject and style, so that it is rather too narrow. It is null where all

@@ -35,7 +35,7 @@ def curves(
     the primary attack, the distribution of members, non-members (calibration data included) and
     texts of unknown membership over 40 bins of equal width, and the strips of documents of role
     ``target`` with at least two windows. A score that is no finite number counts as missing.
-    Memory: some 60 bytes a target.
+    Memory: some 250 bytes a target.
     """
     yield Curves.create_empty()
     size = int(scores.select(pl.len()).collect(engine="streaming").item())

@@ -64,7 +64,7 @@ class Curves(dy.Schema):
     attack = dy.String()
     subject = dy.String(nullable=True)
     """Of a distribution the set of texts (``members``, ``non-members``, ``targets``); of a strip
-    the ``document_id``."""
+    the ``document_id`` (without one, the first ``target_id``)."""
     x = dy.Float64()
     """Of a strip the first character of a stretch, as share of the characters up to the last
     window's end, in [0, 1)."""
@@ -73,4 +73,5 @@ class Curves(dy.Schema):
     the training data (without any: of all texts) that score lower, in [0, 1]; null without a score.
     """
     n = dy.UInt32()
-    """Texts that the point rests on."""
+    """Texts that the point rests on; 0 where a gap in a strip begins: no window was asked about
+    from there to the next point."""
