@@ -10,7 +10,6 @@ import tempfile
 from hashlib import sha256
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 import mia_batch
@@ -18,7 +17,7 @@ from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.pipeline import rescore
 from mia_batch.pipeline.custody import record_file, root_of, verify
 from mia_batch.pipeline.run import Run
-from tests.checkpoints import TEXTS
+from tests.audits import audit_books, write_books
 
 KINDS = (
     "blind.parquet",
@@ -37,32 +36,11 @@ KINDS = (
 )
 
 
-def write_inputs(folder):
-    """A folder of two texts, and a recording of continuations of them."""
-    (folder / "books").mkdir(parents=True)
-    rows = []
-    for number, text in enumerate(TEXTS[:2]):
-        words = text.split()[:40]
-        (folder / "books" / f"{number}.txt").write_text(" ".join(words))
-        rows += [(f"{number}.txt", " ".join(words[20 - skip :])) for skip in range(2)]
-    recorded = pl.DataFrame(rows, schema=["document_id", "candidate"], orient="row")
-    recorded.write_parquet(folder / "made.parquet")
-
-
-def audit(folder, inputs, **settings):
-    return mia_batch.audit(
-        input=str(inputs / "books"),
-        samples_from=str(inputs / "made.parquet"),
-        out=folder,
-        **settings,
-    )
-
-
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
     folder = tmp_path_factory.mktemp("custody")
-    write_inputs(folder)
-    run = audit(folder / "run", folder)
+    write_books(folder)
+    run = audit_books(folder / "run", folder)
     (run.folder / "report.html").write_text("<html>")
     record_file(run, "report.html")
     return folder
@@ -230,16 +208,16 @@ def test_scoring_anew_gives_another_root_and_keeps_the_inputs(original, copied, 
 
 def test_a_refused_request_leaves_the_root(original, copied):
     with pytest.raises(mia_batch.SettingsError):
-        audit(copied, original, seed=1)
+        audit_books(copied, original, seed=1)
     assert verify(copied).faults == []
 
 
 @pytest.mark.parametrize("moved", [False, True])
 def test_two_honest_runs_have_one_root(original, tmp_path, moved):
-    write_inputs(tmp_path)
-    run = audit(tmp_path / "other", tmp_path if moved else original)
+    write_books(tmp_path)
+    run = audit_books(tmp_path / "other", tmp_path if moved else original)
     assert run.manifest.custody["root"] == Run(original / "run").manifest.custody["root"]
-    assert audit(tmp_path / "other", tmp_path if moved else original).manifest == run.manifest
+    assert audit_books(tmp_path / "other", tmp_path if moved else original).manifest == run.manifest
 
 
 def test_a_model_on_a_cpu_gives_one_root(small_audit, tmp_path):

@@ -59,6 +59,7 @@ def views_of(audit: Audit, kind: EvidenceKind | None = None) -> list[View]:
 
 
 def view_of(audit: Audit, model: str, name: str) -> View:
+    """Return one view of a model, as the settings want it."""
     settings = audit.settings
     match name:
         case "continuation":
