@@ -9,6 +9,7 @@ import polars as pl
 from mia_batch.errors import SettingsError
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.custody import seal
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.stages.features import FeaturesStage
@@ -117,7 +118,7 @@ def _walk(audit: Audit, stages: Sequence[Stage]) -> None:
         if stage.name == "features":
             audit.manifest.failed = _count_failures(audit)
         stage.run()
-    audit.save()
+    seal(audit)
 
 
 def plan(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -181,7 +182,7 @@ def rescore(
             elif isinstance(stage, _FROM_EVIDENCE):
                 stage.run()
         audit.manifest.settings = settings.model_dump(mode="json")
-        audit.save()
+        seal(audit)
     return audit.run
 
 

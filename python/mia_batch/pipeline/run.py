@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import fcntl
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -165,6 +166,22 @@ class Run:
     def findings(self) -> pl.DataFrame:
         """The findings table: what was checked, of the texts and of the run."""
         return self.scan("findings").collect()
+
+    @contextmanager
+    def read_only(self) -> Iterator[None]:
+        """Keep live runs away while the folder is read; nothing is written.
+
+        Raises `RunFolderError` if a live run holds it.
+        """
+        with ExitStack() as closing:
+            with suppress(OSError):  # where there is no lock, nobody has held the folder
+                stream = closing.enter_context((self.folder / ".lock").open("rb"))
+                try:
+                    fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    msg = f"{self.folder} is held by a live run, so it has no root; wait for it"
+                    raise RunFolderError(msg) from None
+            yield
 
     @contextmanager
     def held(self) -> Iterator[None]:
