@@ -1,0 +1,63 @@
+"""Figures of the benches, from their tables in ``benches/results``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import polars as pl
+from benches import power_report
+
+from docs.generate.markdown import code, table
+
+__all__ = ["points", "power", "power_picture"]
+
+_SHOWN = (*power_report.DRAWN, "samia_matched_rarity_v1", "petal_v1")
+
+
+def power_picture() -> str:
+    """Draw AUC by times seen and by decoded tokens, as SVG."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "power.svg"
+        power_report.draw(_power(), path)
+        return path.read_text()
+
+
+def power() -> str:
+    """Say how strong the attacks are: a table for each model."""
+    lines = power_report.summary(_power()).filter(pl.col("attack").is_in(_SHOWN))
+    heads = ("attack", "decoded tokens a text", "times seen until AUC 0.75", "AUC at 8 times")
+    parts = []
+    for (model,), rows in lines.group_by("model", maintain_order=True):
+        shown = table(
+            (*heads, "lead at 8", "lead at 16"), map(_strength, rows.iter_rows(named=True))
+        )
+        parts.append(f"**{code(str(model))}**\n\n{shown}")
+    return "\n".join(parts)
+
+
+def _strength(line: dict[str, Any]) -> tuple[str, ...]:
+    times = "never" if line["times_075"] is None else f"{line['times_075']:.1f}"
+    leads = (line[f"lead_{times}"] or "" for times in (8, 16))
+    return code(line["attack"]), f"{line['decoded']:.0f}", times, f"{line['auc_8']:.2f}", *leads
+
+
+def points() -> str:
+    """Say what so many points of the smallest model give."""
+    heads = ("points", "words at each", "answers", "decoded", "prompted", "AUC at 4", "AUC at 8")
+    lines = power_report.ways(_power().filter(model="small"))
+    few = lines.filter(pl.col("samples").is_null() | (pl.col("samples") == 5))
+    return table((*heads, "share"), map(_way, few.iter_rows(named=True)))
+
+
+def _way(line: dict[str, Any]) -> tuple[str, ...]:
+    answers = f"{line['samples']} drawn" if line["samples"] else "the most likely"
+    numbers = (f"{line[name]:,.0f}" for name in ("decoded", "prompted"))
+    aucs = (f"{line[name]:.2f}" for name in ("auc_4", "auc_8"))
+    counts = (str(line["probes"]), str(line["probe_words"]))
+    return *counts, answers, *numbers, *aucs, f"{line['share']:.2f}"
+
+
+def _power() -> pl.DataFrame:
+    return pl.read_parquet(power_report.TABLE)
