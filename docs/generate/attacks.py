@@ -50,7 +50,10 @@ def _shared(sources: list[str]) -> str:
 
 def _needs(attack: Attack) -> str:
     """Name the evidence, the rows of it, and the settings that an attack cannot do without."""
-    views = ", ".join(f"{code(view)} of the {model} model" for model, view in attack.reads)
+    views = ", ".join(
+        code(view) + ("" if model == "target" else f" of the {model} model")
+        for model, view in attack.reads
+    )
     settings = (" or ".join(map(_option, names.split("|"))) for names in attack.settings)
     return "; ".join((f"{needs(attack)} ({views})", *settings))
 

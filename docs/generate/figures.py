@@ -27,7 +27,7 @@ def power_picture() -> str:
 def power() -> str:
     """Say how strong the attacks are: a table for each model."""
     lines = power_report.summary(_power()).filter(pl.col("attack").is_in(_SHOWN))
-    heads = ("attack", "decoded tokens a text", "times seen until AUC 0.75", "AUC at 8 times")
+    heads = ("attack", "decoded", "times seen", "AUC at 8")
     parts = []
     for (model,), rows in lines.group_by("model", maintain_order=True):
         shown = table(
@@ -39,7 +39,7 @@ def power() -> str:
 
 def _strength(line: dict[str, Any]) -> tuple[str, ...]:
     times = "never" if line["times_075"] is None else f"{line['times_075']:.1f}"
-    leads = (line[f"lead_{times}"] or "" for times in (8, 16))
+    leads = ((line[f"lead_{rung}"] or "").replace(" ", "&nbsp;") for rung in (8, 16))
     return code(line["attack"]), f"{line['decoded']:.0f}", times, f"{line['auc_8']:.2f}", *leads
 
 
@@ -52,7 +52,7 @@ def points() -> str:
 
 
 def _way(line: dict[str, Any]) -> tuple[str, ...]:
-    answers = f"{line['samples']} drawn" if line["samples"] else "the most likely"
+    answers = f"{line['samples']} drawn" if line["samples"] else "greedy"
     numbers = (f"{line[name]:,.0f}" for name in ("decoded", "prompted"))
     aucs = (f"{line[name]:.2f}" for name in ("auc_4", "auc_8"))
     counts = (str(line["probes"]), str(line["probe_words"]))

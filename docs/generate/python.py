@@ -13,8 +13,9 @@ ROOMS = ("attacks", "corpus", "targets", "features", "metrics.evaluate", "kernel
 
 
 def sections() -> str:
-    """Each public name of the package, then those of its rooms."""
-    parts = ["## mia_batch\n", *(f"::: mia_batch.{name}\n" for name in mia_batch.__all__)]
+    """Each public name of the package, errors last, then those of its rooms."""
+    names = sorted(mia_batch.__all__, key=lambda name: name.endswith("Error"))
+    parts = ["## mia_batch\n", *(f"::: mia_batch.{name}\n" for name in names)]
     for room in ROOMS:
         parts.append(f"## mia_batch.{room}\n")
         module = import_module(f"mia_batch.{room}")

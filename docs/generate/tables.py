@@ -52,11 +52,16 @@ def _meanings(read: griffe.Object | griffe.Alias) -> dict[str, str]:
 
 def _section(name: str, schema: type[dy.Schema], meanings: dict[str, str]) -> str:
     rows = (
-        (code(column), _type(found), "yes" if found.nullable else "", meanings.get(column, ""))
+        (
+            code(column),
+            _type(found),
+            "may be null" if found.nullable else "",
+            meanings.get(column, ""),
+        )
         for column, found in schema.columns().items()
     )
     text = inspect.getdoc(schema) or ""
-    heads = ("column", "type", "null?", "meaning")
+    heads = ("column", "type", "null", "meaning")
     return f"### {name}\n\n{text}\n\n{table(heads, rows)}"
 
 

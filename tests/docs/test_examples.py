@@ -104,11 +104,16 @@ def test_code_on_a_page_runs_and_prints_what_stands_there(page, folder, request)
 def run_console(code: str) -> None:
     """Run its commands; lines that follow one are lines of what it prints, spaces aside."""
     shown = ""
-    for line in code.splitlines():
+    for line in lines(code):
         if line.startswith("$ "):
             shown = printed(shlex.split(line[2:]))
         else:
             assert squeezed(line) in squeezed(shown), shown
+
+
+def lines(code: str) -> list[str]:
+    """Lines of a block, those that end in a backslash joined to the next."""
+    return code.replace("\\\n", " ").splitlines()
 
 
 def printed(words: list[str]) -> str:
@@ -135,8 +140,7 @@ def test_every_block_is_run_or_says_why_not(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_that_are_not_run_have_options_that_there_are(page):
-    lines = chain.from_iterable(each.code.splitlines() for each in blocks(page) if each.reason)
-    for line in lines:
+    for line in chain.from_iterable(lines(each.code) for each in blocks(page) if each.reason):
         if line.startswith("$ mia-batch "):
             parse(command, shlex.split(line)[2:])
 

@@ -57,8 +57,8 @@ def test_families_hold_every_attack_of_the_package():
 def test_access_beyond_samples_is_named():
     section = attacks.sections().split("### Min-K% and Min-K%++")[1]
     found = rows(section.split("### ")[0])
-    assert found["min_k_20_v1"][1] == "log-probabilities (`text` of the target model)"
-    assert found["min_k_plus_plus_20_v1"][1] == "full distribution (`text` of the target model)"
+    assert found["min_k_20_v1"][1] == "log-probabilities (`text`)"
+    assert found["min_k_plus_plus_20_v1"][1] == "full distribution (`text`)"
 
 
 def test_every_column_of_every_table_has_type_and_meaning():
@@ -79,7 +79,7 @@ def test_a_table_says_of_a_column_what_its_schema_says():
     found = rows(tables.sections().split("### verdicts")[1].split("### ")[0])
     assert found["p_value"] == [
         "Float64",
-        "yes",
+        "may be null",
         "Share of units outside the training data, this one included, that score as high.",
     ]
     assert found["level"][0] == "one of `target`, `document`, `group`, `collection`"
@@ -114,7 +114,7 @@ def test_rooms_stand_in_the_order_that_is_checked():
 
 def test_figures_are_those_of_the_bench():
     assert f"| `{power_report.DEFAULT}` | 84 | 4.6 | 0.93 |  |  |" in figures.power()
-    assert "| 32 | 1 | the most likely | 84 | 3,099 | 0.70 | 0.93 | 0.40 |" in figures.points()
+    assert "| 32 | 1 | greedy | 84 | 3,099 | 0.70 | 0.93 | 0.40 |" in figures.points()
     assert figures.power_picture().startswith("<svg ")
 
 
