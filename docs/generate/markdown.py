@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 __all__ = ["code", "table"]
+
+_CODE_OR_BAR = re.compile(r"(`+).*?\1|\|")
 
 
 def code(text: str) -> str:
@@ -22,4 +25,6 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+    """Escape bars outside code; inside, none ends a cell."""
+    line = " ".join(text.split())
+    return _CODE_OR_BAR.sub(lambda found: "\\|" if found[0] == "|" else found[0], line)
