@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,7 +12,9 @@ from benches import power_report
 
 from docs.generate.markdown import code, table
 
-__all__ = ["points", "power", "power_picture"]
+__all__ = ["coverage", "points", "power", "power_picture", "rates"]
+
+_RESULTS = power_report.TABLE.parent
 
 _SHOWN = (*power_report.DRAWN, "samia_matched_rarity_v1", "petal_v1")
 
@@ -61,3 +64,23 @@ def _way(line: dict[str, Any]) -> tuple[str, ...]:
 
 def _power() -> pl.DataFrame:
     return pl.read_parquet(power_report.TABLE)
+
+
+def coverage() -> str:
+    """Say how often 95 % intervals of metrics cover the true figure, as last measured."""
+    rows = _latest("interval_coverage")["cases"]
+    cells = ((row["case"], row["promise"], f"{row['coverage']:.1%}") for row in rows)
+    return table(("case", "wanted", "covered"), cells)
+
+
+def rates() -> str:
+    """Say how often p-values, lists, intervals and bounds are right or wrong, as last measured."""
+    rows = _latest("p_value_calibration")["figures"]
+    cells = ((row["case"], row["wanted"], f"{row['rate']:.3f}") for row in rows)
+    return table(("case", "wanted", "measured"), cells)
+
+
+def _latest(bench: str) -> dict[str, Any]:
+    lines = (_RESULTS / f"{bench}.jsonl").read_text(encoding="utf-8").splitlines()
+    latest: dict[str, Any] = json.loads(lines[-1])
+    return latest

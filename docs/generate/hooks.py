@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 PARTS = {
     "attacks": attacks.sections,
     "power": figures.power,
+    "coverage": figures.coverage,
     "points": figures.points,
     "python": python.sections,
+    "rates": figures.rates,
     "rooms": rooms.layers,
     "settings": settings.sections,
     "tables": tables.sections,

@@ -115,6 +115,8 @@ def test_rooms_stand_in_the_order_that_is_checked():
 def test_figures_are_those_of_the_bench():
     assert f"| `{power_report.DEFAULT}` | 84 | 4.6 | 0.93 |  |  |" in figures.power()
     assert "| 32 | 1 | greedy | 84 | 3,099 | 0.70 | 0.93 | 0.40 |" in figures.points()
+    assert "| share of nulls with p <= 0.05 | 0.05 | 0.050 |" in figures.rates()
+    assert "| auc, AUC 0.6, 100 a class | 93 to 97 % | 95.0% |" in figures.coverage()
     assert figures.power_picture().startswith("<svg ")
 
 
