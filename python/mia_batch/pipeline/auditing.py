@@ -18,6 +18,7 @@ from mia_batch.pipeline.stages.rarity import RarityStage
 from mia_batch.pipeline.stages.samples import SamplesStage
 from mia_batch.pipeline.stages.scores import ScoresStage
 from mia_batch.pipeline.stages.stage import damage_set_aside, repair
+from mia_batch.pipeline.stages.summary import SummaryStage
 from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
 from mia_batch.settings import load_settings
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["audit", "plan", "rescore", "run_audit"]
 
 _MODELS = ("target", "reference")
+_FROM_EVIDENCE = (RarityStage, FeaturesStage, ScoresStage, VerdictsStage, SummaryStage)
 
 
 def stages_of(audit: Audit) -> list[Stage]:
@@ -46,6 +48,7 @@ def stages_of(audit: Audit) -> list[Stage]:
         FeaturesStage(audit),
         ScoresStage(audit),
         VerdictsStage(audit),
+        SummaryStage(audit),
     ]
 
 
@@ -175,7 +178,7 @@ def rescore(
         for stage in stages:
             if isinstance(stage, LogprobsStage | SamplesStage):
                 _refuse_missing(stage)
-            elif isinstance(stage, RarityStage | FeaturesStage | ScoresStage | VerdictsStage):
+            elif isinstance(stage, _FROM_EVIDENCE):
                 stage.run()
         audit.manifest.settings = settings.model_dump(mode="json")
         audit.save()

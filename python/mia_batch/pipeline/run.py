@@ -14,11 +14,13 @@ from mia_batch.pipeline.manifest import Manifest
 from mia_batch.rarity import Rarity
 from mia_batch.schemas import (
     Blind,
+    Curves,
     Features,
     Findings,
     LogProbs,
     Metrics,
     Prompts,
+    Rollup,
     Samples,
     Scores,
     Targets,
@@ -46,6 +48,8 @@ TABLES: dict[str, type[dy.Schema]] = {
     "unscored": Unscored,
     "metrics": Metrics,
     "verdicts": Verdicts,
+    "rollup": Rollup,
+    "curves": Curves,
 }
 """Tables that are one file each."""
 
@@ -146,6 +150,16 @@ class Run:
     def verdicts(self) -> pl.DataFrame:
         """The verdicts table; empty where nothing is known to be outside the training data."""
         return self.scan("verdicts").collect()
+
+    @property
+    def rollup(self) -> pl.DataFrame:
+        """The rollup table: one row per document of windows, and per group of documents."""
+        return self.scan("rollup").collect()
+
+    @property
+    def curves(self) -> pl.DataFrame:
+        """The curves table: ROC curves, distributions of scores, strips of documents."""
+        return self.scan("curves").collect()
 
     @property
     def findings(self) -> pl.DataFrame:
