@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mia_batch.pipeline import Run
     from mia_batch.settings import Settings
 
-__all__ = ["show_attack", "show_attacks", "show_plan", "show_run"]
+__all__ = ["needs", "show_attack", "show_attacks", "show_plan", "show_run"]
 
 _TOP = 10
 _SHOWN = ("roc_auc", "tpr_at_fpr", "tpr_nearest_fpr", "accuracy_5_fold")
@@ -35,12 +35,12 @@ def show_attacks(attacks: Iterable[Attack], console: Console) -> None:
     """List attacks, those of one paper that need the same on one line."""
     alike: dict[tuple[str, str], list[str]] = {}
     for attack in attacks:
-        key = attack.source.partition(",")[0].partition(" (")[0], _needs(attack)
+        key = attack.source.partition(",")[0].partition(" (")[0], needs(attack)
         alike.setdefault(key, []).append(attack.name.removesuffix("_v1"))
     rows = [(line, *key) for key, names in alike.items() for line in _patterns(names)]
     width = max(len(line) for line, _, _ in rows)
-    for line, source, needs in rows:
-        console.print(plain(f"{line:{width}}  {needs:17}  {source}"), soft_wrap=True)
+    for line, source, needed in rows:
+        console.print(plain(f"{line:{width}}  {needed:17}  {source}"), soft_wrap=True)
     console.print(
         "\n{,_max} stands for nothing or _max; names end with _v1 where no version is shown.",
         highlight=False,
@@ -55,7 +55,7 @@ def show_attack(attack: Attack, console: Console) -> None:
     for name, value in (
         ("attack", attack.name),
         ("source", attack.source),
-        ("needs", _needs(attack)),
+        ("needs", needs(attack)),
         ("reads", f"{reads}; columns {', '.join(attack.columns)}"),
         ("settings", ", ".join(attack.settings).replace("|", " or ")),
         ("null", f"where there is no evidence, or {attack.undefined}"),
@@ -117,7 +117,8 @@ def _print_whole(table: Table | str, console: Console) -> None:
     console.print(table)
 
 
-def _needs(attack: Attack) -> str:
+def needs(attack: Attack) -> str:
+    """Name the evidence of an attack, or the access to the model that it takes."""
     if attack.evidence == "samples":
         named = "whole samples" if attack.whole_candidates else "samples"
         return "both kinds" if attack.logprobs else named

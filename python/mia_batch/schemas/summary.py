@@ -17,27 +17,35 @@ class Rollup(dy.Schema):
     """
 
     level = dy.Enum(["document", "group"])
+    """What the row is about."""
     key = dy.String()
     """``document_id`` (without one, the first ``target_id``) or ``group``."""
     attack = dy.String()
+    """The primary attack."""
     n_windows = dy.UInt32()
     """Windows that there are."""
     n_asked = dy.UInt32()
     """Windows that were asked about."""
     n_scored = dy.UInt32()
+    """Windows that have a score."""
     mean = dy.Float64(nullable=True)
     """Mean score, with its 95 % interval; null where fewer than two windows have a score. The
     interval is null where all scores are equal."""
     mean_low = dy.Float64(nullable=True)
+    """Lower end of the mean's interval."""
     mean_high = dy.Float64(nullable=True)
+    """Upper end of the mean's interval."""
     p_value = dy.Float64(nullable=True)
     """Of the verdict at this level."""
     q_value = dy.Float64(nullable=True)
+    """Likewise."""
     contamination = dy.Float64(nullable=True)
     """Share of windows that the model was trained on, with its 95 % interval; null where there is
     a lower bound alone."""
     contamination_low = dy.Float64(nullable=True)
+    """Lower end of its interval."""
     contamination_high = dy.Float64(nullable=True)
+    """Upper end of its interval."""
     contamination_reason = dy.String(nullable=True)
     """Why the share or its interval is null."""
     share_verbatim = dy.Float64(nullable=True)
@@ -48,7 +56,9 @@ class Rollup(dy.Schema):
     longest_words = dy.UInt32(nullable=True)
     """Words of the longest run that a sample repeats."""
     longest_target_id = dy.String(nullable=True)
+    """The window of which it is repeated."""
     longest_sample_index = dy.UInt32(nullable=True)
+    """The sample that repeats it."""
     verdict = dy.Enum(["comes_out", "known_better", "cannot_tell", "nothing_found"])
     """A verbatim run of 20 words; else reported at the run's q; else no p-value; else neither."""
     reason = dy.String(nullable=True)
@@ -62,6 +72,7 @@ class Curves(dy.Schema):
     """``roc``: TPR over FPR; ``distribution``: share of texts over the middle of a bin of scores;
     ``strip``: memory over the position in a document."""
     attack = dy.String()
+    """The attack whose scores are drawn."""
     subject = dy.String(nullable=True)
     """Of a distribution the set of texts (``members``, ``non-members``, ``targets``); of a strip
     the ``document_id`` (without one, the first ``target_id``)."""
