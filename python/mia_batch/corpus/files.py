@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Kind", "Source", "SourceFile", "digest_files", "find_files"]
 
-Kind = Literal["parquet", "jsonl", "csv", "txt"]
+Kind = Literal["parquet", "jsonl", "csv", "books"]
 
 _KINDS: dict[str, Kind] = {
     ".parquet": "parquet",
@@ -27,7 +27,7 @@ _KINDS: dict[str, Kind] = {
     ".ndjson.gz": "jsonl",
     ".csv": "csv",
     ".csv.gz": "csv",
-    ".txt": "txt",
+    **dict.fromkeys((".txt", ".epub", ".html", ".htm", ".xhtml"), "books"),
 }
 _KNOWN = "one of " + ", ".join(_KINDS)
 

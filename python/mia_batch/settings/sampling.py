@@ -19,7 +19,8 @@ class SamplingSettings(Part):
 
     input: Annotated[str, Mark.PATH, Mark.USUAL] = Field(
         min_length=1,
-        description="Corpus: Parquet (file, folder or glob), JSONL, CSV, or a folder of .txt.",
+        description="Corpus: a file, folder or glob of Parquet, JSONL, CSV, or books (.txt, .epub, "
+        ".html).",
     )
     model: Annotated[str, Mark.MODEL, Mark.USUAL] = Field(
         min_length=1, description="Checkpoint folder, hub name, or the name at the endpoint."
