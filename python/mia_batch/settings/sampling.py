@@ -90,7 +90,16 @@ class SamplingSettings(Part):
         "[default: whitespace; samia preset: space]",
     )
     window_words: Annotated[int | None, Mark.EVIDENCE, Mark.USUAL] = Field(
-        None, ge=2, description="Cut documents into windows of this many words."
+        None,
+        ge=2,
+        description="Cut documents into windows of this many words.  [default: 128 for books, else "
+        "a document is one target]",
+    )
+    max_windows_per_document: Annotated[int | None, Mark.USUAL] = Field(
+        None,
+        ge=1,
+        description="Ask about this many windows of a document at most, evenly spread; a larger "
+        "number later adds to them.  [default: all]",
     )
     stride: Annotated[int | None, Mark.EVIDENCE] = Field(
         None, ge=1, description="Words between the starts of windows.  [default: window-words]"

@@ -10,10 +10,11 @@ import polars as pl
 from mia_batch.errors import SettingsError
 from mia_batch.schemas import Documents, Targets
 from mia_batch.tables import check, generate, in_batches
+from mia_batch.targets.choice import choose_windows
 from mia_batch.targets.cut import cut_documents
 from mia_batch.targets.identity import from_document_id, from_text, target_id, text_digest
 from mia_batch.targets.ordinals import Ordinals
-from mia_batch.targets.split import Split
+from mia_batch.targets.split import Split, as_copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +46,9 @@ def build_targets(
     LazyFrame
         The columns of `Targets`, then the further ones; rows in the order of the documents, then
         of their windows. Every document has at least one row; what cannot be split has null for
-        prefix and reference, and a reason. It is built anew, in batches, each time it is collected.
+        prefix and reference, and a reason. Windows of role ``target`` that repeat an earlier one,
+        white space aside, count once: the later ones have a reason and no text. It is built anew,
+        in batches, each time it is collected.
 
     Raises
     ------
@@ -60,14 +63,17 @@ def build_targets(
     schema = pl.Schema({**Targets.create_empty().schema, **further})
 
     def frames(_names: list[str] | None) -> Iterator[pl.DataFrame]:
-        ordinals = Ordinals()
+        ordinals, passages = Ordinals(), Ordinals()
         for batch in documents.collect_batches(maintain_order=True):
             if plan.window_words is not None:
                 _refuse_given_parts(batch)
             for piece in _pieces(batch):
                 names = _identities(piece, ordinals)
                 for rows in _rows(piece, names, plan):
-                    yield _frame(rows, piece, schema, role)
+                    if role == "target":
+                        _mark_copies(rows, passages)
+                    if chosen := [row for row in rows if _is_chosen(row, names, plan)]:
+                        yield _frame(chosen, piece, schema, role)
 
     return generate(schema, frames)
 
@@ -108,7 +114,7 @@ def _identities(piece: pl.DataFrame, ordinals: Ordinals) -> list[bytes]:
 
 
 def _rows(piece: pl.DataFrame, identities: list[bytes], plan: TargetPlan) -> Iterator[list[_Row]]:
-    """Return the targets of a piece, a few megabytes of text at a time."""
+    """Return all windows of a piece, a few megabytes of text at a time."""
     cut = cut_documents(piece["text"], piece["prefix"], piece["reference"], plan)
     rows = (
         (document, window_index, target_id(identities[document], window_index, split.target), split)
@@ -116,6 +122,25 @@ def _rows(piece: pl.DataFrame, identities: list[bytes], plan: TargetPlan) -> Ite
         for window_index, split in enumerate(splits)
     )
     return in_batches(rows, lambda row: len(row[3].target or ""), _PIECE_BYTES)
+
+
+def _mark_copies(rows: list[_Row], passages: Ordinals) -> None:
+    """Take the text from windows that came before; documents that are one target are no windows."""
+    windows = [place for place, row in enumerate(rows) if row[3].n_windows > 1]
+    passage = (" ".join((rows[place][3].target or "").split()) for place in windows)
+    keys = np.frombuffer(b"".join(text_digest(text)[:8] for text in passage), "<u8")
+    for place, n_before in zip(windows, passages.number(keys).tolist(), strict=True):
+        if n_before:
+            document, window_index, name, split = rows[place]
+            rows[place] = (document, window_index, name, as_copy(split))
+
+
+def _is_chosen(row: _Row, identities: list[bytes], plan: TargetPlan) -> bool:
+    document, window_index, _, split = row
+    most = plan.max_windows_per_document
+    if most is None:
+        return True
+    return window_index in choose_windows(split.n_windows, most, plan.seed, identities[document])
 
 
 def _frame(rows: list[_Row], piece: pl.DataFrame, schema: pl.Schema, role: str) -> pl.DataFrame:
