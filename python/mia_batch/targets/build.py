@@ -11,6 +11,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.schemas import Documents, Targets
 from mia_batch.tables import check, generate, in_batches
 from mia_batch.targets.choice import choose_windows
+from mia_batch.targets.copies import Passages
 from mia_batch.targets.cut import cut_documents
 from mia_batch.targets.identity import from_document_id, from_text, target_id, text_digest
 from mia_batch.targets.ordinals import Ordinals
@@ -46,9 +47,9 @@ def build_targets(
     LazyFrame
         The columns of `Targets`, then the further ones; rows in the order of the documents, then
         of their windows. Every document has at least one row; what cannot be split has null for
-        prefix and reference, and a reason. Windows of role ``target`` that repeat an earlier one,
-        white space aside, count once: the later ones have a reason and no text. It is built anew,
-        in batches, each time it is collected.
+        prefix and reference, and a reason. Windows of role ``target`` that repeat earlier ones
+        (are equal to one, white space aside, or have at least 70 % of their runs of 8 words in
+        them) have a reason and no text. It is built anew, in batches, each time it is collected.
 
     Raises
     ------
@@ -63,7 +64,7 @@ def build_targets(
     schema = pl.Schema({**Targets.create_empty().schema, **further})
 
     def frames(_names: list[str] | None) -> Iterator[pl.DataFrame]:
-        ordinals, passages = Ordinals(), Ordinals()
+        ordinals, copies = Ordinals(), _Copies(plan)
         for batch in documents.collect_batches(maintain_order=True):
             if plan.window_words is not None:
                 _refuse_given_parts(batch)
@@ -71,7 +72,7 @@ def build_targets(
                 names = _identities(piece, ordinals)
                 for rows in _rows(piece, names, plan):
                     if role == "target":
-                        _mark_copies(rows, passages)
+                        copies.mark(rows)
                     if chosen := [row for row in rows if _is_chosen(row, names, plan)]:
                         yield _frame(chosen, piece, schema, role)
 
@@ -124,13 +125,23 @@ def _rows(piece: pl.DataFrame, identities: list[bytes], plan: TargetPlan) -> Ite
     return in_batches(rows, lambda row: len(row[3].target or ""), _PIECE_BYTES)
 
 
-def _mark_copies(rows: list[_Row], passages: Ordinals) -> None:
-    """Take the text from windows that came before; documents that are one target are no windows."""
-    windows = [place for place, row in enumerate(rows) if row[3].n_windows > 1]
-    passage = (" ".join((rows[place][3].target or "").split()) for place in windows)
-    keys = np.frombuffer(b"".join(text_digest(text)[:8] for text in passage), "<u8")
-    for place, n_before in zip(windows, passages.number(keys).tolist(), strict=True):
-        if n_before:
+class _Copies:
+    """Takes the text from windows that came before; a document that is one target is no window."""
+
+    def __init__(self, plan: TargetPlan) -> None:
+        self._equal = Ordinals()
+        overlap = plan.stride is not None and plan.stride < (plan.window_words or 0)
+        self._alike = None if overlap else Passages()  # overlapping ones are alike as it is
+
+    def mark(self, rows: list[_Row]) -> None:
+        """Put the reason in place of each text that is a copy."""
+        windows = [place for place, row in enumerate(rows) if row[3].n_windows > 1]
+        texts = [" ".join((rows[place][3].target or "").split()) for place in windows]
+        keys = np.frombuffer(b"".join(text_digest(text)[:8] for text in texts), "<u8")
+        is_copy = self._equal.number(keys) > 0
+        if self._alike is not None:
+            is_copy |= self._alike.are_copies(texts)
+        for place in np.array(windows, np.int64)[is_copy].tolist():
             document, window_index, name, split = rows[place]
             rows[place] = (document, window_index, name, as_copy(split))
 

@@ -13,4 +13,4 @@ WORDLESS_PART: Final = "the given prefix or reference has no word"
 NO_REFERENCE: Final = (
     "the text is shorter than the cut of the samia preset: nothing is left to compare"
 )
-COPY: Final = "the same passage as an earlier window"
+COPY: Final = "the same passage as in earlier windows"

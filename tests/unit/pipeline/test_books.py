@@ -64,7 +64,7 @@ def test_books_are_cut_into_windows_and_counted_once(books):
     assert run.manifest.settings["window_words"] == 128
     assert observer.said[:3] == [
         f"{books['input']}: 3 documents, cut into windows of 128 words",
-        "17 targets (cannot be sampled: 5 the same passage as an earlier window)",
+        "17 targets (cannot be sampled: 5 the same passage as in earlier windows)",
         f"headers, licences, notes and tables of contents cut from 1 of 3 books: {len(HEADER)} "
         "characters before the text, 0 after it",
     ]

@@ -15,7 +15,7 @@ def build(texts, *, role="target", **plan):
     columns = {name: [None] * len(texts) for name in types}
     columns |= {"text": list(texts.values()), "document_id": list(texts)}
     frame = pl.LazyFrame(columns, schema_overrides=types)
-    return build_targets(frame, TargetPlan(window_words=2, **plan), role=role).collect()
+    return build_targets(frame, TargetPlan(**{"window_words": 2} | plan), role=role).collect()
 
 
 def copies(targets):
@@ -61,3 +61,13 @@ def test_copies_are_those_of_all_windows_not_only_of_the_chosen():
 
 def test_other_roles_keep_their_copies():
     assert copies(build({"x": "a b a b"}, role="non_member")) == []
+
+
+def test_a_passage_is_found_where_windows_begin_elsewhere():
+    words = [f"w{number}" for number in range(120)]
+    first, moved = " ".join(words), "new words " + " ".join(words)
+    found = build({"x": first, "y": moved}, window_words=20)
+    starts = [0, *(moved.index(f"w{20 * index - 2} ") for index in range(1, 6))]
+    assert copies(found) == [("y", index, start) for index, start in enumerate(starts)]
+    overlapping = build({"x": first}, window_words=20, stride=5)
+    assert copies(overlapping) == []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["locate", "read_rows", "read_schema"]
 
 _BATCH_BYTES = 4 << 20
-_FILE_BYTES = 1 << 10  # what a file costs besides its text
+_ROW_BYTES = 1 << 10  # what a row costs besides its text
 _SCHEMA = pl.Schema(
     {
         **dict.fromkeys(("document_id", "text", "title", "author", "isbn", "sha256"), pl.String()),
@@ -43,9 +43,9 @@ def read_rows(
 ) -> Iterator[pl.DataFrame]:
     """Yield one row per file; line ends of texts are kept, a byte-order mark is not."""
     needs_content = set(columns) != {"document_id"}
-    for group in in_batches(files, lambda file: file.size + _FILE_BYTES, _BATCH_BYTES):
-        rows = [_row(file) if needs_content else {"document_id": file.name} for file in group]
-        yield pl.DataFrame(rows, schema=schema).select(columns)
+    rows = (_row(file) if needs_content else {"document_id": file.name} for file in files)
+    for batch in in_batches(rows, lambda row: len(row.get("text", "")) + _ROW_BYTES, _BATCH_BYTES):
+        yield pl.DataFrame(batch, schema=schema).select(columns)
 
 
 def locate(files: Sequence[SourceFile], row: int) -> str:
