@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Book"]
+__all__ = ["Book", "BookError"]
 
 
 class Book(NamedTuple):
@@ -14,3 +14,7 @@ class Book(NamedTuple):
     title: str | None = None
     author: str | None = None
     isbn: str | None = None
+
+
+class BookError(Exception):
+    """Says what is wrong with a file, which the sentence does not name, and what to do."""

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 from urllib.parse import unquote
 from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
-from mia_batch.corpus.books.book import Book
+from mia_batch.corpus.books.book import Book, BookError
 from mia_batch.corpus.books.isbn import find_isbn
 from mia_batch.corpus.books.markup import parse_xml, read_html
 
@@ -25,11 +25,11 @@ _CONTAINER = "META-INF/container.xml"
 _ENCRYPTION = "META-INF/encryption.xml"
 _HIDDEN_FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
 _PAGES = ("application/xhtml+xml", "text/html", "text/x-oeb1-document")
-_BROKEN = (BadZipFile, EOFError, NotImplementedError, RuntimeError, struct.error, zlib.error)
+_BROKEN = (BadZipFile, EOFError, RuntimeError, ValueError, struct.error, zlib.error)
 
 
 def read_epub(file: IO[bytes]) -> Book:
-    """Read a book; ValueError says what is wrong and what to do.
+    """Read a book; `BookError` says what is wrong and what to do.
 
     Nothing is looked up but in the archive, and at most 64 MiB are unpacked.
     """
@@ -37,8 +37,8 @@ def read_epub(file: IO[bytes]) -> Book:
         with ZipFile(file) as archive:
             return _Epub(archive).read()
     except _BROKEN as error:
-        msg = f"cannot be read as EPUB ({error}); restore the file"
-        raise ValueError(msg) from error
+        msg = f"cannot be read as EPUB ({str(error) or type(error).__name__}); restore the file"
+        raise BookError(msg) from error
 
 
 class _Epub:
@@ -53,7 +53,7 @@ class _Epub:
         path = next(filter(None, roots), None)
         if path is None:
             msg = f"cannot be read as EPUB: {_CONTAINER} names no package; restore the file"
-            raise ValueError(msg)
+            raise BookError(msg)
         package = self._xml(path)
         numbers = filter(None, map(find_isbn, _values(package, "identifier")))
         return Book(
@@ -67,7 +67,7 @@ class _Epub:
         for method in self._xml(_ENCRYPTION).iterfind(".//{*}EncryptedData/{*}EncryptionMethod"):
             if method.get("Algorithm") not in _HIDDEN_FONTS:
                 msg = "is encrypted (its rights are managed); give a copy that is not"
-                raise ValueError(msg)
+                raise BookError(msg)
 
     def _xml(self, name: str) -> _Element:
         from lxml import etree
@@ -76,7 +76,7 @@ class _Epub:
             return parse_xml(self._content(name))
         except etree.XMLSyntaxError as error:
             msg = f"cannot be read as EPUB: {name} is not XML ({error.msg}); restore the file"
-            raise ValueError(msg) from error
+            raise BookError(msg) from error
 
     def _content(self, name: str) -> bytes:
         """Unpack a file of the archive; what it holds beyond its stated size is not unpacked."""
@@ -84,14 +84,14 @@ class _Epub:
             info = self._archive.getinfo(name)
         except KeyError:
             msg = f"cannot be read as EPUB: there is no {name!r} in it; restore the file"
-            raise ValueError(msg) from None
+            raise BookError(msg) from None
         self._left -= info.file_size
         if self._left < 0:
             msg = f"unpacks to more than {_MOST_BYTES >> 20} MiB of text; split the book"
-            raise ValueError(msg)
+            raise BookError(msg)
         if info.compress_type not in (ZIP_STORED, ZIP_DEFLATED):
             msg = f"packs {name!r} in a way that EPUB does not allow; pack it anew"
-            raise ValueError(msg)
+            raise BookError(msg)
         with self._archive.open(info) as stream:
             return stream.read(info.file_size + 1)
 
@@ -112,7 +112,7 @@ def _pages(package: _Element, path: str) -> Iterator[str]:
         if item is None:
             msg = f"cannot be read as EPUB: its spine names {identifier!r}, which is no item"
             msg = f"{msg} of its manifest; restore the file"
-            raise ValueError(msg)
+            raise BookError(msg)
         if item.get("media-type") in _PAGES:
             href = unquote(item.get("href", "").partition("#")[0])
             yield posixpath.normpath(posixpath.join(posixpath.dirname(path), href))

@@ -7,7 +7,7 @@ import re
 from html import entities
 from typing import TYPE_CHECKING
 
-from mia_batch.corpus.books.book import Book
+from mia_batch.corpus.books.book import Book, BookError
 
 if TYPE_CHECKING:
     from lxml.etree import _Element
@@ -28,7 +28,7 @@ _TOO_DEEP = "Excessive depth"
 
 
 def read_html(content: bytes) -> Book:
-    """Read a page; ValueError says what is wrong and what to do."""
+    """Read a page; `BookError` says what is wrong and what to do."""
     from inscriptis.html_engine import Inscriptis
 
     source = _decode(content)
@@ -68,7 +68,7 @@ def _decode(content: bytes) -> str:
         return content.decode(encoding)
     except (LookupError, UnicodeError) as error:
         msg = f"is not in the encoding that it declares, {encoding or error}; save it as UTF-8"
-        raise ValueError(msg) from error
+        raise BookError(msg) from error
 
 
 def _parse(source: str) -> _Element | None:
@@ -90,7 +90,7 @@ def _parse(source: str) -> _Element | None:
             return None
         if any(_TOO_DEEP in entry.message for entry in parser.error_log):
             msg = "has elements nested more than 255 deep; simplify the page"
-            raise ValueError(msg)
+            raise BookError(msg)
     hidden = (etree.Comment, etree.ProcessingInstruction, etree.Entity)
     etree.strip_elements(tree, *hidden, with_tail=False)
     return tree

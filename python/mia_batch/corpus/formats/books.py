@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from mia_batch.corpus.books.boilerplate import find_cut
-from mia_batch.corpus.books.book import Book
+from mia_batch.corpus.books.book import Book, BookError
 from mia_batch.corpus.books.epub import read_epub
 from mia_batch.corpus.books.markup import read_html
 from mia_batch.corpus.formats.lines import BOM, not_utf8, open_bytes
@@ -81,6 +81,6 @@ def _read(file: SourceFile, content: bytes) -> Book:
         return Book(content.removeprefix(BOM).decode())
     except UnicodeDecodeError as error:
         raise not_utf8(file) from error
-    except ValueError as error:
+    except BookError as error:
         msg = f"{file.path} {error}"
         raise CorpusError(msg) from error

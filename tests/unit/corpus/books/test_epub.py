@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+import io
+import random
 import re
+from contextlib import suppress
 from zipfile import ZIP_BZIP2, ZipFile
 
 import pytest
 
 from mia_batch.corpus import read_documents
 from mia_batch.corpus.books import epub
+from mia_batch.corpus.books.book import BookError
 from mia_batch.corpus.books.isbn import find_isbn
 from mia_batch.errors import CorpusError
 from tests.books import CONTAINER, PACKAGE, page, write_epub
@@ -170,3 +174,15 @@ def test_entities_of_the_file_stay_unread(tmp_path):
     doctype = f'<!DOCTYPE x [<!ENTITY a "many"><!ENTITY b SYSTEM "{tmp_path}/secret">]>'
     text = page("x&a;y&b;z").replace("<!DOCTYPE html>", doctype)
     assert read(write_epub(tmp_path / "b.epub", {"a": text}))["text"] == "xyz"
+
+
+def test_damage_of_any_kind_is_a_sentence(tmp_path):
+    path = write_epub(tmp_path / "b.epub", {"a": page("word " * 50), "b": page("text")})
+    whole = path.read_bytes()
+    rng = random.Random(5)
+    for _ in range(1000):
+        content = bytearray(whole)
+        for _ in range(rng.choice((1, 3, 20))):
+            content[rng.randrange(len(content))] = rng.randrange(256)
+        with suppress(BookError):
+            epub.read_epub(io.BytesIO(content))

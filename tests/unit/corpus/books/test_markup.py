@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mia_batch.corpus.books.book import Book
+from mia_batch.corpus.books.book import Book, BookError
 from mia_batch.corpus.books.markup import read_html
 from tests.books import page
 
@@ -47,12 +47,12 @@ def test_encodings(content):
 
 @pytest.mark.parametrize("content", [b"<p>\xe9", b'<meta charset="none"><p>a'])
 def test_another_encoding_is_refused(content):
-    with pytest.raises(ValueError, match=r"is not in the encoding that it declares, .*; save it"):
+    with pytest.raises(BookError, match=r"is not in the encoding that it declares, .*; save it"):
         read_html(content)
 
 
 def test_text_that_would_be_lost_in_the_depth_is_refused():
-    with pytest.raises(ValueError, match="has elements nested more than 255 deep; simplify"):
+    with pytest.raises(BookError, match="has elements nested more than 255 deep; simplify"):
         read_html(b"<div>" * 300 + b"deep")
-    with pytest.raises(ValueError, match="has elements nested more than 255 deep; simplify"):
+    with pytest.raises(BookError, match="has elements nested more than 255 deep; simplify"):
         read_html(page("<div>" * 300 + "deep" + "</div>" * 300).encode())
