@@ -7,8 +7,11 @@ import polars as pl
 
 __all__ = ["Documents", "Role", "Targets"]
 
-Role = pl.Enum(["target", "non_member", "calibration", "canary", "shot"])
-"""Why a text is in the targets table: its membership is asked, or it helps to answer."""
+Role = pl.Enum(["target", "non_member", "calibration", "canary", "shot", "copy"])
+"""Why a text is in the targets table: its membership is asked, or it helps to answer.
+
+A ``copy`` keeps the place of a window whose passage is asked about in earlier windows.
+"""
 
 
 class Documents(dy.Schema):

@@ -15,6 +15,7 @@ from mia_batch.targets.copies import Passages
 from mia_batch.targets.cut import cut_documents
 from mia_batch.targets.identity import from_document_id, from_text, target_id, text_digest
 from mia_batch.targets.ordinals import Ordinals
+from mia_batch.targets.reasons import COPY
 from mia_batch.targets.split import Split, as_copy
 
 if TYPE_CHECKING:
@@ -49,14 +50,16 @@ def build_targets(
         of their windows. Every document has at least one row; what cannot be split has null for
         prefix and reference, and a reason. Windows of role ``target`` that repeat earlier ones
         (are equal to one, white space aside, or have at least 70 % of their runs of 8 words in
-        them) have a reason and no text. It is built anew, in batches, each time it is collected.
+        them) have the role ``copy``, a reason and no text. It is built anew, in batches, each
+        time it is collected.
 
     Raises
     ------
     SchemaMismatchError
         If ``documents`` is no documents table.
     SettingsError
-        When collected, if windows are asked for and a document has its own prefix and reference.
+        When collected, if windows are asked for and a document has its own prefix and reference,
+        or some windows of a document that has neither identifier nor group.
     """
     check(documents, Documents, what="documents")
     types = documents.collect_schema()
@@ -68,6 +71,8 @@ def build_targets(
         for batch in documents.collect_batches(maintain_order=True):
             if plan.window_words is not None:
                 _refuse_given_parts(batch)
+            if plan.max_windows_per_document is not None:
+                _refuse_nameless(batch)
             for piece in _pieces(batch):
                 names = _identities(piece, ordinals)
                 for rows in _rows(piece, names, plan):
@@ -84,6 +89,16 @@ def _refuse_given_parts(batch: pl.DataFrame) -> None:
         msg = (
             "window_words is set but the corpus has its own prefix and reference; "
             "leave out one or the other"
+        )
+        raise SettingsError(msg)
+
+
+def _refuse_nameless(batch: pl.DataFrame) -> None:
+    """Refuse documents whose windows nothing would hold together once some are missing."""
+    if batch.select(pl.all_horizontal(pl.col("document_id", "group").is_null()).any()).item():
+        msg = (
+            "max_windows_per_document is set but a document has neither document_id nor group; "
+            "give documents one of them"
         )
         raise SettingsError(msg)
 
@@ -163,5 +178,8 @@ def _frame(rows: list[_Row], piece: pl.DataFrame, schema: pl.Schema, role: str) 
     }
     built = pl.DataFrame(ours, schema_overrides=schema)
     kept = piece.drop("text", "prefix", "reference")[list(documents)]
-    roles = pl.lit(role, schema["role"]).alias("role")
-    return pl.concat([built, kept], how="horizontal").with_columns(roles).select(schema.names())
+    is_copy = pl.col("reason").eq_missing(pl.lit(COPY))
+    roles = pl.when(is_copy).then(pl.lit("copy")).otherwise(pl.lit(role)).cast(schema["role"])
+    return (
+        pl.concat([built, kept], how="horizontal").with_columns(role=roles).select(schema.names())
+    )

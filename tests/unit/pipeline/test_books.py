@@ -83,6 +83,27 @@ def test_more_windows_are_added_to_those_that_there_are(books):
     assert names < set(more.targets["target_id"])
 
 
+def test_books_have_p_values_of_their_own(books, tmp_path):
+    (tmp_path / "new").mkdir()
+    for number in range(19):
+        (tmp_path / "new" / f"{number}.txt").write_text(text(f"n{number}x", 256))
+    reference_set = {
+        "non_members": str(tmp_path / "new"),
+        "non_members_known": "written last week",
+        "level": "group",
+    }
+    settings = with_windows(load_settings(books | reference_set))
+    targets = open_corpora(settings).targets(settings).drop_nulls("target").collect()
+    candidate = pl.when(role="target").then("reference").otherwise(pl.lit("other words"))
+    recorded = targets.select("target_id", sample_index=pl.lit(0), candidate=candidate)
+    recorded.write_parquet(tmp_path / "all.parquet")
+    run = mia_batch.audit(**books | reference_set | {"samples_from": str(tmp_path / "all.parquet")})
+    found = run.verdicts.filter(level="group", attack="samia_matched_v1").drop_nulls("p_value")
+    assert sorted(found.select("key", "p_value").rows()) == [
+        (name, pytest.approx(1 / 20)) for name in ("a.txt", "b.epub", "c.html")
+    ]
+
+
 def test_windows_may_be_of_another_length(books):
     settings = load_settings(books | {"window_words": 64})
     assert with_windows(settings).window_words == 64

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 
+from mia_batch.errors import SettingsError
 from mia_batch.schemas import Documents
 from mia_batch.targets import TargetPlan, build_targets, reasons
 
@@ -20,6 +22,7 @@ def build(texts, *, role="target", **plan):
 
 def copies(targets):
     found = targets.filter(reason=reasons.COPY)
+    assert found.equals(targets.filter(role="copy"))
     assert (
         found.select("target", "prefix", "reference", "n_words").null_count().row(0)
         == (found.height,) * 4
@@ -71,3 +74,8 @@ def test_a_passage_is_found_where_windows_begin_elsewhere():
     assert copies(found) == [("y", index, start) for index, start in enumerate(starts)]
     overlapping = build({"x": first}, window_words=20, stride=5)
     assert copies(overlapping) == []
+
+
+def test_windows_of_documents_without_a_name_are_not_chosen_among():
+    with pytest.raises(SettingsError, match=r"a document has neither document_id nor group; give"):
+        build({None: NUMBERS}, max_windows_per_document=2)

@@ -79,8 +79,8 @@ class TargetsStage(Stage):
             self.done()
         table = scan(path, Targets)
         audit.observer.stage(_sentence(audit.manifest.targets, self._share(table)))
-        if audit.corpora.input.are_books:
-            audit.observer.stage(_cut_sentence(table))
+        if audit.corpora.input.are_books and (sentence := _cut_sentence(table)):
+            audit.observer.stage(sentence)
 
     def _share(self, targets: pl.LazyFrame) -> str:
         """Say of how many windows targets were chosen; nothing where all are targets."""
@@ -101,11 +101,14 @@ def _sentence(targets: dict[str, int], share: str) -> str:
 
 
 def _cut_sentence(targets: pl.LazyFrame) -> str:
-    """Say how much was cut from books that is surely no part of them."""
-    books = targets.filter(role="target").group_by("document_id").agg(_CUTS.first())
+    """Say how much was cut from books; nothing where nothing was."""
+    asked = targets.filter(pl.col("role").is_in(["target", "copy"]))
+    books = asked.group_by("document_id").agg(_CUTS.first())
     cut = pl.any_horizontal(_CUTS > 0).sum().alias("n_cut")
     found = books.select(_CUTS.cast(pl.Int64).sum(), cut, n=pl.len()).collect(engine="streaming")
     before, after, n_cut, n_books = found.row(0)
+    if n_cut == 0:
+        return ""
     return (
         f"headers, licences, notes and tables of contents cut from {n_cut:,} of {n_books:,} books: "
         f"{before:,} characters before the text, {after:,} after it"
