@@ -31,12 +31,13 @@ def split(text, rule):
     return [text[start:end] for start, end in zip(spans["starts"], spans["ends"], strict=True)]
 
 
-def build(texts, document_ids=None, **plan):
+def build(texts, document_ids=None, *, role="non_member", **plan):
+    """Build targets of a role whose repeated windows are kept."""
     types = Documents.create_empty().schema
     columns = {name: [None] * len(texts) for name in types}
     columns |= {"text": texts, "document_id": document_ids or columns["document_id"]}
     frame = pl.LazyFrame(columns, schema_overrides=types)
-    return build_targets(frame, TargetPlan(**plan)).collect()
+    return build_targets(frame, TargetPlan(**plan), role=role).collect()
 
 
 @given(texts=st.lists(TEXTS, max_size=5), rule=RULES, ratio=st.floats(0.01, 0.99))
@@ -95,12 +96,13 @@ def test_windows_lie_in_the_text_one_after_the_other(text, rule, window):
     further=st.lists(st.one_of(st.none(), TEXTS), max_size=3),
     window=st.sampled_from([None, 2, 3]),
     identified=st.booleans(),
+    role=st.sampled_from(["target", "non_member"]),
 )
-def test_names_are_unique_and_stay_when_the_corpus_grows(texts, further, window, identified):
+def test_names_are_unique_and_stay_when_the_corpus_grows(texts, further, window, identified, role):
     everything = texts + further
     names = [f"document {place}" for place in range(len(everything))] if identified else None
-    before = build(texts, names and names[: len(texts)], window_words=window)
-    after = build(everything, names, window_words=window)
+    before = build(texts, names and names[: len(texts)], window_words=window, role=role)
+    after = build(everything, names, window_words=window, role=role)
     assert after["target_id"].n_unique() == after.height
     assert after.head(before.height).equals(before)
 

@@ -25,7 +25,7 @@ __all__ = ["main"]
 _EPILOG = """\b
 Examples:
   mia-batch --input corpus.parquet --model MODEL
-  mia-batch --input books/ --model MODEL --window-words 128
+  mia-batch --input books/ --model MODEL --max-windows-per-document 50
   mia-batch score runs/corpus-MODEL --attacks-from mine.py
   mia-batch show runs/corpus-MODEL TARGET_ID
   mia-batch verify runs/corpus-MODEL

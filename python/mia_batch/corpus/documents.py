@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -40,12 +40,15 @@ class Corpus:
         Files below the given folder that are of no known kind.
     n_documents
         Rows of the documents table.
+    are_books
+        Whether each file is one document.
     """
 
     documents: pl.LazyFrame
     files: tuple[SourceFile, ...]
     ignored: tuple[Path, ...]
     n_documents: int
+    are_books: bool = False
 
     def digest(self) -> str:
         """Hash the content of the files in order, whatever their names: 64 hexadecimal digits."""
@@ -55,7 +58,11 @@ class Corpus:
 def read_documents(
     path: Path | str, columns: ColumnNames | None = None, *, reserved: Collection[str] = ()
 ) -> Corpus:
-    """Read a corpus: Parquet, JSON Lines, CSV (one file, a folder, a glob) or a folder of ``.txt``.
+    """Read a corpus: one file, a folder or a glob of Parquet, of JSON Lines, of CSV, or of books.
+
+    Books are files of ``.txt``, ``.epub``, ``.html``, ``.htm`` and ``.xhtml``, mixed, each of which
+    is one document. What stands around the text and is surely no part of it is cut: Project
+    Gutenberg's header and licence, a transcriber's note, the table of contents.
 
     Every row is read once and checked here; memory does not grow with the corpus but for a few
     bytes a row. Null, empty and short texts are kept.
@@ -66,8 +73,11 @@ def read_documents(
         A file, a folder (with its subfolders), or a glob.
     columns
         The user's names for the columns; by default ``text``, ``document_id``, ``member``,
-        ``label``, ``group``, ``prefix``, ``reference``. A folder of ``.txt`` has ``text`` and
-        ``document_id``, each file's path below the folder.
+        ``label``, ``group``, ``prefix``, ``reference``. Books have ``text``, ``document_id`` (the
+        file's path below the folder), ``title``, ``author``, ``isbn`` (where the file says so),
+        ``sha256`` of the file, ``n_characters`` of the text before it was cut, and ``cut_start``
+        and ``cut_end``, the characters cut at either end. A book is its own ``group``, unless a
+        column is given.
     reserved
         Names that pass-through columns may not have, such as those of attacks.
 
@@ -86,7 +96,11 @@ def read_documents(
     raw = reader.read_schema(source.files)
     if not raw:  # JSON Lines without a line
         raise _empty(source)
-    found = resolve(columns or ColumnNames(), raw, where=source.given, reserved=reserved)
+    names = columns or ColumnNames()
+    if source.kind == "books":
+        identity = names.document_id or "document_id"
+        names = replace(names, document_id=identity, group=names.group or identity)
+    found = resolve(names, raw, where=source.given, reserved=reserved)
     read_rows = partial(reader.read_rows, source.files, raw)
     n_documents = check_rows(read_rows, found, locate=partial(reader.locate, source.files))
     if n_documents == 0:
@@ -96,6 +110,7 @@ def read_documents(
         files=source.files,
         ignored=source.ignored,
         n_documents=n_documents,
+        are_books=source.kind == "books",
     )
 
 

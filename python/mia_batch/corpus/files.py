@@ -26,7 +26,7 @@ __all__ = [
     "find_files",
 ]
 
-Kind = Literal["parquet", "jsonl", "csv", "txt"]
+Kind = Literal["parquet", "jsonl", "csv", "books"]
 
 _KINDS: dict[str, Kind] = {
     ".parquet": "parquet",
@@ -36,7 +36,7 @@ _KINDS: dict[str, Kind] = {
     ".ndjson.gz": "jsonl",
     ".csv": "csv",
     ".csv.gz": "csv",
-    ".txt": "txt",
+    **dict.fromkeys((".txt", ".epub", ".html", ".htm", ".xhtml"), "books"),
 }
 _KNOWN = "one of " + ", ".join(_KINDS)
 

@@ -131,7 +131,7 @@ def plan(settings: Settings) -> Iterator[tuple[str, str]]:
     engine = audit.manifest.evidence["engine"]
     yield "engine", f"{engine} ({audit.manifest.engine_choice})"
     yield "attacks", ", ".join(attack.name for attack in audit.attacks)
-    yield "documents", f"{audit.corpora.input.n_documents:,}"
+    yield "documents", f"{audit.corpora.input.n_documents:,}{_windows(audit.settings)}"
     for stage in stages_of(audit):
         yield from stage.left()
 
@@ -199,11 +199,21 @@ def _refuse_missing(stage: LogprobsStage | SamplesStage) -> None:
 def _corpus_sentence(audit: Audit) -> str:
     """Say how many documents there are, and whether files were left out."""
     corpus = audit.corpora.input
-    sentence = f"{audit.settings.input}: {corpus.n_documents:,} documents"
+    cut = _windows(audit.settings)
+    sentence = f"{audit.settings.input}: {corpus.n_documents:,} documents{cut}"
     if not corpus.ignored:
         return sentence
     left_out = f"{len(corpus.ignored):,} files of other kinds, such as {corpus.ignored[0]}"
     return f"{sentence}; left out: {left_out}"
+
+
+def _windows(settings: Settings) -> str:
+    """Say how documents are cut; nothing where they are not."""
+    if settings.window_words is None:
+        return ""
+    most = settings.max_windows_per_document
+    chosen = f", at most {most:,} of a document" if most else ""
+    return f", cut into windows of {settings.window_words} words{chosen}"
 
 
 def _count_failures(audit: Audit) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from mia_batch.evidence.request import Decoding, EngineSpec
 from mia_batch.inference.plan import VerdictPlan
 from mia_batch.models.identity import identify_model
 from mia_batch.pipeline.choice import chosen_attacks
-from mia_batch.pipeline.corpora import check_paths, open_corpora
+from mia_batch.pipeline.corpora import check_paths, open_corpora, with_windows
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.run import Run
 from mia_batch.settings.client import endpoint_settings, endpoint_tokenizer
@@ -71,6 +71,7 @@ class Audit:
                 settings.samples_from, candidate_column=settings.candidate_column
             )
             settings = _recorded_settings(settings, recording)
+        settings = with_windows(settings)
         audit = cls(settings, observer, chosen_attacks(settings), recording, Run(settings.folder))
         _ = audit.plan
         check_paths(settings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
     from mia_batch.settings import Settings
 
-__all__ = ["Corpora", "check_paths", "open_corpora"]
+__all__ = ["Corpora", "check_paths", "open_corpora", "target_plan", "with_windows"]
 
+_BOOK_WINDOW_WORDS = 128
 _ROLES = {"non_members": "non_member", "calibration": "calibration", "canaries": "canary"}
 """Settings that name the reference sets, and the role of their texts."""
 
@@ -53,11 +54,12 @@ class Corpora:
         return {setting: digest_each(corpus.files) for setting, corpus in read.items()}
 
     def fingerprint(self, settings: Settings) -> dict[str, Any]:
-        """SHA-256 of the input and of each reference set by role, and the names of columns."""
+        """SHA-256 of the input and each reference set, names of columns, most windows of a text."""
         digests = {name: digest_of(each) for name, each in self.digests.items()}
         return {
             "input": digests.pop("input"),
             "columns": settings.columns,
+            "max_windows_per_document": settings.max_windows_per_document,
             "reference_sets": {_ROLES[setting]: found for setting, found in digests.items()},
         }
 
@@ -67,19 +69,12 @@ class Corpora:
         The table has the input's further columns, null where other texts lack them. It is built
         anew, in batches, each time it is collected. Canaries are not cut into windows.
         """
-        plan = TargetPlan(
-            prefix_ratio=settings.prefix_ratio,
-            words=settings.word_rule,
-            window_words=settings.window_words,
-            stride=settings.stride,
-            preset=settings.preset,
-            text_length=settings.text_length,
-        )
+        plan = target_plan(settings)
         asked = build_targets(self.input.documents, plan)
         if not self.reference_sets:
             return asked
         schema = self.input.documents.collect_schema()
-        whole = replace(plan, window_words=None, stride=None)
+        whole = replace(plan, window_words=None, stride=None, max_windows_per_document=None)
         built = [asked]
         for role, corpus in self.reference_sets.items():
             documents = _with_columns(_labelled(corpus.documents, role), schema)
@@ -90,6 +85,21 @@ class Corpora:
                 yield from targets.collect_batches(maintain_order=True)
 
         return generate(asked.collect_schema(), frames)
+
+
+def target_plan(settings: Settings) -> TargetPlan:
+    """Say how texts are cut into targets."""
+    same = {field.name for field in fields(TargetPlan)} - {"words"}
+    return TargetPlan(words=settings.word_rule, **settings.model_dump(include=same))
+
+
+def with_windows(settings: Settings) -> Settings:
+    """Fill in the windows of books where none are asked for."""
+    if settings.window_words is None and find_files(settings.input).kind == "books":
+        filled = settings.text_length or _BOOK_WINDOW_WORDS
+        settings = settings.model_copy(update={"window_words": filled})
+    target_plan(settings)  # refuses what contradicts itself
+    return settings
 
 
 def check_paths(settings: Settings) -> None:

@@ -7,8 +7,11 @@ import polars as pl
 
 __all__ = ["Documents", "Role", "Targets"]
 
-Role = pl.Enum(["target", "non_member", "calibration", "canary", "shot"])
-"""Why a text is in the targets table: its membership is asked, or it helps to answer."""
+Role = pl.Enum(["target", "non_member", "calibration", "canary", "shot", "copy"])
+"""Why a text is in the targets table: its membership is asked, or it helps to answer.
+
+A ``copy`` keeps the place of a window whose passage is asked about in earlier windows.
+"""
 
 
 class Documents(dy.Schema):
@@ -44,11 +47,11 @@ class Targets(dy.Schema):
     window_index = dy.UInt32()
     """Position of the window in its document, from 0."""
     n_windows = dy.UInt32()
-    """Windows that the document has."""
+    """Windows that the document has, whether they are asked about or not."""
     start = dy.UInt32(nullable=True)
     """Characters of the document before the target; null where the text is null."""
     target = dy.String(nullable=True)
-    """The text asked about; null where the document's text is null."""
+    """The text asked about; null where the document's is, or the window repeats an earlier one."""
     prefix = dy.String(nullable=True)
     """The part given to the model; null where the target cannot be split."""
     reference = dy.String(nullable=True)

@@ -19,7 +19,8 @@ class SamplingSettings(Part):
 
     input: Annotated[str, Mark.PATH, Mark.USUAL] = Field(
         min_length=1,
-        description="Corpus: Parquet (file, folder or glob), JSONL, CSV, or a folder of .txt.",
+        description="Corpus: a file, folder or glob of Parquet, JSONL, CSV, or books (.txt, .epub, "
+        ".html).",
     )
     model: Annotated[str, Mark.MODEL, Mark.USUAL] = Field(
         min_length=1, description="Checkpoint folder, hub name, or the name at the endpoint."
@@ -89,7 +90,16 @@ class SamplingSettings(Part):
         "[default: whitespace; samia preset: space]",
     )
     window_words: Annotated[int | None, Mark.EVIDENCE, Mark.USUAL] = Field(
-        None, ge=2, description="Cut documents into windows of this many words."
+        None,
+        ge=2,
+        description="Cut documents into windows of this many words.  [default: 128 for books, else "
+        "a document is one target]",
+    )
+    max_windows_per_document: Annotated[int | None, Mark.USUAL] = Field(
+        None,
+        ge=1,
+        description="Ask about this many windows of a document at most, evenly spread; a larger "
+        "number later adds to them.  [default: all]",
     )
     stride: Annotated[int | None, Mark.EVIDENCE] = Field(
         None, ge=1, description="Words between the starts of windows.  [default: window-words]"

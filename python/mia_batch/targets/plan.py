@@ -30,6 +30,11 @@ class TargetPlan:
         Words of a window; None = the whole document is one target.
     stride
         Words from the start of a window to the start of the next; None = ``window_words``.
+    max_windows_per_document
+        Most windows of a document that are targets: an evenly spread choice, which a larger number
+        adds to; None = all.
+    seed
+        Decides the choice, together with the document and nothing else.
     preset
         ``default`` cuts so that prefix and reference join to the target; ``samia`` cuts as the
         authors' code does.
@@ -46,6 +51,8 @@ class TargetPlan:
     words: WordRule = "whitespace"
     window_words: int | None = None
     stride: int | None = None
+    max_windows_per_document: int | None = None
+    seed: int = 0
     preset: Preset = "default"
     text_length: int | None = None
 
@@ -53,14 +60,16 @@ class TargetPlan:
         if not 0 < self.prefix_ratio < 1:
             msg = f"prefix_ratio is {self.prefix_ratio}; it must lie between 0 and 1"
             raise SettingsError(msg)
-        for name in ("window_words", "stride", "text_length"):
+        for name in ("window_words", "stride", "max_windows_per_document", "text_length"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 msg = f"{name} is {value}; it must be at least 1"
                 raise SettingsError(msg)
-        if self.stride is not None and self.window_words is None:
-            msg = f"stride is {self.stride} without window_words; set window_words too"
-            raise SettingsError(msg)
+        for name in ("stride", "max_windows_per_document"):
+            value = getattr(self, name)
+            if value is not None and self.window_words is None:
+                msg = f"{name} is {value} without window_words; set window_words too"
+                raise SettingsError(msg)
         self._check_window()
         self._check_text_length()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from mia_batch.targets.reasons import (
+    COPY,
     EMPTY_TEXT,
     NO_REFERENCE,
     NULL_TEXT,
@@ -15,7 +16,7 @@ from mia_batch.targets.reasons import (
 if TYPE_CHECKING:
     from mia_batch.targets.words import Words
 
-__all__ = ["NULL_SPLIT", "Split", "split_as_given", "split_at_word", "split_samia"]
+__all__ = ["NULL_SPLIT", "Split", "as_copy", "split_as_given", "split_at_word", "split_samia"]
 
 
 class Split(NamedTuple):
@@ -32,6 +33,11 @@ class Split(NamedTuple):
 
 NULL_SPLIT = Split(None, None, None, None, NULL_TEXT, None)
 """What becomes of a null text."""
+
+
+def as_copy(split: Split) -> Split:
+    """Leave of a window its place: what it says is asked elsewhere."""
+    return Split(None, None, None, None, COPY, split.start, split.n_windows)
 
 
 def split_at_word(target: str, words: Words, ratio: float) -> Split:

@@ -29,7 +29,13 @@ def test_one_file(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("a.ndjson", "jsonl"), ("a.jsonl.gz", "jsonl"), ("a.csv", "csv"), ("a.b.txt", "txt")],
+    [
+        ("a.ndjson", "jsonl"),
+        ("a.jsonl.gz", "jsonl"),
+        ("a.csv", "csv"),
+        ("a.b.txt", "books"),
+        ("a.EPUB", "books"),
+    ],
 )
 def test_the_extension_decides(tmp_path, name, kind):
     touch(tmp_path, name)

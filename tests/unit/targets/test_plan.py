@@ -19,6 +19,14 @@ from mia_batch.targets import TargetPlan
         ),
         ({"window_words": 5, "stride": -1}, "stride is -1; it must be at least 1"),
         ({"stride": 5}, "stride is 5 without window_words; set window_words too"),
+        (
+            {"max_windows_per_document": 5},
+            "max_windows_per_document is 5 without window_words; set window_words too",
+        ),
+        (
+            {"window_words": 5, "max_windows_per_document": 0},
+            "max_windows_per_document is 0; it must be at least 1",
+        ),
         ({"text_length": 64}, "text_length is 64 without preset samia; leave it out"),
         ({"preset": "samia", "text_length": 0}, "text_length is 0; it must be at least 1"),
         (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from mia_batch.corpus.formats import delimited, jsonl, parquet, txt
+from mia_batch.corpus.formats import books, delimited, jsonl, parquet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,5 +38,5 @@ FORMATS: dict[Kind, Format] = {
     "parquet": parquet,
     "jsonl": jsonl,
     "csv": delimited,
-    "txt": txt,
+    "books": books,
 }

@@ -13,6 +13,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.schemas import Targets
 from mia_batch.tables import RowIndex, scan, sink
+from mia_batch.targets.reasons import COPY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["TargetsStage"]
 
 _TARGETS_AT_ONCE = 8192
+_CUTS = pl.col("cut_start", "cut_end")
 
 
 class TargetsStage(Stage):
@@ -46,8 +48,9 @@ class TargetsStage(Stage):
 
     def left(self) -> Iterator[tuple[str, str]]:
         """Count the targets, and by reason those that cannot be sampled."""
-        counts = _count(self.audit.target_table())
-        yield "targets", f"{counts.pop('total'):,}"
+        table = self.audit.target_table()
+        counts = _count(table)
+        yield "targets", f"{counts.pop('total'):,}{self._share(table)}"
         for reason, n in counts.items():
             yield "not sampled", f"{n:,}: {reason}"
 
@@ -75,14 +78,42 @@ class TargetsStage(Stage):
                 "n_documents": audit.corpora.input.n_documents,
             }
             self.done()
-        audit.observer.stage(_sentence(audit.manifest.targets))
+        table = scan(path, Targets)
+        audit.observer.stage(_sentence(audit.manifest.targets, self._share(table)))
+        if audit.corpora.input.are_books and (sentence := _cut_sentence(table)):
+            audit.observer.stage(sentence)
+
+    def _share(self, targets: pl.LazyFrame) -> str:
+        """Say of how many windows targets were chosen; nothing where all are targets."""
+        most = self.audit.settings.max_windows_per_document
+        if most is None:
+            return ""
+        # Of each document, as many rows are there as were chosen of its windows.
+        windows = pl.col("n_windows") / pl.col("n_windows").clip(upper_bound=most)
+        n_windows = targets.select(windows.sum().round()).collect(engine="streaming").item()
+        return f" of {int(n_windows):,} windows"
 
 
-def _sentence(targets: dict[str, int]) -> str:
+def _sentence(targets: dict[str, int], share: str) -> str:
     """Say how many targets there are, and how many cannot be sampled, by reason."""
     refused = [f"{n:,} {reason}" for reason, n in targets.items() if reason != "total"]
     left_out = f" (cannot be sampled: {'; '.join(refused)})" if refused else ""
-    return f"{targets['total']:,} targets{left_out}"
+    return f"{targets['total']:,} targets{share}{left_out}"
+
+
+def _cut_sentence(targets: pl.LazyFrame) -> str:
+    """Say how much was cut from books; nothing where nothing was."""
+    asked = targets.filter(pl.col("role").is_in(["target", "copy"]))
+    books = asked.group_by("document_id").agg(_CUTS.first())
+    cut = pl.any_horizontal(_CUTS > 0).sum().alias("n_cut")
+    found = books.select(_CUTS.cast(pl.Int64).sum(), cut, n=pl.len()).collect(engine="streaming")
+    before, after, n_cut, n_books = found.row(0)
+    if n_cut == 0:
+        return ""
+    return (
+        f"headers, licences, notes and tables of contents cut from {n_cut:,} of {n_books:,} books: "
+        f"{before:,} characters before the text, {after:,} after it"
+    )
 
 
 def _refuse_two_roles(path: Path) -> None:
@@ -105,8 +136,11 @@ def _refuse_two_roles(path: Path) -> None:
 
 
 def _check_same_cut(old: Path, new: Path) -> None:
-    """Refuse targets that kept their text but not their prefix: their samples would be mixed."""
-    index = RowIndex(scan(new, Targets).select("target_id"))
+    """Refuse targets that kept their text but not their prefix: their samples would be mixed.
+
+    Windows that repeat another's text have no prefix; which ones do depends on the whole corpus.
+    """
+    index = RowIndex(_cut_targets(new).select("target_id"))
     cuts = np.empty(index.height, np.uint64)
     start = 0
     for _, hashes in _cuts(new):
@@ -127,12 +161,17 @@ def _check_same_cut(old: Path, new: Path) -> None:
 
 def _cuts(targets: Path) -> Iterator[tuple[pl.Series, NDArray[np.uint64]]]:
     """Yield the names of targets and hashes of where they are cut, a chunk at a time."""
-    table = scan(targets, Targets).select("target_id", cut=pl.struct("prefix", "reference").hash())
+    hashes = pl.struct("prefix", "reference").hash()
+    table = _cut_targets(targets).select("target_id", cut=hashes)
     for start in count(step=_TARGETS_AT_ONCE):
         chunk = table.slice(start, _TARGETS_AT_ONCE).collect()
         if chunk.is_empty():
             return
         yield chunk["target_id"], chunk["cut"].to_numpy()
+
+
+def _cut_targets(targets: Path) -> pl.LazyFrame:
+    return scan(targets, Targets).filter(pl.col("reason").ne_missing(pl.lit(COPY)))
 
 
 def _count(targets: pl.LazyFrame) -> dict[str, int]:
