@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from mia_batch.pipeline import Run
+    from mia_batch.pipeline.reporting import Format
 
 __all__ = ["main"]
 
@@ -26,6 +27,7 @@ Examples:
   mia-batch --input corpus.parquet --model MODEL
   mia-batch --input books/ --model MODEL --window-words 128
   mia-batch score runs/corpus-MODEL --attacks-from mine.py
+  mia-batch report runs/corpus-MODEL --format md
   mia-batch attacks
   mia-batch demo
 """
@@ -171,6 +173,37 @@ def score(run: Path, **options: object) -> None:
     scored = rescore(run, observer=observer, **changed)
     observer.ended()
     _show(scored)
+
+
+@command.command("report")
+@click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["html", "md", "csv"]),
+    default="html",
+    show_default=True,
+    help="A page; or conclusions and table of documents, to paste.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Where it goes.  [default: report.html in RUN; md and csv are printed]",
+)
+def report(run: Path, kind: Format, out: Path | None) -> None:
+    """Render the report of a finished run from its tables."""
+    from mia_batch.pipeline import Run
+    from mia_batch.pipeline.reporting import report_of
+    from mia_batch.tables import write_text
+
+    text = report_of(Run(run), kind)
+    if out is None and kind != "html":
+        click.echo(text, nl=False)
+        return
+    path = out or run / "report.html"
+    write_text(path, text)
+    click.echo(f"report: {path}")
 
 
 @command.command("attacks")

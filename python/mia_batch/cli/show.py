@@ -158,6 +158,9 @@ def show_run(run: Run, console: Console) -> None:
     for line in (*_failed_lines(run), *_unscored_lines(run)):
         console.print(line, highlight=False, markup=False)
     console.print(f"scores, metrics and evidence: {run.folder}", highlight=False, markup=False)
+    if settings.report:
+        page = run.folder / "report.html"
+        console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _metrics_table(metrics: pl.DataFrame, at: str) -> Table:

@@ -10,6 +10,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.manifest import Manifest
+from mia_batch.pipeline.reporting import write_report
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.stages.features import FeaturesStage
 from mia_batch.pipeline.stages.logprobs import LogprobsStage
@@ -104,6 +105,8 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
             observer.stage(sentence)
         audit.request()
         _walk(audit, stages)
+        if settings.report:
+            write_report(audit.run)
     return audit.run
 
 
@@ -179,6 +182,8 @@ def rescore(
                 stage.run()
         audit.manifest.settings = settings.model_dump(mode="json")
         audit.save()
+        if settings.report:
+            write_report(audit.run)
     return audit.run
 
 
