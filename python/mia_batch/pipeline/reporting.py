@@ -7,6 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from mia_batch.errors import RunFolderError
+from mia_batch.pipeline.context import verdict_plan
 from mia_batch.pipeline.run import PARTS, TABLES
 from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.report.html import Contents, as_csv, as_markdown, render
@@ -55,10 +56,12 @@ def _contents(run: Run) -> Contents:
     for name, schema in _SUMMARIES.items():
         if (path := run.folder / f"{name}.parquet").exists():
             tables[name] = scan(path, schema)
+    attacks = manifest.made["scores"]["attacks"]
     return Contents(
         manifest=stored,
         tables=tables,
-        conclusions=[*conclusions(run, settings, manifest.made["scores"]["attacks"])],
+        conclusions=[*conclusions(run, settings, attacks)],
+        primary=verdict_plan(settings, attacks).primary,
         command=shlex.join(_command(settings)),
     )
 

@@ -25,6 +25,8 @@ class Contents:
         The run's tables by name, such as ``scores`` or ``rollup``.
     conclusions
         What may be concluded, as sentences.
+    primary
+        The attack that the answer rests on.
     command
         The command that repeats the run.
     """
@@ -32,13 +34,8 @@ class Contents:
     manifest: Mapping[str, Any]
     tables: Mapping[str, pl.LazyFrame]
     conclusions: Sequence[str]
+    primary: str
     command: str
-
-    @property
-    def primary(self) -> str:
-        """The attack that the answer rests on."""
-        planned: str | None = self.manifest.get("plan", {}).get("primary")
-        return planned if planned in self.attacks else self.attacks[0]
 
     @property
     def attacks(self) -> list[str]:

@@ -9,7 +9,7 @@ import polars as pl
 from markupsafe import Markup
 
 from mia_batch.report.html.strips import strips
-from mia_batch.report.html.text import interval, number, share, visible
+from mia_batch.report.html.text import NO_VALUE, interval, number, share, visible
 from mia_batch.schemas import Rollup
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ ANSWERS = {
 }
 """The four answers about a document; none of them says how or where it was acquired."""
 _STRIP = "From first to last page"
+_NAMES = ("title", "key", "author")
 _MOST_TEXTS = 200
 _MOST_CHARACTERS = 160
 
@@ -90,17 +91,26 @@ def document_tables(contents: Contents, in_evidence: Collection[str]) -> Iterato
 def rollup_columns(rows: pl.DataFrame, drawn: Mapping[str, Markup]) -> Iterator[Column]:
     """Yield the columns of a roll-up that say something, with those of the corpus and strips."""
     there = {name for name in rows.columns if rows[name].count()}
-    yield from _FIRST
-    for name in rows.columns:
-        if name in there and name not in Rollup.column_names():
-            yield _plain_text(name)
+    called = tuple(name for name in _NAMES if name in there)
+    yield Column("Name", called, lambda row: _name([row[name] for name in called]))
+    yield Column("Answer", ("verdict",), lambda row: ANSWERS[row["verdict"]])
     if drawn:
         yield Column(_STRIP, ("curves.y",), lambda row: drawn.get(row["key"], Markup("")))
     yield from (column for column in _NUMBERS if column.sources[0] in there)
+    for name in rows.columns:
+        if name in there and name not in {*Rollup.column_names(), *_NAMES}:
+            yield _plain_text(name)
+
+
+def _name(parts: list[str | None]) -> Markup:
+    """Write the first part that there is; the others stand small below it."""
+    first, *others = filter(None, parts)
+    below = Markup("").join(Markup(" <small>{}</small>").format(_short(each)) for each in others)
+    return Markup("{}{}").format(_short(first), below)
 
 
 def _short(value: object) -> str:
-    return number(None) if value is None else visible(value, _MOST_CHARACTERS, note=False)
+    return NO_VALUE if value is None else visible(value, _MOST_CHARACTERS, note=False)
 
 
 def _longest(row: Row) -> str:
@@ -109,8 +119,8 @@ def _longest(row: Row) -> str:
     return link.format(row["longest_target_id"], words) if row["in_evidence"] else words
 
 
-def _plain_text(name: str) -> Column:
-    return Column(name, (name,), lambda row: _short(row[name]))
+def _plain_text(name: str, heading: str = "") -> Column:
+    return Column(heading or name, (name,), lambda row: _short(row[name]))
 
 
 def _limits(name: str, scale: Callable[..., str]) -> Column:
@@ -123,10 +133,6 @@ def _plain_number(heading: str, name: str, write: Callable[[Any], str] = number)
     return Column(heading, (name,), lambda row: write(row[name]), name)
 
 
-_FIRST = (
-    Column("Name", ("key",), lambda row: _short(row["key"])),
-    Column("Answer", ("verdict",), lambda row: ANSWERS[row["verdict"]]),
-)
 _NUMBERS = (
     Column("Longest run, words", ("longest_words",), _longest, "longest_words"),
     _plain_number("Windows verbatim", "share_verbatim", share),
@@ -142,14 +148,15 @@ _NUMBERS = (
         "n_asked",
     ),
     _plain_number("Windows scored", "n_scored"),
-    Column("Why no p-value", ("reason",), lambda row: _short(row["reason"])),
+    _plain_text("reason", "Why no p-value"),
+    _plain_text("contamination_reason", "Why no contamination"),
 )
 
 
 def _lacking(columns: list[Column]) -> str:
     """Name the usual columns that the run has nothing for."""
     there = {column.heading for column in columns}
-    lacking = [each.heading for each in _NUMBERS[:-1] if each.heading not in there]
+    lacking = [each.heading for each in _NUMBERS if each.sort and each.heading not in there]
     return f"Not recorded: {'; '.join(lacking)}." if lacking else ""
 
 

@@ -13,7 +13,7 @@ from mia_batch.report.html.documents import Column, Table, document_tables
 from mia_batch.report.html.evidence import MOST_WINDOWS, evidence
 from mia_batch.report.html.plots import plots
 from mia_batch.report.html.strips import LEVELS
-from mia_batch.report.html.text import interval, number, share, visible
+from mia_batch.report.html.text import NO_VALUE, interval, number, plain, share, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,6 @@ _ASKED = (
     Field(0, "Prompts of each text, by kind", "run.json: made.scores.samples"),
     Field(0, "Temperature", "run.json: evidence.temperature"),
     Field(0, "Seed", "run.json: evidence.seed"),
-    Field(0, "The answer rests on", "run.json: plan.primary"),
     Field(0, "Compared with", "run.json: plan.null_set"),
 )
 _SECTIONS = (
@@ -101,6 +100,7 @@ def _environment() -> Environment:
     environment.filters |= {
         "interval": interval,
         "number": number,
+        "plain": plain,
         "share": share,
         "visible": visible,
     }
@@ -108,12 +108,10 @@ def _environment() -> Environment:
 
 
 def _metrics(contents: Contents) -> Table | None:
-    rows = contents.frame("metrics")
-    if rows.is_empty():
+    known = pl.col("value").is_not_null() & pl.col("versus").is_null()
+    figures = contents.frame("metrics", known, pl.col("metric").is_in(_SHOWN_METRICS), slice="all")
+    if figures.is_empty():
         return None
-    figures = rows.filter(
-        pl.col("metric").is_in(_SHOWN_METRICS), pl.col("versus").is_null(), slice="all"
-    )
     return Table(
         name="metrics",
         title="Figures of each attack",
@@ -129,7 +127,7 @@ def _of(heading: str, name: str, *, is_number: bool = True) -> Column:
     return Column(
         heading,
         (name,),
-        lambda row: number(None) if row[name] is None else write(row[name]),
+        lambda row: NO_VALUE if row[name] is None else write(row[name]),
         name if is_number else None,
     )
 

@@ -6,7 +6,7 @@ import re
 
 from markupsafe import Markup, escape
 
-__all__ = ["cut", "interval", "number", "plain", "share", "visible"]
+__all__ = ["NO_VALUE", "cut", "interval", "number", "plain", "share", "visible"]
 
 _MOST = 1_500
 _HIDDEN = re.compile(
@@ -17,6 +17,7 @@ _HIDDEN = re.compile(
 _CODE = Markup('<span class="code">{}</span>')
 _CUT = Markup(' <span class="cut">{:,} more characters</span>')
 _DIGITS = 3
+NO_VALUE = "\N{EN DASH}"
 
 
 def cut(text: str, most: int = _MOST, *, keep_end: bool = False) -> tuple[str, int]:
@@ -51,7 +52,7 @@ def _code(letter: str) -> str:
 def number(value: float | None, digits: int = _DIGITS) -> str:
     """Write a number with few digits, a count with its thousands apart; a dash for null."""
     if value is None:
-        return "\N{EN DASH}"
+        return NO_VALUE
     if isinstance(value, int):
         return f"{value:,}"
     small = 0 < abs(value) < 10.0**-digits
@@ -61,7 +62,7 @@ def number(value: float | None, digits: int = _DIGITS) -> str:
 def share(value: float | None) -> str:
     """Write a share in percent; only 0 and 1 themselves are 0 % and 100 %."""
     if value is None:
-        return "\N{EN DASH}"
+        return NO_VALUE
     if 0 < value < 0.0005:
         return "< 0.1 %"
     if 0.9995 <= value < 1:
@@ -72,7 +73,7 @@ def share(value: float | None) -> str:
 def interval(value: float | None, low: float | None, high: float | None) -> str:
     """Write a value and its interval, with as many digits as keep the two limits apart."""
     if value is None:
-        return number(None)
+        return NO_VALUE
     if low is None or high is None:
         return f"{number(value)} (no interval)"
     digits = _DIGITS
