@@ -1,6 +1,6 @@
-# make demo: set-up, then the known-truth audit.   make test: set-up, lints, types, every test.
-# make bench: speed, memory, coverage, power, measured.  make lock: resolve requirements.lock anew.
-# make wheel: a wheel for others, in dist/.
+# make demo: set-up, then the known-truth audit.   make test: set-up, lints, types, pages, every test.
+# make docs: the documentation, in site/.   make bench: speed, memory, coverage, power, measured.
+# make lock: resolve requirements.lock anew.   make wheel: a wheel for others, in dist/.
 # make test-arm: the kernels' tests as a program for 64-bit Arm, on an emulated processor. It is made of
 # Debian's packages first, which takes minutes, so make test leaves it out.
 # MIA_BATCH_ZLIB_TEXTS=5000000 cargo test --release --package mia-kernels --test zlib_size: zlib
@@ -17,7 +17,7 @@ RUST_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml')
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.uv/bin:$(PATH)
 
-.PHONY: demo test test-arm bench setup tools chromium checks lint types rust-checks python-tests lock wheel clean
+.PHONY: demo test test-arm docs bench setup tools chromium checks lint types rust-checks pages python-tests lock wheel clean
 ifneq ($(MAKECMDGOALS),checks)
 .NOTPARALLEL:
 endif
@@ -30,7 +30,10 @@ test: setup chromium
 	@$(MAKE) --no-print-directory --jobs=3 checks
 
 # The tests often wait for a process to start or to end; lints and types use that time.
-checks: lint types rust-checks python-tests
+checks: lint types rust-checks pages python-tests
+
+docs: setup
+	@$(MAKE) --no-print-directory pages
 
 bench: setup
 	@[ -f demo/demo.json ] || $(STEP) "The demo's model" $(BIN)/mia-batch demo
@@ -78,6 +81,10 @@ rust-checks:
 	@$(STEP) --quiet "Rust tests" cargo test --quiet --workspace --release --locked
 	@$(STEP) --quiet "Rust documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --locked
 
+# mkdocs warns of its own future, which is no warning of ours.
+pages:
+	@$(STEP) --quiet "Documentation: mkdocs" env NO_MKDOCS_2_WARNING=1 python -m mkdocs build --strict --quiet
+
 # The workers take all cores: further threads of each would spin against the others.
 python-tests:
 	@$(STEP) "Tests: pytest" env OMP_NUM_THREADS=1 pytest --numprocesses $$(nproc) --maxprocesses 4 \
@@ -107,4 +114,4 @@ wheel: setup
 	$(BIN)/maturin build --profile dist --locked --out dist
 
 clean:
-	rm -rf .venv .uv .arm target dist demo
+	rm -rf .venv .uv .arm target dist demo site

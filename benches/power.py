@@ -59,7 +59,8 @@ GREY = ["loss_v1", "min_k_20_v1"]
 SAMPLES, MOST_TOKENS = 5, 256  # of whole candidates, instead of the paper's 10 of 1,024
 Asked = tuple[tuple[int, int | None, int], ...]  # words, samples (None: greedy), most points
 ASKED: Asked = ((1, None, 120), (3, None, 16), (1, SAMPLES, 16))
-ASKED_HELD_OUT: Asked = ((1, None, 32),)
+ASKED_ELSEWHERE: Asked = ((1, None, 32),)
+GRID_OF = ("small", "medium")  # models on which all ways are tried; on others the default's alone
 
 
 def write_corpus(folder: Path, model: str) -> pl.DataFrame:
@@ -189,7 +190,7 @@ def audits(folder: Path, corpus: pl.DataFrame) -> pl.DataFrame:
         scores = scores.join(default, on="document_id")
         rows.extend(measured(scores, attacks, **how, **tokens(run, tokenizer, **within)))
 
-    for words, samples, most in ASKED_HELD_OUT if "held_out" in folder.name else ASKED:
+    for words, samples, most in ASKED if folder.name in GRID_OF else ASKED_ELSEWHERE:
         name = f"probes-{words}-{samples or 'greedy'}"
         points = {"probes": most, "probe_words": words, "samples": samples}
         run = audit(folder, name, PROBES, **points)

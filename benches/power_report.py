@@ -114,7 +114,7 @@ def draw(table: pl.DataFrame, path: Path) -> None:
     greedy = pl.col("samples").is_null() & (pl.col("probe_words") == 1)
     at_8 = named.filter(greedy | pl.col("probes").is_null(), pl.col("decoded") > 0, times=8)
     scale = alt.Scale(domain=[*DRAWN.values()], range=COLOURS)
-    legend = alt.Legend(title=None, orient="top", columns=4, labelLimit=300)
+    legend = alt.Legend(title=None, orient="top", columns=3, columnPadding=40, labelLimit=300)
 
     def row(rows: pl.DataFrame, x: str, title: str) -> alt.HConcatChart:
         charts = [
@@ -125,14 +125,14 @@ def draw(table: pl.DataFrame, path: Path) -> None:
                 alt.Y("auc:Q", title="AUC", scale=alt.Scale(domain=[0.4, 1.0], clamp=True)),
                 alt.Color("attack:N", scale=scale, legend=legend),
             )
-            .properties(width=150, height=150)
+            .properties(width=170, height=150)
             for model in models
         ]
         return alt.hconcat(*charts)
 
     both = alt.vconcat(
         row(usual(named), "times", "times seen"),
-        row(at_8, "decoded", "decoded tokens at 8 times seen"),
+        row(at_8, "decoded", "tokens, at 8 times seen"),
     )
     both.configure(aria=False).configure_axisX(grid=False).save(path)
 

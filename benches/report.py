@@ -145,7 +145,13 @@ def write_manifest(folder: Path) -> None:
     made = {"scores": {"attacks": [ATTACK], "samples": {"continuation": 1}}, "verdicts": {}}
     settings: dict[str, Any] = {"input": "books", "model": "model", "non_members_known": "made up"}
     settings |= {"non_members": "others", "attacks": [ATTACK], "level": "group"}
-    manifest = {"format": 3, "evidence": {"seed": 0}, "settings": settings, "made": made}
+    manifest = {
+        "format": 3,
+        "evidence": {"seed": 0},
+        "settings": settings,
+        "made": made,
+        "custody": {},
+    }
     (folder / "run.json").write_text(json.dumps(manifest))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,22 @@ def demo():
     from mia_batch.demo import prepare
 
     return prepare(REPOSITORY / "demo")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_workers():
+    """Engines' processes are forked where tests are about something else than how they start."""
+    from mia_batch.evidence import process
+    from tests.forked import ForkedWorker
+
+    def spawn(connection, log):
+        starts = os.environ["PYTEST_CURRENT_TEST"].startswith("tests/unit/evidence/test_")
+        return (started if starts else ForkedWorker)(connection, log)
+
+    started = process._spawn
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(process, "_spawn", spawn)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -37,33 +37,33 @@ if TYPE_CHECKING:
 
     from mia_batch.targets.plan import Preset
 
-__all__ = ["ENTRY_POINTS", "defaults", "get", "load_file", "names", "register"]
+__all__ = ["ENTRY_POINTS", "defaults", "families", "get", "load_file", "names", "register"]
 
 ENTRY_POINTS = "mia_batch.attacks"
 """Group of entry points by which another package adds attacks: each names an `Attack`."""
 
-_FAMILIES = (
-    MATCHED_ATTACKS,
-    SAMIA_ATTACKS,
-    ROUGE_ATTACKS,
-    PROBE_ATTACKS,
-    REFERENCE_PROBE_ATTACKS,
-    LOG_HIT_RATE_ATTACKS,
-    MATCHED_RARITY_ATTACKS,
-    PETAL_ATTACKS,
-    COMBINED_ATTACKS,
-    COVERAGE_ATTACKS,
-    VERBATIM_ATTACKS,
-    PROBE_LOGPROB_ATTACKS,
-    LOSS_ATTACKS,
-    MIN_K_ATTACKS,
-    REFERENCE_ATTACKS,
-    PREFIX_SHOT_ATTACKS,
-    NEIGHBOUR_ATTACKS,
-    FREQUENCY_ATTACKS,
-    EXTRACTION_ATTACKS,
-    RANK_ATTACKS,
-)
+_FAMILIES = {
+    "SaMIA, length-matched": MATCHED_ATTACKS,
+    "SaMIA": SAMIA_ATTACKS,
+    "ROUGE": ROUGE_ATTACKS,
+    "Probes": PROBE_ATTACKS,
+    "Probes of two models": REFERENCE_PROBE_ATTACKS,
+    "Probes, drawn answers": LOG_HIT_RATE_ATTACKS,
+    "SaMIA, weighed by rarity": MATCHED_RARITY_ATTACKS,
+    "PETAL": PETAL_ATTACKS,
+    "Probes and loss": COMBINED_ATTACKS,
+    "N-gram coverage": COVERAGE_ATTACKS,
+    "Verbatim blocks": VERBATIM_ATTACKS,
+    "Log-probabilities at points": PROBE_LOGPROB_ATTACKS,
+    "Loss": LOSS_ATTACKS,
+    "Min-K% and Min-K%++": MIN_K_ATTACKS,
+    "Reference models": REFERENCE_ATTACKS,
+    "Shots before the text": PREFIX_SHOT_ATTACKS,
+    "Neighbours": NEIGHBOUR_ATTACKS,
+    "Token frequencies": FREQUENCY_ATTACKS,
+    "Extraction": EXTRACTION_ATTACKS,
+    "Ranks and entropy": RANK_ATTACKS,
+}
 _SAMPLING = {
     "default": (*PROBE_ATTACKS, *REFERENCE_PROBE_ATTACKS),
     "matched": MATCHED_ATTACKS,
@@ -81,7 +81,7 @@ MIN_K_PAPER = (
 )
 """What the Min-K% paper compares (Shi et al. 2024, table 1), with every k of the authors' code."""
 
-_BUILT_IN = {attack.name: attack for family in _FAMILIES for attack in family}
+_BUILT_IN = {attack.name: attack for family in _FAMILIES.values() for attack in family}
 _REGISTERED: dict[str, Attack] = {}
 
 
@@ -159,6 +159,11 @@ def load_file(path: str) -> tuple[str, ...]:
 def names() -> tuple[str, ...]:
     """Names of every attack, family by family, those of plug-ins and the user's own last."""
     return tuple(_known())
+
+
+def families() -> dict[str, tuple[Attack, ...]]:
+    """Attacks that come with the package, by the title of their family."""
+    return dict(_FAMILIES)
 
 
 def _known() -> dict[str, Attack]:

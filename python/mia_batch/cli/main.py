@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from mia_batch.cli.options import TopicGroup, settings_options
+from mia_batch.cli.report import report
 from mia_batch.cli.stopping import Stopping, command_line
 from mia_batch.errors import MiaBatchError, RequestError
 
 if TYPE_CHECKING:
+    from polars import DataFrame
     from rich.console import Console
 
     from mia_batch.pipeline import Run
-    from mia_batch.pipeline.reporting import Format
 
 __all__ = ["main"]
 
@@ -28,6 +29,8 @@ Examples:
   mia-batch --input books/ --model MODEL --window-words 128
   mia-batch score runs/corpus-MODEL --attacks-from mine.py
   mia-batch report runs/corpus-MODEL --format md
+  mia-batch show runs/corpus-MODEL TARGET_ID
+  mia-batch verify runs/corpus-MODEL
   mia-batch attacks
   mia-batch demo
 """
@@ -175,35 +178,74 @@ def score(run: Path, **options: object) -> None:
     _show(scored)
 
 
-@command.command("report")
-@click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice(["html", "md", "csv"]),
-    default="html",
-    show_default=True,
-    help="A page; or conclusions and table of documents, to paste.",
-)
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Where it goes.  [default: report.html in RUN; md and csv are printed]",
-)
-def report(run: Path, kind: Format, out: Path | None) -> None:
-    """Render the report of a finished run from its tables."""
-    from mia_batch.pipeline import Run
-    from mia_batch.pipeline.reporting import report_of
-    from mia_batch.tables import write_text
+command.add_command(report)
 
-    text = report_of(Run(run), kind)
-    if out is None and kind != "html":
-        click.echo(text, nl=False)
-        return
-    path = out or run / "report.html"
-    write_text(path, text)
-    click.echo(f"report: {path}")
+
+@command.command("verify")
+@click.argument("folder", type=click.Path(path_type=Path), metavar="RUN")
+@click.option(
+    "--input",
+    "inputs",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    metavar="PATH",
+    help="Where inputs lie by now; repeatable.",
+)
+@click.option(
+    "--again",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Draw N of the run's samples again with its model, and compare.",
+)
+@click.option("--seed", default=0, show_default=True, help="Seed of the choice of samples.")
+def verify(folder: Path, inputs: tuple[Path, ...], again: int | None, seed: int) -> int:
+    """Compare every byte of a finished run and its inputs with what was recorded.
+
+    Exit 0 if nothing has changed and all samples that are drawn again agree, else 1.
+    """
+    from mia_batch.cli.evidence import show_checked
+    from mia_batch.pipeline import Run
+    from mia_batch.pipeline.again import choose_samples
+    from mia_batch.pipeline.custody import verify
+
+    checked = verify(folder, inputs)
+    show_checked(checked, _console(stderr=False))
+    if checked.faults or again is None:
+        return int(bool(checked.faults))
+    return _draw_again(Run(folder), choose_samples(Run(folder), again, seed))
+
+
+@command.command("show")
+@click.argument("folder", type=click.Path(path_type=Path), metavar="RUN")
+@click.argument("target_id")
+@click.option("--again", is_flag=True, help="Draw its samples again with the model, and compare.")
+def show(folder: Path, target_id: str, *, again: bool) -> int:
+    """Show what the model answered about one target, beside the true text.
+
+    The beginning of TARGET_ID suffices where no other target begins so.
+    """
+    from mia_batch.cli.evidence import find_target, show_answers, show_target
+    from mia_batch.pipeline import Run
+    from mia_batch.pipeline.answers import answers_of
+
+    run, console = Run(folder), _console(stderr=False)
+    target = find_target(run, target_id)
+    answers = answers_of(run, target)
+    show_target(run, target, console)
+    show_answers(answers, target, run, console)
+    return _draw_again(run, answers) if again else 0
+
+
+def _draw_again(run: Run, samples: DataFrame) -> int:
+    """Draw samples again and say how many agree; 0 if all do, else 1."""
+    from mia_batch.cli.console import ConsoleObserver
+    from mia_batch.cli.evidence import show_agreement
+    from mia_batch.pipeline.again import draw_again
+
+    observer = ConsoleObserver(_console(stderr=True))
+    drawn = draw_again(run, samples, observer)
+    observer.ended()
+    return int(not show_agreement(drawn, _console(stderr=False)))
 
 
 @command.command("attacks")

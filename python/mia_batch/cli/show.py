@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from rich.table import Table
-from rich.text import Text
 
+from mia_batch.cli.plain import plain
+from mia_batch.pipeline.reporting import REPORT
 from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.settings import load_settings
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from mia_batch.pipeline import Run
     from mia_batch.settings import Settings
 
-__all__ = ["show_attack", "show_attacks", "show_plan", "show_run"]
+__all__ = ["needs", "show_attack", "show_attacks", "show_plan", "show_run"]
 
 _TOP = 10
 _SHOWN = ("roc_auc", "tpr_at_fpr", "tpr_nearest_fpr", "accuracy_5_fold")
@@ -35,12 +36,12 @@ def show_attacks(attacks: Iterable[Attack], console: Console) -> None:
     """List attacks, those of one paper that need the same on one line."""
     alike: dict[tuple[str, str], list[str]] = {}
     for attack in attacks:
-        key = attack.source.partition(",")[0].partition(" (")[0], _needs(attack)
+        key = attack.source.partition(",")[0].partition(" (")[0], needs(attack)
         alike.setdefault(key, []).append(attack.name.removesuffix("_v1"))
     rows = [(line, *key) for key, names in alike.items() for line in _patterns(names)]
     width = max(len(line) for line, _, _ in rows)
-    for line, source, needs in rows:
-        console.print(_plain(f"{line:{width}}  {needs:17}  {source}"), soft_wrap=True)
+    for line, source, needed in rows:
+        console.print(plain(f"{line:{width}}  {needed:17}  {source}"), soft_wrap=True)
     console.print(
         "\n{,_max} stands for nothing or _max; names end with _v1 where no version is shown.",
         highlight=False,
@@ -55,7 +56,7 @@ def show_attack(attack: Attack, console: Console) -> None:
     for name, value in (
         ("attack", attack.name),
         ("source", attack.source),
-        ("needs", _needs(attack)),
+        ("needs", needs(attack)),
         ("reads", f"{reads}; columns {', '.join(attack.columns)}"),
         ("settings", ", ".join(attack.settings).replace("|", " or ")),
         ("null", f"where there is no evidence, or {attack.undefined}"),
@@ -63,7 +64,7 @@ def show_attack(attack: Attack, console: Console) -> None:
         ("formula", attack.formula or str(attack.expr)),
     ):
         if value:
-            table.add_row(name, _plain(value))
+            table.add_row(name, plain(value))
     _print_whole(table, console)
 
 
@@ -117,7 +118,8 @@ def _print_whole(table: Table | str, console: Console) -> None:
     console.print(table)
 
 
-def _needs(attack: Attack) -> str:
+def needs(attack: Attack) -> str:
+    """Name the evidence of an attack, or the access to the model that it takes."""
     if attack.evidence == "samples":
         named = "whole samples" if attack.whole_candidates else "samples"
         return "both kinds" if attack.logprobs else named
@@ -132,11 +134,11 @@ def show_plan(plan: Iterable[tuple[str, str]], settings: Settings, console: Cons
     for name, value in resolved.items():
         if value is not None and value != {}:
             table.add_row(
-                name, _plain(", ".join(map(str, value)) if isinstance(value, list) else value)
+                name, plain(", ".join(map(str, value)) if isinstance(value, list) else value)
             )
     table.add_row()
     for name, value in plan:
-        table.add_row(name, _plain(value))
+        table.add_row(name, plain(value))
     console.print(table, highlight=False)
 
 
@@ -145,7 +147,7 @@ def show_run(run: Run, console: Console) -> None:
     manifest = run.manifest
     settings = load_settings(manifest.settings, use_config=False)
     for sentence in conclusions(run, settings, manifest.made["scores"]["attacks"]):
-        console.print(_plain(sentence), highlight=False)
+        console.print(plain(sentence), highlight=False)
     metrics = run.metrics.filter(
         pl.col("metric").is_in(_SHOWN) & (pl.col("slice") == "all") & pl.col("versus").is_null()
     )
@@ -157,9 +159,11 @@ def show_run(run: Run, console: Console) -> None:
         console.print(_counts_sentence(metrics), highlight=False)
     for line in (*_failed_lines(run), *_unscored_lines(run)):
         console.print(line, highlight=False, markup=False)
+    if root := manifest.custody.get("root"):
+        console.print(f"root of inputs and tables: {root}", highlight=False)
     console.print(f"scores, metrics and evidence: {run.folder}", highlight=False, markup=False)
     if settings.report:
-        page = run.folder / "report.html"
+        page = run.folder / REPORT
         console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -230,7 +234,7 @@ def _top_table(run: Run, width: int) -> Table | str:
     table = Table(box=None, pad_edge=False, title=f"highest {attack}", title_justify="left")
     left = width
     for heading, values in columns.items():
-        cells = [_plain(value) for value in values]
+        cells = [plain(value) for value in values]
         for cell in cells:
             cell.truncate(left if heading == "text" else _NAME_SHOWN, overflow="ellipsis")
         left -= max(len(heading), *(cell.cell_len for cell in cells)) + 2
@@ -239,11 +243,6 @@ def _top_table(run: Run, width: int) -> Table | str:
     for row in zip(*columns.values(), strict=True):
         table.add_row(*row)
     return table
-
-
-def _plain(value: object) -> Text:
-    """Show a value as it is: no markup, and nothing that a terminal would obey."""
-    return Text("".join(letter if letter.isprintable() else "\ufffd" for letter in str(value)))
 
 
 def _failed_lines(run: Run) -> list[str]:

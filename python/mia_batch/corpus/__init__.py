@@ -11,15 +11,18 @@ from mia_batch.corpus.canaries import (
 )
 from mia_batch.corpus.columns import ColumnNames
 from mia_batch.corpus.documents import Corpus, read_documents
-from mia_batch.corpus.files import SourceFile, find_files
+from mia_batch.corpus.files import SourceFile, base_of, digest_each, digest_of, find_files
 
 __all__ = [
     "CanarySet",
     "ColumnNames",
     "Corpus",
     "SourceFile",
+    "base_of",
     "canary_documents",
     "commitment",
+    "digest_each",
+    "digest_of",
     "draw",
     "find_files",
     "read_canaries",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from mia_batch.corpus.check import check_rows
 from mia_batch.corpus.columns import ColumnNames, resolve
-from mia_batch.corpus.files import digest_files, find_files
+from mia_batch.corpus.files import digest_each, digest_of, find_files
 from mia_batch.corpus.formats import FORMATS
 from mia_batch.errors import CorpusError
 from mia_batch.tables import generate
@@ -49,7 +49,7 @@ class Corpus:
 
     def digest(self) -> str:
         """Hash the content of the files in order, whatever their names: 64 hexadecimal digits."""
-        return digest_files(self.files)
+        return digest_of(digest_each(self.files))
 
 
 def read_documents(

@@ -11,11 +11,20 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal
 
 from mia_batch.errors import CorpusError
+from mia_batch.tables import digest, side_by_side
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
-__all__ = ["Kind", "Source", "SourceFile", "digest_files", "find_files"]
+__all__ = [
+    "Kind",
+    "Source",
+    "SourceFile",
+    "base_of",
+    "digest_each",
+    "digest_of",
+    "find_files",
+]
 
 Kind = Literal["parquet", "jsonl", "csv", "txt"]
 
@@ -71,32 +80,44 @@ def find_files(path: Path | str) -> Source:
         raise CorpusError(msg) from error
 
 
-def digest_files(files: Iterable[SourceFile]) -> str:
-    """Return the SHA-256 of the files' SHA-256 digests in order: 64 hexadecimal digits."""
-    whole = hashlib.sha256()
-    for file in files:
-        try:
-            with file.path.open("rb") as stream:
-                whole.update(hashlib.file_digest(stream, "sha256").digest())
-        except OSError as error:
-            msg = f"{file.path} cannot be read: {error.strerror}"
-            raise CorpusError(msg) from error
-    return whole.hexdigest()
+def digest_each(files: Iterable[SourceFile]) -> dict[str, str]:
+    """Return the SHA-256 of each file by its name, in the order of the files."""
+    files = tuple(files)
+    try:
+        digests = side_by_side(digest, (file.path for file in files))
+        return dict(zip((file.name for file in files), digests, strict=True))
+    except OSError as error:
+        msg = f"{error.filename} cannot be read: {error.strerror}"
+        raise CorpusError(msg) from error
+
+
+def digest_of(digests: Mapping[str, str]) -> str:
+    """Return the SHA-256 of SHA-256 digests in their order: 64 hexadecimal digits."""
+    return hashlib.sha256(b"".join(map(bytes.fromhex, digests.values()))).hexdigest()
+
+
+def base_of(given: str) -> Path:
+    """Return the folder that the names of the files behind a path are relative to."""
+    path = Path(given).expanduser()
+    if path.is_dir():
+        return path
+    return _literal_base(path) if glob.has_magic(given) and not path.exists() else path.parent
 
 
 def _expand(given: str) -> tuple[Path, list[Path]]:
     """Return the folder that names are relative to, and the candidate files."""
     path = Path(given).expanduser()
+    base = base_of(given)
     if path.is_dir():
-        return path, list(_walk(path))
+        return base, list(_walk(path))
     if path.exists():
         if _kind(path) is None:
             msg = f"{path} has an unknown extension; it must be {_KNOWN}"
             raise CorpusError(msg)
-        return path.parent, [path]
+        return base, [path]
     if glob.has_magic(given):
         matches = glob.glob(str(path), recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
-        return _literal_base(path), [Path(match) for match in matches if not Path(match).is_dir()]
+        return base, [Path(match) for match in matches if not Path(match).is_dir()]
     msg = f"{given} does not exist; give a file, a folder or a glob"
     raise CorpusError(msg)
 

@@ -54,15 +54,8 @@ class EngineProcess:
         engine cannot start.
         """
         ours, theirs = Pipe()
-        with theirs, log.open("ab") as output:
-            process = subprocess.Popen(
-                _command(theirs.fileno(), log),
-                pass_fds=[theirs.fileno()],
-                process_group=0,  # no Ctrl-C from the terminal, and one group to end
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
+        with theirs:
+            process = _spawn(theirs, log)
         engine = cls(process, ours, log)
         try:
             engine._send(spec)
@@ -176,6 +169,19 @@ class EngineProcess:
         self._process.wait()
         self._connection.close()
         os.close(self._exit)
+
+
+def _spawn(connection: Connection, log: Path) -> subprocess.Popen[bytes]:
+    """Start a worker in a group of its own, which no Ctrl-C from the terminal reaches."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            _command(connection.fileno(), log),
+            pass_fds=[connection.fileno()],
+            process_group=0,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
 
 
 def _command(descriptor: int, log: Path) -> list[str]:

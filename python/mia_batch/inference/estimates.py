@@ -28,10 +28,21 @@ if TYPE_CHECKING:
     from mia_batch.inference.plan import VerdictPlan
     from mia_batch.inference.rows import AttackScores
 
-__all__ = ["ContaminationEstimates"]
+__all__ = ["FEWEST_GROUPS", "ContaminationEstimates", "null_threshold"]
 
-_FEWEST_GROUPS = 20
+FEWEST_GROUPS = 20
+"""Groups of a set that an estimate needs where texts are grouped."""
 _CONFIDENCE = 0.95
+
+
+def null_threshold(nulls: NDArray[np.float64], fpr: float) -> tuple[int, float]:
+    """Return k and the k-th largest null: k = floor(fpr (n + 1)), at least 1; NaN counts as above.
+
+    Without nulls nothing lies above the threshold.
+    """
+    rank = max(1, floor(round(fpr * (nulls.size + 1), 9)))
+    highest = np.sort(np.nan_to_num(nulls, nan=np.inf))
+    return rank, float(highest[-rank]) if nulls.size else np.inf
 
 
 class ContaminationEstimates:
@@ -55,16 +66,13 @@ class ContaminationEstimates:
     def rows(self, found: AttackScores) -> Iterator[pl.DataFrame]:
         """Yield the lower bound and, where there are calibration data, the point estimate.
 
-        The threshold is the k-th largest null, k = floor(fpr (n + 1)) and at least 1; a unit above
-        it is flagged. Unscored nulls lie above it. Unscored targets count as not flagged in the
+        A unit above the `null_threshold` is flagged. Unscored targets count as not flagged in the
         lower bound and are left out of the point estimate, as unscored calibration units are.
         """
         targets, nulls, *calibration = (
             units.statistics(found.scores, self._plan) for units in self._units
         )
-        rank = max(1, floor(round(self._plan.fpr * (nulls.size + 1), 9)))
-        highest = np.sort(np.nan_to_num(nulls, nan=np.inf))
-        threshold = float(highest[-rank]) if nulls.size else np.inf
+        rank, threshold = null_threshold(nulls, self._plan.fpr)
         lack = self._lack(("audited", targets), ("null", nulls))
         if lack:
             made = [withheld("beta_binomial", lack, _CONFIDENCE)]
@@ -103,7 +111,7 @@ class ContaminationEstimates:
 
     def _lack(self, *sets: tuple[str, NDArray[np.float64]]) -> str | None:
         """Say which set has too few units, if one has."""
-        unit, fewest = ("groups", _FEWEST_GROUPS) if self._grouped else ("texts", 1)
+        unit, fewest = ("groups", FEWEST_GROUPS) if self._grouped else ("texts", 1)
         for name, of_set in sets:
             if of_set.size < fewest:
                 return f"{of_set.size} {name} {unit} are too few, {fewest} are needed"

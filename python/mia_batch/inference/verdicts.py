@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-import polars as pl
-
 from mia_batch.errors import SettingsError
 from mia_batch.inference.canaries import CanaryTest
 from mia_batch.inference.comparison import read_comparison_sets
@@ -14,21 +11,21 @@ from mia_batch.inference.estimates import ContaminationEstimates
 from mia_batch.inference.group_level import GroupTest
 from mia_batch.inference.rows import AttackScores, verdict_rows
 from mia_batch.inference.target_level import TargetTest
-from mia_batch.tables.numbers import read_numbers
+from mia_batch.tables.numbers import read_finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from numpy.typing import NDArray
+    import polars as pl
 
     from mia_batch.inference.comparison import ComparisonSets
     from mia_batch.inference.plan import VerdictPlan
 
     _Test = Callable[[AttackScores], Iterable[pl.DataFrame]]
 
-__all__ = ["verdicts"]
+__all__ = ["NO_NULL", "verdicts"]
 
-_NO_NULL = "no text is known to be outside the training data: give non-members"
+NO_NULL = "no text is known to be outside the training data: give non-members"
 
 
 def verdicts(
@@ -53,7 +50,9 @@ def verdicts(
     tests = list(_tests(sets, plan, blind_warns=blind_warns))
     yield verdict_rows(0)
     for attack in attacks:
-        found = AttackScores(attack=attack, scores=_finite(scores, attack, sets.target_id.len()))
+        found = AttackScores(
+            attack=attack, scores=read_finite(scores, attack, sets.target_id.len())
+        )
         for test in tests:
             yield from test(found)
 
@@ -79,12 +78,5 @@ def _no_null(found: AttackScores) -> Iterator[pl.DataFrame]:
         versus="non_members",
         planned=False,
         n_null=0,
-        reason=_NO_NULL,
+        reason=NO_NULL,
     )
-
-
-def _finite(scores: pl.LazyFrame, attack: str, size: int) -> NDArray[np.float64]:
-    """Read the scores of one attack; NaN where there is no finite number."""
-    found = read_numbers(scores, pl.col(attack).cast(pl.Float64), size, np.float64)
-    found[~np.isfinite(found)] = np.nan
-    return found

@@ -12,7 +12,7 @@ from mia_batch.metrics.clusters import find_clusters
 from mia_batch.metrics.metric_rows import Classes
 from mia_batch.metrics.slices import find_slices
 from mia_batch.stats.roc import roc_curve
-from mia_batch.tables.numbers import read_numbers
+from mia_batch.tables.numbers import read_finite, read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +73,7 @@ class Labelled:
 
         Float64, NaN where a target has no finite score.
         """
-        return _score(self.scores, attack, self.member.size)
+        return read_finite(self.scores, attack, self.member.size)
 
     def classes(self, score: NDArray[np.float64], slice_name: str) -> Classes:
         """Pick the scored targets of a slice."""
@@ -95,7 +95,7 @@ class Labelled:
         if self.calibration is None:
             return None
         member = _member(self.calibration)
-        score = _score(self.calibration, attack, member.size)
+        score = read_finite(self.calibration, attack, member.size)
         scored = ~np.isnan(score)
         member, score = member[scored], score[scored]
         if member.all() or not member.any():
@@ -106,9 +106,3 @@ class Labelled:
 def _member(frame: pl.LazyFrame) -> NDArray[np.bool_]:
     size = frame.select(pl.len()).collect(engine="streaming").item()
     return read_numbers(frame, pl.col("member"), size, np.bool_)
-
-
-def _score(frame: pl.LazyFrame, attack: str, size: int) -> NDArray[np.float64]:
-    score = read_numbers(frame, pl.col(attack), size, np.float64)
-    score[~np.isfinite(score)] = np.nan
-    return score

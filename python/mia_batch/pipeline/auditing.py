@@ -9,8 +9,9 @@ import polars as pl
 from mia_batch.errors import SettingsError
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.custody import seal
 from mia_batch.pipeline.manifest import Manifest
-from mia_batch.pipeline.reporting import write_report
+from mia_batch.pipeline.reporting import REPORT, write_report
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.stages.features import FeaturesStage
 from mia_batch.pipeline.stages.logprobs import LogprobsStage
@@ -19,6 +20,7 @@ from mia_batch.pipeline.stages.rarity import RarityStage
 from mia_batch.pipeline.stages.samples import SamplesStage
 from mia_batch.pipeline.stages.scores import ScoresStage
 from mia_batch.pipeline.stages.stage import damage_set_aside, repair
+from mia_batch.pipeline.stages.summary import SummaryStage
 from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
 from mia_batch.settings import load_settings
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["audit", "plan", "rescore", "run_audit"]
 
 _MODELS = ("target", "reference")
+_FROM_EVIDENCE = (RarityStage, FeaturesStage, ScoresStage, VerdictsStage, SummaryStage)
 
 
 def stages_of(audit: Audit) -> list[Stage]:
@@ -47,6 +50,7 @@ def stages_of(audit: Audit) -> list[Stage]:
         FeaturesStage(audit),
         ScoresStage(audit),
         VerdictsStage(audit),
+        SummaryStage(audit),
     ]
 
 
@@ -105,8 +109,6 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
             observer.stage(sentence)
         audit.request()
         _walk(audit, stages)
-        if settings.report:
-            write_report(audit.run)
     return audit.run
 
 
@@ -117,7 +119,15 @@ def _walk(audit: Audit, stages: Sequence[Stage]) -> None:
         if stage.name == "features":
             audit.manifest.failed = _count_failures(audit)
         stage.run()
-    audit.save()
+    _finish(audit)
+
+
+def _finish(audit: Audit) -> None:
+    """Seal the run, and write its report, which carries the root; one of before is outdated."""
+    (audit.run.folder / REPORT).unlink(missing_ok=True)
+    seal(audit)
+    if audit.settings.report:
+        write_report(audit.run)
 
 
 def plan(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -178,12 +188,10 @@ def rescore(
         for stage in stages:
             if isinstance(stage, LogprobsStage | SamplesStage):
                 _refuse_missing(stage)
-            elif isinstance(stage, RarityStage | FeaturesStage | ScoresStage | VerdictsStage):
+            elif isinstance(stage, _FROM_EVIDENCE):
                 stage.run()
         audit.manifest.settings = settings.model_dump(mode="json")
-        audit.save()
-        if settings.report:
-            write_report(audit.run)
+        _finish(audit)
     return audit.run
 
 

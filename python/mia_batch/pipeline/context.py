@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mia_batch.attacks import defaults
 from mia_batch.attacks.attack import CONTINUATION
+from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.budget import Budget
 from mia_batch.evidence.engines.registry import choose_engine
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from mia_batch.attacks import Attack
+    from mia_batch.corpus import SourceFile
     from mia_batch.evidence.budget import DecodeScope
     from mia_batch.evidence.request import EvidenceKind
     from mia_batch.observer import Observer
@@ -104,8 +106,19 @@ class Audit:
         return [attack for attack in self.attacks if attack.reads_of(kind)]
 
     def save(self) -> None:
-        """Store the manifest."""
+        """Store the manifest of a run that is not finished: it has no root."""
+        self.manifest.custody = {}
         self.manifest.write(self.run.folder)
+
+    def begin_change(self) -> None:
+        """Take the root away from a finished run before its tables change."""
+        if self.manifest.custody:
+            self.save()
+
+    def digest_input(self, setting: str, files: Iterable[SourceFile]) -> str:
+        """Hash the files that a setting names, and record the hash of each."""
+        self.manifest.inputs[setting] = digest_each(files)
+        return digest_of(self.manifest.inputs[setting])
 
     @property
     def runs_here(self) -> bool:

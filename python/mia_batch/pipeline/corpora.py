@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ from mia_batch.corpus import (
     ColumnNames,
     Corpus,
     canary_documents,
+    digest_each,
+    digest_of,
     find_files,
     read_canaries,
     read_documents,
@@ -34,20 +37,28 @@ _ROLES = {"non_members": "non_member", "calibration": "calibration", "canaries":
 """Settings that name the reference sets, and the role of their texts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots: digests are kept
 class Corpora:
     """Every text of a run: those that are asked about, and the reference sets by role."""
 
     input: Corpus
     reference_sets: Mapping[str, Corpus]
 
+    @cached_property
+    def digests(self) -> dict[str, dict[str, str]]:
+        """SHA-256 of every file by its name, by the setting that names the files."""
+        sets = self.reference_sets
+        read = {setting: sets[role] for setting, role in _ROLES.items() if role in sets}
+        read["input"] = self.input
+        return {setting: digest_each(corpus.files) for setting, corpus in read.items()}
+
     def fingerprint(self, settings: Settings) -> dict[str, Any]:
         """SHA-256 of the input and of each reference set by role, and the names of columns."""
-        sets = {role: corpus.digest() for role, corpus in self.reference_sets.items()}
+        digests = {name: digest_of(each) for name, each in self.digests.items()}
         return {
-            "input": self.input.digest(),
+            "input": digests.pop("input"),
             "columns": settings.columns,
-            "reference_sets": sets,
+            "reference_sets": {_ROLES[setting]: found for setting, found in digests.items()},
         }
 
     def targets(self, settings: Settings) -> pl.LazyFrame:

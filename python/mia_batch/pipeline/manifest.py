@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from dataclasses import asdict, dataclass, field, fields
+from hashlib import sha256
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["Manifest"]
+__all__ = ["Manifest", "signed_text"]
 
 _FORMAT = 3
 _PACKAGES = ("mia-batch", "polars", "numpy", "torch", "transformers", "tokenizers", "httpx")
@@ -48,6 +49,11 @@ class Manifest:
         What the run was to decide and how, with its SHA-256, as it was before the first score.
     made
         By stage, what its tables were made from.
+    inputs
+        SHA-256 of each file that was read, by the setting that names it and its name below that.
+    custody
+        ``root``, and the SHA-256 of each file of the finished run: ``tables``, which the root
+        covers beside ``inputs``, and ``files``; empty while the run is not finished.
     failed
         ``targets`` that lack evidence although they could be asked about, of how many (``of``), and
         their ``reasons`` with counts; empty until there is evidence.
@@ -65,6 +71,8 @@ class Manifest:
     plan: dict[str, Any] = field(default_factory=dict)
     made: dict[str, Any] = field(default_factory=dict)
     failed: dict[str, Any] = field(default_factory=dict)
+    inputs: dict[str, dict[str, str]] = field(default_factory=dict)
+    custody: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, folder: Path) -> Manifest | None:
@@ -93,8 +101,7 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Store the manifest in the run's folder."""
-        text = json.dumps(asdict(self) | {"versions": _versions()}, indent=2, ensure_ascii=False)
-        write_text(folder / "run.json", text + "\n")
+        write_text(folder / "run.json", signed_text(asdict(self) | {"versions": _versions()}))
 
     def agree(self, wanted: Mapping[str, Any], folder: Path) -> None:
         """Record values that change evidence; `SettingsError` names all that differ from before."""
@@ -104,6 +111,17 @@ class Manifest:
         """Record what identifies a model, likewise."""
         model = self.models.setdefault(name, {})
         _agree(model, wanted, folder, of=f" of model {name!r}")
+
+
+def signed_text(content: Mapping[str, Any]) -> str:
+    """Return the one text that stands for these contents; it ends with the SHA-256 of the rest."""
+    unsigned = {name: value for name, value in content.items() if name != "sha256"}
+    digest = sha256(_text(unsigned).encode()).hexdigest()
+    return _text(unsigned | {"sha256": digest})
+
+
+def _text(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
 def _agree(known: dict[str, Any], wanted: Mapping[str, Any], folder: Path, of: str = "") -> None:

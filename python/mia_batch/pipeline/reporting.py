@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from mia_batch.errors import RunFolderError
 from mia_batch.pipeline.context import verdict_plan
+from mia_batch.pipeline.custody import record_file
 from mia_batch.pipeline.run import PARTS, TABLES
 from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.report.html import Contents, as_csv, as_markdown, render
-from mia_batch.schemas import Curves, Rollup
 from mia_batch.settings import Settings, load_settings
-from mia_batch.tables import scan, write_text
+from mia_batch.tables import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
     Format = Literal["html", "md", "csv"]
 
-__all__ = ["FORMATS", "report_of", "write_report"]
+__all__ = ["FORMATS", "REPORT", "report_of", "write_report"]
 
 FORMATS = {"html": render, "md": as_markdown, "csv": as_csv}
-_SUMMARIES = {"rollup": Rollup, "curves": Curves}
+REPORT = "report.html"
 
 
 def report_of(run: Run, kind: Format = "html") -> str:
@@ -39,9 +39,10 @@ def report_of(run: Run, kind: Format = "html") -> str:
 
 
 def write_report(run: Run) -> Path:
-    """Write a finished run's page into its folder."""
-    path = run.folder / "report.html"
+    """Write a finished run's page into its folder, and record its hash."""
+    path = run.folder / REPORT
     write_text(path, report_of(run))
+    record_file(run, REPORT)
     return path
 
 
@@ -53,9 +54,6 @@ def _contents(run: Run) -> Contents:
     settings = load_settings(manifest.settings, use_config=False)
     stored = json.loads((run.folder / "run.json").read_text("utf-8"))
     tables = {name: run.scan(name) for name in (*TABLES, *PARTS) if run.path(name).exists()}
-    for name, schema in _SUMMARIES.items():
-        if (path := run.folder / f"{name}.parquet").exists():
-            tables[name] = scan(path, schema)
     attacks = manifest.made["scores"]["attacks"]
     return Contents(
         manifest=stored,

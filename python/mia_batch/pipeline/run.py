@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import fcntl
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,13 @@ from mia_batch.pipeline.manifest import Manifest
 from mia_batch.rarity import Rarity
 from mia_batch.schemas import (
     Blind,
+    Curves,
     Features,
     Findings,
     LogProbs,
     Metrics,
     Prompts,
+    Rollup,
     Samples,
     Scores,
     Targets,
@@ -46,6 +49,8 @@ TABLES: dict[str, type[dy.Schema]] = {
     "unscored": Unscored,
     "metrics": Metrics,
     "verdicts": Verdicts,
+    "rollup": Rollup,
+    "curves": Curves,
 }
 """Tables that are one file each."""
 
@@ -148,9 +153,35 @@ class Run:
         return self.scan("verdicts").collect()
 
     @property
+    def rollup(self) -> pl.DataFrame:
+        """The rollup table: one row per document of windows, and per group of documents."""
+        return self.scan("rollup").collect()
+
+    @property
+    def curves(self) -> pl.DataFrame:
+        """The curves table: ROC curves, distributions of scores, strips of documents."""
+        return self.scan("curves").collect()
+
+    @property
     def findings(self) -> pl.DataFrame:
         """The findings table: what was checked, of the texts and of the run."""
         return self.scan("findings").collect()
+
+    @contextmanager
+    def read_only(self) -> Iterator[None]:
+        """Keep live runs away while the folder is read; nothing is written.
+
+        Raises `RunFolderError` if a live run holds it.
+        """
+        with ExitStack() as closing:
+            with suppress(OSError):  # where there is no lock, nobody has held the folder
+                stream = closing.enter_context((self.folder / ".lock").open("rb"))
+                try:
+                    fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    msg = f"{self.folder} is held by a live run, so it has no root; wait for it"
+                    raise RunFolderError(msg) from None
+            yield
 
     @contextmanager
     def held(self) -> Iterator[None]:

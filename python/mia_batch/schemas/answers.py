@@ -20,12 +20,19 @@ class Scores(dy.Schema):
     """
 
     target_id = dy.String(primary_key=True)
+    """The target, as in ``targets``."""
     role = dy.Enum(Role.categories.to_list())
+    """As in ``targets``."""
     document_id = dy.String(nullable=True)
+    """The document that the target was cut from."""
     group = dy.String(nullable=True)
+    """The document's group."""
     member = dy.Bool(nullable=True)
+    """Known membership; null = unknown."""
     window_index = dy.UInt32()
+    """Position of the window in its document, from 0."""
     n_words = dy.UInt32(nullable=True)
+    """Words of the target."""
     n_samples = dy.UInt32()
     """Samples that the scores rest on, of all views."""
     n_short = dy.UInt32()
@@ -36,8 +43,11 @@ class Unscored(dy.Schema):
     """One row per missing score."""
 
     target_id = dy.String(primary_key=True)
+    """The target, as in ``targets``."""
     attack = dy.String(primary_key=True)
+    """The attack that has no score of it."""
     reason = dy.String()
+    """Why, as a short sentence."""
 
 
 class Metrics(dy.Schema):
@@ -56,13 +66,17 @@ class Metrics(dy.Schema):
     """Which targets: ``all``, ``column=value``, ``about 64 words``, ``macro``, the average over
     such lengths, or ``blind quintile 1``, least like members to the blind classifier, to 5."""
     metric = dy.String()
+    """Name of the figure; see above."""
     fpr = dy.Float64(nullable=True)
     """The budget of a TPR@FPR; null for other metrics."""
     value = dy.Float64(nullable=True)
     """Null where the data cannot support the figure."""
     low = dy.Float64(nullable=True)
+    """Lower end of the interval."""
     high = dy.Float64(nullable=True)
+    """Upper end of the interval."""
     confidence = dy.Float64(nullable=True)
+    """Share of such intervals that cover the true figure."""
     method = dy.String(nullable=True)
     """How the interval was made."""
     reason = dy.String(nullable=True)
@@ -89,9 +103,13 @@ class Findings(dy.Schema):
     statistic = dy.String()
     """Name of the number, such as ``roc_auc``, ``share`` or ``n_texts``."""
     value = dy.Float64(nullable=True)
+    """The number; null where it could not be computed."""
     low = dy.Float64(nullable=True)
+    """Lower end of its interval."""
     high = dy.Float64(nullable=True)
+    """Upper end of its interval."""
     p_value = dy.Float64(nullable=True)
+    """Of the check's own test."""
     verdict = dy.String(nullable=True)
     """What follows from it, as one word of the check's own list."""
     reason = dy.String(nullable=True)
@@ -106,6 +124,7 @@ class Blind(dy.Schema):
     """
 
     target_id = dy.String(primary_key=True)
+    """The target, as in ``targets``."""
 
 
 class Verdicts(dy.Schema):
@@ -115,7 +134,9 @@ class Verdicts(dy.Schema):
     """
 
     attack = dy.String()
+    """The attack that the answer rests on."""
     level = dy.Enum(VerdictLevel.categories.to_list())
+    """What the answer is about."""
     key = dy.String(nullable=True)
     """``target_id``, ``document_id`` (without one, its first ``target_id``), or ``group``; null for
     the collection. Of canaries the name of their set, at level ``group``."""
@@ -142,9 +163,13 @@ class Verdicts(dy.Schema):
     estimate = dy.String(nullable=True)
     """Name of the estimated number, such as ``contamination_rate``; null beside a p-value."""
     value = dy.Float64(nullable=True)
+    """The estimated number."""
     low = dy.Float64(nullable=True)
+    """Lower end of its interval, or a lower bound."""
     high = dy.Float64(nullable=True)
+    """Upper end of its interval."""
     confidence = dy.Float64(nullable=True)
+    """Share of such intervals that cover the true number."""
     method = dy.String(nullable=True)
     """How p-value or interval was made."""
     assumption = dy.String(nullable=True)

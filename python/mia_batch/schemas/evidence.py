@@ -9,6 +9,7 @@ __all__ = ["Features", "LogProbs", "Prompts", "Samples"]
 
 class _OfPrompt(dy.Schema):
     target_id = dy.String(primary_key=True)
+    """The target, as in ``targets``."""
     model = dy.String(primary_key=True)
     """Name of the model in the run: ``target``, ``reference``, ..."""
     view = dy.String(primary_key=True)
@@ -26,8 +27,11 @@ class Prompts(_OfPrompt):
     """
 
     cut = dy.UInt32(nullable=True)
+    """Bytes of the target that stand before the text; null where there is no such cut."""
     context = dy.String(nullable=True)
+    """What stands before the text; null where it follows from the target."""
     text = dy.String(nullable=True)
+    """What is scored or compared with; null where it follows from the target."""
     reason = dy.String(nullable=True)
     """Why it cannot be asked; null where it can."""
 
@@ -36,6 +40,7 @@ class Samples(_OfPrompt):
     """One row per sampled continuation, or per continuation that could not be had."""
 
     sample_index = dy.UInt32(primary_key=True)
+    """Counts the samples of a prompt from 0."""
     candidate = dy.String(nullable=True)
     """The decoded prompt and output, less the decoded prompt, without special tokens."""
     prompt = dy.String(nullable=True)
@@ -47,6 +52,7 @@ class Samples(_OfPrompt):
     short = dy.Bool(nullable=True)
     """True where the candidate ended by length with fewer words than its reference."""
     reason = dy.String(nullable=True)
+    """Why there is no candidate; null where there is."""
 
 
 class LogProbs(_OfPrompt):
@@ -89,7 +95,12 @@ class Features(_OfPrompt):
     """
 
     sample_index = dy.UInt32(primary_key=True)
+    """Counts the samples of a prompt from 0."""
     words_candidate = dy.UInt32(nullable=True)
+    """Words of the candidate under the run's word rule."""
     words_reference = dy.UInt32(nullable=True)
+    """Words of the reference, likewise."""
     n_tokens = dy.UInt32(nullable=True)
+    """Tokens decoded, as in ``samples``."""
     short = dy.Bool(nullable=True)
+    """Whether the candidate ended short, as in ``samples``."""

@@ -10,30 +10,44 @@ __all__ = ["Curves", "Rollup"]
 class Rollup(dy.Schema):
     """One row per document, and per group of several, whose texts were asked about.
 
-    Empty where every document is one target. Numbers are of the primary attack, over the windows
-    asked about. Further columns are what the corpus says of the whole: title, author, ISBN ...
+    No documents where each is one window, no groups where each is one document. Numbers are of the
+    primary attack, over the windows asked about. Further columns are what the corpus says of the
+    whole: ``group``, ``member``, title, author, ISBN ...; of a group null where its documents
+    differ. Columns of the corpus that hold lists, or have the name of a column here, are left out.
     """
 
     level = dy.Enum(["document", "group"])
+    """What the row is about."""
     key = dy.String()
-    """``document_id`` or ``group``."""
+    """``document_id`` (without one, the first ``target_id``) or ``group``."""
     attack = dy.String()
+    """The primary attack."""
     n_windows = dy.UInt32()
     """Windows that there are."""
     n_asked = dy.UInt32()
     """Windows that were asked about."""
     n_scored = dy.UInt32()
+    """Windows that have a score."""
     mean = dy.Float64(nullable=True)
-    """Mean score, with its 95 % interval; null where fewer than two windows have a score."""
+    """Mean score, with its 95 % interval; null where fewer than two windows have a score. The
+    interval is null where all scores are equal."""
     mean_low = dy.Float64(nullable=True)
+    """Lower end of the mean's interval."""
     mean_high = dy.Float64(nullable=True)
+    """Upper end of the mean's interval."""
     p_value = dy.Float64(nullable=True)
     """Of the verdict at this level."""
     q_value = dy.Float64(nullable=True)
+    """Likewise."""
     contamination = dy.Float64(nullable=True)
-    """Share of windows that the model was trained on, with its 95 % interval."""
+    """Share of windows that the model was trained on, with its 95 % interval; null where there is
+    a lower bound alone."""
     contamination_low = dy.Float64(nullable=True)
+    """Lower end of its interval."""
     contamination_high = dy.Float64(nullable=True)
+    """Upper end of its interval."""
+    contamination_reason = dy.String(nullable=True)
+    """Why the share or its interval is null."""
     share_verbatim = dy.Float64(nullable=True)
     """Share of windows of which a sample repeats at least 20 words in a row; null where no
     continuations were sampled."""
@@ -42,7 +56,9 @@ class Rollup(dy.Schema):
     longest_words = dy.UInt32(nullable=True)
     """Words of the longest run that a sample repeats."""
     longest_target_id = dy.String(nullable=True)
+    """The window of which it is repeated."""
     longest_sample_index = dy.UInt32(nullable=True)
+    """The sample that repeats it."""
     verdict = dy.Enum(["comes_out", "known_better", "cannot_tell", "nothing_found"])
     """A verbatim run of 20 words; else reported at the run's q; else no p-value; else neither."""
     reason = dy.String(nullable=True)
@@ -56,9 +72,10 @@ class Curves(dy.Schema):
     """``roc``: TPR over FPR; ``distribution``: share of texts over the middle of a bin of scores;
     ``strip``: memory over the position in a document."""
     attack = dy.String()
+    """The attack whose scores are drawn."""
     subject = dy.String(nullable=True)
     """Of a distribution the set of texts (``members``, ``non-members``, ``targets``); of a strip
-    the ``document_id``."""
+    the ``document_id`` (without one, the first ``target_id``)."""
     x = dy.Float64()
     """Of a strip the first character of a stretch, as share of the characters up to the last
     window's end, in [0, 1)."""
@@ -67,4 +84,5 @@ class Curves(dy.Schema):
     the training data (without any: of all texts) that score lower, in [0, 1]; null without a score.
     """
     n = dy.UInt32()
-    """Texts that the point rests on."""
+    """Texts that the point rests on; 0 where a gap in a strip begins: no window was asked about
+    from there to the next point."""

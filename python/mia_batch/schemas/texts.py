@@ -34,9 +34,13 @@ class Targets(dy.Schema):
     target_id = dy.String(primary_key=True, regex="^[0-9a-f]{32}$")
     """Hash of the document's identity, the window and the text; the same on every machine."""
     role = dy.Enum(Role.categories.to_list())
+    """Why it is here: ``target`` asks about it, the others help to answer."""
     document_id = dy.String(nullable=True)
+    """The document that it was cut from, as in the corpus."""
     group = dy.String(nullable=True)
+    """As in the corpus."""
     member = dy.Bool(nullable=True)
+    """As in the corpus."""
     window_index = dy.UInt32()
     """Position of the window in its document, from 0."""
     n_windows = dy.UInt32()

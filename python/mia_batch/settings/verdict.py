@@ -41,8 +41,9 @@ class VerdictSettings(Part):
     primary: str | None = Field(
         None,
         min_length=1,
-        description="The attack that the answer rests on.  [default: samia_matched_v1, or "
-        "min_k_plus_plus_20_v1 without samples]",
+        description="The attack that the answer rests on.  [default: "
+        "probe_leading_rarity_v1, samia_matched_v1 or min_k_plus_plus_20_v1, the first that is "
+        "computed]",
     )
     level: Literal["target", "group", "collection"] = Field(
         "target",

@@ -6,6 +6,7 @@ from mia_batch.tables.arrays import mapped_zeros
 from mia_batch.tables.batches import in_batches
 from mia_batch.tables.damage import READ_ERRORS, is_sound, is_whole
 from mia_batch.tables.files import remove_unfinished, write_text
+from mia_batch.tables.hashing import digest, side_by_side
 from mia_batch.tables.reading import check, generate, scan
 from mia_batch.tables.rows import RowIndex
 from mia_batch.tables.writing import sink, sink_all, sink_frames
@@ -14,6 +15,7 @@ __all__ = [
     "READ_ERRORS",
     "RowIndex",
     "check",
+    "digest",
     "generate",
     "in_batches",
     "is_sound",
@@ -21,6 +23,7 @@ __all__ = [
     "mapped_zeros",
     "remove_unfinished",
     "scan",
+    "side_by_side",
     "sink",
     "sink_all",
     "sink_frames",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+import polars as pl
 
 from mia_batch.tables import mapped_zeros
 
 if TYPE_CHECKING:
-    import polars as pl
     from numpy.typing import NDArray
 
-__all__ = ["read_numbers"]
+__all__ = ["read_finite", "read_numbers"]
 
 _Number = TypeVar("_Number", bound=np.generic)
 
@@ -46,3 +46,10 @@ def read_numbers(
         start, end = end, end + batch.height
         numbers[start:end] = batch.to_series().to_numpy()
     return numbers
+
+
+def read_finite(table: pl.LazyFrame, name: str, size: int) -> NDArray[np.float64]:
+    """Read a column of ``size`` scores as `read_numbers` does; NaN where none is finite."""
+    found = read_numbers(table, pl.col(name).cast(pl.Float64), size, np.float64)
+    found[~np.isfinite(found)] = np.nan
+    return found

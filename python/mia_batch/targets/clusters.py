@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
+
+from mia_batch.tables.numbers import read_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["cluster_name", "cluster_names"]
+    from numpy.typing import NDArray
+
+__all__ = ["cluster_name", "cluster_names", "document_numbers"]
 
 _LEVELS = {"group": "group", "document": "document_id"}
 
@@ -38,3 +43,16 @@ def cluster_names(table: pl.LazyFrame) -> pl.Expr:
     if table.select(everywhere).collect(engine="streaming").item():
         columns = [name for name in columns if name != "window_index"]
     return cluster_name(columns)
+
+
+def document_numbers(targets: pl.LazyFrame) -> NDArray[np.int32]:
+    """Tell the document of every row by its number, from 0 in the table's order.
+
+    Texts of other roles are other documents, whatever their ``document_id``.
+    """
+    keys = targets.select("role", "document_id", "window_index", "target_id")
+    name = pl.format("{} {}", pl.col("role").cast(pl.String), cluster_names(keys))
+    size = int(keys.select(pl.len()).collect(engine="streaming").item())
+    hashes = read_numbers(keys, name.hash(), size, np.uint64)
+    begins = np.append(False, hashes[1:] != hashes[:-1])[:size]
+    return begins.cumsum(dtype=np.int32)

@@ -27,15 +27,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _ANSWERS = ["metrics", "verdicts"]
+_SUMMARY = ["curves", "rollup"]
 MADE_AGAIN = {
     "targets": ["targets", "blind", "blind_metrics", "findings"],
     "blind": ["blind"],
     "blind_metrics": ["blind_metrics"],
     "findings": ["findings"],
-    "scores": ["scores", *_ANSWERS],
+    "scores": ["scores", *_ANSWERS, *_SUMMARY],
     "unscored": ["unscored", *_ANSWERS],
     "metrics": ["metrics"],
     "verdicts": ["verdicts"],
+    "rollup": ["rollup"],
+    "curves": ["curves"],
 }
 """Tables, and what goes with each where it is lost."""
 
@@ -106,7 +109,7 @@ def test_features_that_were_cut_short_are_made_again_and_with_them_the_scores(co
     before = contents(run)
     (part,) = run.path("features").iterdir()
     part.write_bytes(b"PAR1\xff\xff\xffPAR1"[-size:] if size else b"")
-    lost = [part, *map(run.path, ("scores", "metrics", "verdicts"))]
+    lost = [part, *map(run.path, ("scores", *_ANSWERS, *_SUMMARY))]
     assert repaired(run) == [f"{path} is made again" for path in lost]
     mia_batch.audit(**settings)
     assert contents(run) == before
@@ -139,11 +142,9 @@ def test_samples_that_a_disk_has_changed_are_set_aside_and_drawn_again(copied, c
     damage(part, changed)
     with pytest.raises(mia_batch.RunFolderError) as raised:
         mia_batch.audit(**settings)
-    assert str(raised.value) == (
-        f"{part} is damaged; set aside, its samples are missing again; "
-        f"{run.path('scores')} is made again; {run.path('metrics')} is made again; "
-        f"{run.path('verdicts')} is made again: give the same command again"
-    )
+    lost = [f"{run.path(name)} is made again" for name in ("scores", *_ANSWERS, *_SUMMARY)]
+    aside = f"{part} is damaged; set aside, its samples are missing again"
+    assert str(raised.value) == f"{'; '.join([aside, *lost])}: give the same command again"
     assert part.with_name(f"{part.name}.broken").exists()
     mia_batch.audit(**settings)
     assert contents(run) == before
@@ -200,8 +201,8 @@ def test_what_was_made_from_lost_samples_goes_with_them(copied):
     _, run = copied
     (part,) = run.path("samples").iterdir()
     part.unlink()
-    assert len(repaired(run)) == 4
-    lost = {"scores", "metrics", "verdicts"}
+    assert len(repaired(run)) == 6
+    lost = {"scores", *_ANSWERS, *_SUMMARY}
     left = {name for name in contents(run) if not name.startswith("prompts/")}
     assert left == {f"{name}.parquet" for name in MADE_AGAIN.keys() - lost}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from mia_batch.corpus.files import digest_files, find_files
+from mia_batch.corpus.files import find_files
 from mia_batch.corpus.formats import FORMATS
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.evidence.blocks import RECORDED_BLOCK_TARGETS
@@ -121,10 +121,6 @@ class Recording:
         yield "recorded", f"{self.counts.rows:,} continuations, by {self.key}"
         if not self.has_finish_reason:
             yield "finish_reason", "not recorded: candidates count as whole"
-
-    def digest(self) -> str:
-        """Hash the content of the files, as `Corpus.digest` does."""
-        return digest_files(self.source.files)
 
     def most_samples(self) -> int:
         """Return the largest ``sample_index`` plus 1; without it, the most rows of a key."""

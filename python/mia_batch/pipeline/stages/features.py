@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from mia_batch.attacks.attack import CONTINUATION
 from mia_batch.errors import DamagedTableError
 from mia_batch.evidence.blocks import BLOCK_TARGETS, RECORDED_BLOCK_TARGETS
 from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.units import PromptUnits
 from mia_batch.features import BESIDE, build_features, groups_of, inputs_of
+from mia_batch.inference.verbatim import VERBATIM_GROUP
 from mia_batch.kernels import GROUPS
 from mia_batch.pipeline.stages.prompts import prompt_parts, views_of
 from mia_batch.pipeline.stages.rarity import rarity_of, weighed_views
@@ -102,13 +104,17 @@ class FeaturesStage(Stage):
     def prepare(self) -> None:
         """Decide which groups of features the run has: those of its attacks, and those it had.
 
-        Where they are others than before, the parts are removed, to be made again.
+        Continuations of windows are always searched for verbatim runs. Where the groups are others
+        than before, the parts are removed, to be made again.
         """
         audit = self.audit
-        columns = {column for attack in audit.reading("samples") for column in attack.columns}
+        reading = audit.reading("samples")
+        columns = {column for attack in reading for column in attack.columns}
+        continued = any(CONTINUATION in attack.reads for attack in reading)
+        always = [VERBATIM_GROUP] if continued and audit.settings.window_words else []
         had = audit.manifest.made.get("features", {}).get("groups", [])
         known = {*GROUPS, *BESIDE}
-        groups = sorted({*groups_of(columns), *known.intersection(had)})
+        groups = sorted({*groups_of(columns), *always, *known.intersection(had)})
         if groups != had or "features" not in audit.manifest.made:
             for part in self.files():
                 part.unlink()

@@ -55,7 +55,8 @@ class LogprobsStage(Stage):
         views = [view for view in views_of(audit, "logprobs") if view.model == self.model]
         columns = {view.name: self._columns(view) for view in views}
         if any(FREQUENCY in wanted for wanted in columns.values()):
-            digest = texts_for(audit, "frequencies_from").digest()
+            files = texts_for(audit, "frequencies_from").files
+            digest = audit.digest_input("frequencies_from", files)
             audit.manifest.agree({"frequencies_from": digest}, audit.run.folder)
         groups = [views]
         if is_remote(audit, self.model):  # which is asked in another way at points

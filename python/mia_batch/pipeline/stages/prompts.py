@@ -39,6 +39,7 @@ __all__ = [
     "prompt_parts",
     "prompts_missing",
     "texts_for",
+    "view_of",
     "views_of",
 ]
 
@@ -54,10 +55,11 @@ def views_of(audit: Audit, kind: EvidenceKind | None = None) -> list[View]:
     reads = dict.fromkeys(
         key for attack in audit.attacks for each in kinds for key in attack.reads_of(each)
     )
-    return [_view(audit, *key) for key in sorted(reads, key=lambda key: key[0] != "target")]
+    return [view_of(audit, *key) for key in sorted(reads, key=lambda key: key[0] != "target")]
 
 
-def _view(audit: Audit, model: str, name: str) -> View:
+def view_of(audit: Audit, model: str, name: str) -> View:
+    """Return one view of a model, as the settings want it."""
     settings = audit.settings
     match name:
         case "continuation":
@@ -229,7 +231,7 @@ def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
             raise SettingsError(msg)
         corpus = texts_for(audit, setting)
         recorded = audit.manifest.evidence.get(setting, {})
-        digest, most = corpus.digest(), audit.settings.shots
+        digest, most = audit.digest_input(setting, corpus.files), audit.settings.shots
         same = recorded.get("digest") == digest and recorded.get("most") == most
         texts = _texts_of(corpus, recorded["n_shots"] if same else most)
         room = context if same else context - _longest(audit, tokenizer, context)
@@ -256,6 +258,7 @@ def prompts_missing(audit: Audit, view: View) -> Missing:
 def _write(audit: Audit, view: View, missing: Missing) -> None:
     if view.make is None or not missing.count().left:
         return
+    audit.begin_change()
     for block in missing.blocks():
         rows = view.rows(view.make(block.units))
         wanted = rows.filter(pl.col("view_index").is_between(block.first, block.last - 1))

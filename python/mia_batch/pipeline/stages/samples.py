@@ -157,7 +157,8 @@ class SamplesStage(Stage):
         audit, recording = self.audit, self.audit.recording
         if recording is None:
             return
-        audit.manifest.agree({"recording": recording.digest()}, audit.run.folder)
+        digest = audit.digest_input("samples_from", recording.source.files)
+        audit.manifest.agree({"recording": digest}, audit.run.folder)
         for view, missing in self.missing().items():
             work = missing.count()
             if not work.left:

@@ -66,6 +66,7 @@ class Stage:
         """Record that its tables are out of date: killed from here on, they are made again."""
         if self.audit.manifest.made.pop(self.name, None) is not None:
             self.audit.save()
+        self.audit.begin_change()
 
     def done(self) -> None:
         """Record what its tables were made from."""

@@ -59,6 +59,7 @@ class TargetsStage(Stage):
         """
         audit = self.audit
         path = audit.run.path("targets")
+        audit.manifest.inputs |= audit.corpora.digests
         if not (self.is_fresh and path.exists()):
             new = audit.run.folder / "targets.new.parquet"
             sink(audit.corpora.targets(audit.settings), new, Targets)

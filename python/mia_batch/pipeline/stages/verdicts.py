@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PreflightStage",
     "VerdictsStage",
+    "blind_warns",
     "conclusions",
     "evaluate",
     "plan_power",
@@ -128,9 +129,14 @@ def _verdicts(
     if roles["n_nulls"] and alone and sampled:
         errors = _sampling_errors(settings.continuations, primary, run)
     names = [attack.name for attack in attacks]
-    warns = found.filter(check="blind_baseline", subject="calibration", verdict="separable")
-    for rows in verdicts(scores, names, plan, blind_warns=not warns.is_empty()):
+    for rows in verdicts(scores, names, plan, blind_warns=blind_warns(found)):
         yield rows if errors is None else _with_errors(rows, errors, plan.primary)
+
+
+def blind_warns(findings: pl.DataFrame) -> bool:
+    """Whether the calibration labels can be told apart without the model."""
+    told = findings.filter(check="blind_baseline", subject="calibration", verdict="separable")
+    return not told.is_empty()
 
 
 def _with_errors(rows: pl.DataFrame, errors: pl.DataFrame, primary: str) -> pl.DataFrame:

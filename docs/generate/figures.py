@@ -1,0 +1,86 @@
+"""Figures of the benches, from their tables in ``benches/results``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import polars as pl
+from benches import power_report
+
+from docs.generate.markdown import code, table
+
+__all__ = ["coverage", "points", "power", "power_picture", "rates"]
+
+_RESULTS = power_report.TABLE.parent
+
+_SHOWN = (*power_report.DRAWN, "samia_matched_rarity_v1", "petal_v1")
+
+
+def power_picture() -> str:
+    """Draw AUC by times seen and by decoded tokens, as SVG."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "power.svg"
+        power_report.draw(_power(), path)
+        return path.read_text()
+
+
+def power() -> str:
+    """Say how strong the attacks are: a table for each model."""
+    lines = power_report.summary(_power()).filter(pl.col("attack").is_in(_SHOWN))
+    heads = ("attack", "decoded", "times seen", "AUC at 8")
+    parts = []
+    for (model,), rows in lines.group_by("model", maintain_order=True):
+        shown = table(
+            (*heads, "lead at 8", "lead at 16"), map(_strength, rows.iter_rows(named=True))
+        )
+        parts.append(f"**{code(str(model))}**\n\n{shown}")
+    return "\n".join(parts)
+
+
+def _strength(line: dict[str, Any]) -> tuple[str, ...]:
+    times = "never" if line["times_075"] is None else f"{line['times_075']:.1f}"
+    leads = ((line[f"lead_{rung}"] or "").replace(" ", "&nbsp;") for rung in (8, 16))
+    return code(line["attack"]), f"{line['decoded']:.0f}", times, f"{line['auc_8']:.2f}", *leads
+
+
+def points() -> str:
+    """Say what so many points of the smallest model give."""
+    heads = ("points", "words at each", "answers", "decoded", "prompted", "AUC at 4", "AUC at 8")
+    lines = power_report.ways(_power().filter(model="small"))
+    few = lines.filter(pl.col("samples").is_null() | (pl.col("samples") == 5))
+    return table((*heads, "share"), map(_way, few.iter_rows(named=True)))
+
+
+def _way(line: dict[str, Any]) -> tuple[str, ...]:
+    answers = f"{line['samples']} drawn" if line["samples"] else "greedy"
+    numbers = (f"{line[name]:,.0f}" for name in ("decoded", "prompted"))
+    aucs = (f"{line[name]:.2f}" for name in ("auc_4", "auc_8"))
+    counts = (str(line["probes"]), str(line["probe_words"]))
+    return *counts, answers, *numbers, *aucs, f"{line['share']:.2f}"
+
+
+def _power() -> pl.DataFrame:
+    return pl.read_parquet(power_report.TABLE)
+
+
+def coverage() -> str:
+    """Say how often 95 % intervals of metrics cover the true figure, as last measured."""
+    rows = _latest("interval_coverage")["cases"]
+    cells = ((row["case"], row["promise"], f"{row['coverage']:.1%}") for row in rows)
+    return table(("case", "wanted", "covered"), cells)
+
+
+def rates() -> str:
+    """Say how often p-values, lists, intervals and bounds are right or wrong, as last measured."""
+    rows = _latest("p_value_calibration")["figures"]
+    cells = ((row["case"], row["wanted"], f"{row['rate']:.3f}") for row in rows)
+    return table(("case", "wanted", "measured"), cells)
+
+
+def _latest(bench: str) -> dict[str, Any]:
+    lines = (_RESULTS / f"{bench}.jsonl").read_text(encoding="utf-8").splitlines()
+    latest: dict[str, Any] = json.loads(lines[-1])
+    return latest

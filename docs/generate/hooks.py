@@ -1,0 +1,58 @@
+"""What mkdocs calls: fills each page's ``<!-- generate: NAME -->``, and draws the pictures."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File
+
+from docs.generate import attacks, figures, python, rooms, settings, tables
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+
+PARTS = {
+    "attacks": attacks.sections,
+    "power": figures.power,
+    "coverage": figures.coverage,
+    "points": figures.points,
+    "python": python.sections,
+    "rates": figures.rates,
+    "rooms": rooms.layers,
+    "settings": settings.sections,
+    "tables": tables.sections,
+}
+_LOADED = re.compile(
+    r"<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)=[\"']?(?:https?:)?//[^>]*>"
+)
+_MARK = re.compile(r"<!-- generate: ([a-z]+) -->")
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pictures."""
+    files.append(File.generated(config, "power.svg", content=figures.power_picture()))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """Put the generated parts where a page names them."""
+    return _MARK.sub(_part, markdown)
+
+
+def _part(mark: re.Match[str]) -> str:
+    name = mark[1]
+    if name not in PARTS:
+        msg = f"a page asks for the part {name!r}; there are {', '.join(PARTS)}"
+        raise PluginError(msg)
+    return PARTS[name]()
+
+
+def on_post_page(output: str, **_: object) -> str:
+    """Refuse a page that would load anything from elsewhere."""
+    if found := _LOADED.search(output):
+        msg = f"a page loads from the network: {found[0]}"
+        raise PluginError(msg)
+    return output

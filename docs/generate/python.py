@@ -1,0 +1,23 @@
+"""Public names of the package, for mkdocstrings."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import mia_batch
+
+__all__ = ["ROOMS", "sections"]
+
+ROOMS = ("attacks", "corpus", "targets", "features", "metrics.evaluate", "kernels")
+"""Modules that users import beside the package's own page."""
+
+
+def sections() -> str:
+    """Each public name of the package, errors last, then those of its rooms."""
+    names = sorted(mia_batch.__all__, key=lambda name: name.endswith("Error"))
+    parts = ["## mia_batch\n", *(f"::: mia_batch.{name}\n" for name in names)]
+    for room in ROOMS:
+        parts.append(f"## mia_batch.{room}\n")
+        module = import_module(f"mia_batch.{room}")
+        parts += [f"::: mia_batch.{room}.{name}\n" for name in module.__all__]
+    return "\n".join(parts)

@@ -1,0 +1,36 @@
+"""Every setting, by topic, as the command's help describes it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from docs.generate.markdown import code, table
+from mia_batch.cli.main import command
+from mia_batch.settings import PARTS
+
+if TYPE_CHECKING:
+    import click
+
+    from mia_batch.settings.part import Part
+
+__all__ = ["sections"]
+
+
+def sections() -> str:
+    """One section per part of the settings, in the order of the help."""
+    options = {str(option.name): option for option in command.params}
+    return "\n".join(_section(part, options) for part in PARTS)
+
+
+def _section(part: type[Part], options: dict[str, click.Parameter]) -> str:
+    rows = (_row(options[name]) for name in part.model_fields)
+    return f"## {part.topic}\n\n{part.__doc__}\n\n{table(('option', 'meaning'), rows)}"
+
+
+def _row(option: click.Parameter) -> tuple[str, str]:
+    said = option.to_info_dict()
+    names = " / ".join(code(name) for name in (*option.opts, *option.secondary_opts))
+    metavar = f" {code(option.metavar)}" if isinstance(option.metavar, str) else ""
+    meaning, _, default = str(said["help"]).partition("[default: ")
+    default = f" Default: {default.removesuffix(']')}." if default else ""
+    return names + metavar, meaning.strip() + default

@@ -1,0 +1,77 @@
+"""Columns of every table: types from its schema, their meaning from the docstrings there."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+import griffe
+import polars as pl
+
+from docs.generate.markdown import code, table
+from mia_batch import schemas
+
+if TYPE_CHECKING:
+    import dataframely as dy
+
+__all__ = ["schema_classes", "sections"]
+
+
+_MODULES = ("texts", "evidence", "answers", "summary")
+"""Of `mia_batch.schemas`, in the order in which an audit makes their tables."""
+
+
+def schema_classes() -> dict[str, type[dy.Schema]]:
+    """Schemas that `mia_batch.schemas` exports, by the name of their table."""
+    modules = (import_module(f"mia_batch.schemas.{name}") for name in _MODULES)
+    return {
+        name.lower(): each
+        for module in modules
+        for name, each in vars(module).items()
+        if name in schemas.__all__ and isinstance(each, type) and each.__module__ == module.__name__
+    }
+
+
+def sections() -> str:
+    """One section per table: what a row is, and its columns."""
+    read = griffe.load("mia_batch.schemas", search_paths=["python"], resolve_aliases=True)
+    return "\n".join(
+        _section(name, schema, _meanings(read[schema.__name__]))
+        for name, schema in schema_classes().items()
+    )
+
+
+def _meanings(read: griffe.Object | griffe.Alias) -> dict[str, str]:
+    return {
+        name: member.docstring.value
+        for name, member in read.all_members.items()
+        if member.docstring is not None
+    }
+
+
+def _section(name: str, schema: type[dy.Schema], meanings: dict[str, str]) -> str:
+    rows = (
+        (
+            code(column),
+            _type(found),
+            "may be null" if found.nullable else "",
+            meanings.get(column, ""),
+        )
+        for column, found in schema.columns().items()
+    )
+    text = inspect.getdoc(schema) or ""
+    heads = ("column", "type", "null", "meaning")
+    return f"### {name}\n\n{text}\n\n{table(heads, rows)}"
+
+
+def _type(column: dy.Column) -> str:
+    dtype = column.dtype
+    key = ", key" if column.primary_key else ""
+    if isinstance(dtype, pl.Enum):
+        return f"one of {', '.join(code(each) for each in dtype.categories)}{key}"
+    return f"{_plain(dtype)}{key}"
+
+
+def _plain(dtype: pl.DataType) -> str:
+    return f"list of {_plain(dtype.inner)}" if isinstance(dtype, pl.List) else str(dtype)  # type: ignore[arg-type]

@@ -1,0 +1,207 @@
+"""What a run rests on, for people: its files, and what a model answered about one target."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+from rich.table import Table
+
+from mia_batch.cli.plain import plain
+from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.kernels import pair_features
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from mia_batch.pipeline import Run
+    from mia_batch.pipeline.custody import Checked
+
+__all__ = ["find_target", "show_agreement", "show_answers", "show_checked", "show_target"]
+
+_MOST_SHOWN = 4000  # characters of one text
+_ROUND_A_DIFFERENCE = 60  # characters
+_MARKS = ("⟦", "⟧")
+
+
+def show_checked(checked: Checked, console: Console) -> None:
+    """Say what is wrong with a run's files, a line for each, or that all is well."""
+    for name, fault in checked.faults:
+        console.print(plain(f"{fault}: {name}"), soft_wrap=True)
+    for name in checked.not_found:
+        console.print(plain(f"not found, not checked: {name}"), soft_wrap=True)
+    if checked.not_found:
+        console.print("say where these inputs lie by now with --input PATH")
+    if not checked.faults:
+        console.print(f"{checked.n_files:,} files are as they were", highlight=False)
+        console.print(f"root of inputs and tables: {checked.root}", highlight=False)
+
+
+def show_agreement(drawn: pl.DataFrame, console: Console) -> bool:
+    """Say how many samples came out the same again; show the first that did not."""
+    differing = drawn.filter(pl.col("candidate").ne_missing(pl.col("again")))
+    n_same = drawn.height - differing.height
+    console.print(f"drawn again: {n_same:,} of {drawn.height:,} samples agree", highlight=False)
+    if differing.is_empty():
+        return True
+    row = differing.row(0, named=True)
+    console.print(plain(f"first difference: target {row['target_id']}, {_name(row)}"))
+    for name, column in (("stored", "candidate"), ("drawn again", "again")):
+        console.print(plain(f"  {name:11}  {_excerpt(row, column)}"), soft_wrap=True)
+    console.print("A CPU in float32 draws the same to the bit, a GPU only the same on average.")
+    return False
+
+
+def _name(row: dict[str, Any]) -> str:
+    return f"{row['view']} {row['view_index']}, sample {row['sample_index']}"
+
+
+def _excerpt(row: dict[str, Any], column: str) -> str:
+    """Quote a text around the first character in which both differ."""
+    if row[column] is None:
+        return "none"
+    one, other = row["candidate"] or "", row["again"] or ""
+    pairs = enumerate(zip(one, other, strict=False))
+    first = next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
+    start = max(0, first - _ROUND_A_DIFFERENCE)
+    return f"from character {start:,}: {row[column][start : first + _ROUND_A_DIFFERENCE]!r}"
+
+
+def find_target(run: Run, beginning: str) -> pl.DataFrame:
+    """Find the one target whose identifier begins so.
+
+    Raises `SettingsError` if there is none, or several, and `RunFolderError` if the run has no
+    scores yet.
+    """
+    if "scores" not in run.manifest.made:
+        msg = f"{run.folder} has no scores yet; give the audit's command again, which goes on"
+        raise RunFolderError(msg)
+    begins = pl.col("target_id").str.starts_with(beginning.lower())
+    found = run.scan("targets").filter(begins).head(2).collect(engine="streaming")
+    if found.height == 1:
+        return found
+    if found.is_empty():
+        msg = f"{run.folder} has no target whose target_id begins with {beginning!r}"
+    else:
+        both = " and ".join(found["target_id"])
+        msg = f"several targets begin with {beginning!r}, such as {both}; give more of it"
+    raise SettingsError(msg)
+
+
+def show_target(run: Run, target: pl.DataFrame, console: Console) -> None:
+    """Show what a target is, and its scores."""
+    row = target.row(0, named=True)
+    end = None if row["start"] is None else row["start"] + len(row["target"])
+    about = {
+        "target": row["target_id"],
+        "document": row["document_id"],
+        "group": row["group"],
+        "window": f"{row['window_index'] + 1:,} of {row['n_windows']:,}",
+        "characters": None if end is None else f"{row['start']:,} to {end:,} of the document",
+        "role": row["role"],
+        "member": row["member"],
+        "not sampled": row["reason"],
+    }
+    own = pl.col("target_id") == row["target_id"]
+    attacks = run.manifest.made["scores"]["attacks"]
+    scores = run.scan("scores").filter(own).select(attacks).collect(engine="streaming")
+    about |= scores.row(0, named=True) if scores.height else {}
+    unscored = run.scan("unscored").filter(own).collect(engine="streaming")
+    reasons = unscored.select("attack", pl.lit("no score: ") + pl.col("reason")).iter_rows()
+    _print_pairs(about | dict(reasons), console)
+
+
+def _print_pairs(pairs: dict[str, object], console: Console) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, value in pairs.items():
+        if value is not None:
+            table.add_row(plain(name), plain(f"{value:.4g}" if type(value) is float else value))
+    console.print(table)
+
+
+def show_answers(answers: pl.DataFrame, target: pl.DataFrame, run: Run, console: Console) -> None:
+    """Show what the models answered about a target, view by view."""
+    words = run.manifest.evidence["word_rule"]
+    pairs = pair_features("candidate", "text", words=words, groups=["blocks", "leading"])
+    recorded = run.manifest.evidence["engine"] == "replay"
+    seed = pl.format("seed {}", "seed").fill_null("recorded" if recorded else "most likely")
+    compared = answers.with_columns(pairs, how=seed).unnest("features")
+    for (model, view), rows in compared.group_by("model", "view", maintain_order=True):
+        console.print(f"\n{view}, {model} model", style="bold", highlight=False)
+        if view == "probe":
+            _show_probes(rows, target.row(0, named=True), console)
+        else:
+            _show_continuations(rows, console)
+    if answers.is_empty():
+        console.print("\nno samples were drawn of it")
+
+
+def _show_probes(rows: pl.DataFrame, target: dict[str, Any], console: Console) -> None:
+    """One line a point, in the order of the text."""
+    headings = ("character", "true word", "model's word", "hit", "sample", "how")
+    table = Table(*headings, box=None, pad_edge=False)
+    for row in rows.sort("cut", "sample_index").iter_rows(named=True):
+        before = target["target"].encode()[: row["cut"] or 0].decode()
+        answer = row["reason"] if row["candidate"] is None else _beginning(row["candidate"])
+        cells = (
+            f"{target['start'] + len(before):,}",
+            _beginning(row["text"] or ""),
+            answer,
+            "yes" if row["leading_words"] else "no",
+            row["sample_index"],
+            row["how"],
+        )
+        table.add_row(*map(plain, cells))
+    console.print(table)
+
+
+def _show_continuations(rows: pl.DataFrame, console: Console) -> None:
+    """Each answer beside the true continuation; what both share is marked."""
+    first = rows.row(0, named=True)
+    _print_pairs({"prefix": _end(first["context"] or "")}, console)
+    for row in rows.iter_rows(named=True):
+        if row["candidate"] is None:
+            console.print(plain(f"{_name(row)}, {row['how']}: {row['reason']}"))
+            continue
+        run = _shared_run(row)
+        shared = f"{row['longest_block_words']:,} words, {len(run):,} characters"
+        found = f"longest shared run: {shared}" if run else "no word is shared"
+        console.print(plain(f"{_name(row)}, {row['how']}; {found}"))
+        table = Table(box=None, pad_edge=False, expand=True)
+        for heading in ("true continuation", "model"):
+            table.add_column(heading, ratio=1)
+        table.add_row(_marked(row["text"], run), _marked(row["candidate"], run))
+        console.print(table)
+
+
+def _shared_run(row: dict[str, Any]) -> str:
+    """Cut out the longest run of characters that both have; "" where they share no word."""
+    if not row["longest_block_words"]:
+        return ""
+    start, length = row["longest_block_chars_start"], row["longest_block_chars"]
+    return str(row["text"][start : start + length])
+
+
+def _marked(text: str, run: str) -> Text:
+    """Mark the shared run, with signs that stay where there are no colours."""
+    if not run:
+        return plain(_beginning(text))
+    before, run, after = text.partition(run)
+    marked = plain(_MARKS[0] + _beginning(run) + _MARKS[1])
+    marked.stylize("bold")
+    return plain(_end(before)) + marked + plain(_beginning(after))
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\r\n", "↵").replace("\n", "↵")
+
+
+def _beginning(text: str) -> str:
+    more = len(text) - _MOST_SHOWN
+    return _one_line(text[:_MOST_SHOWN]) + (f"… ({more:,} more characters)" if more > 0 else "")
+
+
+def _end(text: str) -> str:
+    more = len(text) - _MOST_SHOWN
+    return (f"({more:,} characters before) …" if more > 0 else "") + _one_line(text[-_MOST_SHOWN:])

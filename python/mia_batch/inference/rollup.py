@@ -1,0 +1,243 @@
+"""From texts to whole documents and groups: what a report says of each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from mia_batch.inference.comparison import read_comparison_sets
+from mia_batch.inference.verbatim import verbatim_runs
+from mia_batch.inference.verdicts import NO_NULL
+from mia_batch.inference.window_share import WindowShare
+from mia_batch.schemas import Rollup, Targets
+from mia_batch.tables.numbers import read_finite, read_numbers
+from mia_batch.targets.clusters import document_numbers
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from mia_batch.inference.comparison import ComparisonSets
+    from mia_batch.inference.plan import VerdictPlan
+
+__all__ = ["VERBATIM_WORDS", "rollup"]
+
+VERBATIM_WORDS = 20
+"""Words in a row from which on a passage counts as repeated."""
+
+_TYPES = Rollup.create_empty().schema
+_SUMS = pl.col("n_windows", "n_asked", "n_scored", "n_above", "n_sampled", "n_verbatim", "n_near")
+_LABELS = ("group", "member")
+_OUTSIDE = "known to be outside the training data: others are compared with it"
+
+
+def rollup(
+    targets: pl.LazyFrame,
+    scores: pl.LazyFrame,
+    features: pl.LazyFrame,
+    verdicts: pl.LazyFrame,
+    plan: VerdictPlan,
+    *,
+    samples: int,
+    blind_warns: bool,
+) -> pl.DataFrame:
+    """Sum up the documents of role ``target`` by the primary attack, and groups of several.
+
+    ``targets`` and ``scores`` have their rows in one order. Documents come in that order, none of
+    them where each is one window; then groups, in the order of their first document. The first
+    ``samples`` continuations count. Memory: some 250 bytes a target.
+
+    The interval of the mean takes windows as independent draws. Those of one document are not:
+    neighbours share their subject and style, so that it is rather too narrow. It is null where all
+    scores are equal, and may leave the range of the attack.
+    """
+    sets = read_comparison_sets(scores, named=False)
+    score = read_finite(scores, plan.primary, sets.target_id.len())
+    share = WindowShare(sets, score, plan.fpr, blind_warns=blind_warns)
+    parts = [_windows(targets, score, sets), verbatim_runs(targets, features, samples)]
+    windows = pl.concat(parts, how="horizontal").with_row_index("row").filter("is_target")
+    documents = _documents(windows, share.threshold)
+    documents = documents.join(_said(targets, documents["row"]), on="row", maintain_order="left")
+    rows = pl.concat([_units(documents), _groups(documents)], how="diagonal")
+    any_run = pl.when(pl.col("longest_words") > 0)
+    rows = _with_mean(rows).with_columns(
+        attack=pl.lit(plan.primary),
+        longest_target_id=any_run.then(sets.target_id.gather(rows["longest_row"])),
+        longest_sample_index=any_run.then("longest_sample_index"),
+        share_verbatim=(pl.col("n_verbatim") / pl.col("n_sampled")).fill_nan(None),
+        share_near_verbatim=(pl.col("n_near") / pl.col("n_sampled")).fill_nan(None),
+    )
+    rows = _with_share(rows, share)
+    rows = _with_answer(rows, verdicts, plan, any_null=sets.nulls.size > 0)
+    typed = (pl.col(name).cast(dtype) for name, dtype in _TYPES.items())
+    return rows.select(*typed, "said").unnest("said")
+
+
+def _windows(
+    targets: pl.LazyFrame, score: NDArray[np.float64], sets: ComparisonSets
+) -> pl.DataFrame:
+    """Lay out what is summed of each row of the targets table."""
+    asked = read_numbers(targets, pl.col("reason").is_null(), score.size, np.bool_)
+    outside = np.zeros(score.size, np.bool_)
+    outside[sets.nulls] = True
+    return pl.DataFrame(
+        {
+            "document": document_numbers(targets),
+            "n_windows": read_numbers(targets, pl.col("n_windows"), score.size, np.uint32),
+            "asked": asked | ~np.isnan(score),
+            "score": pl.Series(score, nan_to_null=True),
+            "outside": outside,
+            "is_target": read_numbers(targets, pl.col("role") == "target", score.size, np.bool_),
+        }
+    )
+
+
+def _documents(windows: pl.DataFrame, threshold: float) -> pl.DataFrame:
+    """Sum up the windows of each document; ``row`` is its first."""
+    score = pl.col("score")
+    longest = pl.col("longest_words")
+    return windows.group_by("document", maintain_order=True).agg(
+        pl.col("row", "n_windows").first(),
+        n_asked=pl.col("asked").sum(),
+        n_scored=score.count(),
+        n_above=(score > threshold).sum(),
+        n_sampled=longest.count(),
+        n_verbatim=(longest >= VERBATIM_WORDS).sum(),
+        n_near=(pl.col("near_words") >= VERBATIM_WORDS).sum(),
+        mean=score.mean(),
+        squares=((score - score.mean()) ** 2).sum(),
+        outside=pl.col("outside").all(),
+        varies=score.n_unique() > 1 + score.null_count().clip(upper_bound=1),
+        longest_words=longest.max(),
+        longest_row=pl.col("row").get(longest.arg_max(), null_on_oob=True),
+        longest_sample_index=pl.col("sample_index").get(longest.arg_max(), null_on_oob=True),
+    )
+
+
+def _said(targets: pl.LazyFrame, rows: pl.Series) -> pl.DataFrame:
+    """Name these rows' documents; ``said`` has what the corpus says of each."""
+    own = (*Targets.column_names(), *_TYPES)
+    further = [
+        name
+        for name, dtype in targets.collect_schema().items()
+        if name in _LABELS or not (name in own or dtype.is_nested())
+    ]
+    said = targets.select(key=pl.coalesce("document_id", "target_id"), said=pl.struct(further))
+    found = said.with_row_index("row").filter(pl.col("row").is_in(rows.implode()))
+    return found.collect(engine="streaming")
+
+
+def _units(documents: pl.DataFrame) -> pl.DataFrame:
+    """Name the cluster whose p-value is a document's: itself, or a group of it alone.
+
+    No rows where each document is one window.
+    """
+    if not (documents["n_windows"] > 1).any():
+        documents = documents.clear()
+    group = pl.col("said").struct.field("group")
+    alone = pl.len().over(group) == 1
+    return documents.with_columns(
+        level=pl.lit("document"),
+        tested=pl.when(group.is_null())
+        .then(pl.format("document {}", "key"))
+        .when(alone)
+        .then(pl.format("group {}", group)),
+    )
+
+
+def _groups(documents: pl.DataFrame) -> pl.DataFrame:
+    """Sum up the documents of each group of several, in the order of the first."""
+    said, n, longest = pl.col("said").struct, pl.col("n_scored"), pl.col("longest_words")
+    names = documents["said"].struct.fields
+    constant = (
+        pl.when(said.field(name).n_unique() == 1).then(said.field(name).first()).alias(name)
+        for name in names
+    )
+    mean = (n * pl.col("mean")).sum() / n.sum()
+    between = n * (pl.col("mean") - mean) ** 2
+    grouped = documents.with_columns(key=said.field("group")).filter(
+        pl.col("key").is_not_null(), pl.len().over("key") > 1
+    )
+    return (
+        grouped.group_by("key", maintain_order=True)
+        .agg(
+            _SUMS.sum(),
+            mean=mean.fill_nan(None),
+            squares=pl.col("squares").sum() + between.sum(),
+            outside=pl.col("outside").all(),
+            varies=pl.col("varies").any() | (pl.col("mean").drop_nulls().n_unique() > 1),
+            longest_words=longest.max(),
+            longest_row=pl.col("longest_row").get(longest.arg_max(), null_on_oob=True),
+            longest_sample_index=pl.col("longest_sample_index").get(
+                longest.arg_max(), null_on_oob=True
+            ),
+            said=pl.struct(constant),
+        )
+        .with_columns(level=pl.lit("group"), tested=pl.format("group {}", "key"))
+    )
+
+
+def _with_mean(rows: pl.DataFrame) -> pl.DataFrame:
+    """Give the mean Student's interval; both are null below two scores."""
+    from scipy.stats import t
+
+    n = pl.col("n_scored")
+    quantile = pl.Series("t", t.ppf(0.975, np.maximum(rows["n_scored"].to_numpy(), 2) - 1))
+    half = quantile * (pl.col("squares") / (n - 1.0) / n).sqrt()
+    mean = pl.col("mean")
+    low, high = mean - half, mean + half
+    wide = pl.when(n > 1, "varies", low < mean, mean < high)
+    return rows.with_columns(
+        mean=pl.when(n > 1).then(mean), mean_low=wide.then(low), mean_high=wide.then(high)
+    )
+
+
+def _with_share(rows: pl.DataFrame, share: WindowShare) -> pl.DataFrame:
+    """Give each row the share of its windows that were in the training data."""
+    made = []
+    for *counts, outside in rows.select("n_above", "n_scored", "n_asked", "outside").iter_rows():
+        found = share.of(*counts)
+        made.append(
+            (None, None, None, _OUTSIDE)
+            if outside
+            else (found.value, found.low, found.high, found.reason)
+        )
+    names = ("contamination", "contamination_low", "contamination_high", "contamination_reason")
+    columns = pl.DataFrame(made, schema={name: _TYPES[name] for name in names}, orient="row")
+    return pl.concat([rows, columns], how="horizontal")
+
+
+def _with_answer(
+    rows: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan, *, any_null: bool
+) -> pl.DataFrame:
+    """Give each row the p-value of its cluster, or why there is none, and the verdict."""
+    level = pl.col("level").cast(pl.String)
+    answers = (
+        verdicts.filter(level.is_in(["document", "group"]), pl.col("estimate").is_null())
+        .filter(attack=plan.primary, versus="non_members")
+        .select("p_value", "q_value", "reason", tested=level + " " + pl.col("key"))
+        .collect(engine="streaming")
+    )
+    without = (
+        pl.when("outside")
+        .then(pl.lit(_OUTSIDE))
+        .when(not any_null)
+        .then(pl.lit(NO_NULL))
+        .when(pl.col("tested").is_null())
+        .then(pl.lit("its group is tested as a whole"))
+        .otherwise(pl.lit("no document has two windows, so that texts are tested alone"))
+    )
+    verdict = (
+        pl.when(pl.col("longest_words") >= VERBATIM_WORDS)
+        .then(pl.lit("comes_out"))
+        .when(pl.col("q_value") <= plan.q)
+        .then(pl.lit("known_better"))
+        .when(pl.col("p_value").is_null())
+        .then(pl.lit("cannot_tell"))
+        .otherwise(pl.lit("nothing_found"))
+    )
+    return rows.join(answers, on="tested", how="left", maintain_order="left").with_columns(
+        reason=pl.when(pl.col("p_value").is_null()).then(pl.coalesce("reason", without)),
+        verdict=verdict,
+    )

@@ -1,0 +1,113 @@
+"""Samples drawn anew by the model that a run was made with, beside those that it has."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from mia_batch.errors import SettingsError
+from mia_batch.evidence.blocks import Block
+from mia_batch.evidence.sampling import SampleTask
+from mia_batch.pipeline.answers import SAMPLE, prompts_of, taken_up
+from mia_batch.pipeline.run import Run
+from mia_batch.pipeline.sessions import open_session
+from mia_batch.pipeline.stages.prompts import view_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mia_batch.observer import Observer
+    from mia_batch.pipeline.context import Audit
+
+__all__ = ["choose_samples", "draw_again"]
+
+
+def choose_samples(run: Run, n: int, seed: int) -> pl.DataFrame:
+    """Choose ``n`` of a run's samples at random, or all where it has fewer; failed ones are left.
+
+    The same run and seed give the same choice.
+    """
+    drawn = run.scan("samples").filter(pl.col("reason").is_null())
+    height = drawn.select(pl.len()).collect(engine="streaming").item()
+    chosen = random.Random(seed).sample(range(height), min(n, height))
+    numbers = pl.LazyFrame({"row": chosen}, schema={"row": pl.get_index_type()})
+    rows = drawn.with_row_index("row").join(numbers, on="row", how="semi")
+    return rows.drop("row").sort(SAMPLE).collect(engine="streaming")
+
+
+def draw_again(run: Run, samples: pl.DataFrame, observer: Observer) -> pl.DataFrame:
+    """Draw samples of a run anew, each with its own seed; the run is not touched.
+
+    Parameters
+    ----------
+    run
+        A run whose samples came from a model that runs here, or from an endpoint.
+    samples
+        Rows of its samples table.
+    observer
+        Is told what is done.
+
+    Returns
+    -------
+    DataFrame
+        The same rows, sorted by what names a sample, with a column ``again``: the continuation
+        that was drawn now, null where there is none.
+
+    Raises
+    ------
+    SettingsError
+        If there are no samples, they came from a recording, or the model is another one.
+    EngineError
+        If the engine cannot start or go on.
+    """
+    if run.manifest.evidence["engine"] == "replay":
+        msg = f"the samples of {run.folder} came from a recording: no model can draw them again"
+        raise SettingsError(msg)
+    if samples.is_empty():
+        msg = f"{run.folder} has no such samples: there is nothing to draw again"
+        raise SettingsError(msg)
+    drawn = [samples.clear().select(*SAMPLE, again="candidate")]
+    with tempfile.TemporaryDirectory() as folder:
+        audit = taken_up(run, observer, Run(Path(folder)))
+        try:
+            for (model,), rows in samples.group_by("model", maintain_order=True):
+                drawn += _draw(audit, run, str(model), rows)
+        except SettingsError as error:
+            raise SettingsError(str(error).replace(folder, str(run.folder))) from error
+    return samples.join(pl.concat(drawn), on=SAMPLE, how="left").sort(SAMPLE)
+
+
+def _draw(audit: Audit, run: Run, model: str, samples: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    own = pl.col("target_id").is_in(samples["target_id"].unique().implode())
+    targets = run.scan("targets").filter(own).collect(engine="streaming")
+    progress = audit.observer.progress("drawing again", done=0, left=samples.height)
+    with open_session(audit, model, "samples") as session, progress:
+        for (name,), rows in samples.group_by("view", maintain_order=True):
+            view = view_of(audit, model, str(name))
+            task = SampleTask(
+                view=view,
+                measure=session.measure,
+                budget=audit.budget(view, session.max_model_len, session.max_attempts),
+                words=audit.settings.word_rule,
+                run_seed=audit.settings.seed,
+            )
+            blocks = _blocks(prompts_of(run, view, targets), rows)
+            for _, made in session.executor.collect(task, blocks, partial(_tell, audit.observer)):
+                yield made.select(*SAMPLE, again="candidate")
+
+
+def _blocks(prompts: pl.DataFrame, samples: pl.DataFrame) -> Iterator[Block]:
+    """Make a block of the prompts that share the number of the sample to draw."""
+    for index in samples["sample_index"].unique().sort():
+        rows = samples.filter(sample_index=index)
+        units = prompts.join(rows, on=["target_id", "view_index"], how="semi")
+        yield Block(index=0, first=index, last=index + 1, attempt=0, label="", units=units)
+
+
+def _tell(observer: Observer, _label: str, texts: int, tokens: int, _passes: int) -> None:
+    observer.worked(texts, tokens)

@@ -1,0 +1,67 @@
+"""From scores and verdicts to the tables that a report shows as they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mia_batch.inference.rollup import rollup
+from mia_batch.metrics.curves import curves
+from mia_batch.pipeline.stages.stage import Stage
+from mia_batch.pipeline.stages.verdicts import blind_warns
+from mia_batch.schemas import Curves, Rollup
+from mia_batch.tables import sink, sink_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from mia_batch.pipeline.context import Audit
+
+__all__ = ["SummaryStage"]
+
+_TABLES = ("rollup", "curves")
+
+
+class SummaryStage(Stage):
+    """Sum up documents and groups, and draw the curves of scores."""
+
+    name = "summary"
+
+    def files(self) -> list[Path]:
+        """List rollup and curves."""
+        return [path for path in map(self.audit.run.path, _TABLES) if path.exists()]
+
+    def follows(self, lost: Collection[Path]) -> list[Path]:
+        """List them where scores are lost."""
+        return self.files() if self.audit.run.path("scores") in lost else []
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Verdicts, with all that they are made from, and the features."""
+        made = self.audit.manifest.made
+        return {"verdicts": made.get("verdicts"), "features": made.get("features")}
+
+    def run(self) -> None:
+        """Write rollup and curves, unless they are up to date."""
+        if self.is_fresh and len(self.files()) == len(_TABLES):
+            return
+        self.audit.observer.stage("summing up documents and groups")
+        self.forget()
+        _write(self.audit)
+        self.done()
+
+
+def _write(audit: Audit) -> None:
+    run, plan = audit.run, audit.plan
+    targets, scores = run.scan("targets"), run.scan("scores")
+    rows = rollup(
+        targets,
+        scores,
+        run.scan("features"),
+        run.scan("verdicts"),
+        plan,
+        samples=audit.settings.continuations,
+        blind_warns=blind_warns(run.findings),
+    )
+    sink(rows, run.path("rollup"), Rollup)
+    names = [attack.name for attack in audit.attacks]
+    sink_frames(curves(targets, scores, names, plan.primary), run.path("curves"), Curves)

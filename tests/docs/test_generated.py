@@ -1,0 +1,155 @@
+"""Generated parts of the pages hold what the program holds, all of it."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from benches import power_report
+from mkdocs.exceptions import PluginError
+
+import mia_batch
+from docs.generate import attacks, figures, hooks, markdown, python, rooms, settings, tables
+from mia_batch import schemas
+from mia_batch.attacks import families, names
+from mia_batch.settings import PARTS, Settings
+
+REPOSITORY = Path(__file__).parents[2]
+DOCS = REPOSITORY / "docs"
+
+
+@pytest.fixture(autouse=True)
+def from_the_root(monkeypatch):
+    """Pages are built there."""
+    monkeypatch.chdir(REPOSITORY)
+
+
+def rows(text):
+    """Cells of the rows of Markdown tables, by the first."""
+    lines = (line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("|"))
+    return {first.strip("`"): [cell.strip() for cell in rest] for first, *rest in lines}
+
+
+def test_every_attack_stands_in_its_family_with_its_formula():
+    text = attacks.sections()
+    sections = re.split(r"^### ", text, flags=re.MULTILINE)[1:]
+    assert [section.partition("\n")[0] for section in sections] == [*families()]
+    for section, family in zip(sections, families().values(), strict=True):
+        found = rows(section)
+        assert [*found][2:] == [attack.name for attack in family]
+        for attack in family:
+            assert markdown.code(attack.formula or str(attack.expr)) == found[attack.name][0]
+            assert attack.undefined == found[attack.name][-1]
+            assert attack.source.partition(",")[0] in section
+            for setting in attack.settings:
+                for name in setting.split("|"):
+                    assert f"`--{name.replace('_', '-')}`" in section
+
+
+def test_families_hold_every_attack_of_the_package():
+    listed = [attack.name for family in families().values() for attack in family]
+    assert listed == [*names()][: len(listed)]
+    assert len(listed) == len({*listed})
+
+
+def test_access_beyond_samples_is_named():
+    section = attacks.sections().split("### Min-K% and Min-K%++")[1]
+    found = rows(section.split("### ")[0])
+    assert found["min_k_20_v1"][1] == "log-probabilities (`text`)"
+    assert found["min_k_plus_plus_20_v1"][1] == "full distribution (`text`)"
+
+
+def test_every_column_of_every_table_has_type_and_meaning():
+    classes = tables.schema_classes()
+    exported = {name for name in schemas.__all__ if isinstance(getattr(schemas, name), type)}
+    assert {each.__name__ for each in classes.values()} == exported
+    sections = re.split(r"^### ", tables.sections(), flags=re.MULTILINE)[1:]
+    for section, (name, schema) in zip(sections, classes.items(), strict=True):
+        assert section.startswith(f"{name}\n")
+        found = rows(section)
+        assert [*found][2:] == schema.column_names()
+        assert {
+            column for column, cells in found.items() if not all((cells[0], cells[-1]))
+        } == set()
+
+
+def test_a_table_says_of_a_column_what_its_schema_says():
+    found = rows(tables.sections().split("### verdicts")[1].split("### ")[0])
+    assert found["p_value"] == [
+        "Float64",
+        "may be null",
+        "Share of units outside the training data, this one included, that score as high.",
+    ]
+    assert found["level"][0] == "one of `target`, `document`, `group`, `collection`"
+
+
+def test_every_setting_stands_under_its_topic():
+    sections = re.split(r"^## ", settings.sections(), flags=re.MULTILINE)[1:]
+    found: set[str] = set()
+    for section, part in zip(sections, PARTS, strict=True):
+        assert section.startswith(f"{part.topic}\n")
+        for name, field in part.model_fields.items():
+            assert f"`--{name.replace('_', '-')}`" in section
+            assert (field.description or "").partition("  [")[0].split(" |")[0] in section
+            found.add(name)
+    assert found == {*Settings.model_fields}
+
+
+def test_every_public_name_is_described():
+    text = python.sections()
+    assert set(re.findall(r"^::: mia_batch\.(\w+)$", text, re.MULTILINE)) == {*mia_batch.__all__}
+    for room in python.ROOMS:
+        assert f"## mia_batch.{room}\n" in text
+
+
+def test_rooms_stand_in_the_order_that_is_checked():
+    pyproject = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = pyproject["tool"]["importlinter"]["contracts"][0]["layers"]
+    lines = rooms.layers().splitlines()[2:]
+    assert len(lines) == len(layers)
+    assert lines[0].startswith("| `cli` | The command line.")
+
+
+def test_figures_are_those_of_the_bench():
+    assert f"| `{power_report.DEFAULT}` | 84 | 4.6 | 0.93 |  |  |" in figures.power()
+    assert "| 32 | 1 | greedy | 84 | 3,099 | 0.70 | 0.93 | 0.40 |" in figures.points()
+    assert "| share of nulls with p <= 0.05 | 0.05 | 0.050 |" in figures.rates()
+    assert "| auc, AUC 0.6, 100 a class | 93 to 97 % | 95.0% |" in figures.coverage()
+    assert figures.power_picture().startswith("<svg ")
+
+
+def test_a_page_gets_its_parts_and_an_unknown_part_is_refused():
+    text = hooks.on_page_markdown("before\n<!-- generate: rooms -->\nafter")
+    assert text == f"before\n{rooms.layers()}\nafter"
+    with pytest.raises(PluginError, match="asks for the part 'nothing'; there are attacks, "):
+        hooks.on_page_markdown("<!-- generate: nothing -->")
+
+
+def test_every_part_stands_on_one_page():
+    text = "".join(page.read_text(encoding="utf-8") for page in DOCS.glob("*.md"))
+    found = re.findall(r"<!-- generate: ([a-z]+) -->", text)
+    assert sorted(found) == sorted(hooks.PARTS)
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        '<script src="https://cdn.example/a.js"></script>',
+        '<link rel="stylesheet" href="//fonts.example/a.css">',
+        "<img alt=x src=http://example/a.png>",
+    ],
+)
+def test_a_page_that_would_load_from_the_network_is_refused(element):
+    with pytest.raises(PluginError, match="loads from the network"):
+        hooks.on_post_page(f"<p>text</p>{element}")
+
+
+def test_links_to_elsewhere_are_no_loads():
+    page = '<a href="https://pola.rs">Polars</a><script src="assets/a.js"></script>'
+    assert hooks.on_post_page(page) == page
+
+
+def test_the_readme_is_for_five_minutes():
+    assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= 200

@@ -1,0 +1,219 @@
+from __future__ import annotations
+
+from math import sqrt
+
+import polars as pl
+import pytest
+from scipy.stats import t
+
+from mia_batch.inference.rollup import rollup
+from mia_batch.inference.verdicts import NO_NULL, verdicts
+from mia_batch.schemas import Rollup, Targets
+from mia_batch.tables import check
+from tests.frames import features, table, target_id
+from tests.unit.inference.scored import plan
+
+PLAN = plan(level="group", windows_per_group=2)
+OUTSIDE = "known to be outside the training data: others are compared with it"
+
+
+def document(name, *scores, role="target", n_windows=None, further=None, **columns):
+    """Windows of one document with their scores."""
+    return [
+        {
+            "role": role,
+            "document_id": name,
+            "window_index": index,
+            "n_windows": n_windows or len(scores),
+            "a_v1": score,
+            "title": f"title of {name}",
+            **columns,
+        }
+        for index, score in enumerate(scores)
+    ]
+
+
+def nulls(n=25, role="non_member", **columns):
+    """Documents outside the training data, two windows each: 0.00, 0.01, 0.02, ..."""
+    return [
+        row
+        for number in range(n)
+        for row in document(
+            f"n{number}", number / 50, number / 50 + 0.01, role=role, member=False, **columns
+        )
+    ]
+
+
+def summed(*rows, samples=3, of_plan=PLAN, blind_warns=False, evidence=None):
+    """The rollup of such windows, numbered in their order."""
+    numbered = [{"target_id": target_id(number), **row} for number, row in enumerate(rows)]
+    extra = {"a_v1": pl.Float64, "title": pl.String}
+    frame = table(Targets, numbered, n_words=100).with_columns(
+        pl.Series(name, [row.get(name) for row in rows], dtype) for name, dtype in extra.items()
+    )
+    made = pl.concat(verdicts(frame.lazy(), ["a_v1"], of_plan, blind_warns=blind_warns))
+    evidence = features() if evidence is None else evidence
+    found = rollup(
+        frame.drop("a_v1").lazy(),
+        frame.lazy(),
+        evidence.lazy(),
+        made.lazy(),
+        of_plan,
+        samples=samples,
+        blind_warns=blind_warns,
+    )
+    check(found, Rollup, what="rollup")
+    return found
+
+
+def said(number, sample, longest, near=0, **changed):
+    return {
+        "target_id": target_id(number),
+        "sample_index": sample,
+        "longest_block_words": longest,
+        "near_verbatim_words": near,
+        **changed,
+    }
+
+
+def test_a_document_has_its_windows_and_their_mean():
+    (row,) = summed(*document("a", 0.2, 0.4, None, 0.9, n_windows=7), *nulls()).to_dicts()
+    assert (row["level"], row["key"], row["attack"]) == ("document", "a", "a_v1")
+    assert (row["n_windows"], row["n_asked"], row["n_scored"]) == (7, 4, 3)
+    half = t.ppf(0.975, 2) * sqrt((0.3**2 + 0.1**2 + 0.4**2) / 2 / 3)
+    interval = [row[name] for name in ("mean", "mean_low", "mean_high")]
+    assert interval == pytest.approx([0.5, 0.5 - half, 0.5 + half])
+    assert row["title"] == "title of a"
+
+
+def test_what_could_not_be_asked_was_not_asked():
+    windows = document("a", 0.2, 0.4, None, reason="the text is too short")
+    row = summed(*windows, *nulls()).row(0, named=True)
+    assert (row["n_windows"], row["n_asked"], row["n_scored"]) == (3, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("scores", "mean"), [((0.5, None), None), ((None, None), None), ((0.5, 0.5), 0.5)]
+)
+def test_too_few_or_equal_scores_have_no_interval(scores, mean):
+    row = summed(*document("a", *scores), *nulls()).row(0, named=True)
+    assert [row[name] for name in ("mean", "mean_low", "mean_high")] == [mean, None, None]
+
+
+def test_groups_of_several_documents_come_after_the_documents():
+    found = summed(
+        *document("a", 0.2, 0.4, group="x", author="1"),
+        *document("b", 0.9, group="x"),
+        *document("c", 0.3, 0.5, group="y"),
+        *nulls(),
+    )
+    levels = ["document", "document", "document", "group"]
+    assert found["level"].to_list() == levels
+    assert found["key"].to_list() == ["a", "b", "c", "x"]
+    assert found["n_scored"].to_list() == [2, 1, 2, 3]
+    assert found["group"].to_list() == ["x", "x", "y", "x"]
+    assert found["title"].to_list() == ["title of a", "title of b", "title of c", None]
+    assert found["mean"].to_list() == pytest.approx([0.3, None, 0.4, 0.5])
+    half = t.ppf(0.975, 2) * sqrt((0.3**2 + 0.1**2 + 0.4**2) / 2 / 3)
+    assert found["mean_high"][3] == pytest.approx(0.5 + half)
+
+
+def test_one_text_per_document_has_groups_alone_and_without_groups_nothing():
+    alone = document("a", 0.2), document("b", 0.4)
+    assert summed(*alone[0], *alone[1], *nulls()).is_empty()
+    grouped = document("a", 0.2, group="x"), document("b", 0.4, group="x")
+    found = summed(*grouped[0], *grouped[1], *nulls())
+    assert found.select("level", "key", "n_windows").rows() == [("group", "x", 2)]
+
+
+def test_the_p_value_is_that_of_the_documents_cluster():
+    found = summed(
+        *document("a", 0.9, 0.8),
+        *document("b", 0.1, 0.1, group="one book"),
+        *document("c", 0.3, 0.5, group="two books"),
+        *document("d", 0.3, 0.5, group="two books"),
+        *document("e", 0.9),
+        *nulls(),
+    )
+    by_key = {row["key"]: row for row in found.iter_rows(named=True)}
+    assert by_key["a"]["p_value"] == pytest.approx(1 / 26)
+    # Means of nulls: 0.005 + 0.02 k; 20 of 25 are at least 0.1.
+    assert by_key["b"]["p_value"] == pytest.approx(21 / 26)
+    assert (by_key["c"]["p_value"], by_key["c"]["reason"]) == (
+        None,
+        "its group is tested as a whole",
+    )
+    assert by_key["two books"]["p_value"] is not None
+    assert by_key["e"]["reason"] == "the group has 1 of 2 windows"
+    assert [by_key[key]["reason"] for key in ("a", "b", "two books")] == [None] * 3
+
+
+def test_the_verdicts():
+    rows = *document("a", 0.9, 0.8), *document("b", 0.1, 0.1), *document("c", 0.9), *nulls()
+    found = summed(*rows, of_plan=plan(level="group", windows_per_group=2, q=0.2))
+    assert found["verdict"].to_list() == ["known_better", "nothing_found", "cannot_tell"]
+    evidence = features(*(said(number, 0, words) for number, words in enumerate([5, 20, 19])))
+    found = summed(*rows, evidence=evidence)
+    assert found["verdict"].to_list() == ["comes_out", "nothing_found", "cannot_tell"]
+
+
+def test_documents_of_known_membership():
+    found = summed(*document("a", 0.9, 0.8, member=True), *nulls(3, role="target"))
+    assert found["key"].to_list() == ["a", "n0", "n1", "n2"]
+    assert found["reason"].to_list() == [None, OUTSIDE, OUTSIDE, OUTSIDE]
+    assert found["contamination_reason"].to_list()[1:] == [OUTSIDE] * 3
+    assert found["member"].to_list() == [True, False, False, False]
+
+
+def test_without_non_members_there_is_a_reason():
+    row = summed(*document("a", 0.2, 0.4)).row(0, named=True)
+    assert (row["reason"], row["verdict"]) == (NO_NULL, "cannot_tell")
+    assert row["contamination_low"] is None
+    assert row["contamination_reason"] == "0 null texts are too few, 1 are needed"
+
+
+def test_documents_of_which_one_window_each_was_asked_about():
+    single = document("a", 0.9, n_windows=5)
+    null = [document(f"n{n}", 0.1, role="non_member", member=False)[0] for n in range(9)]
+    row = summed(*single, *null, of_plan=plan()).row(0, named=True)
+    assert row["reason"] == "no document has two windows, so that texts are tested alone"
+
+
+def test_a_document_without_a_name_is_named_by_its_first_window():
+    found = summed(*document(None, 0.2, 0.4), *document(None, 0.9, 0.8), *nulls())
+    assert found["key"].to_list() == [target_id(0), target_id(2)]
+    assert found["p_value"].null_count() == 0
+
+
+def test_verbatim_runs_of_the_first_samples_of_the_target_model():
+    evidence = features(
+        said(0, 1, 20, near=20),
+        said(0, 0, 3),
+        said(1, 2, 25, near=3),
+        said(1, 1, 25, near=25),
+        said(2, 3, 99, near=99),  # a sample that was not asked for
+        said(2, 0, 50, view="probe"),
+        said(2, 0, 50, model="reference"),
+        said(2, 0, 19, near=24),
+    )
+    row = summed(*document("a", 0.2, 0.4, 0.5, 0.6), *nulls(), evidence=evidence).row(0, named=True)
+    assert row["share_verbatim"] == pytest.approx(2 / 3)  # window 3 has no continuation
+    assert row["share_near_verbatim"] == 1
+    longest = row["longest_words"], row["longest_target_id"], row["longest_sample_index"]
+    assert longest == (25, target_id(1), 1)
+
+
+def test_where_no_word_is_repeated_there_is_no_run_to_show():
+    row = summed(*document("a", 0.2, 0.4), *nulls(), evidence=features(said(1, 0, 0)))
+    names = ["longest_words", "longest_target_id", "longest_sample_index", "share_verbatim"]
+    assert row.select(names).row(0) == (0, None, None, 0)
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [features(), features(said(0, 0, 30)).drop("longest_block_words", "near_verbatim_words")],
+)
+def test_without_continuations_or_their_runs_nothing_is_known_of_them(evidence):
+    row = summed(*document("a", 0.2, 0.4), *nulls(), evidence=evidence).row(0, named=True)
+    names = ("share_verbatim", "share_near_verbatim", "longest_words", "longest_target_id")
+    assert [row[name] for name in names] == [None] * 4

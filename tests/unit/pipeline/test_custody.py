@@ -1,0 +1,238 @@
+"""Every byte of a finished run is accounted for, and two honest runs have one root."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+import mia_batch
+from mia_batch.errors import RequestError, RunFolderError
+from mia_batch.pipeline import rescore
+from mia_batch.pipeline.custody import root_of, verify
+from mia_batch.pipeline.run import Run
+from tests.audits import audit_books, write_books
+
+KINDS = (
+    "blind.parquet",
+    "blind_metrics.parquet",
+    "curves.parquet",
+    "features/*.parquet",
+    "findings.parquet",
+    "metrics.parquet",
+    "prompts/*.parquet",
+    "report.html",
+    "rollup.parquet",
+    "run.json",
+    "samples/*.parquet",
+    "scores.parquet",
+    "targets.parquet",
+    "unscored.parquet",
+    "verdicts.parquet",
+)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("custody")
+    write_books(folder)
+    audit_books(folder / "run", folder)
+    return folder
+
+
+@pytest.fixture
+def copied(original, tmp_path):
+    """A copy of everything; the run finds its inputs where they were copied from."""
+    shutil.copytree(original, tmp_path, dirs_exist_ok=True)
+    return tmp_path / "run"
+
+
+def flip(path, bit=3):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def test_an_untouched_run_is_well(original):
+    run = Run(original / "run")
+    checked = verify(run.folder)
+    assert checked.faults == []
+    assert checked.not_found == []
+    assert checked.root == run.manifest.custody["root"]
+    files = [path for path in run.folder.rglob("*") if path.is_file() and path.name != ".lock"]
+    assert checked.n_files == len(files) + 3
+    assert run.manifest.inputs["input"] == {
+        name: sha256((original / "books" / name).read_bytes()).hexdigest()
+        for name in ("0.txt", "1.txt")
+    }
+
+
+def test_every_kind_of_file_is_among_those_that_are_flipped(original):
+    run = original / "run"
+    there = {path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file()}
+    matched = {path.relative_to(run).as_posix() for kind in KINDS for path in run.glob(kind)}
+    assert there - matched == {".lock"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_flipped_bit_is_found(copied, kind):
+    path = next(copied.glob(kind))
+    flip(path)
+    checked = verify(copied)
+    assert checked.faults == [(path.relative_to(copied).as_posix(), "changed")]
+
+
+def test_every_bit_of_the_manifest_counts(copied):
+    path = copied / "run.json"
+    text = path.read_bytes()
+    for at in range(0, len(text), 97):
+        for bit in (0, 5, 7):
+            path.write_bytes(text[:at] + bytes([text[at] ^ (1 << bit)]) + text[at + 1 :])
+            assert verify(copied).faults == [("run.json", "changed")]
+    path.write_bytes(text.replace(b'"inputs"', b'"inputs" '))
+    assert verify(copied).faults == [("run.json", "changed")]
+
+
+def test_inputs_are_looked_for_where_they_were_and_where_they_are_said_to_be(
+    original, copied, tmp_path
+):
+    flip(tmp_path / "books" / "1.txt")
+    (tmp_path / "made.parquet").unlink()
+    assert verify(copied).faults == []
+    checked = verify(copied, [tmp_path / "books"])
+    assert checked.faults == [("input/1.txt", "changed")]
+    hidden = original.with_name("elsewhere")
+    original.rename(hidden)
+    try:
+        checked = verify(copied, [tmp_path])
+    finally:
+        hidden.rename(original)
+    assert checked.faults == []
+    assert sorted(checked.not_found) == ["input/0.txt", "input/1.txt", "samples_from/made.parquet"]
+
+
+def test_files_that_are_missing_added_or_replaced_by_links_are_named(copied):
+    (copied / "scores.parquet").unlink()
+    (copied / "notes.txt").touch()
+    (copied / "samples" / "more.parquet").touch()
+    real = copied.with_name("targets.parquet")
+    (copied / "targets.parquet").rename(real)
+    (copied / "targets.parquet").symlink_to(real)
+    (copied / "home").symlink_to(copied.parent)
+    os.mkfifo(copied / "pipe")
+    assert verify(copied).faults == [
+        ("targets.parquet", "a link instead of a file"),
+        ("scores.parquet", "missing"),
+        ("home", "added"),
+        ("notes.txt", "added"),
+        ("pipe", "added"),
+        ("samples/more.parquet", "added"),
+    ]
+
+
+def test_parts_may_lie_on_another_disk(copied, tmp_path):
+    (copied / "samples").rename(tmp_path / "disk")
+    (copied / "samples").symlink_to(tmp_path / "disk")
+    assert verify(copied).faults == []
+    part = next((tmp_path / "disk").iterdir())
+    flip(part)
+    assert verify(copied).faults == [(f"samples/{part.name}", "changed")]
+
+
+def test_a_file_that_may_not_be_read_is_named(copied, without_privileges):
+    with tempfile.TemporaryDirectory() as open_to_all:  # tmp_path is closed to others
+        Path(open_to_all).chmod(0o755)
+        run = Path(shutil.copytree(copied, Path(open_to_all, "run")))
+        (run / "scores.parquet").chmod(0)
+        with without_privileges():
+            checked = verify(run)
+        assert checked.faults == [("scores.parquet", "cannot be read: Permission denied")]
+        assert len(checked.not_found) == 3
+        (run / "samples").chmod(0)
+        with without_privileges(), pytest.raises(RunFolderError, match="samples cannot be read"):
+            verify(run)
+
+
+def test_what_is_no_finished_run_is_refused(copied, tmp_path):
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "empty", tmp_path / "nowhere", copied / "run.json"):
+        with pytest.raises(RequestError, match="holds no run"):
+            verify(folder)
+    assert not any((tmp_path / "empty").iterdir())
+    with Run(copied).held(), pytest.raises(RunFolderError, match="held by a live run"):
+        verify(copied)
+    path = copied / "run.json"
+    stored = json.loads(path.read_text())
+    del stored["custody"], stored["sha256"]
+    path.write_text(json.dumps(stored))
+    with pytest.raises(RunFolderError, match="has no root"):
+        verify(copied)
+
+
+def test_a_run_that_stops_on_its_way_has_no_root(original, copied, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mia_batch.pipeline.stages.scores.sink_frames", stop)
+        with pytest.raises(KeyboardInterrupt):
+            rescore(copied, attacks=["samia_matched_v1"])
+    with pytest.raises(RunFolderError, match="has no root"):
+        verify(copied)
+    again = rescore(copied, attacks=Run(original / "run").manifest.made["scores"]["attacks"])
+    assert verify(copied).faults == []
+    assert again.manifest.inputs == Run(original / "run").manifest.inputs
+
+
+def test_scoring_anew_gives_another_root_and_keeps_the_inputs(original, copied, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import polars as pl\n"
+        "from mia_batch.attacks import Attack\n"
+        "mine = Attack(name='custody_v1', expr=pl.col('words_candidate').max().cast(pl.Float64),"
+        " source='mine', undefined='there is no candidate')\n"
+    )
+    before = Run(original / "run").manifest
+    after = rescore(copied, attacks_from=str(tmp_path / "mine.py")).manifest
+    assert after.custody["root"] != before.custody["root"]
+    assert after.inputs.keys() - before.inputs.keys() == {"attacks_from"}
+    assert verify(copied).faults == []
+    flip(tmp_path / "mine.py")
+    assert verify(copied).faults == [("attacks_from/mine.py", "changed")]
+
+
+def test_a_refused_request_leaves_the_root(original, copied):
+    with pytest.raises(mia_batch.SettingsError):
+        audit_books(copied, original, seed=1)
+    assert verify(copied).faults == []
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_two_honest_runs_have_one_root(original, tmp_path, moved):
+    write_books(tmp_path)
+    run = audit_books(tmp_path / "other", tmp_path if moved else original)
+    assert run.manifest.custody["root"] == Run(original / "run").manifest.custody["root"]
+    assert audit_books(tmp_path / "other", tmp_path if moved else original).manifest == run.manifest
+
+
+def test_a_model_on_a_cpu_gives_one_root(small_audit, tmp_path):
+    settings, run = small_audit
+    other = mia_batch.audit(**settings | {"out": str(tmp_path / "run")})
+    custody = other.manifest.custody
+    assert custody["root"] == run.manifest.custody["root"]
+    assert set(custody["files"]) == {"engine.log", "report.html"}
+    assert str(tmp_path) not in json.dumps(custody)
+
+
+def test_the_root_can_be_had_with_sha256sum(original, tmp_path):
+    names = ["a", "b c", "d\\e", "f\ng"]
+    for name in names:
+        (tmp_path / name).write_text(name)
+    digests = {name: sha256(name.encode()).hexdigest() for name in names}
+    lines = subprocess.run(["sha256sum", *names], capture_output=True, cwd=tmp_path, check=True)
+    assert root_of(dict(reversed(digests.items()))) == sha256(lines.stdout).hexdigest()
