@@ -87,7 +87,7 @@ def rollup(keys: tuple[str, ...], text: str) -> pl.DataFrame:
     of_all = {"attack": ATTACK, "level": "document", "n_windows": 2, "n_asked": 2, "n_scored": 2}
     numbers: list[dict[str, Any]] = [
         {"verdict": "comes_out", "longest_words": 31, "longest_target_id": target_id(0)},
-        {"verdict": "nothing_found", "longest_words": 4, "q_value": 0.7},
+        {"verdict": "known_better", "longest_words": 4, "q_value": 0.7},
         {"verdict": "cannot_tell", "reason": f"nothing to compare with{text}"},
     ]
     rows = [{"key": key} | each for key, each in zip(keys, numbers, strict=True)]

@@ -59,6 +59,11 @@ class Table:
     note: str = ""
 
     @property
+    def has_strips(self) -> bool:
+        """Whether a column shows heat strips."""
+        return any(column.heading == _STRIP for column in self.columns)
+
+    @property
     def choices(self) -> list[str]:
         """The answers that are given, among which one can be chosen."""
         found = {row.get("verdict") for row in self.rows}
@@ -98,7 +103,8 @@ def rollup_columns(rows: pl.DataFrame, drawn: Mapping[str, Markup]) -> Iterator[
         yield Column(_STRIP, ("curves.y",), lambda row: drawn.get(row["key"], Markup("")))
     yield from (column for column in _NUMBERS if column.sources[0] in there)
     for name in rows.columns:
-        if name in there and name not in {*Rollup.column_names(), *_NAMES}:
+        known = name in {*Rollup.column_names(), *_NAMES}
+        if name in there and not known and not rows[name].equals(rows["key"]):
             yield _plain_text(name)
 
 
