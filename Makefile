@@ -17,7 +17,7 @@ RUST_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml')
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.uv/bin:$(PATH)
 
-.PHONY: demo test test-arm docs bench setup tools checks lint types rust-checks pages python-tests lock wheel clean
+.PHONY: demo test test-arm docs bench setup tools chromium checks lint types rust-checks pages python-tests lock wheel clean
 ifneq ($(MAKECMDGOALS),checks)
 .NOTPARALLEL:
 endif
@@ -26,7 +26,7 @@ export PYTHONDONTWRITEBYTECODE := # torch and vLLM take minutes to start without
 demo: setup
 	@$(STEP) "Known-truth audit: mia-batch demo" $(BIN)/mia-batch demo
 
-test: setup
+test: setup chromium
 	@$(MAKE) --no-print-directory --jobs=3 checks
 
 # The tests often wait for a process to start or to end; lints and types use that time.
@@ -47,11 +47,15 @@ bench: setup
 	@$(STEP) "Coverage of the blind baseline's limits" python -m benches.blind
 	@$(STEP) "Power of the attacks" python -m benches.power
 	@$(STEP) "Parts of books" python -m benches.books
+	@$(STEP) "Time and memory of a large report" python -m benches.report
 
 setup: tools .venv/.built
 
 tools:
 	@.ci/tools
+
+chromium:
+	@command -v chromium >/dev/null || $(STEP) "Debian's Chromium, for the tests of the report" .ci/chromium
 
 .venv/.synced: requirements.lock .ci/uv
 	@[ -x $(BIN)/python ] || $(STEP) "Environment" $(UV) venv --quiet --clear --python $(PYTHON) .venv

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from mia_batch.cli.options import TopicGroup, settings_options
+from mia_batch.cli.report import report
 from mia_batch.cli.stopping import Stopping, command_line
 from mia_batch.errors import MiaBatchError, RequestError
 
@@ -27,6 +28,7 @@ Examples:
   mia-batch --input corpus.parquet --model MODEL
   mia-batch --input books/ --model MODEL --max-windows-per-document 50
   mia-batch score runs/corpus-MODEL --attacks-from mine.py
+  mia-batch report runs/corpus-MODEL --format md
   mia-batch show runs/corpus-MODEL TARGET_ID
   mia-batch verify runs/corpus-MODEL
   mia-batch attacks
@@ -174,6 +176,9 @@ def score(run: Path, **options: object) -> None:
     scored = rescore(run, observer=observer, **changed)
     observer.ended()
     _show(scored)
+
+
+command.add_command(report)
 
 
 @command.command("verify")

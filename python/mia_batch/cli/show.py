@@ -9,6 +9,7 @@ import polars as pl
 from rich.table import Table
 
 from mia_batch.cli.plain import plain
+from mia_batch.pipeline.reporting import REPORT
 from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.settings import load_settings
 
@@ -161,6 +162,9 @@ def show_run(run: Run, console: Console) -> None:
     if root := manifest.custody.get("root"):
         console.print(f"root of inputs and tables: {root}", highlight=False)
     console.print(f"scores, metrics and evidence: {run.folder}", highlight=False, markup=False)
+    if settings.report:
+        page = run.folder / REPORT
+        console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _metrics_table(metrics: pl.DataFrame, at: str) -> Table:

@@ -11,6 +11,7 @@ from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody import seal
 from mia_batch.pipeline.manifest import Manifest
+from mia_batch.pipeline.reporting import REPORT, write_report
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.stages.features import FeaturesStage
 from mia_batch.pipeline.stages.logprobs import LogprobsStage
@@ -118,7 +119,15 @@ def _walk(audit: Audit, stages: Sequence[Stage]) -> None:
         if stage.name == "features":
             audit.manifest.failed = _count_failures(audit)
         stage.run()
+    _finish(audit)
+
+
+def _finish(audit: Audit) -> None:
+    """Seal the run, and write its report, which carries the root; one of before is outdated."""
+    (audit.run.folder / REPORT).unlink(missing_ok=True)
     seal(audit)
+    if audit.settings.report:
+        write_report(audit.run)
 
 
 def plan(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -182,7 +191,7 @@ def rescore(
             elif isinstance(stage, _FROM_EVIDENCE):
                 stage.run()
         audit.manifest.settings = settings.model_dump(mode="json")
-        seal(audit)
+        _finish(audit)
     return audit.run
 
 

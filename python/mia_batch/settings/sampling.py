@@ -133,3 +133,4 @@ class SamplingSettings(Part):
         le=1,
         description="Share of targets that may fail; with more the exit code is 1.",
     )
+    report: bool = Field(default=True, description="Write report.html at the end.")

@@ -15,18 +15,20 @@ import pytest
 import mia_batch
 from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.pipeline import rescore
-from mia_batch.pipeline.custody import record_file, root_of, verify
+from mia_batch.pipeline.custody import root_of, verify
 from mia_batch.pipeline.run import Run
 from tests.audits import audit_books, write_books
 
 KINDS = (
     "blind.parquet",
     "blind_metrics.parquet",
+    "curves.parquet",
     "features/*.parquet",
     "findings.parquet",
     "metrics.parquet",
     "prompts/*.parquet",
     "report.html",
+    "rollup.parquet",
     "run.json",
     "samples/*.parquet",
     "scores.parquet",
@@ -40,9 +42,7 @@ KINDS = (
 def original(tmp_path_factory):
     folder = tmp_path_factory.mktemp("custody")
     write_books(folder)
-    run = audit_books(folder / "run", folder)
-    (run.folder / "report.html").write_text("<html>")
-    record_file(run, "report.html")
+    audit_books(folder / "run", folder)
     return folder
 
 
@@ -225,7 +225,7 @@ def test_a_model_on_a_cpu_gives_one_root(small_audit, tmp_path):
     other = mia_batch.audit(**settings | {"out": str(tmp_path / "run")})
     custody = other.manifest.custody
     assert custody["root"] == run.manifest.custody["root"]
-    assert set(custody["files"]) == {"engine.log"}
+    assert set(custody["files"]) == {"engine.log", "report.html"}
     assert str(tmp_path) not in json.dumps(custody)
 
 

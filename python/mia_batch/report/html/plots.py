@@ -1,0 +1,117 @@
+"""Plots as inline SVG: their colours are those of the page, also in the dark and on paper."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+from markupsafe import Markup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mia_batch.report.html.contents import Contents
+
+__all__ = ["plots"]
+
+_MOST_ATTACKS = 6
+_ROLES = re.compile(r' (?:role|aria-[a-z]+)="[^"]*"')  # a plot is one picture with one name
+_SIZE: dict[str, Any] = {"width": 420, "height": 300}
+_COLOURS = [f"var(--series-{number})" for number in range(1, _MOST_ATTACKS + 1)]
+_DASHES = [[1, 0], [7, 3], [2, 2], [9, 2, 2, 2], [4, 4], [1, 3]]
+_CONFIG = {
+    "background": "transparent",
+    "font": "sans-serif",
+    "view": {"stroke": None},
+    "axis": {
+        "domainColor": "currentColor",
+        "gridColor": "var(--line)",
+        "labelColor": "currentColor",
+        "tickColor": "currentColor",
+        "titleColor": "currentColor",
+        "titleFontWeight": "normal",
+        "labelFontSize": 12,
+        "titleFontSize": 13,
+    },
+    "legend": {
+        "labelColor": "currentColor",
+        "labelFontSize": 12,
+        "labelLimit": 300,
+        "columns": 1,
+        "orient": "bottom",
+        "symbolSize": 400,
+        "title": None,
+    },
+}
+
+
+def plots(contents: Contents) -> Iterator[dict[str, Any]]:
+    """Yield title, drawing and note of each plot whose points the run has."""
+    curves = contents.frame("curves", pl.col("curve") != "strip")
+    if curves.is_empty():
+        return
+    names = sorted(curves["attack"].unique(), key=lambda name: (name != contents.primary, name))
+    roc = curves.filter(pl.col("x") > 0, curve="roc")
+    shown = [name for name in names if name in roc["attack"].unique()][:_MOST_ATTACKS]
+    if shown:
+        left_out = [name for name in names if name in roc["attack"].unique()][_MOST_ATTACKS:]
+        yield {
+            "title": "How well scores tell members from non-members",
+            "svg": _roc(roc.filter(pl.col("attack").is_in(shown))),
+            "note": (
+                "True-positive rate over false-positive rate, whose axis is logarithmic: its left "
+                "end is where few accusations are false. The dotted line is guessing."
+                + (f" In the table only: {', '.join(left_out)}." if left_out else "")
+            ),
+            "source": "curves.parquet: x, y of curve = roc",
+        }
+    distribution = curves.filter(curve="distribution", attack=contents.primary)
+    if not distribution.is_empty():
+        yield {
+            "title": f"Distribution of {contents.primary}",
+            "svg": _distribution(distribution, contents.primary),
+            "note": "Share of the texts of each set, by score. Higher: more likely a member.",
+            "source": "curves.parquet: x, y of curve = distribution",
+        }
+
+
+def _roc(points: pl.DataFrame) -> Markup:
+    import altair as alt
+
+    smallest = float(points["x"].min())  # type: ignore[arg-type]
+    powers = [10.0**-power for power in range(10) if 10.0**-power >= smallest]
+    x = alt.X("x", title="False-positive rate", axis=alt.Axis(values=powers, format="~g"))
+    x = x.scale(type="log", domain=[smallest, 1])
+    y = alt.Y("y", title="True-positive rate").scale(domain=[0, 1])
+    base = alt.Chart(points.select("attack", "x", "y"))
+    lines = base.mark_line(strokeWidth=2).encode(x, y, *_series("attack"))
+    grid = pl.DataFrame({"x": pl.Series([smallest ** (i / 40) for i in range(41)])})
+    guess = alt.Chart(grid.with_columns(y="x")).mark_line(strokeDash=[1, 4], stroke="currentColor")
+    return _svg(alt.layer(guess.encode(x, y), lines))
+
+
+def _distribution(points: pl.DataFrame, attack: str) -> Markup:
+    import altair as alt
+
+    base = alt.Chart(points.select("subject", "x", "y"))
+    x = alt.X("x", title=attack).scale(zero=False)
+    y = alt.Y("y", title="Share of texts")
+    return _svg(base.mark_line(interpolate="step", strokeWidth=2).encode(x, y, *_series("subject")))
+
+
+def _series(column: str) -> tuple[Any, Any]:
+    """Tell series apart by colour and by dashes."""
+    import altair as alt
+
+    return (
+        alt.Color(column, sort=None, scale=alt.Scale(range=_COLOURS)),
+        alt.StrokeDash(column, sort=None, scale=alt.Scale(range=_DASHES)),
+    )
+
+
+def _svg(chart: Any) -> Markup:  # noqa: ANN401 - charts of several kinds
+    import vl_convert
+
+    made = chart.properties(**_SIZE).configure(**_CONFIG)
+    return Markup(_ROLES.sub("", vl_convert.vegalite_to_svg(made.to_json())))

@@ -1,0 +1,148 @@
+"""The report in a real browser: it opens, sorts, filters, obeys no text, and can be read by all."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import sync_playwright
+
+from mia_batch.report.html import render
+from tests.reports import HOSTILE, LONG, TURNED, contents
+
+WIDTHS, SCHEMES = (390, 1280), ("light", "dark")
+_NO_BROWSER = "these tests need Debian's Chromium; install it: apt install chromium"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = shutil.which("chromium")
+    assert path is not None, _NO_BROWSER
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plain") / "report.html"
+    path.write_text(render(contents()), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def hostile_report(tmp_path_factory):
+    text = f"{HOSTILE}{TURNED}{LONG}"
+    path = tmp_path_factory.mktemp("hostile") / "report.html"
+    path.write_text(render(contents(keys=(HOSTILE, TURNED, LONG), text=text)), "utf-8")
+    return path
+
+
+@pytest.fixture
+def visit(browser):
+    """Open a file as a page that must ask nothing of anybody and report no error."""
+    contexts, troubles = [], []
+
+    def opened(path, *, width=1280, **how):
+        context = browser.new_context(viewport={"width": width, "height": 800}, **how)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        requests: list[str] = []
+        page.goto(path.as_uri())
+        troubles.extend(url for url in requests if url != path.as_uri())
+        return page
+
+    yield opened
+    for context in contexts:
+        context.close()
+    assert troubles == []
+
+
+def names(page):
+    """Names of the shown documents in their order."""
+    rows = page.locator("#documents-table tbody tr:visible th small:first-of-type")
+    return rows.all_inner_texts()
+
+
+def header(page, name):
+    return page.locator("#documents-table thead").get_by_role("button", name=name)
+
+
+def test_the_mouse_sorts_by_numbers_with_missing_ones_last(visit, report):
+    page = visit(report)
+    assert names(page) == ["dune", "emma", "ulysses"]
+    header(page, "Longest run").click()
+    assert names(page) == ["dune", "emma", "ulysses"]
+    header(page, "Longest run").click()
+    assert names(page) == ["emma", "dune", "ulysses"]
+
+
+def test_the_keyboard_sorts_and_the_order_is_announced(visit, report):
+    page = visit(report)
+    header(page, "Answer").focus()
+    page.keyboard.press("Enter")
+    assert names(page) == ["ulysses", "dune", "emma"]
+    head = page.locator("#documents-table th", has_text="Answer")
+    assert head.get_attribute("aria-sort") == "ascending"
+    page.keyboard.press("Space")
+    assert names(page) == ["emma", "dune", "ulysses"]
+    assert head.get_attribute("aria-sort") == "descending"
+
+
+def test_typed_text_and_a_chosen_answer_filter_rows(visit, report):
+    page = visit(report)
+    table = page.get_by_role("region", name="Documents").locator("xpath=..")
+    table.get_by_label("Filter by text").focus()
+    page.keyboard.type("EMMA")
+    assert names(page) == ["emma"]
+    assert table.get_by_role("status").inner_text() == "1 of 3 rows"
+    table.get_by_label("Filter by text").fill("")
+    table.get_by_label("Answer").select_option("Parts of it come out word for word.")
+    assert names(page) == ["dune"]
+
+
+def test_a_link_opens_the_evidence_that_it_leads_to(visit, report):
+    page = visit(report)
+    page.get_by_role("link", name="31").click()
+    marked = page.locator("article:target mark")
+    shown = [" ".join(text.split()) for text in marked.all_inner_texts()]
+    assert shown == ["shared: it was the worst of (end of shared)"] * 2
+
+
+def test_it_is_whole_without_scripts_and_on_paper(visit, report):
+    page = visit(report, java_script_enabled=False)
+    assert names(page) == ["dune", "emma", "ulysses"]
+    assert not page.get_by_label("Filter by text").first.is_visible()
+    page.emulate_media(media="print")
+    assert not page.get_by_role("navigation").is_visible()
+    assert page.pdf().startswith(b"%PDF")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_hostile_text_is_shown_and_never_obeyed(visit, hostile_report, width):
+    page = visit(hostile_report, width=width)
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("img").count() == 0
+    shown = page.locator("#conclusions li").first.inner_text()
+    assert HOSTILE in shown
+    assert "U+202E" in shown
+    assert "U+0000" in shown
+    assert shown.endswith("more characters")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    assert hostile_report.stat().st_size < 500_000
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_it_has_no_serious_fault_for_those_who_cannot_see_it_all(visit, report, width, scheme):
+    page = visit(report, width=width, color_scheme=scheme)
+    page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    found = Axe().run(page).response["violations"]
+    serious = [each for each in found if each["impact"] in {"serious", "critical"}]
+    assert [(each["id"], each["nodes"][0]["html"]) for each in serious] == []

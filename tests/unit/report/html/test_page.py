@@ -1,0 +1,123 @@
+"""The page: every field of the checklist has its place, and what is not there says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+from lxml import html
+
+from mia_batch import schemas
+from mia_batch.attacks import names
+from mia_batch.report.html import render
+from mia_batch.report.html.checklist import FIELDS, NOT_RECORDED, READERS
+from mia_batch.schemas import Rollup
+from tests.reports import contents
+
+OF_BOOKS = {"title", "author", "isbn", "edition"}
+
+EMPTY = replace(contents(), manifest={}, tables={})
+
+
+def page(of):
+    return html.fromstring(render(of))
+
+
+def recorded(shown):
+    """Each field's entry, name and value, as the section of the record shows them."""
+    for row in shown.xpath("//section[@id='record']//div[@data-entry]"):
+        name = row.find("dt").text_content().split(" ", 1)[1]
+        yield int(row.get("data-entry")), name, row.find("dd").text_content().strip()
+
+
+def text(shown, section):
+    return " ".join(shown.xpath(f"//section[@id='{section}']")[0].text_content().split())
+
+
+@pytest.mark.parametrize("of", [contents(), EMPTY])
+def test_every_field_of_the_list_is_shown_in_its_order(of):
+    shown = list(recorded(page(of)))
+    assert [(entry, name) for entry, name, _ in shown] == [(f.entry, f.name) for f in FIELDS]
+    assert {entry for entry, _, _ in shown} == set(range(1, 23))
+    assert all(value for _, _, value in shown)
+    assert sorted(entry for of_reader in READERS.values() for entry in of_reader) == [*range(1, 23)]
+
+
+def test_what_a_run_does_not_have_is_not_recorded():
+    values = {name: value for _, name, value in recorded(page(EMPTY))}
+    said = {field.name for field in FIELDS if field.says}
+    lacking = {name for name, value in values.items() if value.startswith(NOT_RECORDED)}
+    assert lacking == {field.name for field in FIELDS} - said
+
+
+def test_values_of_the_record_are_those_of_manifest_and_tables():
+    values = {name: value for _, name, value in recorded(page(contents()))}
+    assert values["Model"].startswith("small-model")
+    assert values["Revision"].startswith("none")
+    assert values["Author"] == NOT_RECORDED
+    assert values["Title"] == "in rollup, column title"
+    assert values["What this audit could have found"].startswith("group, n_null: 38")
+    assert values["Departures from the plan"].startswith(
+        "samia_matched_v1, n_changed: 0 (as_planned)"
+    )
+
+
+@pytest.mark.parametrize("field", [f for f in FIELDS if ": " in f.source])
+def test_a_field_names_a_column_that_there_is(field):
+    place, _, name = field.source.partition(": ")
+    if place == "run.json" or name.startswith("check="):
+        return
+    schema = {each.lower(): getattr(schemas, each) for each in schemas.__all__}[place]
+    assert name in {*schema.column_names(), *OF_BOOKS, *names()}
+
+
+def test_sections_stand_in_their_order():
+    ids = page(contents()).xpath("//main/section/@id")
+    assert ids[:5] == ["asked", "conclusions", "documents", "plots", "evidence"]
+    assert ids[5:] == ["repeat", "record", "not-run", "sources", "glossary"]
+
+
+def test_missing_and_empty_tables_are_named():
+    of = contents()
+    tables = {name: of.tables[name] for name in ("targets", "scores")}
+    shown = page(replace(of, tables=tables))
+    assert "The run has no table rollup" in text(shown, "documents")
+    assert "The run has no table curves" in text(shown, "plots")
+    assert "No sample of this window is stored." in text(shown, "evidence")
+    whole = replace(of, tables={**of.tables, "rollup": Rollup.create_empty().lazy()})
+    assert "Every document is one text here" in text(page(whole), "documents")
+
+
+def test_single_texts_stand_in_place_of_documents_with_their_scores():
+    of = contents()
+    texts = of.tables["scores"].with_columns(
+        member=pl.Series([True] * 6), n_words=pl.Series([9] * 6, dtype=pl.UInt32)
+    )
+    rollup = Rollup.create_empty().lazy()
+    shown = page(replace(of, tables={**of.tables, "scores": texts, "rollup": rollup}))
+    cells = shown.xpath("//table[@id='texts-table']/tbody/tr[1]/*")
+    assert [cell.text_content() for cell in cells[:4]] == ["dune", "member", "0.900", "9"]
+    assert len(shown.xpath("//table[@id='texts-table']/tbody/tr")) == 5
+
+
+def test_attacks_that_were_not_run_are_named_with_their_needs():
+    shown = page(contents())
+    named = shown.xpath("//section[@id='not-run']//th[@scope='row']/text()")
+    assert sorted(named) == sorted(set(names()) - {"samia_matched_v1", "loss_v1"})
+    needs = shown.xpath("//section[@id='not-run']//tr[th='reference_difference_v1']/td[1]/text()")
+    assert needs == ["logprobs, setting reference_model"]
+
+
+def test_it_loads_nothing_and_is_the_same_every_time():
+    first = render(contents())
+    assert first == render(contents())
+    shown = html.fromstring(first)
+    assert shown.xpath("//link | //script[@src] | //img | //iframe | //*[@onclick]") == []
+    assert [link for link in shown.xpath("//a/@href") if not link.startswith("#")] == []
+
+
+def test_links_lead_to_places_that_there_are():
+    shown = page(contents())
+    ids = {f"#{each}" for each in shown.xpath("//@id")}
+    assert set(shown.xpath("//a/@href")) <= ids
