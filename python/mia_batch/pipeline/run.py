@@ -14,6 +14,8 @@ from mia_batch.pipeline.manifest import Manifest
 from mia_batch.rarity import Rarity
 from mia_batch.schemas import (
     Blind,
+    ExtractedDocuments,
+    Extraction,
     Features,
     Findings,
     LogProbs,
@@ -46,6 +48,8 @@ TABLES: dict[str, type[dy.Schema]] = {
     "unscored": Unscored,
     "metrics": Metrics,
     "verdicts": Verdicts,
+    "extraction": Extraction,
+    "extracted_documents": ExtractedDocuments,
 }
 """Tables that are one file each."""
 
