@@ -6,7 +6,7 @@ import re
 import unicodedata
 from difflib import SequenceMatcher
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from uniseg.derived import alphabetic
 from uniseg.wordbreak import words as segments
@@ -144,3 +144,98 @@ def longest_common_subsequence(left: Sequence[str], right: Sequence[str]) -> int
         for at, other in enumerate(right):
             row.append(above[at] + 1 if word == other else max(above[at + 1], row[at]))
     return row[-1]
+
+
+def near_verbatim_passages(
+    generation: str, book: str, rule: WordRule
+) -> list[tuple[int, int, int]]:
+    """Python's matching blocks, joined and kept in the two passes of arXiv:2601.02671.
+
+    Each with its first word, the one behind its last, and how many of them are verbatim.
+    """
+    matcher = SequenceMatcher(None, SPLIT[rule](book), SPLIT[rule](generation), autojunk=False)
+    parts = [(a, a + n, b, b + n, n) for a, b, n in matcher.get_matching_blocks() if n]
+    for gap, misalignment, min_words in ((2, 1, 20), (10, 3, 100)):
+        joined: list[tuple[int, int, int, int, int]] = []
+        for part in parts:
+            last = joined[-1] if joined else part
+            gaps = part[0] - last[1], part[2] - last[3]
+            near = max(gaps) <= gap and abs(gaps[0] - gaps[1]) <= misalignment
+            if joined and near:
+                joined[-1] = (last[0], part[1], last[2], part[3], last[4] + part[4])
+            else:
+                joined.append(part)
+        parts = [part for part in joined if part[4] >= min_words]
+    return [(part[0], part[1], part[4]) for part in parts]
+
+
+def book_coverage(
+    book: str, asked: Iterable[tuple[str | None, str | None]], rule: WordRule, k: int, m: int
+) -> dict[str, Any]:
+    """Algorithm 1 of arXiv:2603.20957 over generations and what was asked, word by word.
+
+    Passages have their first word, the one behind their last, and how many there are.
+    """
+    words = SPLIT[rule](book)
+    covered: set[int] = set()
+    spans: set[tuple[int, int]] = set()
+    for generation, instruction in asked:
+        told = SPLIT[rule](instruction or "")
+        runs = {tuple(told[at : at + m]) for at in range(len(told) - m + 1)}
+        for start, end in longest_spans(words, SPLIT[rule](generation or ""), k):
+            given = {
+                at + n
+                for at in range(start, end - m + 1)
+                if tuple(words[at : at + m]) in runs
+                for n in range(m)
+            }
+            left = [at for at in range(start, end) if at not in given]
+            covered |= {at for piece in consecutive(left) if len(piece) >= k for at in piece}
+            spans.add((start, end))
+    blocks = consecutive(sorted(covered))
+    long = long_spans(spans)
+    return {
+        "coverage": len(covered) / len(words) if words else None,
+        "words_book": len(words),
+        "covered_words": len(covered),
+        "longest_block_words": max(map(len, blocks), default=0),
+        "longest_span_words": max((end - start for start, end in spans), default=0),
+        "n_long_spans": len(long),
+        "blocks": [(block[0], block[-1] + 1, len(block)) for block in blocks],
+        "long_spans": [(start, end, end - start) for start, end in long],
+    }
+
+
+def longest_spans(left: Sequence[str], right: Sequence[str], k: int) -> Iterator[tuple[int, int]]:
+    """Spans of the left that the right has too and that could be longer on neither side."""
+    for at in range(len(left)):
+        for other in range(len(right)):
+            n_words = agreeing(left[at:], right[other:])
+            begins = not (at and other and left[at - 1] == right[other - 1])
+            if begins and n_words >= k:
+                yield at, at + n_words
+
+
+def consecutive(numbers: Sequence[int]) -> list[list[int]]:
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return runs
+
+
+def long_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ends of spans of more than 20 words, longest first, where none before overlaps them."""
+    longest = {
+        start: max(end for first, end in spans if first <= start)
+        for span in spans
+        for start in range(*span)
+    }
+    chosen: list[tuple[int, int]] = []
+    for start in sorted(longest, key=lambda start: (start - longest[start], start)):
+        end = longest[start]
+        if end - start > 20 and all(end <= a or b <= start for a, b in chosen):
+            chosen.append((start, end))
+    return sorted(chosen)

@@ -15,8 +15,10 @@ from typing import Protocol, Self, final, type_check_only
 __all__ = [
     "RarityTable",
     "__version__",
+    "book_coverage",
     "build_profile",
     "count_words",
+    "near_verbatim_passages",
     "pair_features",
     "pair_fields",
     "shared_runs",
@@ -66,6 +68,22 @@ def shared_runs(
 
 def word_spans(text: ArrowArray | ArrowStream, *, words: str) -> ArrowArray:
     """Struct per text of two lists of UInt32: where its words start and end, in characters."""
+
+def near_verbatim_passages(
+    generation: ArrowArray | ArrowStream, book: ArrowArray | ArrowStream, *, words: str
+) -> ArrowArray:
+    """Struct per pair: words of both, and passages of the book that the generation repeats."""
+
+def book_coverage(
+    book: str,
+    generations: ArrowArray | ArrowStream,
+    instructions: ArrowArray | ArrowStream,
+    *,
+    words: str,
+    min_words: int,
+    trim_words: int,
+) -> ArrowArray:
+    """One struct: what of a book any of the generations covers."""
 
 @final
 class RarityTable:

@@ -1,9 +1,10 @@
 """The compiled kernels as Polars expressions: text in, numbers out.
 
-Only this file and `rarity` name the compiled library. Every expression is elementwise: it runs in
-eager, lazy and streaming queries, over all cores and without the GIL. A literal is repeated
-for every row. Null gives null. A column that is not text is a ``SchemaMismatchError``, and a
-text of more than 1 GiB or with bytes that are not UTF-8 a ``MiaBatchError``, when the query runs.
+Only this file, `extraction` and `rarity` name the compiled library. Every expression is
+elementwise: it runs in eager, lazy and streaming queries, over all cores and without the GIL. A
+literal is repeated for every row. Null gives null. A column that is not text is a
+``SchemaMismatchError``, and a text of more than 1 GiB or with bytes that are not UTF-8 a
+``MiaBatchError``, when the query runs.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ __all__ = [
     "WORD_RULES",
     "Group",
     "WordRule",
+    "apply_kernel",
     "count_words",
     "fields",
     "pair_features",
@@ -142,7 +144,7 @@ def pair_features(
         as_column("reference", reference).alias("reference"),
     )
     return pair.map_batches(
-        lambda pairs: _apply(kernel, *pairs.struct.unnest()),
+        lambda pairs: apply_kernel(kernel, *pairs.struct.unnest()),
         return_dtype=fields(groups),
         is_elementwise=True,
     ).alias("features")
@@ -237,7 +239,7 @@ def shared_runs(
     check_series("texts", texts)
     check_series("others", others)
     kernel = partial(_native.shared_runs, words=words, run_words=run_words)
-    return _apply(kernel, texts, others).struct.unnest()
+    return apply_kernel(kernel, texts, others).struct.unnest()
 
 
 def word_spans(text: pl.Expr | str, *, words: WordRule = "whitespace") -> pl.Expr:
@@ -274,11 +276,12 @@ def _elementwise(
     text: pl.Expr | str, kernel: Callable[..., _native.ArrowArray], dtype: pl.DataType
 ) -> pl.Expr:
     return as_column("text", text).map_batches(
-        lambda texts: _apply(kernel, texts), return_dtype=dtype, is_elementwise=True
+        lambda texts: apply_kernel(kernel, texts), return_dtype=dtype, is_elementwise=True
     )
 
 
-def _apply(kernel: Callable[..., _native.ArrowArray], *columns: pl.Series) -> pl.Series:
+def apply_kernel(kernel: Callable[..., _native.ArrowArray], *columns: pl.Series) -> pl.Series:
+    """Call the compiled library; its errors become ours."""
     try:
         return pl.Series(kernel(*map(_nulls_as_text, columns)))
     except TypeError as error:

@@ -25,6 +25,7 @@ def test_every_function_reads_chunks_of_every_layout(layout):
         partial(_native.count_words, words="unicode"),
         partial(_native.word_spans, words="unicode"),
         partial(_native.shared_runs, others=whole[3:], words="unicode", run_words=2),
+        partial(_native.near_verbatim_passages, book=whole[::-1], words="unicode"),
         _native.zlib_size,
     ]
     for call in calls:
@@ -35,6 +36,9 @@ def test_every_function_reads_chunks_of_every_layout(layout):
     shared = partial(_native.shared_runs, whole, words="unicode", run_words=2)
     found = pl.Series(shared(arrow.chunks(texts, layout, [1, 3])))
     assert_series_equal(found, pl.Series(shared(whole)))
+    covered = partial(_native.book_coverage, "b c d, a", words="unicode", min_words=2, trim_words=2)
+    found = pl.Series(covered(arrow.chunks(texts, layout, [1, 3]), whole))
+    assert_series_equal(found, pl.Series(covered(whole, whole)))
 
 
 @pytest.mark.parametrize("layout", arrow.LAYOUTS)

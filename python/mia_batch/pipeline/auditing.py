@@ -13,6 +13,7 @@ from mia_batch.pipeline.custody import seal
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.reporting import REPORT, write_report
 from mia_batch.pipeline.run import Run
+from mia_batch.pipeline.stages.extraction import ExtractionStage
 from mia_batch.pipeline.stages.features import FeaturesStage
 from mia_batch.pipeline.stages.logprobs import LogprobsStage
 from mia_batch.pipeline.stages.prompts import PromptsStage
@@ -50,6 +51,7 @@ def stages_of(audit: Audit) -> list[Stage]:
         FeaturesStage(audit),
         ScoresStage(audit),
         VerdictsStage(audit),
+        ExtractionStage(audit),
         SummaryStage(audit),
     ]
 
@@ -232,7 +234,8 @@ def _count_failures(audit: Audit) -> dict[str, Any]:
     targets have each, the most frequent first.
     """
     asked = pl.col("n_bytes").is_not_null()
-    kinds = (audit.run.scan("samples"), audit.run.scan("logprobs").filter(asked))
+    drawn = audit.run.scan("samples").filter(pl.col("view") != "walk")
+    kinds = (drawn, audit.run.scan("logprobs").filter(asked))
     failed = (
         pl.concat([kind.select("target_id", "reason") for kind in kinds])
         .filter(pl.col("reason").is_not_null())

@@ -16,6 +16,8 @@ from mia_batch.rarity import Rarity
 from mia_batch.schemas import (
     Blind,
     Curves,
+    ExtractedDocuments,
+    Extraction,
     Features,
     Findings,
     LogProbs,
@@ -49,6 +51,8 @@ TABLES: dict[str, type[dy.Schema]] = {
     "unscored": Unscored,
     "metrics": Metrics,
     "verdicts": Verdicts,
+    "extraction": Extraction,
+    "extracted_documents": ExtractedDocuments,
     "rollup": Rollup,
     "curves": Curves,
 }

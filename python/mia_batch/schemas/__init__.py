@@ -15,6 +15,7 @@ from mia_batch.schemas.answers import (
     Verdicts,
 )
 from mia_batch.schemas.evidence import Features, LogProbs, Prompts, Samples
+from mia_batch.schemas.extraction import ExtractedDocuments, Extraction
 from mia_batch.schemas.summary import Curves, Rollup
 from mia_batch.schemas.texts import Documents, Role, Targets
 
@@ -22,6 +23,8 @@ __all__ = [
     "Blind",
     "Curves",
     "Documents",
+    "ExtractedDocuments",
+    "Extraction",
     "Features",
     "Findings",
     "LogProbs",

@@ -124,6 +124,16 @@ class SamplingSettings(Part):
         description="Run that tells how often the model says each word elsewhere: scores then "
         "depend on the text alone.  [default: this run]",
     )
+    extract: bool = Field(
+        default=False,
+        description="Follow the model through the documents, from their strongest windows on.",
+    )
+    extract_starts: int = Field(
+        3, ge=1, description="Most windows of a document that it is followed from."
+    )
+    extract_tokens: int = Field(
+        2000, ge=1, description="Tokens of a document after which nothing further is asked."
+    )
     retry_failed: bool = Field(
         default=False, description="Try again what could not be sampled before."
     )

@@ -4,6 +4,7 @@ use crate::candidate::Cut;
 use crate::character_runs::CharacterRuns;
 use crate::error::KernelError;
 use crate::kernel::{Kernel, Number};
+use crate::limits::number;
 use crate::longest_run::LongestRun;
 use crate::near_verbatim::BlockFinder;
 use crate::reference::Reference;
@@ -58,7 +59,9 @@ impl Kernel for BlockKernel {
         }
         numbers.extend(self.words.numbers());
         numbers.extend(self.characters.longest(cut.text()).numbers());
-        numbers.push(Some(self.finder.count_words(reference, cut)));
+        let blocks = self.finder.find(reference, cut).iter();
+        let n_words = blocks.map(|block| block.length).sum();
+        numbers.push(Some(number(n_words)));
         Ok(())
     }
 }

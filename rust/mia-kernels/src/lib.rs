@@ -3,11 +3,13 @@
 //! The crate knows nothing of Python or Arrow. [`PairReader`] reads a candidate and a
 //! reference once and gives the [`Group`]s of numbers it was asked for; [`zlib_size`] and
 //! [`WordRule`] serve texts that stand alone, and [`RunIndex`] finds what a text shares with any
-//! of many. Readers keep their buffers, so a batch allocates nothing per word.
+//! of many; [`RecallReader`] and [`BookCoverage`] measure how much of a
+//! book long generations give back. Readers keep their buffers, so a batch allocates nothing per word.
 
 mod automaton;
 mod bits;
 mod blocks;
+mod book_coverage;
 mod candidate;
 mod character_runs;
 mod characters;
@@ -29,8 +31,10 @@ mod marks;
 mod near_verbatim;
 mod ngram;
 mod numbers;
+mod passages;
 mod places;
 mod rarity;
+mod recall;
 mod reference;
 mod scan;
 mod size;
@@ -40,11 +44,14 @@ mod vocabulary;
 mod words;
 mod zlib;
 
+pub use book_coverage::{BookCoverage, CoverageRules, Covered, LONG_SPAN_WORDS};
 pub use duplicates::{RunIndex, RunReader, SharedRuns};
 pub use error::{KernelError, MAX_BYTES};
 pub use features::{PairReader, Settings};
 pub use group::Group;
+pub use passages::Passage;
 pub use rarity::{Frequencies, RARITY_MAX_N, Rarity, RarityReader};
+pub use recall::{Recall, RecallReader};
 pub use size::zlib_size;
 pub use words::{WordRule, Words};
 pub use zlib::ZlibSizer;

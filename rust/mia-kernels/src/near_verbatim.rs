@@ -23,9 +23,20 @@ use crate::reference::Reference;
 
 const NONE: u32 = u32::MAX;
 
+/// A run of words that both texts have.
+#[derive(Clone, Copy)]
+pub(crate) struct Block {
+    /// The words of the reference before it.
+    pub(crate) reference: usize,
+    /// The words of the candidate before it.
+    pub(crate) candidate: usize,
+    pub(crate) length: usize,
+}
+
 /// Finds blocks of at least `min_words`.
 pub(crate) struct BlockFinder {
     min_words: u32,
+    blocks: Vec<Block>,
     /// Parts of reference and candidate between two blocks.
     gaps: Vec<(Range<usize>, Range<usize>)>,
     /// The part of the reference at hand, and the matches of the candidate's part in it.
@@ -38,6 +49,7 @@ impl BlockFinder {
     pub(crate) fn new(min_words: u32) -> Self {
         Self {
             min_words: min_words.max(1),
+            blocks: Vec::new(),
             gaps: Vec::new(),
             automaton: Automaton::default(),
             matches: Vec::new(),
@@ -45,10 +57,11 @@ impl BlockFinder {
         }
     }
 
-    /// Words of all blocks.
-    pub(crate) fn count_words(&mut self, reference: &Reference, cut: Cut<'_>) -> u32 {
+    /// All blocks, in the order of both texts.
+    pub(crate) fn find(&mut self, reference: &Reference, cut: Cut<'_>) -> &[Block] {
         let whole = (0..reference.words.len(), 0..cut.words.len());
-        let mut n_words = self.take(&reference.automaton, cut.matches, &whole);
+        self.blocks.clear();
+        self.take(&reference.automaton, cut.matches, &whole);
         while let Some(gap) = self.gaps.pop() {
             if !self.may_hold_block(&cut.matches[gap.1.clone()]) {
                 continue;
@@ -57,11 +70,12 @@ impl BlockFinder {
             let mut matches = std::mem::take(&mut self.matches);
             automaton.read(reference.words[gap.0.clone()].iter().copied());
             automaton.matches(&cut.words[gap.1.clone()], &mut matches);
-            n_words += self.take(&automaton, &matches, &gap);
+            self.take(&automaton, &matches, &gap);
             self.automaton = automaton;
             self.matches = matches;
         }
-        n_words
+        self.blocks.sort_unstable_by_key(|block| block.reference);
+        &self.blocks
     }
 
     /// Whether a block that the whole texts have may lie in this part of the candidate.
@@ -70,19 +84,18 @@ impl BlockFinder {
         ends.into_iter().any(|run| run.length >= self.min_words)
     }
 
-    /// Takes the longest blocks of a gap, keeps the gaps between them and counts their words.
+    /// Takes the longest blocks of a gap and keeps the gaps between them.
     fn take(
         &mut self,
         automaton: &Automaton,
         matches: &[Match],
         gap: &(Range<usize>, Range<usize>),
-    ) -> u32 {
+    ) {
         let longest = matches.iter().map(|run| run.length).max().unwrap_or(0);
         if longest < self.min_words {
-            return 0;
+            return;
         }
         let length = longest as usize;
-        let mut n_words = 0;
         let (mut left, mut right) = (gap.0.start, gap.1.start);
         self.chain.read(automaton, matches, longest);
         for (at, &prefix) in automaton.prefixes().iter().enumerate() {
@@ -94,12 +107,15 @@ impl BlockFinder {
             if let Some(other) = self.chain.next(prefix, first) {
                 let other_end = gap.1.start + other + 1;
                 self.leave(left..end - length, right..other_end - length);
+                self.blocks.push(Block {
+                    reference: end - length,
+                    candidate: other_end - length,
+                    length,
+                });
                 (left, right) = (end, other_end);
-                n_words += longest;
             }
         }
         self.leave(left..gap.0.end, right..gap.1.end);
-        n_words
     }
 
     fn leave(&mut self, reference: Range<usize>, candidate: Range<usize>) {

@@ -5,6 +5,7 @@ mod duplicates;
 mod error;
 mod features;
 mod parts;
+mod passages;
 mod rarity;
 mod rows;
 mod spans;
@@ -12,7 +13,7 @@ mod spans;
 use std::sync::Arc;
 
 use arrow_array::UInt32Array;
-use mia_kernels::{Group, PairReader, RunReader, Settings, WordRule};
+use mia_kernels::{BookCoverage, CoverageRules, Group, PairReader, RunReader, Settings, WordRule};
 use pyo3::prelude::*;
 use pyo3_arrow::PyArray;
 
@@ -122,6 +123,51 @@ fn word_spans(
     })
 }
 
+/// Struct per pair: words of both, and passages of the book that the generation repeats.
+#[pyfunction]
+#[pyo3(signature = (generation, book, *, words))]
+fn near_verbatim_passages(
+    py: Python<'_>,
+    generation: &Bound<'_, PyAny>,
+    book: &Bound<'_, PyAny>,
+    words: &str,
+) -> Result<PyArray, NativeError> {
+    let generation = TextColumn::import("generation", generation)?;
+    let book = TextColumn::import("book", book)?;
+    let rule = word_rule(words)?;
+    py.detach(|| {
+        let pairs = zip(&generation.texts()?, &book.texts()?)?;
+        let array = passages::recalls(&pairs, rule)?;
+        Ok(PyArray::from_array_ref(Arc::new(array)))
+    })
+}
+
+/// One struct: what of a book any of the generations covers.
+#[pyfunction]
+#[pyo3(signature = (book, generations, instructions, *, words, min_words, trim_words))]
+fn book_coverage(
+    py: Python<'_>,
+    book: &str,
+    generations: &Bound<'_, PyAny>,
+    instructions: &Bound<'_, PyAny>,
+    words: &str,
+    min_words: usize,
+    trim_words: usize,
+) -> Result<PyArray, NativeError> {
+    let generations = TextColumn::import("generations", generations)?;
+    let instructions = TextColumn::import("instructions", instructions)?;
+    let rules = CoverageRules {
+        words: word_rule(words)?,
+        min_words,
+        trim_words,
+    };
+    py.detach(|| {
+        let book = BookCoverage::new(book, rules)?;
+        let array = passages::coverage(&book, &generations.texts()?, &instructions.texts()?)?;
+        Ok(PyArray::from_array_ref(Arc::new(array)))
+    })
+}
+
 /// How the module was compiled: "release" or "debug".
 #[pyfunction]
 fn build_profile() -> &'static str {
@@ -178,6 +224,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(count_words, module)?)?;
     module.add_function(wrap_pyfunction!(shared_runs, module)?)?;
     module.add_function(wrap_pyfunction!(word_spans, module)?)?;
+    module.add_function(wrap_pyfunction!(near_verbatim_passages, module)?)?;
+    module.add_function(wrap_pyfunction!(book_coverage, module)?)?;
     module.add_class::<RarityTable>()?;
     module.add_function(wrap_pyfunction!(build_profile, module)?)
 }

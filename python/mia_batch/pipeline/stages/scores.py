@@ -95,9 +95,6 @@ class ScoresStage(Stage):
             & (pl.col("sample_index") < view.samples)
             for view in self._views
         ]
-        if len(wanted) == 1:
-            (view,) = self._views
-            return (pl.col("view_index") < view.n) & (pl.col("sample_index") < view.samples)
         return pl.any_horizontal(pl.lit(value=False), *wanted)
 
     def _features(self) -> pl.LazyFrame:

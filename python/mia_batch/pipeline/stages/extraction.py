@@ -1,0 +1,283 @@
+"""The stage that follows the target model through documents, from their strongest windows on."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from mia_batch.errors import SettingsError
+from mia_batch.evidence.blocks import BLOCK_TARGETS, Missing
+from mia_batch.evidence.parts import TARGET_KEY, Parts, scan_parts
+from mia_batch.evidence.sampling import SampleTask
+from mia_batch.extraction import book_coverage, near_verbatim_recall
+from mia_batch.pipeline.sessions import open_session
+from mia_batch.pipeline.stages.stage import Stage
+from mia_batch.prompts.view import View
+from mia_batch.prompts.walk import ROUND_WORDS, Text, Walks, Window
+from mia_batch.schemas import ExtractedDocuments, Extraction, Prompts, Samples
+from mia_batch.tables import sink
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+    from pathlib import Path
+
+    from mia_batch.evidence.blocks import Block
+    from mia_batch.pipeline.context import Audit
+    from mia_batch.pipeline.sessions import Session
+
+__all__ = ["ExtractionStage"]
+
+_VIEW = View(model="target", name="walk", make=None, greedy=True)
+_DOCUMENTS_AT_ONCE = 64
+_OTHERS = 8  # documents that tell the level of chance
+_TABLES = {"extraction": Extraction, "extracted_documents": ExtractedDocuments}
+
+
+class ExtractionStage(Stage):
+    """Follow the model through each document; what it says is kept as samples of the view walk.
+
+    What is asked next depends on these samples alone, so that a run that was killed goes on.
+    """
+
+    name = "extraction"
+
+    def files(self) -> list[Path]:
+        """List both tables."""
+        return [path for path in map(self.audit.run.path, _TABLES) if path.exists()]
+
+    def follows(self, lost: Collection[Path]) -> list[Path]:
+        """List both tables where walks are lost."""
+        walks = f".{_parts(self.audit).label}-"
+        return self.files() if any(walks in path.name for path in lost) else []
+
+    def left(self) -> Iterator[tuple[str, str]]:
+        """Say how many tokens it may take in all, those of earlier calls included."""
+        settings = self.audit.settings
+        if settings.extract:
+            n_documents = self.audit.corpora.input.n_documents
+            tokens = f"{settings.extract_tokens:,} tokens and a round"
+            yield "extraction", f"of {n_documents:,} documents, each at most {tokens}"
+
+    def run(self) -> None:
+        """Walk as far as is left, and say what came out."""
+        if not self.audit.settings.extract:
+            return
+        self._check()
+        rows: dict[str, list[dict[str, Any]]] = {name: [] for name in _TABLES}
+        with ExitStack() as stack:
+            opened = open_session(self.audit, "target", "samples")
+            session = cache(lambda: stack.enter_context(opened))
+            for walks in self._batches():
+                self._walk(walks, session)
+                for each in walks:
+                    rows["extraction"] += _stretches(each)
+                    rows["extracted_documents"].append(_summary(each, walks))
+        for name, schema in _TABLES.items():
+            table = pl.DataFrame(rows[name], schema=schema.create_empty().schema)
+            sink(table, self.audit.run.path(name), schema)
+        n_words = sum(row["n_words"] for row in rows["extraction"])
+        n_documents = len(rows["extracted_documents"])
+        self.audit.observer.stage(f"extracted {n_words:,} words of {n_documents:,} documents")
+
+    def _check(self) -> None:
+        audit = self.audit
+        if audit.recording is not None:
+            msg = "setting 'extract' needs a model to ask; a recording answers nothing further"
+            raise SettingsError(msg)
+        unnamed = pl.col("document_id").is_null().any()
+        if audit.corpora.input.documents.select(unnamed).collect(engine="streaming").item():
+            msg = "setting 'extract' needs documents with names; add a column document_id"
+            raise SettingsError(msg)
+        audit.manifest.agree({"walk_words": ROUND_WORDS}, audit.run.folder)
+
+    def _batches(self) -> Iterator[list[Walks]]:
+        """Open the documents that have windows with a score, some at a time.
+
+        A window counts if its prefix stands in the document as it was given.
+        """
+        audit, settings = self.audit, self.audit.settings
+        windows = self._windows()
+        names = windows["document_id"].unique(maintain_order=True)
+        for start in range(0, names.len(), _DOCUMENTS_AT_ONCE):
+            batch = names[start : start + _DOCUMENTS_AT_ONCE]
+            documents = audit.corpora.input.documents.select("document_id", "text")
+            own = documents.filter(pl.col("document_id").is_in(batch.implode()))
+            texts = dict(own.collect(engine="streaming").iter_rows())
+            chosen = windows.filter(pl.col("document_id").is_in(batch.implode()))
+            yield [
+                Walks(
+                    document_id=str(name),
+                    document=Text(texts[name], settings.word_rule),
+                    windows=[
+                        Window(**row)
+                        for row in rows.drop("document_id").to_dicts()
+                        if texts[name].startswith(row["prefix"], row["start"])
+                    ],
+                    budget=settings.extract_tokens,
+                )
+                for (name,), rows in chosen.group_by("document_id", maintain_order=True)
+                if texts.get(name) is not None
+            ]
+
+    def _windows(self) -> pl.DataFrame:
+        """Find the strongest windows of each document, the strongest first."""
+        audit = self.audit
+        order = [audit.plan.primary, "window_index"]
+        strongest = (
+            audit.run.scan("scores")
+            .filter(pl.col("role") == "target", pl.col(audit.plan.primary).is_not_null())
+            .group_by("document_id")
+            .agg(
+                pl.col("target_id", *order).top_k_by(
+                    order, audit.settings.extract_starts, reverse=[False, True]
+                )
+            )
+            .explode("target_id", *order)
+            .collect(engine="streaming")
+        )
+        columns = ("target_id", "target_row", "start", "prefix", "n_words")
+        return (
+            audit.run.scan("targets")
+            .with_row_index("target_row")
+            .select(columns)
+            .join(strongest.lazy(), on="target_id")
+            .drop_nulls()
+            .sort("document_id", order[0], "window_index", descending=[False, True, False])
+            .select("document_id", *columns)
+            .collect(engine="streaming")
+        )
+
+    def _walk(self, walks: Sequence[Walks], session: Callable[[], Session]) -> None:
+        """Ask one thing about every document that has a walk left, and again."""
+        self._take(walks)
+        while asked := [prompt for each in walks if (prompt := each.prompt()) is not None]:
+            self._ask(session(), pl.DataFrame(asked))
+            self._take(walks)
+
+    def _take(self, walks: Sequence[Walks]) -> None:
+        """Go on with all that was said."""
+        had = scan_parts(self.audit.run.path("samples"), Samples, _VIEW.key)
+        columns = ("target_id", "view_index", "candidate", "finish_reason", "n_tokens")
+        starts = [window.target_id for each in walks for window in each.windows]
+        own = had.filter(pl.col("target_id").is_in(starts)).select(columns).collect()
+        said = {row[:2]: row[2:] for row in own.iter_rows()}
+        for each in walks:
+            while (asked := each.prompt()) is not None:
+                sample = said.get((asked["target_id"], asked["view_index"]))
+                if sample is None:
+                    break
+                candidate, finish_reason, n_tokens = sample
+                each.made[-1].take(candidate, finish_reason, n_tokens or 0)
+
+    def _ask(self, session: Session, asked: pl.DataFrame) -> None:
+        audit, settings = self.audit, self.audit.settings
+        task = SampleTask(
+            view=_VIEW,
+            measure=session.measure,
+            budget=audit.budget(_VIEW, session.max_model_len, session.max_attempts),
+            words=settings.word_rule,
+            run_seed=settings.seed,
+        )
+        blocks = list(Missing(_Asked(asked), _parts(audit)).blocks())
+        self._keep(blocks)
+
+        def told(_label: str, texts: int, tokens: int, _passes: int) -> None:
+            audit.observer.worked(texts, tokens)
+
+        with audit.observer.progress("walking", done=0, left=asked.height):
+            for block, rows in session.executor.collect(task, blocks, told):
+                sink(rows, audit.run.path("samples") / block.part_name, Samples)
+
+    def _keep(self, blocks: list[Block]) -> None:
+        """Store prompts that are not there; a run may have lost its samples only."""
+        folder = self.audit.run.path("prompts")
+        keys = ("target_id", "view_index")
+        had = scan_parts(folder, Prompts, _VIEW.key).select(keys).collect()
+        for block in blocks:
+            new = _VIEW.rows(block.units).join(had, on=keys, how="anti")
+            names = (replace(block, attempt=attempt).part_name for attempt in count(block.attempt))
+            if not new.is_empty():
+                path = next(folder / name for name in names if not (folder / name).exists())
+                sink(new, path, Prompts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is asked in one round."""
+
+    prompts: pl.DataFrame
+
+    def keys(self) -> pl.LazyFrame:
+        """Open the ``key`` of each."""
+        return next(self.slices()).lazy().select(key="unit_key")
+
+    def slices(self) -> Iterator[pl.DataFrame]:
+        """Yield them in the targets' order."""
+        index = pl.col("view_index", "target_row").cast(pl.UInt32)
+        ordered = self.prompts.sort("target_row").with_columns(index)
+        yield ordered.with_columns(unit_key=TARGET_KEY + pl.col("view_index"))
+
+
+def _parts(audit: Audit) -> Parts:
+    return Parts(
+        folder=audit.run.path("samples"),
+        schema=Samples,
+        model=_VIEW.model,
+        view=_VIEW.name,
+        block_targets=BLOCK_TARGETS,
+    )
+
+
+def _stretches(walks: Walks) -> Iterator[dict[str, Any]]:
+    for number, walk in enumerate(walks.made):
+        yield {
+            "document_id": walks.document_id,
+            "walk": number,
+            "target_id": walk.window.target_id,
+            "start": walk.stretch.start,
+            "end": walk.stretch.stop,
+            "n_words": walk.n_words,
+            "n_verbatim": walk.n_verbatim if walk.n_words else 0,
+            "n_rounds": walk.n_rounds,
+            "n_tokens": walk.n_tokens,
+        }
+
+
+def _summary(walks: Walks, every: Sequence[Walks]) -> dict[str, Any]:
+    """Compare all that was said about a document with it, and with others."""
+    document, rule = walks.document, walks.document.rule
+    said = pl.Series([walk.said for walk in walks.made], dtype=pl.String)
+    given = pl.Series([walk.window.prefix for walk in walks.made], dtype=pl.String)
+    in_order = sorted(walks.made, key=lambda walk: walk.first)
+    whole = pl.lit("\n".join(walk.said for walk in in_order))
+    recalled = near_verbatim_recall(whole, pl.lit(document.text), words=rule)
+    others = [each.document.text for each in every if each is not walks][:_OTHERS]
+
+    def covered(text: str) -> float | None:
+        found: float | None = book_coverage(text, said, instructions=given, words=rule)[
+            "coverage"
+        ].item()
+        return found
+
+    inside = np.zeros(len(document.ends), bool)
+    for walk in walks.made:
+        inside[walk.first : walk.first + walk.n_words] = True
+    runs = pl.Series(inside).rle().struct.unnest()
+    return {
+        "document_id": walks.document_id,
+        "words_document": inside.size,
+        "n_walks": len(walks.made),
+        "n_tokens": walks.n_tokens,
+        "coverage": inside.mean() if inside.size else None,
+        "longest_words": runs.filter("value")["len"].max() or 0,
+        "near_verbatim_recall": pl.select(recalled.struct.field("recall")).item(),
+        "bmc_5": covered(document.text),
+        "bmc_5_others": pl.Series(map(covered, others), dtype=pl.Float64).mean(),
+        "n_others": len(others),
+    }
