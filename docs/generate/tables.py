@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["schema_classes", "sections"]
 
 
-_MODULES = ("texts", "evidence", "answers", "summary")
+_MODULES = ("texts", "evidence", "answers", "extraction", "summary")
 """Of `mia_batch.schemas`, in the order in which an audit makes their tables."""
 
 
@@ -26,7 +27,7 @@ def schema_classes() -> dict[str, type[dy.Schema]]:
     """Schemas that `mia_batch.schemas` exports, by the name of their table."""
     modules = (import_module(f"mia_batch.schemas.{name}") for name in _MODULES)
     return {
-        name.lower(): each
+        re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower(): each
         for module in modules
         for name, each in vars(module).items()
         if name in schemas.__all__ and isinstance(each, type) and each.__module__ == module.__name__

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mia_batch.inference.rollup import rollup
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.metrics.curves import curves
-from mia_batch.schemas import Targets
+from mia_batch.schemas import ExtractedDocuments, Targets
 from tests.frames import features, table, target_id
 from tests.unit.inference.scored import plan
 
@@ -71,7 +71,13 @@ def test_laws_of_the_rollup(documents):
     of_plan = plan(level="group")
     made = pl.concat(verdicts(scores, ["a_v1"], of_plan)).lazy()
     targets = scores.drop("a_v1")
-    found = rollup(targets, scores, evidence, made, of_plan, samples=1, blind_warns=False)
+    extracted = ExtractedDocuments.create_empty(lazy=True)
+    found = rollup(
+        *(targets, scores, evidence, made, of_plan),
+        extracted=extracted,
+        samples=1,
+        blind_warns=False,
+    )
     for row in found.iter_rows(named=True):
         assert row["n_scored"] <= row["n_asked"] <= row["n_windows"]
         assert all(row[name] is None or 0 <= row[name] <= 1 for name in SHARES)

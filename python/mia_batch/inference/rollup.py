@@ -28,6 +28,11 @@ VERBATIM_WORDS = 20
 
 _TYPES = Rollup.create_empty().schema
 _SUMS = pl.col("n_windows", "n_asked", "n_scored", "n_above", "n_sampled", "n_verbatim", "n_near")
+_EXTRACTED = {
+    "key": "document_id",
+    "extracted_words": "longest_words",
+    "extracted_share": "coverage",
+}
 _LABELS = ("group", "member")
 _OUTSIDE = "known to be outside the training data: others are compared with it"
 
@@ -39,6 +44,7 @@ def rollup(
     verdicts: pl.LazyFrame,
     plan: VerdictPlan,
     *,
+    extracted: pl.LazyFrame,
     samples: int,
     blind_warns: bool,
 ) -> pl.DataFrame:
@@ -59,6 +65,8 @@ def rollup(
     windows = pl.concat(parts, how="horizontal").with_row_index("row").filter("is_target")
     documents = _documents(windows, share.threshold)
     documents = documents.join(_said(targets, documents["row"]), on="row", maintain_order="left")
+    found = extracted.select("bmc_5", "bmc_5_others", **_EXTRACTED).collect()
+    documents = documents.join(found, on="key", how="left", maintain_order="left")
     rows = pl.concat([_units(documents), _groups(documents)], how="diagonal")
     any_run = pl.when(pl.col("longest_words") > 0)
     rows = _with_mean(rows).with_columns(
@@ -163,6 +171,7 @@ def _groups(documents: pl.DataFrame) -> pl.DataFrame:
         grouped.group_by("key", maintain_order=True)
         .agg(
             _SUMS.sum(),
+            pl.col("extracted_words").max(),
             mean=mean.fill_nan(None),
             squares=pl.col("squares").sum() + between.sum(),
             outside=pl.col("outside").all(),
@@ -229,7 +238,7 @@ def _with_answer(
         .otherwise(pl.lit("no document has two windows, so that texts are tested alone"))
     )
     verdict = (
-        pl.when(pl.col("longest_words") >= VERBATIM_WORDS)
+        pl.when(pl.max_horizontal("longest_words", "extracted_words") >= VERBATIM_WORDS)
         .then(pl.lit("comes_out"))
         .when(pl.col("q_value") <= plan.q)
         .then(pl.lit("known_better"))

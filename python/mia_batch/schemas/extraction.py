@@ -14,6 +14,7 @@ class Extraction(dy.Schema):
     """
 
     document_id = dy.String(primary_key=True)
+    """The document that is followed."""
     walk = dy.UInt32(primary_key=True)
     """Counts the walks of a document from 0, that of the strongest window first."""
     target_id = dy.String()
@@ -36,7 +37,9 @@ class ExtractedDocuments(dy.Schema):
     """One row per document with walks; what the walks said is compared with the whole of it."""
 
     document_id = dy.String(primary_key=True)
+    """The document that is followed."""
     words_document = dy.UInt32()
+    """Its words."""
     n_walks = dy.UInt32()
     n_tokens = dy.UInt32()
     coverage = dy.Float64(nullable=True)

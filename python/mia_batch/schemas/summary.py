@@ -59,8 +59,17 @@ class Rollup(dy.Schema):
     """The window of which it is repeated."""
     longest_sample_index = dy.UInt32(nullable=True)
     """The sample that repeats it."""
+    extracted_words = dy.UInt32(nullable=True)
+    """Words of the longest near-verbatim stretch that extraction gave; null without extraction."""
+    extracted_share = dy.Float64(nullable=True)
+    """Share of the document's words in such stretches; null likewise, and of groups."""
+    bmc_5 = dy.Float64(nullable=True)
+    """Share of its words in spans of 5 that extraction gave, whichever document was followed."""
+    bmc_5_others = dy.Float64(nullable=True)
+    """The mean of the same over other documents: the level of chance."""
     verdict = dy.Enum(["comes_out", "known_better", "cannot_tell", "nothing_found"])
-    """A verbatim run of 20 words; else reported at the run's q; else no p-value; else neither."""
+    """A verbatim run or extracted stretch of 20 words; else reported at the run's q; else no
+    p-value; else neither."""
     reason = dy.String(nullable=True)
     """Why there is no p-value."""
 

@@ -8,12 +8,13 @@ from scipy.stats import t
 
 from mia_batch.inference.rollup import rollup
 from mia_batch.inference.verdicts import NO_NULL, verdicts
-from mia_batch.schemas import Rollup, Targets
+from mia_batch.schemas import ExtractedDocuments, Rollup, Targets
 from mia_batch.tables import check
 from tests.frames import features, table, target_id
 from tests.unit.inference.scored import plan
 
 PLAN = plan(level="group", windows_per_group=2)
+WALKED = {"coverage": 0.25, "bmc_5": 0.5, "bmc_5_others": 0.125}
 OUTSIDE = "known to be outside the training data: others are compared with it"
 
 
@@ -44,7 +45,7 @@ def nulls(n=25, role="non_member", **columns):
     ]
 
 
-def summed(*rows, samples=3, of_plan=PLAN, blind_warns=False, evidence=None):
+def summed(*rows, samples=3, of_plan=PLAN, blind_warns=False, evidence=None, extracted=()):
     """The rollup of such windows, numbered in their order."""
     numbered = [{"target_id": target_id(number), **row} for number, row in enumerate(rows)]
     extra = {"a_v1": pl.Float64, "title": pl.String}
@@ -59,6 +60,7 @@ def summed(*rows, samples=3, of_plan=PLAN, blind_warns=False, evidence=None):
         evidence.lazy(),
         made.lazy(),
         of_plan,
+        extracted=table(ExtractedDocuments, list(extracted), **WALKED).lazy(),
         samples=samples,
         blind_warns=blind_warns,
     )
@@ -155,6 +157,20 @@ def test_the_verdicts():
     evidence = features(*(said(number, 0, words) for number, words in enumerate([5, 20, 19])))
     found = summed(*rows, evidence=evidence)
     assert found["verdict"].to_list() == ["comes_out", "nothing_found", "cannot_tell"]
+
+
+def test_a_document_of_which_a_stretch_was_extracted_comes_out():
+    words = {"d1": 20, "d2": 19}
+    found = summed(
+        *(row for key in words for row in document(key, 0.1, 0.2, group="g")),
+        extracted=[{"document_id": key, "longest_words": n} for key, n in words.items()],
+    )
+    named = ("key", "extracted_words", "extracted_share", "bmc_5", "bmc_5_others", "verdict")
+    assert found.select(named).rows() == [
+        ("d1", 20, 0.25, 0.5, 0.125, "comes_out"),
+        ("d2", 19, 0.25, 0.5, 0.125, "cannot_tell"),
+        ("g", 20, None, None, None, "comes_out"),
+    ]
 
 
 def test_documents_of_known_membership():

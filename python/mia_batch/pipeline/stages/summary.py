@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from mia_batch.inference.rollup import rollup
 from mia_batch.metrics.curves import curves
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.verdicts import blind_warns
-from mia_batch.schemas import Curves, Rollup
+from mia_batch.schemas import Curves, ExtractedDocuments, Rollup
 from mia_batch.tables import sink, sink_frames
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
+
+    import polars as pl
 
     from mia_batch.pipeline.context import Audit
 
@@ -36,9 +39,13 @@ class SummaryStage(Stage):
         return self.files() if self.audit.run.path("scores") in lost else []
 
     def fingerprint(self) -> dict[str, Any]:
-        """Verdicts, with all that they are made from, and the features."""
-        made = self.audit.manifest.made
-        return {"verdicts": made.get("verdicts"), "features": made.get("features")}
+        """Verdicts, with all that they are made from, features, and what was extracted."""
+        made, extracted = self.audit.manifest.made, self.audit.run.path("extracted_documents")
+        return {
+            "verdicts": made.get("verdicts"),
+            "features": made.get("features"),
+            "extracted": sha256(extracted.read_bytes()).hexdigest() if extracted.exists() else None,
+        }
 
     def run(self) -> None:
         """Write rollup and curves, unless they are up to date."""
@@ -53,12 +60,16 @@ class SummaryStage(Stage):
 def _write(audit: Audit) -> None:
     run, plan = audit.run, audit.plan
     targets, scores = run.scan("targets"), run.scan("scores")
+    extracted: pl.LazyFrame = ExtractedDocuments.create_empty(lazy=True)
+    if run.path("extracted_documents").exists():
+        extracted = run.scan("extracted_documents")
     rows = rollup(
         targets,
         scores,
         run.scan("features"),
         run.scan("verdicts"),
         plan,
+        extracted=extracted,
         samples=audit.settings.continuations,
         blind_warns=blind_warns(run.findings),
     )

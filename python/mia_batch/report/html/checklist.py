@@ -101,6 +101,7 @@ FIELDS = (
     Field(1, "Windows looked at, of all", "rollup: n_asked", "documents"),
     Field(1, "Share of windows that came out verbatim", "rollup: share_verbatim", "documents"),
     Field(1, "Share near-verbatim", "rollup: share_near_verbatim", "documents"),
+    Field(1, "Share of words extracted", "rollup: extracted_share", "documents"),
     Field(1, "Passages over 20 words"),
     Field(1, "Passages over 50 words"),
     Field(1, "Longest passage, in words", "rollup: longest_words", "documents"),
