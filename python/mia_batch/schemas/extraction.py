@@ -41,7 +41,9 @@ class ExtractedDocuments(dy.Schema):
     words_document = dy.UInt32()
     """Its words."""
     n_walks = dy.UInt32()
+    """Walks through it."""
     n_tokens = dy.UInt32()
+    """Tokens decoded in all of them."""
     coverage = dy.Float64(nullable=True)
     """Share of the words in some stretch."""
     longest_words = dy.UInt32()
