@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["schema_classes", "sections"]
 
 
-_MODULES = ("texts", "evidence", "answers", "summary")
+_MODULES = ("texts", "evidence", "answers", "summary", "comparisons")
 """Of `mia_batch.schemas`, in the order in which an audit makes their tables."""
 
 
