@@ -47,10 +47,10 @@ def attack_of(runs: Sequence[Run], attack: str | None) -> str:
                 f"{manifest.plan['primary']!r}; name one that all have with --attack"
             )
             raise SettingsError(msg)
-        if chosen not in (computed := manifest.made["scores"]["attacks"]):
+        if chosen not in manifest.made["scores"]["attacks"]:
             msg = (
-                f"{run.folder} has no scores of the attack {chosen!r}, only of "
-                f"{', '.join(computed)}; compute it with mia-batch score, or name another"
+                f"{run.folder} has no scores of the attack {chosen!r}; compute them with "
+                f"`mia-batch score {run.folder} --attacks {chosen}`, or name another with --attack"
             )
             raise SettingsError(msg)
     others = any("from" in manifest.made.get("rarity", {}) for manifest in manifests)
