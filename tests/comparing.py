@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
+import pytest
 
 import mia_batch
+from mia_batch.diagnostics.blind import baseline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,15 +32,17 @@ def write_corpus(folder: Path, *, n: int = 40, windows: int = 1, labelled: bool 
     pl.DataFrame(rows, schema=schema).write_parquet(folder / "corpus.parquet")
 
 
-def audit_recorded(folder: Path, name: str, *, repeated: float, windows: int = 1, **settings):
+def audit_recorded(folder: Path, name: str, repeated: float, *, windows: int = 1, **settings):
     """Audit a recording in which members' references are repeated with this probability a word."""
-    return mia_batch.audit(
-        input=str(folder / "corpus.parquet"),
-        samples_from=str(record(folder, name, repeated, windows)),
-        out=folder / name,
-        window_words=20 if windows > 1 else None,
-        **settings,
-    )
+    asked: dict[str, Any] = {
+        "input": str(folder / "corpus.parquet"),
+        "out": folder / name,
+    } | settings
+    asked["samples_from"] = str(record(folder, name, repeated, windows))
+    asked["window_words"] = 20 if windows > 1 else None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(baseline, "_N_PERMUTATIONS", 39)  # it has tests of its own
+        return mia_batch.audit(**asked)
 
 
 def record(folder: Path, name: str, repeated: float, windows: int) -> Path:

@@ -38,6 +38,8 @@ def _chart(rows: pl.DataFrame, title: str) -> alt.FacetChart:
     interval = whole.mark_rule(color=_COLOUR, strokeWidth=2).encode(
         alt.X("low:Q", title=title), alt.X2("high:Q"), run
     )
-    value = whole.mark_point(color=_COLOUR, filled=True, size=60, opacity=1).encode(alt.X("value:Q"), run)
+    value = whole.mark_point(color=_COLOUR, filled=True, size=60, opacity=1).encode(
+        alt.X("value:Q"), run
+    )
     layers = alt.layer(zero, interval, value).properties(width=480, height=alt.Step(28))
     return layers.facet(row=alt.Row("set:N", title=None, sort=None))

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Difference", "auc_difference"]
 
-_NEAREST, _FARTHEST = 0.01, 37.0
-"""Standard errors between which p-values are looked for: beyond, p is 1, or no float64."""
+_NEAREST, _FARTHEST = 0.01, 8.0
+"""Normal quantiles between which p-values are looked for: beyond, p is 1, or taken as 1e-15."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
