@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         SettingsError,
     )
     from mia_batch.observer import Observer
-    from mia_batch.pipeline import Run, audit
+    from mia_batch.pipeline import Run, audit, compare
 
 __all__ = [
     "CorpusError",
@@ -34,6 +34,7 @@ __all__ = [
     "RunFolderError",
     "SettingsError",
     "audit",
+    "compare",
 ]
 
 

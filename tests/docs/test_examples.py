@@ -17,6 +17,7 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 
+from mia_batch.attacks import registry
 from mia_batch.cli.main import command
 from mia_batch.diagnostics.blind import baseline
 from tests.checkpoints import TEXTS
@@ -65,6 +66,7 @@ def folder(tmp_path, monkeypatch):
     """A working directory with every file that pages take for granted."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(baseline, "_N_PERMUTATIONS", 39)  # it has tests of its own
+    monkeypatch.setattr(registry, "_REGISTERED", {})
     for name, n in {"books": 2, "new-books": 3}.items():
         Path(name).mkdir()
         for number in range(n):

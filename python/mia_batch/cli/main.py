@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from mia_batch.cli.compare import compare
 from mia_batch.cli.options import TopicGroup, settings_options
+from mia_batch.cli.output import console_of
 from mia_batch.cli.report import report
 from mia_batch.cli.stopping import Stopping, command_line
 from mia_batch.errors import MiaBatchError, RequestError
 
 if TYPE_CHECKING:
     from polars import DataFrame
-    from rich.console import Console
 
     from mia_batch.pipeline import Run
 
@@ -31,6 +32,7 @@ Examples:
   mia-batch report runs/corpus-MODEL --format md
   mia-batch show runs/corpus-MODEL TARGET_ID
   mia-batch verify runs/corpus-MODEL
+  mia-batch compare runs/corpus-BEFORE runs/corpus-AFTER --retrained runs/corpus-RETRAINED
   mia-batch attacks
   mia-batch demo
 """
@@ -91,13 +93,6 @@ def _fail(message: str, status: int) -> NoReturn:
     sys.exit(status)
 
 
-def _console(*, stderr: bool) -> Console:
-    from rich.console import Console
-
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=120)
-
-
 @click.group(cls=TopicGroup, invoke_without_command=True, epilog=_EPILOG)
 @settings_options()
 @click.option(
@@ -133,7 +128,7 @@ def command(
         from mia_batch.cli.show import show_plan
         from mia_batch.pipeline import plan
 
-        show_plan(plan(settings), settings, _console(stderr=False))
+        show_plan(plan(settings), settings, console_of(stderr=False))
         return
     _audit(settings)
 
@@ -143,7 +138,7 @@ def _audit(settings: Any) -> None:  # noqa: ANN401 - Settings is imported at use
     from mia_batch.cli.console import ConsoleObserver
     from mia_batch.pipeline import run_audit
 
-    observer = ConsoleObserver(_console(stderr=True))
+    observer = ConsoleObserver(console_of(stderr=True))
     run = run_audit(settings, observer)
     observer.ended()
     _show(run)
@@ -160,7 +155,7 @@ def _audit(settings: Any) -> None:  # noqa: ANN401 - Settings is imported at use
 def _show(run: Run) -> None:
     from mia_batch.cli.show import show_run
 
-    show_run(run, _console(stderr=False))
+    show_run(run, console_of(stderr=False))
 
 
 @command.command("score")
@@ -171,7 +166,7 @@ def score(run: Path, **options: object) -> None:
     from mia_batch.cli.console import ConsoleObserver
     from mia_batch.pipeline import rescore
 
-    observer = ConsoleObserver(_console(stderr=True))
+    observer = ConsoleObserver(console_of(stderr=True))
     changed = {name: value for name, value in options.items() if value is not None}
     scored = rescore(run, observer=observer, **changed)
     observer.ended()
@@ -209,7 +204,7 @@ def verify(folder: Path, inputs: tuple[Path, ...], again: int | None, seed: int)
     from mia_batch.pipeline.custody import verify
 
     checked = verify(folder, inputs)
-    show_checked(checked, _console(stderr=False))
+    show_checked(checked, console_of(stderr=False))
     if checked.faults or again is None:
         return int(bool(checked.faults))
     return _draw_again(Run(folder), choose_samples(Run(folder), again, seed))
@@ -228,7 +223,7 @@ def show(folder: Path, target_id: str, *, again: bool) -> int:
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.answers import answers_of
 
-    run, console = Run(folder), _console(stderr=False)
+    run, console = Run(folder), console_of(stderr=False)
     target = find_target(run, target_id)
     answers = answers_of(run, target)
     show_target(run, target, console)
@@ -242,10 +237,10 @@ def _draw_again(run: Run, samples: DataFrame) -> int:
     from mia_batch.cli.evidence import show_agreement
     from mia_batch.pipeline.again import draw_again
 
-    observer = ConsoleObserver(_console(stderr=True))
+    observer = ConsoleObserver(console_of(stderr=True))
     drawn = draw_again(run, samples, observer)
     observer.ended()
-    return int(not show_agreement(drawn, _console(stderr=False)))
+    return int(not show_agreement(drawn, console_of(stderr=False)))
 
 
 @command.command("attacks")
@@ -256,9 +251,9 @@ def attacks(name: str | None) -> None:
     from mia_batch.cli.show import show_attack, show_attacks
 
     if name is None:
-        show_attacks(map(get, names()), _console(stderr=False))
+        show_attacks(map(get, names()), console_of(stderr=False))
     else:
-        show_attack(get(name), _console(stderr=False))
+        show_attack(get(name), console_of(stderr=False))
 
 
 @command.command("demo")
@@ -276,9 +271,12 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
     from mia_batch.demo import prepare
     from mia_batch.settings import load_settings
 
-    console = _console(stderr=True)
+    console = console_of(stderr=True)
     prepared = prepare(folder, fresh=fresh, notify=lambda line: console.print(line, markup=False))
     if fresh:
         goes_on.remove("--fresh")
     console.print(f"mia-batch --input {prepared.corpus}", style="bold", highlight=False)
     _audit(load_settings({"input": str(prepared.corpus)}, prepared.config))
+
+
+command.add_command(compare)

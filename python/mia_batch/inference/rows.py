@@ -10,7 +10,7 @@ import polars as pl
 from mia_batch.schemas import Verdicts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Column = pl.Series | NDArray[np.generic] | Sequence[str | None] | Sequence[int] | float | None
 
-__all__ = ["AttackScores", "verdict_rows"]
+__all__ = ["AttackScores", "typed_rows", "verdict_rows"]
 
 _TYPES = Verdicts.create_empty().schema
 
@@ -37,9 +37,16 @@ class AttackScores:
 
 
 def verdict_rows(height: int, **columns: Column) -> pl.DataFrame:
+    """Make rows of the verdicts table, as `typed_rows` does."""
+    return typed_rows(_TYPES, height, columns)
+
+
+def typed_rows(
+    types: Mapping[str, pl.DataType], height: int, columns: Mapping[str, Column]
+) -> pl.DataFrame:
     """Make rows from arrays, or one value for all; NaN becomes null, as does what is not given."""
     made = []
-    for name, dtype in _TYPES.items():
+    for name, dtype in types.items():
         value = columns.get(name)
         if value is None or isinstance(value, str | float | int):
             made.append(pl.repeat(value, height, dtype=dtype, eager=True).alias(name))

@@ -14,6 +14,7 @@ from mia_batch.schemas.answers import (
     VerdictLevel,
     Verdicts,
 )
+from mia_batch.schemas.comparisons import Comparisons
 from mia_batch.schemas.evidence import Features, LogProbs, Prompts, Samples
 from mia_batch.schemas.extraction import ExtractedDocuments, Extraction
 from mia_batch.schemas.summary import Curves, Rollup
@@ -21,6 +22,7 @@ from mia_batch.schemas.texts import Documents, Role, Targets
 
 __all__ = [
     "Blind",
+    "Comparisons",
     "Curves",
     "Documents",
     "ExtractedDocuments",

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Difference", "auc_difference"]
 
+_NEAREST, _FARTHEST = 0.01, 8.0
+"""Normal quantiles between which p-values are looked for: beyond, p is 1, or taken as 1e-15."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
@@ -27,6 +30,9 @@ class Difference:
         AUC of the first less AUC of the second, in [-1, 1]; None where a class has no text.
     interval
         Its confidence interval; None where the data cannot support one.
+    p_value
+        Two-sided, of equal areas: above 1 - confidence where the interval holds 0; None without an
+        interval.
     reason
         Why value or interval is None.
     n_members
@@ -37,6 +43,7 @@ class Difference:
 
     value: float | None
     interval: Interval | None
+    p_value: float | None = None
     reason: str | None
     n_members: int
     n_nonmembers: int
@@ -88,30 +95,55 @@ def auc_difference(
     area_2, influence_2 = estimate_auc(member, second, cluster)
     gaps = influence_1 - influence_2
     lack = area_1.lack
-    interval = None if lack else _interval(area_1, area_2, float(gaps @ gaps), confidence)
     value = area_1.value - area_2.value
-    return Difference(value=value, interval=interval, reason=lack, **sizes)
+    if lack:
+        return Difference(value=value, interval=None, reason=lack, **sizes)
+    variance = float(gaps @ gaps)
+    return Difference(
+        value=value,
+        interval=_interval(area_1, area_2, variance, confidence),
+        p_value=_p_value(area_1, area_2, variance),
+        reason=None,
+        **sizes,
+    )
+
+
+def _p_value(first: AucEstimate, second: AucEstimate, variance: float) -> float:
+    """Two-sided p-value: the level at which a limit of the interval is 0."""
+    from scipy.optimize import brentq
+
+    def left(z: float) -> float:
+        """Measure how far the nearer limit, at so many standard errors, is from 0."""
+        low, high, _ = _limits(first, second, variance, z)
+        return low if first.value > second.value else -high
+
+    if left(_NEAREST) <= 0:
+        return 1.0
+    z = _FARTHEST if left(_FARTHEST) > 0 else float(brentq(left, _NEAREST, _FARTHEST, xtol=1e-9))
+    return 2 * NormalDist().cdf(-z)
 
 
 def _interval(
     first: AucEstimate, second: AucEstimate, variance: float, confidence: float
 ) -> Interval:
-    quantile = first.quantile(NormalDist().inv_cdf((1 + confidence) / 2))
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    low, high, method = _limits(first, second, variance, z)
+    return Interval(low=max(-1.0, low), high=min(1.0, high), confidence=confidence, method=method)
+
+
+def _limits(
+    first: AucEstimate, second: AucEstimate, variance: float, z: float
+) -> tuple[float, float, str]:
+    """Limits at a normal quantile, and how they were made; they may lie beyond -1 and 1."""
+    quantile = first.quantile(z)
     value = first.value - second.value
     if variance > 0 and is_middling(first.value) and is_middling(second.value):
-        below = above = quantile * variance**0.5
+        half = quantile * variance**0.5
         method = "delong_paired" if first.n_groups is None else "cluster_paired_t"
-    else:
-        (low_1, high_1), (low_2, high_2) = (
-            auc_limits(area.value, area.variance, area.sizes, quantile)[:2]
-            for area in (first, second)
-        )
-        below = np.hypot(first.value - low_1, high_2 - second.value)
-        above = np.hypot(high_1 - first.value, second.value - low_2)
-        method = "mover"
-    return Interval(
-        low=max(-1.0, value - float(below)),
-        high=min(1.0, value + float(above)),
-        confidence=confidence,
-        method=method,
+        return value - half, value + half, method
+    (low_1, high_1), (low_2, high_2) = (
+        auc_limits(area.value, area.variance, area.sizes, quantile)[:2] for area in (first, second)
     )
+    below = np.hypot(first.value - low_1, high_2 - second.value)
+    above = np.hypot(high_1 - first.value, second.value - low_2)
+    return value - float(below), value + float(above), "mover"

@@ -112,3 +112,44 @@ def test_below_five_groups_there_is_a_value_and_a_reason():
     assert made.value is not None
     assert made.interval is None
     assert made.reason == "an interval needs 5 groups of each class, there are 4"
+
+
+@pytest.mark.parametrize("shift", [0.0, 3.0], ids=["delong", "mover"])
+def test_the_p_value_is_the_level_at_which_the_interval_ends_at_0(shift):
+    member, first, second = pair()
+    made = auc_difference(member, first + 2 * shift * member, second + shift * member)
+    assert made.p_value is not None
+    again = auc_difference(
+        member,
+        first + 2 * shift * member,
+        second + shift * member,
+        confidence=1 - made.p_value,
+    )
+    assert made.interval is not None
+    assert again.interval is not None
+    assert made.interval.method == ("mover" if shift else "delong_paired")
+    assert min(abs(again.interval.low), abs(again.interval.high)) == pytest.approx(0, abs=1e-6)
+
+
+def test_the_p_value_is_that_of_delong():
+    member, first, second = pair()
+    made = auc_difference(member, first, second)
+    z = made.value / delong_reference(member, first, second) ** 0.5
+    assert made.p_value == pytest.approx(2 * NormalDist().cdf(-abs(z)), rel=1e-6)
+
+
+def test_scores_that_rank_alike_have_a_p_value_of_1_and_a_lone_group_none():
+    member, first, _ = pair()
+    assert auc_difference(member, first, 2 * first).p_value == 1
+    alone = auc_difference(member, first, -first, cluster=np.zeros(80, np.int32))
+    assert alone.p_value is None
+
+
+def test_p_values_of_scores_that_are_equally_good_are_as_small_as_promised():
+    rng, found = np.random.default_rng(7), []
+    member = np.arange(400) % 2 == 0
+    for _ in range(2000):
+        base = rng.normal(size=400) + member
+        scores = (base + rng.normal(size=400) for _ in range(2))
+        found.append(auc_difference(member, *scores).p_value or 0)
+    assert abs(np.mean(np.array(found) <= 0.05) - 0.05) < 3 * (0.05 * 0.95 / 2000) ** 0.5

@@ -89,7 +89,8 @@ class Recording:
         """
         found = find_files(source)
         if found.kind not in ("parquet", "jsonl"):
-            msg = f"{source} is {found.kind}, which has no types; give Parquet or JSON Lines"
+            kind = found.files[0].path.suffix.lstrip(".")
+            msg = f"{source} is {kind}, which has no types; give Parquet or JSON Lines"
             raise CorpusError(msg)
         raw = FORMATS[found.kind].read_schema(found.files)
         columns = resolve(raw, candidate=candidate_column, where=source) if raw else None

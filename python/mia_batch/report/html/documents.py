@@ -176,12 +176,13 @@ def _texts(contents: Contents) -> Iterator[Table]:
     if not contents.has("scores", attack):
         return
     scores = contents.tables["scores"].filter(pl.col(attack).is_not_null(), role="target")
-    top = scores.top_k(_MOST_TEXTS, by=[attack, "target_id"]).collect(engine="streaming")
-    ids = pl.col("target_id").is_in(top["target_id"].implode())
+    own = scores.select("target_id", "document_id", "member", "n_words", score=attack)
+    found = own.top_k(_MOST_TEXTS, by=["score", "target_id"]).collect(engine="streaming")
+    ids = pl.col("target_id").is_in(found["target_id"].implode())
     texts = contents.frame("targets", ids).select("target_id", "target")
-    of_these = pl.col("key").is_in(top["target_id"].implode())
+    of_these = pl.col("key").is_in(found["target_id"].implode())
     verdicts = contents.frame("verdicts", of_these, attack=attack, level="target")
-    found = top.rename({attack: "score"}).join(texts, on="target_id", how="left")
+    found = found.join(texts, on="target_id", how="left")
     if verdicts.height:
         answers = verdicts.select("key", "p_value", "q_value").unique("key", keep="first")
         found = found.join(answers, left_on="target_id", right_on="key", how="left")

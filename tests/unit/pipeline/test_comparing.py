@@ -1,0 +1,184 @@
+"""Runs of one corpus compared, from recordings."""
+
+from __future__ import annotations
+
+import json
+
+import polars as pl
+import pytest
+from scipy.stats import ttest_1samp
+
+import mia_batch
+from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.schemas import Comparisons
+from tests.comparing import audit_recorded, write_corpus
+
+ATTACK = "samia_matched_v1"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Before and after unlearning, and retrained: `before` repeats members more often."""
+    folder = tmp_path_factory.mktemp("unlearning")
+    write_corpus(folder)
+    for name, repeated in {"before": 0.7, "after": 0.3, "retrained": 0.1}.items():
+        audit_recorded(folder, name, repeated)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def compared(runs):
+    return mia_batch.compare([runs / "before", runs / "after"], retrained=runs / "retrained")
+
+
+def row(table, statistic, run="after", **wanted):
+    return table.filter(statistic=statistic, run=run, **wanted).row(0, named=True)
+
+
+def scores(folder):
+    return pl.read_parquet(folder / "scores.parquet").select("target_id", "member", score=ATTACK)
+
+
+def test_the_table_is_as_its_schema_says_and_the_same_each_time(runs, compared):
+    Comparisons.validate(compared)
+    again = mia_batch.compare([runs / "before", runs / "after"], retrained=runs / "retrained")
+    assert again.equals(compared)
+    assert compared["attack"].unique().to_list() == [ATTACK]
+    assert compared.height == 3 + 2 + 2 * (2 + 1)
+
+
+def test_mean_differences_are_paired_by_target(runs, compared):
+    one, other = scores(runs / "before"), scores(runs / "after").rename({"score": "after"})
+    gaps = one.join(other, on="target_id").filter("member")
+    reference = ttest_1samp(gaps["after"] - gaps["score"], 0)
+    found = row(compared, "mean_difference", set="members")
+    assert found["p_value"] == pytest.approx(reference.pvalue)
+    assert (found["low"], found["high"]) == pytest.approx([*reference.confidence_interval()])
+    assert (found["n_targets"], found["n_unscored"]) == (20, 0)
+    assert row(compared, "mean_difference", set="non_members")["p_value"] > 0.05
+
+
+def test_areas_are_compared_too(compared):
+    areas = {name: row(compared, "roc_auc", name)["value"] for name in ("before", "after")}
+    found = row(compared, "roc_auc_difference")
+    assert found["value"] == pytest.approx(areas["after"] - areas["before"])
+    assert found["high"] < 0
+    assert found["p_value"] < 0.05
+
+
+def test_sets_and_areas_are_adjusted_apart_by_holm(compared):
+    areas = compared.filter(statistic="roc_auc_difference").sort("p_value")
+    assert areas["adjusted_p"][0] == pytest.approx(2 * areas["p_value"][0])
+    means = compared.filter(statistic="mean_difference").sort("p_value")
+    assert means["adjusted_p"][0] == pytest.approx(4 * means["p_value"][0])
+    assert compared.filter(statistic="roc_auc")["adjustment"].to_list() == [None] * 3
+
+
+def test_the_share_removed_is_that_of_both_differences(compared):
+    gaps = [
+        row(compared, "mean_difference", name, set="members")["value"]
+        for name in ("after", "retrained")
+    ]
+    found = row(compared, "removed_share", set="members")
+    assert found["value"] == pytest.approx(gaps[0] / gaps[1])
+    assert 0 < found["low"] < found["value"] < found["high"] < 1
+    withheld = row(compared, "removed_share", set="non_members")
+    assert withheld["value"] is None
+    assert withheld["reason"].endswith("cannot be told apart")
+
+
+def test_a_run_and_its_copy_do_not_differ(runs, tmp_path):
+    audit_recorded(runs, "before", 0.7, out=tmp_path / "before")
+    table = mia_batch.compare([runs / "before", tmp_path / "before"])
+    found = row(table, "mean_difference", "before (2)", set="members")
+    assert (found["value"], found["low"], found["p_value"]) == (0, None, None)
+    assert found["reason"].startswith("the difference is the same")
+    area = row(table, "roc_auc_difference", "before (2)")
+    assert area["p_value"] == 1
+    assert area["low"] < 0 < area["high"]
+
+
+@pytest.mark.parametrize("stride", [None, 10])
+def test_documents_of_windows_have_rows_of_their_own(tmp_path, stride):
+    write_corpus(tmp_path, n=6, windows=6, labelled=False)
+    for name, repeated in {"one": 0.8, "two": 0.1}.items():
+        audit_recorded(tmp_path, name, repeated, windows=6, stride=stride)
+    table = mia_batch.compare([tmp_path / "one", tmp_path / "two"])
+    documents = table.filter(level="document")
+    assert documents["key"].to_list() == [f"text {number}" for number in range(6)]
+    assert documents["set"].unique().to_list() == ["unknown"]
+    whole = row(table, "mean_difference", "two", level="set")
+    assert whole["n_clusters"] == 6
+    assert whole["value"] == pytest.approx(documents["value"].mean())
+    if stride is None:
+        assert documents["n_clusters"].to_list() == [6] * 6
+        assert documents["adjustment"].to_list() == ["bh"] * 6
+        assert (documents["adjusted_p"] < 0.05).all()
+    else:
+        assert documents["p_value"].null_count() == 6
+        assert documents["reason"][0].startswith("an interval needs 5 independent groups")
+
+
+def refused(*folders, **options):
+    with pytest.raises((SettingsError, RunFolderError)) as found:
+        mia_batch.compare(folders, **options)
+    assert "\n" not in str(found.value)
+    return str(found.value)
+
+
+def test_a_run_alone_or_twice_is_refused(runs):
+    assert refused(runs / "before").startswith("a comparison needs at least two runs")
+    assert refused(runs / "before", runs / "before").startswith("a comparison needs at least two")
+
+
+def test_an_attack_that_a_run_lacks_is_refused(runs, tmp_path):
+    audit_recorded(runs, "after", 0.3, out=tmp_path / "few", attacks=["samia_v1"])
+    message = refused(runs / "before", tmp_path / "few")
+    assert "'samia_matched_v1', that of" in message
+    assert message.endswith("is 'samia_v1'; name one that all have with --attack")
+    message = refused(runs / "before", tmp_path / "few", attack=ATTACK)
+    assert "few has no scores of the attack 'samia_matched_v1'; compute them with" in message
+    found = mia_batch.compare([runs / "before", tmp_path / "few"], attack="samia_v1")
+    assert found["attack"].unique().to_list() == ["samia_v1"]
+
+
+def test_other_settings_and_numbers_of_samples_are_named(runs, tmp_path):
+    audit_recorded(runs, "after", 0.3, out=tmp_path / "other", top_k=40, samples=2)
+    message = refused(runs / "before", tmp_path / "other")
+    assert "are not comparable: setting 'top_k' is 50 in the first and 40" in message
+    assert "the number of samples (view 'continuation') is 1 in the first and 2" in message
+
+
+def test_other_labels_are_refused(runs, tmp_path):
+    corpus = pl.read_parquet(runs / "corpus.parquet").with_columns(~pl.col("member"))
+    corpus.write_parquet(tmp_path / "corpus.parquet")
+    audit_recorded(tmp_path, "flipped", 0.3)
+    assert "disagree on which targets are members" in refused(runs / "before", tmp_path / "flipped")
+
+
+def test_other_texts_are_refused(runs, tmp_path):
+    corpus = pl.read_parquet(runs / "corpus.parquet")
+    renamed = corpus.with_columns(document_id="new " + pl.col("document_id"))
+    renamed.write_parquet(tmp_path / "corpus.parquet")
+    audit_recorded(tmp_path, "elsewhere", 0.3)
+    message = refused(runs / "before", tmp_path / "elsewhere")
+    assert message.startswith("no target has a score in every run")
+
+
+def test_rarity_of_another_run_is_refused_unless_both_use_it(runs, tmp_path):
+    weighed = "samia_matched_rarity_v1"
+    for name, repeated in {"before": 0.7, "after": 0.3}.items():
+        audit_recorded(runs, name, repeated, out=tmp_path / name, attacks=[weighed])
+    before, after = tmp_path / "before", tmp_path / "after"
+    audit_recorded(
+        runs, "after", 0.3, out=tmp_path / "borrowed", attacks=[weighed], rarity_from=before
+    )
+    assert mia_batch.compare([before, tmp_path / "borrowed"]).height == 2 + 1 + 2
+    assert mia_batch.compare([before, after]).height == 2 + 1 + 2
+    assert "(setting 'rarity_from') is" in refused(after, tmp_path / "borrowed")
+
+
+def test_an_unfinished_run_is_refused(runs, tmp_path):
+    run = json.loads((runs / "after" / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps(run | {"custody": {}}))
+    assert "is not finished; give the audit's command again" in refused(runs / "before", tmp_path)
