@@ -42,8 +42,7 @@ def compare(
     DataFrame
         A row for each fact, with the columns of `mia_batch.schemas.Comparisons`. Differences are
         the run less the first; intervals take groups, else documents, else targets as independent.
-        What the texts cannot support is null and has its reason. Memory: some 100 bytes a target,
-        and 20 more for each run.
+        What the texts cannot support is null and has its reason. Memory: some 150 bytes a target.
 
     Raises
     ------
