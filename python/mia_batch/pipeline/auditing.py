@@ -186,11 +186,12 @@ def rescore(
     with audit.run.held(), damage_set_aside(stages):
         audit.manifest = audit.run.manifest
         for stage in stages:
-            stage.prepare()
-        for stage in stages:
             if isinstance(stage, LogprobsStage | SamplesStage):
                 _refuse_missing(stage)
-            elif isinstance(stage, _FROM_EVIDENCE):
+        for stage in stages:
+            stage.prepare()
+        for stage in stages:
+            if isinstance(stage, _FROM_EVIDENCE):
                 stage.run()
         audit.manifest.settings = settings.model_dump(mode="json")
         _finish(audit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -73,8 +74,9 @@ def sink_frames(frames: Iterable[pl.DataFrame], path: Path, schema: type[dy.Sche
                 part = parts / f"{number:08d}.parquet"
                 pl.concat(group).write_parquet(part, statistics=False)
             files = sorted(parts.iterdir())
-            columns = pl.Schema(pl.read_parquet_schema(files[0]))
-            whole = generate(columns, lambda _: map(pl.read_parquet, files))
+            columns = pl.scan_parquet(files[0], glob=False).collect_schema()
+            read = partial(pl.read_parquet, glob=False)
+            whole = generate(columns, lambda _: map(read, files))
             sink(whole, path, schema)
         finally:
             shutil.rmtree(parts, ignore_errors=True)

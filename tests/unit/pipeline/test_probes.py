@@ -126,8 +126,10 @@ def test_another_runs_damaged_table_of_rarity_is_found_before_sampling(probed, t
 
 def test_a_run_without_probes_is_not_scored_by_them(small_audit):
     _, run = small_audit
+    before = {path: path.read_bytes() for path in run.folder.rglob("*.*")}
     with pytest.raises(SettingsError, match=r"probe_first_word_v1 cannot be scored.*collects"):
         rescore(run.folder, attacks="probe_first_word_v1")
+    assert {path: path.read_bytes() for path in run.folder.rglob("*.*")} == before
 
 
 @pytest.mark.parametrize("attack", ["probe_leading_rarity_v1", "probe_first_word_v1"])

@@ -102,9 +102,11 @@ def test_sink_frames_writes_what_sink_writes(tmp_path):
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_sink_frames_writes_an_empty_table(tmp_path):
-    tables.sink_frames([FRAME.clear()], tmp_path / "numbers.parquet", Numbers)
-    assert tables.scan(tmp_path / "numbers.parquet", Numbers).collect().equals(FRAME.clear())
+def test_sink_frames_writes_an_empty_table_also_where_a_folder_looks_like_a_pattern(tmp_path):
+    folder = tmp_path / "run[1] *"
+    folder.mkdir()
+    tables.sink_frames([FRAME.clear()], folder / "numbers.parquet", Numbers)
+    assert tables.scan(folder / "numbers.parquet", Numbers).collect().equals(FRAME.clear())
 
 
 def test_sink_frames_leaves_nothing_behind_when_the_rows_fail(tmp_path):

@@ -9,7 +9,7 @@ import polars as pl
 
 from mia_batch.errors import SettingsError
 from mia_batch.inference.paired import compare_scores
-from mia_batch.pipeline.comparable import attack_of
+from mia_batch.pipeline.comparisons.comparable import attack_of
 from mia_batch.pipeline.run import Run
 from mia_batch.schemas import Comparisons
 from mia_batch.targets.clusters import cluster_names

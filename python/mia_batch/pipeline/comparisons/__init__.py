@@ -1,0 +1,1 @@
+"""Runs of one corpus side by side."""
