@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+import polars.selectors as cs
 from markupsafe import Markup
 
 from mia_batch.report.html.strips import strips
@@ -176,7 +177,8 @@ def _texts(contents: Contents) -> Iterator[Table]:
     if not contents.has("scores", attack):
         return
     scores = contents.tables["scores"].filter(pl.col(attack).is_not_null(), role="target")
-    own = scores.select("target_id", "document_id", "member", "n_words", score=attack)
+    named = cs.by_name("target_id", "document_id", "member", "n_words", require_all=False)
+    own = scores.select(named, score=attack)
     found = own.top_k(_MOST_TEXTS, by=["score", "target_id"]).collect(engine="streaming")
     ids = pl.col("target_id").is_in(found["target_id"].implode())
     texts = contents.frame("targets", ids).select("target_id", "target")
