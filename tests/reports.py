@@ -32,6 +32,7 @@ def contents(*, keys: tuple[str, ...] = ("dune", "emma", "ulysses"), text: str =
         conclusions=[f"1 of 3 groups are reported at q = 0.05.{text}"],
         primary=ATTACK,
         command=f"mia-batch --input books{text}",
+        meanings={"scores": "One row per target."},
     )
 
 

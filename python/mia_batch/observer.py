@@ -23,6 +23,10 @@ class Observer:
     def worked(self, texts: int, tokens: int) -> None:
         """Learn of texts completed, and tokens decoded or scored, since the last call."""
 
+    def answered(self, _label: str, texts: int, tokens: int, _passes: int) -> None:
+        """Learn what an executor tells of a task."""
+        self.worked(texts, tokens)
+
     def work_ended(self) -> None:
         """Learn that the engine's work ended, for whatever cause."""
 

@@ -28,10 +28,9 @@ if TYPE_CHECKING:
     from mia_batch.inference.plan import VerdictPlan
     from mia_batch.inference.rows import AttackScores
 
-__all__ = ["FEWEST_GROUPS", "ContaminationEstimates", "null_threshold"]
+__all__ = ["ContaminationEstimates", "null_threshold", "too_few"]
 
-FEWEST_GROUPS = 20
-"""Groups of a set that an estimate needs where texts are grouped."""
+_FEWEST_GROUPS = 20  # of a set, where texts are grouped
 _CONFIDENCE = 0.95
 
 
@@ -43,6 +42,12 @@ def null_threshold(nulls: NDArray[np.float64], fpr: float) -> tuple[int, float]:
     rank = max(1, floor(round(fpr * (nulls.size + 1), 9)))
     highest = np.sort(np.nan_to_num(nulls, nan=np.inf))
     return rank, float(highest[-rank]) if nulls.size else np.inf
+
+
+def too_few(n: int, name: str, *, grouped: bool) -> str | None:
+    """Say that a set has too few groups or texts for an estimate; None where it has enough."""
+    unit, fewest = ("groups", _FEWEST_GROUPS) if grouped else ("texts", 1)
+    return f"{n} {name} {unit} are too few, {fewest} are needed" if n < fewest else None
 
 
 class ContaminationEstimates:
@@ -111,8 +116,5 @@ class ContaminationEstimates:
 
     def _lack(self, *sets: tuple[str, NDArray[np.float64]]) -> str | None:
         """Say which set has too few units, if one has."""
-        unit, fewest = ("groups", FEWEST_GROUPS) if self._grouped else ("texts", 1)
-        for name, of_set in sets:
-            if of_set.size < fewest:
-                return f"{of_set.size} {name} {unit} are too few, {fewest} are needed"
-        return None
+        lacks = (too_few(of_set.size, name, grouped=self._grouped) for name, of_set in sets)
+        return next(filter(None, lacks), None)

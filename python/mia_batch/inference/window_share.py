@@ -14,7 +14,7 @@ from mia_batch.inference.contamination import (
     contamination_rate,
     withheld,
 )
-from mia_batch.inference.estimates import FEWEST_GROUPS, null_threshold
+from mia_batch.inference.estimates import null_threshold, too_few
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -84,9 +84,8 @@ class WindowShare:
 
 def _lack(sets: ComparisonSets, *named: tuple[str, NDArray[np.int64]]) -> str | None:
     """Say which set has too few clusters for its windows to stand for others, if one has."""
-    for name, rows in named:
-        unit, fewest = ("groups", FEWEST_GROUPS) if sets.share_clusters(rows) else ("texts", 1)
-        n_clusters = np.unique(sets.cluster[rows]).size
-        if n_clusters < fewest:
-            return f"{n_clusters} {name} {unit} are too few, {fewest} are needed"
-    return None
+    lacks = (
+        too_few(np.unique(sets.cluster[rows]).size, name, grouped=sets.share_clusters(rows))
+        for name, rows in named
+    )
+    return next(filter(None, lacks), None)

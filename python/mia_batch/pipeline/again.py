@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import tempfile
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,10 +11,9 @@ import polars as pl
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.blocks import Block
-from mia_batch.evidence.sampling import SampleTask
 from mia_batch.pipeline.answers import SAMPLE, prompts_of, taken_up
 from mia_batch.pipeline.run import Run
-from mia_batch.pipeline.sessions import open_session
+from mia_batch.pipeline.sessions import open_session, sample_task
 from mia_batch.pipeline.stages.prompts import view_of
 
 if TYPE_CHECKING:
@@ -89,15 +87,9 @@ def _draw(audit: Audit, run: Run, model: str, samples: pl.DataFrame) -> Iterator
     with open_session(audit, model, "samples") as session, progress:
         for (name,), rows in samples.group_by("view", maintain_order=True):
             view = view_of(audit, model, str(name))
-            task = SampleTask(
-                view=view,
-                measure=session.measure,
-                budget=audit.budget(view, session.max_model_len, session.max_attempts),
-                words=audit.settings.word_rule,
-                run_seed=audit.settings.seed,
-            )
+            task = sample_task(audit, session, view)
             blocks = _blocks(prompts_of(run, view, targets), rows)
-            for _, made in session.executor.collect(task, blocks, partial(_tell, audit.observer)):
+            for _, made in session.executor.collect(task, blocks, audit.observer.answered):
                 yield made.select(*SAMPLE, again="candidate")
 
 
@@ -107,7 +99,3 @@ def _blocks(prompts: pl.DataFrame, samples: pl.DataFrame) -> Iterator[Block]:
         rows = samples.filter(sample_index=index)
         units = prompts.join(rows, on=["target_id", "view_index"], how="semi")
         yield Block(index=0, first=index, last=index + 1, attempt=0, label="", units=units)
-
-
-def _tell(observer: Observer, _label: str, texts: int, tokens: int, _passes: int) -> None:
-    observer.worked(texts, tokens)

@@ -61,6 +61,10 @@ def _contents(run: Run) -> Contents:
         conclusions=[*conclusions(run, settings, attacks)],
         primary=verdict_plan(settings, attacks).primary,
         command=shlex.join(_command(settings)),
+        meanings={
+            name: (schema.__doc__ or "").partition("\n")[0]
+            for name, schema in (TABLES | PARTS).items()
+        },
     )
 
 

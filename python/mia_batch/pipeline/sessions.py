@@ -15,6 +15,7 @@ from mia_batch.evidence.endpoint import Endpoint, estimate_cost
 from mia_batch.evidence.executors.local import LocalExecutor
 from mia_batch.evidence.local import LocalSource
 from mia_batch.evidence.process import EngineProcess
+from mia_batch.evidence.sampling import SampleTask
 from mia_batch.evidence.workload import Workload
 from mia_batch.models.identity import identify_model
 from mia_batch.models.measure import estimate_tokens
@@ -40,6 +41,7 @@ __all__ = [
     "expected",
     "is_remote",
     "open_session",
+    "sample_task",
     "text_cost",
 ]
 
@@ -79,6 +81,17 @@ def open_session(
         opened = _open_engine(audit, model, kind, columns)
     with opened as session:
         yield session
+
+
+def sample_task(audit: Audit, session: Session, view: View) -> SampleTask:
+    """Ask for the samples of a view, as the run's settings want them."""
+    return SampleTask(
+        view=view,
+        measure=session.measure,
+        budget=audit.budget(view, session.max_model_len, session.max_attempts),
+        words=audit.settings.word_rule,
+        run_seed=audit.settings.seed,
+    )
 
 
 def is_remote(audit: Audit, model: str) -> bool:

@@ -14,9 +14,8 @@ import polars as pl
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.blocks import BLOCK_TARGETS, Missing
 from mia_batch.evidence.parts import TARGET_KEY, Parts, scan_parts
-from mia_batch.evidence.sampling import SampleTask
 from mia_batch.extraction import book_coverage, near_verbatim_recall
-from mia_batch.pipeline.sessions import open_session
+from mia_batch.pipeline.sessions import open_session, sample_task
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.prompts.view import View
 from mia_batch.prompts.walk import ROUND_WORDS, Text, Walks, Window
@@ -176,22 +175,12 @@ class ExtractionStage(Stage):
                 each.made[-1].take(candidate, finish_reason, n_tokens or 0)
 
     def _ask(self, session: Session, asked: pl.DataFrame) -> None:
-        audit, settings = self.audit, self.audit.settings
-        task = SampleTask(
-            view=_VIEW,
-            measure=session.measure,
-            budget=audit.budget(_VIEW, session.max_model_len, session.max_attempts),
-            words=settings.word_rule,
-            run_seed=settings.seed,
-        )
+        audit = self.audit
+        task = sample_task(audit, session, _VIEW)
         blocks = list(Missing(_Asked(asked), _parts(audit)).blocks())
         self._keep(blocks)
-
-        def told(_label: str, texts: int, tokens: int, _passes: int) -> None:
-            audit.observer.worked(texts, tokens)
-
         with audit.observer.progress("walking", done=0, left=asked.height):
-            for block, rows in session.executor.collect(task, blocks, told):
+            for block, rows in session.executor.collect(task, blocks, audit.observer.answered):
                 sink(rows, audit.run.path("samples") / block.part_name, Samples)
 
     def _keep(self, blocks: list[Block]) -> None:

@@ -160,10 +160,7 @@ class PromptsStage(Stage):
     def _fill(self, filled: list[tuple[View, Missing]]) -> None:
         audit = self.audit
         work = reduce(add, (missing.count() for _, missing in filled))
-
-        def told(_label: str, texts: int, tokens: int, _passes: int) -> None:
-            audit.observer.worked(texts, tokens)
-
+        told = audit.observer.answered
         progress = audit.observer.progress("filling", done=work.done, left=work.left)
         with open_session(audit, "masked", "fills") as session, progress:
             for view, missing in filled:

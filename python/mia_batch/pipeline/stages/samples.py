@@ -10,10 +10,9 @@ from operator import add
 from typing import TYPE_CHECKING
 
 from mia_batch.evidence.blocks import Missing
-from mia_batch.evidence.sampling import SampleTask
 from mia_batch.evidence.units import FreshUnits, PromptUnits
 from mia_batch.evidence.workload import forecast
-from mia_batch.pipeline.sessions import cost_lines, expected, open_session
+from mia_batch.pipeline.sessions import cost_lines, expected, open_session, sample_task
 from mia_batch.pipeline.stages.features import sample_parts, write_features
 from mia_batch.pipeline.stages.prompts import (
     prompt_parts,
@@ -118,7 +117,7 @@ class SamplesStage(Stage):
         return [(f"{self.model}: {name}", text) for name, text in lines]
 
     def _sample(self, missing: dict[View, Missing]) -> None:
-        audit, settings = self.audit, self.audit.settings
+        audit = self.audit
         for name, text in self._forecast(missing):
             audit.observer.stage(f"{name}: {text}")
         decoded = n_texts = 0
@@ -134,13 +133,7 @@ class SamplesStage(Stage):
             audit.observer.progress("sampling", done=work.done, left=work.left),
         ):
             for view, lacks in missing.items():
-                task = SampleTask(
-                    view=view,
-                    measure=session.measure,
-                    budget=audit.budget(view, session.max_model_len, session.max_attempts),
-                    words=settings.word_rule,
-                    run_seed=settings.seed,
-                )
+                task = sample_task(audit, session, view)
                 for block, rows in session.executor.collect(task, lacks.blocks(), told):
                     self._store(view, block, rows)
                     n_texts += block.units["target_id"].n_unique()

@@ -29,6 +29,8 @@ class Contents:
         The attack that the answer rests on.
     command
         The command that repeats the run.
+    meanings
+        What a row of each table is, in a sentence, by the table's name.
     """
 
     manifest: Mapping[str, Any]
@@ -36,6 +38,7 @@ class Contents:
     conclusions: Sequence[str]
     primary: str
     command: str
+    meanings: Mapping[str, str]
 
     @property
     def attacks(self) -> list[str]:

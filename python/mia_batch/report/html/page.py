@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from mia_batch import schemas
 from mia_batch.report.html.checklist import FIELDS, NOT_RECORDED, READERS, Field
 from mia_batch.report.html.documents import Column, Table, document_tables
 from mia_batch.report.html.evidence import MOST_WINDOWS, evidence
@@ -173,12 +172,10 @@ def _not_run(contents: Contents) -> Iterator[dict[str, str]]:
 
 def _sources(contents: Contents) -> Iterator[dict[str, Any]]:
     """Yield name, rows, columns and meaning of each table."""
-    known = {name.lower(): getattr(schemas, name) for name in schemas.__all__}
     for name, table in contents.tables.items():
-        schema = known.get(name)
         yield {
             "name": name,
             "rows": table.select(pl.len()).collect(engine="streaming").item(),
             "columns": table.collect_schema().names(),
-            "meaning": (schema.__doc__ or "").partition("\n")[0] if schema else "",
+            "meaning": contents.meanings.get(name, ""),
         }
