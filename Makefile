@@ -77,17 +77,18 @@ types:
 
 rust-checks:
 	@$(STEP) --quiet "Rust format" cargo fmt --all -- --check
-	@$(STEP) --quiet "Rust lints: clippy" cargo clippy --quiet --workspace --all-targets --all-features --locked -- -D warnings
+	@$(STEP) --quiet "Rust lints: clippy" cargo clippy --quiet --workspace --all-targets --all-features --release --locked -- -D warnings
 	@$(STEP) --quiet "Rust tests" cargo test --quiet --workspace --release --locked
-	@$(STEP) --quiet "Rust documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --locked
+	@$(STEP) --quiet "Rust documentation" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --workspace --no-deps --release --locked
 
 # mkdocs warns of its own future, which is no warning of ours.
 pages:
 	@$(STEP) --quiet "Documentation: mkdocs" env NO_MKDOCS_2_WARNING=1 python -m mkdocs build --strict --quiet
 
-# The workers take all cores: further threads of each would spin against the others.
+# The workers take all cores, one more the time in which others wait: further threads of each would
+# spin against the others.
 python-tests:
-	@$(STEP) "Tests: pytest" env OMP_NUM_THREADS=1 pytest --numprocesses $$(nproc) --maxprocesses 4 \
+	@$(STEP) "Tests: pytest" env OMP_NUM_THREADS=1 pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 \
 		--dist loadfile --no-loadscope-reorder --durations=15
 
 test-arm: export RUSTC := $(CURDIR)/.arm/bin/rustc

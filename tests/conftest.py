@@ -48,11 +48,11 @@ def demo():
 def quick_workers():
     """Engines' processes are forked where tests are about something else than how they start."""
     from mia_batch.evidence import process
-    from tests.forked import ForkedWorker
+    from tests.forked import forked_worker
 
     def spawn(connection, log):
         starts = os.environ["PYTEST_CURRENT_TEST"].startswith("tests/unit/evidence/test_")
-        return (started if starts else ForkedWorker)(connection, log)
+        return (started if starts else forked_worker)(connection, log)
 
     started = process._spawn
     with pytest.MonkeyPatch.context() as patch:

@@ -1,16 +1,21 @@
-"""Workers forked from a process that has loaded the engines' libraries: they start in a moment."""
+"""Processes forked from one that has loaded all libraries: they start in a moment."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import subprocess
+import sys
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from multiprocessing.connection import Connection
-    from pathlib import Path
+
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
@@ -25,11 +30,11 @@ _CONTEXT.set_forkserver_preload(
 )
 
 
-class ForkedWorker:
-    """Looks to `EngineProcess` like the process that it would start."""
+class Forked:
+    """Looks like a `subprocess.Popen`."""
 
-    def __init__(self, connection: Connection, log: Path) -> None:
-        self._process = _CONTEXT.Process(target=_work, args=(connection, str(log)))
+    def __init__(self, target: Callable[..., None], *arguments: object) -> None:
+        self._process = _CONTEXT.Process(target=target, args=arguments)
         self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
@@ -40,21 +45,58 @@ class ForkedWorker:
     def wait(self, timeout: float | None = None) -> int | None:
         self._process.join(timeout)
         if self.poll() is None:
-            cmd = "a worker"
+            cmd = "a forked process"
             raise subprocess.TimeoutExpired(cmd, timeout or 0.0)
         return self.poll()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.join()
+
+
+def forked_worker(connection: Connection, log: Path) -> Forked:
+    """Start what `EngineProcess` would start."""
+    return Forked(_work, connection, str(log))
+
+
+def forked_command(
+    arguments: Sequence[str], out: Path, err: Path, *, cwd: Path | None = None
+) -> Forked:
+    """Start ``mia-batch ARGUMENTS``; what it prints is appended to files."""
+    return Forked(_command, list(arguments), str(out), str(err), cwd or Path.cwd())
 
 
 def _work(connection: Connection, log: str) -> None:
     from mia_batch.evidence.worker import main
 
     os.setpgid(0, 0)
-    for path, flags, descriptors in (
-        (os.devnull, os.O_RDONLY, (0,)),
-        (log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, (1, 2)),
-    ):
-        opened = os.open(path, flags)
-        for descriptor in descriptors:
-            os.dup2(opened, descriptor)
-        os.close(opened)
+    _redirect(log, log)
     main(connection.fileno(), os.getppid(), log)
+
+
+def _command(arguments: list[str], out: str, err: str, cwd: Path) -> None:
+    from multiprocessing import forkserver
+
+    from mia_batch.cli import main
+    from mia_batch.evidence import process
+
+    _redirect(out, err)
+    os.chdir(cwd)
+    patch = pytest.MonkeyPatch()
+    own = forkserver._forkserver  # this process comes from it: there is none to start
+    patch.setattr(own, "ensure_running", lambda: None)
+    patch.setattr(process, "_spawn", forked_worker)
+    sys.argv = ["mia-batch", *arguments]
+    main()
+
+
+def _redirect(out: str, err: str) -> None:
+    for descriptor, path in enumerate((os.devnull, out, err)):
+        opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        os.dup2(opened, descriptor)
+        os.close(opened)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -19,13 +18,12 @@ from mia_batch.attacks.probing import PROBE_ATTACKS
 from mia_batch.cli.main import command as mia_batch_command
 from mia_batch.evidence.blocks import BLOCK_TARGETS
 from tests.checkpoints import TEXTS
+from tests.forked import forked_command
 from tests.hostile_server import MODEL, HostileServer, TinyModel
 from tests.processes import wait_until
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 N_LABELLED = 2 * BLOCK_TARGETS
+DEVNULL = Path(os.devnull)
 WORDS = " ".join(TEXTS).split()
 TABLES = ["targets", "scores", "unscored", "metrics", "verdicts", "findings", "rollup", "curves"]
 
@@ -41,10 +39,6 @@ def write_corpus(path: Path, n_blocks: int, n_words: int = 16) -> Path:
     members = [row % 2 == 0 if row < N_LABELLED else None for row in rows]
     pl.DataFrame({"text": texts, "member": members}).write_parquet(path)
     return path
-
-
-def command(corpus: Path, out: Path, *options: str) -> list[str]:
-    return [sys.executable, "-m", "mia_batch", *arguments(corpus, out, *options)]
 
 
 def arguments(corpus: Path, out: Path, *options: str) -> list[str]:
@@ -65,16 +59,18 @@ def parts(out: Path) -> int:
 def kill_after_a_new_part(asked: list[str], out: Path, pause: float) -> bool:
     """Start the command and kill it a while after its next part; false where it ended before."""
     before = parts(out)
-    with subprocess.Popen(asked, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    with forked_command(asked, DEVNULL, DEVNULL) as process:
         wait_until(lambda: parts(out) > before or process.poll() is not None, "a new part", 300)
         time.sleep(pause)  # any moment will do
         process.kill()
-    return process.returncode == -signal.SIGKILL
+    return process.poll() == -signal.SIGKILL
 
 
-def run_to_its_end(asked: list[str]) -> None:
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+def run_to_its_end(asked: list[str], out: Path) -> None:
+    log = out.with_suffix(".log")
+    with forked_command(asked, log, log) as process:
+        process.wait()
+    assert process.poll() == 0, log.read_text()
 
 
 def contents(out: Path) -> dict[str, bytes]:
@@ -95,12 +91,12 @@ def kill_and_compare(
     The pauses between a new part and the kill are random, up to what a block or two take.
     """
     dice = random.Random(kills)
-    asked = command(corpus, folder / "killed", *options)
+    asked = arguments(corpus, folder / "killed", *options)
     for kill in range(kills):
         pause = dice.uniform(0, longest_pause)
         killed = kill_after_a_new_part(asked, folder / "killed", pause)
         assert killed, f"it ended before kill {kill}"
-    run_to_its_end(asked)
+    run_to_its_end(asked, folder / "killed")
     run_undisturbed(corpus, folder / "undisturbed", *options)
     assert contents(folder / "killed") == contents(folder / "undisturbed")
     assert not list((folder / "killed").rglob(".*.tmp"))
@@ -129,9 +125,9 @@ def test_log_probabilities(checkpoint, tmp_path):
     corpus = write_corpus(tmp_path / "corpus.parquet", 24)
     attacks = ("--attacks", "lowercase_ratio_v1,min_k_20_v1")
     options = ("--model", str(checkpoint), "--engine", "transformers", *attacks)
-    asked = command(corpus, tmp_path / "killed", *options)
+    asked = arguments(corpus, tmp_path / "killed", *options)
     assert kill_after_a_new_part(asked, tmp_path / "killed", 0.0)
-    run_to_its_end(asked)
+    run_to_its_end(asked, tmp_path / "killed")
     run_undisturbed(corpus, tmp_path / "undisturbed", *options)
     killed, undisturbed = (
         {
@@ -161,14 +157,14 @@ def test_an_endpoint_which_is_asked_for_no_journalled_answer_again(tmp_path):
 
 
 def test_a_recording_killed_twenty_times(tmp_path):
-    corpus = write_corpus(tmp_path / "corpus.parquet", 1000)
+    corpus = write_corpus(tmp_path / "corpus.parquet", 250)
     texts = pl.read_parquet(corpus)["text"]
     prefixes = texts.str.split(" ").list.head(8).list.join(" ")
     rows = [(text, f" candidate {number} of it") for text in prefixes for number in range(2)]
     recorded = pl.DataFrame(rows, schema=["prefix", "candidate"], orient="row")
     recorded.sample(fraction=1.0, shuffle=True, seed=0).write_parquet(tmp_path / "made.parquet")
     options = ("--samples-from", str(tmp_path / "made.parquet"))
-    kill_and_compare(corpus, tmp_path, 20, *options, longest_pause=0.05)
+    kill_and_compare(corpus, tmp_path, 20, *options, longest_pause=0.02)
 
 
 def test_probes_that_wait_for_rarity(tmp_path):
@@ -184,13 +180,13 @@ def test_probes_that_wait_for_rarity(tmp_path):
     recorded.write_parquet(tmp_path / "made.parquet")
     names = ",".join(attack.name for attack in PROBE_ATTACKS)
     options = ("--samples-from", str(tmp_path / "made.parquet"), "--attacks", names)
-    asked = command(corpus, tmp_path / "killed", *options)
+    asked = arguments(corpus, tmp_path / "killed", *options)
     assert kill_after_a_new_part(asked, tmp_path / "killed", 0.0)
     for pattern in ("rarity.parquet", "features/*.parquet"):
-        with subprocess.Popen(asked, stdout=subprocess.DEVNULL) as process:
+        with forked_command(asked, DEVNULL, DEVNULL) as process:
             wait_until(lambda: [*(tmp_path / "killed").glob(pattern)], pattern, 300)  # noqa: B023
             process.kill()
-    run_to_its_end(asked)
+    run_to_its_end(asked, tmp_path / "killed")
     run_undisturbed(corpus, tmp_path / "undisturbed", *options)
     assert contents(tmp_path / "killed") == contents(tmp_path / "undisturbed")
     assert not list((tmp_path / "killed").rglob(".*.tmp"))

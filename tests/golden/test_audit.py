@@ -38,8 +38,11 @@ def three_samples(demo, vllm_run, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def transformers_run(demo, tmp_path_factory):
-    out = tmp_path_factory.mktemp("transformers") / "run"
-    return audit_demo(demo, out, engine="transformers", samples=3)
+    """The first half of the corpus, in three samples."""
+    folder = tmp_path_factory.mktemp("transformers")
+    pl.read_parquet(demo.corpus).head(128).write_parquet(folder / "half.parquet")
+    half = str(folder / "half.parquet")
+    return audit_demo(demo, folder / "run", engine="transformers", samples=3, input=half)
 
 
 @pytest.fixture(scope="session")

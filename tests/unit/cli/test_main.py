@@ -8,6 +8,8 @@ import re
 import subprocess
 import sys
 from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import polars as pl
 import pytest
@@ -18,6 +20,7 @@ from mia_batch.attacks import names
 from mia_batch.cli.main import command
 from mia_batch.settings import Settings
 from tests.checkpoints import TEXTS
+from tests.forked import forked_command
 from tests.hostile_server import MODEL, HostileServer, Script, failure
 
 HEAVY = ("numpy", "polars", "sklearn", "torch", "transformers", "vllm")
@@ -25,15 +28,11 @@ HEAVY = ("numpy", "polars", "sklearn", "torch", "transformers", "vllm")
 
 def run(*arguments, cwd=None):
     """Exit code, standard output, standard error."""
-    done = subprocess.run(
-        [sys.executable, "-m", "mia_batch", *map(str, arguments)],
-        capture_output=True,
-        cwd=cwd,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    return done.returncode, done.stdout, done.stderr
+    with TemporaryDirectory() as folder:
+        out, err = Path(folder, "out"), Path(folder, "err")
+        with forked_command([*map(str, arguments)], out, err, cwd=cwd) as process:
+            process.wait(300)
+        return process.poll(), out.read_text(), err.read_text()
 
 
 @pytest.mark.parametrize("statement", ["import mia_batch", "from mia_batch.cli import main"])
