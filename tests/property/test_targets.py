@@ -76,9 +76,35 @@ def test_windows_cover_every_word_up_to_the_last_full_one(text, rule, window, da
     assert len(words) - len(covered) < stride
 
 
-@given(text=TEXTS, rule=RULES, window=st.integers(2, 8))
-def test_windows_lie_in_the_text_one_after_the_other(text, rule, window):
-    found = build([text], words=rule, window_words=window)
+@given(text=TEXTS, rule=RULES, size=st.integers(1, 20), stride=st.integers(1, 20))
+def test_windows_of_characters_have_room_for_no_further_word(text, rule, size, stride):
+    spans = pl.select(word_spans(pl.lit(text), words=rule)).item()
+    starts, ends = spans["starts"], spans["ends"]
+    plan = {"words": rule, "window_characters": size, "stride": stride}
+    targets = build([text], **plan)["target"].to_list()
+    if not ends or ends[-1] - starts[0] <= size:
+        assert targets == [text]
+        return
+    expected: list[list[int]] = []
+    for begin in range(starts[0], ends[-1] - size + 1, stride):
+        places = [at for at, start in enumerate(starts) if start >= begin]
+        inside = [at for at in places if ends[at] <= begin + size] or places[:1]
+        if inside and [inside] != expected[-1:]:
+            expected.append(inside)
+    assert targets == [
+        text if len(inside) == len(ends) else text[starts[inside[0]] : ends[inside[-1]]]
+        for inside in expected
+    ]
+
+
+@given(
+    text=TEXTS,
+    rule=RULES,
+    window=st.integers(2, 8),
+    unit=st.sampled_from(["window_words", "window_characters"]),
+)
+def test_windows_lie_in_the_text_one_after_the_other(text, rule, window, unit):
+    found = build([text], words=rule, **{unit: window})
     targets = found["target"].to_list()
     assert found["n_windows"].to_list() == [len(targets)] * len(targets)
     end = 0

@@ -169,7 +169,11 @@ def test_a_missing_setting_names_option_and_file():
             {"samples": "65537"},
             "setting 'samples' is 65537: a target has seeds for 65536 samples; ask for fewer",
         ),
-        ({"stride": "3"}, "setting 'stride' needs 'window_words' beside it"),
+        ({"stride": "3"}, "setting 'stride' needs 'window_words' or 'window_characters' "),
+        (
+            {"window_words": "3", "window_characters": "9"},
+            "settings 'window_words' and 'window_characters' are two; leave out one of them",
+        ),
         ({"text_length": "64"}, "setting 'text_length' belongs to preset 'samia'; leave it out or"),
         ({"attacks": ","}, "setting 'attacks' is ',': name at least one attack"),
         (

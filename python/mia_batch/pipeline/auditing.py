@@ -9,6 +9,7 @@ import polars as pl
 from mia_batch.errors import SettingsError
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.corpora import target_plan
 from mia_batch.pipeline.custody import seal
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.reporting import REPORT, write_report
@@ -221,11 +222,13 @@ def _corpus_sentence(audit: Audit) -> str:
 
 def _windows(settings: Settings) -> str:
     """Say how documents are cut; nothing where they are not."""
-    if settings.window_words is None:
+    window = target_plan(settings).window
+    if window is None:
         return ""
+    unit = "words" if settings.window_characters is None else "characters"
     most = settings.max_windows_per_document
     chosen = f", at most {most:,} of a document" if most else ""
-    return f", cut into windows of {settings.window_words} words{chosen}"
+    return f", cut into windows of {window:,} {unit}{chosen}"
 
 
 def _count_failures(audit: Audit) -> dict[str, Any]:
@@ -235,7 +238,7 @@ def _count_failures(audit: Audit) -> dict[str, Any]:
     targets have each, the most frequent first.
     """
     asked = pl.col("n_bytes").is_not_null()
-    drawn = audit.run.scan("samples").filter(pl.col("view") != "walk")
+    drawn = audit.run.scan("samples").filter(~pl.col("view").str.ends_with("walk"))
     kinds = (drawn, audit.run.scan("logprobs").filter(asked))
     failed = (
         pl.concat([kind.select("target_id", "reason") for kind in kinds])

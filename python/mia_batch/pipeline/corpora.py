@@ -74,7 +74,13 @@ class Corpora:
         if not self.reference_sets:
             return asked
         schema = self.input.documents.collect_schema()
-        whole = replace(plan, window_words=None, stride=None, max_windows_per_document=None)
+        whole = replace(
+            plan,
+            window_words=None,
+            window_characters=None,
+            stride=None,
+            max_windows_per_document=None,
+        )
         built = [asked]
         for role, corpus in self.reference_sets.items():
             documents = _with_columns(_labelled(corpus.documents, role), schema)
@@ -95,10 +101,11 @@ def target_plan(settings: Settings) -> TargetPlan:
 
 def with_windows(settings: Settings) -> Settings:
     """Fill in the windows of books where none are asked for."""
-    if settings.window_words is None and find_files(settings.input).kind == "books":
+    window = target_plan(settings).window  # refuses what contradicts itself
+    if window is None and find_files(settings.input).kind == "books":
         filled = settings.text_length or _BOOK_WINDOW_WORDS
         settings = settings.model_copy(update={"window_words": filled})
-    target_plan(settings)  # refuses what contradicts itself
+        target_plan(settings)
     return settings
 
 

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
     from mia_batch.kernels import WordRule
 
-__all__ = ["ROUND_WORDS", "Step", "Text", "Walk", "Walks", "Window", "follow"]
+__all__ = ["MOST_ROUNDS", "ROUND_WORDS", "Step", "Text", "Walk", "Walks", "Window", "follow"]
 
 ROUND_WORDS = 64
 """Words that are asked for at once."""
+MOST_ROUNDS = 1 << 16
+"""Rounds of one walk; ``view_index`` is that of the draw times this many, and the round."""
 
 _WINDOW_WORDS = 20
 _MOST_MISSES = 5  # words of a window that are others than the document's
@@ -119,6 +121,7 @@ class Walk:
 
     window: Window
     document: Text
+    draw: int = 0  # 0: each word is the most likely one
     said: str = ""
     n_rounds: int = 0
     n_tokens: int = 0
@@ -157,7 +160,7 @@ class Walk:
         self.n_verbatim += int(step.agree.sum())
         self._before = np.concatenate([self._before, step.agree])[-_WINDOW_WORDS:]
         self._tail = tail.text[len(tail.head(step.said)) :]
-        self.ended = stops or not (said and step.keeps)
+        self.ended = stops or not (said and step.keeps) or self.n_rounds == MOST_ROUNDS
 
     @property
     def next_word(self) -> int:
@@ -173,7 +176,7 @@ class Walk:
             "target_id": self.window.target_id,
             "target_row": self.window.target_row,
             "n_words": self.window.n_words,
-            "view_index": self.n_rounds,
+            "view_index": self.draw * MOST_ROUNDS + self.n_rounds,
             "context": spoken.text[spoken.starts[-n_words] :] if n_words else "",
             "text": self.document.between(at, at + ROUND_WORDS),
         }
@@ -198,6 +201,7 @@ class Walk:
 class Walks:
     """The walks of one document, one after the other, from its strongest windows.
 
+    From each window leads the greedy walk; where nothing came out, ``draws`` others are drawn.
     After ``budget`` tokens nothing further is asked. A walk ends where a stretch begins that came
     out before, and none starts inside of one.
     """
@@ -206,6 +210,7 @@ class Walks:
     document: Text
     windows: Sequence[Window]
     budget: int
+    draws: int = 0
     made: list[Walk] = field(default_factory=list)
 
     def prompt(self) -> dict[str, object] | None:
@@ -215,10 +220,14 @@ class Walks:
                 if not self._is_known(self.made[-1].next_word):
                     return self.made[-1].prompt() | {"document_id": self.document_id}
                 self.made[-1].ended = True
-            tried = {walk.window.target_id for walk in self.made}
-            others = (Walk(each, self.document) for each in self.windows)
-            fresh = (walk for walk in others if walk.window.target_id not in tried)
-            walk = next((walk for walk in fresh if not self._is_known(walk.first)), None)
+            tried = {(walk.window.target_id, walk.draw) for walk in self.made}
+            others = (
+                Walk(window, self.document, draw)
+                for draw in range(self.draws + 1)
+                for window in self.windows
+                if (window.target_id, draw) not in tried
+            )
+            walk = next((walk for walk in others if not self._is_known(walk.first)), None)
             if walk is None:
                 return None
             self.made.append(walk)

@@ -19,6 +19,8 @@ class Extraction(dy.Schema):
     """Counts the walks of a document from 0, that of the strongest window first."""
     target_id = dy.String()
     """The window whose prefix was given."""
+    draw = dy.UInt32()
+    """0: of all words the most likely one was said; else the number of the draw."""
     start = dy.UInt32()
     """Characters of the document before the stretch that came out."""
     end = dy.UInt32()

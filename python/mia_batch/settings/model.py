@@ -186,8 +186,12 @@ class Settings(
         if self.chat_instruction is not None and not self.chat:
             msg = "setting 'chat_instruction' belongs to 'chat'; set that too"
             raise ValueError(msg)
-        if self.stride is not None and self.window_words is None:
-            msg = "setting 'stride' needs 'window_words' beside it"
+        windows = [self.window_words, self.window_characters]
+        if self.stride is not None and windows == [None, None]:
+            msg = "setting 'stride' needs 'window_words' or 'window_characters' beside it"
+            raise ValueError(msg)
+        if None not in windows:
+            msg = "settings 'window_words' and 'window_characters' are two; leave out one of them"
             raise ValueError(msg)
         if self.preset == "samia" and self.word_rule != "space":
             msg = f"setting 'word_rule' is {self.word_rule!r}, but preset 'samia' needs 'space'"
@@ -205,8 +209,8 @@ class Settings(
 
     @model_validator(mode="after")
     def _consistent_views(self) -> Self:
-        if self.neighbours_column is not None and self.window_words is not None:
-            msg = "setting 'neighbours_column' is about whole texts; leave 'window_words' out"
+        if self.neighbours_column is not None and (self.window_words or self.window_characters):
+            msg = "setting 'neighbours_column' is about whole texts; leave windows out"
             raise ValueError(msg)
         if self.member_shots is not None and self.nonmember_shots is None:
             msg = "setting 'member_shots' needs 'nonmember_shots' beside it"

@@ -95,6 +95,11 @@ class SamplingSettings(Part):
         description="Cut documents into windows of this many words.  [default: 128 for books, else "
         "a document is one target]",
     )
+    window_characters: Annotated[int | None, Mark.EVIDENCE] = Field(
+        None,
+        ge=2,
+        description="Cut documents into windows of at most this many characters instead.",
+    )
     max_windows_per_document: Annotated[int | None, Mark.USUAL] = Field(
         None,
         ge=1,
@@ -102,7 +107,10 @@ class SamplingSettings(Part):
         "number later adds to them.  [default: all]",
     )
     stride: Annotated[int | None, Mark.EVIDENCE] = Field(
-        None, ge=1, description="Words between the starts of windows.  [default: window-words]"
+        None,
+        ge=1,
+        description="Words, or characters, between the starts of windows.  [default: those of a "
+        "window]",
     )
     text_length: Annotated[Literal[32, 64, 128, 256] | None, Mark.EVIDENCE] = Field(
         None, description="Nominal words of a text (samia preset).  [default: each text's own]"
@@ -130,6 +138,13 @@ class SamplingSettings(Part):
     )
     extract_starts: int = Field(
         3, ge=1, description="Most windows of a document that it is followed from."
+    )
+    extract_draws: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="Walks that are drawn from each of these windows where the greedy one, of the "
+        "most likely words, led nowhere.",
     )
     extract_tokens: int = Field(
         2000, ge=1, description="Tokens of a document after which nothing further is asked."

@@ -69,7 +69,7 @@ def build_targets(
     def frames(_names: list[str] | None) -> Iterator[pl.DataFrame]:
         ordinals, copies = Ordinals(), _Copies(plan)
         for batch in documents.collect_batches(maintain_order=True):
-            if plan.window_words is not None:
+            if plan.window is not None:
                 _refuse_given_parts(batch)
             if plan.max_windows_per_document is not None:
                 _refuse_nameless(batch)
@@ -87,7 +87,7 @@ def build_targets(
 def _refuse_given_parts(batch: pl.DataFrame) -> None:
     if batch["prefix"].is_not_null().any():
         msg = (
-            "window_words is set but the corpus has its own prefix and reference; "
+            "a window is set but the corpus has its own prefix and reference; "
             "leave out one or the other"
         )
         raise SettingsError(msg)
@@ -145,7 +145,7 @@ class _Copies:
 
     def __init__(self, plan: TargetPlan) -> None:
         self._equal = Ordinals()
-        overlap = plan.stride is not None and plan.stride < (plan.window_words or 0)
+        overlap = plan.stride is not None and plan.stride < (plan.window or 0)
         self._alike = None if overlap else Passages()  # overlapping ones are alike as it is
 
     def mark(self, rows: list[_Row]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mia_batch.targets.split import NULL_SPLIT, Split, split_as_given, split_at_word, split_samia
 from mia_batch.targets.words import Words, find_words
 
@@ -12,7 +14,7 @@ if TYPE_CHECKING:
 
     from mia_batch.targets.plan import TargetPlan
 
-__all__ = ["cut_documents", "windows"]
+__all__ = ["character_windows", "cut_documents", "windows"]
 
 
 def cut_documents(
@@ -44,7 +46,10 @@ def _whole(text: str | None, prefix: str | None, reference: str | None) -> str:
 def _cut(text: str, words: Words, plan: TargetPlan) -> Iterator[Split]:
     """Yield the windows of a text, each split; a single one is the text to its ends."""
     n_words = len(words.starts)
-    cut = list(windows(n_words, plan.window_words, plan.stride))
+    if plan.window_characters is None:
+        cut = list(windows(n_words, plan.window_words, plan.stride))
+    else:
+        cut = list(character_windows(words, plan.window_characters, plan.stride))
     for window in cut:
         if len(window) == n_words:
             yield _split(text, words, plan)
@@ -72,3 +77,28 @@ def windows(n_words: int, window_words: int | None, stride: int | None) -> Itera
         return
     for start in range(0, n_words - window_words + 1, stride or window_words):
         yield range(start, start + window_words)
+
+
+def character_windows(words: Words, size: int, stride: int | None) -> Iterator[range]:
+    """Cut a document into windows of whole words that have at most ``size`` characters.
+
+    A document of at most that many, its outer whitespace left out, is one window. In a longer one
+    room for a window begins every ``stride`` characters (None: with the first word that the window
+    before does not have) as long as it is full; the window is all words inside, or the first alone
+    where that is too long. None has the words of the one before.
+    """
+    starts, ends, n_words = words.starts, words.ends, len(words.starts)
+    if not n_words or ends[-1] - starts[0] <= size:
+        yield range(n_words)
+        return
+    begin, before = int(starts[0]), range(0)
+    while begin <= min(starts[-1], ends[-1] - size):
+        first = int(np.searchsorted(starts, begin))
+        last = int(np.searchsorted(ends, begin + size, side="right"))
+        window = range(first, max(last, first + 1))
+        if window != before:
+            yield window
+            before = window
+        if stride is None and window.stop == n_words:
+            return
+        begin = begin + stride if stride else int(starts[window.stop])

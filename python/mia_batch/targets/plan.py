@@ -14,6 +14,8 @@ __all__ = ["Preset", "TargetPlan"]
 
 Preset = Literal["default", "matched", "samia", "min-k"]
 
+_COUNTS = ("window_words", "window_characters", "stride", "max_windows_per_document", "text_length")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetPlan:
@@ -28,8 +30,10 @@ class TargetPlan:
         by ``whitespace`` whatever stands here.
     window_words
         Words of a window; None = the whole document is one target.
+    window_characters
+        The same in characters: as many whole words as it has room for.
     stride
-        Words from the start of a window to the start of the next; None = ``window_words``.
+        Words or characters from the start of a window to the start of the next; None = a window's.
     max_windows_per_document
         Most windows of a document that are targets: an evenly spread choice, which a larger number
         adds to; None = all.
@@ -50,6 +54,7 @@ class TargetPlan:
     prefix_ratio: float = 0.5
     words: WordRule = "whitespace"
     window_words: int | None = None
+    window_characters: int | None = None
     stride: int | None = None
     max_windows_per_document: int | None = None
     seed: int = 0
@@ -60,22 +65,33 @@ class TargetPlan:
         if not 0 < self.prefix_ratio < 1:
             msg = f"prefix_ratio is {self.prefix_ratio}; it must lie between 0 and 1"
             raise SettingsError(msg)
-        for name in ("window_words", "stride", "max_windows_per_document", "text_length"):
+        for name in _COUNTS:
             value = getattr(self, name)
             if value is not None and value < 1:
                 msg = f"{name} is {value}; it must be at least 1"
                 raise SettingsError(msg)
         for name in ("stride", "max_windows_per_document"):
             value = getattr(self, name)
-            if value is not None and self.window_words is None:
+            if value is not None and self.window is None:
                 msg = f"{name} is {value} without window_words; set window_words too"
                 raise SettingsError(msg)
         self._check_window()
         self._check_text_length()
 
+    @property
+    def window(self) -> int | None:
+        """Words or characters of a window."""
+        return self.window_characters if self.window_words is None else self.window_words
+
     def _check_window(self) -> None:
         if self.window_words is None:
             return
+        if self.window_characters is not None:
+            msg = (
+                f"window_words is {self.window_words} and window_characters is "
+                f"{self.window_characters}; leave out one of them"
+            )
+            raise SettingsError(msg)
         if not 0 < int(self.window_words * self.prefix_ratio) < self.window_words:
             msg = (
                 f"window_words is {self.window_words}, too few to split with prefix_ratio "
@@ -94,4 +110,7 @@ class TargetPlan:
                 f"text_length is {self.text_length} but window_words is {self.window_words}; "
                 "make them equal"
             )
+            raise SettingsError(msg)
+        if self.window_characters is not None:
+            msg = "text_length is in words; set window_words instead of window_characters"
             raise SettingsError(msg)

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import mia_batch
-from mia_batch.errors import SettingsError
+from mia_batch.errors import EngineError, SettingsError
 from mia_batch.pipeline import plan
 from mia_batch.settings import load_settings
 from tests.hostile_server import MODEL, HostileServer, TinyModel
@@ -119,6 +119,53 @@ def test_the_budget_ends_walks_and_more_goes_on(recited):
     more = mia_batch.audit(**other | {"extract_tokens": 2000, "extract_starts": 3})
     assert all(map(pl.DataFrame.equals, tables(more), tables(run)))
     assert len(server.asked) == 2 * n_asked
+
+
+class Wavering(Reciting):
+    """Recites after some seeds only."""
+
+    def text(self, prompt, seed):
+        return super().text(prompt if seed % 3 == 0 else "", seed)
+
+
+def test_where_the_most_likely_words_lead_nowhere_walks_are_drawn(settings):
+    with HostileServer(Wavering()) as server:
+        settings = settings | {"base_url": server.url, "extract_starts": 20}
+        greedy = tables(mia_batch.audit(**settings))[0]
+        n_drawn = tables(mia_batch.audit(**settings | {"extract_draws": 2}))[0].height
+        more = mia_batch.audit(**settings | {"extract_draws": 5})
+        n_asked = len(server.asked)
+        for part in walked(more) + sorted(more.path("samples").glob("*.target-drawn_walk-*")):
+            part.unlink()
+        again = mia_batch.audit(**settings | {"extract_draws": 5})
+        assert len(server.asked) == n_asked  # all of it is in the journal
+        still = {"extract_draws": 1, "temperature": 0, "out": f"{more.folder}-3"}
+        with pytest.raises(SettingsError, match="'extract_draws' draws words; at temperature 0"):
+            mia_batch.audit(**settings | still)
+        at_once = mia_batch.audit(**settings | {"extract_draws": 5, "out": f"{more.folder}-2"})
+    assert all(map(pl.DataFrame.equals, tables(again), tables(at_once)))
+    found = tables(at_once)[0].sort("draw").group_by("document_id", "target_id").agg("n_words")
+    tried = dict(zip(found["target_id"], found["n_words"].to_list(), strict=True))
+    assert all(not any(words[:-1]) for words in tried.values())  # nothing follows what came out
+    assert any(words[-1] and len(words) > 1 for words in tried.values())
+    of_second = found.filter(document_id="second")["n_words"].list.len()
+    assert of_second.to_list() == [6] * 15
+    assert greedy["draw"].max() == 0
+    assert greedy.height < n_drawn
+
+
+def test_the_cost_limit_holds_for_walks(settings):
+    with HostileServer(Reciting()) as server:
+        settings = settings | {"base_url": server.url}
+        mia_batch.audit(**settings | {"extract": False})
+        n_asked = len(server.asked)
+        prices = {"price_in": 0, "price_out": 1, "max_cost": (6 * n_asked + 50) / 1e6}
+        with pytest.raises(EngineError, match="same command with a higher 'max_cost'"):
+            mia_batch.audit(**settings | prices)
+        assert len(server.asked) == n_asked
+        whole = mia_batch.audit(**settings)
+        alone = mia_batch.audit(**settings | {"out": f"{whole.folder}-2"})
+    assert all(map(pl.DataFrame.equals, tables(whole), tables(alone)))
 
 
 def test_scores_do_not_depend_on_walks(recited):

@@ -98,7 +98,7 @@ def test_the_users_halves_are_the_target():
 
 def test_windows_of_the_users_halves_are_refused():
     frame = documents(text=["x", "y"], prefix=[None, "a"], reference=[None, "b"])
-    with pytest.raises(SettingsError, match=r"^window_words is set but the corpus has its own pre"):
+    with pytest.raises(SettingsError, match=r"^a window is set but the corpus has its own pre"):
         build(frame, window_words=2)
 
 

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from mia_batch.targets.cut import windows
+from mia_batch.targets.cut import character_windows, windows
+from mia_batch.targets.words import find_words
 
 
 @pytest.mark.parametrize(
@@ -23,3 +24,24 @@ from mia_batch.targets.cut import windows
 def test_windows_by_hand(n_words, window_words, stride, expected):
     found = windows(n_words, window_words, stride)
     assert [(window.start, window.stop) for window in found] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "stride", "expected"),
+    [
+        (" ", 4, None, [""]),
+        (" a b ", 3, None, ["a b"]),
+        ("aa bb cc dd", 5, None, ["aa bb", "cc dd"]),
+        ("aa bb cc dd", 6, None, ["aa bb"]),  # after it five characters are left
+        ("aa bb cc dd", 5, 3, ["aa bb", "bb cc", "cc dd"]),
+        ("aa bb cc dd", 5, 1, ["aa bb", "bb", "bb cc", "cc", "cc dd"]),
+        ("aaaaaa bb cc d", 3, None, ["aaaaaa", "bb", "cc"]),
+        ("aaaaaa bb cc", 2, 5, ["aaaaaa", "bb", "cc"]),
+        ("aa bb", 1, None, ["aa", "bb"]),
+    ],
+)
+def test_windows_of_characters_by_hand(text, size, stride, expected):
+    words = next(find_words([text], "whitespace"))
+    found = list(character_windows(words, size, stride))
+    cut = [text[words.starts[w.start] : words.ends[w.stop - 1]] if w else "" for w in found]
+    assert cut == expected

@@ -90,8 +90,10 @@ def _names(runs: Sequence[Run]) -> list[str]:
 
 def _overlap(run: Run) -> bool:
     """Whether windows of one document share words."""
-    stride, words = (run.manifest.evidence.get(name) for name in ("stride", "window_words"))
-    return stride is not None and words is not None and stride < words
+    stride, *windows = (
+        run.manifest.evidence.get(name) for name in ("stride", "window_words", "window_characters")
+    )
+    return stride is not None and any(window and stride < window for window in windows)
 
 
 def _scores(runs: Sequence[Run], attack: str) -> pl.DataFrame:

@@ -18,7 +18,7 @@ from mia_batch.extraction import book_coverage, near_verbatim_recall
 from mia_batch.pipeline.sessions import open_session, sample_task
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.prompts.view import View
-from mia_batch.prompts.walk import ROUND_WORDS, Text, Walks, Window
+from mia_batch.prompts.walk import MOST_ROUNDS, ROUND_WORDS, Text, Walks, Window
 from mia_batch.schemas import ExtractedDocuments, Extraction, Prompts, Samples
 from mia_batch.tables import sink
 
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ExtractionStage"]
 
-_VIEW = View(model="target", name="walk", make=None, greedy=True)
+_GREEDY = View(model="target", name="walk", make=None, greedy=True)
+_DRAWN = View(model="target", name="drawn_walk", make=None)
+_VIEWS = (_GREEDY, _DRAWN)
 _DOCUMENTS_AT_ONCE = 64
 _OTHERS = 8  # documents that tell the level of chance
 _TABLES = {"extraction": Extraction, "extracted_documents": ExtractedDocuments}
@@ -52,8 +54,9 @@ class ExtractionStage(Stage):
 
     def follows(self, lost: Collection[Path]) -> list[Path]:
         """List both tables where walks are lost."""
-        walks = f".{_parts(self.audit).label}-"
-        return self.files() if any(walks in path.name for path in lost) else []
+        walks = [f".{_parts(self.audit, view).label}-" for view in _VIEWS]
+        is_walk = (label in path.name for path in lost for label in walks)
+        return self.files() if any(is_walk) else []
 
     def left(self) -> Iterator[tuple[str, str]]:
         """Say how many tokens it may take in all, those of earlier calls included."""
@@ -89,6 +92,9 @@ class ExtractionStage(Stage):
         if audit.recording is not None:
             msg = "setting 'extract' needs a model to ask; a recording answers nothing further"
             raise SettingsError(msg)
+        if audit.settings.extract_draws and not audit.settings.temperature:
+            msg = "setting 'extract_draws' draws words; at temperature 0 there is nothing to draw"
+            raise SettingsError(msg)
         unnamed = pl.col("document_id").is_null().any()
         if audit.corpora.input.documents.select(unnamed).collect(engine="streaming").item():
             msg = "setting 'extract' needs documents with names; add a column document_id"
@@ -119,6 +125,7 @@ class ExtractionStage(Stage):
                         if texts[name].startswith(row["prefix"], row["start"])
                     ],
                     budget=settings.extract_tokens,
+                    draws=settings.extract_draws,
                 )
                 for (name,), rows in chosen.group_by("document_id", maintain_order=True)
                 if texts.get(name) is not None
@@ -161,7 +168,8 @@ class ExtractionStage(Stage):
 
     def _take(self, walks: Sequence[Walks]) -> None:
         """Go on with all that was said."""
-        had = scan_parts(self.audit.run.path("samples"), Samples, _VIEW.key)
+        folder = self.audit.run.path("samples")
+        had = pl.concat(scan_parts(folder, Samples, view.key) for view in _VIEWS)
         columns = ("target_id", "view_index", "candidate", "finish_reason", "n_tokens")
         starts = [window.target_id for each in walks for window in each.windows]
         own = had.filter(pl.col("target_id").is_in(starts)).select(columns).collect()
@@ -176,20 +184,22 @@ class ExtractionStage(Stage):
 
     def _ask(self, session: Session, asked: pl.DataFrame) -> None:
         audit = self.audit
-        task = sample_task(audit, session, _VIEW)
-        blocks = list(Missing(_Asked(asked), _parts(audit)).blocks())
-        self._keep(blocks)
+        drawn = pl.col("view_index") >= MOST_ROUNDS
         with audit.observer.progress("walking", done=0, left=asked.height):
-            for block, rows in session.executor.collect(task, blocks, audit.observer.answered):
-                sink(rows, audit.run.path("samples") / block.part_name, Samples)
+            for view, some in ((_GREEDY, asked.filter(~drawn)), (_DRAWN, asked.filter(drawn))):
+                task = sample_task(audit, session, view)
+                blocks = list(Missing(_Asked(some), _parts(audit, view)).blocks())
+                self._keep(view, blocks)
+                for block, rows in session.executor.collect(task, blocks, audit.observer.answered):
+                    sink(rows, audit.run.path("samples") / block.part_name, Samples)
 
-    def _keep(self, blocks: list[Block]) -> None:
+    def _keep(self, view: View, blocks: list[Block]) -> None:
         """Store prompts that are not there; a run may have lost its samples only."""
         folder = self.audit.run.path("prompts")
         keys = ("target_id", "view_index")
-        had = scan_parts(folder, Prompts, _VIEW.key).select(keys).collect()
+        had = scan_parts(folder, Prompts, view.key).select(keys).collect()
         for block in blocks:
-            new = _VIEW.rows(block.units).join(had, on=keys, how="anti")
+            new = view.rows(block.units).join(had, on=keys, how="anti")
             names = (replace(block, attempt=attempt).part_name for attempt in count(block.attempt))
             if not new.is_empty():
                 path = next(folder / name for name in names if not (folder / name).exists())
@@ -213,12 +223,12 @@ class _Asked:
         yield ordered.with_columns(unit_key=TARGET_KEY + pl.col("view_index"))
 
 
-def _parts(audit: Audit) -> Parts:
+def _parts(audit: Audit, view: View) -> Parts:
     return Parts(
         folder=audit.run.path("samples"),
         schema=Samples,
-        model=_VIEW.model,
-        view=_VIEW.name,
+        model=view.model,
+        view=view.name,
         block_targets=BLOCK_TARGETS,
     )
 
@@ -229,6 +239,7 @@ def _stretches(walks: Walks) -> Iterator[dict[str, Any]]:
             "document_id": walks.document_id,
             "walk": number,
             "target_id": walk.window.target_id,
+            "draw": walk.draw,
             "start": walk.stretch.start,
             "end": walk.stretch.stop,
             "n_words": walk.n_words,

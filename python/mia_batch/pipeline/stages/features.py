@@ -15,6 +15,7 @@ from mia_batch.evidence.units import PromptUnits
 from mia_batch.features import BESIDE, build_features, groups_of, inputs_of
 from mia_batch.inference.verbatim import VERBATIM_GROUP
 from mia_batch.kernels import GROUPS
+from mia_batch.pipeline.corpora import target_plan
 from mia_batch.pipeline.stages.prompts import prompt_parts, views_of
 from mia_batch.pipeline.stages.rarity import rarity_of, weighed_views
 from mia_batch.pipeline.stages.stage import Stage
@@ -111,7 +112,7 @@ class FeaturesStage(Stage):
         reading = audit.reading("samples")
         columns = {column for attack in reading for column in attack.columns}
         continued = any(CONTINUATION in attack.reads for attack in reading)
-        always = [VERBATIM_GROUP] if continued and audit.settings.window_words else []
+        always = [VERBATIM_GROUP] if continued and target_plan(audit.settings).window else []
         had = audit.manifest.made.get("features", {}).get("groups", [])
         known = {*GROUPS, *BESIDE}
         groups = sorted({*groups_of(columns), *always, *known.intersection(had)})

@@ -32,6 +32,7 @@ _ASKED = (
     Field(0, "Documents", "run.json: input.n_documents"),
     Field(0, "Windows and whole texts asked about", "run.json: targets.total"),
     Field(0, "Words of a window", "run.json: settings.window_words"),
+    Field(0, "Characters of a window", "run.json: settings.window_characters"),
     Field(0, "Prompts of each text, by kind", "run.json: made.scores.samples"),
     Field(0, "Temperature", "run.json: evidence.temperature"),
     Field(0, "Seed", "run.json: evidence.seed"),
