@@ -91,6 +91,19 @@ def test_greedy_answers_are_not_mixed_with_drawn_ones(probed):
         probed(samples=2)
 
 
+def test_texts_of_a_single_group_are_weighed_as_if_they_had_none(probed, tmp_path):
+    """One book alone: no word is said elsewhere but in its own other texts."""
+    run = probed()
+    path = str(tmp_path / "one.parquet")
+    pl.read_parquet(run.manifest.settings["input"], glob=False).with_columns(
+        group=pl.lit("one")
+    ).write_parquet(path)
+    again = probed("one", input=path)
+    assert again.scores.drop("group", "shelf").equals(run.scores.drop("group", "shelf"))
+    assert again.scan("rarity").collect().equals(run.scan("rarity").collect())
+    assert set(run.scan("rarity").collect()["n_groups"]) == {6}
+
+
 def test_a_runs_own_answers_are_replayed(probed, tmp_path):
     run = probed()
     again = mia_batch.audit(

@@ -184,7 +184,8 @@ def _counted(audit: Audit) -> pl.Expr | None:
 def _groups(audit: Audit) -> pl.Series:
     """Return the number of each target's group, null where it is not counted.
 
-    It is that of the first target in it; texts belong together as in tests.
+    It is that of the first target in it; texts belong together as in tests. Where all are of one
+    group, there is no elsewhere but in its other texts: then each is a group of its own.
     """
     targets = audit.run.scan("targets")
     counted = _counted(audit)
@@ -193,4 +194,6 @@ def _groups(audit: Audit) -> pl.Series:
         counted=pl.lit(value=True) if counted is None else counted,
     )
     first = pl.col("row").first().over("group")
-    return names.with_row_index("row").select(pl.when("counted").then(first)).collect().to_series()
+    apart = pl.lit(counted is None) & (pl.col("group").n_unique() == 1)
+    group = pl.when("counted").then(pl.when(apart).then("row").otherwise(first))
+    return names.with_row_index("row").select(group).collect().to_series()
