@@ -89,14 +89,20 @@ def write_corpus(folder: Path, model: str) -> pl.DataFrame:
     return corpus
 
 
-def train_model(path: Path, texts: list[str], seen: list[str], changed: dict[str, Any]) -> None:
+def train_model(
+    path: Path,
+    texts: list[str],
+    seen: list[str],
+    changed: dict[str, Any],
+    end: str = "<|end_of_text|>",
+) -> None:
     """Train a tokenizer on all texts, and a model on those that it is to see, in one pass."""
     from mia_batch.demo.train import new_model, save, train, train_tokenizer
 
     settings = replace(DemoSettings(context=512, epochs=1, seed=0), **changed)
     tokenizer = train_tokenizer(texts, settings.vocabulary)
     model = new_model(tokenizer, settings, hidden=settings.hidden, layers=settings.layers)
-    rows = [tokenizer.encode(f"{text}<|end_of_text|>").ids for text in seen]
+    rows = [tokenizer.encode(f"{text}{end}").ids for text in seen]
     print(f"training {model.num_parameters() / 1e6:.1f} million parameters, {len(rows):,} windows")
     train(model, rows, settings, 1, None)
     save(model, tokenizer, path)

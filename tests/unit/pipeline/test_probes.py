@@ -91,6 +91,27 @@ def test_greedy_answers_are_not_mixed_with_drawn_ones(probed):
         probed(samples=2)
 
 
+def test_each_text_is_weighed_as_a_group_where_groups_are_not_compared(probed, tmp_path):
+    """One book alone has no elsewhere but its other texts; unlabelled books have no p-values."""
+    run = probed()
+    whole = pl.read_parquet(run.manifest.settings["input"], glob=False)
+    shelves = (pl.col("shelf") // 4).cast(pl.String)
+    unknown = pl.lit(None, pl.Boolean)
+    found = {}
+    for name, texts in {
+        "none": whole,
+        "one": whole.with_columns(group=pl.lit("one")),
+        "unlabelled": whole.with_columns(group=shelves, member=unknown),
+        "labelled": whole.with_columns(group=shelves),
+    }.items():
+        texts.write_parquet(tmp_path / f"{name}.parquet")
+        found[name] = probed(name, input=str(tmp_path / f"{name}.parquet")).scan("rarity").collect()
+    assert found["none"].equals(found["one"])
+    assert found["none"].equals(found["unlabelled"])
+    n_groups = {name: set(rarity["n_groups"]) for name, rarity in found.items()}
+    assert (n_groups["none"], n_groups["labelled"]) == ({6}, {2})
+
+
 def test_a_runs_own_answers_are_replayed(probed, tmp_path):
     run = probed()
     again = mia_batch.audit(

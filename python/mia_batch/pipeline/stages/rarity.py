@@ -184,13 +184,19 @@ def _counted(audit: Audit) -> pl.Expr | None:
 def _groups(audit: Audit) -> pl.Series:
     """Return the number of each target's group, null where it is not counted.
 
-    It is that of the first target in it; texts belong together as in tests.
+    It is that of the first target in it; texts belong together as in tests. Each text is a group of
+    its own where none is known to be outside, so that groups are not compared, and where all are
+    of one group: a book alone has no elsewhere but its own other texts.
     """
     targets = audit.run.scan("targets")
     counted = _counted(audit)
     names = targets.select(
         group=cluster_names(targets).hash(),
         counted=pl.lit(value=True) if counted is None else counted,
+        outside=pl.col("member").eq(other=False),
     )
     first = pl.col("row").first().over("group")
-    return names.with_row_index("row").select(pl.when("counted").then(first)).collect().to_series()
+    alone = (pl.col("group").n_unique() == 1) | ~pl.col("outside").any()
+    apart = pl.lit(counted is None) & alone
+    group = pl.when("counted").then(pl.when(apart).then("row").otherwise(first))
+    return names.with_row_index("row").select(group).collect().to_series()
