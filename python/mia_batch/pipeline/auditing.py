@@ -24,6 +24,7 @@ from mia_batch.pipeline.stages.stage import damage_set_aside, repair
 from mia_batch.pipeline.stages.summary import SummaryStage
 from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
+from mia_batch.pipeline.times import record_requests, run_timed
 from mia_batch.settings import load_settings
 
 if TYPE_CHECKING:
@@ -117,11 +118,16 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
 def _walk(audit: Audit, stages: Sequence[Stage]) -> None:
     for stage in stages:
         stage.prepare()
+    run_timed(audit, _in_order(audit, stages))
+    record_requests(audit)
+    _finish(audit)
+
+
+def _in_order(audit: Audit, stages: Sequence[Stage]) -> Iterator[Stage]:
     for stage in stages:
         if stage.name == "features":
             audit.manifest.failed = _count_failures(audit)
-        stage.run()
-    _finish(audit)
+        yield stage
 
 
 def _finish(audit: Audit) -> None:
@@ -190,9 +196,7 @@ def rescore(
                 _refuse_missing(stage)
         for stage in stages:
             stage.prepare()
-        for stage in stages:
-            if isinstance(stage, _FROM_EVIDENCE):
-                stage.run()
+        run_timed(audit, [stage for stage in stages if isinstance(stage, _FROM_EVIDENCE)])
         audit.manifest.settings = settings.model_dump(mode="json")
         _finish(audit)
     return audit.run
