@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from mia_batch.inference.rollup import rollup
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.metrics.curves import curves
-from mia_batch.schemas import ExtractedDocuments, Targets
+from mia_batch.schemas import ExtractedDocuments, Samples, Targets
 from tests.frames import features, table, target_id
 from tests.unit.inference.scored import plan
 
@@ -75,7 +75,9 @@ def test_laws_of_the_rollup(documents):
     found = rollup(
         *(targets, scores, evidence, made, of_plan),
         extracted=extracted,
+        candidates=Samples.create_empty(lazy=True),
         samples=1,
+        words="whitespace",
         blind_warns=False,
     )
     for row in found.iter_rows(named=True):

@@ -59,6 +59,13 @@ class Rollup(dy.Schema):
     """The window of which it is repeated."""
     longest_sample_index = dy.UInt32(nullable=True)
     """The sample that repeats it."""
+    n_passages_20 = dy.UInt32(nullable=True)
+    """Passages of at least 20 words that one answer repeats word for word. Those that overlap in
+    the document count once; of a group they are added up. Null without such answers."""
+    n_passages_50 = dy.UInt32(nullable=True)
+    """Likewise of at least 50 words."""
+    passages_from = dy.Enum(["samples", "walks", "samples and walks"], nullable=True)
+    """Which answers were looked at: continuations of windows, walks of extraction, or both."""
     extracted_words = dy.UInt32(nullable=True)
     """Words of the longest near-verbatim stretch that extraction gave; null without extraction."""
     extracted_share = dy.Float64(nullable=True)

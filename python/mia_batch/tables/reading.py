@@ -10,7 +10,7 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from mia_batch.errors import DamagedTableError, RunFolderError, SchemaMismatchError
-from mia_batch.schemas import LogProbs
+from mia_batch.schemas import ExtractedDocuments, LogProbs, Rollup
 from mia_batch.tables.system import system_reason
 
 if TYPE_CHECKING:
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["check", "generate", "scan"]
 
-_YOUNGER: dict[type[dy.Schema], tuple[str, ...]] = {LogProbs: ("bounded",)}
+_YOUNGER: dict[type[dy.Schema], tuple[str, ...]] = {
+    LogProbs: ("bounded",),
+    ExtractedDocuments: ("passages_20", "passages_50"),
+    Rollup: ("n_passages_20", "n_passages_50", "passages_from"),
+}
 """Columns that tables of earlier runs lack; there they are null."""
 
 

@@ -42,6 +42,7 @@ class SummaryStage(Stage):
         """Verdicts, with all that they are made from, features, and what was extracted."""
         made, extracted = self.audit.manifest.made, self.audit.run.path("extracted_documents")
         return {
+            "form": 2,  # of both tables
             "verdicts": made.get("verdicts"),
             "features": made.get("features"),
             "extracted": sha256(extracted.read_bytes()).hexdigest() if extracted.exists() else None,
@@ -70,7 +71,9 @@ def _write(audit: Audit) -> None:
         run.scan("verdicts"),
         plan,
         extracted=extracted,
+        candidates=run.scan("samples"),
         samples=audit.settings.continuations,
+        words=audit.settings.word_rule,
         blind_warns=blind_warns(run.findings),
     )
     sink(rows, run.path("rollup"), Rollup)
