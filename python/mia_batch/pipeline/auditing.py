@@ -28,7 +28,7 @@ from mia_batch.pipeline.times import record_requests, run_timed
 from mia_batch.settings import load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from mia_batch.pipeline.stages.stage import Stage
@@ -116,18 +116,18 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
 
 
 def _walk(audit: Audit, stages: Sequence[Stage]) -> None:
-    for stage in stages:
-        stage.prepare()
-    run_timed(audit, _in_order(audit, stages))
+    run_timed(audit, _steps(audit, stages))
     record_requests(audit)
     _finish(audit)
 
 
-def _in_order(audit: Audit, stages: Sequence[Stage]) -> Iterator[Stage]:
+def _steps(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[Stage, Callable[[], None]]]:
+    for stage in stages:
+        yield stage, stage.prepare
     for stage in stages:
         if stage.name == "features":
             audit.manifest.failed = _count_failures(audit)
-        yield stage
+        yield stage, stage.run
 
 
 def _finish(audit: Audit) -> None:
@@ -194,9 +194,9 @@ def rescore(
         for stage in stages:
             if isinstance(stage, LogprobsStage | SamplesStage):
                 _refuse_missing(stage)
-        for stage in stages:
-            stage.prepare()
-        run_timed(audit, [stage for stage in stages if isinstance(stage, _FROM_EVIDENCE)])
+        again = [stage for stage in stages if isinstance(stage, _FROM_EVIDENCE)]
+        prepared = [(stage, stage.prepare) for stage in stages]
+        run_timed(audit, prepared + [(stage, stage.run) for stage in again])
         audit.manifest.settings = settings.model_dump(mode="json")
         _finish(audit)
     return audit.run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from mia_batch.evidence.endpoint.journal import Journal
 from mia_batch.pipeline.manifest import Manifest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from mia_batch.pipeline.context import Audit
     from mia_batch.pipeline.stages.stage import Stage
@@ -30,28 +31,30 @@ _REMOTE = {
 }
 
 
-def run_timed(audit: Audit, stages: Iterable[Stage]) -> None:
-    """Run stages and record how long each took, if anything changed.
+def run_timed(audit: Audit, steps: Iterable[tuple[Stage, Callable[[], None]]]) -> None:
+    """Take steps of stages and record how long each stage took, if anything changed.
 
     Of a call that stops on its way, what is stored is completed by the times alone.
     """
-    begin, seconds = _now(), dict[str, float]()
+    if not audit.manifest.made:  # else an older version began it
+        audit.manifest.times.setdefault("begin", _now())
+    seconds: defaultdict[str, float] = defaultdict(float)
     try:
-        for stage in stages:
+        for stage, step in steps:
             start = time.monotonic()
             try:
-                stage.run()
+                step()
             finally:
-                seconds[stage.name] = time.monotonic() - start
+                seconds[stage.name] += time.monotonic() - start
     except BaseException:
         with suppress(RunFolderError, OSError):
             stored = Manifest.of(audit.run.folder)
             if stored and not stored.custody:
-                _add(stored, begin, seconds)
+                _add(stored, seconds)
                 stored.write(audit.run.folder)
         raise
     if not audit.manifest.custody:
-        _add(audit.manifest, begin, seconds)
+        _add(audit.manifest, seconds)
 
 
 @contextmanager
@@ -80,15 +83,10 @@ def record_requests(audit: Audit) -> None:
     manifest.requests = {"endpoint": manifest.settings["base_url"], **found, **_REMOTE}
 
 
-def _add(manifest: Manifest, begin: str, seconds: dict[str, float]) -> None:
-    before = manifest.times
-    known = before.get("seconds", {})
+def _add(manifest: Manifest, seconds: Mapping[str, float]) -> None:
+    known = manifest.times.get("seconds", {})
     both = {name: round(known.get(name, 0.0) + took, 3) for name, took in seconds.items()}
-    manifest.times = {
-        "begin": before.get("begin", begin),
-        "end": _now(),
-        "seconds": known | both,
-    }
+    manifest.times |= {"end": _now(), "seconds": known | both}
 
 
 def _now() -> str:

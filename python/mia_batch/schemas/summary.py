@@ -84,14 +84,16 @@ class Rollup(dy.Schema):
 class Curves(dy.Schema):
     """One point of a picture per row."""
 
-    curve = dy.Enum(["roc", "distribution", "strip"])
-    """``roc``: TPR over FPR; ``distribution``: share of texts over the middle of a bin of scores;
+    curve = dy.Enum(["roc", "growth", "distribution", "strip"])
+    """``roc``: TPR over FPR; ``growth``: AUC over the first samples, or points, of each text that
+    the score rests on; ``distribution``: share of texts over the middle of a bin of scores;
     ``strip``: memory over the position in a document."""
     attack = dy.String()
     """The attack whose scores are drawn."""
     subject = dy.String(nullable=True)
-    """Of a distribution the set of texts (``members``, ``non-members``, ``targets``); of a strip
-    the ``document_id`` (without one, the first ``target_id``)."""
+    """Of growth what ``x`` counts, ``samples`` or ``points``; of a distribution the set of texts
+    (``members``, ``non-members``, ``targets``); of a strip the ``document_id`` (without one, the
+    first ``target_id``)."""
     x = dy.Float64()
     """Of a strip the first character of a stretch, as share of the characters up to the last
     window's end, in [0, 1)."""

@@ -52,6 +52,20 @@ def _columns(schema: type[dy.Schema]) -> pl.Schema:
     return schema.create_empty().schema
 
 
+def _with_later_choices(frame: pl.LazyFrame, schema: type[dy.Schema]) -> pl.LazyFrame:
+    """Widen the enumerations of an earlier version, which had fewer categories."""
+    wanted, present = _columns(schema), frame.collect_schema()
+    older = {
+        name: dtype
+        for name, dtype in wanted.items()
+        if isinstance(dtype, pl.Enum)
+        and isinstance(had := present.get(name), pl.Enum)
+        and had != dtype
+        and {*had.categories} <= {*dtype.categories}
+    }
+    return frame.cast(older) if older else frame  # type: ignore[arg-type]
+
+
 def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
     """Open a Parquet file, several, or a folder of parts in the order of their names, lazily.
 
@@ -75,6 +89,7 @@ def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
                 glob=False,
                 hive_partitioning=False,
             )
+        frame = _with_later_choices(frame, schema)
         check(frame, schema, what=str(where))
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = system_reason(error)

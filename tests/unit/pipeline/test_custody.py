@@ -237,14 +237,20 @@ def test_times_are_kept_while_nothing_changes_and_added_up_when_something_does(
     days = iter(f"2026-01-{day:02}" for day in range(1, 32))
     monkeypatch.setattr(times, "_now", lambda: next(days))
     first = audit_books(tmp_path / "run", original).manifest
-    assert first.times["seconds"]["scores"] == 1.0
+    assert first.times["seconds"]["scores"] == 2.0
     assert (first.times["begin"], first.times["end"]) == ("2026-01-01", "2026-01-02")
     assert first.requests == {}
     assert audit_books(tmp_path / "run", original).manifest == first
     later = rescore(tmp_path / "run", attacks=["samia_matched_v1"]).manifest.times
-    assert later["seconds"]["scores"] == 2.0
-    assert later["seconds"]["targets"] == 1.0
-    assert (later["begin"], later["end"]) == ("2026-01-01", "2026-01-05")
+    assert later["seconds"]["scores"] == 4.0
+    assert later["seconds"]["targets"] == 3.0
+    assert (later["begin"], later["end"]) == ("2026-01-01", "2026-01-03")
+    manifest = Run(tmp_path / "run").manifest
+    manifest.times = {}  # as of an older version
+    manifest.write(tmp_path / "run")
+    older = rescore(tmp_path / "run", attacks=["samia_matched_n2_v1"]).manifest.times
+    assert older["end"] == "2026-01-04"
+    assert "begin" not in older
 
 
 def test_a_model_of_this_machine_has_no_tools_and_its_times(small_audit):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mia_batch.inference.rollup import rollup
 from mia_batch.metrics.curves import curves
+from mia_batch.pipeline.stages.scores import evidence_of
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.verdicts import blind_warns
 from mia_batch.schemas import Curves, ExtractedDocuments, Rollup
@@ -77,5 +78,5 @@ def _write(audit: Audit) -> None:
         blind_warns=blind_warns(run.findings),
     )
     sink(rows, run.path("rollup"), Rollup)
-    names = [attack.name for attack in audit.attacks]
-    sink_frames(curves(targets, scores, names, plan.primary), run.path("curves"), Curves)
+    frames = curves(targets, scores, audit.attacks, plan.primary, evidence_of(audit))
+    sink_frames(frames, run.path("curves"), Curves)
