@@ -151,7 +151,7 @@ FIELDS = (
     Field(13, "Nominal false-discovery rate", "run.json: plan.q"),
     Field(13, "Correction for many tests", "run.json: plan.adjustment"),
     Field(13, "Nominal false-positive rate of single texts", "run.json: plan.fpr"),
-    Field(13, "How the rates were validated on this data"),
+    Field(13, "How the rates were validated on this data", "findings: check=null_audits"),
     Field(14, "Digest of the plan", "run.json: plan.sha256"),
     Field(14, "When and where the plan was lodged"),
     Field(14, "Departures from the plan", "findings: check=plan"),
