@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from mia_batch.attacks import Attack
 from mia_batch.kernels import GROUPS, fields
 from mia_batch.schemas import Features, Samples, Targets
 
@@ -60,3 +61,8 @@ def features(*rows: Mapping[str, Any]) -> pl.DataFrame:
     schema = Features.create_empty().schema | dtypes
     usual = dict.fromkeys(schema, 0) | {"short": False, **CONTINUATION}
     return pl.DataFrame([usual | dict(row) for row in rows], schema=schema)
+
+
+def attack(name: str, expr: pl.Expr, **columns: Any) -> Attack:
+    """An attack of tests alone."""
+    return Attack(name=name, expr=expr, source="none", undefined="none", **columns)

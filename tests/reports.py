@@ -100,9 +100,11 @@ def rollup(keys: tuple[str, ...], text: str) -> pl.DataFrame:
 def curve_rows(keys: tuple[str, ...]) -> list[dict[str, Any]]:
     points = [(0.0, 0.0), (0.01, 0.2), (0.1, 0.5), (1.0, 1.0)]
     bins = [(0.25, 0.4), (0.5, 0.6)]
+    grown = [(1.0, 0.6), (2.0, 0.7), (3.0, 0.75)]
     strip = [(0.0, 0.97), (0.5, None)]
     return [
         *({"curve": "roc", "x": x, "y": y} for x, y in points),
+        *({"curve": "growth", "subject": "samples", "x": x, "y": y} for x, y in grown),
         *({"curve": "distribution", "subject": "targets", "x": x, "y": y} for x, y in bins),
         *({"curve": "strip", "subject": key, "x": x, "y": y} for key in keys for x, y in strip),
     ]

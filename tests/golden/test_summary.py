@@ -119,6 +119,8 @@ def test_what_may_be_said_of_each(audited):
     assert rows[1][1:5] == (None, "cannot_tell", "t1", 1)
     assert rows[3][2:5] == ("nothing_found", "t3", 2)
     assert rows[4] == ("A", pytest.approx(1 / 31), "comes_out", None, 1, 30)
+    passages = [*run.rollup.select("n_passages_20", "n_passages_50", "passages_from").iter_rows()]
+    assert passages == [(2, 0, "samples"), *[(0, 0, "samples")] * 3, (2, 0, "samples")]
     low = dict(run.rollup.select("key", "contamination_low").iter_rows())
     assert low["asked 0"] > 0.9
     assert low["asked 3"] == 0

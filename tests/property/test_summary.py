@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from mia_batch.inference.rollup import rollup
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.metrics.curves import curves
-from mia_batch.schemas import ExtractedDocuments, Targets
-from tests.frames import features, table, target_id
+from mia_batch.schemas import ExtractedDocuments, Samples, Targets
+from tests.frames import attack, features, table, target_id
 from tests.unit.inference.scored import plan
 
 SCORES = st.one_of(st.none(), st.floats(-3, 3), st.sampled_from([0.0, 1.0]))
@@ -34,6 +34,8 @@ SHARES = [
     "p_value",
     "q_value",
 ]
+
+ATTACK = attack("a_v1", pl.col("words_candidate").max())
 
 
 def laid_out(documents):
@@ -75,7 +77,9 @@ def test_laws_of_the_rollup(documents):
     found = rollup(
         *(targets, scores, evidence, made, of_plan),
         extracted=extracted,
+        candidates=Samples.create_empty(lazy=True),
         samples=1,
+        words="whitespace",
         blind_warns=False,
     )
     for row in found.iter_rows(named=True):
@@ -96,7 +100,7 @@ def test_laws_of_the_rollup(documents):
 @given(DOCUMENTS)
 def test_laws_of_the_curves(documents):
     scores, _ = laid_out(documents)
-    found = pl.concat(curves(scores.drop("a_v1"), scores, ["a_v1"], "a_v1"))
+    found = pl.concat(curves(scores.drop("a_v1"), scores, [ATTACK], "a_v1", {}))
     assert found.select(pl.col("y").is_between(0, 1).all()).item()
     assert found.filter((pl.col("n") == 0) & pl.col("y").is_not_null()).is_empty()
     shares = found.filter(curve="distribution").group_by("subject").agg(pl.col("y").sum())

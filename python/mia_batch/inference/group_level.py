@@ -45,11 +45,11 @@ class GroupTest:
         self._names = sets.clusters[self.groups.cluster].with_columns(
             level=pl.col("level").replace({"target": "document"})
         )
-        self._ties = None
+        self.ties = None
         if plan.ties == "random":
             nulls = sets.clusters[self.nulls.cluster[self.nulls.enough]]
             groups = self._names.filter(self.groups.enough)
-            self._ties = TieDraws(*(self._draws(names) for names in (groups, nulls)))
+            self.ties = TieDraws(*(self._draws(names) for names in (groups, nulls)))
 
     def rows(self, found: AttackScores) -> Iterator[pl.DataFrame]:
         """Yield verdicts on every group, by name, and on the collection.
@@ -61,7 +61,7 @@ class GroupTest:
         scores[groups.enough] = groups.statistics(found.scores, plan)
         nulls = self.nulls.statistics(found.scores, plan)
         p = scores.copy()
-        p[groups.enough] = p_values(scores[groups.enough], nulls, ties=self._ties)
+        p[groups.enough] = p_values(scores[groups.enough], nulls, ties=self.ties)
         yield verdict_rows(
             scores.size,
             attack=found.attack,

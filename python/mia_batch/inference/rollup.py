@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from mia_batch.inference.comparison import read_comparison_sets
+from mia_batch.inference.passages import PASSAGE_COUNTS, count_passages, where_from
 from mia_batch.inference.verbatim import verbatim_runs
 from mia_batch.inference.verdicts import NO_NULL
 from mia_batch.inference.window_share import WindowShare
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from mia_batch.inference.comparison import ComparisonSets
     from mia_batch.inference.plan import VerdictPlan
+    from mia_batch.kernels import WordRule
 
 __all__ = ["VERBATIM_WORDS", "rollup"]
 
@@ -45,14 +47,17 @@ def rollup(
     plan: VerdictPlan,
     *,
     extracted: pl.LazyFrame,
+    candidates: pl.LazyFrame,
     samples: int,
+    words: WordRule,
     blind_warns: bool,
 ) -> pl.DataFrame:
     """Sum up the documents of role ``target`` by the primary attack, and groups of several.
 
-    ``targets`` and ``scores`` have their rows in one order. Documents come in that order, none of
-    them where each is one window; then groups, in the order of their first document. The first
-    ``samples`` continuations count. Memory: some 250 bytes a target.
+    ``targets`` and ``scores`` have their rows in one order; ``candidates`` is the samples table.
+    Documents come in that order, none of them where each is one window; then groups, in the order
+    of their first document. The first ``samples`` continuations count. Memory: some 250 bytes a
+    target.
 
     The interval of the mean takes windows as independent draws. Those of one document are not:
     neighbours share their subject and style, so that it is rather too narrow. It is null where all
@@ -65,12 +70,18 @@ def rollup(
     windows = pl.concat(parts, how="horizontal").with_row_index("row").filter("is_target")
     documents = _documents(windows, share.threshold)
     documents = documents.join(_said(targets, documents["row"]), on="row", maintain_order="left")
-    found = extracted.select("bmc_5", "bmc_5_others", **_EXTRACTED).collect()
-    documents = documents.join(found, on="key", how="left", maintain_order="left")
+    documents = documents.join(_extracted(extracted), on="key", how="left", maintain_order="left")
+    of_windows = windows.with_columns(target_id=sets.target_id.gather(windows["row"]))
+    counts = count_passages(
+        of_windows, documents, targets, candidates, samples=samples, words=words
+    )
+    documents = documents.join(counts, on="document", how="left", maintain_order="left")
     rows = pl.concat([_units(documents), _groups(documents)], how="diagonal")
     any_run = pl.when(pl.col("longest_words") > 0)
     rows = _with_mean(rows).with_columns(
+        pl.when(where_from().is_not_null()).then(pl.col(PASSAGE_COUNTS).fill_null(0)),
         attack=pl.lit(plan.primary),
+        passages_from=where_from(),
         longest_target_id=any_run.then(sets.target_id.gather(rows["longest_row"])),
         longest_sample_index=any_run.then("longest_sample_index"),
         share_verbatim=(pl.col("n_verbatim") / pl.col("n_sampled")).fill_nan(None),
@@ -123,6 +134,11 @@ def _documents(windows: pl.DataFrame, threshold: float) -> pl.DataFrame:
     )
 
 
+def _extracted(table: pl.LazyFrame) -> pl.DataFrame:
+    known = ("bmc_5", "bmc_5_others", "passages_20", "passages_50")
+    return table.select(*known, **_EXTRACTED, walked=pl.col("passages_20").is_not_null()).collect()
+
+
 def _said(targets: pl.LazyFrame, rows: pl.Series) -> pl.DataFrame:
     """Name these rows' documents; ``said`` has what the corpus says of each."""
     own = (*Targets.column_names(), *_TYPES)
@@ -171,6 +187,8 @@ def _groups(documents: pl.DataFrame) -> pl.DataFrame:
         grouped.group_by("key", maintain_order=True)
         .agg(
             _SUMS.sum(),
+            pl.col(PASSAGE_COUNTS).sum(),
+            pl.col("walked").any(),
             pl.col("extracted_words").max(),
             mean=mean.fill_nan(None),
             squares=pl.col("squares").sum() + between.sum(),

@@ -88,10 +88,7 @@ class TargetTest:
     def rows(self, found: AttackScores) -> Iterator[pl.DataFrame]:
         """Yield verdicts on every target in the table's order, in parts, at least one frame."""
         rows = self._sets.targets
-        scores, p, n_null = found.scores[rows], np.full(rows.size, np.nan), np.zeros(rows.size)
-        for bucket in self._buckets:
-            p[bucket.targets] = self._p_values(found.scores, bucket)
-            n_null[bucket.targets] = bucket.n_null
+        scores, (p, n_null) = found.scores[rows], self.p_values(found.scores)
         columns: dict[str, pl.Series | NDArray[np.float64]] = {
             "key": self._sets.target_id[rows],
             "score": scores,
@@ -113,6 +110,16 @@ class TargetTest:
                 method=self._method,
                 **part,
             )
+
+    def p_values(
+        self, scores: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the p-value of each target, and how many independent nulls it rests on."""
+        p, n_null = np.full(self._sets.targets.size, np.nan), np.zeros(self._sets.targets.size)
+        for bucket in self._buckets:
+            p[bucket.targets] = self._p_values(scores, bucket)
+            n_null[bucket.targets] = bucket.n_null
+        return p, n_null
 
     def _p_values(self, scores: NDArray[np.float64], bucket: _Bucket) -> NDArray[np.float64]:
         targets, nulls = self._sets.targets[bucket.targets], self._sets.nulls[bucket.nulls]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from mia_batch.metrics.growth import growth
 from mia_batch.schemas import Curves
 from mia_batch.stats.roc import roc_curve
 from mia_batch.tables.numbers import read_finite, read_numbers
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from mia_batch.attacks import Attack
+
 __all__ = ["curves"]
 
 _ROC_STEPS = 200
@@ -26,16 +29,21 @@ _TYPES = Curves.create_empty().schema
 
 
 def curves(
-    targets: pl.LazyFrame, scores: pl.LazyFrame, attacks: Sequence[str], primary: str
+    targets: pl.LazyFrame,
+    scores: pl.LazyFrame,
+    attacks: Sequence[Attack],
+    primary: str,
+    evidence: Mapping[str, pl.LazyFrame],
 ) -> Iterator[pl.DataFrame]:
     """Yield the curves table, at least one frame.
 
     ``targets`` and ``scores`` have their rows in one order. The ROC curve of each attack over the
-    labelled texts of roles ``target`` and ``non_member``, where both classes have scores; then, of
-    the primary attack, the distribution of members, non-members (calibration data included) and
-    texts of unknown membership over 40 bins of equal width, and the strips of documents of role
-    ``target`` with at least two windows. A score that is no finite number counts as missing.
-    Memory: some 250 bytes a target.
+    labelled texts of roles ``target`` and ``non_member``, where both classes have scores, and the
+    area under it as samples or points of the ``evidence`` grow, see `growth`. Then, of the primary
+    attack, the distribution of members, non-members (calibration data included) and texts of
+    unknown membership over 40 bins of equal width, and the strips of documents of role ``target``
+    with at least two windows. A score that is no finite number counts as missing. Memory: some 250
+    bytes a target.
     """
     yield Curves.create_empty()
     size = int(scores.select(pl.len()).collect(engine="streaming").item())
@@ -46,10 +54,13 @@ def curves(
     label = read_numbers(scores, member.cast(pl.Float64), size, np.float64)
     outside = is_asked & (label == 0) | counts & ~is_asked
     for attack in attacks:
-        score = read_finite(scores, attack, size)
+        score = read_finite(scores, attack.name, size)
         scored = ~np.isnan(score)
         known = counts & ~np.isnan(label) & scored
-        yield _roc(attack, label[known] == 1, score[known])
+        yield _roc(attack.name, label[known] == 1, score[known])
+    primary_first = sorted(attacks, key=lambda attack: attack.name != primary)
+    for points in growth(scores, evidence, primary_first):
+        yield _rows("growth", points)
     score = read_finite(scores, primary, size)
     scored = ~np.isnan(score)
     sets = {
@@ -62,9 +73,11 @@ def curves(
     yield _strips(targets, primary, score, np.sort(compared))
 
 
-def _rows(curve: str, attack: str, points: pl.DataFrame) -> pl.DataFrame:
+def _rows(curve: str, points: pl.DataFrame, attack: str | None = None) -> pl.DataFrame:
     """Complete the points to rows of the table."""
-    made = points.with_columns(curve=pl.lit(curve), attack=pl.lit(attack))
+    made = points.with_columns(curve=pl.lit(curve))
+    if attack is not None:
+        made = made.with_columns(attack=pl.lit(attack))
     if "subject" not in made.columns:
         made = made.with_columns(subject=None)
     return made.select(pl.col(name).cast(dtype) for name, dtype in _TYPES.items())
@@ -83,7 +96,8 @@ def _roc(attack: str, member: NDArray[np.bool_], score: NDArray[np.float64]) -> 
     if x.size > _ROC_STEPS + 1:
         walked = np.linspace(0, 2, _ROC_STEPS + 1)
         x, y = (np.interp(walked, x + y, axis) for axis in (x, y))
-    return _rows("roc", attack, pl.DataFrame({"x": x, "y": y, "n": np.full(x.size, score.size)}))
+    points = pl.DataFrame({"x": x, "y": y, "n": np.full(x.size, score.size)})
+    return _rows("roc", points, attack)
 
 
 def _distributions(attack: str, sets: Mapping[str, NDArray[np.float64]]) -> pl.DataFrame:
@@ -102,7 +116,7 @@ def _distributions(attack: str, sets: Mapping[str, NDArray[np.float64]]) -> pl.D
         ).with_columns(subject=pl.lit(name))
         for name, scores in present.items()
     ]
-    return _rows("distribution", attack, pl.concat(drawn))
+    return _rows("distribution", pl.concat(drawn), attack)
 
 
 def _strips(
@@ -156,7 +170,7 @@ def _strips(
         .with_columns(x=pl.col("start") / pl.col("whole"))
     )
     names = _names(targets, drawn["first"].unique())
-    return _rows("strip", attack, drawn.join(names, on="first", maintain_order="left"))
+    return _rows("strip", drawn.join(names, on="first", maintain_order="left"), attack)
 
 
 def _names(targets: pl.LazyFrame, rows: pl.Series) -> pl.DataFrame:

@@ -25,10 +25,11 @@ from mia_batch.pipeline.stages.stage import damage_set_aside, repair
 from mia_batch.pipeline.stages.summary import SummaryStage
 from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
+from mia_batch.pipeline.times import record_requests, run_timed
 from mia_batch.settings import load_settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from mia_batch.pipeline.stages.stage import Stage
@@ -116,13 +117,18 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
 
 
 def _walk(audit: Audit, stages: Sequence[Stage]) -> None:
+    run_timed(audit, _steps(audit, stages))
+    record_requests(audit)
+    _finish(audit)
+
+
+def _steps(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[Stage, Callable[[], None]]]:
     for stage in stages:
-        stage.prepare()
+        yield stage, stage.prepare
     for stage in stages:
         if stage.name == "features":
             audit.manifest.failed = _count_failures(audit)
-        stage.run()
-    _finish(audit)
+        yield stage, stage.run
 
 
 def _finish(audit: Audit) -> None:
@@ -189,11 +195,9 @@ def rescore(
         for stage in stages:
             if isinstance(stage, LogprobsStage | SamplesStage):
                 _refuse_missing(stage)
-        for stage in stages:
-            stage.prepare()
-        for stage in stages:
-            if isinstance(stage, _FROM_EVIDENCE):
-                stage.run()
+        again = [stage for stage in stages if isinstance(stage, _FROM_EVIDENCE)]
+        prepared = [(stage, stage.prepare) for stage in stages]
+        run_timed(audit, prepared + [(stage, stage.run) for stage in again])
         audit.manifest.settings = settings.model_dump(mode="json")
         _finish(audit)
     return audit.run

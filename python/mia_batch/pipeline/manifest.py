@@ -54,6 +54,12 @@ class Manifest:
     custody
         ``root``, and the SHA-256 of each file of the finished run: ``tables``, which the root
         covers beside ``inputs``, and ``files``; empty while the run is not finished.
+    times
+        ``begin`` of the first call and ``end`` of the last that changed something, in UTC, and
+        ``seconds`` of each stage over all calls.
+    requests
+        ``endpoint``; ``times`` of what was asked of models; ``system_fingerprint``, requests by the
+        version that the provider named; ``tools`` and ``web_search``; empty for a recording.
     failed
         ``targets`` that lack evidence although they could be asked about, of how many (``of``), and
         their ``reasons`` with counts; empty until there is evidence.
@@ -73,6 +79,8 @@ class Manifest:
     failed: dict[str, Any] = field(default_factory=dict)
     inputs: dict[str, dict[str, str]] = field(default_factory=dict)
     custody: dict[str, Any] = field(default_factory=dict)
+    times: dict[str, Any] = field(default_factory=dict)
+    requests: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, folder: Path) -> Manifest | None:

@@ -20,6 +20,7 @@ from mia_batch.evidence.workload import Workload
 from mia_batch.models.identity import identify_model
 from mia_batch.models.measure import estimate_tokens
 from mia_batch.models.tokens import Tokenizer
+from mia_batch.pipeline.times import asking
 from mia_batch.settings.client import endpoint_settings, endpoint_tokenizer
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def open_session(
         opened = _open_endpoint(audit, kind, at_points=at_points)
     else:
         opened = _open_engine(audit, model, kind, columns)
-    with opened as session:
+    with opened as session, asking(audit):
         yield session
 
 

@@ -12,7 +12,12 @@ from mia_batch.report.checks import (
     exchangeability_sentence,
 )
 from mia_batch.report.labelled import labelled_sentences
-from mia_batch.report.unlabelled import plan_sentence, power_sentences, unlabelled_sentences
+from mia_batch.report.unlabelled import (
+    null_audit_sentence,
+    plan_sentence,
+    power_sentences,
+    unlabelled_sentences,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,6 +48,7 @@ def sentences(
     if (roles["n_nulls"] and roles["n_unknown"]) or roles["n_canaries"]:
         said += unlabelled_sentences(verdicts, findings, plan)
     if roles["n_unknown"] and roles["n_nulls"]:
+        said += null_audit_sentence(findings)
         said += exchangeability_sentence(findings)
         said += duplicates_sentence(findings, "targets", ("targets", "non-members"))
     elif roles["n_unknown"]:

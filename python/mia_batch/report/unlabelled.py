@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from mia_batch.inference.plan import VerdictPlan
 
-__all__ = ["plan_sentence", "power_sentences", "unlabelled_sentences"]
+__all__ = ["null_audit_sentence", "plan_sentence", "power_sentences", "unlabelled_sentences"]
 
 _ADJUSTMENTS = {"bh": "Benjamini-Hochberg", "by": "Benjamini-Yekutieli"}
 
@@ -53,6 +53,27 @@ def plan_sentence(findings: pl.DataFrame) -> str | None:
     return (
         "These answers are exploratory: scores had been made before they were asked for. The plan "
         f"made before is in run.json (primary attack {main['subject']}).{others}"
+    )
+
+
+def null_audit_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Say how often audits of texts outside the training data alone report any."""
+    level, facts = _facts(findings, "null_audits")
+    found = facts.get("share_reporting")
+    if found is None:
+        return
+    if found["value"] is None:
+        yield f"The rates were not validated on these non-members: {found['reason']}."
+        return
+    counts = {name: facts[name]["value"] for name in ("n_audits", "n_tests", "n_null", "q", "fpr")}
+    more = ": more than was promised" if found["verdict"] == "too_often" else ""
+    yield (
+        f"Of {counts['n_audits']:,.0f} audits of non-members, {counts['n_tests']:,.0f} drawn at "
+        f"random against {counts['n_null']:,.0f} others, {found['value']:.1%} report any {level} "
+        f"({found['low']:.1%} to {found['high']:.1%}; at most {counts['q']:.1%} are promised)"
+        f"{more}; {facts['share_below_fpr']['value']:.1%} of their p-values are at most "
+        f"{counts['fpr']:g}. That checks the procedure on these scores, not whether the audited "
+        "texts are like the non-members."
     )
 
 

@@ -7,6 +7,9 @@ import dataframely as dy
 __all__ = ["ExtractedDocuments", "Extraction"]
 
 
+_PLACE: dict[str, dy.Column] = {"start": dy.UInt32(), "end": dy.UInt32()}
+
+
 class Extraction(dy.Schema):
     """One row per walk: from a strong window on, the model's own words lead through the document.
 
@@ -58,3 +61,8 @@ class ExtractedDocuments(dy.Schema):
     """The mean of the same coverage of other documents, the level of chance; null without any."""
     n_others = dy.UInt32()
     """Other documents that were compared, at most 8."""
+    passages_20 = dy.List(dy.Struct(_PLACE), nullable=True)
+    """Passages of at least 20 words that one walk said word for word, less what it was given:
+    characters of the document before each, and before what follows it."""
+    passages_50 = dy.List(dy.Struct(_PLACE), nullable=True)
+    """Likewise of at least 50 words."""

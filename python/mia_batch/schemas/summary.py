@@ -59,6 +59,13 @@ class Rollup(dy.Schema):
     """The window of which it is repeated."""
     longest_sample_index = dy.UInt32(nullable=True)
     """The sample that repeats it."""
+    n_passages_20 = dy.UInt32(nullable=True)
+    """Passages of at least 20 words that one answer repeats word for word. Those that overlap in
+    the document count once; of a group they are added up. Null without such answers."""
+    n_passages_50 = dy.UInt32(nullable=True)
+    """Likewise of at least 50 words."""
+    passages_from = dy.Enum(["samples", "walks", "samples and walks"], nullable=True)
+    """Which answers were looked at: continuations of windows, walks of extraction, or both."""
     extracted_words = dy.UInt32(nullable=True)
     """Words of the longest near-verbatim stretch that extraction gave; null without extraction."""
     extracted_share = dy.Float64(nullable=True)
@@ -77,14 +84,16 @@ class Rollup(dy.Schema):
 class Curves(dy.Schema):
     """One point of a picture per row."""
 
-    curve = dy.Enum(["roc", "distribution", "strip"])
-    """``roc``: TPR over FPR; ``distribution``: share of texts over the middle of a bin of scores;
+    curve = dy.Enum(["roc", "growth", "distribution", "strip"])
+    """``roc``: TPR over FPR; ``growth``: AUC over the first samples, or points, of each text that
+    the score rests on; ``distribution``: share of texts over the middle of a bin of scores;
     ``strip``: memory over the position in a document."""
     attack = dy.String()
     """The attack whose scores are drawn."""
     subject = dy.String(nullable=True)
-    """Of a distribution the set of texts (``members``, ``non-members``, ``targets``); of a strip
-    the ``document_id`` (without one, the first ``target_id``)."""
+    """Of growth what ``x`` counts, ``samples`` or ``points``; of a distribution the set of texts
+    (``members``, ``non-members``, ``targets``); of a strip the ``document_id`` (without one, the
+    first ``target_id``)."""
     x = dy.Float64()
     """Of a strip the first character of a stretch, as share of the characters up to the last
     window's end, in [0, 1)."""

@@ -10,7 +10,7 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from mia_batch.errors import DamagedTableError, RunFolderError, SchemaMismatchError
-from mia_batch.schemas import LogProbs
+from mia_batch.schemas import ExtractedDocuments, LogProbs, Rollup
 from mia_batch.tables.system import system_reason
 
 if TYPE_CHECKING:
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 
 __all__ = ["check", "generate", "scan"]
 
-_YOUNGER: dict[type[dy.Schema], tuple[str, ...]] = {LogProbs: ("bounded",)}
+_YOUNGER: dict[type[dy.Schema], tuple[str, ...]] = {
+    LogProbs: ("bounded",),
+    ExtractedDocuments: ("passages_20", "passages_50"),
+    Rollup: ("n_passages_20", "n_passages_50", "passages_from"),
+}
 """Columns that tables of earlier runs lack; there they are null."""
 
 
@@ -48,6 +52,20 @@ def _columns(schema: type[dy.Schema]) -> pl.Schema:
     return schema.create_empty().schema
 
 
+def _with_later_choices(frame: pl.LazyFrame, schema: type[dy.Schema]) -> pl.LazyFrame:
+    """Widen the enumerations of an earlier version, which had fewer categories."""
+    wanted, present = _columns(schema), frame.collect_schema()
+    older = {
+        name: dtype
+        for name, dtype in wanted.items()
+        if isinstance(dtype, pl.Enum)
+        and isinstance(had := present.get(name), pl.Enum)
+        and had != dtype
+        and {*had.categories} <= {*dtype.categories}
+    }
+    return frame.cast(older) if older else frame  # type: ignore[arg-type]
+
+
 def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
     """Open a Parquet file, several, or a folder of parts in the order of their names, lazily.
 
@@ -71,6 +89,7 @@ def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
                 glob=False,
                 hive_partitioning=False,
             )
+        frame = _with_later_choices(frame, schema)
         check(frame, schema, what=str(where))
     except (OSError, pl.exceptions.PolarsError) as error:
         reason = system_reason(error)

@@ -7,9 +7,10 @@ import pytest
 from mia_batch.metrics.curves import curves
 from mia_batch.schemas import Curves, Targets
 from mia_batch.tables import check
-from tests.frames import table, target_id
+from tests.frames import attack, table, target_id
 
 LETTERS = 10  # of every window
+ATTACKS = [attack(name, pl.col("words_candidate").max()) for name in ("a_v1", "b_v1")]
 
 
 def drawn(*rows, curve=None):
@@ -27,9 +28,7 @@ def drawn(*rows, curve=None):
     frame = table(Targets, numbered, role="target", window_index=0, n_words=100).with_columns(
         pl.Series(name, [row.get(name) for row in rows], pl.Float64) for name in ("a_v1", "b_v1")
     )
-    found = pl.concat(
-        curves(frame.drop("a_v1", "b_v1").lazy(), frame.lazy(), ["a_v1", "b_v1"], "a_v1")
-    )
+    found = pl.concat(curves(frame.drop("a_v1", "b_v1").lazy(), frame.lazy(), ATTACKS, "a_v1", {}))
     check(found, Curves, what="curves")
     return found if curve is None else found.filter(curve=curve)
 

@@ -93,6 +93,15 @@ def test_what_a_model_recites_comes_out_and_nothing_of_what_it_never_saw(recited
     assert first["near_verbatim_recall"] == n_right / 1000 == stretches["n_verbatim"].sum() / 1000
     assert 0.33 < first["bmc_5"] <= n_right / 1000
     assert (first["bmc_5_others"], first["n_others"]) == (0, 1)
+    runs = [range(40 * n, 40 * n + 40) for n in range(10)]  # between words that it says wrong
+    shared = [len({*run} & {*range(33, 384)}) - 1 for run in runs]
+    assert len(first["passages_20"]) == sum(n >= 20 for n in shared)
+    assert (first["passages_50"], second["passages_20"]) == ([], [])
+    for place in first["passages_20"]:
+        assert len(text[place["start"] : place["end"]].split()) >= 20
+    row = recited[1].rollup.filter(key="first").row(0, named=True)
+    assert (row["n_passages_50"], row["passages_from"]) == (0, "samples and walks")
+    assert row["n_passages_20"] == len(first["passages_20"])
     assert [second[name] for name in ("coverage", "bmc_5", "longest_words")] == [0, 0, 0]
 
 

@@ -62,6 +62,29 @@ def test_every_target_has_its_samples_and_every_request_the_key(request_for):
     assert run.manifest.engines["samples of target"]["capabilities"]["n"] == "honoured"
 
 
+def test_requests_are_recorded_with_their_times_and_the_versions_that_answered(request_for):
+    class Named(TinyModel):
+        def _document(self, asked, n):
+            name = "fp_old" if self.named < 4 else "fp_new"
+            self.named += not asked.is_probe
+            return super()._document(asked, n) | {"system_fingerprint": name}
+
+        named = 0
+
+    with HostileServer(Named()) as server:
+        run = mia_batch.audit(**request_for(server))
+        n_asked, address = len(server.asked), server.url
+        assert mia_batch.audit(**request_for(server)).manifest == run.manifest
+    found = run.manifest.requests
+    assert found["endpoint"] == address
+    assert found["system_fingerprint"] == {"fp_new": n_asked - 4, "fp_old": 4}
+    assert found["tools"] == "none sent"
+    assert found["web_search"].startswith("No tool was offered.")
+    assert (found["times"]["answered"], found["times"]["undated"]) == (n_asked, 0)
+    assert run.manifest.times["begin"] <= found["times"]["first"] <= found["times"]["last"]
+    assert "requests" not in run.manifest.custody
+
+
 def test_the_key_stands_in_no_file_of_the_run(request_for):
     with HostileServer(TinyModel()) as server:
         run = mia_batch.audit(**request_for(server))

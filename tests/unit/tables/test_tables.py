@@ -11,6 +11,7 @@ import pytest
 
 from mia_batch import tables
 from mia_batch.errors import CorpusError, RunFolderError, SchemaMismatchError
+from mia_batch.schemas import Curves, Rollup
 from tests.damage import damage
 
 
@@ -302,3 +303,20 @@ def test_what_killed_writers_left_is_removed_and_nothing_else(tmp_path):
     (tmp_path / ".mine.tmp").touch()
     tables.remove_unfinished(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [".mine.tmp"]
+
+
+def test_tables_of_earlier_versions_lack_columns_and_choices(tmp_path):
+    older = pl.DataFrame(
+        {"curve": ["roc"], "attack": ["a_v1"], "subject": [None], "x": [0.0], "y": [0.5], "n": [1]},
+        schema=Curves.create_empty().schema | {"curve": pl.Enum(["roc", "strip"])},
+    )
+    older.write_parquet(tmp_path / "curves.parquet")
+    found = tables.scan(tmp_path / "curves.parquet", Curves)
+    assert found.collect().equals(older.cast(Curves.create_empty().schema))
+    older.cast({"curve": pl.Enum(["roc", "other"])}).write_parquet(tmp_path / "curves.parquet")
+    with pytest.raises(SchemaMismatchError, match="'curve' is Enum"):
+        tables.scan(tmp_path / "curves.parquet", Curves)
+    rollup = Rollup.create_empty().drop("n_passages_20", "n_passages_50", "passages_from")
+    rollup.write_parquet(tmp_path / "rollup.parquet")
+    scanned = tables.scan(tmp_path / "rollup.parquet", Rollup).collect_schema()
+    assert {*scanned} == {*Rollup.column_names()}

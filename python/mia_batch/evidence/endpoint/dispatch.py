@@ -151,7 +151,13 @@ class Dispatcher:
     def _take(self, job: _Job, sent: WireRequest, choices: Choices) -> None:
         """Journal what came, then count it."""
         found = {sent.first + index: each for index, each in choices.found.items()}
-        self._runner.journal.record(job.identity, found, choices.used or sent.most)
+        self._runner.journal.record(
+            job.identity,
+            found,
+            choices.used or sent.most,
+            sent=choices.sent,
+            system_fingerprint=choices.system_fingerprint,
+        )
         job.found.update(found)
 
     def _deliver_answer(self, job: _Job) -> None:

@@ -6,7 +6,7 @@ import json
 import sqlite3
 from contextlib import contextmanager
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence.endpoint.cost import Tokens
@@ -31,12 +31,18 @@ CREATE TABLE IF NOT EXISTS answers (
     text TEXT NOT NULL,
     n_tokens INTEGER,
     finish_reason TEXT,
+    sent TEXT,
+    system_fingerprint TEXT,
     PRIMARY KEY (request, sample)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS spent (tokens_in INTEGER NOT NULL, tokens_out INTEGER NOT NULL);
 INSERT INTO spent SELECT 0, 0 WHERE NOT EXISTS (SELECT * FROM spent);
 COMMIT;
 """
+_COLUMNS = (
+    "(request, sample, text, n_tokens, finish_reason, sent, system_fingerprint) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?)"
+)
 
 
 class Journal:
@@ -51,6 +57,7 @@ class Journal:
             self._database = sqlite3.connect(path, timeout=1.0, isolation_level="IMMEDIATE")
             try:
                 self._database.executescript(_SCHEMA)
+                self._complete()
             except BaseException:
                 self._database.close()
                 raise
@@ -67,14 +74,23 @@ class Journal:
             for sample, text, n_tokens, finish_reason in rows
         }
 
-    def record(self, request: bytes, found: Mapping[int, Continuation], used: Tokens) -> None:
+    def record(
+        self,
+        request: bytes,
+        found: Mapping[int, Continuation],
+        used: Tokens,
+        *,
+        sent: str | None = None,
+        system_fingerprint: str | None = None,
+    ) -> None:
         """Store what one HTTP answer brought and cost; on disk when this returns."""
+        of_all = (sent, system_fingerprint)
         rows = [
-            (request, sample, each.text, each.n_tokens, each.finish_reason)
+            (request, sample, each.text, each.n_tokens, each.finish_reason, *of_all)
             for sample, each in found.items()
         ]
         with self._explained(), self._database:
-            self._database.executemany("INSERT OR IGNORE INTO answers VALUES (?, ?, ?, ?, ?)", rows)
+            self._database.executemany(f"INSERT OR IGNORE INTO answers {_COLUMNS}", rows)
             self._database.execute(
                 "UPDATE spent SET tokens_in = tokens_in + ?, tokens_out = tokens_out + ?", used
             )
@@ -84,6 +100,29 @@ class Journal:
         with self._explained():
             row = self._database.execute("SELECT tokens_in, tokens_out FROM spent").fetchone()
         return Tokens(*cast("tuple[int, int]", row))
+
+    def answered(self) -> dict[str, Any]:
+        """Count the requests with answers, with the times of the first and last, and by version.
+
+        Those of older versions, which kept no times, are ``undated``.
+        """
+        each = "SELECT DISTINCT request, sent, system_fingerprint FROM answers"
+        with self._explained():
+            number, dated, first, last = self._database.execute(
+                f"SELECT count(*), count(sent), min(sent), max(sent) FROM ({each})"
+            ).fetchone()
+            versions = self._database.execute(
+                f"SELECT coalesce(system_fingerprint, 'not given'), count(*) FROM ({each})"
+                " WHERE sent IS NOT NULL GROUP BY 1 ORDER BY 1"
+            ).fetchall()
+        times = {"answered": number, "undated": number - dated, "first": first, "last": last}
+        return {"times": times, "system_fingerprint": dict(versions)}
+
+    def _complete(self) -> None:
+        """Give the table of an older version the columns that it lacks."""
+        there = {row[1] for row in self._database.execute("PRAGMA table_info(answers)")}
+        for name in {"sent", "system_fingerprint"} - there:
+            self._database.execute(f"ALTER TABLE answers ADD COLUMN {name} TEXT")
 
     def close(self) -> None:
         """Close the file."""

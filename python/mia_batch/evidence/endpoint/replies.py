@@ -39,6 +39,13 @@ class Choices:
     used: Tokens | None = None  # paid for; None where it does not say
     problem: str | None = None  # why not all that it holds can be used
     document: dict[str, Any]  # the whole body
+    sent: str | None = None  # when the request was, in UTC
+
+    @property
+    def system_fingerprint(self) -> str | None:
+        """What the provider says of the version that answered."""
+        said = self.document.get("system_fingerprint")
+        return shorten(said) if isinstance(said, str) and said else None
 
     @property
     def text(self) -> str:

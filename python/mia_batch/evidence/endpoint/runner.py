@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import count
 from typing import TYPE_CHECKING
@@ -122,6 +123,7 @@ class RequestRunner:
         """Send once; an answer, or what to do next."""
         sent_in_round = self.concurrency.round
         used = request.most  # of an answer that is lost on its way nobody knows the price
+        sent = datetime.now(UTC).isoformat(timespec="milliseconds")
         try:
             reply = await self.transport.send(self.request_format.path, request.payload)
             self._reached = True
@@ -131,7 +133,7 @@ class RequestRunner:
                     self.concurrency.refused(sent_in_round)
                 return self._after_refusal(reply, attempt, max_retries)
             self.concurrency.succeeded()
-            choices = read_choices(reply.body, request.n, self.request_format)
+            choices = replace(read_choices(reply.body, request.n, self.request_format), sent=sent)
             used = choices.used or used
         except UnansweredError as error:
             if error.sent:

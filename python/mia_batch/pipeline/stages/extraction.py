@@ -259,11 +259,16 @@ def _summary(walks: Walks, every: Sequence[Walks]) -> dict[str, Any]:
     recalled = near_verbatim_recall(whole, pl.lit(document.text), words=rule)
     others = [each.document.text for each in every if each is not walks][:_OTHERS]
 
+    def spans(text: str, k: int = 5) -> pl.DataFrame:
+        return book_coverage(text, said, instructions=given, words=rule, k=k)
+
     def covered(text: str) -> float | None:
-        found: float | None = book_coverage(text, said, instructions=given, words=rule)[
-            "coverage"
-        ].item()
+        found: float | None = spans(text)["coverage"].item()
         return found
+
+    def passages(k: int) -> list[dict[str, int]]:
+        places = spans(document.text, k)["blocks"].explode(empty_as_null=False)
+        return places.struct.unnest().select("start", "end").to_dicts()
 
     inside = np.zeros(len(document.ends), bool)
     for walk in walks.made:
@@ -280,4 +285,6 @@ def _summary(walks: Walks, every: Sequence[Walks]) -> dict[str, Any]:
         "bmc_5": covered(document.text),
         "bmc_5_others": pl.Series(map(covered, others), dtype=pl.Float64).mean(),
         "n_others": len(others),
+        "passages_20": passages(20),
+        "passages_50": passages(50),
     }

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mia_batch.attacks import Attack
-    from mia_batch.prompts.view import View
+    from mia_batch.pipeline.context import Audit
 
-__all__ = ["ScoresStage"]
+__all__ = ["ScoresStage", "evidence_of"]
 
 
 class ScoresStage(Stage):
@@ -52,7 +52,7 @@ class ScoresStage(Stage):
         return {
             "attacks": [attack.name for attack in audit.attacks],
             "formulas": sha256(b"".join(map(_formula, audit.attacks))).hexdigest(),
-            "samples": {view.name: [view.n, view.samples] for view in self._views},
+            "samples": {view.name: [view.n, view.samples] for view in views_of(audit, "samples")},
             "logprobs": {view.name: view.n for view in views_of(audit, "logprobs")},
             "targets": audit.manifest.made["targets"],
             "parts": sha256("\n".join(parts).encode()).hexdigest(),
@@ -68,54 +68,57 @@ class ScoresStage(Stage):
         record_plan(audit)
         run = audit.run
         targets = run.scan("targets")
-        within = self._within
-        features = self._features().filter(within)
-        logprobs = None
-        if audit.reading("logprobs"):
-            logprobs = self._logprobs()
-        frames = score(features, targets, audit.attacks, logprobs=logprobs)
+        evidence = evidence_of(audit)
+        logprobs = evidence.get("logprobs")
+        frames = score(evidence["samples"], targets, audit.attacks, logprobs=logprobs)
         sink_frames(frames, run.path("scores"), Scores)
-        samples = run.scan("samples").filter(within)
+        samples = run.scan("samples").filter(_within(audit))
         unscored = find_unscored(
             run.scan("scores"), samples, targets, audit.attacks, logprobs=logprobs
         )
         sink(unscored, run.path("unscored"), Unscored)
         self.done()
 
-    @property
-    def _views(self) -> list[View]:
-        return views_of(self.audit, "samples")
 
-    @property
-    def _within(self) -> pl.Expr:
-        """Whether a sample is one that the settings ask for; a run may have more."""
-        wanted = [
-            (pl.col("view") == view.name)
-            & (pl.col("view_index") < view.n)
-            & (pl.col("sample_index") < view.samples)
-            for view in self._views
-        ]
-        return pl.any_horizontal(pl.lit(value=False), *wanted)
+def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
+    """Open what the attacks read: features of ``samples``, and ``logprobs`` where one reads them.
 
-    def _features(self) -> pl.LazyFrame:
-        """Features of all samples; of none they have the columns that they would have."""
-        features = self.audit.run.scan("features")
-        groups = self.audit.manifest.made["features"]["groups"]
-        if any(self.audit.run.path("features").glob("*.parquet")):
-            return features
-        return features.with_columns(
-            pl.lit(None, field.dtype).alias(field.name) for field in feature_fields(groups)
-        )
+    A run may have more than its settings ask for.
+    """
+    evidence = {"samples": _features(audit).filter(_within(audit))}
+    if audit.reading("logprobs"):
+        evidence["logprobs"] = _logprobs(audit)
+    return evidence
 
-    def _logprobs(self) -> pl.LazyFrame:
-        """Log-probabilities of the views that are read; a run may have more."""
-        wanted = [
-            among([view.key]) & (pl.col("view_index") < view.n)
-            for view in views_of(self.audit, "logprobs")
-        ]
-        return scan_parts(self.audit.run.path("logprobs"), LogProbs).filter(
-            pl.any_horizontal(wanted)
-        )
+
+def _within(audit: Audit) -> pl.Expr:
+    """Whether a sample is one that the settings ask for."""
+    wanted = [
+        (pl.col("view") == view.name)
+        & (pl.col("view_index") < view.n)
+        & (pl.col("sample_index") < view.samples)
+        for view in views_of(audit, "samples")
+    ]
+    return pl.any_horizontal(pl.lit(value=False), *wanted)
+
+
+def _features(audit: Audit) -> pl.LazyFrame:
+    """Features of all samples; of none they have the columns that they would have."""
+    features = audit.run.scan("features")
+    groups = audit.manifest.made["features"]["groups"]
+    if any(audit.run.path("features").glob("*.parquet")):
+        return features
+    return features.with_columns(
+        pl.lit(None, field.dtype).alias(field.name) for field in feature_fields(groups)
+    )
+
+
+def _logprobs(audit: Audit) -> pl.LazyFrame:
+    """Log-probabilities of the views that are read."""
+    wanted = [
+        among([view.key]) & (pl.col("view_index") < view.n) for view in views_of(audit, "logprobs")
+    ]
+    return scan_parts(audit.run.path("logprobs"), LogProbs).filter(pl.any_horizontal(wanted))
 
 
 def _formula(attack: Attack) -> bytes:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mia_batch.inference.rollup import rollup
 from mia_batch.metrics.curves import curves
+from mia_batch.pipeline.stages.scores import evidence_of
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.verdicts import blind_warns
 from mia_batch.schemas import Curves, ExtractedDocuments, Rollup
@@ -42,6 +43,7 @@ class SummaryStage(Stage):
         """Verdicts, with all that they are made from, features, and what was extracted."""
         made, extracted = self.audit.manifest.made, self.audit.run.path("extracted_documents")
         return {
+            "form": 2,  # of both tables
             "verdicts": made.get("verdicts"),
             "features": made.get("features"),
             "extracted": sha256(extracted.read_bytes()).hexdigest() if extracted.exists() else None,
@@ -70,9 +72,11 @@ def _write(audit: Audit) -> None:
         run.scan("verdicts"),
         plan,
         extracted=extracted,
+        candidates=run.scan("samples"),
         samples=audit.settings.continuations,
+        words=audit.settings.word_rule,
         blind_warns=blind_warns(run.findings),
     )
     sink(rows, run.path("rollup"), Rollup)
-    names = [attack.name for attack in audit.attacks]
-    sink_frames(curves(targets, scores, names, plan.primary), run.path("curves"), Curves)
+    frames = curves(targets, scores, audit.attacks, plan.primary, evidence_of(audit))
+    sink_frames(frames, run.path("curves"), Curves)

@@ -17,6 +17,7 @@ from mia_batch.inference.findings import (
     role_counts,
     role_findings,
 )
+from mia_batch.inference.null_audits import null_audit_findings
 from mia_batch.inference.plan import VerdictPlan, preregister
 from mia_batch.inference.power import power_findings
 from mia_batch.inference.sampling_error import score_errors
@@ -50,7 +51,7 @@ __all__ = [
 ]
 
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
-_FROM_SCORES = ("plan", "reported", "uneven_scores")
+_FROM_SCORES = ("plan", "reported", "uneven_scores", "null_audits")
 
 
 def preflight(run: Run, plan: VerdictPlan, *, seed: int) -> None:
@@ -104,7 +105,9 @@ def evaluate(
     reported = reported_findings(run.scan("verdicts"), plan)
     primary_first = sorted(names, key=lambda name: name != plan.primary)
     uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
-    sink(pl.concat([before, planned, uneven, reported]), run.path("findings"), Findings)
+    audits = null_audit_findings(scores, plan)
+    rows = [before, planned, uneven, reported, audits]
+    sink(pl.concat(rows), run.path("findings"), Findings)
 
 
 def conclusions(run: Run, settings: Settings, attacks: Sequence[str]) -> Iterator[str]:
@@ -224,6 +227,7 @@ class VerdictsStage(Stage):
         return {
             "scores": made.get("scores"),
             "preflight": made.get("preflight"),
+            "form": 2,  # of what is found
             "plan": [audit.manifest.plan.get(name) for name in ("sha256", "rests_on")],
             "settings": audit.settings.model_dump(mode="json", include=names),
         }

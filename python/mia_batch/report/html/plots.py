@@ -66,6 +66,17 @@ def plots(contents: Contents) -> Iterator[dict[str, Any]]:
             ),
             "source": "curves.parquet: x, y of curve = roc",
         }
+    growth = curves.filter(curve="growth")
+    if not growth.is_empty():
+        yield {
+            "title": "How well they do with fewer samples or points",
+            "svg": _growth(growth),
+            "note": (
+                "AUC if only the first samples, or points, of each text counted; the axis below is "
+                "logarithmic. At 0.5 lies guessing."
+            ),
+            "source": "curves.parquet: x, y of curve = growth",
+        }
     distribution = curves.filter(curve="distribution", attack=contents.primary)
     if not distribution.is_empty():
         yield {
@@ -88,6 +99,16 @@ def _roc(points: pl.DataFrame) -> Markup:
     grid = pl.DataFrame({"x": [smallest ** (i / 40) for i in range(41)]}).with_columns(y="x")
     guess = _line(grid, both, strokeDash=[1, 4], stroke="currentColor")
     return _svg(guess, _line(points, both | _series("attack"), strokeWidth=2))
+
+
+def _growth(points: pl.DataFrame) -> Markup:
+    named = points.with_columns(series=pl.format("{} by {}", "attack", "subject"))
+    axis = {"values": sorted(named["x"].unique()), "format": "d"}
+    both = {
+        "x": _quantity("x", "Samples or points", axis=axis, scale={"type": "log", "base": 2}),
+        "y": _quantity("y", "AUC", scale={"zero": False}),
+    }
+    return _svg(_line(named, both | _series("series"), point=True))
 
 
 def _distribution(points: pl.DataFrame, attack: str) -> Markup:

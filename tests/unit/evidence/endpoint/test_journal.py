@@ -104,6 +104,40 @@ def test_it_is_an_ordinary_database(path: Path):
     database.close()
 
 
+def test_requests_are_counted_by_time_and_version(path: Path):
+    with Journal(path) as journal:
+        assert journal.answered()["times"] == dict.fromkeys(("answered", "undated"), 0) | {
+            "first": None,
+            "last": None,
+        }
+        two = {0: EMPTY, 1: EMPTY}
+        journal.record(b"a", two, Tokens(1, 1), sent="T2", system_fingerprint="fp_1")
+        journal.record(b"b", two, Tokens(1, 1), sent="T1", system_fingerprint="fp_1")
+        journal.record(b"b", {2: EMPTY}, Tokens(1, 1), sent="T3")
+        journal.record(b"", {}, Tokens(1, 1))
+        assert journal.answered() == {
+            "times": {"answered": 3, "undated": 0, "first": "T1", "last": "T3"},
+            "system_fingerprint": {"fp_1": 2, "not given": 1},
+        }
+
+
+def test_a_journal_of_an_older_version_goes_on(path: Path):
+    database = sqlite3.connect(path)
+    database.executescript(
+        "CREATE TABLE answers (request BLOB NOT NULL, sample INTEGER NOT NULL, text TEXT NOT NULL,"
+        " n_tokens INTEGER, finish_reason TEXT, PRIMARY KEY (request, sample)) WITHOUT ROWID;"
+        "INSERT INTO answers VALUES (x'61', 0, '', 0, 'stop')"
+    )
+    database.close()
+    with Journal(path) as journal:
+        journal.record(b"b", {0: EMPTY}, Tokens(1, 1), sent="T1")
+        assert journal.find(b"a") == {0: EMPTY}
+        assert journal.answered() == {
+            "times": {"answered": 2, "undated": 1, "first": "T1", "last": "T1"},
+            "system_fingerprint": {"not given": 1},
+        }
+
+
 def test_requests_share_an_answer_only_where_nothing_differs():
     asked = request(1, n=2)
     settings: dict[str, object] = {"model": "m", "top_k": 50}

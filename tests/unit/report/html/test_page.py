@@ -78,6 +78,20 @@ def test_sections_stand_in_their_order():
     assert ids[5:] == ["repeat", "record", "not-run", "sources", "glossary"]
 
 
+def test_each_kind_of_curve_has_a_plot_with_its_axes():
+    shown = page(contents())
+    titles = shown.xpath("//section[@id='plots']//figcaption/h3/text()")
+    assert titles == [
+        "How well scores tell members from non-members",
+        "How well they do with fewer samples or points",
+        "Distribution of samia_matched_v1",
+    ]
+    drawn = shown.xpath("//section[@id='plots']//figure[2]//text()")
+    assert {"Samples or points", "AUC", "samia_matched_v1 by samples", "3"} <= {
+        text.strip() for text in drawn
+    }
+
+
 def test_missing_and_empty_tables_are_named():
     of = contents()
     tables = {name: of.tables[name] for name in ("targets", "scores")}

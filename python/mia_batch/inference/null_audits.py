@@ -1,0 +1,161 @@
+"""Null audits: how often the planned test reports texts that are known to be outside."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mia_batch.inference.comparison import read_comparison_sets
+from mia_batch.inference.conformal import TieDraws, p_values, q_values
+from mia_batch.inference.findings import finding_rows
+from mia_batch.inference.group_level import GroupTest
+from mia_batch.inference.power import power
+from mia_batch.inference.target_level import TargetTest
+from mia_batch.stats.rates import clopper_pearson
+from mia_batch.tables.numbers import read_finite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import polars as pl
+    from numpy.typing import NDArray
+
+    from mia_batch.inference.comparison import ComparisonSets
+    from mia_batch.inference.conformal import Adjustment
+    from mia_batch.inference.plan import VerdictPlan
+
+    Units = NDArray[np.int64]
+
+__all__ = ["null_audit_findings"]
+
+_AUDITS = 200
+_MOST = 10_000  # texts, or groups
+_CHECK = "null_audits"
+_SPLITS = "the interval is about the draw of the splits alone, which share their texts"
+
+
+def null_audit_findings(scores: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
+    """Rows of check ``null_audits``: 200 audits of texts that are all known to be outside.
+
+    Each takes some of the non-members at random, whole clusters of them, for the audited ones:
+    as many as there are audited, but at most half, and only so many that something can be
+    reported. ``share_reporting`` is the share of audits that report any, with its 95 % interval of
+    Clopper and Pearson; the plan promises at most q: verdict ``as_promised``, or ``too_often``
+    where the interval lies above. ``share_below_fpr``: of all their tests, those with a p-value of
+    at most the plan's fpr. Of more than about 10,000 texts, or groups, so many are drawn. None without targets or
+    non-members.
+    """
+    sets = read_comparison_sets(scores, named=plan.level != "target")
+    if not (sets.targets.size and sets.nulls.size):
+        return finding_rows(_CHECK, [])
+    if plan.level == "collection":
+        return _without(plan, "the plan is about all groups together, which have one p-value")
+    score = read_finite(scores, plan.primary, sets.target_id.len())
+    audit = (_OfTexts if plan.level == "target" else _OfGroups)(sets, score, plan)
+    n_units = min(audit.n_units, max(2, _MOST // audit.size))
+    n_tests = min(audit.n_audited, n_units // 2)
+    while n_tests and not audit.can_report(n_tests, n_units - n_tests):
+        n_tests //= 2
+    if not n_tests:
+        return _without(
+            plan,
+            f"{n_units:,} independent units outside the training data are too few: with some of "
+            f"them audited, none could be reported at q = {plan.q:g}",
+        )
+    return _rows(plan, n_tests, n_units - n_tests, [*_audits(audit, n_units, n_tests)])
+
+
+class _OfTexts:
+    """Audits of single texts; units are their clusters."""
+
+    def __init__(
+        self, sets: ComparisonSets, scores: NDArray[np.float64], plan: VerdictPlan
+    ) -> None:
+        self._sets, self._scores, self.plan = sets, scores, plan
+        self._units, self._which = np.unique(sets.cluster[sets.nulls], return_inverse=True)
+        self.n_units = self._units.size
+        self.size = max(1, self._which.size // self.n_units)  # texts of a unit
+        self.n_audited = np.unique(sets.cluster[sets.targets]).size
+        dependent = sets.share_clusters(sets.targets, sets.nulls)
+        self.adjustment: Adjustment = "by" if dependent else plan.adjustment
+
+    def can_report(self, n_tests: int, n_null: int) -> bool:
+        return power(n_tests * self.size, n_null, self.plan.q, self.adjustment).needed is not None
+
+    def p_values(self, audited: Units, nulls: Units) -> NDArray[np.float64]:
+        sets = self._sets
+        chosen = [sets.nulls[np.isin(self._which, units)] for units in (audited, nulls)]
+        rows, n_audited = np.concatenate(chosen), chosen[0].size
+        own = replace(
+            sets,
+            target_id=sets.target_id.gather(rows),
+            n_words=sets.n_words.gather(rows),
+            cluster=sets.cluster[rows],
+            targets=np.arange(n_audited),
+            nulls=np.arange(n_audited, rows.size),
+        )
+        return TargetTest(own, self.plan).p_values(self._scores[rows])[0]
+
+
+class _OfGroups:
+    """Audits of whole groups; units are the null groups that have enough windows."""
+
+    def __init__(
+        self, sets: ComparisonSets, scores: NDArray[np.float64], plan: VerdictPlan
+    ) -> None:
+        test = GroupTest(sets, plan)
+        self.plan, self.adjustment, self.size = plan, plan.adjustment, 1
+        self._statistics = test.nulls.statistics(scores, plan)
+        self._ties = None if test.ties is None else test.ties.nulls
+        self.n_units, self.n_audited = self._statistics.size, test.groups.sizes.size
+
+    def can_report(self, n_tests: int, n_null: int) -> bool:
+        return power(n_tests, n_null, self.plan.q, self.adjustment).needed is not None
+
+    def p_values(self, audited: Units, nulls: Units) -> NDArray[np.float64]:
+        of, draws = self._statistics, self._ties
+        ties = None if draws is None else TieDraws(draws[audited], draws[nulls])
+        return p_values(of[audited], of[nulls], ties=ties)
+
+
+def _audits(
+    audit: _OfTexts | _OfGroups, n_units: int, n_tests: int
+) -> Iterator[tuple[bool, float]]:
+    """Yield of each audit whether it reports any, and its share of small p-values."""
+    rng = np.random.default_rng(audit.plan.seed)
+    for _ in range(_AUDITS):
+        units = rng.choice(audit.n_units, n_units, replace=False)
+        p = audit.p_values(units[:n_tests], units[n_tests:])
+        reported = q_values(p, audit.adjustment) <= audit.plan.q
+        yield bool(reported.any()), float((p <= audit.plan.fpr).mean())
+
+
+def _rows(
+    plan: VerdictPlan, n_tests: int, n_null: int, made: list[tuple[bool, float]]
+) -> pl.DataFrame:
+    reporting = sum(any_reported for any_reported, _ in made)
+    interval = clopper_pearson(reporting, len(made))
+    rows: list[dict[str, object]] = [
+        {"statistic": "n_audits", "value": len(made)},
+        {"statistic": "n_tests", "value": n_tests},
+        {"statistic": "n_null", "value": n_null},
+        {"statistic": "q", "value": plan.q},
+        {
+            "statistic": "share_reporting",
+            "value": reporting / len(made),
+            "low": interval.low,
+            "high": interval.high,
+            "verdict": "too_often" if interval.low > plan.q else "as_promised",
+            "reason": _SPLITS,
+        },
+        {"statistic": "fpr", "value": plan.fpr},
+        {"statistic": "share_below_fpr", "value": sum(share for _, share in made) / len(made)},
+    ]
+    return finding_rows(_CHECK, [row | {"subject": plan.level} for row in rows])
+
+
+def _without(plan: VerdictPlan, reason: str) -> pl.DataFrame:
+    row = {"subject": plan.level, "statistic": "share_reporting", "reason": reason}
+    return finding_rows(_CHECK, [row])
