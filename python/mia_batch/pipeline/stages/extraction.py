@@ -12,12 +12,13 @@ import numpy as np
 import polars as pl
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.blocks import BLOCK_TARGETS, Missing
-from mia_batch.evidence.parts import TARGET_KEY, Parts, scan_parts
+from mia_batch.evidence.blocks import Missing
+from mia_batch.evidence.parts import TARGET_KEY, scan_parts
 from mia_batch.extraction import book_coverage, near_verbatim_recall
 from mia_batch.pipeline.sessions import open_session, sample_task
+from mia_batch.pipeline.stages.features import sample_parts
 from mia_batch.pipeline.stages.stage import Stage
-from mia_batch.prompts.view import View
+from mia_batch.pipeline.stages.views import view_of
 from mia_batch.prompts.walk import ROUND_WORDS, Text, Walks, Window
 from mia_batch.schemas import ExtractedDocuments, Extraction, Prompts, Samples
 from mia_batch.tables import sink
@@ -27,12 +28,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mia_batch.evidence.blocks import Block
-    from mia_batch.pipeline.context import Audit
     from mia_batch.pipeline.sessions import Session
+    from mia_batch.prompts.view import View
 
 __all__ = ["ExtractionStage"]
 
-_VIEW = View(model="target", name="walk", make=None, greedy=True)
 _DOCUMENTS_AT_ONCE = 64
 _OTHERS = 8  # documents that tell the level of chance
 _TABLES = {"extraction": Extraction, "extracted_documents": ExtractedDocuments}
@@ -46,13 +46,17 @@ class ExtractionStage(Stage):
 
     name = "extraction"
 
+    @property
+    def _view(self) -> View:
+        return view_of(self.audit, "target", "walk")
+
     def files(self) -> list[Path]:
         """List both tables."""
         return [path for path in map(self.audit.run.path, _TABLES) if path.exists()]
 
     def follows(self, lost: Collection[Path]) -> list[Path]:
         """List both tables where walks are lost."""
-        walks = f".{_parts(self.audit).label}-"
+        walks = f".{sample_parts(self.audit, self._view).label}-"
         return self.files() if any(walks in path.name for path in lost) else []
 
     def left(self) -> Iterator[tuple[str, str]]:
@@ -161,7 +165,7 @@ class ExtractionStage(Stage):
 
     def _take(self, walks: Sequence[Walks]) -> None:
         """Go on with all that was said."""
-        had = scan_parts(self.audit.run.path("samples"), Samples, _VIEW.key)
+        had = scan_parts(self.audit.run.path("samples"), Samples, self._view.key)
         columns = ("target_id", "view_index", "candidate", "finish_reason", "n_tokens")
         starts = [window.target_id for each in walks for window in each.windows]
         own = had.filter(pl.col("target_id").is_in(starts)).select(columns).collect()
@@ -176,8 +180,8 @@ class ExtractionStage(Stage):
 
     def _ask(self, session: Session, asked: pl.DataFrame) -> None:
         audit = self.audit
-        task = sample_task(audit, session, _VIEW)
-        blocks = list(Missing(_Asked(asked), _parts(audit)).blocks())
+        task = sample_task(audit, session, self._view)
+        blocks = list(Missing(_Asked(asked), sample_parts(audit, self._view)).blocks())
         self._keep(blocks)
         with audit.observer.progress("walking", done=0, left=asked.height):
             for block, rows in session.executor.collect(task, blocks, audit.observer.answered):
@@ -187,9 +191,9 @@ class ExtractionStage(Stage):
         """Store prompts that are not there; a run may have lost its samples only."""
         folder = self.audit.run.path("prompts")
         keys = ("target_id", "view_index")
-        had = scan_parts(folder, Prompts, _VIEW.key).select(keys).collect()
+        had = scan_parts(folder, Prompts, self._view.key).select(keys).collect()
         for block in blocks:
-            new = _VIEW.rows(block.units).join(had, on=keys, how="anti")
+            new = self._view.rows(block.units).join(had, on=keys, how="anti")
             names = (replace(block, attempt=attempt).part_name for attempt in count(block.attempt))
             if not new.is_empty():
                 path = next(folder / name for name in names if not (folder / name).exists())
@@ -211,16 +215,6 @@ class _Asked:
         index = pl.col("view_index", "target_row").cast(pl.UInt32)
         ordered = self.prompts.sort("target_row").with_columns(index)
         yield ordered.with_columns(unit_key=TARGET_KEY + pl.col("view_index"))
-
-
-def _parts(audit: Audit) -> Parts:
-    return Parts(
-        folder=audit.run.path("samples"),
-        schema=Samples,
-        model=_VIEW.model,
-        view=_VIEW.name,
-        block_targets=BLOCK_TARGETS,
-    )
 
 
 def _stretches(walks: Walks) -> Iterator[dict[str, Any]]:
