@@ -54,6 +54,9 @@ class Manifest:
     custody
         ``root``, and the SHA-256 of each file of the finished run: ``tables``, which the root
         covers beside ``inputs``, and ``files``; empty while the run is not finished.
+    controls
+        Passages that came out and how many are common; by control, how many were looked at and how
+        many came out again; empty without ``controls``.
     failed
         ``targets`` that lack evidence although they could be asked about, of how many (``of``), and
         their ``reasons`` with counts; empty until there is evidence.
@@ -73,6 +76,7 @@ class Manifest:
     failed: dict[str, Any] = field(default_factory=dict)
     inputs: dict[str, dict[str, str]] = field(default_factory=dict)
     custody: dict[str, Any] = field(default_factory=dict)
+    controls: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, folder: Path) -> Manifest | None:

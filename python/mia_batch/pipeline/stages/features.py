@@ -105,14 +105,16 @@ class FeaturesStage(Stage):
     def prepare(self) -> None:
         """Decide which groups of features the run has: those of its attacks, and those it had.
 
-        Continuations of windows are always searched for verbatim runs. Where the groups are others
+        Continuations of windows are always searched for verbatim runs, and all where these have
+        controls. Where the groups are others
         than before, the parts are removed, to be made again.
         """
         audit = self.audit
         reading = audit.reading("samples")
         columns = {column for attack in reading for column in attack.columns}
         continued = any(CONTINUATION in attack.reads for attack in reading)
-        always = [VERBATIM_GROUP] if continued and audit.settings.window_words else []
+        searched = audit.settings.window_words or audit.settings.controls
+        always = [VERBATIM_GROUP] if continued and searched else []
         had = audit.manifest.made.get("features", {}).get("groups", [])
         known = {*GROUPS, *BESIDE}
         groups = sorted({*groups_of(columns), *always, *known.intersection(had)})

@@ -35,6 +35,7 @@ __all__ = [
     "prompt_parts",
     "prompts_missing",
     "texts_for",
+    "write_prompts",
 ]
 
 _SHOTS = ("nonmember_shots", "member_shots")
@@ -72,7 +73,7 @@ class PromptsStage(Stage):
         for view in views_of(audit):
             missing = prompts_missing(audit, view)
             if view.make is not None:
-                _write(audit, view, missing)
+                write_prompts(audit, view, missing)
             elif _is_filled(view) and missing.count().left:
                 filled.append((view, missing))
         if filled:
@@ -104,7 +105,8 @@ class PromptsStage(Stage):
         names = {view.name for view in views}
         for setting in filter(names.__contains__, _SHOTS):
             texts_for(audit, setting)
-        if any(view.model == "reference" for view in views):
+        controlled = settings.controls and settings.reference_model is not None
+        if controlled or any(view.model == "reference" for view in views):
             audit.source("reference")
         column = settings.neighbours_column
         if column is None or "neighbour" not in names:
@@ -171,7 +173,7 @@ def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
             make=partial(after_shots, shots=shots),
             columns=view.columns,
         )
-        _write(audit, made, prompts_missing(audit, made))
+        write_prompts(audit, made, prompts_missing(audit, made))
 
 
 def prompts_missing(audit: Audit, view: View) -> Missing:
@@ -181,7 +183,8 @@ def prompts_missing(audit: Audit, view: View) -> Missing:
     return Missing(units, prompt_parts(audit, view), view.n)
 
 
-def _write(audit: Audit, view: View, missing: Missing) -> None:
+def write_prompts(audit: Audit, view: View, missing: Missing) -> None:
+    """Store the prompts that a view's targets lack."""
     if view.make is None or not missing.count().left:
         return
     audit.begin_change()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import SettingsError
 from mia_batch.prompts.continuation import continuation, extraction
+from mia_batch.prompts.control import after_unrelated, own_prefix
 from mia_batch.prompts.given import given
 from mia_batch.prompts.probes import probes
 from mia_batch.prompts.text import lowercase, text
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
     from mia_batch.pipeline.context import Audit
     from mia_batch.settings import Settings
 
-__all__ = ["view_of", "views_of"]
+__all__ = ["BESIDE_ATTACKS", "view_of", "views_of"]
+
+BESIDE_ATTACKS = ("walk", "control", "walk_control")
+"""Views that stages ask for and no attack reads."""
 
 
 def views_of(audit: Audit, kind: EvidenceKind | None = None) -> list[View]:
@@ -31,11 +35,26 @@ def views_of(audit: Audit, kind: EvidenceKind | None = None) -> list[View]:
 
 def view_of(audit: Audit, model: str, name: str) -> View:
     """Return one view of a model, as the settings want it."""
-    values = _values(audit.settings, name)
+    values = _control(audit.settings, model, name) or _values(audit.settings, name)
     if values is None:
         msg = f"no view is called {name!r}; an attack that reads it cannot be computed"
         raise SettingsError(msg)
     return View(model=model, name=name, **values)
+
+
+def _control(settings: Settings, model: str, name: str) -> dict[str, Any] | None:
+    """Say what sets a view of controls apart: drawn as continuations are, or greedy as walks."""
+    own = model == "reference"
+    common: dict[str, Any] = {
+        "make": own_prefix if own else partial(after_unrelated, words=settings.word_rule),
+        "columns": ("prefix", "reference"),
+        "n": 1 if own else 2,
+    }
+    drawn: dict[str, dict[str, Any]] = {
+        "control": {"samples": settings.continuations},
+        "walk_control": {"greedy": True},
+    }
+    return common | drawn[name] if name in drawn else None
 
 
 def _values(settings: Settings, name: str) -> dict[str, Any] | None:

@@ -1,0 +1,67 @@
+"""Prompts that ask for a passage after something else than its own prefix."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from mia_batch.kernels import WordRule, word_spans
+from mia_batch.prompts.seeds import SAMPLES_PER_TARGET, sample_seed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["LAST_WORDS", "NOTHING_UNRELATED", "after_unrelated", "own_prefix", "unrelated_rows"]
+
+LAST_WORDS = 16
+"""Words of a passage's own prefix that stand behind an unrelated one in the second prompt."""
+NOTHING_UNRELATED = "no document of another group has a prefix to put in its place"
+
+
+def after_unrelated(targets: pl.DataFrame, *, words: WordRule) -> pl.DataFrame:
+    """Ask after column ``unrelated`` alone, and with the last words of the own prefix behind it."""
+    start = word_spans("prefix", words=words).struct.field("starts").list
+    first = start.tail(LAST_WORDS).list.first().fill_null(0)
+    last = pl.col("prefix").str.slice(first)
+    contexts = {0: pl.col("unrelated"), 1: pl.concat_str("unrelated", last, separator=" ")}
+    asked = (
+        targets.select("target_id", "text", context=context, view_index=pl.lit(index))
+        for index, context in contexts.items()
+    )
+    return pl.concat(asked)
+
+
+def own_prefix(targets: pl.DataFrame) -> pl.DataFrame:
+    """Ask after the own prefix, as it was asked before."""
+    return targets.select("target_id", "text")
+
+
+def unrelated_rows(
+    owners: NDArray[np.uint64],
+    may_stand: NDArray[np.bool_],
+    asked: Sequence[tuple[str, int]],
+    seed: int,
+) -> list[int | None]:
+    """Choose for each target, given by name and row, a row of another owner whose prefix is taken.
+
+    Among the rows that may stand for others, each of another owner is as likely as any other; seed
+    and name decide. None where there is none.
+    """
+    rows = np.flatnonzero(may_stand)
+    rows = rows[np.argsort(owners[rows], kind="stable")]
+    ordered = owners[rows]
+    own = owners[[row for _, row in asked]]
+    first, last = (np.searchsorted(ordered, own, side=side) for side in ("left", "right"))
+    chosen: list[int | None] = []
+    for (name, _), start, stop in zip(asked, first.tolist(), last.tolist(), strict=True):
+        n_others = rows.size - (stop - start)
+        if not n_others:
+            chosen.append(None)
+            continue
+        place = sample_seed(seed, name, "control") // SAMPLES_PER_TARGET % n_others
+        chosen.append(int(rows[place if place < start else place + stop - start]))
+    return chosen
