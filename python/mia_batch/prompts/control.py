@@ -11,11 +11,9 @@ from mia_batch.kernels import WordRule, word_spans
 from mia_batch.prompts.seeds import SAMPLES_PER_TARGET, sample_seed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
-__all__ = ["LAST_WORDS", "NOTHING_UNRELATED", "after_unrelated", "own_prefix", "unrelated_rows"]
+__all__ = ["LAST_WORDS", "NOTHING_UNRELATED", "OtherRows", "after_unrelated", "own_prefix"]
 
 LAST_WORDS = 16
 """Words of a passage's own prefix that stand behind an unrelated one in the second prompt."""
@@ -40,28 +38,20 @@ def own_prefix(targets: pl.DataFrame) -> pl.DataFrame:
     return targets.select("target_id", "text")
 
 
-def unrelated_rows(
-    owners: NDArray[np.uint64],
-    may_stand: NDArray[np.bool_],
-    asked: Sequence[tuple[str, int]],
-    seed: int,
-) -> list[int | None]:
-    """Choose for each target, given by name and row, a row of another owner whose prefix is taken.
+class OtherRows:
+    """Chooses rows of a table that belong to another owner, each as likely as any other."""
 
-    Among the rows that may stand for others, each of another owner is as likely as any other; seed
-    and name decide. None where there is none.
-    """
-    rows = np.flatnonzero(may_stand)
-    rows = rows[np.argsort(owners[rows], kind="stable")]
-    ordered = owners[rows]
-    own = owners[[row for _, row in asked]]
-    first, last = (np.searchsorted(ordered, own, side=side) for side in ("left", "right"))
-    chosen: list[int | None] = []
-    for (name, _), start, stop in zip(asked, first.tolist(), last.tolist(), strict=True):
-        n_others = rows.size - (stop - start)
+    def __init__(self, owners: NDArray[np.uint64], may_stand: NDArray[np.bool_]) -> None:
+        rows = np.flatnonzero(may_stand)
+        self._rows = rows[np.argsort(owners[rows], kind="stable")]
+        self._owners = owners[self._rows]
+
+    def choose(self, owner: int, name: str, seed: int) -> int | None:
+        """Choose for a target of this owner; seed and name decide. None where there is no other."""
+        own = np.uint64(owner)
+        start, stop = (int(np.searchsorted(self._owners, own, side)) for side in ("left", "right"))
+        n_others = self._rows.size - (stop - start)
         if not n_others:
-            chosen.append(None)
-            continue
+            return None
         place = sample_seed(seed, name, "control") // SAMPLES_PER_TARGET % n_others
-        chosen.append(int(rows[place if place < start else place + stop - start]))
-    return chosen
+        return int(self._rows[place if place < start else place + stop - start])

@@ -134,14 +134,14 @@ def test_common_passages_are_no_evidence(settings, tmp_path):
         settings = settings | {"base_url": server.url}
         run = mia_batch.audit(**settings)
         other = settings | {"controls": False, "out": str(tmp_path / "other")}
-        without = mia_batch.audit(**other)
+        without = mia_batch.audit(**other).rollup
         rolled = mia_batch.audit(**other | {"controls": True}).rollup
     assert run.rollup.select(names).rows()[:3] == [
         ("known", "comes_out", 32, 0.5, 0.5, 0),
         ("formula", "cannot_tell", 0, 0, 0, 1),
         ("quoted", "cannot_tell", 0, 0, 0, 1),
     ]
-    assert without.rollup.select(names).rows()[:3] == [
+    assert without.select(names).rows()[:3] == [
         (name, "comes_out", 32, 0.5, 0.5, None) for name in ("known", "formula", "quoted")
     ]
     assert rolled.equals(run.rollup)
@@ -271,6 +271,61 @@ def test_a_recording_is_searched_and_asks_nobody(settings, audited, tmp_path):
     assert row["reason"] == "the samples are a recording: there is no model to ask"
     assert row["common"] is None
     assert found["quoted", "other_document"]["common"] is True
+
+
+class Walked(TinyModel):
+    """Recites the first document after three words of it, else says the beginning of the second."""
+
+    def text(self, prompt, seed):
+        known = words("long", 300).split()
+        said = prompt.split()[-3:]
+        at = next((n for n in range(3, 300) if known[n - 3 : n] == said), None)
+        told = words("far", 96).split()[-64:] if at is None else known[at : at + 64]
+        return "".join(f" {word}" for word in [*told, "and", "so", "on"])
+
+
+def test_what_only_a_walk_gave_has_controls(settings, tmp_path):
+    """Attacks at points see no passage; the walk's own first words are asked for, greedily."""
+    texts = {"long": words("long", 300), "far": f"{words('far', 96)} {words('end', 96)}"}
+    texts["unknown"] = words("unknown", 64)
+    columns = {"document_id": [*texts], "text": [*texts.values()]}
+    pl.DataFrame(columns).write_parquet(settings["input"])
+    del settings["samples"], settings["preset"]
+    more = {"attacks": "probe_first_word_v1", "probes": 2, "extract": True, "extract_starts": 1}
+    with HostileServer(Walked()) as server:
+        settings = settings | more | {"base_url": server.url}
+        run = mia_batch.audit(**settings)
+        other = settings | {"controls": False, "out": str(tmp_path / "other")}
+        without = mia_batch.audit(**other).rollup
+        drawn = draw_again(run, run.samples.filter(view="walk_control"), Observer())
+    assert drawn["again"].equals(drawn["candidate"])
+    found = controls(run)
+    repeated = {key: row["longest_words"] for key, row in found.items()}
+    assert [repeated["far", each] for each in CONTROLS] == [64, 64, None]
+    assert repeated["long", "unrelated_prefix"] < 5
+    assert repeated["long", "unrelated_prefix_16_words"] == 64
+    assert found["long", "unrelated_prefix"]["n_samples"] == 1
+    names = ("key", "verdict", "extracted_words", "extracted_share", "n_common")
+    assert run.rollup.select(names).rows()[:2] == [
+        ("long", "comes_out", 268, 268 / 300, 0),
+        ("far", "cannot_tell", 0, 0, 1),
+    ]
+    assert without.select(names).rows()[1] == ("far", "comes_out", 64, 64 / 192, None)
+    assert run.manifest.failed["targets"] == 0
+
+
+def test_a_reference_model_that_says_it_too_makes_it_common(settings, checkpoint):
+    with HostileServer(Reciting()) as server:
+        more = {"base_url": server.url, "reference_model": str(checkpoint)}
+        found = controls(mia_batch.audit(**settings | more))
+    row = found["known", "reference_model"]
+    assert (row["n_samples"], row["common"], row["reason"]) == (2, False, None)
+    assert row["longest_words"] < 5
+    assert [control for name, control in found if name == "known"] == [
+        *CONTROLS[:2],
+        "reference_model",
+        CONTROLS[2],
+    ]
 
 
 def test_what_is_refused_or_foreseen(settings):

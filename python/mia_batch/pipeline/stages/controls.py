@@ -23,7 +23,7 @@ from mia_batch.pipeline.stages.passages import passages_of
 from mia_batch.pipeline.stages.prompts import prompt_parts, write_prompts
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import view_of
-from mia_batch.prompts.control import LAST_WORDS, NOTHING_UNRELATED, unrelated_rows
+from mia_batch.prompts.control import LAST_WORDS, NOTHING_UNRELATED, OtherRows
 from mia_batch.schemas import Controls, Prompts, Samples
 from mia_batch.tables import sink
 from mia_batch.tables.numbers import read_numbers
@@ -138,7 +138,7 @@ class ControlsStage(Stage):
         audit, lacking = self.audit, {}
         for name in _VIEWS:
             view, parts = self._view(model, name), prompt_parts(audit, self._view(model, name))
-            units = _Passages(audit, self._passages.filter(view=name), model)
+            units = _Passages(audit, self._passages, view)
             write_prompts(audit, view, Missing(units, parts, view.n))
             prompts = PromptUnits(audit.run.path("targets"), parts, view, askable=True)
             retry = audit.settings.retry_failed
@@ -196,30 +196,42 @@ class _Passages:
 
     audit: Audit
     passages: pl.DataFrame
-    model: str
+    view: View
 
     def keys(self) -> pl.LazyFrame:
         """Open the ``key`` of each."""
-        return self.passages.lazy().select(key=TARGET_KEY)
+        return self._own.lazy().select(key=TARGET_KEY)
+
+    @property
+    def _own(self) -> pl.DataFrame:
+        return self.passages.filter(view=self.view.name)
 
     def slices(self) -> Iterator[pl.DataFrame]:
-        """Yield them in the targets' order, with ``prefix``, and ``unrelated`` of another owner."""
-        if self.passages.is_empty():
+        """Yield them in the targets' order, with ``prefix``, and ``unrelated`` of another owner.
+
+        A model goes on with what it recites after any prefix of it: owners of passages lend theirs
+        only where there are no others.
+        """
+        if self._own.is_empty():
             return
         targets = self.audit.run.scan("targets")
         size = targets.select(pl.len()).collect(engine="streaming").item()
         owners = read_numbers(targets, owner_of_targets().hash(), size, np.uint64)
         has_prefix = pl.col("prefix").str.contains(r"\S").fill_null(value=False)
         may_stand = read_numbers(targets, has_prefix, size, np.bool_)
-        for rows in self.passages.iter_slices(TARGETS_AT_ONCE):
-            asked = list(rows.select("target_id", "target_row").iter_rows())
-            chosen = unrelated_rows(owners, may_stand, asked, self.audit.settings.seed)
+        recited = np.isin(owners, self.passages["owner"].to_numpy())
+        unknown, every = OtherRows(owners, may_stand & ~recited), OtherRows(owners, may_stand)
+        seed = self.audit.settings.seed
+        for rows in self._own.iter_slices(TARGETS_AT_ONCE):
+            asked = rows.select("owner", "target_id").iter_rows()
+            first = ((each, unknown.choose(*each, seed)) for each in asked)
+            chosen = [every.choose(*each, seed) if row is None else row for each, row in first]
             unrelated = pl.Series("other_row", chosen, dtype=pl.get_index_type())
             own = _prefixes(targets, rows["target_row"], "target_row", "prefix")
             other = _prefixes(targets, unrelated, "other_row", "unrelated")
             units = rows.with_columns(unrelated).join(own, on="target_row", maintain_order="left")
             found = units.join(other, on="other_row", maintain_order="left")
-            askable = pl.col("unrelated").is_not_null() | (self.model == "reference")
+            askable = pl.col("unrelated").is_not_null() | (self.view.model == "reference")
             yield found.filter(askable).with_columns(unit_key=TARGET_KEY)
 
 
