@@ -55,8 +55,8 @@ class Manifest:
         ``root``, and the SHA-256 of each file of the finished run: ``tables``, which the root
         covers beside ``inputs``, and ``files``; empty while the run is not finished.
     controls
-        Passages that came out and how many are common; by control, how many were looked at and how
-        many came out again; empty without ``controls``.
+        Of ``any`` control the passages that came out and how many are common; of each how many were
+        looked at and how many were repeated; empty without ``controls``.
     failed
         ``targets`` that lack evidence although they could be asked about, of how many (``of``), and
         their ``reasons`` with counts; empty until there is evidence.

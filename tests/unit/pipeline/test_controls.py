@@ -117,8 +117,7 @@ def test_prompts_are_those_of_other_documents(audited):
         assert rows["text"].to_list() == [None, None]
     assert {*asked["context"]} <= {each.prompt for each in server.asked}
     assert run.manifest.controls == {
-        "passages": 3,
-        "common": 2,
+        "any": {"passages": 3, "common": 2},
         "unrelated_prefix": {"passages": 3, "repeated": 1},
         "unrelated_prefix_16_words": {"passages": 3, "repeated": 3},
         "other_document": {"passages": 3, "repeated": 1},
@@ -245,7 +244,7 @@ def test_where_nothing_comes_out_there_is_nothing_to_control(settings):
     with HostileServer(TinyModel()) as server:
         run = mia_batch.audit(**settings | {"base_url": server.url})
     assert run.scan("controls").collect().is_empty()
-    assert run.manifest.controls == {"passages": 0, "common": 0}
+    assert run.manifest.controls == {"any": {"passages": 0, "common": 0}}
 
 
 def test_non_members_are_searched_too(settings, tmp_path):

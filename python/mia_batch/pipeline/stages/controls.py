@@ -30,7 +30,7 @@ from mia_batch.tables.numbers import read_numbers
 from mia_batch.targets.clusters import owner_of_targets
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
     from mia_batch.pipeline.context import Audit
@@ -126,7 +126,7 @@ class ControlsStage(Stage):
         )
         sink(rows, audit.run.path("controls"), Controls)
         audit.manifest.controls = counts_of(rows)
-        n, common = (audit.manifest.controls[name] for name in ("passages", "common"))
+        n, common = (audit.manifest.controls["any"][name] for name in ("passages", "common"))
         audit.observer.stage(f"{common:,} of {n:,} passages that came out are common")
         self.done()
 
@@ -220,12 +220,11 @@ class _Passages:
         has_prefix = pl.col("prefix").str.contains(r"\S").fill_null(value=False)
         may_stand = read_numbers(targets, has_prefix, size, np.bool_)
         recited = np.isin(owners, self.passages["owner"].to_numpy())
-        unknown, every = OtherRows(owners, may_stand & ~recited), OtherRows(owners, may_stand)
+        lenders = OtherRows(owners, may_stand & ~recited), OtherRows(owners, may_stand)
         seed = self.audit.settings.seed
         for rows in self._own.iter_slices(TARGETS_AT_ONCE):
             asked = rows.select("owner", "target_id").iter_rows()
-            first = ((each, unknown.choose(*each, seed)) for each in asked)
-            chosen = [every.choose(*each, seed) if row is None else row for each, row in first]
+            chosen = [_chosen(lenders, owner, name, seed) for owner, name in asked]
             unrelated = pl.Series("other_row", chosen, dtype=pl.get_index_type())
             own = _prefixes(targets, rows["target_row"], "target_row", "prefix")
             other = _prefixes(targets, unrelated, "other_row", "unrelated")
@@ -233,6 +232,11 @@ class _Passages:
             found = units.join(other, on="other_row", maintain_order="left")
             askable = pl.col("unrelated").is_not_null() | (self.view.model == "reference")
             yield found.filter(askable).with_columns(unit_key=TARGET_KEY)
+
+
+def _chosen(lenders: Iterable[OtherRows], owner: int, name: str, seed: int) -> int | None:
+    rows = (lender.choose(owner, name, seed) for lender in lenders)
+    return next((row for row in rows if row is not None), None)
 
 
 def _prefixes(targets: pl.LazyFrame, rows: pl.Series, row: str, name: str) -> pl.DataFrame:

@@ -142,6 +142,7 @@ def _plain_number(heading: str, name: str, write: Callable[[Any], str] = number)
 
 _NUMBERS = (
     Column("Longest run, words", ("longest_words",), _longest, "longest_words"),
+    _plain_number("Common passages", "n_common"),
     _plain_number("Windows verbatim", "share_verbatim", share),
     _plain_number("Near-verbatim", "share_near_verbatim", share),
     _plain_number("Longest stretch extracted, words", "extracted_words"),
