@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["schema_classes", "sections"]
 
 
-_MODULES = ("texts", "evidence", "answers", "extraction", "summary", "comparisons")
+_MODULES = ("texts", "evidence", "answers", "extraction", "controls", "summary", "comparisons")
 """Of `mia_batch.schemas`, in the order in which an audit makes their tables."""
 
 

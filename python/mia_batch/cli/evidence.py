@@ -158,9 +158,11 @@ def _show_probes(rows: pl.DataFrame, target: dict[str, Any], console: Console) -
 
 def _show_continuations(rows: pl.DataFrame, console: Console) -> None:
     """Each answer beside the true continuation; what both share is marked."""
-    first = rows.row(0, named=True)
-    _print_pairs({"prefix": _end(first["context"] or "")}, console)
+    prefix = ""
     for row in rows.iter_rows(named=True):
+        if row["context"] != prefix:
+            prefix = row["context"]
+            _print_pairs({"prefix": _end(prefix or "")}, console)
         if row["candidate"] is None:
             console.print(plain(f"{_name(row)}, {row['how']}: {row['reason']}"))
             continue

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from mia_batch.inference.comparison import read_comparison_sets
+from mia_batch.inference.controls import VERBATIM_WORDS, common_targets
 from mia_batch.inference.passages import PASSAGE_COUNTS, count_passages, where_from
 from mia_batch.inference.verbatim import verbatim_runs
 from mia_batch.inference.verdicts import NO_NULL
@@ -23,13 +24,10 @@ if TYPE_CHECKING:
     from mia_batch.inference.plan import VerdictPlan
     from mia_batch.kernels import WordRule
 
-__all__ = ["VERBATIM_WORDS", "rollup"]
-
-VERBATIM_WORDS = 20
-"""Words in a row from which on a passage counts as repeated."""
+__all__ = ["rollup"]
 
 _TYPES = Rollup.create_empty().schema
-_SUMS = pl.col("n_windows", "n_asked", "n_scored", "n_above", "n_sampled", "n_verbatim", "n_near")
+_SUMS = pl.col("^n_(windows|asked|scored|above|sampled|verbatim|near|common)$")
 _EXTRACTED = {
     "key": "document_id",
     "extracted_words": "longest_words",
@@ -51,13 +49,14 @@ def rollup(
     samples: int,
     words: WordRule,
     blind_warns: bool,
+    controls: pl.LazyFrame | None = None,
 ) -> pl.DataFrame:
     """Sum up the documents of role ``target`` by the primary attack, and groups of several.
 
     ``targets`` and ``scores`` have their rows in one order; ``candidates`` is the samples table.
     Documents come in that order, none of them where each is one window; then groups, in the order
-    of their first document. The first ``samples`` continuations count. Memory: some 250 bytes a
-    target.
+    of their first document. The first ``samples`` continuations count, those of passages that
+    ``controls`` mark as common do not. Memory: some 250 bytes a target.
 
     The interval of the mean takes windows as independent draws. Those of one document are not:
     neighbours share their subject and style, so that it is rather too narrow. It is null where all
@@ -66,12 +65,14 @@ def rollup(
     sets = read_comparison_sets(scores, named=False)
     score = read_finite(scores, plan.primary, sets.target_id.len())
     share = WindowShare(sets, score, plan.fpr, blind_warns=blind_warns)
-    parts = [_windows(targets, score, sets), verbatim_runs(targets, features, samples)]
+    runs = verbatim_runs(targets, features, samples)
+    parts = [_windows(targets, score, sets, controls), runs]
     windows = pl.concat(parts, how="horizontal").with_row_index("row").filter("is_target")
     documents = _documents(windows, share.threshold)
     documents = documents.join(_said(targets, documents["row"]), on="row", maintain_order="left")
     documents = documents.join(_extracted(extracted), on="key", how="left", maintain_order="left")
     of_windows = windows.with_columns(target_id=sets.target_id.gather(windows["row"]))
+    of_windows = of_windows.filter(~pl.col("common"))
     counts = count_passages(
         of_windows, documents, targets, candidates, samples=samples, words=words
     )
@@ -85,6 +86,7 @@ def rollup(
         longest_target_id=any_run.then(sets.target_id.gather(rows["longest_row"])),
         longest_sample_index=any_run.then("longest_sample_index"),
         share_verbatim=(pl.col("n_verbatim") / pl.col("n_sampled")).fill_nan(None),
+        n_common=None if controls is None else pl.col("n_common"),
         share_near_verbatim=(pl.col("n_near") / pl.col("n_sampled")).fill_nan(None),
     )
     rows = _with_share(rows, share)
@@ -94,12 +96,18 @@ def rollup(
 
 
 def _windows(
-    targets: pl.LazyFrame, score: NDArray[np.float64], sets: ComparisonSets
+    targets: pl.LazyFrame,
+    score: NDArray[np.float64],
+    sets: ComparisonSets,
+    controls: pl.LazyFrame | None,
 ) -> pl.DataFrame:
     """Lay out what is summed of each row of the targets table."""
     asked = read_numbers(targets, pl.col("reason").is_null(), score.size, np.bool_)
     outside = np.zeros(score.size, np.bool_)
     outside[sets.nulls] = True
+    common = pl.lit(value=False)
+    if controls is not None:
+        common = pl.col("target_id").is_in(common_targets(controls).implode())
     return pl.DataFrame(
         {
             "document": document_numbers(targets),
@@ -107,6 +115,7 @@ def _windows(
             "asked": asked | ~np.isnan(score),
             "score": pl.Series(score, nan_to_null=True),
             "outside": outside,
+            "common": read_numbers(targets, common, score.size, np.bool_),
             "is_target": read_numbers(targets, pl.col("role") == "target", score.size, np.bool_),
         }
     )
@@ -115,15 +124,18 @@ def _windows(
 def _documents(windows: pl.DataFrame, threshold: float) -> pl.DataFrame:
     """Sum up the windows of each document; ``row`` is its first."""
     score = pl.col("score")
-    longest = pl.col("longest_words")
+    own = ~pl.col("common")
+    sampled, near = pl.col("longest_words"), pl.col("near_words")
+    longest = pl.when(own).then(sampled)
     return windows.group_by("document", maintain_order=True).agg(
         pl.col("row", "n_windows").first(),
         n_asked=pl.col("asked").sum(),
         n_scored=score.count(),
         n_above=(score > threshold).sum(),
-        n_sampled=longest.count(),
+        n_sampled=sampled.count(),
         n_verbatim=(longest >= VERBATIM_WORDS).sum(),
-        n_near=(pl.col("near_words") >= VERBATIM_WORDS).sum(),
+        n_near=(own & (near >= VERBATIM_WORDS)).sum(),
+        n_common=pl.col("common").sum(),
         mean=score.mean(),
         squares=((score - score.mean()) ** 2).sum(),
         outside=pl.col("outside").all(),

@@ -8,7 +8,7 @@ import polars as pl
 
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.stages.prompts import view_of
+from mia_batch.pipeline.stages.views import view_of
 from mia_batch.prompts.seeds import sample_seed
 from mia_batch.settings import load_settings
 

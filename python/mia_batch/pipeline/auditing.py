@@ -14,6 +14,7 @@ from mia_batch.pipeline.custody import seal
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.reporting import REPORT, write_report
 from mia_batch.pipeline.run import Run
+from mia_batch.pipeline.stages.controls import ControlsStage
 from mia_batch.pipeline.stages.extraction import ExtractionStage
 from mia_batch.pipeline.stages.features import FeaturesStage
 from mia_batch.pipeline.stages.logprobs import LogprobsStage
@@ -25,6 +26,7 @@ from mia_batch.pipeline.stages.stage import damage_set_aside, repair
 from mia_batch.pipeline.stages.summary import SummaryStage
 from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
+from mia_batch.pipeline.stages.views import BESIDE_ATTACKS
 from mia_batch.pipeline.times import record_requests, run_timed
 from mia_batch.settings import load_settings
 
@@ -54,6 +56,7 @@ def stages_of(audit: Audit) -> list[Stage]:
         ScoresStage(audit),
         VerdictsStage(audit),
         ExtractionStage(audit),
+        ControlsStage(audit),
         SummaryStage(audit),
     ]
 
@@ -242,7 +245,7 @@ def _count_failures(audit: Audit) -> dict[str, Any]:
     targets have each, the most frequent first.
     """
     asked = pl.col("n_bytes").is_not_null()
-    drawn = audit.run.scan("samples").filter(~pl.col("view").str.ends_with("walk"))
+    drawn = audit.run.scan("samples").filter(~pl.col("view").is_in(BESIDE_ATTACKS))
     kinds = (drawn, audit.run.scan("logprobs").filter(asked))
     failed = (
         pl.concat([kind.select("target_id", "reason") for kind in kinds])

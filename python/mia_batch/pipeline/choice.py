@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mia_batch.attacks import defaults, get
-from mia_batch.attacks.attack import PROBE
+from mia_batch.attacks.attack import CONTINUATION, PROBE
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines.registry import why_not
 from mia_batch.similarity import why_no_similarity
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mia_batch.attacks import Attack
     from mia_batch.settings import Settings
 
-__all__ = ["chosen_attacks", "engine_columns"]
+__all__ = ["check_controls", "chosen_attacks", "engine_columns"]
 
 _COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
 """Columns of the logprobs table that not every engine can compute."""
@@ -56,6 +56,17 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
         msg = f"setting 'evidence': {lost.name} {_obstacle(lost, settings)}"
         raise SettingsError(msg)
     return possible
+
+
+def check_controls(settings: Settings, attacks: Iterable[Attack]) -> None:
+    """Raise `SettingsError` if controls are asked for where no passage can come out."""
+    continued = any(CONTINUATION in attack.reads_of("samples") for attack in attacks)
+    if settings.controls and not (continued or settings.extract):
+        msg = (
+            "setting 'controls' is about passages that come out, and these attacks ask for none; "
+            "add 'extract', or take preset 'matched'"
+        )
+        raise SettingsError(msg)
 
 
 def _kinds(evidence: str) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from mia_batch.evidence.replay.recording import Recording
 from mia_batch.evidence.request import Decoding, EngineSpec
 from mia_batch.inference.plan import VerdictPlan
 from mia_batch.models.identity import identify_model
-from mia_batch.pipeline.choice import chosen_attacks
+from mia_batch.pipeline.choice import check_controls, chosen_attacks
 from mia_batch.pipeline.corpora import check_paths, open_corpora, with_windows
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.run import Run
@@ -74,6 +74,7 @@ class Audit:
         settings = with_windows(settings)
         audit = cls(settings, observer, chosen_attacks(settings), recording, Run(settings.folder))
         _ = audit.plan
+        check_controls(settings, audit.attacks)
         check_paths(settings)
         audit.manifest = Manifest.of(audit.run.folder) or audit._new_manifest()
         return audit
@@ -145,7 +146,7 @@ class Audit:
 
     def budget(self, view: View, max_model_len: int, max_attempts: int | None = None) -> Budget:
         """Return the rule for the tokens to decode in a model with this context."""
-        if view.key != CONTINUATION:
+        if view.key != CONTINUATION and view.name != "control":
             return Budget(
                 scope="matched",
                 max_length=max_model_len,

@@ -60,6 +60,9 @@ class Manifest:
     requests
         ``endpoint``; ``times`` of what was asked of models; ``system_fingerprint``, requests by the
         version that the provider named; ``tools`` and ``web_search``; empty for a recording.
+    controls
+        Of ``any`` control the passages that came out and how many are common; of each how many were
+        looked at and how many were repeated; empty without ``controls``.
     failed
         ``targets`` that lack evidence although they could be asked about, of how many (``of``), and
         their ``reasons`` with counts; empty until there is evidence.
@@ -81,6 +84,7 @@ class Manifest:
     custody: dict[str, Any] = field(default_factory=dict)
     times: dict[str, Any] = field(default_factory=dict)
     requests: dict[str, Any] = field(default_factory=dict)
+    controls: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, folder: Path) -> Manifest | None:

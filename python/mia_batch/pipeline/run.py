@@ -15,6 +15,7 @@ from mia_batch.pipeline.manifest import Manifest
 from mia_batch.rarity import Rarity
 from mia_batch.schemas import (
     Blind,
+    Controls,
     Curves,
     ExtractedDocuments,
     Extraction,
@@ -53,6 +54,7 @@ TABLES: dict[str, type[dy.Schema]] = {
     "verdicts": Verdicts,
     "extraction": Extraction,
     "extracted_documents": ExtractedDocuments,
+    "controls": Controls,
     "rollup": Rollup,
     "curves": Curves,
 }

@@ -15,6 +15,7 @@ from mia_batch.schemas.answers import (
     Verdicts,
 )
 from mia_batch.schemas.comparisons import Comparisons
+from mia_batch.schemas.controls import Controls
 from mia_batch.schemas.evidence import Features, LogProbs, Prompts, Samples
 from mia_batch.schemas.extraction import ExtractedDocuments, Extraction
 from mia_batch.schemas.summary import Curves, Rollup
@@ -23,6 +24,7 @@ from mia_batch.schemas.texts import Documents, Role, Targets
 __all__ = [
     "Blind",
     "Comparisons",
+    "Controls",
     "Curves",
     "Documents",
     "ExtractedDocuments",

@@ -48,6 +48,9 @@ class Rollup(dy.Schema):
     """Upper end of its interval."""
     contamination_reason = dy.String(nullable=True)
     """Why the share or its interval is null."""
+    n_common = dy.UInt32(nullable=True)
+    """Windows whose passage came out and is common, as ``controls`` says. Neither they nor
+    stretches that start with them count in shares, runs and the verdict. Null without controls."""
     share_verbatim = dy.Float64(nullable=True)
     """Share of windows of which a sample repeats at least 20 words in a row; null where no
     continuations were sampled."""

@@ -149,6 +149,11 @@ class SamplingSettings(Part):
     extract_tokens: int = Field(
         2000, ge=1, description="Tokens of a document after which nothing further is asked."
     )
+    controls: bool = Field(
+        default=False,
+        description="Ask for passages that came out after an unrelated prefix, too, and look for "
+        "them in the other documents: what is common is no evidence.",
+    )
     retry_failed: bool = Field(
         default=False, description="Try again what could not be sampled before."
     )

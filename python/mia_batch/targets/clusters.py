@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["cluster_name", "cluster_names", "document_numbers"]
+__all__ = [
+    "cluster_name",
+    "cluster_names",
+    "document_numbers",
+    "owner_of_documents",
+    "owner_of_targets",
+]
 
 _LEVELS = {"group": "group", "document": "document_id"}
 
@@ -56,3 +62,25 @@ def document_numbers(targets: pl.LazyFrame) -> NDArray[np.int32]:
     hashes = read_numbers(keys, name.hash(), size, np.uint64)
     begins = np.append(False, hashes[1:] != hashes[:-1])[:size]
     return begins.cumsum(dtype=np.int32)
+
+
+def owner_of_documents(role: str) -> pl.Expr:
+    """Name what a document belongs to: its group, else itself, by its name or its ``place``.
+
+    Places are counted from 1 among the documents of a role.
+    """
+    return _owner(pl.lit(role), pl.col("place"))
+
+
+def owner_of_targets() -> pl.Expr:
+    """Name what a target belongs to, as `owner_of_documents` does of its document."""
+    role = pl.col("role").cast(pl.String).replace("copy", "target")
+    return _owner(role, (pl.col("window_index") == 0).cum_sum().over(role))
+
+
+def _owner(role: pl.Expr, place: pl.Expr) -> pl.Expr:
+    return pl.coalesce(
+        pl.format("group {}", "group"),
+        pl.format("{} document {}", role, "document_id"),
+        pl.format("{} number {}", role, place),
+    )

@@ -6,10 +6,15 @@ from random import Random
 
 import polars as pl
 import pytest
+from click.testing import CliRunner
 
 import mia_batch
+from mia_batch.cli.main import command
 from mia_batch.errors import EngineError, SettingsError
+from mia_batch.observer import Observer
 from mia_batch.pipeline import plan
+from mia_batch.pipeline.again import draw_again
+from mia_batch.pipeline.answers import answers_of
 from mia_batch.settings import load_settings
 from tests.hostile_server import MODEL, HostileServer, TinyModel
 
@@ -195,3 +200,19 @@ def test_what_is_refused_or_foreseen(settings, tmp_path):
         unnamed.write_parquet(tmp_path / "unnamed.parquet")
         with pytest.raises(SettingsError, match="'extract' needs documents with names; add a col"):
             mia_batch.audit(**settings | {"input": str(tmp_path / "unnamed.parquet")})
+
+
+def test_walks_are_shown_and_drawn_again(recited):
+    _, run, *_ = recited
+    samples = run.samples.filter(view="walk")
+    drawn = draw_again(run, samples, Observer())
+    assert drawn["again"].equals(drawn["candidate"], null_equal=True)
+    target_id = samples["target_id"][0]
+    answers = answers_of(run, run.targets.filter(target_id=target_id)).filter(view="walk")
+    asked = run.prompts.filter(view="walk", target_id=target_id).sort("view_index")
+    assert answers.select("context", "text").equals(asked.select("context", "text"))
+    assert answers["seed"].null_count() == answers.height
+    shown = CliRunner().invoke(command, ["show", str(run.folder), target_id], env={"COLUMNS": "99"})
+    assert "walk, target model" in shown.stdout
+    prefixes = [line for line in shown.stdout.splitlines() if line.startswith("prefix")]
+    assert len(prefixes) == 1 + asked.height

@@ -12,12 +12,13 @@ import numpy as np
 import polars as pl
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.blocks import BLOCK_TARGETS, Missing
-from mia_batch.evidence.parts import TARGET_KEY, Parts, scan_parts
+from mia_batch.evidence.blocks import Missing
+from mia_batch.evidence.parts import TARGET_KEY, scan_parts
 from mia_batch.extraction import book_coverage, near_verbatim_recall
 from mia_batch.pipeline.sessions import open_session, sample_task
+from mia_batch.pipeline.stages.features import sample_parts
 from mia_batch.pipeline.stages.stage import Stage
-from mia_batch.prompts.view import View
+from mia_batch.pipeline.stages.views import view_of
 from mia_batch.prompts.walk import MOST_ROUNDS, ROUND_WORDS, Text, Walks, Window
 from mia_batch.schemas import ExtractedDocuments, Extraction, Prompts, Samples
 from mia_batch.tables import sink
@@ -27,26 +28,28 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mia_batch.evidence.blocks import Block
-    from mia_batch.pipeline.context import Audit
     from mia_batch.pipeline.sessions import Session
+    from mia_batch.prompts.view import View
 
 __all__ = ["ExtractionStage"]
 
-_GREEDY = View(model="target", name="walk", make=None, greedy=True)
-_DRAWN = View(model="target", name="drawn_walk", make=None)
-_VIEWS = (_GREEDY, _DRAWN)
 _DOCUMENTS_AT_ONCE = 64
 _OTHERS = 8  # documents that tell the level of chance
 _TABLES = {"extraction": Extraction, "extracted_documents": ExtractedDocuments}
 
 
 class ExtractionStage(Stage):
-    """Follow the model through each document; what it says is kept as samples of the view walk.
+    """Follow the model through each document; what it says is kept as samples of views of walks.
 
     What is asked next depends on these samples alone, so that a run that was killed goes on.
     """
 
     name = "extraction"
+
+    @property
+    def _views(self) -> tuple[View, View]:
+        """Greedy and drawn."""
+        return view_of(self.audit, "target", "walk"), view_of(self.audit, "target", "drawn_walk")
 
     def files(self) -> list[Path]:
         """List both tables."""
@@ -54,7 +57,7 @@ class ExtractionStage(Stage):
 
     def follows(self, lost: Collection[Path]) -> list[Path]:
         """List both tables where walks are lost."""
-        walks = [f".{_parts(self.audit, view).label}-" for view in _VIEWS]
+        walks = [f".{sample_parts(self.audit, view).label}-" for view in self._views]
         is_walk = (label in path.name for path in lost for label in walks)
         return self.files() if any(is_walk) else []
 
@@ -169,7 +172,7 @@ class ExtractionStage(Stage):
     def _take(self, walks: Sequence[Walks]) -> None:
         """Go on with all that was said."""
         folder = self.audit.run.path("samples")
-        had = pl.concat(scan_parts(folder, Samples, view.key) for view in _VIEWS)
+        had = pl.concat(scan_parts(folder, Samples, view.key) for view in self._views)
         columns = ("target_id", "view_index", "candidate", "finish_reason", "n_tokens")
         starts = [window.target_id for each in walks for window in each.windows]
         own = had.filter(pl.col("target_id").is_in(starts)).select(columns).collect()
@@ -186,9 +189,11 @@ class ExtractionStage(Stage):
         audit = self.audit
         drawn = pl.col("view_index") >= MOST_ROUNDS
         with audit.observer.progress("walking", done=0, left=asked.height):
-            for view, some in ((_GREEDY, asked.filter(~drawn)), (_DRAWN, asked.filter(drawn))):
+            for view, some in zip(
+                self._views, (asked.filter(~drawn), asked.filter(drawn)), strict=True
+            ):
                 task = sample_task(audit, session, view)
-                blocks = list(Missing(_Asked(some), _parts(audit, view)).blocks())
+                blocks = list(Missing(_Asked(some), sample_parts(audit, view)).blocks())
                 self._keep(view, blocks)
                 for block, rows in session.executor.collect(task, blocks, audit.observer.answered):
                     sink(rows, audit.run.path("samples") / block.part_name, Samples)
@@ -221,16 +226,6 @@ class _Asked:
         index = pl.col("view_index", "target_row").cast(pl.UInt32)
         ordered = self.prompts.sort("target_row").with_columns(index)
         yield ordered.with_columns(unit_key=TARGET_KEY + pl.col("view_index"))
-
-
-def _parts(audit: Audit, view: View) -> Parts:
-    return Parts(
-        folder=audit.run.path("samples"),
-        schema=Samples,
-        model=view.model,
-        view=view.name,
-        block_targets=BLOCK_TARGETS,
-    )
 
 
 def _stretches(walks: Walks) -> Iterator[dict[str, Any]]:

@@ -18,9 +18,9 @@ from mia_batch.pipeline.stages.prompts import (
     prompt_parts,
     prompts_missing,
     texts_for,
-    views_of,
 )
 from mia_batch.pipeline.stages.stage import Stage
+from mia_batch.pipeline.stages.views import views_of
 from mia_batch.schemas import LogProbs
 from mia_batch.tables import sink
 

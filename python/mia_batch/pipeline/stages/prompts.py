@@ -1,4 +1,4 @@
-"""The views that a run's attacks read, and the stage that makes their prompts."""
+"""The stage that makes the prompts of the views that a run's attacks read."""
 
 from __future__ import annotations
 
@@ -16,11 +16,8 @@ from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.units import TARGETS_AT_ONCE, TargetUnits
 from mia_batch.pipeline.sessions import open_session
 from mia_batch.pipeline.stages.stage import Stage
-from mia_batch.prompts.continuation import continuation, extraction
-from mia_batch.prompts.given import given
-from mia_batch.prompts.probes import probes
+from mia_batch.pipeline.stages.views import views_of
 from mia_batch.prompts.shots import after_shots, choose_shots
-from mia_batch.prompts.text import lowercase, text
 from mia_batch.prompts.view import View
 from mia_batch.schemas import Prompts
 from mia_batch.tables import sink
@@ -29,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from mia_batch.evidence.request import EvidenceKind
     from mia_batch.models.tokens import Tokenizer
     from mia_batch.pipeline.context import Audit
 
@@ -39,79 +35,13 @@ __all__ = [
     "prompt_parts",
     "prompts_missing",
     "texts_for",
-    "view_of",
-    "views_of",
+    "write_prompts",
 ]
 
 _SHOTS = ("nonmember_shots", "member_shots")
 """Views, and the settings that give their texts."""
 _FILLED = ("neighbour", "perturbation")
 _LONGEST_LOOKED_AT = 1000  # texts, by their bytes, for the one of most tokens
-
-
-def views_of(audit: Audit, kind: EvidenceKind | None = None) -> list[View]:
-    """Return the views that attacks read, of one kind of evidence or all; model by model."""
-    kinds: tuple[EvidenceKind, ...] = ("samples", "logprobs") if kind is None else (kind,)
-    reads = dict.fromkeys(
-        key for attack in audit.attacks for each in kinds for key in attack.reads_of(each)
-    )
-    return [view_of(audit, *key) for key in sorted(reads, key=lambda key: key[0] != "target")]
-
-
-def view_of(audit: Audit, model: str, name: str) -> View:
-    """Return one view of a model, as the settings want it."""
-    settings = audit.settings
-    match name:
-        case "continuation":
-            return View(
-                model=model,
-                name=name,
-                make=continuation,
-                columns=("prefix", "reference"),
-                samples=settings.continuations,
-            )
-        case "probe":
-            make = partial(
-                probes,
-                n=settings.probes,
-                every=settings.probe_every,
-                n_words=settings.probe_words,
-                words=settings.word_rule,
-            )
-            return View(
-                model=model,
-                name=name,
-                make=make,
-                columns=("target",),
-                n=settings.probes,
-                samples=settings.samples or 1,
-                greedy=settings.samples is None,
-                text_tokens=1,
-            )
-        case "extraction":
-            return View(
-                model=model,
-                name=name,
-                make=extraction,
-                columns=("prefix", "reference"),
-                context_tokens=settings.extraction_prefix_tokens,
-                text_tokens=settings.extraction_tokens,
-            )
-        case "text":
-            return View(model=model, name=name, make=text, columns=("target",))
-        case "lowercase":
-            return View(model=model, name=name, make=lowercase)
-        case "neighbour" if settings.neighbours_column is not None:
-            make = partial(given, column=settings.neighbours_column, n=settings.neighbours)
-            return View(model=model, name=name, make=make, n=settings.neighbours)
-        case "neighbour" | "perturbation":
-            return View(model=model, name=name, make=None, n=settings.neighbours)
-        case "nonmember_shots" | "member_shots":
-            return View(model=model, name=name, make=None, columns=("target",))
-        case _:
-            pass
-    msg = f"no view is called {name!r}; an attack that reads it cannot be computed"
-    raise SettingsError(msg)
 
 
 def prompt_parts(audit: Audit, view: View) -> Parts:
@@ -143,7 +73,7 @@ class PromptsStage(Stage):
         for view in views_of(audit):
             missing = prompts_missing(audit, view)
             if view.make is not None:
-                _write(audit, view, missing)
+                write_prompts(audit, view, missing)
             elif _is_filled(view) and missing.count().left:
                 filled.append((view, missing))
         if filled:
@@ -175,7 +105,8 @@ class PromptsStage(Stage):
         names = {view.name for view in views}
         for setting in filter(names.__contains__, _SHOTS):
             texts_for(audit, setting)
-        if any(view.model == "reference" for view in views):
+        controlled = settings.controls and settings.reference_model is not None
+        if controlled or any(view.model == "reference" for view in views):
             audit.source("reference")
         column = settings.neighbours_column
         if column is None or "neighbour" not in names:
@@ -242,7 +173,7 @@ def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
             make=partial(after_shots, shots=shots),
             columns=view.columns,
         )
-        _write(audit, made, prompts_missing(audit, made))
+        write_prompts(audit, made, prompts_missing(audit, made))
 
 
 def prompts_missing(audit: Audit, view: View) -> Missing:
@@ -252,7 +183,8 @@ def prompts_missing(audit: Audit, view: View) -> Missing:
     return Missing(units, prompt_parts(audit, view), view.n)
 
 
-def _write(audit: Audit, view: View, missing: Missing) -> None:
+def write_prompts(audit: Audit, view: View, missing: Missing) -> None:
+    """Store the prompts that a view's targets lack."""
     if view.make is None or not missing.count().left:
         return
     audit.begin_change()

@@ -13,8 +13,8 @@ from mia_batch.errors import DamagedTableError, SettingsError
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.run import Run
-from mia_batch.pipeline.stages.prompts import views_of
 from mia_batch.pipeline.stages.stage import Stage
+from mia_batch.pipeline.stages.views import views_of
 from mia_batch.rarity import RARITY_FIELDS, Rarity, RarityTable
 from mia_batch.schemas import Samples
 from mia_batch.tables import RowIndex, scan, sink

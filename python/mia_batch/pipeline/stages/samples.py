@@ -16,10 +16,10 @@ from mia_batch.pipeline.sessions import cost_lines, expected, open_session, samp
 from mia_batch.pipeline.stages.features import sample_parts, write_features
 from mia_batch.pipeline.stages.prompts import (
     prompt_parts,
-    views_of,
 )
 from mia_batch.pipeline.stages.rarity import weighed_views
 from mia_batch.pipeline.stages.stage import Stage
+from mia_batch.pipeline.stages.views import views_of
 from mia_batch.schemas import Samples
 from mia_batch.tables import sink
 from mia_batch.tables.background import in_background

@@ -11,9 +11,9 @@ from mia_batch.attacks import find_unscored, score
 from mia_batch.attacks.terms import among
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.features import feature_fields
-from mia_batch.pipeline.stages.prompts import views_of
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.verdicts import record_plan
+from mia_batch.pipeline.stages.views import views_of
 from mia_batch.schemas import LogProbs, Scores, Unscored
 from mia_batch.tables import sink, sink_frames
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+from mia_batch.inference.controls import common_targets, without_common
 from mia_batch.inference.rollup import rollup
 from mia_batch.metrics.curves import curves
 from mia_batch.pipeline.stages.scores import evidence_of
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.verdicts import blind_warns
 from mia_batch.schemas import Curves, ExtractedDocuments, Rollup
-from mia_batch.tables import sink, sink_frames
+from mia_batch.tables import digest, sink, sink_frames
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -40,14 +40,19 @@ class SummaryStage(Stage):
         return self.files() if self.audit.run.path("scores") in lost else []
 
     def fingerprint(self) -> dict[str, Any]:
-        """Verdicts, with all that they are made from, features, and what was extracted."""
-        made, extracted = self.audit.manifest.made, self.audit.run.path("extracted_documents")
+        """Verdicts, with all they are made from, features, what was extracted, and controls."""
+        made = self.audit.manifest.made
         return {
             "form": 2,  # of both tables
             "verdicts": made.get("verdicts"),
             "features": made.get("features"),
-            "extracted": sha256(extracted.read_bytes()).hexdigest() if extracted.exists() else None,
+            "extracted": self._digest("extracted_documents"),
+            "controls": self._digest("controls"),
         }
+
+    def _digest(self, table: str) -> str | None:
+        path = self.audit.run.path(table)
+        return digest(path) if path.exists() else None
 
     def run(self) -> None:
         """Write rollup and curves, unless they are up to date."""
@@ -65,6 +70,10 @@ def _write(audit: Audit) -> None:
     extracted: pl.LazyFrame = ExtractedDocuments.create_empty(lazy=True)
     if run.path("extracted_documents").exists():
         extracted = run.scan("extracted_documents")
+    controls = run.scan("controls") if run.path("controls").exists() else None
+    if controls is not None and run.path("extraction").exists():
+        common = common_targets(controls)
+        extracted = without_common(extracted, run.scan("extraction"), common)
     rows = rollup(
         targets,
         scores,
@@ -76,6 +85,7 @@ def _write(audit: Audit) -> None:
         samples=audit.settings.continuations,
         words=audit.settings.word_rule,
         blind_warns=blind_warns(run.findings),
+        controls=controls,
     )
     sink(rows, run.path("rollup"), Rollup)
     frames = curves(targets, scores, audit.attacks, plan.primary, evidence_of(audit))

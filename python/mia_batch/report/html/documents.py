@@ -144,6 +144,7 @@ _NUMBERS = (
     Column("Longest run, words", ("longest_words",), _longest, "longest_words"),
     _plain_number("Passages, 20 words", "n_passages_20"),
     _plain_number("Passages, 50 words", "n_passages_50"),
+    _plain_number("Common passages", "n_common"),
     _plain_number("Windows verbatim", "share_verbatim", share),
     _plain_number("Near-verbatim", "share_near_verbatim", share),
     _plain_number("Longest stretch extracted, words", "extracted_words"),

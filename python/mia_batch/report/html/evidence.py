@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from mia_batch.report.html.controls import common_windows
 from mia_batch.report.html.text import cut
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["MOST_WINDOWS", "evidence"]
 
 MOST_WINDOWS = 20
-"""Windows that are shown for each of two reasons: the longest runs, and the highest scores."""
+"""Windows that are shown for each reason: the longest runs, common passages, highest scores."""
 _MOST_CHARACTERS = 1_500
 _MOST_OF_PREFIX = 800
 _CONTINUATION = "continuation"
@@ -30,13 +31,14 @@ Pieces = list[tuple[str, bool]]
 
 
 def evidence(contents: Contents) -> list[dict[str, Any]]:
-    """Show the windows with the longest verbatim runs, then those with the highest scores.
+    """Show the windows with the longest verbatim runs, common ones, and those of highest scores.
 
     Each has the columns of its target and ``score``; ``longest_words`` and ``sample_index`` where
-    they are known; and texts as marked pieces.
+    they are known; ``common``, where else its passage comes out; and texts as marked pieces.
     """
-    longest = _longest(contents)
-    chosen = {**longest, **{key: None for key in _highest(contents) if key not in longest}}
+    longest, common = _longest(contents), common_windows(contents)
+    further = [*[*common][:MOST_WINDOWS], *_highest(contents)]
+    chosen = {**longest, **{key: None for key in further if key not in longest}}
     if not chosen:
         return []
     ids = pl.col("target_id").is_in(list(chosen))
@@ -44,7 +46,7 @@ def evidence(contents: Contents) -> list[dict[str, Any]]:
     samples = _samples(contents, ids)
     return [
         targets[key]
-        | {"longest_words": None}
+        | {"longest_words": None, "common": common.get(key, [])}
         | _texts(targets[key], samples.get(key, []), chosen[key])
         for key in chosen
         if key in targets
