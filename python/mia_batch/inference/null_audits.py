@@ -44,8 +44,8 @@ def null_audit_findings(scores: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame
     reported. ``share_reporting`` is the share of audits that report any, with its 95 % interval of
     Clopper and Pearson; the plan promises at most q: verdict ``as_promised``, or ``too_often``
     where the interval lies above. ``share_below_fpr``: of all their tests, those with a p-value of
-    at most the plan's fpr. Of more than about 10,000 texts, or groups, so many are drawn. None without targets or
-    non-members.
+    at most the plan's fpr. Of more than about 10,000 texts, or groups, so many are drawn. None
+    without targets or non-members.
     """
     sets = read_comparison_sets(scores, named=plan.level != "target")
     if not (sets.targets.size and sets.nulls.size):
