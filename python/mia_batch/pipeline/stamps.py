@@ -18,12 +18,9 @@ STAMPS = {"root.tsr": "RFC 3161", "root.ots": "OpenTimestamps"}
 
 def holds(path: Path, root: str) -> bool:
     """Whether a stamp is of this root: the root itself, or a file that holds its 64 characters."""
-    stamped = (
-        bytes.fromhex(root),
-        *(sha256(f"{root}{end}".encode()).digest() for end in ("", "\n")),
-    )
+    of_files = (sha256(f"{root}{end}".encode()).digest() for end in ("", "\n"))
     content = path.read_bytes()
-    return any(each in content for each in stamped)
+    return any(each in content for each in (bytes.fromhex(root), *of_files))
 
 
 def described(folder: Path, root: str) -> str:

@@ -23,9 +23,9 @@ READERS = {"Editor": range(1, 6), "Lawyer": range(6, 18), "Engineer": range(18, 
 class Field:
     """One field: the number of its entry, its name, and where it stands.
 
-    ``source`` is ``run.json: NAME.NAME``, ``TABLE: COLUMN``, ``findings: check=NAME``, ``folder: stamps``, or empty
-    where no run can have it yet; with ``says`` the text itself. Fields of tables are shown in the
-    ``section`` of the page.
+    ``source`` is ``run.json: NAME.NAME``, ``TABLE: COLUMN``, ``findings: check=NAME``,
+    ``folder: stamps``, or empty where no run can have it yet; with ``says`` the text itself. Fields
+    of tables are shown in the ``section`` of the page.
     """
 
     entry: int
