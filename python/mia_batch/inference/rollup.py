@@ -56,8 +56,8 @@ def rollup(
 
     ``targets`` and ``scores`` have their rows in one order; ``candidates`` is the samples table.
     Documents come in that order, none of them where each is one window; then groups, in the order
-    of their first document. The first ``samples`` continuations count. Memory: some 250 bytes a
-    target.
+    of their first document; then documents of the non-members, likewise. The first ``samples``
+    continuations count. Memory: some 250 bytes a target.
 
     The interval of the mean takes windows as independent draws. Those of one document are not:
     neighbours share their subject and style, so that it is rather too narrow. It is null where all
@@ -67,16 +67,20 @@ def rollup(
     score = read_finite(scores, plan.primary, sets.target_id.len())
     share = WindowShare(sets, score, plan.fpr, blind_warns=blind_warns)
     parts = [_windows(targets, score, sets), verbatim_runs(targets, features, samples)]
-    windows = pl.concat(parts, how="horizontal").with_row_index("row").filter("is_target")
+    windows = pl.concat(parts, how="horizontal").with_row_index("row")
+    windows = windows.filter(pl.any_horizontal("is_target", "is_beside"))
     documents = _documents(windows, share.threshold)
     documents = documents.join(_said(targets, documents["row"]), on="row", maintain_order="left")
-    documents = documents.join(_extracted(extracted), on="key", how="left", maintain_order="left")
+    own, beside = documents.filter("is_target"), documents.filter(~pl.col("is_target"))
+    own = own.join(_extracted(extracted), on="key", how="left", maintain_order="left")
+    documents = pl.concat([own, beside], how="diagonal")
     of_windows = windows.with_columns(target_id=sets.target_id.gather(windows["row"]))
     counts = count_passages(
         of_windows, documents, targets, candidates, samples=samples, words=words
     )
     documents = documents.join(counts, on="document", how="left", maintain_order="left")
-    rows = pl.concat([_units(documents), _groups(documents)], how="diagonal")
+    own, beside = documents[: own.height], documents[own.height :]
+    rows = pl.concat([_units(own), _groups(own), _outside(beside)], how="diagonal")
     any_run = pl.when(pl.col("longest_words") > 0)
     rows = _with_mean(rows).with_columns(
         pl.when(where_from().is_not_null()).then(pl.col(PASSAGE_COUNTS).fill_null(0)),
@@ -108,6 +112,9 @@ def _windows(
             "score": pl.Series(score, nan_to_null=True),
             "outside": outside,
             "is_target": read_numbers(targets, pl.col("role") == "target", score.size, np.bool_),
+            "is_beside": read_numbers(
+                targets, pl.col("role") == "non_member", score.size, np.bool_
+            ),
         }
     )
 
@@ -117,7 +124,7 @@ def _documents(windows: pl.DataFrame, threshold: float) -> pl.DataFrame:
     score = pl.col("score")
     longest = pl.col("longest_words")
     return windows.group_by("document", maintain_order=True).agg(
-        pl.col("row", "n_windows").first(),
+        pl.col("row", "n_windows", "is_target").first(),
         n_asked=pl.col("asked").sum(),
         n_scored=score.count(),
         n_above=(score > threshold).sum(),
@@ -157,8 +164,7 @@ def _units(documents: pl.DataFrame) -> pl.DataFrame:
 
     No rows where each document is one window.
     """
-    if not (documents["n_windows"] > 1).any():
-        documents = documents.clear()
+    documents = _of_windows(documents)
     group = pl.col("said").struct.field("group")
     alone = pl.len().over(group) == 1
     return documents.with_columns(
@@ -168,6 +174,18 @@ def _units(documents: pl.DataFrame) -> pl.DataFrame:
         .when(alone)
         .then(pl.format("group {}", group)),
     )
+
+
+def _outside(documents: pl.DataFrame) -> pl.DataFrame:
+    """Set documents of the non-members beside the others, likewise."""
+    labelled = pl.col("said").struct.with_fields(member=pl.lit(value=False))
+    return _of_windows(documents).with_columns(
+        labelled, level=pl.lit("outside"), tested=pl.lit(None, pl.String)
+    )
+
+
+def _of_windows(documents: pl.DataFrame) -> pl.DataFrame:
+    return documents if (documents["n_windows"] > 1).any() else documents.clear()
 
 
 def _groups(documents: pl.DataFrame) -> pl.DataFrame:

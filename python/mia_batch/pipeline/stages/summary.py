@@ -43,7 +43,7 @@ class SummaryStage(Stage):
         """Verdicts, with all that they are made from, features, and what was extracted."""
         made, extracted = self.audit.manifest.made, self.audit.run.path("extracted_documents")
         return {
-            "form": 2,  # of both tables
+            "form": 3,  # of both tables
             "verdicts": made.get("verdicts"),
             "features": made.get("features"),
             "extracted": sha256(extracted.read_bytes()).hexdigest() if extracted.exists() else None,
