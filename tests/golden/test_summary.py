@@ -102,7 +102,7 @@ def reference(run, chosen):
 
 def test_each_book_and_author_is_summed_up(audited):
     _, run = audited
-    rollup = run.rollup
+    rollup = run.rollup.filter(pl.col("level") != "outside")
     assert rollup["key"].to_list() == ["asked 0", "asked 1", "asked 2", "asked 3", "A"]
     for row in rollup.iter_rows(named=True):
         column = "group" if row["level"] == "group" else "document_id"
@@ -114,12 +114,13 @@ def test_what_may_be_said_of_each(audited):
     """The golden answer of this recording: smallest p-values are 1 / 31."""
     _, run = audited
     names = ("key", "p_value", "verdict", "title", "year", "longest_words")
-    rows = [*run.rollup.select(names).iter_rows()]
+    audited = run.rollup.filter(pl.col("level") != "outside")
+    rows = [*audited.select(names).iter_rows()]
     assert rows[0] == ("asked 0", None, "comes_out", "t0", 1, 30)
     assert rows[1][1:5] == (None, "cannot_tell", "t1", 1)
     assert rows[3][2:5] == ("nothing_found", "t3", 2)
     assert rows[4] == ("A", pytest.approx(1 / 31), "comes_out", None, 1, 30)
-    passages = [*run.rollup.select("n_passages_20", "n_passages_50", "passages_from").iter_rows()]
+    passages = [*audited.select("n_passages_20", "n_passages_50", "passages_from").iter_rows()]
     assert passages == [(2, 0, "samples"), *[(0, 0, "samples")] * 3, (2, 0, "samples")]
     low = dict(run.rollup.select("key", "contamination_low").iter_rows())
     assert low["asked 0"] > 0.9
@@ -146,12 +147,17 @@ def test_the_laws(audited):
     shares = pl.col("^(share|contamination)_?(verbatim|near_verbatim|low|high)?$")
     within = run.rollup.select((shares.is_between(0, 1) | shares.is_null()).all())
     assert within.row(0) == (True,) * 5
+    beside = run.rollup.filter(level="outside")
+    assert beside["key"].to_list() == [f"new {number}" for number in range(30)]
+    assert beside["member"].to_list() == [False] * 30
+    assert beside["mean"].max() < run.rollup["mean"][0]
     windows = pl.col("n_scored") <= pl.col("n_asked"), pl.col("n_asked") <= pl.col("n_windows")
     widths = (
         pl.col("mean_low") < pl.col("mean_high"),
         pl.col("contamination_low") < pl.col("contamination_high"),
     )
-    assert all(run.rollup.select(pl.all_horizontal(*windows, *widths).alias("kept"))["kept"])
+    audited = run.rollup.filter(pl.col("level") != "outside")
+    assert all(audited.select(pl.all_horizontal(*windows, *widths).alias("kept"))["kept"])
     drawn = run.curves
     assert drawn.select(pl.col("y").is_between(0, 1).all()).item()
     rises = pl.col("x").diff().over("curve", "attack", "subject").fill_null(1) > 0

@@ -55,8 +55,9 @@ def rollup(
 
     ``targets`` and ``scores`` have their rows in one order; ``candidates`` is the samples table.
     Documents come in that order, none of them where each is one window; then groups, in the order
-    of their first document. The first ``samples`` continuations count, those of passages that
-    ``controls`` mark as common do not. Memory: some 250 bytes a target.
+    of their first document; then documents of the non-members, likewise. The first ``samples``
+    continuations count, those of passages that ``controls`` mark as common do not. Memory: some 250
+    bytes a target.
 
     The interval of the mean takes windows as independent draws. Those of one document are not:
     neighbours share their subject and style, so that it is rather too narrow. It is null where all
@@ -67,17 +68,21 @@ def rollup(
     share = WindowShare(sets, score, plan.fpr, blind_warns=blind_warns)
     runs = verbatim_runs(targets, features, samples)
     parts = [_windows(targets, score, sets, controls), runs]
-    windows = pl.concat(parts, how="horizontal").with_row_index("row").filter("is_target")
+    windows = pl.concat(parts, how="horizontal").with_row_index("row")
+    windows = windows.filter(pl.any_horizontal("is_target", "is_beside"))
     documents = _documents(windows, share.threshold)
     documents = documents.join(_said(targets, documents["row"]), on="row", maintain_order="left")
-    documents = documents.join(_extracted(extracted), on="key", how="left", maintain_order="left")
+    own, beside = documents.filter("is_target"), documents.filter(~pl.col("is_target"))
+    own = own.join(_extracted(extracted), on="key", how="left", maintain_order="left")
+    documents = pl.concat([own, beside], how="diagonal")
     of_windows = windows.with_columns(target_id=sets.target_id.gather(windows["row"]))
     of_windows = of_windows.filter(~pl.col("common"))
     counts = count_passages(
         of_windows, documents, targets, candidates, samples=samples, words=words
     )
     documents = documents.join(counts, on="document", how="left", maintain_order="left")
-    rows = pl.concat([_units(documents), _groups(documents)], how="diagonal")
+    own, beside = documents[: own.height], documents[own.height :]
+    rows = pl.concat([_units(own), _groups(own), _outside(beside)], how="diagonal")
     any_run = pl.when(pl.col("longest_words") > 0)
     rows = _with_mean(rows).with_columns(
         pl.when(where_from().is_not_null()).then(pl.col(PASSAGE_COUNTS).fill_null(0)),
@@ -117,6 +122,9 @@ def _windows(
             "outside": outside,
             "common": read_numbers(targets, common, score.size, np.bool_),
             "is_target": read_numbers(targets, pl.col("role") == "target", score.size, np.bool_),
+            "is_beside": read_numbers(
+                targets, pl.col("role") == "non_member", score.size, np.bool_
+            ),
         }
     )
 
@@ -128,7 +136,7 @@ def _documents(windows: pl.DataFrame, threshold: float) -> pl.DataFrame:
     sampled, near = pl.col("longest_words"), pl.col("near_words")
     longest = pl.when(own).then(sampled)
     return windows.group_by("document", maintain_order=True).agg(
-        pl.col("row", "n_windows").first(),
+        pl.col("row", "n_windows", "is_target").first(),
         n_asked=pl.col("asked").sum(),
         n_scored=score.count(),
         n_above=(score > threshold).sum(),
@@ -169,8 +177,7 @@ def _units(documents: pl.DataFrame) -> pl.DataFrame:
 
     No rows where each document is one window.
     """
-    if not (documents["n_windows"] > 1).any():
-        documents = documents.clear()
+    documents = _of_windows(documents)
     group = pl.col("said").struct.field("group")
     alone = pl.len().over(group) == 1
     return documents.with_columns(
@@ -180,6 +187,18 @@ def _units(documents: pl.DataFrame) -> pl.DataFrame:
         .when(alone)
         .then(pl.format("group {}", group)),
     )
+
+
+def _outside(documents: pl.DataFrame) -> pl.DataFrame:
+    """Set documents of the non-members beside the others, likewise."""
+    labelled = pl.col("said").struct.with_fields(member=pl.lit(value=False))
+    return _of_windows(documents).with_columns(
+        labelled, level=pl.lit("outside"), tested=pl.lit(None, pl.String)
+    )
+
+
+def _of_windows(documents: pl.DataFrame) -> pl.DataFrame:
+    return documents if (documents["n_windows"] > 1).any() else documents.clear()
 
 
 def _groups(documents: pl.DataFrame) -> pl.DataFrame:

@@ -137,6 +137,8 @@ def _steps(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[Stage, Calla
 def _finish(audit: Audit) -> None:
     """Seal the run, and write its report, which carries the root; one of before is outdated."""
     (audit.run.folder / REPORT).unlink(missing_ok=True)
+    if audit.settings.plan_lodged is not None:
+        audit.manifest.plan["lodged"] = audit.settings.plan_lodged
     seal(audit)
     if audit.settings.report:
         write_report(audit.run)
@@ -152,6 +154,7 @@ def plan(settings: Settings) -> Iterator[tuple[str, str]]:
     engine = audit.manifest.evidence["engine"]
     yield "engine", f"{engine} ({audit.manifest.engine_choice})"
     yield "attacks", ", ".join(attack.name for attack in audit.attacks)
+    yield "plan", f"SHA-256 {audit.plan.digest()}"
     yield "documents", f"{audit.corpora.input.n_documents:,}{_windows(audit.settings)}"
     for stage in stages_of(audit):
         yield from stage.left()

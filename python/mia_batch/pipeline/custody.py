@@ -14,6 +14,7 @@ from mia_batch.corpus import base_of
 from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.pipeline.manifest import Manifest, signed_text
 from mia_batch.pipeline.run import PARTS, Run
+from mia_batch.pipeline.stamps import STAMPS, holds
 from mia_batch.tables import digest, side_by_side, write_text
 
 if TYPE_CHECKING:
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Checked", "record_file", "root_of", "seal", "verify"]
 
-_NOT_HASHED = ("run.json", ".lock")  # the one holds the digests, the other is always empty
+_NOT_HASHED = ("run.json", ".lock", *STAMPS)
+"""The first holds the digests, the second is always empty, stamps are made when all is sealed."""
 _OF_SCORING = {"attacks_from": "", "rarity_from": "rarity.parquet"}
 """Settings that name what scores are made from, and the file in the folder that they name."""
 
@@ -39,7 +41,8 @@ class Checked:
     n_files
         Files whose bytes were compared.
     faults
-        File and what is wrong with it: ``changed``, ``missing``, ``added``, or a sentence.
+        File and what is wrong with it: ``changed``, ``missing``, ``added``, or a sentence. A time
+        stamp is wrong that is not of this root.
     not_found
         Inputs that do not lie where the run read them; they were not checked.
     """
@@ -143,6 +146,7 @@ def verify(folder: Path, elsewhere: Sequence[Path] = ()) -> Checked:
                 *((name, fault) for name, fault in faults if fault is not None),
                 *((name, "missing") for name in sorted(known.keys() - there)),
                 *((name, "added") for name in sorted(there - known.keys())),
+                *_stamp_faults(folder, manifest.custody["root"]),
             ],
             not_found=[name for name, path in inputs.items() if path is None],
         )
@@ -210,6 +214,18 @@ def _compare(path: Path, wanted: str) -> str | None:
         return _fault_of(path) or (None if digest(path) == wanted else "changed")
     except OSError as error:
         return f"cannot be read: {error.strerror}"
+
+
+def _stamp_faults(folder: Path, root: str) -> Iterator[tuple[str, str]]:
+    for name in STAMPS:
+        if not os.path.lexists(path := folder / name):
+            continue
+        try:
+            fault = _fault_of(path) or (None if holds(path, root) else "a stamp of another root")
+        except OSError as error:
+            fault = f"cannot be read: {error.strerror}"
+        if fault is not None:
+            yield name, fault
 
 
 def _is_text(name: str) -> bool:

@@ -11,6 +11,7 @@ from mia_batch.pipeline.context import verdict_plan
 from mia_batch.pipeline.custody import record_file
 from mia_batch.pipeline.run import PARTS, TABLES
 from mia_batch.pipeline.stages.verdicts import conclusions
+from mia_batch.pipeline.stamps import described
 from mia_batch.report.html import Contents, as_csv, as_markdown, render
 from mia_batch.settings import Settings, load_settings
 from mia_batch.tables import write_text
@@ -61,6 +62,7 @@ def _contents(run: Run) -> Contents:
         conclusions=[*conclusions(run, settings, attacks)],
         primary=verdict_plan(settings, attacks).primary,
         command=shlex.join(_command(settings)),
+        stamps=described(run.folder, root) if (root := manifest.custody.get("root")) else "",
         meanings={
             name: (schema.__doc__ or "").partition("\n")[0]
             for name, schema in (TABLES | PARTS).items()

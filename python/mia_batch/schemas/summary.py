@@ -8,7 +8,7 @@ __all__ = ["Curves", "Rollup"]
 
 
 class Rollup(dy.Schema):
-    """One row per document, and per group of several, whose texts were asked about.
+    """One row per document, per group of several, and per document known to be outside.
 
     No documents where each is one window, no groups where each is one document. Numbers are of the
     primary attack, over the windows asked about. Further columns are what the corpus says of the
@@ -16,8 +16,9 @@ class Rollup(dy.Schema):
     differ. Columns of the corpus that hold lists, or have the name of a column here, are left out.
     """
 
-    level = dy.Enum(["document", "group"])
-    """What the row is about."""
+    level = dy.Enum(["document", "group", "outside"])
+    """What the row is about: an audited document or group, or for comparison, on the same scale, a
+    document of the non-members, whose ``member`` is false."""
     key = dy.String()
     """``document_id`` (without one, the first ``target_id``) or ``group``."""
     attack = dy.String()

@@ -83,6 +83,12 @@ class VerdictSettings(Part):
         description="Share of non-members above the threshold at which the contamination rate is "
         "estimated.",
     )
+    plan_lodged: Annotated[str, StringConstraints(strip_whitespace=True)] | None = Field(
+        None,
+        min_length=1,
+        description="When and where the plan was lodged before the run, in a sentence that the "
+        "report shows; --dry-run prints the plan's SHA-256.",
+    )
     slice_by: Annotated[tuple[str, ...], BeforeValidator(names)] = Field(
         (), description="Columns, separated by commas, by whose values metrics are given as well."
     )

@@ -47,7 +47,15 @@ def nulls(n=25, role="non_member", **columns):
 
 
 def summed(
-    *rows, samples=3, of_plan=PLAN, blind_warns=False, evidence=None, extracted=(), candidates=()
+    *rows,
+    samples=3,
+    of_plan=PLAN,
+    blind_warns=False,
+    evidence=None,
+    extracted=(),
+    candidates=(),
+    beside=False,
+    columns=None,
 ):
     """The rollup of such windows, numbered in their order."""
     numbered = [{"target_id": target_id(number), **row} for number, row in enumerate(rows)]
@@ -55,6 +63,7 @@ def summed(
     frame = table(Targets, numbered, n_words=100).with_columns(
         pl.Series(name, [row.get(name) for row in rows], dtype) for name, dtype in extra.items()
     )
+    frame = frame.with_columns(**{k: pl.Series(v) for k, v in (columns or {}).items()})
     made = pl.concat(verdicts(frame.lazy(), ["a_v1"], of_plan, blind_warns=blind_warns))
     evidence = features() if evidence is None else evidence
     found = rollup(
@@ -70,7 +79,7 @@ def summed(
         blind_warns=blind_warns,
     )
     check(found, Rollup, what="rollup")
-    return found
+    return found if beside else found.filter(pl.col("level") != "outside")
 
 
 def said(number, sample, longest, near=0, **changed):
@@ -184,6 +193,40 @@ def test_documents_of_known_membership():
     assert found["reason"].to_list() == [None, OUTSIDE, OUTSIDE, OUTSIDE]
     assert found["contamination_reason"].to_list()[1:] == [OUTSIDE] * 3
     assert found["member"].to_list() == [True, False, False, False]
+
+
+def test_documents_of_the_non_members_stand_beside_the_audited_ones():
+    """Also where both have one name; what was extracted is of the audited one."""
+    windows = document("a", 0.9, 0.8), document("a", 0.1, 0.3, role="non_member")
+    found = summed(
+        *windows[0],
+        *windows[1],
+        *nulls(),
+        evidence=features(said(0, 0, 5), said(2, 1, 21, near=30), said(3, 0, 4)),
+        extracted=[{"document_id": "a", "longest_words": 25}],
+        beside=True,
+    )
+    assert found["level"].to_list() == ["document", "outside"] + ["outside"] * 25
+    assert found["member"].to_list() == [None] + [False] * 26
+    row = found.row(1, named=True)
+    assert (row["key"], row["n_windows"], row["title"]) == ("a", 2, "title of a")
+    assert (row["mean"], row["longest_words"]) == (pytest.approx(0.2), 21)
+    assert (row["share_verbatim"], row["longest_target_id"]) == (0.5, target_id(2))
+    assert (row["extracted_words"], row["passages_from"]) == (None, "samples")
+    assert (row["reason"], row["contamination_reason"]) == (OUTSIDE, OUTSIDE)
+    assert found["verdict"].to_list() == ["comes_out"] * 2 + ["cannot_tell"] * 25
+    single = [row | {"n_windows": 1} for row in nulls()[::2]]
+    assert summed(*windows[0], *single, beside=True)["level"].to_list() == ["document"]
+
+
+def test_a_column_of_any_name_says_something_of_the_document():
+    names = ("row", "document", "level", "outside", "walked", "said")
+    columns = {name: [f"{name} of {key}" for key in "aabb"] for name in names}
+    rows = [*document("a", 0.2, 0.4), *document("b", 0.1, 0.3)]
+    found = summed(*rows, columns=columns)
+    for name in names:
+        expected = ["document"] * 2 if name == "level" else [f"{name} of a", f"{name} of b"]
+        assert found[name].to_list() == expected
 
 
 def test_without_non_members_there_is_a_reason():

@@ -16,6 +16,7 @@ import mia_batch
 from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.pipeline import rescore, times
 from mia_batch.pipeline.custody import root_of, verify
+from mia_batch.pipeline.reporting import report_of
 from mia_batch.pipeline.run import Run
 from tests.audits import audit_books, write_books
 
@@ -259,6 +260,40 @@ def test_a_model_of_this_machine_has_no_tools_and_its_times(small_audit):
     assert run.manifest.times["begin"] <= found["times"]["first"] <= found["times"]["last"]
     assert found["endpoint"] is None
     assert found["tools"].startswith("none: the model ran on this machine")
+
+
+def test_time_stamps_of_the_root_are_no_added_files_and_are_named_in_the_report(copied):
+    root = Run(copied).manifest.custody["root"]
+    before = (copied / "run.json").read_bytes()
+    (copied / "root.tsr").write_bytes(b"0x" + bytes.fromhex(root) + b"signed")
+    (copied / "root.ots").write_bytes(sha256(root.encode()).digest())
+    assert verify(copied).faults == []
+    page = report_of(Run(copied))
+    named = f"root.tsr (RFC 3161), SHA-256 {sha256((copied / 'root.tsr').read_bytes()).hexdigest()}"
+    assert f"{named}, of this root; root.ots (OpenTimestamps), SHA-256 " in page
+    (copied / "root.ots").write_bytes(sha256(f"{root}\n".encode()).digest())
+    (copied / "root.tsr").write_bytes(b"")
+    assert verify(copied).faults == [("root.tsr", "a stamp of another root")]
+    assert ", of ANOTHER root; root.ots" in report_of(Run(copied))
+    (copied / "root.tsr").unlink()
+    (copied / "root.tsr").symlink_to(copied / "run.json")
+    assert verify(copied).faults == [("root.tsr", "a link instead of a file")]
+    assert (copied / "run.json").read_bytes() == before
+
+
+def test_stamps_stay_out_of_what_is_sealed_and_where_the_plan_was_lodged_too(original, copied):
+    first = Run(original / "run").manifest
+    (copied / "root.tsr").write_bytes(b"")
+    where = "with a notary, 1 May 2026"
+    tables = [copied / f"{name}.parquet" for name in ("scores", "verdicts", "findings", "rollup")]
+    made = [path.stat().st_mtime_ns for path in tables]
+    run = audit_books(copied, original, plan_lodged=where)
+    assert run.manifest.custody["root"] == first.custody["root"]
+    assert "root.tsr" not in run.manifest.custody["files"]
+    assert run.manifest.plan == first.plan | {"lodged": where}
+    assert [path.stat().st_mtime_ns for path in tables] == made
+    assert where in (run.folder / "report.html").read_text("utf-8")
+    assert audit_books(copied, original).manifest.plan["lodged"] == where
 
 
 def test_the_root_can_be_had_with_sha256sum(original, tmp_path):

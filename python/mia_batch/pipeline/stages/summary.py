@@ -43,7 +43,7 @@ class SummaryStage(Stage):
         """Verdicts, with all they are made from, features, what was extracted, and controls."""
         made = self.audit.manifest.made
         return {
-            "form": 2,  # of both tables
+            "form": 3,  # of both tables
             "verdicts": made.get("verdicts"),
             "features": made.get("features"),
             "extracted": self._digest("extracted_documents"),

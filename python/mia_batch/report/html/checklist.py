@@ -23,9 +23,9 @@ READERS = {"Editor": range(1, 6), "Lawyer": range(6, 18), "Engineer": range(18, 
 class Field:
     """One field: the number of its entry, its name, and where it stands.
 
-    ``source`` is ``run.json: NAME.NAME``, ``TABLE: COLUMN``, ``findings: check=NAME``, or empty
-    where no run can have it yet; with ``says`` the text itself. Fields of tables are shown in the
-    ``section`` of the page.
+    ``source`` is ``run.json: NAME.NAME``, ``TABLE: COLUMN``, ``TABLE: COLUMN=true``,
+    ``findings: check=NAME``, ``folder: stamps``, or empty where no run can have it yet; with
+    ``says`` the text itself. Fields of tables are shown in the ``section`` of the page.
     """
 
     entry: int
@@ -42,8 +42,14 @@ class Field:
         if place == "run.json":
             found = contents.recorded(name, NOT_RECORDED)
             return "none" if found in (None, {}, [], "") else _in_words(found)
+        if place == "folder":
+            return contents.stamps or NOT_RECORDED
         if name.startswith("check="):
             return _finding(contents, name.removeprefix("check="))
+        column, _, value = name.partition("=")
+        if value and contents.has(place, column):
+            n = contents.frame(place, pl.col(column) == (value == "true")).height
+            return f"{n:,} rows of {place}, column {column}" if n else NOT_RECORDED
         if contents.has(place, name) and self._has_values(contents, place, name):
             return f"in {place}, column {name}"
         return NOT_RECORDED
@@ -110,8 +116,8 @@ FIELDS = (
     Field(2, "Heat strip from first to last page", "curves: y", "documents"),
     Field(3, "One of four answers", "rollup: verdict", "documents"),
     Field(4, "What this does not mean", says=_NO_STATEMENT),
-    Field(5, "A work that everybody memorised, beside it"),
-    Field(5, "A work that nobody can have seen, beside it"),
+    Field(5, "Works labelled as members, beside it", "rollup: member=true", "documents"),
+    Field(5, "Works known to be outside, beside it", "rollup: member=false", "documents"),
     Field(6, "Model", "run.json: models.target.source.name"),
     Field(6, "Revision", "run.json: models.target.source.revision"),
     Field(6, "Digest of the weights", "run.json: models.target.source.digest"),
@@ -153,10 +159,10 @@ FIELDS = (
     Field(13, "Nominal false-positive rate of single texts", "run.json: plan.fpr"),
     Field(13, "How the rates were validated on this data", "findings: check=null_audits"),
     Field(14, "Digest of the plan", "run.json: plan.sha256"),
-    Field(14, "When and where the plan was lodged"),
+    Field(14, "When and where the plan was lodged", "run.json: plan.lodged"),
     Field(14, "Departures from the plan", "findings: check=plan"),
     Field(15, "Root over inputs and tables", "run.json: custody.root"),
-    Field(15, "Time stamp of the root"),
+    Field(15, "Time stamp of the root", "folder: stamps"),
     Field(16, "Attacks that were not run", says="By name, with what each needs, in their section."),
     Field(17, "Capability or propensity", says=_CAPABILITY),
     Field(18, "Versions", "run.json: versions"),

@@ -31,6 +31,8 @@ class Contents:
         The command that repeats the run.
     meanings
         What a row of each table is, in a sentence, by the table's name.
+    stamps
+        The time stamps that lie beside the run's root; empty without any.
     """
 
     manifest: Mapping[str, Any]
@@ -39,6 +41,7 @@ class Contents:
     primary: str
     command: str
     meanings: Mapping[str, str]
+    stamps: str = ""
 
     @property
     def attacks(self) -> list[str]:

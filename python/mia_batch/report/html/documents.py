@@ -29,6 +29,12 @@ ANSWERS = {
 """The four answers about a document; none of them says how or where it was acquired."""
 _STRIP = "From first to last page"
 _NAMES = ("title", "key", "author")
+_TABLES = (
+    (("document", "outside"), "documents", "Documents"),
+    (("group",), "groups", "Groups of documents"),
+)
+_IN_EVIDENCE = "shown in evidence"  # no name of a column
+_KNOWN = {True: "labelled member", False: "labelled non-member", None: "audited"}
 _MOST_TEXTS = 200
 _MOST_CHARACTERS = 160
 
@@ -77,17 +83,17 @@ def document_tables(contents: Contents, in_evidence: Collection[str]) -> Iterato
     Runs of windows that are ``in_evidence`` are links to them.
     """
     rollup = contents.frame("rollup")
-    for level, title in (("document", "Documents"), ("group", "Groups of documents")):
-        rows = rollup.filter(level=level) if rollup.height else rollup
+    for levels, name, title in _TABLES:
+        rows = rollup.filter(pl.col("level").is_in(levels)) if rollup.height else rollup
         if rows.height:
-            columns = [*rollup_columns(rows, strips(contents) if level == "document" else {})]
+            columns = [*rollup_columns(rows, strips(contents) if "document" in levels else {})]
             linked = pl.col("longest_target_id").is_in(list(in_evidence))
             yield Table(
-                name=f"{level}s",
+                name=name,
                 title=title,
                 source="rollup.parquet",
                 columns=columns,
-                rows=rows.with_columns(in_evidence=linked).to_dicts(),
+                rows=rows.with_columns(linked.alias(_IN_EVIDENCE)).to_dicts(),
                 note=_lacking(columns),
             )
     if rollup.is_empty():
@@ -100,13 +106,20 @@ def rollup_columns(rows: pl.DataFrame, drawn: Mapping[str, Markup]) -> Iterator[
     called = tuple(name for name in _NAMES if name in there)
     yield Column("Name", called, lambda row: _name([row[name] for name in called]))
     yield Column("Answer", ("verdict",), lambda row: ANSWERS[row["verdict"]])
+    if {"outside"} & {*rows["level"]} or "member" in there:
+        yield Column("What it is", ("level", "member"), _what)
     if drawn:
         yield Column(_STRIP, ("curves.y",), lambda row: drawn.get(row["key"], Markup("")))
     yield from (column for column in _NUMBERS if column.sources[0] in there)
     for name in rows.columns:
-        known = name in {*Rollup.column_names(), *_NAMES}
+        known = name in {*Rollup.column_names(), *_NAMES, "member"}
         if name in there and not known and not rows[name].equals(rows["key"]):
             yield _plain_text(name)
+
+
+def _what(row: Row) -> str:
+    """Tell documents that are known from those that are asked about."""
+    return "outside" if row["level"] == "outside" else _KNOWN[row.get("member")]
 
 
 def _name(parts: list[str | None]) -> Markup:
@@ -123,7 +136,7 @@ def _short(value: object) -> str:
 def _longest(row: Row) -> str:
     words = number(row["longest_words"])
     link = Markup('<a href="#w-{}">{}</a>')
-    return link.format(row["longest_target_id"], words) if row["in_evidence"] else words
+    return link.format(row["longest_target_id"], words) if row[_IN_EVIDENCE] else words
 
 
 def _plain_text(name: str, heading: str = "") -> Column:

@@ -57,7 +57,8 @@ def _longest(contents: Contents) -> dict[str, dict[str, Any]]:
     """Find the windows of the longest runs, one for each document, and the sample of each."""
     if not contents.has("rollup", "longest_target_id"):
         return {}
-    rows = contents.frame("rollup", pl.col("longest_target_id").is_not_null())
+    own = pl.col("level") != "outside"
+    rows = contents.frame("rollup", pl.col("longest_target_id").is_not_null(), own)
     rows = rows.sort("longest_words", "longest_target_id", descending=True, nulls_last=True)
     first = rows.unique("longest_target_id", keep="first", maintain_order=True).head(MOST_WINDOWS)
     return {row["longest_target_id"]: row for row in first.iter_rows(named=True)}

@@ -15,8 +15,9 @@ from mia_batch.report.html.checklist import FIELDS, NOT_RECORDED, READERS
 from mia_batch.schemas import Rollup
 from tests.reports import contents
 
-OF_BOOKS = {"title", "author", "isbn", "edition"}
+OF_BOOKS = {"title", "author", "isbn", "edition", "member"}
 
+LEVELS = ["document", "group", "outside"]
 EMPTY = replace(contents(), manifest={}, tables={})
 
 
@@ -66,16 +67,32 @@ def test_values_of_the_record_are_those_of_manifest_and_tables():
 @pytest.mark.parametrize("field", [f for f in FIELDS if ": " in f.source])
 def test_a_field_names_a_column_that_there_is(field):
     place, _, name = field.source.partition(": ")
-    if place == "run.json" or name.startswith("check="):
+    if place in ("run.json", "folder") or name.startswith("check="):
         return
     schema = {each.lower(): getattr(schemas, each) for each in schemas.__all__}[place]
-    assert name in {*schema.column_names(), *OF_BOOKS, *names()}
+    assert name.partition("=")[0] in {*schema.column_names(), *OF_BOOKS, *names()}
 
 
 def test_sections_stand_in_their_order():
     ids = page(contents()).xpath("//main/section/@id")
     assert ids[:5] == ["asked", "conclusions", "documents", "plots", "evidence"]
     assert ids[5:] == ["repeat", "record", "not-run", "sources", "glossary"]
+
+
+def test_documents_that_are_known_stand_beside_the_audited_ones():
+    of = contents()
+    levels = pl.Series(["document", "outside", "document"], dtype=pl.Enum(LEVELS))
+    rows = of.tables["rollup"].with_columns(
+        level=levels, member=pl.Series([True, False, None], dtype=pl.Boolean)
+    )
+    shown = page(replace(of, tables={**of.tables, "rollup": rows}))
+    cells = shown.xpath("//table[@id='documents-table']/tbody/tr/*[3]")
+    assert [cell.text_content() for cell in cells] == ["labelled member", "outside", "audited"]
+    values = {name: value for _, name, value in recorded(shown)}
+    assert values["Works labelled as members, beside it"] == "1 rows of rollup, column member"
+    assert values["Works known to be outside, beside it"] == "1 rows of rollup, column member"
+    headings = shown.xpath("//table[@id='documents-table']/thead//th/text()")
+    assert "member" not in headings
 
 
 def test_each_kind_of_curve_has_a_plot_with_its_axes():
