@@ -69,7 +69,6 @@ def test_the_first_other_document_with_a_run_is_found(passages, documents):
         name, longest = next(((name, n) for name, n in runs if n >= RUN_WORDS), (None, None))
         assert (row["name"], row["longest_words"]) == (name, longest)
         is_long = len(words) >= RUN_WORDS
-        assert row["common"] == (name is not None if is_long else None)
-        assert row["reason"] == (
-            None if name else quotations._NOWHERE if is_long else quotations._TOO_SHORT
-        )
+        assert row["common"] == (name is not None if is_long and runs else None)
+        nowhere = quotations._NOWHERE if runs else quotations._NO_OTHER
+        assert row["reason"] == (None if name else nowhere if is_long else quotations._TOO_SHORT)

@@ -13,6 +13,7 @@ RUN_WORDS = 20
 """Words in a row that two documents must share."""
 
 _TOO_SHORT = f"the passage has fewer than {RUN_WORDS} words"
+_NO_OTHER = "there is no document of another group"
 _NOWHERE = f"no other document has {RUN_WORDS} words in a row of it"
 
 
@@ -30,17 +31,28 @@ def find_elsewhere(passages: pl.DataFrame, documents: pl.LazyFrame) -> pl.DataFr
     n_words = pl.select(count_words(pl.lit(texts), words="unicode")).to_series()
     is_open = (n_words >= RUN_WORDS).to_numpy()
     found: dict[int, tuple[str, int]] = {}
+    searched: set[int] = set()  # two owners are enough
     for batch in documents.collect_batches(maintain_order=True):
+        searched |= {*batch.filter(pl.col("text").is_not_null())["owner"].unique().head(2)}
         for owner, name, text in _having_any(batch, texts.filter(is_open)).iter_rows():
             rows = np.flatnonzero(is_open & (owners != owner))
             for row, words in _shared(texts, rows, text):
                 found[row] = (name, words)
                 is_open[row] = False
-    reason = pl.when(n_words < RUN_WORDS).then(pl.lit(_TOO_SHORT)).otherwise(pl.lit(_NOWHERE))
+    has_other = pl.Series(
+        [len(searched - {owner}) > 0 for owner in owners.tolist()], dtype=pl.Boolean
+    )
+    reason = (
+        pl.when(n_words < RUN_WORDS)
+        .then(pl.lit(_TOO_SHORT))
+        .when(~has_other)
+        .then(pl.lit(_NO_OTHER))
+        .otherwise(pl.lit(_NOWHERE))
+    )
     schema = {"name": pl.String, "longest_words": pl.UInt32}
     named = [found.get(row, (None, None)) for row in range(len(texts))]
     return pl.DataFrame(named, schema, orient="row").with_columns(
-        common=pl.when(n_words >= RUN_WORDS).then(pl.col("longest_words").is_not_null()),
+        common=pl.when(n_words >= RUN_WORDS, has_other).then(pl.col("longest_words").is_not_null()),
         reason=pl.when(pl.col("longest_words").is_null()).then(reason),
     )
 
