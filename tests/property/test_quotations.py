@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import polars as pl
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,7 +59,9 @@ def test_the_first_other_document_with_a_run_is_found(passages, documents):
             "name": pl.Series([f"d{number}" for number in range(len(documents))], dtype=pl.String),
         }
     )
-    found = find_elsewhere(asked, searched)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quotations, "_PASSAGES_AT_ONCE", 2)
+        found = find_elsewhere(asked, searched)
     for (text, owner, _), row in zip(passages, found.iter_rows(named=True), strict=True):
         words = plain(text)
         runs = [
