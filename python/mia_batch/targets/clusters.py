@@ -22,6 +22,7 @@ __all__ = [
     "owner_of_targets",
 ]
 
+_ROLE = pl.col("role").cast(pl.String).replace("copy", "target")  # windows of one document
 _LEVELS = {"group": "group", "document": "document_id"}
 
 
@@ -57,7 +58,7 @@ def document_numbers(targets: pl.LazyFrame) -> NDArray[np.int32]:
     Texts of other roles are other documents, whatever their ``document_id``.
     """
     keys = targets.select("role", "document_id", "window_index", "target_id")
-    name = pl.format("{} {}", pl.col("role").cast(pl.String), cluster_names(keys))
+    name = pl.format("{} {}", _ROLE, cluster_names(keys))
     size = int(keys.select(pl.len()).collect(engine="streaming").item())
     hashes = read_numbers(keys, name.hash(), size, np.uint64)
     begins = np.append(False, hashes[1:] != hashes[:-1])[:size]
@@ -74,8 +75,7 @@ def owner_of_documents(role: str) -> pl.Expr:
 
 def owner_of_targets() -> pl.Expr:
     """Name what a target belongs to, as `owner_of_documents` does of its document."""
-    role = pl.col("role").cast(pl.String).replace("copy", "target")
-    return _owner(role, (pl.col("window_index") == 0).cum_sum().over(role))
+    return _owner(_ROLE, (pl.col("window_index") == 0).cum_sum().over(_ROLE))
 
 
 def _owner(role: pl.Expr, place: pl.Expr) -> pl.Expr:

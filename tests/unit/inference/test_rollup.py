@@ -102,6 +102,12 @@ def test_a_document_has_its_windows_and_their_mean():
     assert row["title"] == "title of a"
 
 
+def test_a_document_that_repeats_itself_has_one_row():
+    first, again, last = document("a", 0.2, None, 0.4)
+    found = summed(first, again | {"role": "copy"}, last, *nulls())
+    assert found.select("key", "n_windows", "n_asked").rows() == [("a", 3, 2)]
+
+
 def test_what_could_not_be_asked_was_not_asked():
     windows = document("a", 0.2, 0.4, None, reason="the text is too short")
     row = summed(*windows, *nulls()).row(0, named=True)

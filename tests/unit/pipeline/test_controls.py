@@ -234,7 +234,9 @@ def test_a_single_document_has_nothing_unrelated(settings):
             row = found["known", control]
             assert (row["n_samples"], row["longest_words"], row["reason"]) == (0, None, reason)
             assert row["common"] is None
-        assert found["known", "other_document"]["common"] is False
+        alone = found["known", "other_document"]
+        assert alone["reason"] == "there is no document of another group"
+        assert alone["common"] is None
         assert run.prompts.filter(view="control").is_empty()
         mia_batch.audit(**settings | {"base_url": server.url})
         assert len(server.asked) == 1
