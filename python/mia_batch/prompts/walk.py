@@ -198,13 +198,17 @@ class Walk:
 class Walks:
     """The walks of one document, one after the other, from its strongest windows.
 
-    After ``budget`` tokens nothing further is asked. A walk ends where a stretch begins that came
-    out before, and none starts inside of one.
+    Where something came out, the window before is next, and so on back to where nothing does. After
+    ``budget`` tokens nothing further is asked. A walk ends where a stretch begins that came out
+    before, and none starts inside of one.
     """
 
     document_id: str
     document: Text
     windows: Sequence[Window]
+    """The strongest, the strongest first."""
+    every: Sequence[Window]
+    """All of them, in the document's order."""
     budget: int
     made: list[Walk] = field(default_factory=list)
 
@@ -216,7 +220,7 @@ class Walks:
                     return self.made[-1].prompt() | {"document_id": self.document_id}
                 self.made[-1].ended = True
             tried = {walk.window.target_id for walk in self.made}
-            others = (Walk(each, self.document) for each in self.windows)
+            others = (Walk(each, self.document) for each in (*self._before(), *self.windows))
             fresh = (walk for walk in others if walk.window.target_id not in tried)
             walk = next((walk for walk in fresh if not self._is_known(walk.first)), None)
             if walk is None:
@@ -228,6 +232,12 @@ class Walks:
     def n_tokens(self) -> int:
         """Tokens that were decoded."""
         return sum(walk.n_tokens for walk in self.made)
+
+    def _before(self) -> list[Window]:
+        """Return the window before that of the last walk, if something came out of it."""
+        if not (self.made and self.made[-1].n_words):
+            return []
+        return [each for each in self.every if each.place < self.made[-1].window.place][-1:]
 
     def _is_known(self, word: int) -> bool:
         """Whether a word has come out in an ended walk, or the document has no such word."""
