@@ -128,14 +128,16 @@ def measure(
     folder: Path,
     parts: pl.DataFrame,
     design: Design,
+    *,
     cases: Sequence[Case] = CASES,
+    extraction: Mapping[str, tuple[int, int]] = EXTRACTION,
     **settings: Any,  # noqa: ANN401
 ) -> dict[str, Any]:
     """Audit the books, and say how right the answers are."""
     settings["window_words"] = design.words
     parts = add_recited(folder, parts, **settings)
     figures: dict[str, Any] = {"recited": parts["recited"].sum()}
-    for name, (starts, tokens) in EXTRACTION.items():
+    for name, (starts, tokens) in extraction.items():
         limits = {"extract": True, "extract_starts": starts, "extract_tokens": tokens}
         run = audit(folder, "books-run", "books", **limits, **settings)
         figures[f"extraction_{name}"] = measure_extraction(run, parts, design.windows)

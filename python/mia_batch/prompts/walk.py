@@ -201,14 +201,18 @@ class Walk:
 class Walks:
     """The walks of one document, one after the other, from its strongest windows.
 
-    From each window leads the greedy walk; where nothing came out, ``draws`` others are drawn.
-    After ``budget`` tokens nothing further is asked. A walk ends where a stretch begins that came
-    out before, and none starts inside of one.
+    Where something came out, the window before is next, and so on back to where nothing does. These
+    walks are greedy; from windows of which nothing came out ``draws`` others are drawn. After
+    ``budget`` tokens nothing further is asked. A walk ends where a stretch begins that came out
+    before, and none starts inside of one.
     """
 
     document_id: str
     document: Text
     windows: Sequence[Window]
+    """The strongest, the strongest first."""
+    every: Sequence[Window]
+    """All of them, in the document's order."""
     budget: int
     draws: int = 0
     made: list[Walk] = field(default_factory=list)
@@ -221,10 +225,10 @@ class Walks:
                     return self.made[-1].prompt() | {"document_id": self.document_id}
                 self.made[-1].ended = True
             tried = {(walk.window.target_id, walk.draw) for walk in self.made}
+            drawn = ((each, draw) for draw in range(self.draws + 1) for each in self.windows)
             others = (
                 Walk(window, self.document, draw)
-                for draw in range(self.draws + 1)
-                for window in self.windows
+                for window, draw in (*((each, 0) for each in self._before()), *drawn)
                 if (window.target_id, draw) not in tried
             )
             walk = next((walk for walk in others if not self._is_known(walk.first)), None)
@@ -237,6 +241,12 @@ class Walks:
     def n_tokens(self) -> int:
         """Tokens that were decoded."""
         return sum(walk.n_tokens for walk in self.made)
+
+    def _before(self) -> list[Window]:
+        """Return the window before that of the last walk, if something came out of it."""
+        if not (self.made and self.made[-1].n_words):
+            return []
+        return [each for each in self.every if each.place < self.made[-1].window.place][-1:]
 
     def _is_known(self, word: int) -> bool:
         """Whether a word has come out in an ended walk, or the document has no such word."""

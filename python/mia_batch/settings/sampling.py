@@ -137,7 +137,10 @@ class SamplingSettings(Part):
         description="Follow the model through the documents, from their strongest windows on.",
     )
     extract_starts: int = Field(
-        3, ge=1, description="Most windows of a document that it is followed from."
+        3,
+        ge=1,
+        description="Strongest windows of a document that it is followed from, and back from there "
+        "as long as text comes out.",
     )
     extract_draws: int = Field(
         0,

@@ -182,6 +182,19 @@ def test_the_cost_limit_holds_for_walks(settings):
     assert all(map(pl.DataFrame.equals, tables(whole), tables(alone)))
 
 
+def test_what_stands_before_the_strongest_window_comes_out_too(recited):
+    """Of one start, in the one window where no word is wrong, the whole stretch comes out."""
+    settings, run, *_ = recited
+    one = mia_batch.audit(**settings | {"out": f"{run.folder}-2", "extract_starts": 1})
+    stretches, documents = tables(one)
+    starts = stretches.filter(pl.col("n_words") > 0, document_id="first")["start"].to_list()
+    assert len(starts) > 1
+    assert starts == sorted(starts, reverse=True)
+    whole = tables(run)[1]
+    assert documents["coverage"].to_list() == whole["coverage"].to_list() == [0.352, 0.0]
+    assert stretches.filter(document_id="second").height == 1
+
+
 def test_scores_do_not_depend_on_walks(recited):
     settings, run, *_ = recited
     without = mia_batch.audit(**settings | {"out": f"{run.folder}-2", "extract": False})

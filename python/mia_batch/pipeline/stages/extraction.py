@@ -24,7 +24,7 @@ from mia_batch.schemas import ExtractedDocuments, Extraction, Prompts, Samples
 from mia_batch.tables import sink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from mia_batch.evidence.blocks import Block
@@ -35,6 +35,7 @@ __all__ = ["ExtractionStage"]
 
 _DOCUMENTS_AT_ONCE = 64
 _OTHERS = 8  # documents that tell the level of chance
+_WINDOW = ("target_id", "target_row", "start", "prefix", "n_words")
 _TABLES = {"extraction": Extraction, "extracted_documents": ExtractedDocuments}
 
 
@@ -115,24 +116,44 @@ class ExtractionStage(Stage):
         for start in range(0, names.len(), _DOCUMENTS_AT_ONCE):
             batch = names[start : start + _DOCUMENTS_AT_ONCE]
             documents = audit.corpora.input.documents.select("document_id", "text")
-            own = documents.filter(pl.col("document_id").is_in(batch.implode()))
-            texts = dict(own.collect(engine="streaming").iter_rows())
-            chosen = windows.filter(pl.col("document_id").is_in(batch.implode()))
+            of_batch = pl.col("document_id").is_in(batch.implode())
+            texts = dict(documents.filter(of_batch).collect(engine="streaming").iter_rows())
+            every = self._opened(self._every().filter(of_batch).collect(engine="streaming"), texts)
+            strongest = self._opened(windows.filter(of_batch), texts)
             yield [
                 Walks(
-                    document_id=str(name),
+                    document_id=name,
                     document=Text(texts[name], settings.word_rule),
-                    windows=[
-                        Window(**row)
-                        for row in rows.drop("document_id").to_dicts()
-                        if texts[name].startswith(row["prefix"], row["start"])
-                    ],
+                    windows=chosen,
+                    every=every[name],
                     budget=settings.extract_tokens,
                     draws=settings.extract_draws,
                 )
-                for (name,), rows in chosen.group_by("document_id", maintain_order=True)
-                if texts.get(name) is not None
+                for name, chosen in strongest.items()
             ]
+
+    @staticmethod
+    def _opened(windows: pl.DataFrame, texts: Mapping[str, str | None]) -> dict[str, list[Window]]:
+        """Sort windows by document; those of documents without text are left out."""
+        found: dict[str, list[Window]] = {}
+        for row in windows.to_dicts():
+            name = row.pop("document_id")
+            text = texts.get(name)
+            if text is not None:
+                of_document = found.setdefault(name, [])
+                if text.startswith(row["prefix"], row["start"]):
+                    of_document.append(Window(**row))
+        return found
+
+    def _every(self) -> pl.LazyFrame:
+        """Open the windows of all documents, in their order."""
+        return (
+            self.audit.run.scan("targets")
+            .with_row_index("target_row")
+            .filter(pl.col("role") == "target")
+            .select("document_id", *_WINDOW)
+            .drop_nulls()
+        )
 
     def _windows(self) -> pl.DataFrame:
         """Find the strongest windows of each document, the strongest first."""
@@ -150,15 +171,12 @@ class ExtractionStage(Stage):
             .explode("target_id", *order)
             .collect(engine="streaming")
         )
-        columns = ("target_id", "target_row", "start", "prefix", "n_words")
         return (
-            audit.run.scan("targets")
-            .with_row_index("target_row")
-            .select(columns)
+            self._every()
+            .drop("document_id")
             .join(strongest.lazy(), on="target_id")
-            .drop_nulls()
             .sort("document_id", order[0], "window_index", descending=[False, True, False])
-            .select("document_id", *columns)
+            .select("document_id", *_WINDOW)
             .collect(engine="streaming")
         )
 
@@ -174,7 +192,7 @@ class ExtractionStage(Stage):
         folder = self.audit.run.path("samples")
         had = pl.concat(scan_parts(folder, Samples, view.key) for view in self._views)
         columns = ("target_id", "view_index", "candidate", "finish_reason", "n_tokens")
-        starts = [window.target_id for each in walks for window in each.windows]
+        starts = [window.target_id for each in walks for window in each.every]
         own = had.filter(pl.col("target_id").is_in(starts)).select(columns).collect()
         said = {row[:2]: row[2:] for row in own.iter_rows()}
         for each in walks:
