@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import log
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,8 +11,8 @@ import polars as pl
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.controls import VERBATIM_WORDS, common_targets
 from mia_batch.inference.passages import PASSAGE_COUNTS, count_passages, where_from
+from mia_batch.inference.rollup_columns import with_answer, with_mean, with_share
 from mia_batch.inference.verbatim import verbatim_runs
-from mia_batch.inference.verdicts import NO_NULL
 from mia_batch.inference.window_share import WindowShare
 from mia_batch.schemas import Rollup, Targets
 from mia_batch.tables.numbers import read_finite, read_numbers
@@ -27,14 +28,16 @@ if TYPE_CHECKING:
 __all__ = ["rollup"]
 
 _TYPES = Rollup.create_empty().schema
-_SUMS = pl.col("^n_(windows|asked|scored|above|sampled|verbatim|near|common)$")
+_SUMS = pl.col("^n_(windows|asked|scored|above|sampled|verbatim|near|common|measured|likely)$")
 _EXTRACTED = {
     "key": "document_id",
     "extracted_words": "longest_words",
     "extracted_share": "coverage",
 }
 _LABELS = ("group", "member")
-_OUTSIDE = "known to be outside the training data: others are compared with it"
+_PROBABILITY = "extraction_v1"
+"""The attack whose score is the log of the probability that the reference is said in full."""
+_LEAST_PROBABILITY = 0.001  # of a window that a thousand draws give
 
 
 def rollup(
@@ -67,7 +70,7 @@ def rollup(
     score = read_finite(scores, plan.primary, sets.target_id.len())
     share = WindowShare(sets, score, plan.fpr, blind_warns=blind_warns)
     runs = verbatim_runs(targets, features, samples)
-    parts = [_windows(targets, score, sets, controls), runs]
+    parts = [_windows(targets, scores, score, sets, controls), runs]
     windows = pl.concat(parts, how="horizontal").with_row_index("row")
     windows = windows.filter(pl.any_horizontal("is_target", "is_beside"))
     documents = _documents(windows, share.threshold)
@@ -84,7 +87,7 @@ def rollup(
     own, beside = documents[: own.height], documents[own.height :]
     rows = pl.concat([_units(own), _groups(own), _outside(beside)], how="diagonal")
     any_run = pl.when(pl.col("longest_words") > 0)
-    rows = _with_mean(rows).with_columns(
+    rows = with_mean(rows).with_columns(
         pl.when(where_from().is_not_null()).then(pl.col(PASSAGE_COUNTS).fill_null(0)),
         attack=pl.lit(plan.primary),
         passages_from=where_from(),
@@ -92,16 +95,19 @@ def rollup(
         longest_sample_index=any_run.then("longest_sample_index"),
         share_verbatim=(pl.col("n_verbatim") / pl.col("n_sampled")).fill_nan(None),
         n_common=None if controls is None else pl.col("n_common"),
+        extraction_probability=pl.col("log_p").exp(),
+        share_extractable=(pl.col("n_likely") / pl.col("n_measured")).fill_nan(None),
         share_near_verbatim=(pl.col("n_near") / pl.col("n_sampled")).fill_nan(None),
     )
-    rows = _with_share(rows, share)
-    rows = _with_answer(rows, verdicts, plan, any_null=sets.nulls.size > 0)
+    rows = with_share(rows, share)
+    rows = with_answer(rows, verdicts, plan, any_null=sets.nulls.size > 0)
     typed = (pl.col(name).cast(dtype) for name, dtype in _TYPES.items())
     return rows.select(*typed, "said").unnest("said")
 
 
 def _windows(
     targets: pl.LazyFrame,
+    scores: pl.LazyFrame,
     score: NDArray[np.float64],
     sets: ComparisonSets,
     controls: pl.LazyFrame | None,
@@ -110,6 +116,9 @@ def _windows(
     asked = read_numbers(targets, pl.col("reason").is_null(), score.size, np.bool_)
     outside = np.zeros(score.size, np.bool_)
     outside[sets.nulls] = True
+    log_p = np.full(score.size, np.nan)
+    if _PROBABILITY in scores.collect_schema():
+        log_p = read_finite(scores, _PROBABILITY, score.size)
     common = pl.lit(value=False)
     if controls is not None:
         common = pl.col("target_id").is_in(common_targets(controls).implode())
@@ -120,6 +129,7 @@ def _windows(
             "asked": asked | ~np.isnan(score),
             "score": pl.Series(score, nan_to_null=True),
             "outside": outside,
+            "log_p": pl.Series(log_p, nan_to_null=True),
             "common": read_numbers(targets, common, score.size, np.bool_),
             "is_target": read_numbers(targets, pl.col("role") == "target", score.size, np.bool_),
             "is_beside": read_numbers(
@@ -132,7 +142,7 @@ def _windows(
 def _documents(windows: pl.DataFrame, threshold: float) -> pl.DataFrame:
     """Sum up the windows of each document; ``row`` is its first."""
     score = pl.col("score")
-    own = ~pl.col("common")
+    own, log_p = ~pl.col("common"), pl.col("log_p")
     sampled, near = pl.col("longest_words"), pl.col("near_words")
     longest = pl.when(own).then(sampled)
     return windows.group_by("document", maintain_order=True).agg(
@@ -144,6 +154,9 @@ def _documents(windows: pl.DataFrame, threshold: float) -> pl.DataFrame:
         n_verbatim=(longest >= VERBATIM_WORDS).sum(),
         n_near=(own & (near >= VERBATIM_WORDS)).sum(),
         n_common=pl.col("common").sum(),
+        n_measured=log_p.count(),
+        n_likely=(own & (log_p >= log(_LEAST_PROBABILITY))).sum(),
+        log_p=pl.when(own).then(log_p).max(),
         mean=score.mean(),
         squares=((score - score.mean()) ** 2).sum(),
         outside=pl.col("outside").all(),
@@ -220,6 +233,7 @@ def _groups(documents: pl.DataFrame) -> pl.DataFrame:
             _SUMS.sum(),
             pl.col(PASSAGE_COUNTS).sum(),
             pl.col("walked").any(),
+            pl.col("log_p").max(),
             pl.col("extracted_words").max(),
             mean=mean.fill_nan(None),
             squares=pl.col("squares").sum() + between.sum(),
@@ -233,69 +247,4 @@ def _groups(documents: pl.DataFrame) -> pl.DataFrame:
             said=pl.struct(constant),
         )
         .with_columns(level=pl.lit("group"), tested=pl.format("group {}", "key"))
-    )
-
-
-def _with_mean(rows: pl.DataFrame) -> pl.DataFrame:
-    """Give the mean Student's interval; both are null below two scores."""
-    from scipy.stats import t
-
-    n = pl.col("n_scored")
-    quantile = pl.Series("t", t.ppf(0.975, np.maximum(rows["n_scored"].to_numpy(), 2) - 1))
-    half = quantile * (pl.col("squares") / (n - 1.0) / n).sqrt()
-    mean = pl.col("mean")
-    low, high = mean - half, mean + half
-    wide = pl.when(n > 1, "varies", low < mean, mean < high)
-    return rows.with_columns(
-        mean=pl.when(n > 1).then(mean), mean_low=wide.then(low), mean_high=wide.then(high)
-    )
-
-
-def _with_share(rows: pl.DataFrame, share: WindowShare) -> pl.DataFrame:
-    """Give each row the share of its windows that were in the training data."""
-    made = []
-    for *counts, outside in rows.select("n_above", "n_scored", "n_asked", "outside").iter_rows():
-        found = share.of(*counts)
-        made.append(
-            (None, None, None, _OUTSIDE)
-            if outside
-            else (found.value, found.low, found.high, found.reason)
-        )
-    names = ("contamination", "contamination_low", "contamination_high", "contamination_reason")
-    columns = pl.DataFrame(made, schema={name: _TYPES[name] for name in names}, orient="row")
-    return pl.concat([rows, columns], how="horizontal")
-
-
-def _with_answer(
-    rows: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan, *, any_null: bool
-) -> pl.DataFrame:
-    """Give each row the p-value of its cluster, or why there is none, and the verdict."""
-    level = pl.col("level").cast(pl.String)
-    answers = (
-        verdicts.filter(level.is_in(["document", "group"]), pl.col("estimate").is_null())
-        .filter(attack=plan.primary, versus="non_members")
-        .select("p_value", "q_value", "reason", tested=level + " " + pl.col("key"))
-        .collect(engine="streaming")
-    )
-    without = (
-        pl.when("outside")
-        .then(pl.lit(_OUTSIDE))
-        .when(not any_null)
-        .then(pl.lit(NO_NULL))
-        .when(pl.col("tested").is_null())
-        .then(pl.lit("its group is tested as a whole"))
-        .otherwise(pl.lit("no document has two windows, so that texts are tested alone"))
-    )
-    verdict = (
-        pl.when(pl.max_horizontal("longest_words", "extracted_words") >= VERBATIM_WORDS)
-        .then(pl.lit("comes_out"))
-        .when(pl.col("q_value") <= plan.q)
-        .then(pl.lit("known_better"))
-        .when(pl.col("p_value").is_null())
-        .then(pl.lit("cannot_tell"))
-        .otherwise(pl.lit("nothing_found"))
-    )
-    return rows.join(answers, on="tested", how="left", maintain_order="left").with_columns(
-        reason=pl.when(pl.col("p_value").is_null()).then(pl.coalesce("reason", without)),
-        verdict=verdict,
     )

@@ -57,6 +57,11 @@ class Rollup(dy.Schema):
     continuations were sampled."""
     share_near_verbatim = dy.Float64(nullable=True)
     """Share of windows of which near-verbatim blocks of a sample hold at least 20 words."""
+    extraction_probability = dy.Float64(nullable=True)
+    """The highest probability that the model continues the prefix of a window with the whole
+    reference (its first ``extraction_tokens``); null without scores of ``extraction_v1``."""
+    share_extractable = dy.Float64(nullable=True)
+    """Share of the windows with such a score of which it is at least 0.001; null likewise."""
     longest_words = dy.UInt32(nullable=True)
     """Words of the longest run that a sample repeats."""
     longest_target_id = dy.String(nullable=True)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from math import sqrt
+from math import exp, sqrt
 
 import polars as pl
 import pytest
@@ -59,7 +59,7 @@ def summed(
 ):
     """The rollup of such windows, numbered in their order."""
     numbered = [{"target_id": target_id(number), **row} for number, row in enumerate(rows)]
-    extra = {"a_v1": pl.Float64, "title": pl.String}
+    extra = {"a_v1": pl.Float64, "title": pl.String, "extraction_v1": pl.Float64}
     frame = table(Targets, numbered, n_words=100).with_columns(
         pl.Series(name, [row.get(name) for row in rows], dtype) for name, dtype in extra.items()
     )
@@ -67,7 +67,7 @@ def summed(
     made = pl.concat(verdicts(frame.lazy(), ["a_v1"], of_plan, blind_warns=blind_warns))
     evidence = features() if evidence is None else evidence
     found = rollup(
-        frame.drop("a_v1").lazy(),
+        frame.drop("a_v1", "extraction_v1").lazy(),
         frame.lazy(),
         evidence.lazy(),
         made.lazy(),
@@ -342,3 +342,19 @@ def test_without_continuations_or_their_runs_nothing_is_known_of_them(evidence):
     names = ("share_verbatim", "share_near_verbatim", "longest_words", "longest_target_id")
     passages = ("n_passages_20", "n_passages_50", "passages_from")
     assert [row[name] for name in (*names, *passages)] == [None] * 7
+
+
+def test_probabilities_of_extraction_by_hand():
+    """Of three windows with a score two have at least 0.001; a group has the highest of all."""
+    rows = [
+        row | {"extraction_v1": log_p, "group": "g"}
+        for name, logs in (("a", (-0.5, -6.9, -7.0, None)), ("b", (-8.0, None)))
+        for row, log_p in zip(document(name, *[0.5] * len(logs)), logs, strict=True)
+    ]
+    found = summed(*rows, *document("c", 0.5, 0.5), *nulls())
+    assert found.select("key", "extraction_probability", "share_extractable").rows() == [
+        ("a", pytest.approx(exp(-0.5)), pytest.approx(2 / 3)),
+        ("b", pytest.approx(exp(-8.0)), 0.0),
+        ("c", None, None),
+        ("g", pytest.approx(exp(-0.5)), 0.5),
+    ]

@@ -160,6 +160,8 @@ _NUMBERS = (
     _plain_number("Common passages", "n_common"),
     _plain_number("Windows verbatim", "share_verbatim", share),
     _plain_number("Near-verbatim", "share_near_verbatim", share),
+    _plain_number("Extraction probability, highest", "extraction_probability"),
+    _plain_number("Windows extractable", "share_extractable", share),
     _plain_number("Longest stretch extracted, words", "extracted_words"),
     _plain_number("Extracted", "extracted_share", share),
     _plain_number("bmc@5", "bmc_5", share),
