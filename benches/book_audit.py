@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 
 MODEL = {"hidden": 192, "layers": 2}
 RECITED = 0.95
-EXTRACTION = {"default": (3, 2000), "many": (64, 20_000)}  # windows followed from, tokens
+EXTRACTION = {  # windows followed from, tokens
+    "default": (3, 2000),
+    "more_tokens": (3, 20_000),
+    "many_starts": (64, 20_000),
+}
 N_SEEN, N_OTHERS, N_NULLS, TIMES = 30, 10, 40, 10
 """Parts of an audit of parts alone: seen so often, never, and never but known."""
 ASKED: dict[int | None, list[str]] = {  # samples (None: the default, greedy): attacks
@@ -110,8 +114,8 @@ def measure_extraction(run: mia_batch.Run, parts: pl.DataFrame, windows: int) ->
         of_recited=whole.mean(), least=whole.min(), of_what_follows=behind.mean()
     )
     unseen = found.filter(times=0).select(of_unseen=out.sum())
-    tokens = run.scan("extraction").select(tokens=pl.col("n_tokens").sum()).collect()
-    return pl.concat([shares, unseen, tokens], how="horizontal").row(0, named=True)
+    walks = run.scan("extraction").select(walks=pl.len(), tokens=pl.col("n_tokens").sum())
+    return pl.concat([shares, unseen, walks.collect()], how="horizontal").row(0, named=True)
 
 
 def measure_strips(run: mia_batch.Run, parts: pl.DataFrame, design: Design) -> dict[str, Any]:
