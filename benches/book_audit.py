@@ -35,7 +35,11 @@ if TYPE_CHECKING:
 
 MODEL = {"hidden": 192, "layers": 2}
 RECITED = 0.95
-EXTRACTION = {"default": (3, 2000), "many": (64, 20_000)}  # windows followed from, tokens
+EXTRACTION = {  # windows followed from, tokens
+    "default": (3, 2000),
+    "more_tokens": (3, 20_000),
+    "many_starts": (64, 20_000),
+}
 N_SEEN, N_OTHERS, N_NULLS, TIMES = 30, 10, 40, 10
 """Parts of an audit of parts alone: seen so often, never, and never but known."""
 ASKED: dict[int | None, list[str]] = {  # samples (None: the default, greedy): attacks
@@ -103,25 +107,27 @@ def audit_parts(folder: Path, parts: pl.DataFrame, **settings: Any) -> list[dict
 
 def measure_extraction(run: mia_batch.Run, parts: pl.DataFrame, windows: int) -> dict[str, Any]:
     """Say what share of the recited parts' characters came out, and how many of unseen parts."""
-    out = extracted(run, parts, windows)
-    whole = out.filter("recited")
-    return {
-        "of_recited": whole["out"].sum() / whole["characters"].sum(),
-        "least": (whole["out"] / whole["characters"]).min(),
-        "of_what_follows": whole["out"].sum() / whole["behind"].sum(),
-        "of_unseen": out.filter(times=0)["out"].sum(),
-        "tokens": run.scan("extraction").collect()["n_tokens"].sum(),
-    }
+    found = extracted(run, parts, windows)
+    out, recited = pl.col("out"), pl.col("recited")
+    whole, behind = out / pl.col("characters"), out / pl.col("behind")
+    shares = found.filter(recited).select(
+        of_recited=whole.mean(), least=whole.min(), of_what_follows=behind.mean()
+    )
+    unseen = found.filter(times=0).select(of_unseen=out.sum())
+    walks = run.scan("extraction").select(walks=pl.len(), tokens=pl.col("n_tokens").sum())
+    return pl.concat([shares, unseen, walks.collect()], how="horizontal").row(0, named=True)
 
 
 def measure_strips(run: mia_batch.Run, parts: pl.DataFrame, design: Design) -> dict[str, Any]:
     """Give the AUC of stretches that were seen, against those that never were; draw them."""
     strip = strips(run, parts)
-    print("\n".join(picture(strip, design.often)), flush=True)
+    drawn = [*picture(strip, design.often)]
+    print("\n".join(drawn), flush=True)
     seen = [design.seldom, design.often]
     books = strip.partition_by("book", as_dict=True, maintain_order=True)
     of_books = {str(book): area(one, seen) for (book,), one in books.items()}
-    return {str(times): area(strip, [times]) for times in seen} | {"books": of_books}
+    of_times = {str(times): area(strip, [times]) for times in seen}
+    return of_times | {"books": of_books, "picture": drawn}
 
 
 def measure(
@@ -137,9 +143,10 @@ def measure(
     settings["window_words"] = design.words
     parts = add_recited(folder, parts, **settings)
     figures: dict[str, Any] = {"recited": parts["recited"].sum()}
+    run = mia_batch.Run(folder / "books-run")
     for name, (starts, tokens) in extraction.items():
         limits = {"extract": True, "extract_starts": starts, "extract_tokens": tokens}
-        run = audit(folder, "books-run", "books", **limits, **settings)
+        audit(folder, run.folder.name, "books", **limits, **settings)
         figures[f"extraction_{name}"] = measure_extraction(run, parts, design.windows)
     figures["strips"] = measure_strips(run, parts, design)
     part = pl.format("{} {}", "document_id", pl.col("window_index") // design.windows)

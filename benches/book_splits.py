@@ -85,7 +85,8 @@ def _split(scores: pl.DataFrame, attack: str, drawn: pl.DataFrame) -> dict[str, 
     found = pl.concat(verdicts(table, [attack], plan))
     truth = drawn.filter(role="target").select("seen", key="name")
     told = found.filter(pl.col("q_value") <= Q, level="group").join(truth, on="key")["seen"]
-    row: dict[str, float | None] = {"right": told.sum(), "false": told.len() - told.sum()}
+    n_right = int(told.sum())
+    row: dict[str, float | None] = {"right": n_right, "false": told.len() - n_right}
     share = truth.select(pl.col("seen").mean()).item()
     for made in found.filter(estimate="contamination_rate").iter_rows(named=True):
         row |= _covers(made["method"], share, made["value"], made["low"], made["high"])
@@ -124,7 +125,8 @@ def picture(strip: pl.DataFrame, often: int) -> Iterator[str]:
     for (book,), rows in strip.group_by("book", maintain_order=True):
         shades = (_LEVELS[min(int(value * 8), 7)] for value in rows["value"])
         marks = ("#" if times >= often else "+" if times else " " for times in rows["times"])
-        yield f"{book:28}{''.join(shades)}\n{'':28}{''.join(marks)}"
+        yield f"{book:28}{''.join(shades)}"
+        yield f"{'':28}{''.join(marks).rstrip()}"
 
 
 def area(strip: pl.DataFrame, times: Sequence[int]) -> float:

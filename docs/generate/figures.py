@@ -12,7 +12,7 @@ from benches import power_report
 
 from docs.generate.markdown import code, table
 
-__all__ = ["coverage", "points", "power", "power_picture", "rates"]
+__all__ = ["books", "coverage", "points", "power", "power_picture", "rates", "strips"]
 
 _RESULTS = power_report.TABLE.parent
 
@@ -78,6 +78,29 @@ def rates() -> str:
     rows = _latest("p_value_calibration")["figures"]
     cells = ((row["case"], row["wanted"], f"{row['rate']:.3f}") for row in rows)
     return table(("case", "wanted", "measured"), cells)
+
+
+def books() -> str:
+    """Say what audits of parts of books reported, and what their intervals covered."""
+    lines = _latest("book_audit")["splits"]
+    heads = ("asked", "seen", "nulls", "calibration", "reported", "false", "at most")
+    covered = ("rate covers", "bound covers", "windows cover")
+    return table((*heads, *covered), map(_split, lines))
+
+
+def _split(line: dict[str, Any]) -> tuple[str, ...]:
+    known = "2 x {calibration}" if line["calibration"] else ""
+    counts = (str(line["members"] + line["others"]), "{members}", "{nulls}", known)
+    shares = ("{right:.1f}", "{false_share:.1%} ± {standard_error:.1%}", "{most:.2%}")
+    covers = (line[f"{method}_covers"] for method in ("fieller", "beta_binomial", "windows"))
+    said = (cell.format(**line) for cell in (*counts, *shares))
+    return *said, *("" if share is None else f"{share:.0%}" for share in covers)
+
+
+def strips() -> str:
+    """Draw the strips of the audited books over what the model saw."""
+    lines = "\n".join(_latest("book_audit")["strips"]["picture"])
+    return f"```text\n{lines}\n```"
 
 
 def _latest(bench: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 PARTS = {
     "attacks": attacks.sections,
+    "books": figures.books,
     "power": figures.power,
     "coverage": figures.coverage,
     "points": figures.points,
@@ -23,6 +24,7 @@ PARTS = {
     "rates": figures.rates,
     "rooms": rooms.layers,
     "settings": settings.sections,
+    "strips": figures.strips,
     "tables": tables.sections,
 }
 _LOADED = re.compile(
