@@ -23,6 +23,7 @@ from mia_batch.schemas import (
     Findings,
     LogProbs,
     Metrics,
+    Perplexities,
     Prompts,
     Rollup,
     Samples,
@@ -57,6 +58,7 @@ TABLES: dict[str, type[dy.Schema]] = {
     "controls": Controls,
     "rollup": Rollup,
     "curves": Curves,
+    "perplexities": Perplexities,
 }
 """Tables that are one file each."""
 

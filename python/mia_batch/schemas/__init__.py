@@ -18,7 +18,7 @@ from mia_batch.schemas.comparisons import Comparisons
 from mia_batch.schemas.controls import Controls
 from mia_batch.schemas.evidence import Features, LogProbs, Prompts, Samples
 from mia_batch.schemas.extraction import ExtractedDocuments, Extraction
-from mia_batch.schemas.summary import Curves, Rollup
+from mia_batch.schemas.summary import Curves, Perplexities, Rollup
 from mia_batch.schemas.texts import Documents, Role, Targets
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Findings",
     "LogProbs",
     "Metrics",
+    "Perplexities",
     "Prompts",
     "Role",
     "Rollup",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataframely as dy
 
-__all__ = ["Curves", "Rollup"]
+__all__ = ["Curves", "Perplexities", "Rollup"]
 
 
 class Rollup(dy.Schema):
@@ -88,6 +88,26 @@ class Rollup(dy.Schema):
     p-value; else neither."""
     reason = dy.String(nullable=True)
     """Why there is no p-value."""
+
+
+class Perplexities(dy.Schema):
+    """One row per text with log-probabilities: how sure the models are of it, token by token."""
+
+    target_id = dy.String(primary_key=True)
+    """The text, as in ``targets``."""
+    perplexity = dy.Float64(nullable=True)
+    """Of the whole text under the target model: exp of its loss per token, at least 1."""
+    entropy = dy.Float64(nullable=True)
+    """Mean entropy of the target model's predictions at its tokens, in nats: how open it held what
+    follows."""
+    reference_perplexity = dy.Float64(nullable=True)
+    """Its perplexity under the reference model, the control, by that model's own tokens."""
+    reason = dy.String(nullable=True)
+    """Why there is no ``perplexity``."""
+    entropy_reason = dy.String(nullable=True)
+    """Why there is no ``entropy``."""
+    reference_reason = dy.String(nullable=True)
+    """Why there is no ``reference_perplexity``."""
 
 
 class Curves(dy.Schema):

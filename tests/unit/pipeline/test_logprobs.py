@@ -62,6 +62,24 @@ def copied(scored, tmp_path):
     return settings | {"out": str(tmp_path / "run")}
 
 
+def test_perplexity_entropy_and_control_stand_side_by_side(scored):
+    """They are those of the attacks, which are minus them."""
+    _, run = scored
+    found = run.scan("perplexities").collect()
+    numbers = ("perplexity", "entropy", "reference_perplexity")
+    assert found.height == found["perplexity"].count() == documents(12)["text"].count()
+    scores = run.scores.select("target_id", "perplexity_v1", "entropy_v1")
+    both = found.join(scores, on="target_id")
+    for name in numbers[:2]:
+        assert both[name].to_list() == pytest.approx((-both[f"{name}_v1"]).to_list(), rel=1e-6)
+    other = run.logprobs.filter(model="reference", view="text").row(1, named=True)
+    losses = [-each for each in other["logprob"] if each is not None]
+    own = found.filter(target_id=other["target_id"])["reference_perplexity"].item()
+    assert own == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-6)
+    for name, reason in zip(numbers, ("reason", "entropy_reason", "reference_reason"), strict=True):
+        assert (found[name].is_null() == found[reason].is_not_null()).all()
+
+
 def test_every_view_of_every_text_has_a_row(scored):
     _, run = scored
     table = LogProbs.validate(run.logprobs)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from mia_batch.attacks.tokens import REFERENCE_TEXT, TEXT
+from mia_batch.evidence.parts import scan_parts
 from mia_batch.inference.controls import common_targets, without_common
+from mia_batch.inference.perplexities import perplexities
 from mia_batch.inference.rollup import rollup
 from mia_batch.metrics.curves import curves
 from mia_batch.pipeline.stages.scores import evidence_of
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.verdicts import blind_warns
-from mia_batch.schemas import Curves, ExtractedDocuments, Rollup
+from mia_batch.pipeline.stages.views import views_of
+from mia_batch.schemas import Curves, ExtractedDocuments, LogProbs, Perplexities, Rollup
 from mia_batch.tables import digest, sink, sink_frames
 
 if TYPE_CHECKING:
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["SummaryStage"]
 
 _TABLES = ("rollup", "curves")
+_OF_TEXTS = "perplexities"
 
 
 class SummaryStage(Stage):
@@ -32,8 +37,8 @@ class SummaryStage(Stage):
     name = "summary"
 
     def files(self) -> list[Path]:
-        """List rollup and curves."""
-        return [path for path in map(self.audit.run.path, _TABLES) if path.exists()]
+        """List rollup and curves, and perplexities where there are any."""
+        return [path for path in map(self.audit.run.path, (*_TABLES, _OF_TEXTS)) if path.exists()]
 
     def follows(self, lost: Collection[Path]) -> list[Path]:
         """List them where scores are lost."""
@@ -55,12 +60,16 @@ class SummaryStage(Stage):
         return digest(path) if path.exists() else None
 
     def run(self) -> None:
-        """Write rollup and curves, unless they are up to date."""
-        if self.is_fresh and len(self.files()) == len(_TABLES):
+        """Write the tables, unless they are up to date."""
+        reads = {view.key for view in views_of(self.audit, "logprobs")}
+        wanted = {*_TABLES, *([_OF_TEXTS] if TEXT in reads else [])}
+        if self.is_fresh and wanted <= {path.stem for path in self.files()}:
             return
         self.audit.observer.stage("summing up documents and groups")
         self.forget()
         _write(self.audit)
+        if TEXT in reads:
+            _write_perplexities(self.audit, reads)
         self.done()
 
 
@@ -90,3 +99,12 @@ def _write(audit: Audit) -> None:
     sink(rows, run.path("rollup"), Rollup)
     frames = curves(targets, scores, audit.attacks, plan.primary, evidence_of(audit))
     sink_frames(frames, run.path("curves"), Curves)
+
+
+def _write_perplexities(audit: Audit, reads: Collection[tuple[str, str]]) -> None:
+    folder = audit.run.path("logprobs")
+    reference: pl.LazyFrame = LogProbs.create_empty(lazy=True)
+    if REFERENCE_TEXT in reads:
+        reference = scan_parts(folder, LogProbs, REFERENCE_TEXT)
+    table = perplexities(scan_parts(folder, LogProbs, TEXT), reference)
+    sink(table, audit.run.path(_OF_TEXTS), Perplexities)

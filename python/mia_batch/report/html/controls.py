@@ -1,4 +1,4 @@
-"""Controls: passages that came out, and whether they are common."""
+"""What speaks to the windows that are shown: controls, and how sure the models are of them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from mia_batch.report.html.documents import Column, Table
 from mia_batch.report.html.text import NO_VALUE, number, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from mia_batch.report.html.contents import Contents
 
-__all__ = ["common_windows", "control_table"]
+__all__ = ["common_windows", "control_table", "perplexity_table"]
 
 _CONTROLS = {
     "unrelated_prefix": "after the prefix of another document",
@@ -57,6 +57,23 @@ def control_table(contents: Contents) -> Table | None:
     )
 
 
+def perplexity_table(contents: Contents, shown: Collection[str]) -> Table | None:
+    """Lay out perplexity and entropy of the windows that are shown; None where the run has none."""
+    rows = contents.frame("perplexities", pl.col("target_id").is_in(list(shown)))
+    if rows.is_empty():
+        return None
+    ids = pl.col("target_id").is_in(list(shown))
+    named = contents.frame("targets", ids).select("target_id", "document_id", "window_index")
+    return Table(
+        name="perplexities",
+        title="How sure the models are of these windows",
+        source="perplexities.parquet, targets.parquet",
+        columns=_OF_PERPLEXITIES,
+        rows=rows.join(named, on="target_id", how="left", maintain_order="left").to_dicts(),
+        note="All texts are in perplexities.parquet. Other tokenizers count other tokens.",
+    )
+
+
 def _short(row: dict[str, Any], name: str) -> str:
     value = row[name]
     return NO_VALUE if value is None else visible(value, _MOST_CHARACTERS, note=False)
@@ -66,6 +83,16 @@ def _count(heading: str, name: str) -> Column:
     return Column(heading, (name,), lambda row: number(row[name]), name)
 
 
+_OF_PERPLEXITIES = [
+    Column("Document", ("document_id",), lambda row: _short(row, "document_id")),
+    _count("Window", "window_index"),
+    _count("Perplexity", "perplexity"),
+    _count("Entropy, nats", "entropy"),
+    _count("Perplexity under the reference model", "reference_perplexity"),
+    Column("Why no perplexity", ("reason",), lambda row: _short(row, "reason")),
+    Column("Why no entropy", ("entropy_reason",), lambda row: _short(row, "entropy_reason")),
+    Column("Why no control", ("reference_reason",), lambda row: _short(row, "reference_reason")),
+]
 _COLUMNS = [
     Column("Document", ("document_id",), lambda row: _short(row, "document_id")),
     _count("Window", "window_index"),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from mia_batch.report.html.checklist import FIELDS, NOT_RECORDED, READERS, Field
-from mia_batch.report.html.controls import control_table
+from mia_batch.report.html.controls import control_table, perplexity_table
 from mia_batch.report.html.documents import Column, Table, document_tables
 from mia_batch.report.html.evidence import MOST_WINDOWS, evidence
 from mia_batch.report.html.plots import plots
@@ -75,6 +75,7 @@ def render(contents: Contents) -> str:
             metrics=_metrics(contents),
             windows=windows,
             controls=control_table(contents),
+            perplexities=perplexity_table(contents, [window["target_id"] for window in windows]),
             most_windows=MOST_WINDOWS,
             most_open=_MOST_OPEN,
             unscored=_unscored(contents),

@@ -12,7 +12,7 @@ from mia_batch.report.html.checklist import FIELDS, NOT_RECORDED
 from mia_batch.report.html.controls import common_windows, control_table
 from mia_batch.report.html.evidence import evidence
 from mia_batch.report.html.text import NO_VALUE
-from mia_batch.schemas import Controls
+from mia_batch.schemas import Controls, Perplexities
 from tests.frames import table, target_id
 from tests.reports import HOSTILE, contents
 
@@ -82,6 +82,27 @@ def test_the_checklist_reads_the_counts():
         "passages: 2; common: 1",
     ]
     assert {fields[name].value(contents()) for name in NAMED} == {NOT_RECORDED}
+
+
+def test_perplexities_of_the_windows_that_are_shown():
+    of = contents()
+    fields = {field.name: field for field in FIELDS if field.entry == 9}
+    assert {field.value(of) for field in fields.values()} == {NOT_RECORDED}
+    rows: list[dict[str, Any]] = [
+        {"target_id": target_id(0), "perplexity": 1.25, "entropy": 0.5, "reference_reason": "none"},
+        {"target_id": target_id(99), "perplexity": 7.5},
+    ]
+    tables = {**of.tables, "perplexities": table(Perplexities, rows).lazy()}
+    known = replace(of, tables=tables)
+    page = render(known)
+    assert "How sure the models are of these windows" in page
+    assert "1.250" in page
+    assert "7.500" not in page
+    assert [field.value(known) for field in fields.values()] == [
+        "in perplexities, column perplexity",
+        "in perplexities, column entropy",
+        NOT_RECORDED,
+    ]
 
 
 def test_a_run_without_controls_or_passages_says_so():
