@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from mia_batch.pipeline import times
+from mia_batch.pipeline import rescore, times
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.run import Run
+from tests.audits import audit_books, write_books
 
 
 @pytest.fixture
@@ -59,3 +60,36 @@ def test_a_finished_run_stays_as_it_is(called, tmp_path):
     stored = Manifest.of(tmp_path)
     assert stored is not None
     assert (stored.custody, stored.times) == (custody, {})
+
+
+def test_times_are_kept_while_nothing_changes_and_added_up_when_something_does(
+    tmp_path, monkeypatch
+):
+    write_books(tmp_path)
+    clock = iter(range(1000))
+    monkeypatch.setattr("mia_batch.pipeline.times.time.monotonic", lambda: next(clock))
+    days = iter(f"2026-01-{day:02}" for day in range(1, 32))
+    monkeypatch.setattr(times, "_now", lambda: next(days))
+    first = audit_books(tmp_path / "run", tmp_path).manifest
+    assert first.times["seconds"]["scores"] == 2.0
+    assert (first.times["begin"], first.times["end"]) == ("2026-01-01", "2026-01-02")
+    assert first.requests == {}
+    assert audit_books(tmp_path / "run", tmp_path).manifest == first
+    later = rescore(tmp_path / "run", attacks=["samia_matched_v1"]).manifest.times
+    assert later["seconds"]["scores"] == 4.0
+    assert later["seconds"]["targets"] == 3.0
+    assert (later["begin"], later["end"]) == ("2026-01-01", "2026-01-03")
+    manifest = Run(tmp_path / "run").manifest
+    manifest.times = {}  # as of an older version
+    manifest.write(tmp_path / "run")
+    older = rescore(tmp_path / "run", attacks=["samia_matched_n2_v1"]).manifest.times
+    assert older["end"] == "2026-01-04"
+    assert "begin" not in older
+
+
+def test_a_model_of_this_machine_has_no_tools_and_its_times(small_audit):
+    _, run = small_audit
+    found = run.manifest.requests
+    assert run.manifest.times["begin"] <= found["times"]["first"] <= found["times"]["last"]
+    assert found["endpoint"] is None
+    assert found["tools"].startswith("none: the model ran on this machine")
