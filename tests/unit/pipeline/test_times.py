@@ -24,7 +24,7 @@ def called(tmp_path, monkeypatch):
         audit: Any = SimpleNamespace(manifest=Manifest(evidence={"x": 1}, **content))
         audit.run = Run(tmp_path)
         audit.manifest.write(tmp_path)
-        named = [(SimpleNamespace(name=name), step) for name, step in steps]
+        named: Any = [(SimpleNamespace(name=name), step) for name, step in steps]
         times.run_timed(audit, named)
         return audit.manifest.times
 
