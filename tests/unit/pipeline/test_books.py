@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
+from lxml import html
 
 import mia_batch
 from mia_batch.errors import SettingsError
@@ -68,6 +69,31 @@ def test_books_are_cut_into_windows_and_counted_once(books):
         f"headers, licences, notes and tables of contents cut from 1 of 3 books: {len(HEADER)} "
         "characters before the text, 0 after it",
     ]
+
+
+def test_the_report_says_what_was_cut_and_how_many_words_were_given(books):
+    run = mia_batch.audit(**books)
+    given = run.findings.filter(check="prompts")
+    assert given.select("subject", "statistic", "value", "verdict").rows() == [
+        ("continuation", name, value, "prefix_of_work")
+        for name, value in (
+            ("n_prompts", 12.0),
+            ("words_given_mean", 64.0),
+            ("words_given_least", 64.0),
+            ("words_given_most", 64.0),
+        )
+    ]
+    page = html.fromstring((run.folder / "report.html").read_text("utf-8"))
+    shown = {
+        row.find("dt").text_content().split(" ", 1)[1]: row.find("dd").text_content()
+        for row in page.xpath("//section[@id='record']//div[@data-entry]")
+    }
+    said = shown["Words given, by kind of prompt"]
+    assert "continuation, words_given_most: 64 (prefix_of_work)" in said
+    cut = shown["Characters cut at the beginning of each text"]
+    assert cut.strip() == "in targets, column cut_start"
+    rows = run.rollup.select("key", "cut_start", "cut_end").rows()
+    assert rows == [("a.txt", len(HEADER), 0), ("b.epub", 0, 0), ("c.html", 0, 0)]
 
 
 def test_more_windows_are_added_to_those_that_there_are(books):

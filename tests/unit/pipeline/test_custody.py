@@ -14,7 +14,7 @@ import pytest
 
 import mia_batch
 from mia_batch.errors import RequestError, RunFolderError
-from mia_batch.pipeline import rescore, times
+from mia_batch.pipeline import rescore
 from mia_batch.pipeline.custody import root_of, verify
 from mia_batch.pipeline.reporting import report_of
 from mia_batch.pipeline.run import Run
@@ -228,38 +228,6 @@ def test_a_model_on_a_cpu_gives_one_root(small_audit, tmp_path):
     assert custody["root"] == run.manifest.custody["root"]
     assert set(custody["files"]) == {"engine.log", "report.html"}
     assert str(tmp_path) not in json.dumps(custody)
-
-
-def test_times_are_kept_while_nothing_changes_and_added_up_when_something_does(
-    original, tmp_path, monkeypatch
-):
-    clock = iter(range(1000))
-    monkeypatch.setattr("mia_batch.pipeline.times.time.monotonic", lambda: next(clock))
-    days = iter(f"2026-01-{day:02}" for day in range(1, 32))
-    monkeypatch.setattr(times, "_now", lambda: next(days))
-    first = audit_books(tmp_path / "run", original).manifest
-    assert first.times["seconds"]["scores"] == 2.0
-    assert (first.times["begin"], first.times["end"]) == ("2026-01-01", "2026-01-02")
-    assert first.requests == {}
-    assert audit_books(tmp_path / "run", original).manifest == first
-    later = rescore(tmp_path / "run", attacks=["samia_matched_v1"]).manifest.times
-    assert later["seconds"]["scores"] == 4.0
-    assert later["seconds"]["targets"] == 3.0
-    assert (later["begin"], later["end"]) == ("2026-01-01", "2026-01-03")
-    manifest = Run(tmp_path / "run").manifest
-    manifest.times = {}  # as of an older version
-    manifest.write(tmp_path / "run")
-    older = rescore(tmp_path / "run", attacks=["samia_matched_n2_v1"]).manifest.times
-    assert older["end"] == "2026-01-04"
-    assert "begin" not in older
-
-
-def test_a_model_of_this_machine_has_no_tools_and_its_times(small_audit):
-    _, run = small_audit
-    found = run.manifest.requests
-    assert run.manifest.times["begin"] <= found["times"]["first"] <= found["times"]["last"]
-    assert found["endpoint"] is None
-    assert found["tools"].startswith("none: the model ran on this machine")
 
 
 def test_time_stamps_of_the_root_are_no_added_files_and_are_named_in_the_report(copied):

@@ -67,6 +67,24 @@ def test_more_points_and_samples_ask_only_for_what_is_missing(probed):
     assert not more.verdicts["planned"].any()  # more points after the first scores
 
 
+def test_words_given_at_points_are_those_before_them(probed):
+    run = probed(probes=4)
+    given = run.findings.filter(check="prompts", subject="probe")
+    figures = dict(given.select("statistic", "value").iter_rows())
+    prompts = run.prompts.filter(pl.col("reason").is_null(), view="probe", model="target")
+    texts = prompts.join(run.targets.select("target_id", "target"), on="target_id")
+    before = [
+        len(text.encode()[:cut].decode().split())
+        for text, cut in texts.select("target", "cut").iter_rows()
+    ]
+    assert figures == {
+        "n_prompts": len(before),
+        "words_given_mean": pytest.approx(sum(before) / len(before)),
+        "words_given_least": min(before),
+        "words_given_most": max(before),
+    }
+
+
 def test_fewer_points_again_are_scored_from_what_is_there(probed):
     wanted = probed("few", probes=2)
     many = probed(probes=7)

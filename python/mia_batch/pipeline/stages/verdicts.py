@@ -24,6 +24,7 @@ from mia_batch.inference.sampling_error import score_errors
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.metrics.measure import measure
 from mia_batch.pipeline.context import verdict_plan
+from mia_batch.pipeline.stages.given import given_findings
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.report import preflight_sentences, sentences
 from mia_batch.schemas import Blind, Findings, Metrics, Scores, Targets, Verdicts
@@ -51,7 +52,7 @@ __all__ = [
 ]
 
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
-_FROM_SCORES = ("plan", "reported", "uneven_scores", "null_audits")
+_FROM_SCORES = ("plan", "reported", "uneven_scores", "null_audits", "prompts")
 
 
 def preflight(run: Run, plan: VerdictPlan, *, seed: int) -> None:
@@ -81,8 +82,12 @@ def evaluate(
     *,
     preregistered: Mapping[str, Any],
     rests_on: Mapping[str, int | str],
+    given: pl.DataFrame,
 ) -> None:
-    """Write metrics, verdicts, and findings anew: those of `preflight` and what scores add."""
+    """Write metrics, verdicts, and findings anew: those of `preflight` and what scores add.
+
+    ``given`` are findings about the prompts.
+    """
     before = run.scan("findings").collect()
     before = before.filter(~pl.col("check").is_in(_FROM_SCORES))
     planned = plan_findings(plan, preregistered, rests_on)
@@ -106,7 +111,7 @@ def evaluate(
     primary_first = sorted(names, key=lambda name: name != plan.primary)
     uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
     audits = null_audit_findings(scores, plan)
-    rows = [before, planned, uneven, reported, audits]
+    rows = [before, given, planned, uneven, reported, audits]
     sink(pl.concat(rows), run.path("findings"), Findings)
 
 
@@ -227,7 +232,7 @@ class VerdictsStage(Stage):
         return {
             "scores": made.get("scores"),
             "preflight": made.get("preflight"),
-            "form": 2,  # of what is found
+            "form": 3,  # of what is found
             "plan": [audit.manifest.plan.get(name) for name in ("sha256", "rests_on")],
             "settings": audit.settings.model_dump(mode="json", include=names),
         }
@@ -246,6 +251,7 @@ class VerdictsStage(Stage):
             audit.run,
             preregistered=audit.manifest.plan,
             rests_on=_rests_on(audit),
+            given=given_findings(audit),
         )
         self.done()
 

@@ -108,7 +108,7 @@ def _growth(points: pl.DataFrame) -> Markup:
         "x": _quantity("x", "Samples or points", axis=axis, scale={"type": "log", "base": 2}),
         "y": _quantity("y", "AUC", scale={"zero": False}),
     }
-    return _svg(_line(named, both | _series("series"), point=True))
+    return _svg(_line(named, both | _series("series"), strokeWidth=2))
 
 
 def _distribution(points: pl.DataFrame, attack: str) -> Markup:

@@ -1,0 +1,48 @@
+"""How much of the texts the model was given: prompt simplicity as a number."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from mia_batch.inference.findings import finding_rows
+from mia_batch.kernels import count_words
+from mia_batch.pipeline.answers import prompts_of
+from mia_batch.pipeline.stages.prompts import views_of
+
+if TYPE_CHECKING:
+    from mia_batch.pipeline.context import Audit
+
+__all__ = ["given_findings"]
+
+_MOST = 1_000  # texts
+
+
+def given_findings(audit: Audit) -> pl.DataFrame:
+    """Rows of check ``prompts``: words given to the target model, by kind of prompt.
+
+    Of the first 1,000 audited texts by ``target_id``. Verdict ``prefix_of_work``, or in a chat
+    ``instruction_and_prefix``, as the prompt's class.
+    """
+    run, chat = audit.run, audit.settings.chat
+    asked = run.scan("targets").filter(pl.col("reason").is_null(), role="target")
+    some = asked.bottom_k(_MOST, by="target_id").collect(engine="streaming")
+    rows: list[dict[str, object]] = []
+    for view in views_of(audit, "samples"):
+        prompts = prompts_of(run, view, some) if view.model == "target" else some.clear()
+        if prompts.is_empty():
+            continue
+        words = prompts.select(count_words("context", words=audit.settings.word_rule)).to_series()
+        kind = "instruction_and_prefix" if chat else "prefix_of_work"
+        figures = {
+            "n_prompts": words.len(),
+            "words_given_mean": words.mean(),
+            "words_given_least": words.min(),
+            "words_given_most": words.max(),
+        }
+        rows += [
+            {"subject": view.name, "statistic": name, "value": value, "verdict": kind}
+            for name, value in figures.items()
+        ]
+    return finding_rows("prompts", rows)
