@@ -9,7 +9,7 @@ import polars as pl
 from mia_batch.inference.findings import finding_rows
 from mia_batch.kernels import count_words
 from mia_batch.pipeline.answers import prompts_of
-from mia_batch.pipeline.stages.prompts import views_of
+from mia_batch.pipeline.stages.views import views_of
 
 if TYPE_CHECKING:
     from mia_batch.pipeline.context import Audit
