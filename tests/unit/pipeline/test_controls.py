@@ -15,7 +15,7 @@ from mia_batch.pipeline import plan
 from mia_batch.pipeline.again import draw_again
 from mia_batch.pipeline.custody import verify
 from mia_batch.settings import load_settings
-from tests.hostile_server import MODEL, HostileServer, TinyModel
+from tests.hostile_server import MODEL, HostileServer, TinyModel, failure
 
 CONTROLS = ("unrelated_prefix", "unrelated_prefix_16_words", "other_document")
 
@@ -329,12 +329,42 @@ def test_a_reference_model_that_says_it_too_makes_it_common(settings, checkpoint
     ]
 
 
+def test_what_fails_has_its_reason_and_marks_nothing(settings):
+    """An endpoint that refuses what it never knew; asked again, it is left or tried as wanted."""
+
+    class Refusing(Reciting):
+        refuses_all = True
+
+        def __call__(self, asked):
+            own = [prefix for prefix, _ in HALVES.values()]
+            known = asked.is_probe or asked.method == "GET" or asked.prompt in own[:2]
+            if known or not self.refuses_all:
+                return super().__call__(asked)
+            return failure(400, "not for you")
+
+    endpoint = Refusing()
+    with HostileServer(endpoint) as server:
+        settings = settings | {"base_url": server.url}
+        documents(["known", "other"]).write_parquet(settings["input"])
+        run = mia_batch.audit(**settings)
+        row = controls(run)["known", "unrelated_prefix"]
+        assert (row["n_samples"], row["longest_words"], row["common"]) == (0, None, None)
+        assert "not for you" in row["reason"]
+        assert run.manifest.controls["unrelated_prefix"] == {"passages": 0, "repeated": 0}
+        assert run.manifest.failed["targets"] == 1  # the other text, not the controls
+        endpoint.refuses_all = False
+        again = controls(mia_batch.audit(**settings | {"retry_failed": True}))
+        row = again["known", "unrelated_prefix"]
+        assert (row["n_samples"], row["common"], row["reason"]) == (2, False, None)
+
+
 def test_what_is_refused_or_foreseen(settings):
     with HostileServer(Reciting()) as server:
         settings = settings | {"base_url": server.url}
         said = dict(plan(load_settings(settings)))
-        assert said["controls"] == (
-            "of what comes out, at most 5 passages, 2 prompts each, 2 samples of a prompt"
-        )
+        assert said["controls"] == ("of what comes out, at most 5 passages, 10 prompts, 20 samples")
+        walked = {"preset": "default", "extract": True, "samples": None, "extract_starts": 2}
+        said = dict(plan(load_settings(settings | walked)))
+        assert said["controls"] == "of what comes out, at most 5 passages, 10 prompts, 10 samples"
         with pytest.raises(SettingsError, match="'controls' is about passages that come out, and"):
             mia_batch.audit(**settings | {"preset": "default"})

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from mia_batch.attacks.attack import CONTINUATION
 from mia_batch.evidence.blocks import Missing
 from mia_batch.evidence.parts import TARGET_KEY, scan_parts
 from mia_batch.evidence.units import TARGETS_AT_ONCE, PromptUnits
@@ -70,9 +71,12 @@ class ControlsStage(Stage):
             return
         may_come = (pl.col("role") == "target") & pl.col("reason").is_null()
         n = audit.target_table().select(may_come.sum()).collect(engine="streaming").item()
-        asked = sum(self._view(model, "control").n for model in self._models)
-        each = f", {asked} prompts each, {settings.continuations:,} samples of a prompt"
-        yield "controls", f"of what comes out, at most {n:,} passages{each if asked else ''}"
+        samples = settings.continuations
+        if not any(CONTINUATION in attack.reads for attack in audit.reading("samples")):
+            n, samples = min(n, settings.extract_starts * audit.corpora.input.n_documents), 1
+        prompts = n * sum(self._view(model, "control").n for model in self._models)
+        asked = f", {prompts:,} prompts, {prompts * samples:,} samples" if prompts else ""
+        yield "controls", f"of what comes out, at most {n:,} passages{asked}"
 
     @property
     def _models(self) -> list[str]:

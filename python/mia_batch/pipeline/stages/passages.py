@@ -72,6 +72,7 @@ def _walked(audit: Audit) -> pl.DataFrame:
         return _laid_out(empty, "walk_control")
     length = pl.col("end") - pl.col("start")
     long = run.scan("extraction").filter(pl.col("n_words") >= VERBATIM_WORDS)
+    long = long.sort("n_words", descending=True).unique("target_id", keep="first")
     asked = scan_parts(run.path("prompts"), Prompts, ("target", "walk")).filter(view_index=0)
     starts = word_spans("text", words=audit.settings.word_rule).struct.field("starts")
     passage = pl.col("text").str.slice(starts.list.first(), pl.col("length"))
