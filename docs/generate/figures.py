@@ -92,7 +92,7 @@ def _split(line: dict[str, Any]) -> tuple[str, ...]:
     known = "2 x {calibration}" if line["calibration"] else ""
     counts = (str(line["members"] + line["others"]), "{members}", "{nulls}", known)
     shares = ("{right:.1f}", "{false_share:.1%} ± {standard_error:.1%}", "{most:.2%}")
-    covers = (line[f"{method}_covers"] for method in ("fieller", "beta_binomial", "windows"))
+    covers = (line.get(f"{method}_covers") for method in ("fieller", "beta_binomial", "windows"))
     said = (cell.format(**line) for cell in (*counts, *shares))
     return *said, *("" if share is None else f"{share:.0%}" for share in covers)
 
