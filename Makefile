@@ -46,6 +46,7 @@ bench: setup
 	@$(STEP) "Calibration of p-values and estimates" python -m benches.p_value_calibration
 	@$(STEP) "Coverage of the blind baseline's limits" python -m benches.blind
 	@$(STEP) "Power of the attacks" python -m benches.power
+	@$(STEP) "Parts of books" python -m benches.books
 	@$(STEP) "An audit of twelve books" python -m benches.book_audit
 	@$(STEP) "Time and memory of a large report" python -m benches.report
 

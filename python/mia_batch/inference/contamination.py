@@ -21,10 +21,13 @@ _ASSUMPTIONS = {
 
 
 class Flagged(NamedTuple):
-    """How many of ``total`` (at least 1) texts, or groups of texts, score above a threshold."""
+    """How many of ``total`` (at least 1) texts, or groups of texts, score above a threshold.
 
-    above: int
-    total: int
+    Not whole where texts depend on each other: so many independent ones would tell as much.
+    """
+
+    above: float
+    total: float
 
     @property
     def rate(self) -> float:
@@ -146,7 +149,7 @@ def contamination_bound(
         chance = betabinom.sf(beyond - 1, others, rank, n_null + 1 - rank)
         return bool(chance > 1 - confidence)
 
-    fewest = bisect_left(range(targets.above), True, key=allowed)
+    fewest = bisect_left(range(int(targets.above)), True, key=allowed)
     return Contamination(
         low=fewest / targets.total,
         high=1.0,

@@ -28,10 +28,15 @@ if TYPE_CHECKING:
     from mia_batch.inference.plan import VerdictPlan
     from mia_batch.inference.rows import AttackScores
 
-__all__ = ["ContaminationEstimates", "null_threshold", "too_few"]
+__all__ = ["ContaminationEstimates", "null_rank", "null_threshold", "too_few"]
 
 _FEWEST_GROUPS = 20  # of a set, where texts are grouped
 _CONFIDENCE = 0.95
+
+
+def null_rank(n: int, fpr: float) -> int:
+    """Return k: which of n nulls, the largest first, is the threshold."""
+    return max(1, floor(round(fpr * (n + 1), 9)))
 
 
 def null_threshold(nulls: NDArray[np.float64], fpr: float) -> tuple[int, float]:
@@ -39,7 +44,7 @@ def null_threshold(nulls: NDArray[np.float64], fpr: float) -> tuple[int, float]:
 
     Without nulls nothing lies above the threshold.
     """
-    rank = max(1, floor(round(fpr * (nulls.size + 1), 9)))
+    rank = null_rank(nulls.size, fpr)
     highest = np.sort(np.nan_to_num(nulls, nan=np.inf))
     return rank, float(highest[-rank]) if nulls.size else np.inf
 

@@ -14,7 +14,8 @@ from mia_batch.inference.contamination import (
     contamination_rate,
     withheld,
 )
-from mia_batch.inference.estimates import null_threshold, too_few
+from mia_batch.inference.estimates import null_rank, null_threshold, too_few
+from mia_batch.stats.design_effect import design_effect
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,37 +29,56 @@ class WindowShare:
     """Estimates of the share of windows, all with one threshold, by `ContaminationEstimates`' rule.
 
     Here the units are windows. With calibration data there is a point estimate; where that is
-    withheld, or without them, a lower bound. Windows of a document depend on each other, and their
-    methods take them as independent: the intervals are rather too narrow than too wide.
+    withheld, or without them, a lower bound. Windows of a document depend on each other, so that
+    all counts are divided by the `design_effect` on being flagged in the known texts: of the nulls
+    and calibration non-members, of the calibration members, and for the document the larger one.
     """
 
     def __init__(
         self, sets: ComparisonSets, scores: NDArray[np.float64], fpr: float, *, blind_warns: bool
     ) -> None:
         nulls = scores[sets.nulls]
-        self._n_null, self._blind_warns = nulls.size, blind_warns
-        self._rank, self.threshold = null_threshold(nulls, fpr)
+        self._blind_warns, self._fpr = blind_warns, fpr
+        self.threshold = null_threshold(nulls, fpr)[1]
         calibration = (sets.calibration_nonmembers, sets.calibration_members)
-        self._known = [self._flagged(scores[rows]) for rows in calibration]
+        outside = np.concatenate([sets.nulls, sets.calibration_nonmembers])
+        effects = [
+            self._effect(scores, sets.cluster, rows) for rows in (outside, sets.calibration_members)
+        ]
+        self._most = max(effects)
+        self._n_null = max(int(nulls.size / effects[0]), min(nulls.size, 1))
+        self._known = [
+            self._flagged(scores[rows], effect)
+            for rows, effect in zip(calibration, effects, strict=True)
+        ]
         self._lack = _lack(sets, ("null", sets.nulls))
         names = ("calibration non-member", "calibration member")
         self._unusable = _lack(sets, *zip(names, calibration, strict=True))
         self._calibrated = bool(sum(rows.size for rows in calibration))
         self.of = lru_cache(1 << 16)(self._estimate)
 
-    def _flagged(self, scores: NDArray[np.float64]) -> Flagged:
+    def _effect(
+        self, scores: NDArray[np.float64], cluster: NDArray[np.int64], rows: NDArray[np.int64]
+    ) -> float:
+        scored = rows[~np.isnan(scores[rows])]
+        flagged = (scores[scored] > self.threshold).astype(np.float64)
+        return design_effect(flagged, cluster[scored])
+
+    def _flagged(self, scores: NDArray[np.float64], effect: float) -> Flagged:
         scored = scores[~np.isnan(scores)]
-        return Flagged(int(np.count_nonzero(scored > self.threshold)), scored.size)
+        return Flagged(np.count_nonzero(scored > self.threshold) / effect, scored.size / effect)
 
     def _estimate(self, above: int, scored: int, asked: int) -> Contamination:
         """Estimate from how many of the windows lie above the threshold; ``of`` remembers it."""
         lack = self._lack or (None if scored else "no window has a score")
         if lack:
             return withheld("beta_binomial", lack, 0.95)
-        rate = self._rate(Flagged(above, scored))
+        rate = self._rate(Flagged(above / self._most, scored / self._most))
         if rate is not None and rate.value is not None:
             return rate
-        bound = contamination_bound(Flagged(above, asked), n_null=self._n_null, rank=self._rank)
+        rank = null_rank(self._n_null, self._fpr)
+        counts = Flagged(int(above / self._most), max(int(asked / self._most), 1))
+        bound = contamination_bound(counts, n_null=self._n_null, rank=rank)
         low = min(bound.low or 0.0, (asked - 1) / asked)  # never all: one window stays open
         return Contamination(
             low=low,

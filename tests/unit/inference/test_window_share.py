@@ -91,3 +91,16 @@ def test_calibration_data_of_few_groups_or_without_scores_give_no_rate():
     found = share(NULLS, unscored, others).of(30, 38, 40)
     assert found.reason == "a class of the calibration data has no score"
     assert found.low == share(NULLS).of(30, 38, 40).low
+
+
+def test_windows_that_depend_on_each_other_count_less():
+    """Four windows each: where all four are flagged or none, they count as one."""
+    alike = [score for number in range(99) for score in [number / 100] * 4]
+    groups = [f"g{number}" for number in range(99) for _ in range(4)]
+    nulls = [
+        rows("non_member", [score], group=group) for score, group in zip(alike, groups, strict=True)
+    ]
+    found = share(*nulls)
+    assert found.threshold == 0.94  # the nineteenth largest of 396
+    apart = contamination_bound(Flagged(30, 40), n_null=99, rank=5)
+    assert found.of(120, 160, 160).low == apart.low

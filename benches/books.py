@@ -1,0 +1,149 @@
+"""Parts of books, whole: how many of those that were trained on are reported, and how many others.
+
+A model sees 30 parts of ten books ten times, drawn by lot; 110 parts of the same books stay unseen.
+An audit at level group asks about the 30 and ten others, against 40 that were never seen. The same
+scores are then split anew many times: which unseen parts are asked about, and which are nulls.
+
+    python -m benches.books
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from benches.pairs import DATA
+from benches.power import FOREIGN, WORDS, train_model
+from benches.results import append_results
+
+import mia_batch
+from mia_batch.attacks import defaults
+from mia_batch.inference.conformal import p_values, q_values
+from mia_batch.inference.groups import group_statistics
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+WINDOWS, PARTS_OF_BOOK, N_SEEN, TIMES = 8, 14, 30, 10
+N_OTHERS = 1000  # windows of the books' other parts, seen once
+N_ASKED, N_NULL, Q = 40, 40, 0.05
+SPLITS, NULL_AUDITS = 200, 100
+MODEL = {"hidden": 128, "layers": 2}
+ASKED: dict[int | None, list[str]] = {  # samples (None: the default, greedy): attacks
+    None: [defaults("default")[0]],
+    5: ["samia_matched_v1", "samia_matched_n2_v1"],
+}
+
+
+def write_parts(folder: Path) -> pl.DataFrame:
+    """Draw parts of each book, and which of all are seen; the rest is for training alone."""
+    draw = Random(0)
+    rows, others = [], []
+    for book in sorted((DATA / "books").glob("*.txt")):
+        if book.stem in FOREIGN:
+            continue
+        words, size = book.read_text("utf-8").split(), WORDS * WINDOWS
+        starts = list(range(0, len(words) - size + 1, size))
+        draw.shuffle(starts)
+        for number, start in enumerate(starts):
+            at = range(start, start + size, WORDS)
+            windows = [" ".join(words[first : first + WORDS]) for first in at]
+            if number < PARTS_OF_BOOK:
+                rows += [(f"{book.stem}-{number}", text) for text in windows]
+            else:
+                others += windows
+    parts = pl.DataFrame(rows, ["group", "text"], orient="row")
+    parts = parts.with_columns(document_id=pl.int_range(pl.len()).cast(pl.String))
+    pl.DataFrame({"text": draw.sample(others, N_OTHERS)}).write_parquet(folder / "others.parquet")
+    names = parts["group"].unique(maintain_order=True).to_list()
+    draw.shuffle(names)  # the first are seen, the next are asked about, the next are nulls
+    order = pl.DataFrame({"group": names, "place": range(len(names))})
+    return parts.join(order, on="group", maintain_order="left")
+
+
+def audit(
+    folder: Path, parts: pl.DataFrame, n_null: int, attacks: list[str], samples: int | None
+) -> mia_batch.Run:
+    place = pl.col("place")
+    for name, low, high in (("asked", 0, N_ASKED), ("nulls", N_ASKED, N_ASKED + n_null)):
+        some = parts.filter(place >= low, place < high).drop("place")
+        some.write_parquet(folder / f"{name}.parquet")
+    return mia_batch.audit(
+        input=str(folder / "asked.parquet"),
+        non_members=str(folder / "nulls.parquet"),
+        non_members_known="left out of the training text by lot",
+        model=str(folder / "model"),
+        out=str(folder / attacks[0]),
+        attacks=",".join(attacks),
+        samples=samples,
+        level="group",
+        q=Q,
+    )
+
+
+def reported(asked: NDArray[np.float64], nulls: NDArray[np.float64]) -> NDArray[np.bool_]:
+    return q_values(p_values(asked, nulls), "bh") <= Q
+
+
+def resplit(seen: NDArray[np.float64], unseen: NDArray[np.float64]) -> dict[str, float]:
+    """Split the unseen parts anew: discoveries, false ones, and lists where all are unseen."""
+    rng = np.random.default_rng(0)
+    found, false = [], []
+    for _ in range(SPLITS):
+        some = rng.permutation(unseen)
+        n = N_ASKED - seen.size
+        told = reported(np.concatenate([seen, some[:n]]), some[n : n + N_NULL])
+        found.append(told[: seen.size].sum())
+        false.append(told[seen.size :].sum() / max(told.sum(), 1))
+    order = (rng.permutation(unseen) for _ in range(NULL_AUDITS))
+    lists = [reported(some[:N_ASKED], some[N_ASKED : N_ASKED + N_NULL]).any() for some in order]
+    return {
+        "seen_reported": float(np.mean(found)),
+        "false_share": float(np.mean(false)),
+        "standard_error": float(np.std(false, ddof=1) / SPLITS**0.5),
+        "null_audits_with_a_list": float(np.mean(lists)),
+    }
+
+
+def main() -> None:
+    if not DATA.is_dir():
+        print("skipped: no real text in ../shared/data")
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        parts = write_parts(folder)
+        others = pl.read_parquet(folder / "others.parquet")["text"].to_list()
+        seen = parts.filter(pl.col("place") < N_SEEN)
+        texts = seen["text"].to_list() * TIMES + others
+        train_model(folder / "model", [*parts["text"], *others], texts, MODEL)
+        names = seen["group"].unique().to_list()
+        n_parts = parts["place"].n_unique()
+        lines = np.arange(parts.height).reshape(n_parts, WINDOWS)
+        rows: list[dict[str, Any]] = []
+        for samples, attacks in ASKED.items():
+            verdicts = audit(folder, parts, N_NULL, attacks, samples).verdicts
+            run = audit(folder, parts, n_parts - N_ASKED, attacks, samples)
+            scores = run.scores.join(parts.select("group", "place").unique(), on="group")
+            for attack in attacks:
+                told = verdicts.filter(pl.col("q_value") <= Q, level="group", attack=attack)["key"]
+                right = told.is_in(names).sum()
+                of_parts = group_statistics(
+                    scores.sort("place", "document_id")[attack].to_numpy(), lines, "mean"
+                )
+                row = {"attack": attack, "reported": right, "false": len(told) - right}
+                rows.append(row | resplit(of_parts[:N_SEEN], of_parts[N_SEEN:]))
+                print(rows[-1], flush=True)
+    nominal = Q * (N_ASKED - N_SEEN) / N_ASKED
+    print(f"{N_SEEN} of {N_ASKED} parts were seen; q = {Q}: at most {nominal} false on average")
+    with pl.Config(tbl_cols=-1, tbl_width_chars=200):
+        print(pl.DataFrame(rows))
+    sizes = {"seen": N_SEEN, "asked": N_ASKED, "nulls": N_NULL, "q": Q, "splits": SPLITS}
+    append_results("books", sizes | {"null_audits": NULL_AUDITS, "model": MODEL, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
