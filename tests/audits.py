@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import polars as pl
-import pytest
 
 import mia_batch
-from mia_batch.diagnostics.blind import baseline
 from tests.checkpoints import TEXTS
 
 
 def audit_demo(demo, out, **settings):
-    """Audit with few permutations in the blind baseline, which has tests of its own."""
     settings = {"input": str(demo.corpus), "out": str(out)} | settings
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(baseline, "_N_PERMUTATIONS", 39)
-        return mia_batch.audit(config=demo.config, **settings)
+    return mia_batch.audit(config=demo.config, **settings)
 
 
 def write_books(folder):

@@ -6,10 +6,8 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
-import pytest
 
 import mia_batch
-from mia_batch.diagnostics.blind import baseline
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,9 +38,7 @@ def audit_recorded(folder: Path, name: str, repeated: float, *, windows: int = 1
     } | settings
     asked["samples_from"] = str(record(folder, name, repeated, windows))
     asked["window_words"] = 20 if windows > 1 else None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(baseline, "_N_PERMUTATIONS", 39)  # it has tests of its own
-        return mia_batch.audit(**asked)
+    return mia_batch.audit(**asked)
 
 
 def record(folder: Path, name: str, repeated: float, windows: int) -> Path:

@@ -45,6 +45,17 @@ def demo():
 
 
 @pytest.fixture(scope="session", autouse=True)
+def few_permutations():
+    """The blind baseline takes most of the time of a small audit; few permutations say as much."""
+    from mia_batch.diagnostics.blind import baseline
+    from tests.forked import FEW_PERMUTATIONS
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(baseline, "_N_PERMUTATIONS", FEW_PERMUTATIONS)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def quick_workers():
     """Engines' processes are forked where tests are about something else than how they start."""
     from mia_batch.evidence import process

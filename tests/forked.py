@@ -29,6 +29,9 @@ _CONTEXT.set_forkserver_preload(
     ]
 )
 
+FEW_PERMUTATIONS = 39
+"""Of the blind baseline, in this process and in those that are forked."""
+
 
 class Forked:
     """Looks like a `subprocess.Popen`."""
@@ -83,6 +86,7 @@ def _command(arguments: list[str], out: str, err: str, cwd: Path) -> None:
     from multiprocessing import forkserver
 
     from mia_batch.cli import main
+    from mia_batch.diagnostics.blind import baseline
     from mia_batch.evidence import process
 
     _redirect(out, err)
@@ -91,6 +95,7 @@ def _command(arguments: list[str], out: str, err: str, cwd: Path) -> None:
     own = forkserver._forkserver  # this process comes from it: there is none to start
     patch.setattr(own, "ensure_running", lambda: None)
     patch.setattr(process, "_spawn", forked_worker)
+    patch.setattr(baseline, "_N_PERMUTATIONS", FEW_PERMUTATIONS)
     sys.argv = ["mia-batch", *arguments]
     main()
 

@@ -42,7 +42,7 @@ def write_corpus(path: Path, n_blocks: int, n_words: int = 16) -> Path:
 
 
 def arguments(corpus: Path, out: Path, *options: str) -> list[str]:
-    return ["--input", str(corpus), "--out", str(out), *options]
+    return ["--input", str(corpus), "--out", str(out), "--no-report", *options]
 
 
 def run_undisturbed(corpus: Path, out: Path, *options: str) -> None:

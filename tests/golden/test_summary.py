@@ -10,7 +10,6 @@ import pytest
 from scipy.stats import t
 
 import mia_batch
-from mia_batch.diagnostics.blind import baseline
 from mia_batch.pipeline import rescore
 
 WINDOW = 60
@@ -67,9 +66,7 @@ def audited(tmp_path_factory):
         "level": "group",
     }
     pl.DataFrame(shelf.recorded).write_parquet(settings["samples_from"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(baseline, "_N_PERMUTATIONS", 39)
-        yield settings, mia_batch.audit(**settings)
+    return settings, mia_batch.audit(**settings)
 
 
 def reference(run, chosen):

@@ -101,11 +101,11 @@ def target_plan(settings: Settings) -> TargetPlan:
 
 def with_windows(settings: Settings) -> Settings:
     """Fill in the windows of books where none are asked for."""
-    window = target_plan(settings).window  # refuses what contradicts itself
-    if window is None and find_files(settings.input).kind == "books":
+    whole = settings.window_words is None and settings.window_characters is None
+    if whole and find_files(settings.input).kind == "books":
         filled = settings.text_length or _BOOK_WINDOW_WORDS
         settings = settings.model_copy(update={"window_words": filled})
-        target_plan(settings)
+    target_plan(settings)  # refuses what contradicts itself
     return settings
 
 

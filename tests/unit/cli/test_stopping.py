@@ -17,6 +17,7 @@ import pytest
 
 import mia_batch
 from mia_batch.cli.stopping import command_line
+from mia_batch.diagnostics.blind import baseline
 from tests.checkpoints import TEXTS
 from tests.processes import children, wait_until, wait_until_gone
 
@@ -34,7 +35,7 @@ def corpus(checkpoint, tmp_path_factory):
     pl.DataFrame({"text": texts, "member": members}).write_parquet(folder / "the corpus.parquet")
     (folder / "mia-batch.toml").write_text(
         f'model = "{checkpoint}"\nengine = "transformers"\n'
-        "samples = 2\nengine_arg.batch_size = 16\n"
+        "samples = 2\nengine_arg.batch_size = 16\nreport = false\n"
     )
     return folder
 
@@ -42,7 +43,11 @@ def corpus(checkpoint, tmp_path_factory):
 @pytest.fixture(scope="module")
 def undisturbed(corpus):
     """Tables of a run that nothing stopped."""
-    run = mia_batch.audit(input=str(corpus / "the corpus.parquet"), out=str(corpus / "undisturbed"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(baseline, "_N_PERMUTATIONS", 199)  # as in the real command
+        run = mia_batch.audit(
+            input=str(corpus / "the corpus.parquet"), out=str(corpus / "undisturbed")
+        )
     return tables(run.folder)
 
 

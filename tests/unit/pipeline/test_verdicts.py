@@ -12,7 +12,6 @@ import pytest
 
 import mia_batch
 from mia_batch.corpus import commitment, draw
-from mia_batch.diagnostics.blind import baseline
 from mia_batch.errors import SettingsError
 from mia_batch.pipeline import plan
 from mia_batch.pipeline.stages.verdicts import conclusions
@@ -92,13 +91,6 @@ def said_of(run):
     manifest = run.manifest
     settings = load_settings(manifest.settings, use_config=False)
     return [*conclusions(run, settings, manifest.made["scores"]["attacks"])]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_permutations():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(baseline, "_N_PERMUTATIONS", 39)
-        yield
 
 
 @pytest.fixture(scope="module")
