@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from mia_batch.pipeline import Run
-    from mia_batch.pipeline.custody import Checked
+    from mia_batch.pipeline.custody.root import Checked
 
 __all__ = ["find_target", "show_agreement", "show_answers", "show_checked", "show_target"]
 

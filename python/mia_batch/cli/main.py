@@ -200,8 +200,8 @@ def verify(folder: Path, inputs: tuple[Path, ...], again: int | None, seed: int)
     """
     from mia_batch.cli.evidence import show_checked
     from mia_batch.pipeline import Run
-    from mia_batch.pipeline.again import choose_samples
-    from mia_batch.pipeline.custody import verify
+    from mia_batch.pipeline.custody.again import choose_samples
+    from mia_batch.pipeline.custody.root import verify
 
     checked = verify(folder, inputs)
     show_checked(checked, console_of(stderr=False))
@@ -235,7 +235,7 @@ def _draw_again(run: Run, samples: DataFrame) -> int:
     """Draw samples again and say how many agree; 0 if all do, else 1."""
     from mia_batch.cli.console import ConsoleObserver
     from mia_batch.cli.evidence import show_agreement
-    from mia_batch.pipeline.again import draw_again
+    from mia_batch.pipeline.custody.again import draw_again
 
     observer = ConsoleObserver(console_of(stderr=True))
     drawn = draw_again(run, samples, observer)

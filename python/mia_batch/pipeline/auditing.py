@@ -10,7 +10,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan
-from mia_batch.pipeline.custody import seal
+from mia_batch.pipeline.custody.root import seal
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.reporting import REPORT, write_report
 from mia_batch.pipeline.run import Run

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from mia_batch.errors import RunFolderError
 from mia_batch.pipeline.context import verdict_plan
-from mia_batch.pipeline.custody import record_file
+from mia_batch.pipeline.custody.root import record_file
+from mia_batch.pipeline.custody.stamps import described
 from mia_batch.pipeline.run import PARTS, TABLES
 from mia_batch.pipeline.stages.verdicts import conclusions
-from mia_batch.pipeline.stamps import described
 from mia_batch.report.html import Contents, as_csv, as_markdown, render
 from mia_batch.settings import Settings, load_settings
 from mia_batch.tables import write_text
