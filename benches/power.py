@@ -43,7 +43,7 @@ FOREIGN = ("don_quijote", "du_cote_de_chez_swann")
 MODELS: dict[str, dict[str, Any]] = {
     "small": {"hidden": 128, "layers": 2},
     "medium": {"hidden": 256, "layers": 4},
-    "faint": {"hidden": 256, "layers": 4, "learning_rate": 3e-4},
+    "faint": {"hidden": 256, "layers": 4, "learning_rate": 1e-5},
     "held_out_small": {"hidden": 192, "layers": 2, "seed": 1},
     "held_out_wide": {"hidden": 256, "layers": 1, "seed": 2},
     "held_out_foreign": {"hidden": 128, "layers": 2, "seed": 3},
