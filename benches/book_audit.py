@@ -60,7 +60,7 @@ def prepare(
     return parts
 
 
-def audit(folder: Path, name: str, source: str, **settings: Any) -> mia_batch.Run:  # noqa: ANN401
+def audit(folder: Path, name: str, source: str, **settings: Any) -> mia_batch.Run:  # noqa: ANN401 - settings
     model, out = str(folder / "model"), str(folder / name)
     return mia_batch.audit(input=str(folder / source), model=model, out=out, **settings)
 
@@ -72,7 +72,7 @@ def write_parts(folder: Path, name: str, parts: pl.DataFrame) -> str:
     return path.name
 
 
-def add_recited(folder: Path, parts: pl.DataFrame, **settings: Any) -> pl.DataFrame:  # noqa: ANN401
+def add_recited(folder: Path, parts: pl.DataFrame, **settings: Any) -> pl.DataFrame:  # noqa: ANN401 - settings
     """Add the share of words that the model repeats in the window where it does worst."""
     source = write_parts(folder, "seen", parts.filter(pl.col("times") > 0))
     settings |= {"preset": "matched", "temperature": 0.0, "samples": 1}
@@ -87,7 +87,7 @@ def add_recited(folder: Path, parts: pl.DataFrame, **settings: Any) -> pl.DataFr
     )
 
 
-def audit_parts(folder: Path, parts: pl.DataFrame, **settings: Any) -> list[dict[str, Any]]:  # noqa: ANN401
+def audit_parts(folder: Path, parts: pl.DataFrame, **settings: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - settings
     """Audit some parts at level group: how many are reported, rightly and falsely."""
     seen = parts.filter(times=TIMES).sample(N_SEEN, seed=0)
     others = parts.filter(times=0).sample(N_OTHERS + N_NULLS, seed=0)
@@ -137,7 +137,7 @@ def measure(
     *,
     cases: Sequence[Case] = CASES,
     extraction: Mapping[str, tuple[int, int]] = EXTRACTION,
-    **settings: Any,  # noqa: ANN401
+    **settings: Any,  # noqa: ANN401 - settings
 ) -> dict[str, Any]:
     """Audit the books, and say how right the answers are."""
     settings["window_words"] = design.words

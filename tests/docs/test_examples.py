@@ -19,7 +19,6 @@ from click.testing import CliRunner
 
 from mia_batch.attacks import registry
 from mia_batch.cli.main import command
-from mia_batch.diagnostics.blind import baseline
 from tests.checkpoints import TEXTS
 
 if TYPE_CHECKING:
@@ -65,7 +64,6 @@ def words(n: int, seed: str) -> str:
 def folder(tmp_path, monkeypatch):
     """A working directory with every file that pages take for granted."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(baseline, "_N_PERMUTATIONS", 39)  # it has tests of its own
     monkeypatch.setattr(registry, "_REGISTERED", {})
     for name, n in {"books": 2, "new-books": 3}.items():
         Path(name).mkdir()

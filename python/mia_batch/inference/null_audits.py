@@ -56,7 +56,7 @@ def null_audit_findings(scores: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame
     audit = (_OfTexts if plan.level == "target" else _OfGroups)(sets, score, plan)
     n_units = min(audit.n_units, max(2, _MOST // audit.size))
     n_tests = min(audit.n_audited, n_units // 2)
-    while n_tests and not audit.can_report(n_tests, n_units - n_tests):
+    while n_tests and not _can_report(audit, n_tests, n_units - n_tests):
         n_tests //= 2
     if not n_tests:
         return _without(
@@ -80,9 +80,6 @@ class _OfTexts:
         self.n_audited = np.unique(sets.cluster[sets.targets]).size
         dependent = sets.share_clusters(sets.targets, sets.nulls)
         self.adjustment: Adjustment = "by" if dependent else plan.adjustment
-
-    def can_report(self, n_tests: int, n_null: int) -> bool:
-        return power(n_tests * self.size, n_null, self.plan.q, self.adjustment).needed is not None
 
     def p_values(self, audited: Units, nulls: Units) -> NDArray[np.float64]:
         sets = self._sets
@@ -111,13 +108,15 @@ class _OfGroups:
         self._ties = None if test.ties is None else test.ties.nulls
         self.n_units, self.n_audited = self._statistics.size, test.groups.sizes.size
 
-    def can_report(self, n_tests: int, n_null: int) -> bool:
-        return power(n_tests, n_null, self.plan.q, self.adjustment).needed is not None
-
     def p_values(self, audited: Units, nulls: Units) -> NDArray[np.float64]:
         of, draws = self._statistics, self._ties
         ties = None if draws is None else TieDraws(draws[audited], draws[nulls])
         return p_values(of[audited], of[nulls], ties=ties)
+
+
+def _can_report(audit: _OfTexts | _OfGroups, n_tests: int, n_null: int) -> bool:
+    found = power(n_tests * audit.size, n_null, audit.plan.q, audit.adjustment)
+    return found.needed is not None
 
 
 def _audits(

@@ -20,8 +20,8 @@ from mia_batch.kernels import pair_features
 from mia_batch.pipeline.sessions import open_session, sample_task
 from mia_batch.pipeline.stages.elsewhere import other_documents
 from mia_batch.pipeline.stages.features import sample_parts
-from mia_batch.pipeline.stages.passages import passages_of
 from mia_batch.pipeline.stages.prompts import prompt_parts, write_prompts
+from mia_batch.pipeline.stages.repeated import passages_of
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import view_of
 from mia_batch.prompts.control import LAST_WORDS, NOTHING_UNRELATED, OtherRows
