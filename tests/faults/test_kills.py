@@ -157,7 +157,7 @@ def test_an_endpoint_which_is_asked_for_no_journalled_answer_again(tmp_path):
 
 
 def test_a_recording_killed_twenty_times(tmp_path):
-    corpus = write_corpus(tmp_path / "corpus.parquet", 250)
+    corpus = write_corpus(tmp_path / "corpus.parquet", 1000)  # 125 parts
     texts = pl.read_parquet(corpus)["text"]
     prefixes = texts.str.split(" ").list.head(8).list.join(" ")
     rows = [(text, f" candidate {number} of it") for text in prefixes for number in range(2)]
