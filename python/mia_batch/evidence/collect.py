@@ -82,11 +82,11 @@ class Collector:
         self._again: deque[tuple[_Open, Asked]] = deque()
         self._finished: deque[_Open] = deque()
 
-    def collect(self, blocks: Iterable[Block]) -> Iterator[tuple[Block, pl.DataFrame]]:
+    def collect(self, blocks: Iterable[Block | None]) -> Iterator[tuple[Block, pl.DataFrame]]:
         """Yield each block as soon as it is complete, and its rows in the order of its units.
 
-        Blocks are read only as far ahead as the source needs. Raises `EngineError` if the source
-        as a whole cannot go on.
+        Blocks are read only as far ahead as the source needs; None among them is none for now.
+        Raises `EngineError` if the source as a whole cannot go on.
         """
         asked = self._requests(blocks)
         while True:
@@ -105,8 +105,11 @@ class Collector:
     def _has_room(self) -> bool:
         return self._source.has_room(requests=len(self._in_flight), samples=self._samples)
 
-    def _requests(self, blocks: Iterable[Block]) -> Iterator[tuple[_Open, Asked]]:
+    def _requests(self, blocks: Iterable[Block | None]) -> Iterator[tuple[_Open, Asked] | None]:
         for block in blocks:
+            if block is None:
+                yield None
+                continue
             opened = _Open(block, [block.last - block.first] * block.units.height)
             for asked, refused in self._task.ask(block):
                 self._keep(opened, refused)

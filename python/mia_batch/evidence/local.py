@@ -87,6 +87,12 @@ class LocalSource:
                 break
         return complete
 
+    def restart(self) -> None:
+        """Start the engine again, without the requests in flight."""
+        self._engine.restart()
+        self._open.clear()
+        self._refused.clear()
+
     def _send(self, opened: _Open, request: Request, span: tuple[int, int]) -> None:
         number = next(self._ids)
         opened.strides[number] = span

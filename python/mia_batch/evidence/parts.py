@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from mia_batch.schemas import Features, LogProbs, Prompts, Samples
-from mia_batch.tables import scan
+from mia_batch.tables import scan, sink
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import dataframely as dy
+
+    from mia_batch.evidence.blocks import Block
 
 __all__ = ["TARGET_KEY", "Parts", "scan_parts"]
 
@@ -59,6 +61,10 @@ class Parts:
         """
         index = int(part.name.partition(".")[0].removeprefix("block-"))
         return range(index * self.block_targets, (index + 1) * self.block_targets)
+
+    def store(self, block: Block, rows: pl.DataFrame) -> None:
+        """Write the part of a block."""
+        sink(rows, self.folder / block.part_name, self.schema)
 
     def scan(self) -> pl.LazyFrame:
         """Open the rows as ``key`` (UInt64), ``index`` (UInt32) and ``reason``."""

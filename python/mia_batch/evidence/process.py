@@ -38,11 +38,13 @@ class EngineProcess:
     write.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], connection: Connection, log: Path) -> None:
-        self._process = process
-        self._connection = connection
+    _process: subprocess.Popen[bytes]
+    _connection: Connection
+    _exit: int
+
+    def __init__(self, spec: EngineSpec, log: Path) -> None:
+        self._spec = spec
         self._log = log
-        self._exit = os.pidfd_open(process.pid)
         self._info: EngineInfo | None = None
         self._failure: MiaBatchError | None = None
 
@@ -53,18 +55,29 @@ class EngineProcess:
         Raises `SettingsError` if a setting cannot be followed by the engine, `EngineError` if the
         engine cannot start.
         """
-        ours, theirs = Pipe()
-        with theirs:
-            process = _spawn(theirs, log)
-        engine = cls(process, ours, log)
-        try:
-            engine._send(spec)
-            engine._wait(None)
-            engine._info = cast("EngineInfo", engine._receive())
-        except BaseException:
-            engine._end()
-            raise
+        engine = cls(spec, log)
+        engine._start()
         return engine
+
+    def restart(self) -> None:
+        """Start again an engine that has ended; what was in flight is lost. Raises as `start`."""
+        if not self._connection.closed:
+            self._end()
+        self._failure = None
+        self._start()
+
+    def _start(self) -> None:
+        self._connection, theirs = Pipe()
+        with theirs:
+            self._process = _spawn(theirs, self._log)
+        self._exit = os.pidfd_open(self._process.pid)
+        try:
+            self._send(self._spec)
+            self._wait(None)
+            self._info = cast("EngineInfo", self._receive())
+        except BaseException:
+            self._end()
+            raise
 
     @property
     def info(self) -> EngineInfo:

@@ -112,6 +112,7 @@ def _open_engine(
         tokenizer = Tokenizer.load(spec.model, spec.revision)
         manifest.agree_model(model, {"tokenizer": tokenizer.digest}, run.folder)
     audit.observer.stage(f"starting {spec.engine}: {why}")
+    strides = audit.settings.long_texts == "stride"
     with EngineProcess.start(spec, log=run.engine_log) as engine:
         info = engine.info
         made_by = {f"{kind} engine": spec.engine, f"{kind} dtype": info.dtype}
@@ -122,9 +123,9 @@ def _open_engine(
             f"{info.engine} {info.version} runs {spec.model} in {info.dtype} on {info.device}, "
             f"context {info.max_model_len:,} tokens"
         )
-        strides = audit.settings.long_texts == "stride"
+        source = LocalSource(engine, tokenizer, strides=strides)
         yield Session(
-            executor=LocalExecutor(LocalSource(engine, tokenizer, strides=strides)),
+            executor=LocalExecutor(source, source.restart, audit.observer.stage),
             tokenizer=tokenizer,
             measure=tokenizer.measure if tokenizer else estimate_tokens,
             max_model_len=info.max_model_len,

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from mia_batch.errors import EngineError
 from mia_batch.evidence.collect import Collector
+from mia_batch.evidence.executors.pieces import Pieces, Refusals
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import polars as pl
 
@@ -18,15 +21,64 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalExecutor"]
 
+Kept = TypeVar("Kept")
+
 
 @dataclass(frozen=True, slots=True)
 class LocalExecutor:
-    """Asks one source about all blocks."""
+    """Asks one source about all blocks.
+
+    With ``restart`` an engine that ends in the middle is started again, and ``say`` is told; texts
+    that end it are found, and their rows have the reason.
+    """
 
     source: Source
+    restart: Callable[[], None] | None = None
+    say: Callable[[str], None] = lambda _: None
 
     def collect(
-        self, task: Task, blocks: Iterable[Block], told: Told
-    ) -> Iterator[tuple[Block, pl.DataFrame]]:
-        """Yield blocks as they are complete; see `Collector.collect`."""
-        return Collector(self.source, task, told).collect(blocks)
+        self,
+        task: Task,
+        blocks: Iterable[Block | None],
+        told: Told,
+        keep: Callable[[Block, pl.DataFrame], Kept],
+    ) -> Iterator[tuple[Block, Kept]]:
+        """Yield blocks as they are complete; see `Executor`. None among them is none for now."""
+        pieces = Pieces(blocks)
+        while pieces.left:
+            progress = _Progress(told)
+            try:
+                asked = Collector(self.source, task, progress.told).collect(pieces.hand_out())
+                for block, rows in asked:
+                    progress.complete(block)
+                    for whole, whole_rows in pieces.done(block, rows):
+                        yield whole, keep(whole, whole_rows)
+            except EngineError as error:
+                if self.restart is None:
+                    raise
+                progress.take_back()
+                refused = pieces.failed(error)
+                self.restart()
+                self.say(f"the engine has been started again, because it ended: {error}")
+                for block, rows in Collector(Refusals(), task, told).collect(refused):
+                    for whole, whole_rows in pieces.done(block, rows):
+                        yield whole, keep(whole, whole_rows)
+
+
+class _Progress:
+    """What was told of blocks that are not complete, to be taken back where they are lost."""
+
+    def __init__(self, told: Told) -> None:
+        self._told = told
+        self._units: Counter[str] = Counter()
+
+    def told(self, label: str, units: int, tokens: int, passes: int) -> None:
+        self._units[label] += units
+        self._told(label, units, tokens, passes)
+
+    def complete(self, block: Block) -> None:
+        self._units[block.label] -= block.units.height
+
+    def take_back(self) -> None:
+        for label, units in self._units.items():
+            self._told(label, -units, 0, 0)

@@ -89,8 +89,13 @@ def _draw(audit: Audit, run: Run, model: str, samples: pl.DataFrame) -> Iterator
             view = view_of(audit, model, str(name))
             task = sample_task(audit, session, view)
             blocks = _blocks(prompts_of(run, view, targets), rows)
-            for _, made in session.executor.collect(task, blocks, audit.observer.answered):
-                yield made.select(*SAMPLE, again="candidate")
+            told = audit.observer.answered
+            for _, made in session.executor.collect(task, blocks, told, _as_again):
+                yield made
+
+
+def _as_again(_: Block, rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.select(*SAMPLE, again="candidate")
 
 
 def _blocks(prompts: pl.DataFrame, samples: pl.DataFrame) -> Iterator[Block]:

@@ -155,9 +155,9 @@ class ControlsStage(Stage):
         with open_session(audit, model, "samples") as session, progress:
             for view, missing in lacking.items():
                 task = sample_task(audit, session, view)
-                told = audit.observer.answered
-                for block, rows in session.executor.collect(task, missing.blocks(), told):
-                    sink(rows, audit.run.path("samples") / block.part_name, Samples)
+                told, store = audit.observer.answered, sample_parts(audit, view).store
+                for _ in session.executor.collect(task, missing.blocks(), told, store):
+                    pass
 
     def _answers(self, view: View) -> pl.DataFrame:
         """Compare what was said after each prompt with the passage."""

@@ -209,10 +209,12 @@ class ExtractionStage(Stage):
                 self._views, (asked.filter(~drawn), asked.filter(drawn)), strict=True
             ):
                 task = sample_task(audit, session, view)
-                blocks = list(Missing(_Asked(some), sample_parts(audit, view)).blocks())
+                parts = sample_parts(audit, view)
+                blocks = list(Missing(_Asked(some), parts).blocks())
                 self._keep(view, blocks)
-                for block, rows in session.executor.collect(task, blocks, audit.observer.answered):
-                    sink(rows, audit.run.path("samples") / block.part_name, Samples)
+                told = audit.observer.answered
+                for _ in session.executor.collect(task, blocks, told, parts.store):
+                    pass
 
     def _keep(self, view: View, blocks: list[Block]) -> None:
         """Store prompts that are not there; a run may have lost its samples only."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import polars as pl
 
@@ -29,12 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
+    from mia_batch.kernels import WordRule
     from mia_batch.pipeline.context import Audit
     from mia_batch.prompts.view import View
     from mia_batch.rarity import RarityTable
     from mia_batch.targets.plan import Preset
 
-__all__ = ["FeaturesStage", "sample_parts", "write_features"]
+__all__ = ["FeatureWriter", "FeaturesStage", "sample_parts"]
 
 _LOOKED_UP = ("target_id", "n_words", "role", "member")
 _PARTS_AT_ONCE = 8  # texts that repeat themselves are many times as large as their files
@@ -54,30 +56,50 @@ def sample_parts(audit: Audit, view: View) -> Parts:
     )
 
 
-def write_features(
-    audit: Audit,
-    view: View,
-    parts: Mapping[str, pl.DataFrame],
-    prompts: pl.DataFrame,
-    rarity: RarityTable | None = None,
-) -> None:
-    """Store the features of some parts of samples, by file name; ``prompts`` has their texts."""
-    settings = audit.settings
-    features = build_features(
-        pl.concat(parts.values()),
-        prompts,
-        words=settings.word_rule,
-        preset=_preset(audit, view),
-        text_length=settings.text_length,
-        groups=audit.manifest.made["features"]["groups"],
-        rarity=rarity,
-    )
-    ends = accumulate(samples.height for samples in parts.values())
-    rows = {
-        audit.run.path("features") / name: features[end - samples.height : end]
-        for (name, samples), end in zip(parts.items(), ends, strict=True)
-    }
-    sink_all(rows, Features)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureWriter:
+    """Stores the features of a view's samples."""
+
+    folder: Path
+    words: WordRule
+    preset: Preset
+    text_length: int | None
+    groups: list[str]
+
+    @classmethod
+    def of(cls, audit: Audit, view: View) -> Self:
+        """Write what the run's attacks read."""
+        settings = audit.settings
+        return cls(
+            folder=audit.run.path("features"),
+            words=settings.word_rule,
+            preset=_preset(audit, view),
+            text_length=settings.text_length,
+            groups=audit.manifest.made["features"]["groups"],
+        )
+
+    def write(
+        self,
+        parts: Mapping[str, pl.DataFrame],
+        prompts: pl.DataFrame,
+        rarity: RarityTable | None = None,
+    ) -> None:
+        """Store the features of parts of samples, by file name; ``prompts`` has their texts."""
+        features = build_features(
+            pl.concat(parts.values()),
+            prompts,
+            words=self.words,
+            preset=self.preset,
+            text_length=self.text_length,
+            groups=self.groups,
+            rarity=rarity,
+        )
+        ends = accumulate(samples.height for samples in parts.values())
+        rows = {
+            self.folder / name: features[end - samples.height : end]
+            for (name, samples), end in zip(parts.items(), ends, strict=True)
+        }
+        sink_all(rows, Features)
 
 
 def _preset(audit: Audit, view: View) -> Preset:
@@ -157,6 +179,7 @@ class FeaturesStage(Stage):
         of_samples, of_prompts = inputs_of(_preset(audit, view))
         lookup = TargetLookup(audit.run.path("targets"), [*_LOOKED_UP, *view.columns])
         prompts = PromptUnits(audit.run.path("targets"), prompt_parts(audit, view), view)
+        writer = FeatureWriter.of(audit, view)
 
         def make(group: list[Path]) -> None:
             rows = pl.collect_all([scan(part, Samples).select(of_samples) for part in group])
@@ -169,7 +192,7 @@ class FeaturesStage(Stage):
                 folder = audit.run.path("prompts")
                 msg = f"{folder} lacks prompts of samples; give the audit's command again"
                 raise DamagedTableError(msg)
-            write_features(audit, view, samples, asked, rarity)
+            writer.write(samples, asked, rarity)
 
         with in_background() as later:
             rows = parts.block_targets * view.n * view.samples  # most of a part

@@ -22,7 +22,6 @@ from mia_batch.pipeline.stages.prompts import (
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
 from mia_batch.schemas import LogProbs
-from mia_batch.tables import sink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,8 +97,9 @@ class LogprobsStage(Stage):
             blocks = (block for lacking in missing.values() for block in lacking.blocks())
             try:
                 with progress:
-                    for block, rows in session.executor.collect(task, blocks, told):
-                        sink(rows, audit.run.path("logprobs") / block.part_name, LogProbs)
+                    store = self._parts(views[0]).store
+                    for _ in session.executor.collect(task, blocks, told, store):
+                        pass
             finally:
                 for name, n in passes.items():
                     key = f"{self.model} {name}"

@@ -95,8 +95,9 @@ class PromptsStage(Stage):
         with open_session(audit, "masked", "fills") as session, progress:
             for view, missing in filled:
                 task = FillTask(view=view, run_seed=audit.settings.seed)
-                for block, rows in session.executor.collect(task, missing.blocks(), told):
-                    sink(rows, audit.run.path("prompts") / block.part_name, Prompts)
+                store = prompt_parts(audit, view).store
+                for _ in session.executor.collect(task, missing.blocks(), told, store):
+                    pass
 
     def _check(self) -> None:
         """Look whether everything is there that is needed only once an engine has started."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
@@ -13,15 +13,11 @@ from mia_batch.evidence.blocks import Missing
 from mia_batch.evidence.units import FreshUnits, PromptUnits
 from mia_batch.evidence.workload import forecast
 from mia_batch.pipeline.sessions import cost_lines, expected, open_session, sample_task
-from mia_batch.pipeline.stages.features import sample_parts, write_features
-from mia_batch.pipeline.stages.prompts import (
-    prompt_parts,
-)
+from mia_batch.pipeline.stages.features import FeatureWriter, sample_parts
+from mia_batch.pipeline.stages.prompts import prompt_parts
 from mia_batch.pipeline.stages.rarity import weighed_views
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
-from mia_batch.schemas import Samples
-from mia_batch.tables import sink
 from mia_batch.tables.background import in_background
 
 if TYPE_CHECKING:
@@ -31,12 +27,26 @@ if TYPE_CHECKING:
     import polars as pl
 
     from mia_batch.evidence.blocks import Block
+    from mia_batch.evidence.parts import Parts
     from mia_batch.evidence.replay.recording import Recording
     from mia_batch.evidence.units import Units
     from mia_batch.pipeline.context import Audit
     from mia_batch.prompts.view import View
 
 __all__ = ["SamplesStage"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Store:
+    """Stores the samples of a block, and their features where these can be made by block."""
+
+    samples: Parts
+    features: FeatureWriter | None
+
+    def __call__(self, block: Block, rows: pl.DataFrame) -> None:
+        self.samples.store(block, rows)
+        if self.features is not None:
+            self.features.write({block.part_name: rows}, block.units)
 
 
 class SamplesStage(Stage):
@@ -134,17 +144,16 @@ class SamplesStage(Stage):
         ):
             for view, lacks in missing.items():
                 task = sample_task(audit, session, view)
-                for block, rows in session.executor.collect(task, lacks.blocks(), told):
-                    self._store(view, block, rows)
+                store = self._store(view)
+                for block, _ in session.executor.collect(task, lacks.blocks(), told, store):
                     n_texts += block.units["target_id"].n_unique()
         each = decoded / max(n_texts, 1)
         audit.observer.stage(f"decoded {decoded:,} tokens, {each:,.0f} a text")
 
-    def _store(self, view: View, block: Block, rows: pl.DataFrame) -> None:
-        run = self.audit.run
-        sink(rows, run.path("samples") / block.part_name, Samples)
-        if not weighed_views(self.audit):  # else all samples must be there first
-            write_features(self.audit, view, {block.part_name: rows}, block.units)
+    def _store(self, view: View) -> _Store:
+        audit = self.audit
+        weighed = weighed_views(audit)  # for which all samples must be there first
+        return _Store(sample_parts(audit, view), None if weighed else FeatureWriter.of(audit, view))
 
     def _replay(self) -> None:
         audit, recording = self.audit, self.audit.recording
@@ -166,11 +175,12 @@ class SamplesStage(Stage):
                 audit.settings.word_rule,
             )
             progress = audit.observer.progress("sampling", done=work.done, left=work.left)
+            store = self._store(view)
             with progress, closing(blocks), in_background() as later:
                 for number, (block, rows) in enumerate(blocks):
                     if number == 0:  # from here on the recording is known to be of this corpus
                         audit.save()
-                    later(self._store, view, block, rows)
+                    later(store, block, rows)
                     audit.observer.worked(block.units.height, int(rows["n_tokens"].sum()))
             self._tell(recording)
 
