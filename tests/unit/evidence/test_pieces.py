@@ -89,7 +89,8 @@ def blocks(n: int) -> list[Block]:
 
 def collected(source: Fragile, asked: list[Block]) -> tuple[dict[int, pl.DataFrame], int]:
     """Rows of each block, and how many texts the observer believes to be complete."""
-    said, told = [], []
+    said: list[str] = []
+    told: list[int] = []
     executor = LocalExecutor(source, source.restart, said.append)
     done = executor.collect(
         Echo(), iter(asked), lambda _label, units, *_: told.append(units), lambda _, rows: rows
