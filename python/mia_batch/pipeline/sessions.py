@@ -13,13 +13,12 @@ from mia_batch.attacks.attack import CONTINUATION
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.endpoint import Endpoint, estimate_cost
 from mia_batch.evidence.executors.local import LocalExecutor
-from mia_batch.evidence.local import LocalSource
-from mia_batch.evidence.process import EngineProcess
 from mia_batch.evidence.sampling import SampleTask
 from mia_batch.evidence.workload import Workload
 from mia_batch.models.identity import identify_model
 from mia_batch.models.measure import estimate_tokens
 from mia_batch.models.tokens import Tokenizer
+from mia_batch.pipeline.starting import started
 from mia_batch.pipeline.times import asking
 from mia_batch.settings.client import endpoint_settings, endpoint_tokenizer
 
@@ -112,9 +111,7 @@ def _open_engine(
         tokenizer = Tokenizer.load(spec.model, spec.revision)
         manifest.agree_model(model, {"tokenizer": tokenizer.digest}, run.folder)
     audit.observer.stage(f"starting {spec.engine}: {why}")
-    strides = audit.settings.long_texts == "stride"
-    with EngineProcess.start(spec, log=run.engine_log) as engine:
-        info = engine.info
+    with started(audit, model, spec, tokenizer) as (executor, info):
         made_by = {f"{kind} engine": spec.engine, f"{kind} dtype": info.dtype}
         manifest.agree_model(model, made_by, run.folder)
         manifest.engines[f"{kind} of {model}"] = asdict(info)
@@ -123,9 +120,8 @@ def _open_engine(
             f"{info.engine} {info.version} runs {spec.model} in {info.dtype} on {info.device}, "
             f"context {info.max_model_len:,} tokens"
         )
-        source = LocalSource(engine, tokenizer, strides=strides)
         yield Session(
-            executor=LocalExecutor(source, source.restart, audit.observer.stage),
+            executor=executor,
             tokenizer=tokenizer,
             measure=tokenizer.measure if tokenizer else estimate_tokens,
             max_model_len=info.max_model_len,

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from pydantic import ValidationInfo, field_validator, model_validator
 
+from mia_batch.settings.cluster import ClusterSettings
 from mia_batch.settings.columns import ColumnSettings
 from mia_batch.settings.logprobs import LogprobSettings
 from mia_batch.settings.part import Mark, Part
@@ -36,6 +37,7 @@ PARTS: tuple[type[Part], ...] = (
     LogprobSettings,
     EndpointSettings,
     RecordingSettings,
+    ClusterSettings,
     VerdictSettings,
     ColumnSettings,
 )
@@ -46,6 +48,7 @@ _KEYS = {part.key: part.engine_of for part in PARTS if part.key and part.engine_
 
 class Settings(
     ColumnSettings,
+    ClusterSettings,
     RecordingSettings,
     EndpointSettings,
     VerdictSettings,
@@ -245,6 +248,11 @@ class Settings(
         """The settings that name columns of the corpus."""
         names = [name for name in type(self).model_fields if name.endswith("_column")]
         return self.model_dump(include=set(names) - {"candidate_column", "neighbours_column"})
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether engines run on a Ray cluster, if only on one of this machine."""
+        return self.ray is not None or self.workers is not None
 
     @property
     def continuations(self) -> int:

@@ -123,7 +123,8 @@ class Pieces:
 class Refusals:
     """A source that refuses all, so that texts which end an engine have rows with a reason."""
 
-    def __init__(self) -> None:
+    def __init__(self, reason: str = REFUSED) -> None:
+        self._reason = reason
         self._asked: list[Request] = []
 
     def has_room(self, **_: int) -> bool:
@@ -137,7 +138,7 @@ class Refusals:
     def results(self, timeout: float | None = None) -> list[Answer]:  # noqa: ARG002 - of the protocol
         """Refuse what was asked."""
         asked, self._asked = self._asked, []
-        return [Answer(request_id=each.request_id, passes=0, error=REFUSED) for each in asked]
+        return [Answer(request_id=each.request_id, passes=0, error=self._reason) for each in asked]
 
 
 def _split(piece: _Piece) -> Iterator[_Piece]:

@@ -1,0 +1,230 @@
+"""The engines of a cluster, as the driver sees them: asked for, ready, lost, replaced."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mia_batch.errors import EngineError, MiaBatchError
+from mia_batch.evidence.executors.ray.worker import EngineWorker, Joined
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ray import ObjectRef
+    from ray.actor import ActorHandle
+
+    from mia_batch.evidence.blocks import Block
+    from mia_batch.evidence.executors.ray.worker import Answered, Start
+
+__all__ = ["Asked", "Pool", "Worker", "is_lost", "origin"]
+
+_SECONDS_TO_LOOK = 1.0
+_SECONDS_BEFORE_SAYING = 30.0
+_MOST_FAILED_STARTS = 3  # in a row
+_THREADS = 8  # of an actor; blocks in hand and a start
+
+
+@dataclass(eq=False, slots=True)
+class Worker:
+    """One engine; ``joined`` once it is ready."""
+
+    name: str
+    actor: ActorHandle[Any]
+    joined: Joined | None = None
+    in_hand: int = 0
+    blocks: int = 0
+    tokens: int = 0
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Asked:
+    """A block at a worker, since when."""
+
+    worker: Worker
+    block: Block
+    since: float = field(default_factory=time.monotonic)
+
+
+class Pool:
+    """Keeps as many engines on the cluster as are wanted, and hands blocks to them.
+
+    ``wanted`` None takes all that the cluster has room for, now or later. Must be closed.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        *,
+        wanted: int | None,
+        name: str,
+        say: Callable[[str], None],
+    ) -> None:
+        import ray
+
+        self._ray: Any = ray  # whose functions are partly untyped
+        self._start = ray.put(start)
+        self._spec = start.spec
+        self._wanted = wanted
+        self._name = name
+        self._say = say
+        self._starting: dict[ObjectRef[Any], Worker] = {}
+        self._asked: dict[ObjectRef[Any], Asked] = {}
+        self._numbers = 0
+        self._refused = 0
+        self._failed = 0
+        self._info: Joined | None = None
+        self.workers: list[Worker] = []
+
+    def first(self) -> Joined:
+        """Wait for the first engine that is ready.
+
+        Raises `EngineError` if none can start.
+        """
+        waited = time.monotonic()
+        while self._info is None:
+            list(self.events())
+            if time.monotonic() - waited > _SECONDS_BEFORE_SAYING:
+                self._say(f"waiting for the cluster to start {self._name}: {self._resources()}")
+                waited = time.monotonic()
+        return self._info
+
+    def hand(self, worker: Worker, job: int, what: ObjectRef[Any], block: Block) -> None:
+        """Give a block to a worker."""
+        ref = worker.actor.work.remote(job, [what], block)
+        self._asked[ref] = Asked(worker, block)
+        worker.in_hand += 1
+
+    def events(self) -> Iterator[tuple[Asked, Answered | Exception]]:
+        """Wait a while; yield what came of blocks. A block of a worker that is lost is an error."""
+        self._fill()
+        refs = [*self._starting, *self._asked]
+        ready, _ = self._ray.wait(refs, num_returns=1, timeout=_SECONDS_TO_LOOK)
+        if ready:
+            ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
+        for ref in ready:
+            if ref in self._starting:
+                self._take_in(ref)
+            elif ref in self._asked:
+                yield self._came(ref)
+
+    @property
+    def in_hand(self) -> list[Asked]:
+        """What is worked on."""
+        return [*self._asked.values()]
+
+    def close(self) -> None:
+        """End all engines."""
+        for worker in [*self.workers, *self._starting.values()]:
+            self._ray.kill(worker.actor)
+        self.workers.clear()
+
+    def lose(self, worker: Worker, why: Exception) -> None:
+        """Take a worker out; another is asked for in its place."""
+        if worker in self.workers:
+            self.workers.remove(worker)
+            self._ray.kill(worker.actor)
+            self._say(f"{worker.name} is lost, its blocks go to others: {_reason(why)}")
+
+    def _fill(self) -> None:
+        while len(self.workers) + len(self._starting) < self._room():
+            self._numbers += 1
+            name = f"{self._name} {self._numbers}"
+            actor = self._ray.remote(EngineWorker).options(
+                name=name, max_restarts=0, max_concurrency=_THREADS, **self._each()
+            )
+            worker = Worker(name, actor.remote(name))
+            self._starting[worker.actor.start.remote(self._start)] = worker
+
+    def _each(self) -> dict[str, int]:
+        """Resources of one engine: GPUs where the cluster has some, else cores."""
+        n = self._spec.tensor_parallel_size
+        if self._ray.cluster_resources().get("GPU"):
+            return {"num_cpus": 1, "num_gpus": n}
+        return {"num_cpus": n}
+
+    def _room(self) -> int:
+        if self._wanted is not None:
+            return max(self._wanted - self._refused, 1)
+        known = self._ray.cluster_resources()
+        kind = "GPU" if known.get("GPU") else "CPU"
+        return max(int(known.get(kind, 0)) // self._spec.tensor_parallel_size - self._refused, 1)
+
+    def _resources(self) -> str:
+        free, known = self._ray.available_resources(), self._ray.cluster_resources()
+        each = [
+            f"{free.get(kind, 0):g} of {known.get(kind, 0):g} {kind}s" for kind in ("CPU", "GPU")
+        ]
+        return f"{' and '.join(each)} are free"
+
+    def _take_in(self, ref: ObjectRef[Any]) -> None:
+        worker = self._starting.pop(ref)
+        try:
+            worker.joined = self._ray.get(ref)
+            self._compare(worker.joined)
+        except Exception as error:
+            self._ray.kill(worker.actor)
+            self._failed += 1
+            cause = origin(error)
+            if self._info is None and isinstance(cause, MiaBatchError):
+                raise cause from None
+            if self._failed == _MOST_FAILED_STARTS and not self.workers:
+                msg = f"no worker can start: {_reason(error)}"
+                raise EngineError(msg) from None
+            if isinstance(cause, MiaBatchError):
+                self._refused += 1
+            self._say(f"{worker.name} is left out: {_reason(error)}")
+            return
+        self._failed = 0
+        self._info = self._info or worker.joined
+        self.workers.append(worker)
+        self._say(f"{worker.name} is ready on {worker.joined.node}")
+
+    def _compare(self, joined: Joined) -> None:
+        """Refuse an engine that is not like the first."""
+        if self._info is not None and joined.info != self._info.info:
+            msg = f"its engine is {joined.info}, the others {self._info.info}"
+            raise EngineError(msg)
+
+    def _came(self, ref: ObjectRef[Any]) -> tuple[Asked, Answered | Exception]:
+        asked = self._asked.pop(ref)
+        worker = asked.worker
+        worker.in_hand -= 1
+        try:
+            answered: Answered = self._ray.get(ref)
+        except Exception as error:
+            if is_lost(error):
+                self.lose(worker, error)
+            return asked, error
+        worker.blocks += 1
+        worker.tokens += sum(tokens for _, _, tokens, _ in answered.told)
+        return asked, answered
+
+
+def origin(error: Exception) -> Exception:
+    """Return what was raised on the other side, where Ray has wrapped it."""
+    return getattr(error, "cause", None) or error
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether an error says that a worker is gone, or that its engine cannot go on."""
+    from ray import exceptions
+
+    gone = (
+        exceptions.RayActorError,
+        exceptions.WorkerCrashedError,
+        exceptions.ObjectLostError,
+        exceptions.NodeDiedError,
+    )
+    return isinstance(error, gone) or isinstance(origin(error), EngineError)
+
+
+def _reason(error: Exception) -> str:
+    """Say in one line why; Ray's own reports are pages."""
+    cause = origin(error)
+    if isinstance(cause, MiaBatchError):
+        return str(cause)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = next((line for line in lines if line.startswith("The actor")), lines[0])
+    return said.partition(". ")[0]

@@ -1,0 +1,75 @@
+"""Starts what works on blocks: an engine of this machine, or many on a cluster."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from os import cpu_count
+from typing import TYPE_CHECKING
+
+from mia_batch.evidence.executors.local import LocalExecutor
+from mia_batch.evidence.executors.ray.cluster import connected
+from mia_batch.evidence.local import LocalSource
+from mia_batch.evidence.process import EngineProcess
+from mia_batch.tables.files import temporary_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mia_batch.evidence.executors.executor import Executor
+    from mia_batch.evidence.request import EngineInfo, EngineSpec
+    from mia_batch.models.tokens import Tokenizer
+    from mia_batch.pipeline.context import Audit
+
+__all__ = ["started"]
+
+
+@contextmanager
+def started(
+    audit: Audit, model: str, spec: EngineSpec, tokenizer: Tokenizer | None
+) -> Iterator[tuple[Executor, EngineInfo]]:
+    """Start engines with one of the run's models, where the settings want them."""
+    start = _on_cluster if audit.settings.on_cluster else _here
+    with start(audit, model, spec, tokenizer) as found:
+        yield found
+
+
+@contextmanager
+def _here(
+    audit: Audit, _model: str, spec: EngineSpec, tokenizer: Tokenizer | None
+) -> Iterator[tuple[Executor, EngineInfo]]:
+    with EngineProcess.start(spec, log=audit.run.engine_log) as engine:
+        source = LocalSource(engine, tokenizer, strides=audit.settings.long_texts == "stride")
+        yield LocalExecutor(source, source.restart, audit.observer.stage), engine.info
+
+
+@contextmanager
+def _on_cluster(
+    audit: Audit, model: str, spec: EngineSpec, tokenizer: Tokenizer | None
+) -> Iterator[tuple[Executor, EngineInfo]]:
+    from mia_batch.evidence.executors.ray.executor import RayExecutor
+    from mia_batch.evidence.executors.ray.pool import Pool
+    from mia_batch.evidence.executors.ray.worker import Start, package_version
+
+    settings, say = audit.settings, audit.observer.stage
+    wanted = None if settings.workers in (None, "auto") else int(str(settings.workers))
+    token = temporary_path(audit.run.folder.resolve() / "cluster")
+    start = Start(
+        spec=spec,
+        tokenizer=tokenizer,
+        strides=settings.long_texts == "stride",
+        digest=audit.source(model)["digest"],
+        version=package_version(),
+        token=token,
+    )
+    cores = max(cpu_count() or 1, wanted or 1)
+    with connected(settings.ray, cores):
+        pool = Pool(start, wanted=wanted, name=f"mia-batch {spec.kind} of {model}", say=say)
+        token.touch()
+        try:
+            first = pool.first()
+            yield RayExecutor(pool, say), first.info
+            for worker in pool.workers:
+                say(f"{worker.name}: {worker.blocks:,} blocks, {worker.tokens:,} tokens")
+        finally:
+            pool.close()
+            token.unlink(missing_ok=True)

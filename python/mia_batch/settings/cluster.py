@@ -1,0 +1,29 @@
+"""Settings: where engines run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from mia_batch.settings.part import Part
+
+__all__ = ["ClusterSettings"]
+
+
+class ClusterSettings(Part):
+    """How many engines work on a run, and where."""
+
+    topic = "Many GPUs and machines"
+
+    workers: Annotated[int, Field(ge=1, le=100_000)] | Literal["auto"] | None = Field(
+        None,
+        description="Engines at work, each with tensor_parallel_size GPUs, or cores where there "
+        "are none; auto: all there is room for. Needs Ray.  [default: one, without Ray]",
+    )
+    ray: str | None = Field(
+        None,
+        min_length=1,
+        description="Address of a Ray cluster, or auto for the one that runs here.  [default: with "
+        "workers, Ray on this machine alone]",
+    )
