@@ -6,6 +6,7 @@ import logging
 import os
 import secrets
 import signal
+import socket
 import sys
 import threading
 from contextlib import contextmanager, suppress
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["connected", "why_no_ray"]
 
+_SECONDS_TO_ANSWER = 10.0
 _OWN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": ""}
 """What a Ray of this machine is started with: a token of its own, which no file holds."""
 
@@ -49,6 +51,7 @@ def connected(address: str | None, n_cpus: int | None = None) -> Iterator[None]:
             yield
             return
         try:
+            _reach(address)
             ray.init(
                 address or "local",
                 num_cpus=None if address else n_cpus,
@@ -61,6 +64,7 @@ def connected(address: str | None, n_cpus: int | None = None) -> Iterator[None]:
             where = f"the Ray cluster at {address!r}" if address else "Ray on this machine"
             msg = f"setting 'ray': {where} cannot be used: {_first_line(error)}"
             raise EngineError(msg) from error
+        _hush()
         try:
             if threading.current_thread() is threading.main_thread():
                 for number, handler in handlers:  # Ray puts its own there
@@ -84,6 +88,21 @@ def _environment(wanted: dict[str, str]) -> Iterator[None]:
             os.environ.pop(name, None)
         if before is None:
             os.environ.pop("RAY_AUTH_MODE", None)
+
+
+def _reach(address: str | None) -> None:
+    """Knock at an address; Ray itself would wait for minutes where nobody answers."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), _SECONDS_TO_ANSWER).close()
+
+
+def _hush() -> None:
+    """Keep Ray's pages about lost workers off the terminal; there is no option for that."""
+    from ray._private import worker
+
+    if hasattr(worker, "print_to_stdstream"):
+        worker.print_to_stdstream = lambda *_, **__: None
 
 
 def _first_line(error: Exception) -> str:

@@ -63,8 +63,9 @@ class RayExecutor:
                     if (refused := job.failed(asked, came, self._pool)) is not None:
                         yield refused, self._refuse(task, refused, told, keep)
                     continue
-                for news in came.told:
-                    told(*news)
+                told(asked.block.label, asked.block.units.height, 0, 0)
+                for label, tokens, passes in came.told:
+                    told(label, 0, tokens, passes)
                 for sentence in came.said:
                     self._say(f"{asked.worker.name}: {sentence}")
                 yield asked.block, job.kept(asked, came)

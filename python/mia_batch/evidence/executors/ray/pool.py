@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import EngineError, MiaBatchError
-from mia_batch.evidence.executors.ray.worker import EngineWorker, Joined
+from mia_batch.evidence.executors.ray.worker import EngineWorker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -16,13 +17,13 @@ if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
     from mia_batch.evidence.blocks import Block
-    from mia_batch.evidence.executors.ray.worker import Answered, Start
+    from mia_batch.evidence.executors.ray.worker import Answered, Joined, Start
 
 __all__ = ["Asked", "Pool", "Worker", "is_lost", "origin"]
 
 _SECONDS_TO_LOOK = 1.0
 _SECONDS_BEFORE_SAYING = 30.0
-_MOST_FAILED_STARTS = 3  # in a row
+_MOST_FAILED_STARTS = 10  # in a row, with no worker left
 _THREADS = 8  # of an actor; blocks in hand and a start
 
 
@@ -83,12 +84,12 @@ class Pool:
         Raises `EngineError` if none can start.
         """
         waited = time.monotonic()
-        while self._info is None:
-            list(self.events())
+        while (info := self._info) is None:
+            deque(self.events(), maxlen=0)
             if time.monotonic() - waited > _SECONDS_BEFORE_SAYING:
                 self._say(f"waiting for the cluster to start {self._name}: {self._resources()}")
                 waited = time.monotonic()
-        return self._info
+        return info
 
     def hand(self, worker: Worker, job: int, what: ObjectRef[Any], block: Block) -> None:
         """Give a block to a worker."""
@@ -100,6 +101,7 @@ class Pool:
         """Wait a while; yield what came of blocks. A block of a worker that is lost is an error."""
         self._fill()
         refs = [*self._starting, *self._asked]
+        ready: list[Any]
         ready, _ = self._ray.wait(refs, num_returns=1, timeout=_SECONDS_TO_LOOK)
         if ready:
             ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
@@ -169,7 +171,7 @@ class Pool:
             cause = origin(error)
             if self._info is None and isinstance(cause, MiaBatchError):
                 raise cause from None
-            if self._failed == _MOST_FAILED_STARTS and not self.workers:
+            if self._failed >= _MOST_FAILED_STARTS and not self.workers:
                 msg = f"no worker can start: {_reason(error)}"
                 raise EngineError(msg) from None
             if isinstance(cause, MiaBatchError):
@@ -198,7 +200,7 @@ class Pool:
                 self.lose(worker, error)
             return asked, error
         worker.blocks += 1
-        worker.tokens += sum(tokens for _, _, tokens, _ in answered.told)
+        worker.tokens += sum(tokens for _, tokens, _ in answered.told)
         return asked, answered
 
 
@@ -226,5 +228,5 @@ def _reason(error: Exception) -> str:
     if isinstance(cause, MiaBatchError):
         return str(cause)
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = next((line for line in lines if line.startswith("The actor")), lines[0])
+    said = next((line for line in lines if line.startswith("The actor is dead")), lines[0])
     return said.partition(". ")[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import tempfile
-from collections import deque
+from collections import Counter, deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -56,10 +56,10 @@ class Joined:
 
 @dataclass(slots=True)
 class Answered:
-    """What came of a block, and what is to be told since the block before."""
+    """What came of a block; tokens and passes by label, and sentences, since the block before."""
 
     kept: Any
-    told: list[tuple[str, int, int, int]]
+    told: list[tuple[str, int, int]]
     said: list[str]
 
 
@@ -120,16 +120,11 @@ class EngineWorker:
         feed = _Feed(self._orders)
         while True:
             task, keep = feed.first().what()
-            said: list[str] = []
-            told: list[tuple[str, int, int, int]] = []
-            executor = LocalExecutor(source, source.restart, said.append)
+            news = _News()
+            executor = LocalExecutor(source, source.restart, news.said.append)
             try:
-                for block, kept in executor.collect(
-                    task, feed.blocks(), lambda *news, told=told: told.append(news), keep
-                ):
-                    feed.finish(block, Answered(kept, _sums(told), said[:]))
-                    told.clear()
-                    said.clear()
+                for block, kept in executor.collect(task, feed.blocks(), news.told, keep):
+                    feed.finish(block, news.with_kept(kept))
             except BaseException as error:  # goes to whoever asked
                 feed.fail(error)
 
@@ -180,9 +175,23 @@ def package_version() -> str:
     return metadata.version("mia-batch")
 
 
-def _sums(told: list[tuple[str, int, int, int]]) -> list[tuple[str, int, int, int]]:
-    sums: dict[str, list[int]] = {}
-    for label, *numbers in told:
-        known = sums.setdefault(label, [0, 0, 0])
-        sums[label] = [one + other for one, other in zip(known, numbers, strict=True)]
-    return [(label, units, tokens, passes) for label, (units, tokens, passes) in sums.items()]
+class _News:
+    """What is to be told with the next answer."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self._told: Counter[tuple[str, str]] = Counter()
+
+    def told(self, label: str, _units: int, tokens: int, passes: int) -> None:
+        """Add up; units count with their block."""
+        self._told[label, "tokens"] += tokens
+        self._told[label, "passes"] += passes
+
+    def with_kept(self, kept: object) -> Answered:
+        """Send all with the answer to one block."""
+        labels = dict.fromkeys(label for label, _ in self._told)
+        told = [(each, self._told[each, "tokens"], self._told[each, "passes"]) for each in labels]
+        answered = Answered(kept, told, self.said[:])
+        self._told.clear()
+        self.said.clear()
+        return answered

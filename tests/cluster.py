@@ -1,0 +1,62 @@
+"""A real Ray cluster of several nodes on this machine, whose processes can be killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from ray.cluster_utils import Cluster as RayCluster
+
+from tests.processes import children
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class Cluster:
+    """A head without cores for engines, and nodes that have some; what it starts inherits this."""
+
+    def __init__(self, *cores: int, **head: Any) -> None:
+        args = {"num_cpus": 0, "include_dashboard": False, **head}
+        self._cluster: Any = RayCluster(initialize_head=True, head_node_args=args)
+        self.nodes = [self.add(n) for n in cores]
+
+    @property
+    def address(self) -> str:
+        return str(self._cluster.address)
+
+    def add(self, cores: int) -> Any:
+        return self._cluster.add_node(wait=False, num_cpus=cores)
+
+    def kill_head(self) -> None:
+        self._cluster.head_node.kill_gcs_server(check_alive=False)
+        self._cluster.head_node.kill_raylet(check_alive=False)
+
+    def kill_raylet(self, node: Any) -> None:
+        """Kill it as the system does: it can say nothing, and its node is lost."""
+        node.kill_raylet(check_alive=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._cluster.shutdown()
+
+
+def actors(node: Any) -> list[int]:
+    """Processes of engines' actors on a node."""
+    (raylet,) = node.all_processes["raylet"]
+    own = children(raylet.process.pid)
+    return [pid for pid in own if _title(pid).startswith("ray::EngineWorker")]
+
+
+def _title(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

@@ -1,0 +1,211 @@
+"""Engines on a Ray cluster, whose processes are killed while they work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mia_batch.errors import EngineError, SettingsError
+from mia_batch.evidence.executors.ray import cluster as ray_cluster
+from mia_batch.evidence.executors.ray.worker import EngineWorker, Start, package_version
+from mia_batch.evidence.request import EngineSpec
+from mia_batch.models.identity import identify_model
+from tests.cluster import Cluster, actors
+from tests.faults.test_kills import arguments, contents, parts, run_undisturbed, write_corpus
+from tests.processes import children, wait_until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+N_BLOCKS = 24
+PROMPTS_OF_A_BLOCK = 2 * 64
+IN_HAND = 2  # blocks of a worker
+
+COUNTING = '''
+"""The transformers engine, which notes what it is asked."""
+
+import os
+
+from mia_batch.evidence.engines import transformers
+from mia_batch.evidence.engines.registry import engine_types, EngineType
+
+
+class Counting:
+    def __init__(self, spec):
+        self._engine = transformers.start(spec)
+        self.info = self._engine.info
+        self.step = self._engine.step
+        self.close = self._engine.close
+
+    def submit(self, request):
+        with open(os.environ["ASKED"], "a") as file:
+            file.write(f"{request.key}\\n")
+        self._engine.submit(request)
+
+
+engine = EngineType(name="counting", start="counting:Counting", on_cpu=lambda: True)
+'''
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    """Where an engine notes what it is asked; every process from here on knows that engine."""
+    folder = tmp_path_factory.mktemp("counting")
+    (folder / "counting.py").write_text(COUNTING)
+    info = folder / "counting-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counting\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[mia_batch.engines]\ncounting = counting:engine\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ASKED", str(folder / "asked"))
+        patch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        patch.setenv("HOME", str(folder / "home"))
+        yield folder / "asked"
+    assert not (folder / "home" / ".ray").exists(), "Ray has left a token there"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(checkpoint, tmp_path_factory):
+    """The corpus, the options, and the tables of a run on this machine alone."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    corpus = write_corpus(folder / "corpus.parquet", N_BLOCKS)
+    options = ("--model", str(checkpoint), "--probes", "2", "--dtype", "float32")
+    run_undisturbed(corpus, folder / "run", *options, "--engine", "transformers")
+    return corpus, options, tables(folder / "run")
+
+
+def tables(out):
+    """All but those that say how well the texts can be told apart: tests permute less for that."""
+    blind = ("metrics.parquet", "findings.parquet")
+    return {name: content for name, content in contents(out).items() if name not in blind}
+
+
+@contextmanager
+def started(corpus, out, *options):
+    """The command in a process of its own, which does not outlive this."""
+    command = [sys.executable, "-m", "mia_batch", *arguments(corpus, out, *options)]
+    with (
+        out.with_suffix(".log").open("a") as log,
+        subprocess.Popen(command, stdout=log, stderr=log) as process,
+    ):
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_whatever_is_killed_the_tables_are_the_same(asked, undisturbed, tmp_path):
+    corpus, options, expected = undisturbed
+    out = tmp_path / "run"
+
+    def next_part():
+        before = parts(out)
+        wait_until(lambda: parts(out) > before or process.poll() is not None, "a new part")
+        assert process.poll() is None, out.with_suffix(".log").read_text()
+
+    def engine_of(node):
+        """The process of its engine; none where it has no actor."""
+        return [child for actor in actors(node) for child in children(actor)]
+
+    with Cluster(1, 1) as cluster:
+        options = (*options, "--engine", "counting", "--ray", cluster.address)
+        with started(corpus, out, *options) as process:
+            next_part()
+        with started(corpus, out, *options) as process:
+            next_part()
+            wait_until(lambda: engine_of(cluster.nodes[0]), "an engine")
+            os.kill(actors(cluster.nodes[0])[0], signal.SIGKILL)
+            next_part()
+            wait_until(lambda: engine_of(cluster.nodes[1]), "an engine")
+            os.kill(engine_of(cluster.nodes[1])[0], signal.SIGKILL)
+            next_part()
+            cluster.kill_raylet(cluster.nodes[1])
+            cluster.add(1)
+            assert process.wait(150) == 0, out.with_suffix(".log").read_text()
+    assert tables(out) == expected
+    drawn = len(asked.read_text().splitlines())
+    n_prompts = N_BLOCKS * PROMPTS_OF_A_BLOCK
+    lost = 2 + 1 + 1 + 1  # engines: of the driver's two, of an actor, of its own, of a raylet
+    assert n_prompts < drawn <= n_prompts + lost * IN_HAND * PROMPTS_OF_A_BLOCK
+    said = out.with_suffix(".log").read_text()
+    assert "is lost, its blocks go to others" in said
+    assert "has been started again" in said
+
+
+def test_ray_of_this_machine_alone(asked, undisturbed, tmp_path):
+    corpus, options, expected = undisturbed
+    out = tmp_path / "run"
+    with started(corpus, out, *options, "--engine", "counting", "--workers", "2") as process:
+        assert process.wait(150) == 0, out.with_suffix(".log").read_text()
+    assert tables(out) == expected
+    asked.unlink()
+
+
+def test_a_block_that_hangs_is_asked_elsewhere_too(asked, undisturbed, tmp_path):
+    corpus, options, expected = undisturbed
+    out = tmp_path / "run"
+    with Cluster(1, 1) as cluster:
+        options = (*options, "--engine", "counting", "--ray", cluster.address)
+        with started(corpus, out, *options) as process:
+            wait_until(lambda: all(map(actors, cluster.nodes)) and parts(out) > 2, "both at work")
+            (hung,) = children(actors(cluster.nodes[0])[0])
+            os.kill(hung, signal.SIGSTOP)
+            try:
+                assert process.wait(150) == 0, out.with_suffix(".log").read_text()
+            finally:
+                os.kill(hung, signal.SIGKILL)
+    assert tables(out) == expected
+
+
+def spec(checkpoint: Path) -> EngineSpec:
+    return EngineSpec(engine="transformers", kind="samples", model=str(checkpoint))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"version": "0.0.1"}, r"has mia-batch .*, the run 0\.0\.1; install the same there"),
+        ({"digest": "0" * 64}, "is another model than the run's: its digest differs"),
+    ],
+)
+def test_a_worker_of_another_version_or_model_is_refused(changed, message, checkpoint, tmp_path):
+    same = {
+        "version": package_version(),
+        "digest": identify_model(str(checkpoint), None).digest,
+    }
+    given = Start(
+        spec=spec(checkpoint), tokenizer=None, strides=False, token=tmp_path, **same | changed
+    )
+    with pytest.raises(EngineError, match=message):
+        EngineWorker("worker 1").start(given)
+
+
+def test_without_ray_it_is_said_what_to_install(monkeypatch):
+    monkeypatch.setattr(ray_cluster, "find_spec", lambda _: None)
+    with (
+        pytest.raises(SettingsError, match=r"pip install 'mia-batch\[ray\]'"),
+        ray_cluster.connected(None),
+    ):
+        pass
+
+
+def test_a_cluster_that_is_not_there_is_a_sentence(tmp_path, undisturbed):
+    corpus, options, _ = undisturbed
+    command = arguments(corpus, tmp_path / "run", *options, "--ray", "127.0.0.1:1")
+    done = subprocess.run(
+        [sys.executable, "-m", "mia_batch", *command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "the Ray cluster at '127.0.0.1:1' cannot be used" in done.stderr
+
+
+def test_the_package_loads_no_ray():
+    code = "import sys, mia_batch, mia_batch.cli; print('ray' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
