@@ -101,10 +101,9 @@ class Pool:
         """Wait a while; yield what came of blocks. A block of a worker that is lost is an error."""
         self._fill()
         refs = [*self._starting, *self._asked]
-        ready: list[Any]
-        ready, _ = self._ray.wait(refs, num_returns=1, timeout=_SECONDS_TO_LOOK)
+        ready: list[Any] = self._ray.wait(refs, num_returns=1, timeout=_SECONDS_TO_LOOK)[0]
         if ready:
-            ready, _ = self._ray.wait(refs, num_returns=len(refs), timeout=0)
+            ready = self._ray.wait(refs, num_returns=len(refs), timeout=0)[0]
         for ref in ready:
             if ref in self._starting:
                 self._take_in(ref)

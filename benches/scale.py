@@ -1,0 +1,329 @@
+"""Many workers: what kills cost, how two engines scale, and what scheduling costs with many.
+
+Three measurements, each against a real Ray on this machine:
+
+* ``kills``: an audit by the demo's model on a cluster of two nodes, of which actors, raylets and
+  the driver are killed at random, held against the same audit without a cluster.
+* ``engines``: two engines, each pinned to a core, against one: tokens per second once ready.
+* ``sleepers``: as many actors as fit, which sleep as long as a block takes; what the driver adds,
+  its memory, and how many blocks it can hand out in a second. From these a projection to many GPUs.
+
+    python -m benches.scale [kills] [engines] [sleepers] [--actors N] [--kills N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+import polars as pl
+from benches.results import append_results, machine, versions
+
+from mia_batch.evidence.blocks import Block
+from mia_batch.evidence.executors.ray import pool as pool_module
+from mia_batch.evidence.executors.ray.cluster import connected
+from mia_batch.evidence.executors.ray.executor import RayExecutor
+from mia_batch.evidence.executors.ray.pool import Pool
+from mia_batch.evidence.executors.ray.worker import Answered, EngineWorker, Joined, Start
+from mia_batch.evidence.request import EngineInfo, EngineSpec
+from mia_batch.observer import Observer
+from mia_batch.pipeline.auditing import run_audit
+from mia_batch.settings import load_settings
+from tests.cluster import Cluster, actors
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DEMO = Path("demo")
+COPIES = 6  # of the demo's 256 texts
+PROBES = 8
+SECONDS_OF_A_BLOCK = 2.0
+GPU_TOKENS_PER_SECOND = 10_000  # assumed of one GPU and a model of 7 B, continuous batching
+TOKENS_OF_A_BLOCK = 64 * 118  # decoded by the default preset for a block of the demo's texts
+TABLES = ("targets", "rarity", "scores", "unscored", "verdicts", "rollup", "curves", "metrics")
+
+
+def write_corpus(folder: Path) -> Path:
+    """Write the demo's texts several times over, each with words of its own before it."""
+    texts = pl.read_parquet(DEMO / "corpus.parquet")
+    many = [
+        texts.with_columns(pl.concat_str(pl.lit(f"Copy {n}. "), "text").alias("text"))
+        for n in range(COPIES)
+    ]
+    path = folder / "corpus.parquet"
+    columns = [name for name in ("text", "member") if name in texts.columns]
+    pl.concat(many).select(columns).write_parquet(path)
+    return path
+
+
+def command(corpus: Path, out: Path, *options: str) -> list[str]:
+    asked = [sys.executable, "-m", "mia_batch", "--input", str(corpus), "--out", str(out)]
+    asked += ["--model", str(DEMO / "model"), "--engine", "transformers", "--dtype", "float32"]
+    return [*asked, "--probes", str(PROBES), "--no-report", *options]
+
+
+def contents(out: Path) -> dict[str, bytes]:
+    files = [out / f"{name}.parquet" for name in TABLES]
+    files += [path for name in ("samples", "features") for path in (out / name).glob("*.parquet")]
+    return {str(path.relative_to(out)): path.read_bytes() for path in files if path.exists()}
+
+
+def n_parts(out: Path) -> int:
+    return len(list((out / "samples").glob("*.parquet")))
+
+
+def kill(n_kills: int) -> dict[str, Any]:
+    """Kill so often, at random moments, whatever chance names; compare with 1, 2 and 4 workers."""
+    dice = random.Random(0)
+    killed = {"actor": 0, "engine": 0, "raylet": 0, "driver": 0}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        corpus = write_corpus(folder)
+        log = (folder / "log").open("w")
+        alone = folder / "alone"
+        subprocess.run(command(corpus, alone), check=True, stdout=log, stderr=log)
+        same: dict[int | str, bool] = {}
+        for n in (1, 2, 4):
+            out = folder / f"workers-{n}"
+            asked = command(corpus, out, "--workers", str(n))
+            subprocess.run(asked, check=True, stdout=log, stderr=log)
+            same[n] = contents(out) == contents(alone)
+        out = folder / "killed"
+        with Cluster(1, 1) as cluster:
+            asked = command(corpus, out, "--ray", cluster.address)
+            nodes = list(cluster.nodes)
+            process = subprocess.Popen(asked, stdout=log, stderr=log)
+            while sum(killed.values()) < n_kills:
+                if process.poll() is not None:
+                    before = n_parts(out)
+                    if process.returncode == 0:  # it ended: some of its parts are lost
+                        for path in dice.sample(sorted((out / "samples").glob("*")), before // 2):
+                            path.unlink()
+                    process = subprocess.Popen(asked, stdout=log, stderr=log)
+                time.sleep(dice.uniform(1.0, 9.0))
+                what = dice.choice(list(killed))
+                at_work = [pid for node in nodes for pid in actors(node)]
+                if what == "driver" and process.poll() is None:
+                    process.kill()
+                    process.wait()
+                elif what in ("actor", "engine") and at_work:
+                    pid = dice.choice(at_work)
+                    if what == "engine":
+                        own = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+                        pid = int(dice.choice(own)) if own else pid
+                    os.kill(pid, signal.SIGKILL)
+                elif what == "raylet":
+                    cluster.kill_raylet(node := dice.choice(nodes))
+                    nodes.remove(node)
+                    nodes.append(cluster.add(1))
+                else:
+                    continue
+                killed[what] += 1
+            while process.wait() != 0:
+                process = subprocess.Popen(asked, stdout=log, stderr=log)
+            same["killed"] = contents(out) == contents(alone)
+    return {"kills": killed, "blocks": COPIES * 256 // 64, "byte_equal": same}
+
+
+class Rates(Observer):
+    """Tokens and the time since every worker has been ready."""
+
+    def __init__(self, n_workers: int) -> None:
+        self._to_come = n_workers
+        self._began: float | None = None
+        self._tokens = 0
+        self._ended = 0.0
+
+    def stage(self, sentence: str) -> None:
+        if " is ready on " in sentence:
+            self._to_come -= 1
+
+    def worked(self, _texts: int, tokens: int) -> None:
+        if self._to_come <= 0 and self._began is None:
+            self._began = time.perf_counter()
+        elif self._began is not None:
+            self._tokens += tokens
+            self._ended = time.perf_counter()
+
+    @property
+    def rate(self) -> float:
+        return self._tokens / (self._ended - (self._began or 0.0))
+
+
+class Pinned(EngineWorker):
+    """A worker whose engine has one core."""
+
+    def start(self, start: Start) -> Joined:
+        os.sched_setaffinity(0, {int(self._name.split()[-1]) % (os.cpu_count() or 1)})
+        return super().start(start)
+
+
+def engines(rounds: int) -> dict[str, Any]:
+    """Compare two engines, each on a core, with one, in turns."""
+    rates: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(rounds):
+        for n, of_n in rates.items():
+            with tempfile.TemporaryDirectory() as name:
+                observer = Rates(n)
+                values = {
+                    "input": str(write_corpus(Path(name))),
+                    "model": str(DEMO / "model"),
+                    "out": f"{name}/run",
+                    "preset": "matched",
+                    "samples": 5,
+                    "engine": "transformers",
+                    "workers": n,
+                    "report": False,
+                }
+                with patch.object(pool_module, "EngineWorker", Pinned):
+                    run_audit(load_settings(values, use_config=False), observer)
+                of_n.append(round(observer.rate, 1))
+    ratio = [two / one for one, two in zip(rates[1], rates[2], strict=True)]
+    return {"tokens_per_second": rates, "two_to_one": [round(each, 3) for each in ratio]}
+
+
+class Sleeper:
+    """A worker that sleeps for as long as a block would take."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def start(self, start: Start) -> Joined:
+        del start
+        info = EngineInfo(
+            engine="none",
+            version="0",
+            device="none",
+            dtype="float32",
+            max_model_len=1024,
+            max_sequences=64,
+        )
+        return Joined(info=info, node="here", shared=True)
+
+    def work(self, job: int, what: list[Any], block: Block) -> Answered:
+        del job, what
+        time.sleep(block.first / 1000)
+        return Answered(None, [("target-probe", 7552, 0)], [])
+
+
+def blocks(n: int, seconds: float) -> Iterator[Block]:
+    """Blocks as large as real ones, whose time stands where the first sample would."""
+    text = " ".join(["word"] * 128)
+    units = pl.DataFrame({"target_id": ["0" * 64] * 64, "context": [text] * 64})
+    for index in range(n):
+        yield Block(
+            index=index,
+            first=round(1000 * seconds),
+            last=1,
+            attempt=0,
+            label="target-probe",
+            units=units.with_columns(view_index=pl.lit(index)),
+        )
+
+
+def sleepers(n_actors: int) -> dict[str, Any]:
+    """Measure what handing out costs: time beside that of the blocks, memory, blocks a second."""
+    spec = EngineSpec(engine="none", kind="samples", model="none")
+    start = Start(
+        spec=spec, tokenizer=None, strides=False, digest=None, version="", token=Path("none")
+    )
+    with (
+        patch.object(pool_module, "EngineWorker", Sleeper),
+        patch.object(pool_module, "_THREADS", 1),  # one block at a time, as an engine
+        connected(None, n_actors),
+    ):
+        pool = Pool(start, wanted=n_actors, name="sleeper", say=lambda _: None)
+        try:
+            while len(pool.workers) < n_actors:
+                list(pool.events())
+            executor = RayExecutor(pool, lambda _: None)
+
+            def took(n: int, seconds: float) -> float:
+                began = time.perf_counter()
+                asked = blocks(n, seconds)
+                task: Any = None  # nobody looks at it
+                deque(executor.collect(task, asked, lambda *_: None, _keep), maxlen=0)
+                return time.perf_counter() - began
+
+            took(4 * n_actors, 0.0)
+            memory = [peak_mb()]
+            each = 30
+            seconds = took(each * n_actors, SECONDS_OF_A_BLOCK)
+            overhead = seconds / (each * SECONDS_OF_A_BLOCK) - 1
+            memory.append(peak_mb())
+            n = 4000
+            per_second = n / took(n, 0.0)
+            memory.append(peak_mb())
+            took(2 * n, 0.0)
+            memory.append(peak_mb())
+        finally:
+            pool.close()
+    return {
+        "actors": n_actors,
+        "blocks_of_each": each,
+        "seconds_of_a_block": SECONDS_OF_A_BLOCK,
+        "overhead": round(overhead, 4),
+        "blocks_per_second": round(per_second, 1),
+        "driver_peak_mb": memory,
+    }
+
+
+def _keep(block: Block, rows: pl.DataFrame) -> None:
+    del block, rows
+
+
+def peak_mb() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def projection(found: dict[str, Any]) -> str:
+    """Say what 1,000 GPUs would do, and what breaks first."""
+    seconds = TOKENS_OF_A_BLOCK / GPU_TOKENS_PER_SECOND
+    most = found["blocks_per_second"] * seconds
+    needed = 1000 / seconds
+    return (
+        f"Assumed: {GPU_TOKENS_PER_SECOND:,} tokens/s a GPU, {TOKENS_OF_A_BLOCK:,} tokens a block: "
+        f"{seconds:.2f} s a block and {needed:,.0f} blocks/s on 1,000 GPUs. The driver hands out "
+        f"{found['blocks_per_second']:,.0f} blocks/s here, enough for {most:,.0f} such GPUs. What "
+        "breaks first is the driver's one core, then the names that a shared disk makes in a "
+        "second: one of samples and one of features a block. Larger models and longer texts need "
+        "fewer blocks a second."
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", nargs="*", default=["kills", "engines", "sleepers"])
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--actors", type=int, default=100)
+    given = parser.parse_args()
+    print(machine())
+    figures: dict[str, Any] = {}
+    if "kills" in given.what:
+        figures["kills"] = kill(given.kills)
+        print(figures["kills"])
+    if "engines" in given.what:
+        figures["engines"] = engines(given.rounds)
+        print(figures["engines"], "median", median(figures["engines"]["two_to_one"]))
+    if "sleepers" in given.what:
+        figures["sleepers"] = sleepers(given.actors)
+        print(figures["sleepers"])
+        print(projection(figures["sleepers"]))
+    append_results("scale", figures | {"versions": versions("mia-batch", "ray", "polars")})
+
+
+if __name__ == "__main__":
+    main()
