@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ray import ObjectRef
-    from ray.actor import ActorHandle
 
     from mia_batch.evidence.blocks import Block
     from mia_batch.evidence.executors.ray.worker import Answered, Joined, Start
@@ -32,7 +31,7 @@ class Worker:
     """One engine; ``joined`` once it is ready."""
 
     name: str
-    actor: ActorHandle[Any]
+    actor: Any  # a handle, whose methods Ray makes up
     joined: Joined | None = None
     in_hand: int = 0
     blocks: int = 0
@@ -93,7 +92,7 @@ class Pool:
 
     def hand(self, worker: Worker, job: int, what: ObjectRef[Any], block: Block) -> None:
         """Give a block to a worker."""
-        ref = worker.actor.work.remote(job, [what], block)
+        ref: ObjectRef[Any] = worker.actor.work.remote(job, [what], block)
         self._asked[ref] = Asked(worker, block)
         worker.in_hand += 1
 
