@@ -105,36 +105,33 @@ def test_whatever_is_killed_the_tables_are_the_same(asked, undisturbed, tmp_path
     corpus, options, expected = undisturbed
     once, out = n_asked(asked), tmp_path / "run"
 
-    def next_part():
-        before = parts(out)
-        wait_until(lambda: parts(out) > before or process.poll() is not None, "a new part")
-        assert process.poll() is None, out.with_suffix(".log").read_text()
+    def said():
+        return out.with_suffix(".log").read_text()
 
-    def engine_of(node):
-        """The process of its engine; none where it has no actor."""
-        return [child for actor in actors(node) for child in children(actor)]
+    def wait_for(happened, what):
+        wait_until(lambda: happened() or process.poll() is not None, what)
+        assert process.poll() is None, said()
 
     with Cluster(1, 1) as cluster:
+        first, second = cluster.nodes
         options = (*options, "--ray", cluster.address)
         with started(corpus, out, *options) as process:
-            next_part()
+            wait_for(lambda: said().count(" is ready on ") == 2 and parts(out), "both at work")
         with started(corpus, out, *options) as process:
-            next_part()
-            wait_until(lambda: engine_of(cluster.nodes[0]), "an engine")
-            os.kill(actors(cluster.nodes[0])[0], signal.SIGKILL)
-            next_part()
-            wait_until(lambda: engine_of(cluster.nodes[1]), "an engine")
-            os.kill(engine_of(cluster.nodes[1])[0], signal.SIGKILL)
-            next_part()
-            cluster.kill_raylet(cluster.nodes[0])
+            wait_for(lambda: said().count(" is ready on ") == 4, "both again")
+            (engine,) = children(actors(second)[0])
+            os.kill(engine, signal.SIGKILL)
+            os.kill(actors(first)[0], signal.SIGKILL)
+            before = parts(out)
+            wait_for(lambda: parts(out) > before, "a new part")
+            cluster.kill_raylet(first)
             cluster.add(1)
-            assert process.wait(150) == 0, out.with_suffix(".log").read_text()
+            assert process.wait(150) == 0, said()
     assert contents(out) == expected
     lost = 2 + 1 + 1 + 1  # engines: of the driver's two, of an actor, of its own, of a raylet
     assert once < n_asked(asked) <= once * (1 + lost * IN_HAND / N_BLOCKS)
-    said = out.with_suffix(".log").read_text()
-    assert "is lost, its blocks go to others" in said
-    assert "has been started again" in said
+    assert "is lost, its blocks go to others" in said()
+    assert "has been started again" in said()
 
 
 def test_ray_of_this_machine_alone(asked, undisturbed, tmp_path):
