@@ -29,6 +29,7 @@ from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
 from mia_batch.pipeline.stages.views import BESIDE_ATTACKS
 from mia_batch.pipeline.times import record_requests, run_timed
 from mia_batch.settings import load_settings
+from mia_batch.tables import remove
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -136,7 +137,7 @@ def _steps(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[Stage, Calla
 
 def _finish(audit: Audit) -> None:
     """Seal the run, and write its report, which carries the root; one of before is outdated."""
-    (audit.run.folder / REPORT).unlink(missing_ok=True)
+    remove(audit.run.folder / REPORT)
     if audit.settings.plan_lodged is not None:
         audit.manifest.plan["lodged"] = audit.settings.plan_lodged
     seal(audit)

@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["remove_unfinished", "replacing", "sync_folder", "temporary_path", "write_text"]
+__all__ = [
+    "move",
+    "remove",
+    "remove_unfinished",
+    "replacing",
+    "sync_folder",
+    "temporary_path",
+    "write_text",
+]
 
 _ROOM_ASKED_FOR = 1 << 20
 
@@ -27,6 +35,16 @@ def write_text(path: Path, text: str) -> None:
     with replacing(path) as stream:
         stream.write(text.encode())
     sync_folder(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file of a run, where it is there."""
+    path.unlink(missing_ok=True)
+
+
+def move(path: Path, to: Path) -> None:
+    """Give a file of a run another name, atomically; a file of that name is replaced."""
+    path.replace(to)
 
 
 def remove_unfinished(folder: Path) -> None:
@@ -53,7 +71,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
                     raise
                 stream.flush()
                 os.fsync(stream.fileno())
-            temporary.replace(path)
+            move(temporary, path)
         finally:
             with suppress(OSError):  # gone already, or the folder never was
                 temporary.unlink()
