@@ -1,0 +1,47 @@
+"""Addresses of run folders in object stores."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeGuard
+from urllib.parse import urlsplit
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+__all__ = ["check_url", "is_url", "place_of"]
+
+_SCHEMES = ("s3", "gs", "az")
+
+
+def is_url(place: str | PathLike[str] | None) -> TypeGuard[str]:
+    """Whether this is an address and not a path."""
+    return isinstance(place, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", place) is not None
+
+
+def place_of(given: Path | str) -> Path | str:
+    """Take an address as it is, and all else as a path."""
+    return given if is_url(given) else Path(given)
+
+
+def check_url(url: str) -> None:
+    """Raise ValueError where this is no address of a folder in a bucket.
+
+    The message repeats nothing of an address that may hold a password.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in _SCHEMES:
+        known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
+        msg = f"{parts.scheme}:// is no object store that is known; known are {known}"
+        raise ValueError(msg)
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        msg = (
+            "an address has a bucket and a path, no user, '?' or '#': credentials come from the "
+            "environment"
+        )
+        raise ValueError(msg)
+    folders = parts.path.removesuffix("/").split("/")[1:]
+    if not re.fullmatch(r"[\w.-]+", parts.netloc) or not folders or {"", ".", ".."} & set(folders):
+        msg = f"name a bucket and a folder in it, such as {parts.scheme}://bucket/run"
+        raise ValueError(msg)
