@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 from contextlib import contextmanager
+from threading import Lock
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 import httpx
 import obstore
+from moto.s3.responses import S3Response
 from moto.server import ThreadedMotoServer
 from obstore.store import S3Store
 
@@ -36,9 +39,15 @@ class Server:
             "XDG_CACHE_HOME": str(cache),
         }
 
-    def refuse_all(self) -> None:
-        """From now on the keys are wrong."""
-        httpx.post(f"{self.url}/moto-api/reset-auth", content=b"0").raise_for_status()
+    @contextmanager
+    def refusing_all(self) -> Iterator[None]:
+        """Nobody's keys are right."""
+        address = f"{self.url}/moto-api/reset-auth"
+        httpx.post(address, content=b"0").raise_for_status()
+        try:
+            yield
+        finally:
+            httpx.post(address, content=b"inf").raise_for_status()
 
     def store(self, run: str) -> S3Store:
         return S3Store(
@@ -63,8 +72,19 @@ def s3_server() -> Iterator[Server]:
     """Run a server in threads of this process."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        yield Server("http://{}:{}".format(*server.get_host_and_port()))
-    finally:
-        server.stop()
+    with patch.object(S3Response, "put_object", _put_alone):
+        server.start()
+        try:
+            yield Server("http://{}:{}".format(*server.get_host_and_port()))
+        finally:
+            server.stop()
+
+
+_putting = Lock()
+_put_object = S3Response.put_object
+
+
+def _put_alone(response: S3Response) -> object:
+    """Look and write in one step, which this server does in two."""
+    with _putting:
+        return _put_object(response)

@@ -85,4 +85,6 @@ def _sentence(detail: ErrorDetails, path: Path | None) -> str:
     message = detail["msg"].removeprefix("Value error, ")
     if not name:
         return message
-    return f"setting {name!r} is {detail['input']!r}: {message[0].lower()}{message[1:]}"
+    # An address may hold a password.
+    given = "" if is_url(detail["input"]) else f" is {detail['input']!r}"
+    return f"setting {name!r}{given}: {message[0].lower()}{message[1:]}"
