@@ -228,11 +228,12 @@ def settled(place: Path | str) -> Iterator[None]:
         return
     store, copy = _opened(place)
     before = lease_of(store)
-    live = holder(store, before) != copy.name and is_live(store, before)
+    held = RunFolderError(f"{place} is held by a live run, so it has no root; wait for it")
+    if holder(store, before) != copy.name and is_live(store, before):
+        raise held
     yield
-    if live or lease_of(store) != before:
-        msg = f"{place} is held by a live run, so it has no root; wait for it"
-        raise RunFolderError(msg)
+    if lease_of(store) != before:
+        raise held
 
 
 def _opened(url: str) -> tuple[Store, WorkingCopy]:

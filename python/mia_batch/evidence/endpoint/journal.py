@@ -131,6 +131,7 @@ class Journal:
         copy = temporary_path(self._path)
         try:
             with self._explained(), closing(sqlite3.connect(copy)) as database:
+                database.execute("PRAGMA journal_mode = OFF")  # else it has a file of its own
                 self._database.backup(database)
             put_copy(self._path, copy)
         finally:
