@@ -11,6 +11,7 @@ from contextlib import suppress
 from threading import Event, Thread
 from urllib.parse import urlsplit
 
+import obstore
 import pytest
 
 from mia_batch.errors import RunFolderError
@@ -65,8 +66,8 @@ class StallingProxy:
 @pytest.fixture
 def server():
     with s3_server() as running:
-        for name in running.contents("run"):
-            Store.remove(Store(URL, running.store("run")), name)
+        store = running.store("run")
+        obstore.delete(store, list(running.contents("run")))
         yield running
 
 

@@ -104,12 +104,18 @@ class Mirror:
         with self._changed:
             self._number += 1
             queued = self._copy.queue / f"{self._number:012d}.{kind}.{quote(name, safe='')}"
-            if content is None:
-                queued.touch()
-            else:
-                _link(content, queued)
-            sync_folder(self._copy.queue)
-            self._waiting.append(_Change.of(queued))
+            change = _Change.of(queued)
+            try:
+                if content is None:
+                    queued.touch()
+                else:
+                    _link(content, queued)
+                sync_folder(self._copy.queue)
+                self._waiting.append(change)
+            except BaseException:  # interrupted, it must not be sent after what comes later
+                if change not in self._waiting:
+                    queued.unlink(missing_ok=True)
+                raise
             self._changed.notify()
         self._check()  # the queue keeps what it has
 
@@ -141,8 +147,8 @@ class Mirror:
                             self._waiting.popleft()
             except RunFolderError as error:
                 self._failure = error
-            except OSError as error:
-                self._failure = RunFolderError(f"{self._copy.queue} cannot be read: {error}")
+            except Exception as error:  # noqa: BLE001 - nobody else would learn of it
+                self._failure = RunFolderError(f"{self._copy.queue} cannot be sent: {error!r}")
 
     def _next(self) -> list[_Change]:
         """Wait for changes, and choose those that may be sent now; none at the end."""

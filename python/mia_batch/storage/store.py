@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Found", "Store"]
 
-_AT_FIRST: Any = {"max_retries": 2}  # a wrong endpoint is told at once
+_SOON: Any = {"max_retries": 2}  # of small objects: a wrong endpoint is told at once
 _NO_BUCKET = ("NoSuchBucket", "bucket does not exist", "ContainerNotFound")
 _NO_CREDENTIALS = ("169.254.169.254", "metadata.google", "Account must be specified")
 _REASONS = {
@@ -48,9 +48,9 @@ class Store:
     never passed on, as it may hold parts of credentials.
     """
 
-    def __init__(self, url: str, store: ObjectStore) -> None:
+    def __init__(self, url: str, store: ObjectStore, impatient: ObjectStore) -> None:
         self.url = url
-        self._store = store
+        self._store, self._impatient = store, impatient
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -66,8 +66,9 @@ class Store:
 
         with _explained(url):
             opened = partial(from_url, url, **_credentials(url))
-            cls(url, opened(retry_config=_AT_FIRST)).read(".lock")
-            return cls(url, opened())
+            store = cls(url, opened(), opened(retry_config=_SOON))
+        store.read(".lock")
+        return store
 
     def names(self) -> dict[str, str]:
         """List all objects but hidden ones, each with what tells its contents from others."""
@@ -112,7 +113,7 @@ class Store:
 
         with _explained(self.url):
             try:
-                got = obstore.get(self._store, name)
+                got = obstore.get(self._impatient, name)
             except FileNotFoundError as error:
                 _refuse_bucket(self.url, error)
                 return None
@@ -133,7 +134,7 @@ class Store:
         with _explained(self.url):
             mode: Any = version or "create"
             try:
-                made: PutResult = obstore.put(self._store, name, content, mode=mode)
+                made: PutResult = obstore.put(self._impatient, name, content, mode=mode)
             except (AlreadyExistsError, PreconditionError):
                 return None
             return {key: str(value) for key, value in made.items() if value is not None}
