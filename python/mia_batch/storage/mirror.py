@@ -147,8 +147,10 @@ class Mirror:
                             self._waiting.popleft()
             except RunFolderError as error:
                 self._failure = error
-            except Exception as error:  # noqa: BLE001 - nobody else would learn of it
-                self._failure = RunFolderError(f"{self._copy.queue} cannot be sent: {error!r}")
+            except Exception as error:  # nobody else would learn of it
+                self._failure = RunFolderError(
+                    f"{self._copy.queue} cannot be sent ({type(error).__name__})"
+                )
 
     def _next(self) -> list[_Change]:
         """Wait for changes, and choose those that may be sent now; none at the end."""
