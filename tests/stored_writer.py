@@ -8,6 +8,7 @@ import sys
 from itertools import count
 from pathlib import Path
 from threading import Event
+from unittest.mock import patch
 
 from mia_batch.storage.mirror import Mirror
 from mia_batch.storage.store import Store
@@ -29,8 +30,8 @@ def audit(url: str, inputs: str, n_puts: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
         finish(mirror)
 
-    Store.put, Mirror.finish = last, killed  # type: ignore[method-assign]
-    audit_books(url, Path(inputs))
+    with patch.object(Store, "put", last), patch.object(Mirror, "finish", killed):
+        audit_books(url, Path(inputs))
 
 
 def put(url: str, name: str, path: str) -> None:

@@ -16,7 +16,7 @@ from mia_batch.cli.output import console_of
 from mia_batch.cli.report import report
 from mia_batch.cli.stopping import Stopping, command_line
 from mia_batch.errors import MiaBatchError, RequestError
-from mia_batch.storage import place_of
+from mia_batch.storage import copy_of, is_url, place_of
 
 if TYPE_CHECKING:
     from polars import DataFrame
@@ -61,7 +61,7 @@ def main() -> None:
             error.show()
             sys.exit(2)
         except MiaBatchError as error:
-            _fail(str(error), 2 if isinstance(error, RequestError) else 1)
+            _fail(_with_addresses(str(error)), 2 if isinstance(error, RequestError) else 1)
         except OSError as error:
             _fail(_system_sentence(error), 1)
     sys.exit(status if isinstance(status, int) else 0)
@@ -86,6 +86,13 @@ def _system_sentence(error: OSError) -> str:
         return "the working directory has been deleted; change to one that exists"
     where = f" ({error.filename})" if error.filename else ""
     return f"the system refused to read or write{where}: {error.strerror or error}"
+
+
+def _with_addresses(message: str) -> str:
+    """Name runs in a store as they were given, not by their working copies."""
+    for given in filter(is_url, sys.argv):
+        message = message.replace(str(copy_of(given)), given)
+    return message
 
 
 def _fail(message: str, status: int) -> NoReturn:

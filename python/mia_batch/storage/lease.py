@@ -30,8 +30,10 @@ _SECONDS_BETWEEN = 15.0
 class Lease:
     """Holds a folder of the store, from `take` to `release`.
 
-    Attributes
+    Parameters
     ----------
+    store
+        The folder.
     copy
         The working copy that holds it.
     """

@@ -6,6 +6,7 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from typing import Any
 
 import obstore
 import polars as pl
@@ -13,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import mia_batch
-from mia_batch.cli.main import command
+from mia_batch.cli.main import command, main
 from mia_batch.errors import RunFolderError
 from mia_batch.observer import Observer
 from mia_batch.pipeline.auditing import plan
@@ -63,6 +64,19 @@ def stop_writing_after(monkeypatch, n):
     monkeypatch.setattr(Store, "put", limited)
 
 
+def recorded(monkeypatch, method):
+    """Names of the files of which the store is asked for something."""
+    names: list[str] = []
+    asked = getattr(Store, method)
+
+    def recording(self, name, path):
+        names.append(name)
+        return asked(self, name, path)
+
+    monkeypatch.setattr(Store, method, recording)
+    return names
+
+
 def refusal(url, inputs, **settings):
     """What was said of a run that could not go on; None where it could."""
     try:
@@ -89,8 +103,7 @@ def test_the_same_command_again_stores_what_it_writes_and_no_more(
 ):
     audit_books(url, inputs)
     before = server.contents(run)
-    put, names = Store.put, []
-    monkeypatch.setattr(Store, "put", lambda *asked: names.append(asked[1]) or put(*asked))
+    names = recorded(monkeypatch, "put")
     audit_books(url, inputs)
     assert set(names) == {"run.json", "report.html"}
     assert server.contents(run).keys() == before.keys()
@@ -193,7 +206,7 @@ def test_a_queued_change_that_was_not_made_here_is_made_at_the_next_start(
 
 def test_one_run_at_a_time(inputs, on_machine, server, url):
     said = f"{url} is held by another live run; wait for it, or choose another --out"
-    second = []
+    second: list[str] = []
 
     class Asking(Observer):
         def stage(self, sentence):
@@ -217,7 +230,7 @@ def test_one_run_at_a_time(inputs, on_machine, server, url):
 
 def test_a_run_that_was_taken_over_stops(inputs, on_machine, server, url, run, monkeypatch):
     monkeypatch.setattr(leases, "_SECONDS", 0.0)
-    taken = []
+    taken: list[Lease] = []
 
     class Taking(Observer):
         def stage(self, sentence):
@@ -277,12 +290,18 @@ def test_commands_take_an_address_where_they_take_a_folder(inputs, on_machine, s
     assert mia_batch.Run(url).manifest.made["scores"]["attacks"] == ["samia_matched_v1"]
 
 
-def test_an_address_without_a_run_is_told_and_left_alone(on_machine, server, url, run):
+def test_an_address_without_a_run_is_told_and_left_alone(
+    on_machine, server, url, run, monkeypatch, capsys
+):
     with pytest.raises(RunFolderError, match="holds no run"):
         _ = mia_batch.Run(url).manifest
-    for asked in (["report", url], ["score", url]):
-        done = CliRunner().invoke(command, asked)
-        assert isinstance(done.exception, RunFolderError)
+    for asked, status in {"report": 1, "score": 1, "verify": 2}.items():
+        monkeypatch.setattr("sys.argv", ["mia-batch", asked, url])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == status
+        said = f"{url} holds no run: there is no run.json in it; give the folder of a run"
+        assert capsys.readouterr().err == f"mia-batch: {said}\n"
     assert server.contents(run) == {}
 
 
@@ -301,7 +320,11 @@ def test_answers_that_were_paid_for_come_back_on_another_machine(
     prices = {"price_in": 0.0, "price_out": 1e6, "max_concurrency": 1}
     texts = [" ".join(text.split()[:40]) for text in TEXTS[:6]]
     pl.DataFrame({"text": texts}).write_parquet(tmp_path / "corpus.parquet")
-    asked = {"input": str(tmp_path / "corpus.parquet"), "model": MODEL, "preset": "matched"}
+    asked: dict[str, Any] = {
+        "input": str(tmp_path / "corpus.parquet"),
+        "model": MODEL,
+        "preset": "matched",
+    }
     with HostileServer(TinyModel()) as endpoint:
         asked |= prices | {"base_url": endpoint.url, "out": url, "samples": 3}
         with pytest.raises(mia_batch.EngineError, match="'max_cost' is 400"):
@@ -317,7 +340,7 @@ def test_answers_that_were_paid_for_come_back_on_another_machine(
     assert verify(url).faults == []
 
 
-def test_a_thousand_parts_are_listed_and_fetched(on_machine, server, url, run):
+def test_a_thousand_parts_are_listed_and_fetched(on_machine, server, url, run, monkeypatch):
     store = server.store(run)
     parts = {f"samples/block-{n:05d}.target-continuation-0.parquet": b"%d" % n for n in range(1200)}
     with ThreadPoolExecutor(32) as pool:
@@ -326,11 +349,8 @@ def test_a_thousand_parts_are_listed_and_fetched(on_machine, server, url, run):
     assert files(mia_batch.Run(url).folder) == parts
     obstore.delete(store, [name for name in parts if name.endswith("7.parquet")])
     obstore.put(store, "samples/block-00001.target-continuation-0.parquet", b"other")
-    fetched = []
-    with pytest.MonkeyPatch.context() as patch:
-        fetch = Store.fetch
-        patch.setattr(Store, "fetch", lambda *a: fetched.append(a[1]) or fetch(*a))
-        assert files(mia_batch.Run(url).folder) == server.contents(run)
+    fetched = recorded(monkeypatch, "fetch")
+    assert files(mia_batch.Run(url).folder) == server.contents(run)
     assert fetched == ["samples/block-00001.target-continuation-0.parquet"]
 
 

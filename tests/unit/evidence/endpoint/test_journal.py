@@ -166,6 +166,12 @@ def test_who_follows_the_folder_gets_copies_at_intervals(path: Path, monkeypatch
         def __init__(self):
             self.copies = []
 
+        def put(self, path, content):
+            raise AssertionError
+
+        def remove(self, path):
+            raise AssertionError
+
         def put_copy(self, path, content):
             with closing(sqlite3.connect(content)) as copy:
                 n_rows = copy.execute("SELECT count(*) FROM answers").fetchone()[0]
