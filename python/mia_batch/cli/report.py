@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from mia_batch.storage import mirrored, place_of
+from mia_batch.storage import place_of
 
 if TYPE_CHECKING:
     from mia_batch.pipeline.reporting import Format
@@ -35,6 +35,7 @@ def report(place: Path | str, kind: Format, out: Path | None) -> None:
     """Render the report of a finished run from its tables."""
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.reporting import report_of, write_report
+    from mia_batch.storage.copies import mirrored
     from mia_batch.tables import write_text
 
     run = Run(place)

@@ -29,7 +29,7 @@ from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
 from mia_batch.pipeline.stages.views import BESIDE_ATTACKS
 from mia_batch.pipeline.times import record_requests, run_timed
 from mia_batch.settings import load_settings
-from mia_batch.storage import fetched, mirrored
+from mia_batch.storage.copies import fetched, mirrored
 from mia_batch.tables import remove
 
 if TYPE_CHECKING:

@@ -32,7 +32,8 @@ from mia_batch.schemas import (
     Unscored,
     Verdicts,
 )
-from mia_batch.storage import fetched, is_url
+from mia_batch.storage import is_url
+from mia_batch.storage.copies import fetched
 from mia_batch.tables import remove_unfinished, scan
 
 if TYPE_CHECKING:

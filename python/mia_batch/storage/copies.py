@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,13 +16,13 @@ from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
 from mia_batch.storage.lease import Lease, holder, is_live, lease_of
 from mia_batch.storage.mirror import Mirror
 from mia_batch.storage.store import Store
-from mia_batch.storage.urls import check_url, is_url
+from mia_batch.storage.urls import check_url, copy_of, is_url
 from mia_batch.tables.files import followed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["WorkingCopy", "copy_of", "fetched", "mirrored", "settled"]
+__all__ = ["WorkingCopy", "fetched", "mirrored", "settled"]
 
 _AT_ONCE = 32
 
@@ -140,14 +138,6 @@ class WorkingCopy:
 
     def _beside(self, what: str) -> Path:
         return self.folder.parent / f".{what}"
-
-
-def copy_of(url: str) -> Path:
-    """Name the folder that is the working copy of an address; it need not be there."""
-    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    cache = given if given.is_absolute() else Path.home() / ".cache"
-    url = url.removesuffix("/")
-    return cache / "mia-batch" / sha256(url.encode()).hexdigest()[:16] / url.rpartition("/")[2]
 
 
 @contextmanager

@@ -1,8 +1,10 @@
-"""Addresses of run folders in object stores."""
+"""Addresses of run folders in object stores, and where their working copies lie."""
 
 from __future__ import annotations
 
+import os
 import re
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 from urllib.parse import urlsplit
@@ -10,7 +12,7 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from os import PathLike
 
-__all__ = ["check_url", "is_url", "place_of"]
+__all__ = ["check_url", "copy_of", "is_url", "place_of"]
 
 _SCHEMES = ("s3", "gs", "az")
 
@@ -45,3 +47,11 @@ def check_url(url: str) -> None:
     if not re.fullmatch(r"[\w.-]+", parts.netloc) or not folders or {"", ".", ".."} & set(folders):
         msg = f"name a bucket and a folder in it, such as {parts.scheme}://bucket/run"
         raise ValueError(msg)
+
+
+def copy_of(url: str) -> Path:
+    """Name the folder that is the working copy of an address; it need not be there."""
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    cache = given if given.is_absolute() else Path.home() / ".cache"
+    url = url.removesuffix("/")
+    return cache / "mia-batch" / sha256(url.encode()).hexdigest()[:16] / url.rpartition("/")[2]

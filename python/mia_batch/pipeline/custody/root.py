@@ -15,7 +15,7 @@ from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.pipeline.custody.stamps import STAMPS, holds
 from mia_batch.pipeline.manifest import Manifest, signed_text
 from mia_batch.pipeline.run import PARTS, Run
-from mia_batch.storage import settled
+from mia_batch.storage.copies import settled
 from mia_batch.tables import digest, side_by_side, write_text
 
 if TYPE_CHECKING:
