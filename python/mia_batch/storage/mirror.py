@@ -147,7 +147,7 @@ class Mirror:
                             self._waiting.popleft()
             except RunFolderError as error:
                 self._failure = error
-            except Exception as error:  # nobody else would learn of it
+            except BaseException as error:  # a panic, say: nobody else would learn of it
                 self._failure = RunFolderError(
                     f"{self._copy.queue} cannot be sent ({type(error).__name__})"
                 )

@@ -64,6 +64,7 @@ class Store:
             raise SettingsError(msg)
         from obstore.store import from_url
 
+        _check_endpoint()
         with _explained(url):
             opened = partial(from_url, url, **_credentials(url))
             store = cls(url, opened(), opened(retry_config=_SOON))
@@ -138,6 +139,14 @@ class Store:
             except (AlreadyExistsError, PreconditionError):
                 return None
             return {key: str(value) for key, value in made.items() if value is not None}
+
+
+def _check_endpoint() -> None:
+    """Refuse what the library would panic at."""
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
+        if not re.match("https?://.", os.environ.get(name, "https://any")):
+            msg = f"the environment variable {name} must begin with https:// or http://"
+            raise SettingsError(msg)
 
 
 def _credentials(url: str) -> dict[str, Any]:

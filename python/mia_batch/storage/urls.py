@@ -35,7 +35,7 @@ def check_url(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme not in _SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
-        msg = f"{parts.scheme}:// is no object store that is known; known are {known}"
+        msg = f"{parts.scheme}:// is not a known object store; known are {known}"
         raise ValueError(msg)
     if "@" in parts.netloc or parts.query or parts.fragment:
         msg = (

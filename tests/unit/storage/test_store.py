@@ -29,7 +29,7 @@ def test_a_path_is_no_address(place):
     [
         (
             "ftp://host/run",
-            "ftp:// is no object store that is known; known are s3://, gs://, az://",
+            "ftp:// is not a known object store; known are s3://, gs://, az://",
         ),
         ("s3://bucket", "name a bucket and a folder in it, such as s3://bucket/run"),
         ("s3://bucket/", "name a bucket and a folder in it, such as s3://bucket/run"),
@@ -84,6 +84,16 @@ def test_an_endpoint_that_does_not_answer(monkeypatch):
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     assert refusal(f"s3://{BUCKET}/run") == (
         f"s3://{BUCKET}/run cannot be used: it does not answer; check the network and the endpoint"
+    )
+
+
+@pytest.mark.parametrize("endpoint", ["", "localhost:9000", "http://"])
+def test_an_endpoint_that_is_no_address(endpoint, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    with pytest.raises(SettingsError) as refused:
+        Store.open(f"s3://{BUCKET}/run")
+    assert str(refused.value) == (
+        "the environment variable AWS_ENDPOINT_URL must begin with https:// or http://"
     )
 
 
