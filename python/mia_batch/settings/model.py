@@ -85,6 +85,9 @@ class Settings(
         field = cls.model_fields[str(info.field_name)]
         if Mark.PATH in field.metadata and isinstance(value, os.PathLike):
             return os.fspath(value)
+        if Mark.PATH in field.metadata and info.field_name != "out" and is_url(value):
+            msg = "only a run may be in an object store; copy this to a disk first"
+            raise ValueError(msg)
         if isinstance(value, bool) and field.annotation is not bool:
             msg = "input must not be a boolean"
             raise ValueError(msg)

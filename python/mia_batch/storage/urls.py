@@ -6,18 +6,15 @@ import os
 import re
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TypeGuard
 from urllib.parse import urlsplit
-
-if TYPE_CHECKING:
-    from os import PathLike
 
 __all__ = ["check_url", "copy_of", "is_url", "place_of"]
 
 _SCHEMES = ("s3", "gs", "az")
 
 
-def is_url(place: str | PathLike[str] | None) -> TypeGuard[str]:
+def is_url(place: object) -> TypeGuard[str]:
     """Whether this is an address and not a path."""
     return isinstance(place, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", place) is not None
 

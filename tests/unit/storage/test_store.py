@@ -53,6 +53,14 @@ def test_an_address_with_a_password_is_refused_and_not_repeated(url):
     assert "word" not in str(refused.value)
 
 
+@pytest.mark.parametrize("setting", ["input", "rarity_from", "samples_from", "non_members"])
+def test_only_a_run_may_be_in_a_store(setting):
+    with pytest.raises(SettingsError) as refused:
+        load_settings(GIVEN | {setting: "s3://bucket/run"}, use_config=False)
+    said = f"setting {setting!r}: only a run may be in an object store; copy this to a disk first"
+    assert said in str(refused.value).splitlines()
+
+
 def test_an_address_in_a_settings_file_is_no_path_below_its_folder(tmp_path):
     (tmp_path / "settings.toml").write_text('out = "s3://bucket/run"')
     assert load_settings(GIVEN, tmp_path / "settings.toml").out == "s3://bucket/run"
