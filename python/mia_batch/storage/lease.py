@@ -70,8 +70,8 @@ class Lease:
         """Raise `RunFolderError` if another run may have taken the folder over."""
         if self._lost or _now() - self._written > _SECONDS_OF_TRUST:
             msg = (
-                f"{self._store.url} has been taken over by another run, as this one did not reach "
-                "the store for too long; end the other, and give the same command again"
+                f"{self._store.url} may have been taken over by another run, as this one did not "
+                "reach the store for too long"
             )
             raise RunFolderError(msg)
 
@@ -95,12 +95,15 @@ class Lease:
         self._beats += 1  # no two versions are the same
         about = {"copy": self.copy, "session": session, "beats": self._beats}
         content = json.dumps(about).encode()
-        version = self._store.put_if(_NAME, content, self._version)
-        if version is None:  # or the answer to a first attempt was lost
+        while (version := self._store.put_if(_NAME, content, self._version)) is None:
             found = self._store.read(_NAME)
-            if found is None or found.content != content:
+            if found and found.content == content:  # the answer to a first attempt was lost
+                version = found.version
+                break
+            ours = found and _content(self._store, found)["session"] == self._session
+            if found is None or not ours or found.version == self._version:
                 return False
-            version = found.version
+            self._version = found.version  # that to an earlier beat was lost
         self._version, self._written = version, _now()
         return True
 

@@ -121,7 +121,7 @@ class Mirror:
 
     def _check(self) -> None:
         if self._failure is not None:
-            msg = f"{self._failure}; what it lacks is kept here, and the same command goes on"
+            msg = f"{self._failure}; the same command goes on"
             raise RunFolderError(msg)
 
     def _redo(self) -> None:

@@ -76,7 +76,7 @@ def test_a_lease_that_is_over_is_taken_and_its_holder_learns_of_it(store, monkey
     assert second.copy != first.copy
     monkeypatch.setattr(leases, "_SECONDS_BETWEEN", 0.0)
     first._keep()
-    with pytest.raises(RunFolderError, match="has been taken over by another run"):
+    with pytest.raises(RunFolderError, match="may have been taken over by another run"):
         first.check()
     second.check()
     first.release()  # which leaves the other's alone
@@ -105,6 +105,22 @@ def test_an_answer_that_was_lost_is_no_other_run(store, monkeypatch):
         patch.setattr(Store, "put_if", refused)
         lease = take(store)
     assert isinstance(lease, Lease)
+    assert take(store) == held(store)
+    lease.release()
+
+
+def test_an_answer_to_an_earlier_beat_that_was_lost_is_no_other_run(store, monkeypatch):
+    put_if, lease = Store.put_if, take(store)
+
+    def unheard(self, *arguments):
+        put_if(self, *arguments)
+        raise RunFolderError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "put_if", unheard)
+        with pytest.raises(RunFolderError):
+            lease._write(lease._session)
+    assert lease._write(lease._session)
     assert take(store) == held(store)
     lease.release()
 
