@@ -1,4 +1,4 @@
-"""A user with no rights."""
+"""A user with no rights; a store, and machines that know it."""
 
 from __future__ import annotations
 
@@ -23,3 +23,37 @@ def without_privileges():
             os.seteuid(user)
 
     return nobody
+
+
+@pytest.fixture(scope="module")
+def server():
+    from tests.s3 import s3_server
+
+    with s3_server() as running:
+        yield running
+
+
+@pytest.fixture
+def run(request):
+    """Name of a run that no other test has."""
+    return request.node.name.translate(str.maketrans("[]/", "---"))
+
+
+@pytest.fixture
+def url(run):
+    from tests.s3 import BUCKET
+
+    return f"s3://{BUCKET}/{run}"
+
+
+@pytest.fixture
+def on_machine(server, tmp_path, monkeypatch):
+    """From here on this is the machine of that name: it has a cache of its own."""
+
+    def at(name):
+        for variable, value in server.environment(tmp_path / name).items():
+            monkeypatch.setenv(variable, value)
+        return tmp_path / name
+
+    at("one")
+    return at

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mia_batch.cli.output import console_of
+from mia_batch.storage import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,7 +40,7 @@ def _with_suffix(*allowed: str) -> Any:  # noqa: ANN401 - click's callbacks are 
 @click.command("compare")
 @click.argument(
     "folders",
-    type=click.Path(path_type=Path),
+    type=place_of,
     metavar="RUN RUN...",
     nargs=-1,
     required=True,
@@ -47,7 +48,7 @@ def _with_suffix(*allowed: str) -> Any:  # noqa: ANN401 - click's callbacks are 
 @click.option("--attack", metavar="NAME", help="Whose scores.  [default: the primary attack]")
 @click.option(
     "--retrained",
-    type=click.Path(path_type=Path),
+    type=place_of,
     metavar="RUN",
     help="Run of a model that never saw the texts: how much has unlearning removed?",
 )
@@ -66,9 +67,9 @@ def _with_suffix(*allowed: str) -> Any:  # noqa: ANN401 - click's callbacks are 
     help="Draw the mean differences with their intervals, as .svg.",
 )
 def compare(
-    folders: tuple[Path, ...],
+    folders: tuple[Path | str, ...],
     attack: str | None,
-    retrained: Path | None,
+    retrained: Path | str | None,
     out: Path | None,
     plot: Path | None,
 ) -> None:

@@ -16,6 +16,7 @@ from mia_batch.cli.output import console_of
 from mia_batch.cli.report import report
 from mia_batch.cli.stopping import Stopping, command_line
 from mia_batch.errors import MiaBatchError, RequestError
+from mia_batch.storage import copy_of, is_url, place_of
 
 if TYPE_CHECKING:
     from polars import DataFrame
@@ -60,7 +61,7 @@ def main() -> None:
             error.show()
             sys.exit(2)
         except MiaBatchError as error:
-            _fail(str(error), 2 if isinstance(error, RequestError) else 1)
+            _fail(_with_addresses(str(error)), 2 if isinstance(error, RequestError) else 1)
         except OSError as error:
             _fail(_system_sentence(error), 1)
     sys.exit(status if isinstance(status, int) else 0)
@@ -85,6 +86,13 @@ def _system_sentence(error: OSError) -> str:
         return "the working directory has been deleted; change to one that exists"
     where = f" ({error.filename})" if error.filename else ""
     return f"the system refused to read or write{where}: {error.strerror or error}"
+
+
+def _with_addresses(message: str) -> str:
+    """Name runs in a store as they were given, not by their working copies."""
+    for given in filter(is_url, sys.argv):
+        message = message.replace(str(copy_of(given)), given)
+    return message
 
 
 def _fail(message: str, status: int) -> NoReturn:
@@ -159,9 +167,9 @@ def _show(run: Run) -> None:
 
 
 @command.command("score")
-@click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
+@click.argument("run", type=place_of, metavar="RUN")
 @settings_options(*_HOW_TO_SCORE)
-def score(run: Path, **options: object) -> None:
+def score(run: Path | str, **options: object) -> None:
     """Score a finished run with other attacks, in seconds and without a model."""
     from mia_batch.cli.console import ConsoleObserver
     from mia_batch.pipeline import rescore
@@ -177,7 +185,7 @@ command.add_command(report)
 
 
 @command.command("verify")
-@click.argument("folder", type=click.Path(path_type=Path), metavar="RUN")
+@click.argument("place", type=place_of, metavar="RUN")
 @click.option(
     "--input",
     "inputs",
@@ -193,7 +201,7 @@ command.add_command(report)
     help="Draw N of the run's samples again with its model, and compare.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the choice of samples.")
-def verify(folder: Path, inputs: tuple[Path, ...], again: int | None, seed: int) -> int:
+def verify(place: Path | str, inputs: tuple[Path, ...], again: int | None, seed: int) -> int:
     """Compare every byte of a finished run and its inputs with what was recorded.
 
     Exit 0 if nothing has changed and all samples that are drawn again agree, else 1.
@@ -203,18 +211,19 @@ def verify(folder: Path, inputs: tuple[Path, ...], again: int | None, seed: int)
     from mia_batch.pipeline.custody.again import choose_samples
     from mia_batch.pipeline.custody.root import verify
 
-    checked = verify(folder, inputs)
+    checked = verify(place, inputs)
     show_checked(checked, console_of(stderr=False))
     if checked.faults or again is None:
         return int(bool(checked.faults))
-    return _draw_again(Run(folder), choose_samples(Run(folder), again, seed))
+    run = Run(place)
+    return _draw_again(run, choose_samples(run, again, seed))
 
 
 @command.command("show")
-@click.argument("folder", type=click.Path(path_type=Path), metavar="RUN")
+@click.argument("place", type=place_of, metavar="RUN")
 @click.argument("target_id")
 @click.option("--again", is_flag=True, help="Draw its samples again with the model, and compare.")
-def show(folder: Path, target_id: str, *, again: bool) -> int:
+def show(place: Path | str, target_id: str, *, again: bool) -> int:
     """Show what the model answered about one target, beside the true text.
 
     The beginning of TARGET_ID suffices where no other target begins so.
@@ -223,7 +232,7 @@ def show(folder: Path, target_id: str, *, again: bool) -> int:
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.answers import answers_of
 
-    run, console = Run(folder), console_of(stderr=False)
+    run, console = Run(place), console_of(stderr=False)
     target = find_target(run, target_id)
     answers = answers_of(run, target)
     show_target(run, target, console)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mia_batch.storage import place_of
+
 if TYPE_CHECKING:
     from mia_batch.pipeline.reporting import Format
 
@@ -14,7 +16,7 @@ __all__ = ["report"]
 
 
 @click.command("report")
-@click.argument("folder", type=click.Path(path_type=Path), metavar="RUN")
+@click.argument("place", type=place_of, metavar="RUN")
 @click.option(
     "--format",
     "kind",
@@ -29,19 +31,20 @@ __all__ = ["report"]
     metavar="FILE",
     help="Where it goes.  [default: report.html in RUN; md and csv are printed]",
 )
-def report(folder: Path, kind: Format, out: Path | None) -> None:
+def report(place: Path | str, kind: Format, out: Path | None) -> None:
     """Render the report of a finished run from its tables."""
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.reporting import report_of, write_report
+    from mia_batch.storage.copies import mirrored
     from mia_batch.tables import write_text
 
-    run = Run(folder)
+    run = Run(place)
     if out is not None:
         write_text(out, report_of(run, kind))
         click.echo(f"report: {out}")
     elif kind == "html":
         _ = run.manifest  # the folder is held only where it is a run's
-        with run.held():
+        with mirrored(place), run.held():
             click.echo(f"report: {write_report(run)}")
     else:
         click.echo(report_of(run, kind), nl=False)

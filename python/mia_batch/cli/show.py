@@ -12,6 +12,7 @@ from mia_batch.cli.plain import plain
 from mia_batch.pipeline.reporting import REPORT
 from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.settings import load_settings
+from mia_batch.storage import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -130,7 +131,7 @@ def needs(attack: Attack) -> str:
 def show_plan(plan: Iterable[tuple[str, str]], settings: Settings, console: Console) -> None:
     """Show resolved settings, less those that are not set, then what is left to do."""
     table = Table(box=None, pad_edge=False, show_header=False)
-    resolved = settings.model_dump(mode="json") | {"out": str(settings.folder)}
+    resolved = settings.model_dump(mode="json") | {"out": str(settings.place)}
     for name, value in resolved.items():
         if value is not None and value != {}:
             table.add_row(
@@ -161,7 +162,8 @@ def show_run(run: Run, console: Console) -> None:
         console.print(line, highlight=False, markup=False)
     if root := manifest.custody.get("root"):
         console.print(f"root of inputs and tables: {root}", highlight=False)
-    console.print(f"scores, metrics and evidence: {run.folder}", highlight=False, markup=False)
+    where = f"{settings.out}, copied to {run.folder}" if is_url(settings.out) else run.folder
+    console.print(f"scores, metrics and evidence: {where}", highlight=False, markup=False)
     if settings.report:
         page = run.folder / REPORT
         console.print(f"report: {page}", highlight=False, markup=False, soft_wrap=True)

@@ -29,6 +29,8 @@ from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
 from mia_batch.pipeline.stages.views import BESIDE_ATTACKS
 from mia_batch.pipeline.times import record_requests, run_timed
 from mia_batch.settings import load_settings
+from mia_batch.storage.copies import fetched, mirrored
+from mia_batch.tables import remove
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -103,6 +105,11 @@ def audit(
 
 def run_audit(settings: Settings, observer: Observer) -> Run:
     """Run an audit from validated settings; see `audit`."""
+    with mirrored(settings.place, observer.stage):
+        return _run_audit(settings, observer)
+
+
+def _run_audit(settings: Settings, observer: Observer) -> Run:
     audit = Audit.begin(settings, observer)
     corpora = audit.corpora
     observer.stage(_corpus_sentence(audit))
@@ -136,7 +143,7 @@ def _steps(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[Stage, Calla
 
 def _finish(audit: Audit) -> None:
     """Seal the run, and write its report, which carries the root; one of before is outdated."""
-    (audit.run.folder / REPORT).unlink(missing_ok=True)
+    remove(audit.run.folder / REPORT)
     if audit.settings.plan_lodged is not None:
         audit.manifest.plan["lodged"] = audit.settings.plan_lodged
     seal(audit)
@@ -150,6 +157,7 @@ def plan(settings: Settings) -> Iterator[tuple[str, str]]:
     Of a run that has begun, only what is missing counts. Raises `RequestError` if the input or a
     setting is wrong.
     """
+    fetched(settings.place)
     audit = Audit.begin(settings, Observer())
     engine = audit.manifest.evidence["engine"]
     yield "engine", f"{engine} ({audit.manifest.engine_choice})"
@@ -161,7 +169,7 @@ def plan(settings: Settings) -> Iterator[tuple[str, str]]:
 
 
 def rescore(
-    folder: Path,
+    place: Path | str,
     *,
     observer: Observer | None = None,
     **changed: Any,  # noqa: ANN401 - settings
@@ -170,8 +178,8 @@ def rescore(
 
     Parameters
     ----------
-    folder
-        The run's folder.
+    place
+        The run's folder, or its address.
     observer
         Is told what is done; by default nobody is.
     **changed
@@ -190,11 +198,16 @@ def rescore(
     SettingsError
         If an attack needs evidence that the run does not have.
     """
-    stored = dict(Run(folder).manifest.settings)
+    stored = dict(Run(place).manifest.settings)
     if changed.get("attacks_from") and not changed.get("attacks"):
         stored["attacks"] = None  # those of an earlier request would hide those of the file
-    settings = load_settings({**stored, "out": str(folder), **changed}, use_config=False)
-    audit = Audit.finished(Run(folder), settings, observer or Observer())
+    settings = load_settings({**stored, "out": str(place), **changed}, use_config=False)
+    observer = observer or Observer()
+    with mirrored(place, observer.stage) as folder:
+        return _rescore(Audit.finished(Run(folder), settings, observer))
+
+
+def _rescore(audit: Audit) -> Run:
     stages = stages_of(audit)
     with audit.run.held(), damage_set_aside(stages):
         audit.manifest = audit.run.manifest
@@ -204,7 +217,7 @@ def rescore(
         again = [stage for stage in stages if isinstance(stage, _FROM_EVIDENCE)]
         prepared = [(stage, stage.prepare) for stage in stages]
         run_timed(audit, prepared + [(stage, stage.run) for stage in again])
-        audit.manifest.settings = settings.model_dump(mode="json")
+        audit.manifest.settings = audit.settings.model_dump(mode="json")
         _finish(audit)
     return audit.run
 

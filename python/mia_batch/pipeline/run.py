@@ -32,6 +32,8 @@ from mia_batch.schemas import (
     Unscored,
     Verdicts,
 )
+from mia_batch.storage import is_url
+from mia_batch.storage.copies import fetched
 from mia_batch.tables import remove_unfinished, scan
 
 if TYPE_CHECKING:
@@ -71,9 +73,14 @@ PARTS: dict[str, type[dy.Schema]] = {
 """Tables that are folders of parts."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Run:
     """A run's folder and its tables, each read from disk when it is asked for.
+
+    Parameters
+    ----------
+    folder
+        A folder, or an address such as ``s3://bucket/run``, whose files are fetched then.
 
     Attributes
     ----------
@@ -82,6 +89,12 @@ class Run:
     """
 
     folder: Path
+
+    def __init__(self, folder: Path | str) -> None:
+        object.__setattr__(self, "folder", fetched(folder))
+        if is_url(folder):
+            for name in PARTS:  # a store has no empty folders
+                self.path(name).mkdir(exist_ok=True)
 
     def path(self, name: str) -> Path:
         """File of a table, or folder of its parts."""

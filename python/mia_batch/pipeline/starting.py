@@ -10,7 +10,7 @@ from mia_batch.evidence.executors.local import LocalExecutor
 from mia_batch.evidence.executors.ray.cluster import connected
 from mia_batch.evidence.local import LocalSource
 from mia_batch.evidence.process import EngineProcess
-from mia_batch.tables.files import temporary_path
+from mia_batch.tables.files import is_followed, temporary_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,7 +64,8 @@ def _on_cluster(
     cores = max(cpu_count() or 1, wanted or 1)
     with connected(settings.ray, cores):
         pool = Pool(start, wanted=wanted, name=f"mia-batch {spec.kind} of {model}", say=say)
-        token.touch()
+        if not is_followed(token):  # else files of others would not reach the store
+            token.touch()
         try:
             first = pool.first()
             yield RayExecutor(pool, say), first.info

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from mia_batch.errors import SettingsError
 from mia_batch.settings.model import Settings
 from mia_batch.settings.part import Mark
+from mia_batch.storage import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +66,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     for name in paths + Settings.marked(Mark.MODEL):
         value = values.get(name)
         is_path = name in paths or (path.parent / str(value)).exists()
-        if isinstance(value, str) and value and is_path:
+        if isinstance(value, str) and value and is_path and not is_url(value):
             values[name] = str(path.parent / value)
     return values
 
@@ -84,4 +85,6 @@ def _sentence(detail: ErrorDetails, path: Path | None) -> str:
     message = detail["msg"].removeprefix("Value error, ")
     if not name:
         return message
-    return f"setting {name!r} is {detail['input']!r}: {message[0].lower()}{message[1:]}"
+    # An address may hold a password.
+    given = "" if is_url(detail["input"]) else f" is {detail['input']!r}"
+    return f"setting {name!r}{given}: {message[0].lower()}{message[1:]}"

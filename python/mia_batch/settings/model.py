@@ -15,6 +15,7 @@ from mia_batch.settings.part import Mark, Part
 from mia_batch.settings.sampling import SamplingSettings
 from mia_batch.settings.source import EndpointSettings, RecordingSettings
 from mia_batch.settings.verdict import VerdictSettings
+from mia_batch.storage import check_url, copy_of, is_url, place_of
 
 __all__ = ["PARTS", "Settings"]
 
@@ -87,6 +88,9 @@ class Settings(
         field = cls.model_fields[str(info.field_name)]
         if Mark.PATH in field.metadata and isinstance(value, os.PathLike):
             return os.fspath(value)
+        if Mark.PATH in field.metadata and info.field_name != "out" and is_url(value):
+            msg = "only a run may be in an object store; copy this to a disk first"
+            raise ValueError(msg)
         if isinstance(value, bool) and field.annotation is not bool:
             msg = "input must not be a boolean"
             raise ValueError(msg)
@@ -111,6 +115,13 @@ class Settings(
             msg = "name a folder"
             raise ValueError(msg)
         return value
+
+    @field_validator("out")
+    @classmethod
+    def _path_or_url(cls, value: Path | str | None) -> Path | str | None:
+        if is_url(value):
+            check_url(value)
+        return None if value is None else place_of(value)
 
     @field_validator("engine_arg")
     @classmethod
@@ -260,10 +271,20 @@ class Settings(
         return 10 if self.samples is None else self.samples
 
     @property
+    def place(self) -> Path | str:
+        """Where the run lies: its folder, or its address in an object store."""
+        return self.folder if self.out is None else self.out
+
+    @property
     def folder(self) -> Path:
-        """The run folder: ``out``, or ``runs/<input>-<model>`` in the working directory."""
+        """The run folder: ``out``, or ``runs/<input>-<model>`` in the working directory.
+
+        Of an address, the folder that is its working copy.
+        """
+        if is_url(self.out):
+            return copy_of(self.out)
         if self.out is not None:
-            return self.out
+            return Path(self.out)
         return Path("runs") / f"{_file_name(self.input)}-{_file_name(self.model)}"
 
     @property

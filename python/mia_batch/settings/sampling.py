@@ -25,8 +25,10 @@ class SamplingSettings(Part):
     model: Annotated[str, Mark.MODEL, Mark.USUAL] = Field(
         min_length=1, description="Checkpoint folder, hub name, or the name at the endpoint."
     )
-    out: Annotated[Path | None, Mark.PATH, Mark.USUAL] = Field(
-        None, description="Run folder.  [default: runs/INPUT-MODEL]"
+    out: Annotated[Path | str | None, Mark.PATH, Mark.USUAL] = Field(
+        None,
+        description="Run folder, here or in an object store (s3://bucket/run).  "
+        "[default: runs/INPUT-MODEL]",
     )
     evidence: Annotated[
         Literal["samples", "logprobs", "probe-logprobs", "both"] | None, Mark.USUAL

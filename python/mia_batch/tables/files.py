@@ -7,7 +7,7 @@ import re
 import shutil
 import uuid
 from contextlib import contextmanager, suppress
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Protocol
 
 import polars as pl
 
@@ -17,9 +17,60 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["remove_unfinished", "replacing", "sync_folder", "temporary_path", "write_text"]
+__all__ = [
+    "Follower",
+    "followed",
+    "is_followed",
+    "move",
+    "put_copy",
+    "remove",
+    "remove_unfinished",
+    "replacing",
+    "sync_folder",
+    "temporary_path",
+    "write_text",
+]
 
 _ROOM_ASKED_FOR = 1 << 20
+_followers: dict[Path, Follower] = {}
+
+
+class Follower(Protocol):
+    """Learns of each change in a folder before it is visible; what it raises prevents it."""
+
+    def put(self, path: Path, content: Path) -> None:
+        """Learn that a file gets the content of another, which is never written again."""
+
+    def put_copy(self, path: Path, content: Path) -> None:
+        """Learn what a file that is written in place holds now."""
+
+    def remove(self, path: Path) -> None:
+        """Learn that a file goes."""
+
+
+@contextmanager
+def followed(folder: Path, follower: Follower) -> Iterator[None]:
+    """Tell a follower of every change below a folder while the block runs."""
+    _followers[folder] = follower
+    try:
+        yield
+    finally:
+        del _followers[folder]
+
+
+def _follower_of(path: Path) -> Follower | None:
+    return next((_followers[folder] for folder in path.parents if folder in _followers), None)
+
+
+def is_followed(path: Path) -> bool:
+    """Tell whether somebody wants to know of a file's changes."""
+    return bool(_followers) and _follower_of(path) is not None
+
+
+def put_copy(path: Path, content: Path) -> None:
+    """Tell who follows a file that is written in place what it holds now."""
+    if (follower := _follower_of(path)) is not None:
+        follower.put_copy(path, content)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -27,6 +78,21 @@ def write_text(path: Path, text: str) -> None:
     with replacing(path) as stream:
         stream.write(text.encode())
     sync_folder(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file of a run, where it is there."""
+    if (follower := _follower_of(path)) is not None and path.exists():
+        follower.remove(path)
+    path.unlink(missing_ok=True)
+
+
+def move(path: Path, to: Path) -> None:
+    """Give a file of a run another name, atomically; a file of that name is replaced."""
+    if (follower := _follower_of(to)) is not None:
+        follower.put(to, path)
+        follower.remove(path)
+    path.replace(to)
 
 
 def remove_unfinished(folder: Path) -> None:
@@ -53,6 +119,8 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
                     raise
                 stream.flush()
                 os.fsync(stream.fileno())
+            if (follower := _follower_of(path)) is not None:
+                follower.put(path, temporary)
             temporary.replace(path)
         finally:
             with suppress(OSError):  # gone already, or the folder never was

@@ -23,7 +23,7 @@ from tests.checkpoints import TEXTS
 from tests.forked import forked_command
 from tests.hostile_server import MODEL, HostileServer, Script, failure
 
-HEAVY = ("numpy", "polars", "sklearn", "torch", "transformers", "vllm")
+HEAVY = ("numpy", "obstore", "polars", "sklearn", "torch", "transformers", "vllm")
 
 
 def run(*arguments, cwd=None):

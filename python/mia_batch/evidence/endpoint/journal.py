@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import contextmanager
+import time
+from contextlib import closing, contextmanager
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence.endpoint.cost import Tokens
 from mia_batch.evidence.request import Continuation
+from mia_batch.tables.files import is_followed, put_copy, temporary_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -43,6 +45,8 @@ _COLUMNS = (
     "(request, sample, text, n_tokens, finish_reason, sent, system_fingerprint) "
     "VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
+_SECONDS_BETWEEN_COPIES = 30.0
+_MOST_TIME_COPYING = 0.05
 
 
 class Journal:
@@ -53,6 +57,7 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._next_copy = time.monotonic() + _SECONDS_BETWEEN_COPIES
         with self._explained():
             self._database = sqlite3.connect(path, timeout=1.0, isolation_level="IMMEDIATE")
             try:
@@ -94,6 +99,8 @@ class Journal:
             self._database.execute(
                 "UPDATE spent SET tokens_in = tokens_in + ?, tokens_out = tokens_out + ?", used
             )
+        if time.monotonic() >= self._next_copy and is_followed(self._path):
+            self._hand_on()
 
     def spent(self) -> Tokens:
         """Add up the tokens of all answers."""
@@ -117,6 +124,21 @@ class Journal:
             ).fetchall()
         times = {"answered": number, "undated": number - dated, "first": first, "last": last}
         return {"times": times, "system_fingerprint": dict(versions)}
+
+    def _hand_on(self) -> None:
+        """Give a copy to who keeps the folder elsewhere, too; seldom where that takes long."""
+        start = time.monotonic()
+        copy = temporary_path(self._path)
+        try:
+            with self._explained(), closing(sqlite3.connect(copy)) as database:
+                database.execute("PRAGMA journal_mode = OFF")  # else it has a file of its own
+                self._database.backup(database)
+            put_copy(self._path, copy)
+        finally:
+            copy.unlink(missing_ok=True)
+        end = time.monotonic()
+        pause = max(_SECONDS_BETWEEN_COPIES, (end - start) / _MOST_TIME_COPYING)
+        self._next_copy = end + pause
 
     def _complete(self) -> None:
         """Give the table of an older version the columns that it lacks."""

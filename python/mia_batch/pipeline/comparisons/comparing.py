@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -16,6 +15,7 @@ from mia_batch.targets.clusters import cluster_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 __all__ = ["compare"]
 
@@ -30,7 +30,8 @@ def compare(
     Parameters
     ----------
     folders
-        Folders of at least two runs. For unlearning: the run before, then those after.
+        Folders, or addresses, of at least two runs. For unlearning: the run before, then those
+        after.
     attack
         Whose scores are compared; by default the runs' primary attack.
     retrained
@@ -61,7 +62,7 @@ def compare(
     mia_batch.errors.SettingsError: a comparison needs at least two runs, each of a folder of its...
     """
     given = [*folders, *([] if retrained is None else [retrained])]
-    runs = [Run(Path(folder)) for folder in given]
+    runs = [Run(folder) for folder in given]
     if len(folders) < 2 or len({run.folder.resolve() for run in runs}) < len(runs):
         msg = (
             "a comparison needs at least two runs, each of a folder of its own; for unlearning "

@@ -15,6 +15,7 @@ from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.pipeline.custody.stamps import STAMPS, holds
 from mia_batch.pipeline.manifest import Manifest, signed_text
 from mia_batch.pipeline.run import PARTS, Run
+from mia_batch.storage.copies import settled
 from mia_batch.tables import digest, side_by_side, write_text
 
 if TYPE_CHECKING:
@@ -99,15 +100,15 @@ def record_file(run: Run, name: str) -> None:
         write_text(path, signed_text(stored))
 
 
-def verify(folder: Path, elsewhere: Sequence[Path] = ()) -> Checked:
+def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Checked:
     """Compare every byte of a finished run and of its inputs with what was recorded.
 
     Nothing is written.
 
     Parameters
     ----------
-    folder
-        The run's folder.
+    place
+        The run's folder, or its address.
     elsewhere
         Files and folders in which inputs are looked for first.
 
@@ -123,7 +124,12 @@ def verify(folder: Path, elsewhere: Sequence[Path] = ()) -> Checked:
     RunFolderError
         If the run has no root, or a live run holds it.
     """
-    run = Run(folder)
+    with settled(place):
+        return _verify(Run(place), elsewhere)
+
+
+def _verify(run: Run, elsewhere: Sequence[Path]) -> Checked:
+    folder = run.folder
     with run.read_only():
         if (fault := _manifest_fault(folder)) is not None:
             return Checked(root="unknown", n_files=0, faults=[("run.json", fault)])

@@ -22,6 +22,7 @@ from mia_batch.pipeline.stages.prompts import (
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
 from mia_batch.schemas import LogProbs
+from mia_batch.tables import remove
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -153,7 +154,7 @@ class LogprobsStage(Stage):
         before = made.get(view.name, [])
         if not needed.issubset(before):
             for part in self._parts(view).paths():
-                part.unlink()
+                remove(part)
             made[view.name] = sorted(needed.union(before))
             audit.manifest.passes.pop(f"{self.model} {view.name}", None)
             audit.save()

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mia_batch.errors import RunFolderError
-from mia_batch.tables import READ_ERRORS, is_sound, is_whole
+from mia_batch.tables import READ_ERRORS, is_sound, is_whole, move, remove
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -123,9 +123,9 @@ def _repair(stages: Sequence[Stage], is_good: Callable[[Path], bool], fault: str
     for stage, paths in reversed(going):
         for path in reversed(paths):
             if stage.keeps is None:
-                path.unlink()
+                remove(path)
                 again.append(f"{path} is made again")
             else:
-                path.replace(path.with_name(f"{path.name}.broken"))
+                move(path, path.with_name(f"{path.name}.broken"))
                 set_aside.append(f"{path} {fault}; set aside, its {stage.keeps} are missing again")
     return set_aside[::-1] + again[::-1]

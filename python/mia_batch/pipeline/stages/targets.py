@@ -12,7 +12,7 @@ import polars as pl
 from mia_batch.errors import SettingsError
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.schemas import Targets
-from mia_batch.tables import RowIndex, scan, sink
+from mia_batch.tables import RowIndex, move, remove, scan, sink
 from mia_batch.targets.reasons import COPY
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class TargetsStage(Stage):
             if path.exists():
                 _check_same_cut(path, new)
             self.forget()
-            new.replace(path)
+            move(new, path)
             audit.manifest.targets = _count(scan(path, Targets))
             audit.manifest.input = {
                 "files": [str(file.path) for file in audit.corpora.input.files],
@@ -126,7 +126,7 @@ def _refuse_two_roles(path: Path) -> None:
     )
     if twice.is_empty() and (both := asked.head(1).collect(engine="streaming")).is_empty():
         return
-    path.unlink()
+    remove(path)
     first = (both if twice.is_empty() else twice).row(0, named=True)
     found = others.filter(target_id=first["target_id"])["role"].to_list()
     roles = " and ".join(dict.fromkeys([first["role"], *found]))
@@ -151,7 +151,7 @@ def _check_same_cut(old: Path, new: Path) -> None:
         which, rows = index.find(target_ids)
         moved += int((hashes[which] != cuts[rows]).sum())
     if moved:
-        new.unlink()
+        remove(new)
         msg = (
             f"the prefix or reference of {moved:,} targets differs from the run's own although "
             "their text is the same; choose another --out"

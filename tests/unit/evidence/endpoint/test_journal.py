@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from mia_batch.errors import EngineError
+from mia_batch.evidence.endpoint import journal as journals
 from mia_batch.evidence.endpoint.cost import Tokens
 from mia_batch.evidence.endpoint.journal import Journal, identify
 from mia_batch.evidence.request import Continuation
+from mia_batch.tables.files import followed
 from tests.unit.evidence.endpoint.asking import request
 
 if TYPE_CHECKING:
@@ -154,3 +157,35 @@ def test_requests_share_an_answer_only_where_nothing_differs():
         identify(asked, settings | {"model": "other"}),
     ]
     assert len({same, *others}) == 9
+
+
+def test_who_follows_the_folder_gets_copies_at_intervals(path: Path, monkeypatch):
+    class Keeping:
+        """Keeps what a copy holds, which is gone afterwards."""
+
+        def __init__(self):
+            self.copies = []
+
+        def put(self, path, content):
+            raise AssertionError
+
+        def remove(self, path):
+            raise AssertionError
+
+        def put_copy(self, path, content):
+            with closing(sqlite3.connect(content)) as copy:
+                n_rows = copy.execute("SELECT count(*) FROM answers").fetchone()[0]
+            self.copies.append((path.name, n_rows))
+
+    keeping = Keeping()
+    found = {0: Continuation(text="a", n_tokens=1, finish_reason=None)}
+    monkeypatch.setattr(journals, "_SECONDS_BETWEEN_COPIES", 0.0)
+    with followed(path.parent, keeping), Journal(path) as answers:
+        monkeypatch.setattr(journals, "_MOST_TIME_COPYING", 1e9)
+        answers.record(b"1", found, Tokens(1, 1))
+        answers.record(b"2", found, Tokens(1, 1))
+        monkeypatch.setattr(journals, "_SECONDS_BETWEEN_COPIES", 1e9)
+        answers.record(b"3", found, Tokens(1, 1))
+        answers.record(b"4", found, Tokens(1, 1))
+    assert keeping.copies == [("journal.sqlite", n) for n in (1, 2, 3)]
+    assert [each.name for each in path.parent.iterdir()] == ["journal.sqlite"]

@@ -1,0 +1,203 @@
+"""One folder of an object store: what the run needs of it, and a sentence where it refuses."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Self
+
+from mia_batch.errors import RunFolderError, SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+    from pathlib import Path
+
+    from obstore import PutResult
+    from obstore.store import ObjectStore
+
+__all__ = ["Found", "Store"]
+
+_SOON: Any = {"max_retries": 2}  # of small objects: a wrong endpoint is told at once
+_NO_BUCKET = ("NoSuchBucket", "bucket does not exist", "ContainerNotFound")
+_NO_CREDENTIALS = ("169.254.169.254", "metadata.google", "Account must be specified")
+_REASONS = {
+    "PermissionDeniedError": "access is denied; check the credentials and what they allow",
+    "UnauthenticatedError": "access is denied; check the credentials and what they allow",
+    "NotSupportedError": "it cannot write on a condition, which keeps two runs apart",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An object's content, its version, and when the store wrote it by its own clock."""
+
+    content: bytes
+    version: dict[str, str]
+    written: datetime
+
+
+class Store:
+    """The objects below one address.
+
+    Every method raises `RunFolderError` where the store refuses. What a library says of it is
+    never passed on, as it may hold parts of credentials.
+    """
+
+    def __init__(self, url: str, store: ObjectStore, impatient: ObjectStore) -> None:
+        self.url = url
+        self._store, self._impatient = store, impatient
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        """Open a folder whose bucket is there and may be read.
+
+        Credentials come from the environment, or the machine's role; for S3 also from a profile,
+        where boto3 is installed.
+        """
+        if find_spec("obstore") is None:
+            msg = f"{url} needs the library obstore; install it: pip install 'mia-batch[s3]'"
+            raise SettingsError(msg)
+        from obstore.store import from_url
+
+        _check_endpoint()
+        with _explained(url):
+            opened = partial(from_url, url, **_credentials(url))
+            store = cls(url, opened(), opened(retry_config=_SOON))
+        store.read(".lock")
+        return store
+
+    def names(self) -> dict[str, str]:
+        """List all objects but hidden ones, each with what tells its contents from others."""
+        import obstore
+
+        with _explained(self.url):
+            listed = (each for chunk in obstore.list(self._store) for each in chunk)
+            return {
+                each["path"]: str(each["e_tag"] or each["last_modified"])
+                for each in listed
+                if not each["path"].startswith(".")
+            }
+
+    def fetch(self, name: str, path: Path) -> None:
+        """Write an object's content to a file; `FileNotFoundError` where it is gone."""
+        import obstore
+
+        with _explained(self.url), path.open("wb") as file:
+            for chunk in obstore.get(self._store, name):
+                file.write(chunk)
+
+    def put(self, name: str, path: Path) -> str:
+        """Store a file whole, or not at all; return what tells its contents from others."""
+        import obstore
+
+        with _explained(self.url):
+            return str(obstore.put(self._store, name, path)["e_tag"])
+
+    def remove(self, name: str) -> None:
+        """Remove an object, where it is there."""
+        import obstore
+
+        with _explained(self.url):
+            try:
+                obstore.delete(self._store, name)
+            except FileNotFoundError as error:
+                _refuse_bucket(self.url, error)
+
+    def read(self, name: str) -> Found | None:
+        """Read a small object; None where there is none."""
+        import obstore
+
+        with _explained(self.url):
+            try:
+                got = obstore.get(self._impatient, name)
+            except FileNotFoundError as error:
+                _refuse_bucket(self.url, error)
+                return None
+            meta = got.meta
+            version = {key: str(meta[key]) for key in ("e_tag", "version") if meta[key] is not None}
+            return Found(bytes(got.bytes()), version, meta["last_modified"])
+
+    def put_if(
+        self, name: str, content: bytes, version: dict[str, str] | None
+    ) -> dict[str, str] | None:
+        """Store a small object where the one there is of this version, or where there is none.
+
+        Returns the new version; None where there is another one by now.
+        """
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        with _explained(self.url):
+            mode: Any = version or "create"
+            try:
+                made: PutResult = obstore.put(self._impatient, name, content, mode=mode)
+            except (AlreadyExistsError, PreconditionError):
+                return None
+            return {key: str(value) for key, value in made.items() if value is not None}
+
+
+def _check_endpoint() -> None:
+    """Refuse what the library would panic at."""
+    for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
+        if not re.match("https?://.", os.environ.get(name, "https://any")):
+            msg = f"the environment variable {name} must begin with https:// or http://"
+            raise SettingsError(msg)
+
+
+def _credentials(url: str) -> dict[str, Any]:
+    """Have boto3 look in profiles, where keys are not in the environment."""
+    if not url.startswith("s3") or "AWS_ACCESS_KEY_ID" in os.environ or find_spec("boto3") is None:
+        return {}
+    from botocore.exceptions import BotoCoreError
+    from obstore.auth.boto3 import Boto3CredentialProvider
+
+    try:
+        return {"credential_provider": Boto3CredentialProvider()}
+    except ValueError:  # it has none, so obstore may look for the machine's role
+        return {}
+    except BotoCoreError as error:
+        msg = f"{url} cannot be used: {error}"
+        raise SettingsError(msg) from None
+
+
+@contextmanager
+def _explained(url: str) -> Iterator[None]:
+    from obstore.exceptions import BaseError
+
+    try:
+        yield
+    except BaseError as error:
+        msg = f"{url} cannot be used: {_reason(error)}"
+    except FileNotFoundError as error:
+        _refuse_bucket(url, error)
+        raise
+    else:
+        return
+    raise RunFolderError(msg)
+
+
+def _refuse_bucket(url: str, error: FileNotFoundError) -> None:
+    if any(sign in str(error) for sign in _NO_BUCKET):
+        msg = f"{url} cannot be used: there is no such bucket; make it, or name another"
+        raise RunFolderError(msg) from None
+
+
+def _reason(error: Exception) -> str:
+    """Say what the store refused, in words that hold nothing of a request."""
+    said = str(error)
+    if (reason := _REASONS.get(type(error).__name__)) is not None:
+        return reason
+    if any(sign in said for sign in _NO_BUCKET):
+        return "there is no such bucket; make it, or name another"
+    if any(sign in said for sign in _NO_CREDENTIALS):
+        return "there are no credentials for it in the environment"
+    if "builder error" in said and "http://" in said:
+        return "its endpoint is http://; set AWS_ALLOW_HTTP=true if that is meant"
+    if code := re.search(r"<Code>(\w+)</Code>|status code: (\d+)", said):
+        return f"it said {code[1] or code[2]}"
+    return "it does not answer; check the network and the endpoint"

@@ -1,0 +1,129 @@
+"""Runs in a store whose process is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from threading import Event, Thread
+from urllib.parse import urlsplit
+
+import obstore
+import pytest
+
+from mia_batch.errors import RunFolderError
+from mia_batch.pipeline.custody.root import verify
+from mia_batch.storage import lease as leases
+from mia_batch.storage.store import Store
+from tests.audits import audit_books, write_books
+from tests.s3 import BUCKET, s3_server
+
+URL = f"s3://{BUCKET}/run"
+SECONDS = 60.0
+
+
+class StallingProxy:
+    """Passes bytes on to a server until so many came from clients, then none any more."""
+
+    def __init__(self, url: str, most: int) -> None:
+        self._server = urlsplit(url)
+        self._left = most
+        self.stalled = Event()
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._open = [self._listening]
+        self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
+        Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        """Cut all connections, as the system does for a process that was killed."""
+        for each in self._open:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listening.accept()
+                server = socket.create_connection((self._server.hostname, self._server.port))
+                self._open += [client, server]
+                Thread(target=self._pass_on, args=(client, server, True), daemon=True).start()
+                Thread(target=self._pass_on, args=(server, client, False), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, target: socket.socket, counted: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                if counted and self._left < len(data):
+                    self.stalled.set()
+                    return
+                self._left -= counted * len(data)
+                target.sendall(data)
+
+
+@pytest.fixture
+def server():
+    with s3_server() as running:
+        store = running.store("run")
+        obstore.delete(store, list(running.contents("run")))
+        yield running
+
+
+@pytest.fixture
+def on_machine(server, tmp_path, monkeypatch):
+    def at(name):
+        for variable, value in server.environment(tmp_path / name).items():
+            monkeypatch.setenv(variable, value)
+
+    at("one")
+    return at
+
+
+def writer(*asked):
+    return subprocess.Popen([sys.executable, "-m", "tests.stored_writer", *map(str, asked)])
+
+
+def tables(folder):
+    paths = folder.rglob("*.parquet")
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+
+
+@pytest.mark.parametrize(("n_puts", "then"), [(3, "one"), (12, "one"), (3, "two"), (12, "two")])
+def test_a_killed_run_is_gone_on_with(n_puts, then, server, on_machine, tmp_path, monkeypatch):
+    """On its own machine at once, on another when its lease is over; nothing is there twice."""
+    write_books(tmp_path)
+    audit_books(tmp_path / "folder", tmp_path)
+    with writer("audit", URL, tmp_path, n_puts) as killed:
+        pass
+    assert killed.returncode == -signal.SIGKILL
+    on_machine(then)
+    if then == "two":
+        with pytest.raises(RunFolderError, match="is held by another live run"):
+            audit_books(URL, tmp_path)
+        monkeypatch.setattr(leases, "_SECONDS", 0.0)
+    run = audit_books(URL, tmp_path)
+    assert tables(run.folder) == tables(tmp_path / "folder")
+    held = server.contents("run")
+    assert {n: c for n, c in held.items() if n.endswith(".parquet")} == tables(run.folder)
+    assert verify(URL).faults == []
+
+
+@pytest.mark.parametrize(("n_bytes", "most"), [(3 << 20, 1 << 20), (24 << 20, 13 << 20)])
+def test_a_process_killed_while_it_puts_leaves_no_half(
+    n_bytes, most, server, on_machine, tmp_path, monkeypatch
+):
+    """Of a file that goes in one request, and of one that goes in several."""
+    (tmp_path / "before").write_bytes(b"whole")
+    Store.open(URL).put("old", tmp_path / "before")
+    (tmp_path / "new").write_bytes(os.urandom(n_bytes))
+    for name in ("old", "new"):
+        proxy = StallingProxy(server.url, most)
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        with writer("put", URL, name, tmp_path / "new") as process:
+            assert proxy.stalled.wait(SECONDS)
+            process.kill()
+        proxy.close()
+        assert process.returncode == -signal.SIGKILL
+        assert server.contents("run") == {"old": b"whole"}

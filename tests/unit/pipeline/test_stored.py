@@ -1,0 +1,358 @@
+"""Runs whose folder lies in an object store."""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from typing import Any
+
+import obstore
+import polars as pl
+import pytest
+from click.testing import CliRunner
+
+import mia_batch
+from mia_batch.cli.main import command, main
+from mia_batch.errors import RunFolderError
+from mia_batch.observer import Observer
+from mia_batch.pipeline.auditing import plan
+from mia_batch.pipeline.custody.root import verify
+from mia_batch.settings import load_settings
+from mia_batch.storage import lease as leases
+from mia_batch.storage.lease import Lease
+from mia_batch.storage.store import Store
+from tests.audits import audit_books, write_books
+from tests.checkpoints import TEXTS
+from tests.hostile_server import MODEL, HostileServer, TinyModel
+from tests.s3 import KEY, SECRET
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory):
+    """Books, a recording, and a run of them in an ordinary folder."""
+    folder = tmp_path_factory.mktemp("inputs")
+    write_books(folder)
+    audit_books(folder / "run", folder)
+    return folder
+
+
+def files(folder):
+    """Contents of a folder's files, hidden ones left out."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and not path.name.startswith(".")
+    }
+
+
+def tables(contents):
+    return {name: held for name, held in contents.items() if name.endswith(".parquet")}
+
+
+def stop_writing_after(monkeypatch, n):
+    """The store takes this many more files, then refuses."""
+    put, number = Store.put, count()
+
+    def limited(self, name, path):
+        if next(number) >= n:
+            msg = f"{self.url} cannot be used: it is full"
+            raise RunFolderError(msg)
+        return put(self, name, path)
+
+    monkeypatch.setattr(Store, "put", limited)
+
+
+def recorded(monkeypatch, method):
+    """Names of the files of which the store is asked for something."""
+    names: list[str] = []
+    asked = getattr(Store, method)
+
+    def recording(self, name, path):
+        names.append(name)
+        return asked(self, name, path)
+
+    monkeypatch.setattr(Store, method, recording)
+    return names
+
+
+def refusal(url, inputs, **settings):
+    """What was said of a run that could not go on; None where it could."""
+    try:
+        audit_books(url, inputs, **settings)
+    except RunFolderError as error:
+        return str(error)
+    return None
+
+
+def test_the_tables_are_those_of_a_folder_and_the_store_has_all(
+    inputs, on_machine, server, url, run
+):
+    stored = audit_books(url, inputs)
+    held = server.contents(run)
+    assert json.loads(held.pop(".lock"))["session"] == ""
+    assert tables(held) == tables(files(inputs / "run"))
+    assert held == files(stored.folder)
+    assert held.keys() == files(inputs / "run").keys()
+    assert not list(stored.folder.parent.glob(".queue/*"))
+
+
+def test_the_same_command_again_stores_what_it_writes_and_no_more(
+    inputs, on_machine, server, url, run, monkeypatch
+):
+    audit_books(url, inputs)
+    before = server.contents(run)
+    names = recorded(monkeypatch, "put")
+    audit_books(url, inputs)
+    assert set(names) == {"run.json", "report.html"}
+    assert server.contents(run).keys() == before.keys()
+
+
+@pytest.mark.parametrize("then", ["one", "two"])
+def test_a_store_that_fails_stops_the_run_and_any_machine_goes_on(
+    then, inputs, on_machine, server, url, run, monkeypatch
+):
+    """Whatever the store had by then: the same machine has more, another one what the store has."""
+    for n in count(1 if then == "one" else 2, 3):
+        with monkeypatch.context() as patch:
+            stop_writing_after(patch, n)
+            on_machine("one")
+            address = f"{url}-{n}"
+            if (said := refusal(address, inputs)) is None:
+                break
+        assert said == f"{address} cannot be used: it is full; the same command goes on"
+        on_machine(then)
+        again = audit_books(address, inputs)
+        held = server.contents(f"{run}-{n}")
+        assert tables(held) == tables(files(inputs / "run"))
+        assert {name: held[name] for name in held if name != ".lock"} == files(again.folder)
+        assert verify(address).faults == []
+    assert n > 15
+
+
+def test_a_copy_that_was_left_behind_follows_and_never_overwrites(
+    inputs, on_machine, server, url, run
+):
+    on_machine("one")
+    left = audit_books(url, inputs, samples=1)
+    on_machine("two")
+    audit_books(url, inputs, samples=2)
+    held = server.contents(run)
+    on_machine("one")
+    assert left.samples.height == 2
+    found = mia_batch.Run(f"{url}/")
+    assert found.folder == left.folder
+    assert files(found.folder) == {name: held[name] for name in held if name != ".lock"}
+    assert audit_books(url, inputs, samples=2).samples.height == 4
+    assert tables(server.contents(run)) == tables(held)
+
+
+def test_what_a_killed_run_has_queued_is_dropped_where_another_machine_went_on(
+    inputs, on_machine, server, url, run, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        stop_writing_after(patch, 3)
+        with pytest.raises(RunFolderError, match="it is full"):
+            audit_books(url, inputs, samples=1)
+    on_machine("two")
+    audit_books(url, inputs, samples=2)
+    held = server.contents(run)
+    on_machine("one")
+    found = mia_batch.Run(url)
+    assert not list(found.folder.parent.glob(".queue/*"))
+    assert files(found.folder) == {name: held[name] for name in held if name != ".lock"}
+
+
+def test_a_reader_of_the_machine_that_is_ahead_sees_its_work(
+    inputs, on_machine, server, url, run, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        stop_writing_after(patch, 5)
+        with pytest.raises(RunFolderError, match="it is full"):
+            audit_books(url, inputs)
+    queued = len(list(mia_batch.Run(url).folder.parent.glob(".queue/*")))
+    assert queued > 0
+    on_machine("two")
+    held = server.contents(run)
+    assert files(mia_batch.Run(url).folder) == {
+        name: held[name] for name in held if name != ".lock"
+    }
+
+
+def test_a_queued_change_that_was_not_made_here_is_made_at_the_next_start(
+    inputs, on_machine, server, url, run
+):
+    """Killed between the two, the store has had a file that the folder never got."""
+    stored = audit_books(url, inputs)
+    copy = stored.folder.parent
+    whole = files(stored.folder)
+    for number, name in enumerate(["scores.parquet", "features"], 900):
+        path = stored.folder / name if number == 900 else next((stored.folder / name).iterdir())
+        quoted = path.relative_to(stored.folder).as_posix().replace("/", "%2F")
+        os.link(path, copy / ".queue" / f"{number:012d}.put.{quoted}")
+        path.unlink()
+    extra = stored.folder / "samples" / "block-9.target-continuation-0.parquet"
+    extra.write_bytes(b"")
+    (
+        copy / ".queue" / "000000000902.remove.samples%2Fblock-9.target-continuation-0.parquet"
+    ).touch()
+    assert tables(files(audit_books(url, inputs).folder)) == tables(whole)
+    assert tables(server.contents(run)) == tables(whole)
+
+
+def test_one_run_at_a_time(inputs, on_machine, server, url):
+    said = f"{url} is held by another live run; wait for it, or choose another --out"
+    second: list[str] = []
+
+    class Asking(Observer):
+        def stage(self, sentence):
+            if not second:
+                for machine in ("one", "two"):
+                    on_machine(machine)
+                    with pytest.raises(RunFolderError) as refused:
+                        audit_books(url, inputs)
+                    second.append(str(refused.value))
+                with pytest.raises(
+                    RunFolderError, match="is held by a live run, so it has no root"
+                ):
+                    verify(url)
+                on_machine("one")
+
+    audit_books(url, inputs, observer=Asking())
+    assert second == [said, said]
+    on_machine("two")
+    assert verify(url).faults == []
+
+
+def test_a_run_that_was_taken_over_stops(inputs, on_machine, server, url, run, monkeypatch):
+    monkeypatch.setattr(leases, "_SECONDS", 0.0)
+    taken: list[Lease] = []
+
+    class Taking(Observer):
+        def stage(self, sentence):
+            if not taken:
+                taken.append(Lease.take(Store.open(url), None))
+                monkeypatch.setattr(leases, "_SECONDS_OF_TRUST", 0.0)
+
+    with pytest.raises(RunFolderError, match="may have been taken over by another run"):
+        audit_books(url, inputs, observer=Taking())
+    taken[0].release()
+    assert json.loads(server.contents(run)[".lock"])["copy"] == taken[0].copy
+
+
+def test_credentials_are_nowhere(inputs, on_machine, server, url, run, tmp_path):
+    told = []
+
+    class Telling(Observer):
+        def stage(self, sentence):
+            told.append(sentence)
+
+    audit_books(url, inputs, observer=Telling())
+    shown = CliRunner().invoke(command, ["report", url, "--format", "md"])
+    with server.refusing_all(), pytest.raises(RunFolderError) as refused:
+        audit_books(url, inputs, observer=Telling())
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    said = "\n".join([*told, shown.output, repr(refused.value), str(refused.value.__cause__)])
+    assert shown.exit_code == 0
+    for each in (*written, *server.contents(run).values(), said.encode()):
+        assert KEY.encode() not in each
+        assert SECRET.encode() not in each
+
+
+def test_commands_take_an_address_where_they_take_a_folder(inputs, on_machine, server, url, run):
+    arguments = ["--input", str(inputs / "books"), "--samples-from", str(inputs / "made.parquet")]
+    done = CliRunner().invoke(command, [*arguments, "--out", url])
+    assert done.exit_code == 0, done.output
+    assert url in done.stdout.replace("\n", "")
+    on_machine("two")
+    root = verify(inputs / "run").root
+    target = mia_batch.Run(inputs / "run").targets["target_id"][0]
+    audit_books(f"{url}-second", inputs)
+    for asked, shown in {
+        ("verify", url): root,
+        ("show", url, target): target,
+        ("report", url, "--format", "csv"): "0.txt",
+        ("score", url, "--attacks", "samia_matched_v1"): "samia_matched_v1",
+    }.items():
+        done = CliRunner().invoke(command, list(asked))
+        assert done.exit_code == 0, done.output
+        assert shown in done.output
+    done = CliRunner().invoke(command, ["compare", url, f"{url}-second"])
+    assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(command, ["report", url])
+    assert done.exit_code == 0, done.output
+    on_machine("three")
+    assert verify(url).faults == []
+    assert mia_batch.Run(url).manifest.made["scores"]["attacks"] == ["samia_matched_v1"]
+
+
+def test_an_address_without_a_run_is_told_and_left_alone(
+    on_machine, server, url, run, monkeypatch, capsys
+):
+    with pytest.raises(RunFolderError, match="holds no run"):
+        _ = mia_batch.Run(url).manifest
+    for asked, status in {"report": 1, "score": 1, "verify": 2}.items():
+        monkeypatch.setattr("sys.argv", ["mia-batch", asked, url])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        assert stopped.value.code == status
+        said = f"{url} holds no run: there is no run.json in it; give the folder of a run"
+        assert capsys.readouterr().err == f"mia-batch: {said}\n"
+    assert server.contents(run) == {}
+
+
+def test_a_dry_run_says_what_is_left_and_writes_nothing(inputs, on_machine, server, url, run):
+    settings = {"input": str(inputs / "books"), "samples_from": str(inputs / "made.parquet")}
+    audit_books(url, inputs)
+    held = server.contents(run)
+    on_machine("two")
+    assert dict(plan(load_settings(settings | {"out": url})))["documents"].startswith("2")
+    assert server.contents(run) == held
+
+
+def test_answers_that_were_paid_for_come_back_on_another_machine(
+    on_machine, server, url, run, tmp_path
+):
+    prices = {"price_in": 0.0, "price_out": 1e6, "max_concurrency": 1}
+    texts = [" ".join(text.split()[:40]) for text in TEXTS[:6]]
+    pl.DataFrame({"text": texts}).write_parquet(tmp_path / "corpus.parquet")
+    asked: dict[str, Any] = {
+        "input": str(tmp_path / "corpus.parquet"),
+        "model": MODEL,
+        "preset": "matched",
+    }
+    with HostileServer(TinyModel()) as endpoint:
+        asked |= prices | {"base_url": endpoint.url, "out": url, "samples": 3}
+        with pytest.raises(mia_batch.EngineError, match="'max_cost' is 400"):
+            mia_batch.audit(**asked, max_cost=400.0)
+        first = len(endpoint.asked)
+        on_machine("two")
+        done = mia_batch.audit(**asked, max_cost=1e6)
+        paid = [(a.prompt, a.fields["seed"], a.fields["max_tokens"]) for a in endpoint.asked]
+    assert 0 < first < len(paid)
+    assert len(set(paid)) == len(paid)
+    held = server.contents(run)
+    assert held["journal.sqlite"] == (done.folder / "journal.sqlite").read_bytes()
+    assert verify(url).faults == []
+
+
+def test_a_thousand_parts_are_listed_and_fetched(on_machine, server, url, run, monkeypatch):
+    store = server.store(run)
+    parts = {f"samples/block-{n:05d}.target-continuation-0.parquet": b"%d" % n for n in range(1200)}
+    with ThreadPoolExecutor(32) as pool:
+        for _ in pool.map(lambda part: obstore.put(store, *part), parts.items()):
+            pass
+    assert files(mia_batch.Run(url).folder) == parts
+    obstore.delete(store, [name for name in parts if name.endswith("7.parquet")])
+    obstore.put(store, "samples/block-00001.target-continuation-0.parquet", b"other")
+    fetched = recorded(monkeypatch, "fetch")
+    assert files(mia_batch.Run(url).folder) == server.contents(run)
+    assert fetched == ["samples/block-00001.target-continuation-0.parquet"]
+
+
+def test_a_cache_that_cannot_be_written_is_told(on_machine, server, url, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    with pytest.raises(RunFolderError, match=r"set XDG_CACHE_HOME to a folder that can be written"):
+        mia_batch.Run(url)
