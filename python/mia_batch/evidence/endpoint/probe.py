@@ -34,12 +34,13 @@ _CONTEXT_NAMES = ("max_model_len", "context_length", "max_context_length", "cont
 
 
 class Probe:
-    """Questions to an endpoint, about ten small requests in all."""
+    """Questions to one server of an endpoint, about ten small requests in all."""
 
     def __init__(self, runner: RequestRunner) -> None:
         self._runner = runner
         self._format = runner.request_format
         self._settings = runner.request_format.settings
+        self.drawn = ""  # the text that the first seed gave
 
     async def run(self) -> Capabilities:
         """Ask all questions that the format allows.
@@ -116,6 +117,7 @@ class Probe:
     async def _seed(self) -> tuple[Honour, bool]:
         answers = [await self._try(seed=seed) for seed in (_SEED, _SEED, _SEED + 1)]
         seed: Honour = "refused"
+        self.drawn = _text(answers[0])
         if None in answers:
             answers = [await self._try() for _ in range(2)]
         else:
@@ -159,7 +161,7 @@ class Probe:
 
     async def _max_model_len(self) -> int | None:
         try:
-            reply = await self._runner.transport.send("/models")
+            reply = await self._runner.replicas[0].transport.send("/models")
         except UnansweredError:
             return None
         models = (decode_object(reply.body) or {}).get("data") if reply.status == 200 else None

@@ -53,8 +53,10 @@ def settings_for(server: HostileServer, **changed: Any) -> EndpointSettings:
 
 
 def opened(server: HostileServer, folder: Path, **changed: Any) -> Endpoint:
-    """``kind``, ``tokenizer`` and ``at_points`` are not settings; all else is."""
-    usual: dict[str, Any] = {"kind": "samples", "tokenizer": None, "at_points": False}
+    """``kind``, ``tokenizer``, ``at_points`` and ``tell`` are not settings; all else is."""
+    usual: dict[str, Any] = {
+        "kind": "samples", "tokenizer": None, "at_points": False, "tell": lambda _: None
+    }  # fmt: skip
     given = {name: changed.pop(name, value) for name, value in usual.items()}
     settings = settings_for(server, **changed)
     return Endpoint.open(settings, journal=folder / "journal.sqlite", rng=NoJitter(), **given)
