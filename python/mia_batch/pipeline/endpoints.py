@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from mia_batch.evidence.endpoint import Capabilities, EndpointSettings
     from mia_batch.evidence.request import EvidenceKind
     from mia_batch.pipeline.manifest import Manifest
     from mia_batch.settings import Settings
 
-__all__ = ["findings", "with_known_address"]
+__all__ = ["ever_asked", "findings", "with_known_address"]
 
 
 def with_known_address(
@@ -26,14 +26,26 @@ def with_known_address(
     """
     evidence = "endpoint" if kind == "samples" else "logprobs"
     target = manifest.models["target"]
-    first = target.get(f"{evidence} base_url", endpoint.addresses[0])
-    known = [url.rstrip("/") for url in target.get(f"{evidence} replicas", [first])]
     asked = [url.rstrip("/") for url in endpoint.addresses]
+    known = _known(target, evidence) or asked[:1]
     if not set(known) & set(asked):
         return endpoint
     if len(ever := list(dict.fromkeys([*known, *asked]))) > 1:
         target[f"{evidence} replicas"] = ever
-    return replace(endpoint, base_url=first)
+    return replace(endpoint, base_url=target.get(f"{evidence} base_url", endpoint.base_url))
+
+
+def ever_asked(manifest: Manifest) -> str:
+    """Name all addresses that a run has asked."""
+    target = manifest.models["target"]
+    ever = dict.fromkeys(_known(target, "endpoint") + _known(target, "logprobs"))
+    return ", ".join(ever) if len(ever) > 1 else str(manifest.settings["base_url"])
+
+
+def _known(target: Mapping[str, Any], evidence: str) -> list[str]:
+    first = target.get(f"{evidence} base_url")
+    known = target.get(f"{evidence} replicas", [] if first is None else [first])
+    return [url.rstrip("/") for url in known]
 
 
 def findings(settings: Settings, found: Capabilities, *, drawn: bool) -> Iterator[str]:

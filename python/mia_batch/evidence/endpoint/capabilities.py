@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
-from mia_batch.errors import SettingsError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-__all__ = ["Capabilities", "Honour", "differences", "weakest"]
+__all__ = ["Capabilities", "Honour"]
 
 Honour = Literal["honoured", "ignored", "refused"]
 """``honoured``: it showed an effect; ``ignored``: accepted without one; ``refused``: an error."""
@@ -44,43 +39,3 @@ class Capabilities:
         if self.output_token_ids:
             fields["return_token_ids"] = True
         return fields
-
-
-def weakest(found: Sequence[Capabilities]) -> Capabilities:
-    """Return what all servers of a model can do, so that it is the same whichever is asked."""
-    each = [asdict(capabilities) for capabilities in found]
-    return Capabilities(**{name: _weakest([values[name] for values in each]) for name in each[0]})
-
-
-def _weakest(values: list[Any]) -> Any:  # noqa: ANN401 - of any field
-    """Take the least number, or the `Honour` that is the least: they are so in the alphabet."""
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    return max(known) if isinstance(known[0], str) else min(known)
-
-
-def differences(found: Mapping[str, Capabilities]) -> Iterator[str]:
-    """Say which servers can do other things than the first, by their addresses.
-
-    Raises `SettingsError` if one draws samples and another gives copies: such have nothing in
-    common that would be a sample.
-    """
-    first, *others = found
-    for other in others:
-        one, two = asdict(found[first]), asdict(found[other])
-        differing = [
-            f"{name} is {two[name]!r}, not {one[name]!r}" for name in one if one[name] != two[name]
-        ]
-        if one["varied"] != two["varied"]:
-            copies, draws = (other, first) if one["varied"] else (first, other)
-            msg = (
-                f"setting 'base_url': {copies} gives the same text whatever the seed, and {draws} "
-                "does not; leave one of them out"
-            )
-            raise SettingsError(msg)
-        if differing:
-            yield (
-                f"{other} differs from {first}: {'; '.join(differing)}; of each, what all can do "
-                "is used"
-            )

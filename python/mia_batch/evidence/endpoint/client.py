@@ -12,7 +12,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Self
 
 from mia_batch.errors import EngineError, MiaBatchError, SettingsError
-from mia_batch.evidence.endpoint.capabilities import differences, weakest
+from mia_batch.evidence.endpoint.agreement import agree
 from mia_batch.evidence.endpoint.echo import Echo
 from mia_batch.evidence.endpoint.formats import Chat, RequestFormat
 from mia_batch.evidence.endpoint.journal import Journal
@@ -189,11 +189,7 @@ class Endpoint:
         runner = RequestRunner(self._format, replicas, journal, rng, self._results.put)
         probes = [Probe(runner.probing(replica)) for replica in replicas]
         found = await asyncio.gather(*(probe.run() for probe in probes))
-        sentences = [*differences(dict(zip(self._format.settings.addresses, found, strict=True)))]
-        self.capabilities = weakest(found)
-        if self.capabilities.seed == "honoured" and len({probe.drawn for probe in probes}) > 1:
-            self.capabilities = replace(self.capabilities, seed="ignored")
-            sentences.append("with the same seed the servers of 'base_url' draw different texts")
+        self.capabilities, sentences = agree(probes, found)
         self._dispatcher = Dispatcher(runner, self.capabilities, self._results.put)
         self._stack.push_async_callback(self._dispatcher.cancel)
         return sentences

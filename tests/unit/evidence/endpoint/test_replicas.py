@@ -2,57 +2,44 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from contextlib import ExitStack, contextmanager
+import time
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from mia_batch.errors import EngineError, SettingsError
-from tests.hostile_server import EVERYTHING, Asked, HostileServer, Reply, Script, TinyModel, failure
-from tests.unit.evidence.endpoint.asking import opened, request, results, texts, until_failure
+from mia_batch.errors import EngineError
+from tests.hostile_server import Asked, HostileServer, Reply, Script, TinyModel, failure
+from tests.unit.evidence.endpoint.asking import (
+    all_sound,
+    numbers,
+    opened,
+    opened_all,
+    request,
+    results,
+    servers,
+    texts,
+    until_failure,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from mia_batch.evidence.endpoint import Endpoint
     from mia_batch.evidence.request import Answer
 
 MODEL = TinyModel()
 
 
-@contextmanager
-def servers(*answers: Callable[[Asked], Reply]) -> Iterator[list[HostileServer]]:
-    with ExitStack() as stack:
-        yield [stack.enter_context(HostileServer(answer)) for answer in answers]
-
-
-def opened_all(found: list[HostileServer], folder: Path, **changed: Any) -> Endpoint:
-    replicas = tuple(server.url for server in found)
-    return opened(found[0], folder, **{"replicas": replicas, **changed})
-
-
-def numbers(server: HostileServer) -> list[int]:
-    """Which requests a server got, in order."""
-    return [int(asked.prompt.rpartition(" ")[2]) for asked in server.asked]
-
-
-def all_sound(found: dict[int, Answer]) -> bool:
-    return all(
-        texts(answer) == [MODEL.text(f"prompt number {i}", 65536 * i)]
-        for i, answer in found.items()
-    )
-
-
 class Gate:
-    """An honest endpoint whose samples wait until as many have been asked for, of all servers."""
+    """An honest endpoint that holds its samples until it is opened; ``full``: so many are held."""
 
-    def __init__(self, opens_at: int) -> None:
-        self.open = threading.Event()
-        self._left = opens_at
+    def __init__(self, holds: int) -> None:
+        self.full, self.open = threading.Event(), threading.Event()
+        self._left = holds
         self._lock = threading.Lock()
 
     def __call__(self, asked: Asked) -> Reply:
@@ -61,13 +48,13 @@ class Gate:
         with self._lock:
             self._left -= 1
             if self._left == 0:
-                self.open.set()
+                self.full.set()
         return replace(MODEL(asked), hold=self.open)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_every_server_has_as_many_requests_in_flight_as_may_be_at_one(n: int, tmp_path: Path):
-    gate = Gate(opens_at=3 * n)
+    gate = Gate(holds=3 * n)
     with (
         servers(*[gate] * n) as several,
         opened_all(several, tmp_path, max_concurrency=3) as endpoint,
@@ -76,8 +63,9 @@ def test_every_server_has_as_many_requests_in_flight_as_may_be_at_one(n: int, tm
         assert not endpoint.has_room(requests=6 * n, samples=0)
         for i in range(12):
             endpoint.submit(request(i))
-        assert gate.open.wait(60)
+        assert gate.full.wait(60)
         assert [len(server.asked) for server in several] == [3] * n
+        gate.open.set()
         found: list[Answer] = []
         while len(found) < 12:
             found += endpoint.results()
@@ -168,8 +156,9 @@ def test_a_server_that_dies_is_left_to_the_others_and_asked_again_when_it_is_bac
                     assert all_sound(results(endpoint, [request(next(more))]))
     assert sorted(answered + numbers(second) + numbers(again)) == list(range(next(more)))
     cause, back = told
-    assert cause.startswith(f"{first.url} fails (no connection (")
-    assert cause.endswith("); the others go on, and it is tried again")
+    why = r"(no connection|the connection was cut) \(.*\)"  # a trial may meet its last moments
+    others = "the others go on, and it is tried again"
+    assert re.fullmatch(rf"{first.url} fails \({why}\); {others}", cause)
     assert back == f"{first.url} answers again"
 
 
@@ -274,6 +263,7 @@ def test_refusals_lower_the_requests_in_flight_at_their_own_server(tmp_path: Pat
 
 
 def test_requests_per_minute_count_at_each_server(tmp_path: Path):
+    start = time.monotonic()
     with (
         servers(MODEL, MODEL) as several,
         opened_all(several, tmp_path, requests_per_minute=1200.0, max_concurrency=8) as endpoint,
@@ -281,9 +271,8 @@ def test_requests_per_minute_count_at_each_server(tmp_path: Path):
         assert all_sound(results(endpoint, [request(i) for i in range(10)]))
     for server in several:
         sent = [*server.asked, *(asked for asked in server.probes if asked.method == "POST")]
-        times = sorted(asked.at for asked in sent)
-        assert len(server.asked) == 5
-        assert times[-1] - times[0] >= (len(times) - 2) * 60 / 1200
+        assert server.asked
+        assert max(asked.at for asked in sent) - start >= (len(sent) - 1) * 60 / 1200
 
 
 def test_the_limit_of_cost_counts_over_all_servers(tmp_path: Path):
@@ -302,116 +291,3 @@ def test_the_limit_of_cost_counts_over_all_servers(tmp_path: Path):
         with opened_all(several, tmp_path, max_cost=1000.0, **prices) as endpoint:
             assert all_sound(results(endpoint, [request(i) for i in range(40)]))
         assert sum(len(server.asked) for server in several) == 40
-
-
-@pytest.mark.parametrize(
-    ("reply", "error", "message"),
-    [
-        (
-            failure(401, "who?"),
-            SettingsError,
-            "refuses model 'tiny' (status 401: who?); check the A",
-        ),
-        (
-            failure(404, "no such"),
-            SettingsError,
-            "refuses model 'tiny' (status 404: no such); check",
-        ),
-        (
-            Reply(content=b"<html>"),
-            EngineError,
-            "gives no usable answer (it is not JSON: no message",
-        ),
-    ],
-)
-def test_a_server_that_cannot_be_asked_from_the_first_is_named(
-    reply: Reply, error: type[Exception], message: str, tmp_path: Path
-):
-    with servers(MODEL, lambda _: reply) as several:
-        with pytest.raises(error) as caught:
-            opened_all(several, tmp_path)
-        assert str(caught.value).startswith(f"the endpoint {several[1].url} {message[:40]}")
-
-
-def test_a_server_that_is_not_there_from_the_first_is_named(tmp_path: Path):
-    with HostileServer(MODEL) as gone:
-        pass
-    with HostileServer(MODEL) as server, pytest.raises(EngineError) as caught:
-        opened_all([server, gone], tmp_path)
-    assert str(caught.value).startswith(f"the endpoint {gone.url} cannot be reached: no connection")
-
-
-@pytest.mark.parametrize("name", ["n", "seed", "top_k"])
-def test_what_one_server_ignores_or_refuses_is_asked_of_none(name: str, tmp_path: Path):
-    told: list[str] = []
-    others: list[tuple[str, dict[str, Any]]] = [
-        ("ignored", {"honours": EVERYTHING - {name}}),
-        ("refused", {"refuses": [name]}),
-    ]
-    for found, lacking in others:
-        told.clear()
-        with servers(MODEL, TinyModel(**lacking)) as several:
-            folder = tmp_path / found
-            folder.mkdir()
-            with opened_all(several, folder, tell=told.append) as endpoint:
-                assert getattr(endpoint.capabilities, name) == found
-                answers = results(endpoint, [request(i, n=2) for i in range(4)])
-        assert [len(texts(answer)) for answer in answers.values()] == [2] * 4
-        one, two = (server.url for server in several)
-        (sentence,) = told
-        assert sentence.startswith(f"{two} differs from {one}: ")
-        assert f"{name} is {found!r}, not 'honoured'" in sentence
-        if found == "refused" or name == "top_k":
-            assert not any(
-                asked.fields.get(name, 1) != 1 for server in several for asked in server.asked
-            )
-
-
-def test_the_shortest_context_is_that_of_all(tmp_path: Path):
-    class Short(TinyModel):
-        def __call__(self, asked: Asked) -> Reply:
-            if asked.method == "GET":
-                return Reply(content={"data": [{"id": "tiny", "max_model_len": 1024}]})
-            return super().__call__(asked)
-
-    told: list[str] = []
-    with (
-        servers(MODEL, Short()) as several,
-        opened_all(several, tmp_path, tell=told.append) as endpoint,
-    ):
-        assert endpoint.capabilities.max_model_len == 1024
-    one, two = (server.url for server in several)
-    assert told == [
-        f"{two} differs from {one}: max_model_len is 1024, not 2048; of each, what all can do is "
-        "used"
-    ]
-
-
-def test_servers_that_draw_other_texts_with_the_same_seed_do_not_repeat_each_other(tmp_path: Path):
-    class Other(TinyModel):
-        def text(self, prompt: Any, seed: int) -> str:
-            return super().text(prompt, seed + 1)
-
-    told: list[str] = []
-    with (
-        servers(MODEL, Other()) as several,
-        opened_all(several, tmp_path, tell=told.append) as endpoint,
-    ):
-        assert endpoint.capabilities.seed == "ignored"
-        assert not endpoint.repeats
-    assert told == ["with the same seed the servers of 'base_url' draw different texts"]
-
-
-def test_a_server_that_gives_copies_where_others_draw_is_refused(tmp_path: Path):
-    class Copying(TinyModel):
-        def text(self, prompt: Any, seed: int) -> str:
-            return super().text(prompt, 0)
-
-    with servers(Copying(), MODEL) as several:
-        with pytest.raises(SettingsError) as caught:
-            opened_all(several, tmp_path)
-        copies, draws = (server.url for server in several)
-    assert str(caught.value) == (
-        f"setting 'base_url': {copies} gives the same text whatever the seed, and {draws} does "
-        "not; leave one of them out"
-    )
