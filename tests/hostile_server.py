@@ -163,20 +163,25 @@ class HostileServer:
     ``asked`` holds the requests for samples in the order of their arrival, ``probes`` the others.
     """
 
-    def __init__(self, answer: Callable[[Asked], Reply]) -> None:
+    def __init__(self, answer: Callable[[Asked], Reply], *, port: int = 0) -> None:
         self.asked: list[Asked] = []
         self.probes: list[Asked] = []
         self.closing = threading.Event()
         self._answer = answer
         self._lock = threading.Lock()
-        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server = _Server(("127.0.0.1", port), _Handler)
         self._server.reply = self._reply
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,))
 
     @property
+    def port(self) -> int:
+        """Port, which another server may take when this one has ended."""
+        return int(self._server.server_address[1])
+
+    @property
     def url(self) -> str:
         """Base address."""
-        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
+        return f"http://127.0.0.1:{self.port}/v1"
 
     def never(self) -> Reply:
         """Answer nothing as long as the server runs."""

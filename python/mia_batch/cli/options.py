@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["TopicGroup", "settings_options"]
 
 _FIRST = "What everybody needs"
-_REPEATABLE = ("engine_arg",)
+_REPEATABLE = ("engine_arg", "base_url")
 _KINDS = {int: "N", float: "X", Path: "FOLDER"}
 _METAVARS = {
     **dict.fromkeys(Settings.marked(Mark.PATH), "PATH"),

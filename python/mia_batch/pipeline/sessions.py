@@ -18,6 +18,7 @@ from mia_batch.evidence.workload import Workload
 from mia_batch.models.identity import identify_model
 from mia_batch.models.measure import estimate_tokens
 from mia_batch.models.tokens import Tokenizer
+from mia_batch.pipeline.endpoints import findings, with_known_address
 from mia_batch.pipeline.starting import started
 from mia_batch.pipeline.times import asking
 from mia_batch.settings.client import endpoint_settings, endpoint_tokenizer
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from mia_batch.evidence.blocks import Missing
     from mia_batch.evidence.budget import Budget
-    from mia_batch.evidence.endpoint import Capabilities
     from mia_batch.evidence.executors.executor import Executor
     from mia_batch.evidence.request import EvidenceKind
     from mia_batch.models.measure import Measure
@@ -134,19 +134,21 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iter
     if kind == "logprobs" and settings.long_texts == "stride":
         msg = "setting 'long_texts': an endpoint cannot be asked in strides; leave it at 'refuse'"
         raise SettingsError(msg)
-    endpoint = endpoint_settings(settings)
+    endpoint = with_known_address(audit.manifest, endpoint_settings(settings), kind)
+    where = ", ".join(endpoint.addresses)
     tokenizer = endpoint_tokenizer(settings)
     digest = tokenizer.digest if tokenizer else None
     audit.manifest.agree_model("target", {"tokenizer": digest}, audit.run.folder)
     what = " for log-probabilities" if kind == "logprobs" else ""
     what += " at points" if at_points else ""
-    audit.observer.stage(f"probing {endpoint.base_url}{what}")
+    audit.observer.stage(f"probing {where}{what}")
     with Endpoint.open(
         endpoint,
         kind=kind,
         journal=audit.run.folder / "journal.sqlite",
         tokenizer=tokenizer,
         at_points=at_points,
+        tell=audit.observer.stage,
     ) as opened:
         found = opened.capabilities
         identity: dict[str, object] = {
@@ -166,11 +168,11 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iter
         audit.manifest.agree_model("target", identity, audit.run.folder)
         audit.manifest.engines[f"{'probe-' * at_points}{kind} of target"] = {
             "engine": "openai",
-            "base_url": endpoint.base_url,
+            "base_url": where,
             "capabilities": asdict(found),
         }
         audit.save()
-        told = _sentences(settings, found, drawn=kind == "samples" and _draws(audit))
+        told = findings(settings, found, drawn=kind == "samples" and _draws(audit))
         for sentence in told if kind == "samples" or at_points else ():
             audit.observer.stage(sentence)
         yield Session(
@@ -256,38 +258,3 @@ def _draws(audit: Audit) -> bool:
         return False
     reads = {key for attack in audit.reading("samples") for key in attack.reads}
     return settings.samples is not None or CONTINUATION in reads
-
-
-def _sentences(settings: Settings, found: Capabilities, *, drawn: bool) -> Iterator[str]:
-    """Say what the endpoint honours, and what follows for samples that are drawn."""
-    context = (
-        f"context {found.max_model_len:,} tokens" if found.max_model_len else "context unknown"
-    )
-    yield f"{settings.base_url} serves {settings.model}, {context}"
-    if found.named_token is not None:
-        yield _exactness(found)
-    if not drawn:
-        return
-    if found.n != "honoured":
-        yield f"it {_verb(found.n)} 'n': one request for each sample"
-    if found.seed != "honoured":
-        yield f"it {_verb(found.seed)} 'seed': another run would draw other samples"
-    if found.top_k not in ("honoured", None):
-        yield f"it {_verb(found.top_k)} 'top_k': any token may be drawn, not only {settings.top_k}"
-    if not found.varied:
-        yield "it gives the same text whatever the seed: its samples are copies, not draws"
-
-
-def _exactness(found: Capabilities) -> str:
-    """Say whether the true token's log-probability is known, or a bound where it is not listed."""
-    if found.named_token == "honoured":
-        return "it honours 'logprob_token_ids': log-probabilities are exact"
-    return (
-        f"it {_verb(found.named_token or 'refused')} 'logprob_token_ids': a true token that is not "
-        f"among the {found.top_logprobs} most likely ones has an upper bound instead of its "
-        "log-probability"
-    )
-
-
-def _verb(honour: str) -> str:
-    return "ignores" if honour == "ignored" else "refuses"

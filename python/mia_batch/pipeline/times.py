@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from mia_batch.errors import RunFolderError
 from mia_batch.evidence.endpoint.journal import Journal
+from mia_batch.pipeline.endpoints import ever_asked
 from mia_batch.pipeline.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def record_requests(audit: Audit) -> None:
     with Journal(journal) as answers:
         found = answers.answered()
     found["times"]["each"] = "journal.sqlite: sent of each row of answers"
-    manifest.requests = {"endpoint": manifest.settings["base_url"], **found, **_REMOTE}
+    manifest.requests = {"endpoint": ever_asked(manifest), **found, **_REMOTE}
 
 
 def _add(manifest: Manifest, seconds: Mapping[str, float]) -> None:

@@ -22,8 +22,10 @@ def endpoint_settings(settings: Settings) -> EndpointSettings:
             "variable; set it to the endpoint's key"
         )
         raise SettingsError(msg)
+    addresses = settings.base_url or ("",)
     return EndpointSettings(
-        base_url=settings.base_url or "",
+        base_url=addresses[0],
+        replicas=addresses,
         model=settings.model,
         api_key=key,
         chat=settings.chat,

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["Column", "Mark", "Part", "arguments", "names"]
+__all__ = ["Column", "Mark", "Part", "addresses", "arguments", "names"]
 
 Column = Annotated[str | None, Field(min_length=1)]
 """Name of a column; None = that of the part it plays."""
@@ -52,6 +52,14 @@ def names(value: object) -> object:
     """Accept ``"a,b"`` as well as a list."""
     if isinstance(value, str):
         return tuple(name.strip() for name in value.split(",") if name.strip())
+    return value
+
+
+def addresses(value: object) -> object:
+    """Accept ``"a,b"`` as well as a list; an empty one is kept, as it can only be a mistake."""
+    given = [value] if isinstance(value, str) else value
+    if isinstance(given, list | tuple) and all(isinstance(item, str) for item in given):
+        return tuple(address.strip() for item in given for address in item.split(","))
     return value
 
 

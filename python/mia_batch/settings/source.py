@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainSerializer
 
-from mia_batch.settings.part import Mark, Part
+from mia_batch.settings.part import Mark, Part, addresses
 
 __all__ = ["EndpointSettings", "RecordingSettings"]
+
+Addresses = Annotated[
+    tuple[str, ...], BeforeValidator(addresses), PlainSerializer(", ".join, return_type=str)
+]
+"""Addresses of servers of one model; stored as one text, which is read likewise."""
 
 
 class EndpointSettings(Part):
@@ -18,8 +23,11 @@ class EndpointSettings(Part):
     engine_of = "openai"
     key = "base_url"
 
-    base_url: Annotated[str | None, Mark.USUAL] = Field(
-        None, description="Address of an OpenAI-compatible endpoint, such as http://host:8000/v1."
+    base_url: Annotated[Addresses | None, Mark.USUAL] = Field(
+        None,
+        min_length=1,
+        description="Address of an OpenAI-compatible endpoint, such as http://host:8000/v1; "
+        "repeatable, for several servers of the same model.",
     )
     api_key_env: str = Field(
         "OPENAI_API_KEY", min_length=1, description="Environment variable with the endpoint's key."
@@ -36,9 +44,15 @@ class EndpointSettings(Part):
         description="Folder or hub name of the endpoint's tokenizer; probe-logprobs need it.  "
         "[default: tokens estimated]",
     )
-    max_concurrency: int = Field(32, ge=1, le=4096, description="Most requests in flight.")
-    requests_per_minute: float | None = Field(None, gt=0, description="Limit kept by the client.")
-    tokens_per_minute: float | None = Field(None, gt=0, description="Limit kept by the client.")
+    max_concurrency: int = Field(
+        32, ge=1, le=4096, description="Most requests in flight at an address."
+    )
+    requests_per_minute: float | None = Field(
+        None, gt=0, description="Limit of an address, kept by the client."
+    )
+    tokens_per_minute: float | None = Field(
+        None, gt=0, description="Limit of an address, kept by the client."
+    )
     timeout: float = Field(600.0, gt=0, description="Seconds that an endpoint's answer may take.")
     max_retries: int = Field(8, ge=0, le=100, description="Times that a request is repeated.")
     price_in: float | None = Field(None, ge=0, description="Money per million prompt tokens.")

@@ -85,7 +85,7 @@ class Dispatcher:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def _start(self) -> None:
-        while self._waiting and len(self._running) < self._runner.concurrency.limit:
+        while self._waiting and len(self._running) < self._runner.limit:
             task = asyncio.create_task(self._run(self._waiting.popleft()))
             self._running.add(task)
             task.add_done_callback(self._done)
@@ -118,13 +118,6 @@ class Dispatcher:
         try:
             await self._runner.complete(next_request, take, max_retries=retries)
         except RefusedError as error:
-            if _concerns_all(error.status):
-                msg = (
-                    f"the endpoint {self._settings.base_url} takes no more requests ({error}); "
-                    "check the API key and the model, and give the same command again; "
-                    "no answer is lost"
-                )
-                raise EngineError(msg) from None
             verb = "gave no usable answer" if error.status is None else "refused the request"
             failed = f"the endpoint {verb}: {error}"
             self._deliver(Answer(request_id=job.request.request_id, error=failed))
@@ -163,11 +156,3 @@ class Dispatcher:
     def _deliver_answer(self, job: _Job) -> None:
         in_order = [job.found[i] for i in range(job.request.n)]
         self._deliver(self._format.answer(job.request, in_order, self._capabilities))
-
-
-def _concerns_all(status: int | None) -> bool:
-    """Tell statuses that the next request would get as well.
-
-    403 is not among them: the key has been good before, so it is one prompt that may not be asked.
-    """
-    return status in {401, 404, 405} or (status is not None and 300 <= status < 400)

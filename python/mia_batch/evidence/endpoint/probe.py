@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import EngineError, SettingsError
@@ -34,12 +34,15 @@ _CONTEXT_NAMES = ("max_model_len", "context_length", "max_context_length", "cont
 
 
 class Probe:
-    """Questions to an endpoint, about ten small requests in all."""
+    """Questions to one server of an endpoint, about ten small requests in all."""
 
     def __init__(self, runner: RequestRunner) -> None:
         self._runner = runner
         self._format = runner.request_format
         self._settings = runner.request_format.settings
+        self.address = self._settings.base_url
+        self.drawn = ""  # the text that the first seed gave
+        self.logprobs: dict[str, float] = {}  # of tokens of the prompt, or of the most likely next
 
     async def run(self) -> Capabilities:
         """Ask all questions that the format allows.
@@ -90,15 +93,20 @@ class Probe:
                 f"prompts ({found}); take another endpoint, or engine transformers or vllm"
             )
             raise SettingsError(msg)
+        self.logprobs = {str(i): value for i, value in enumerate(found[1].tolist()) if i}
         return Capabilities(echo_logprobs=True, max_model_len=await self._max_model_len())
 
     async def _run_next_token(self, request_format: NextToken) -> Capabilities:
         """Ask only for log-probabilities of the next token."""
         retries = self._settings.max_retries
+
+        async def ask(fields: dict[str, object]) -> Choices:
+            answer = await self._ask(fields, max_tokens=1, max_retries=retries)
+            self.logprobs = self.logprobs or dict(json.loads(answer.text))
+            return answer
+
         try:
-            found = await probe_next_token(
-                request_format, partial(self._ask, max_tokens=1, max_retries=retries)
-            )
+            found = await probe_next_token(request_format, ask)
         except RefusedError as error:
             raise _first_refusal(error, self._settings) from None
         return replace(found, max_model_len=await self._max_model_len())
@@ -116,6 +124,7 @@ class Probe:
     async def _seed(self) -> tuple[Honour, bool]:
         answers = [await self._try(seed=seed) for seed in (_SEED, _SEED, _SEED + 1)]
         seed: Honour = "refused"
+        self.drawn = _text(answers[0])
         if None in answers:
             answers = [await self._try() for _ in range(2)]
         else:
@@ -159,7 +168,7 @@ class Probe:
 
     async def _max_model_len(self) -> int | None:
         try:
-            reply = await self._runner.transport.send("/models")
+            reply = await self._runner.replicas[0].transport.send("/models")
         except UnansweredError:
             return None
         models = (decode_object(reply.body) or {}).get("data") if reply.status == 200 else None

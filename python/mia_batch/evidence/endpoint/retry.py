@@ -16,7 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from random import Random
 
-__all__ = ["Next", "RefusedError", "UnusableError", "after_refusal", "backoff", "stated_wait"]
+__all__ = [
+    "Next",
+    "RefusedError",
+    "UnusableError",
+    "after_refusal",
+    "backoff",
+    "concerns_all",
+    "rest",
+    "stated_wait",
+]
 
 _LONGEST_STATED_WAIT = 120.0  # seconds; for longer ones nobody should stand by
 _FIRST_WAIT = 0.5
@@ -52,10 +61,11 @@ class Next:
     """What to do after a failure.
 
     ``give_up``: this request has failed; ``exhausted``: the account is empty; ``later``: the
-    endpoint asks for a longer wait than anyone should stand by for.
+    endpoint asks for a longer wait than anyone should stand by for; ``elsewhere``: another server
+    of the model is to be asked.
     """
 
-    step: Literal["again", "give_up", "exhausted", "later"]
+    step: Literal["again", "give_up", "exhausted", "later", "elsewhere"]
     wait: float | None = None  # seconds, as the endpoint asks of every request
 
 
@@ -84,6 +94,11 @@ def backoff(attempt: int, rng: Random) -> float:
     return rng.uniform(0.0, min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(attempt, 16)))
 
 
+def rest(failures: int) -> float:
+    """Seconds for which one server of several is left alone that has failed so many times."""
+    return min(_LONGEST_WAIT, 2.0 ** (failures - 1))
+
+
 def stated_wait(headers: Mapping[str, str], now: datetime) -> float | None:
     """Seconds that the endpoint asks to wait; None where nothing readable is stated.
 
@@ -96,6 +111,14 @@ def stated_wait(headers: Mapping[str, str], now: datetime) -> float | None:
     stated = headers.get("retry-after")
     seconds = _number(stated)
     return seconds if seconds is not None else _until(stated, now)
+
+
+def concerns_all(status: int) -> bool:
+    """Tell statuses that the next request would get as well.
+
+    403 is not among them: the key has been good before, so it is one prompt that may not be asked.
+    """
+    return status in {401, 404, 405} or 300 <= status < 400
 
 
 def _is_retried(status: int, headers: Mapping[str, str]) -> bool:

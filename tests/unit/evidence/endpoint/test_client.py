@@ -31,7 +31,11 @@ from random import Random
 from mia_batch.evidence.endpoint import Endpoint, EndpointSettings
 from tests.unit.evidence.endpoint.asking import KEY, request, results, texts
 settings = EndpointSettings(
-    base_url=sys.argv[1], model="tiny", api_key=KEY, max_concurrency={IN_FLIGHT}
+    base_url=sys.argv[1],
+    replicas=tuple(sys.argv[3:]),
+    model="tiny",
+    api_key=KEY,
+    max_concurrency={IN_FLIGHT},
 )
 with Endpoint.open(settings, journal=Path(sys.argv[2])) as endpoint:
     found = results(endpoint, [request(i, n=2) for i in range({REQUESTS})])
@@ -42,25 +46,30 @@ with Endpoint.open(settings, journal=Path(sys.argv[2])) as endpoint:
 class Tripwire:
     """An honest endpoint that from some request on holds its answers and raises an alarm."""
 
-    def __init__(self, served: int) -> None:
+    def __init__(self, served: int, in_flight: int = IN_FLIGHT) -> None:
         self.alarm = threading.Event()
         self._left = served
-        self._held = 0
+        self._to_hold = in_flight
+        self._lock = threading.Lock()
 
     def __call__(self, asked: Asked) -> Reply:
         if asked.is_probe:
             return MODEL(asked)
-        self._left -= 1
-        if self._left >= 0:
-            return MODEL(asked)
-        self._held += 1
-        if self._held == IN_FLIGHT:
-            self.alarm.set()
+        with self._lock:
+            self._left -= 1
+            if self._left >= 0:
+                return MODEL(asked)
+            self._to_hold -= 1
+            if self._to_hold == 0:
+                self.alarm.set()
         return Reply(hold=threading.Event())
 
 
-def start_client(server: HostileServer, journal: Path) -> subprocess.Popen[str]:
+def start_client(
+    server: HostileServer, journal: Path, *replicas: HostileServer
+) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", CLIENT, server.url, str(journal)]
+    command += [replica.url for replica in replicas]
     return subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
 
 
@@ -87,6 +96,33 @@ def test_killed_clients_ask_nothing_again_but_what_was_in_flight(tmp_path: Path)
     times = Counter(asked.prompt for asked in server.asked)
     assert len(times) == REQUESTS
     assert journal.read_bytes().count(KEY.encode()) == 0
+
+
+def test_a_killed_client_goes_on_with_another_number_of_servers(tmp_path: Path):
+    journal = tmp_path / "journal.sqlite"
+    with HostileServer(MODEL) as one, HostileServer(MODEL) as two, HostileServer(MODEL) as three:
+        kills = [(6, [one]), (10, [one, two, three]), (9, [two, three])]
+        for served, replicas in kills:
+            tripwire = Tripwire(served, IN_FLIGHT * len(replicas))
+            for server in replicas:
+                server._answer = tripwire
+            client = start_client(one, journal, *replicas)
+            assert tripwire.alarm.wait(120)  # all slots are full
+            client.send_signal(signal.SIGKILL)
+            client.communicate()
+            assert client.returncode == -signal.SIGKILL
+        three._answer = MODEL
+        client = start_client(one, journal, three)
+        output, _ = client.communicate(timeout=120)
+    assert output.strip() == str(
+        [
+            [MODEL.text(f"prompt number {i}", 65536 * i + j) for j in range(2)]
+            for i in range(REQUESTS)
+        ]
+    )
+    asked = [each.prompt for server in (one, two, three) for each in server.asked]
+    assert len(asked) == REQUESTS + IN_FLIGHT * (1 + 3 + 2)
+    assert len(set(asked)) == REQUESTS
 
 
 def test_a_client_killed_at_any_moment_repeats_at_most_what_was_in_flight(tmp_path: Path):
