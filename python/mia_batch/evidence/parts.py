@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from mia_batch.schemas import Features, LogProbs, Prompts, Samples
-from mia_batch.tables import scan, sink
+from mia_batch.tables import scan, sink_new
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -62,9 +62,9 @@ class Parts:
         index = int(part.name.partition(".")[0].removeprefix("block-"))
         return range(index * self.block_targets, (index + 1) * self.block_targets)
 
-    def store(self, block: Block, rows: pl.DataFrame) -> None:
-        """Write the part of a block."""
-        sink(rows, self.folder / block.part_name, self.schema)
+    def store(self, block: Block, rows: pl.DataFrame) -> bool:
+        """Write the part of a block, unless another worker did; tell whether this one wrote it."""
+        return sink_new(rows, self.folder / block.part_name, self.schema)
 
     def scan(self) -> pl.LazyFrame:
         """Open the rows as ``key`` (UInt64), ``index`` (UInt32) and ``reason``."""

@@ -186,7 +186,9 @@ class Audit:
             if name == "auto" and (known := self.manifest.evidence.get("engine")):
                 return known, self.manifest.engine_choice
         # An endpoint gives log-probabilities of its own model only.
-        return choose_engine("auto" if name in _REMOTE else name, kind, frozenset(columns))
+        known_name = "auto" if name in _REMOTE else name
+        elsewhere = self.settings.on_cluster
+        return choose_engine(known_name, kind, frozenset(columns), elsewhere=elsewhere)
 
     def spec(
         self, model: str, kind: EvidenceKind, columns: frozenset[str] = frozenset()

@@ -9,7 +9,7 @@ from mia_batch.tables.files import move, remove, remove_unfinished, write_text
 from mia_batch.tables.hashing import digest, side_by_side
 from mia_batch.tables.reading import check, generate, scan
 from mia_batch.tables.rows import RowIndex
-from mia_batch.tables.writing import sink, sink_all, sink_frames
+from mia_batch.tables.writing import sink, sink_all, sink_frames, sink_new
 
 __all__ = [
     "READ_ERRORS",
@@ -29,5 +29,6 @@ __all__ = [
     "sink",
     "sink_all",
     "sink_frames",
+    "sink_new",
     "write_text",
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from mia_batch.tables.batches import in_batches
-from mia_batch.tables.files import replacing, sync_folder, temporary_path
+from mia_batch.tables.files import is_followed, replacing, sync_folder, temporary_path
 from mia_batch.tables.reading import check, generate
 from mia_batch.tables.system import system_errors
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import dataframely as dy
 
-__all__ = ["sink", "sink_all", "sink_frames"]
+__all__ = ["sink", "sink_all", "sink_frames", "sink_new"]
 
 # Small row groups keep the memory of writers and readers of long texts low.
 _ROW_GROUP_ROWS = 8192
@@ -57,6 +57,29 @@ def sink_all(frames: Mapping[Path, pl.LazyFrame | pl.DataFrame], schema: type[dy
         pl.collect_all(sinks)
     for folder in {path.parent for path in frames}:
         sync_folder(folder)
+
+
+def sink_new(frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Schema]) -> bool:
+    """Write a table as `sink` does unless another process wrote it first, and say which it was."""
+    if is_followed(path):  # there is one writer
+        sink(frame, path, schema)
+        return True
+    whole = temporary_path(path)
+    with system_errors(path):
+        try:
+            sink(frame, whole, schema)
+            try:
+                path.hardlink_to(whole)
+            except FileExistsError:
+                return False
+            except OSError:  # the file system has no links
+                if path.exists():
+                    return False
+                whole.replace(path)
+        finally:
+            whole.unlink(missing_ok=True)
+    sync_folder(path.parent)
+    return True
 
 
 def sink_frames(frames: Iterable[pl.DataFrame], path: Path, schema: type[dy.Schema]) -> None:

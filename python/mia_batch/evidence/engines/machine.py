@@ -20,6 +20,7 @@ __all__ = [
     "has_vllm_for_cpus",
     "kept_for_good",
     "transformers_obstacle",
+    "vllm_missing",
     "vllm_obstacle",
 ]
 
@@ -27,10 +28,17 @@ _ACCELERATORS = ("nvidia[0-9]*", "kfd", "dxg")  # device files: NVIDIA, AMD, eit
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def vllm_obstacle() -> str | None:
-    """Why vLLM cannot run here."""
+def vllm_missing() -> str | None:
+    """Say that vLLM is not installed."""
     if find_spec("vllm") is None:
         return "the package vllm is not installed (pip install 'mia-batch[vllm]')"
+    return None
+
+
+def vllm_obstacle() -> str | None:
+    """Why vLLM cannot run here."""
+    if (missing := vllm_missing()) is not None:
+        return missing
     if has_vllm_for_cpus():
         if which("lscpu") is None:
             return "vLLM's CPU build needs the program lscpu (Debian package util-linux)"

@@ -48,6 +48,9 @@ class EngineType:
         Columns of the logprobs table that it can compute beside ``logprob``.
     obstacle
         Says why it cannot run on this machine; None where it can. It imports no engine library.
+    missing
+        Says which package is not installed, the one obstacle that counts where it is to run on
+        other machines.
     on_cpu
         Whether it would run on the CPU of this machine.
     """
@@ -57,6 +60,7 @@ class EngineType:
     kinds: frozenset[EvidenceKind] = _SAMPLES
     columns: frozenset[str] = frozenset()
     obstacle: Callable[[], str | None] = lambda: None
+    missing: Callable[[], str | None] = lambda: None
     on_cpu: Callable[[], bool] = machine.has_no_accelerator
 
 
@@ -66,6 +70,7 @@ _BUILT_IN = (
         start="mia_batch.evidence.engines.vllm:VllmEngine",
         kinds=_BOTH,
         obstacle=machine.vllm_obstacle,
+        missing=machine.vllm_missing,
         on_cpu=machine.has_vllm_for_cpus,
     ),
     EngineType(
@@ -74,6 +79,7 @@ _BUILT_IN = (
         kinds=_BOTH,
         columns=frozenset(_NAMED),
         obstacle=machine.transformers_obstacle,
+        missing=machine.transformers_obstacle,
     ),
     EngineType(
         name="masked",
@@ -108,8 +114,10 @@ def engine_types() -> dict[str, EngineType]:
     return found
 
 
-def choose_engine(name: str, kind: EvidenceKind, columns: frozenset[str]) -> tuple[str, str]:
-    """Choose an engine that can run here and do what is asked, and say why.
+def choose_engine(
+    name: str, kind: EvidenceKind, columns: frozenset[str], *, elsewhere: bool = False
+) -> tuple[str, str]:
+    """Choose an engine that can run here, or ``elsewhere``, and do what is asked; say why.
 
     ``auto`` takes vLLM where it can run, else transformers. Where the engine that was asked for
     cannot compute a column, transformers does. Raises `SettingsError` if none can run.
@@ -120,7 +128,9 @@ def choose_engine(name: str, kind: EvidenceKind, columns: frozenset[str]) -> tup
         raise SettingsError(msg)
     able = [engine for engine in known.values() if kind in engine.kinds and engine.start]
     wanted = able if name == "auto" else [known[name]]
-    obstacles = {engine.name: engine.obstacle() for engine in wanted}
+    obstacles = {
+        engine.name: engine.missing() if elsewhere else engine.obstacle() for engine in wanted
+    }
     usable = [engine.name for engine in wanted if obstacles[engine.name] is None]
     if not usable:
         raise SettingsError(_none_can_run(name, obstacles))

@@ -44,8 +44,7 @@ class _Store:
     features: FeatureWriter | None
 
     def __call__(self, block: Block, rows: pl.DataFrame) -> None:
-        self.samples.store(block, rows)
-        if self.features is not None:
+        if self.samples.store(block, rows) and self.features is not None:
             self.features.write({block.part_name: rows}, block.units)
 
 
