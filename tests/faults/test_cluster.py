@@ -16,6 +16,8 @@ from mia_batch.evidence.executors.ray import cluster as ray_cluster
 from mia_batch.evidence.executors.ray.worker import EngineWorker, Start, package_version
 from mia_batch.evidence.request import EngineSpec
 from mia_batch.models.identity import identify_model
+from mia_batch.pipeline.starting import check_cluster
+from mia_batch.settings import load_settings
 from tests.cluster import Cluster, actors
 from tests.faults.test_kills import arguments, contents, parts, write_corpus
 from tests.processes import children, wait_until
@@ -182,13 +184,26 @@ def test_a_worker_of_another_version_or_model_is_refused(changed, message, check
         EngineWorker("worker 1").start(given)
 
 
+def refused(**values):
+    with pytest.raises(SettingsError) as error:
+        check_cluster(load_settings({"input": "corpus", **values}, use_config=False))
+    return str(error.value)
+
+
 def test_without_ray_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setattr(ray_cluster, "find_spec", lambda _: None)
-    with (
-        pytest.raises(SettingsError, match=r"pip install 'mia-batch\[ray\]'"),
-        ray_cluster.connected(None),
-    ):
-        pass
+    assert "pip install 'mia-batch[ray]'" in refused(model="model", ray="auto")
+
+
+@pytest.mark.parametrize("workers", [0, -1, "many", "1.5", 10**6])
+def test_workers_are_a_number_or_auto(workers):
+    said = refused(model="model", workers=workers)
+    assert said == f"setting 'workers' is {workers!r}: give a number from 1 to 100000, or auto"
+
+
+def test_an_endpoint_has_no_workers():
+    said = refused(model="model", base_url="http://localhost/v1", workers=2)
+    assert "engine 'openai' is none; leave them out" in said
 
 
 def test_a_cluster_that_is_not_there_is_a_sentence(tmp_path, undisturbed):

@@ -25,6 +25,8 @@ _METAVARS = {
     "out": "FOLDER",
     "engine_arg": "KEY=VALUE",
     "base_url": "URL",
+    "workers": "N|auto",
+    "ray": "ADDRESS",
     "non_members_known": "TEXT",
     "chat_instruction": "TEXT",
 }

@@ -20,6 +20,7 @@ from mia_batch.pipeline.choice import check_controls, chosen_attacks
 from mia_batch.pipeline.corpora import check_paths, open_corpora, with_windows
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.run import Run
+from mia_batch.pipeline.starting import check_cluster
 from mia_batch.settings.client import endpoint_settings, endpoint_tokenizer
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Audit:
         audit = cls(settings, observer, chosen_attacks(settings), recording, Run(settings.folder))
         _ = audit.plan
         check_controls(settings, audit.attacks)
+        check_cluster(settings)
         check_paths(settings)
         audit.manifest = Manifest.of(audit.run.folder) or audit._new_manifest()
         return audit

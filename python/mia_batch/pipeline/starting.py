@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from os import cpu_count
 from typing import TYPE_CHECKING
 
+from mia_batch.errors import SettingsError
 from mia_batch.evidence.executors.local import LocalExecutor
-from mia_batch.evidence.executors.ray.cluster import connected
+from mia_batch.evidence.executors.ray.cluster import connected, why_no_ray
 from mia_batch.evidence.local import LocalSource
 from mia_batch.evidence.process import EngineProcess
 from mia_batch.tables.files import is_followed, temporary_path
@@ -19,8 +20,24 @@ if TYPE_CHECKING:
     from mia_batch.evidence.request import EngineInfo, EngineSpec
     from mia_batch.models.tokens import Tokenizer
     from mia_batch.pipeline.context import Audit
+    from mia_batch.settings import Settings
 
-__all__ = ["started"]
+__all__ = ["check_cluster", "started"]
+
+
+def check_cluster(settings: Settings) -> None:
+    """Raise `SettingsError` where workers are asked for that cannot be, before anything starts."""
+    if not settings.on_cluster:
+        return
+    if settings.engine in ("openai", "replay"):
+        msg = (
+            f"settings 'ray' and 'workers' are about engines that are started, and engine "
+            f"{settings.engine!r} is none; leave them out"
+        )
+        raise SettingsError(msg)
+    if (reason := why_no_ray()) is not None:
+        msg = f"settings 'ray' and 'workers' need Ray: {reason}"
+        raise SettingsError(msg)
 
 
 @contextmanager
@@ -61,7 +78,7 @@ def _on_cluster(
         version=package_version(),
         token=token,
     )
-    cores = max(cpu_count() or 1, wanted or 1)
+    cores = max(cpu_count() or 1, (wanted or 1) * spec.tensor_parallel_size)
     with connected(settings.ray, cores):
         pool = Pool(start, wanted=wanted, name=f"mia-batch {spec.kind} of {model}", say=say)
         if not is_followed(token):  # else files of others would not reach the store

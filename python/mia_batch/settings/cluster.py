@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from mia_batch.settings.part import Part
 
 __all__ = ["ClusterSettings"]
+
+
+def _number_or_auto(value: object) -> object:
+    if value in (None, "auto") or (str(value).isdecimal() and 1 <= int(str(value)) <= 100_000):
+        return value
+    msg = "give a number from 1 to 100000, or auto"
+    raise ValueError(msg)
 
 
 class ClusterSettings(Part):
@@ -16,7 +23,7 @@ class ClusterSettings(Part):
 
     topic = "Many GPUs and machines"
 
-    workers: Annotated[int, Field(ge=1, le=100_000)] | Literal["auto"] | None = Field(
+    workers: Annotated[int | Literal["auto"] | None, BeforeValidator(_number_or_auto)] = Field(
         None,
         description="Engines at work, each with tensor_parallel_size GPUs, or cores where there "
         "are none; auto: all there is room for. Needs Ray.  [default: one, without Ray]",

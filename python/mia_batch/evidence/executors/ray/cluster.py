@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from mia_batch.errors import EngineError, SettingsError
+from mia_batch.errors import EngineError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,12 +36,9 @@ def why_no_ray() -> str | None:
 def connected(address: str | None, n_cpus: int | None = None) -> Iterator[None]:
     """Join the cluster at an address (``auto``: the one that runs here); None starts one here.
 
-    A connection that exists already is used, and stays. Raises `SettingsError` without Ray,
-    `EngineError` if the cluster cannot be reached.
+    A connection that exists already is used, and stays. Raises `EngineError` if the cluster cannot
+    be reached.
     """
-    if (reason := why_no_ray()) is not None:
-        msg = f"settings 'ray' and 'workers' need Ray: {reason}"
-        raise SettingsError(msg)
     own = {} if address or "ray" in sys.modules else _OWN  # which Ray reads as it is imported
     handlers = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
     with _environment(own):
