@@ -113,6 +113,8 @@ def test_servers_come_and_go_but_not_all_at_once(wanted: Wanted):
         first = mia_batch.audit(**wanted(one.url))
         assert "endpoint replicas" not in first.manifest.models["target"]
         n_asked = len(one.asked)
+        idle = mia_batch.audit(**wanted([one.url, three.url]))  # nothing is left to ask
+        assert idle.manifest.requests["endpoint"] == one.url
         with pytest.raises(
             mia_batch.SettingsError, match=f"'endpoint base_url' of model 'target' was '{one.url}'"
         ):
