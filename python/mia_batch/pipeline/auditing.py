@@ -161,8 +161,6 @@ def plan(settings: Settings) -> Iterator[tuple[str, str]]:
     audit = Audit.begin(settings, Observer())
     engine = audit.manifest.evidence["engine"]
     yield "engine", f"{engine} ({audit.manifest.engine_choice})"
-    if settings.base_url:
-        yield "endpoint", ", ".join(settings.base_url)
     yield "attacks", ", ".join(attack.name for attack in audit.attacks)
     yield "plan", f"SHA-256 {audit.plan.digest()}"
     yield "documents", f"{audit.corpora.input.n_documents:,}{_windows(audit.settings)}"

@@ -38,8 +38,7 @@ def with_known_address(
 def ever_asked(manifest: Manifest) -> str:
     """Name all addresses that a run has asked."""
     target = manifest.models["target"]
-    ever = dict.fromkeys(_known(target, "endpoint") + _known(target, "logprobs"))
-    return ", ".join(ever) if len(ever) > 1 else str(manifest.settings["base_url"])
+    return ", ".join(dict.fromkeys(_known(target, "endpoint") + _known(target, "logprobs")))
 
 
 def _known(target: Mapping[str, Any], evidence: str) -> list[str]:

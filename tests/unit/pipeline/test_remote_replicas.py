@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -70,6 +71,23 @@ def test_several_servers_give_the_files_of_one(wanted: Wanted, tmp_path: Path):
     assert parquet_files(several.folder) == files
 
 
+def test_a_server_that_ends_in_the_middle_changes_no_file(wanted: Wanted, tmp_path: Path):
+    class Ending(Listener):
+        def worked(self, texts: int, tokens: int) -> None:
+            del texts, tokens
+            ends.close()
+
+    with HostileServer(TinyModel()) as one, ExitStack() as ends:
+        two = ends.enter_context(HostileServer(TinyModel()))
+        alone = mia_batch.audit(**wanted(one.url, max_concurrency=1))
+        given = wanted([one.url, two.url], max_concurrency=1, out=str(tmp_path / "several"))
+        several = mia_batch.audit(observer=Ending(), **given)
+    assert two.closing.is_set()
+    assert two.asked
+    assert several.manifest.failed["targets"] == 0
+    assert parquet_files(several.folder) == parquet_files(alone.folder)
+
+
 def test_all_servers_are_named_wherever_the_endpoint_is(wanted: Wanted):
     listener = Listener()
     with HostileServer(TinyModel()) as one, HostileServer(TinyModel()) as two:
@@ -95,6 +113,8 @@ def test_servers_come_and_go_but_not_all_at_once(wanted: Wanted):
         first = mia_batch.audit(**wanted(one.url))
         assert "endpoint replicas" not in first.manifest.models["target"]
         n_asked = len(one.asked)
+        idle = mia_batch.audit(**wanted([one.url, three.url]))  # nothing is left to ask
+        assert idle.manifest.requests["endpoint"] == one.url
         with pytest.raises(
             mia_batch.SettingsError, match=f"'endpoint base_url' of model 'target' was '{one.url}'"
         ):

@@ -64,8 +64,8 @@ def _check(one: Probe, can_one: Capabilities, two: Probe, can_two: Capabilities)
 
 def _distance(one: Mapping[str, float], two: Mapping[str, float]) -> float:
     """Give the mean distance between log-probabilities of the same tokens."""
-    shared = one.keys() & two.keys()
-    return fmean(abs(one[name] - two[name]) for name in shared) if shared else inf * bool(one)
+    shared, none = one.keys() & two.keys(), inf if one else 0.0
+    return fmean(abs(one[name] - two[name]) for name in shared) if shared else none
 
 
 def _weakest(values: list[Any]) -> Any:  # noqa: ANN401 - of any field

@@ -190,7 +190,7 @@ class RequestRunner:
         last, now = attempt >= max_retries, datetime.now(UTC)
         step = after_refusal(reply.status, reply.headers, refusal.codes, now, last=last)
         concerns_request = self._probes or not concerns_all(reply.status)
-        if reply.status >= 500:
+        if reply.status >= 500 or (reply.status == 429 and not step.wait):
             self._note_failure(replica, refusal.sentence)
         if step.step == "again":
             return step

@@ -9,7 +9,9 @@ import pytest
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.request import Request
+from tests.checkpoints import TEXTS
 from tests.hostile_server import EVERYTHING, Asked, HostileServer, Reply, TinyModel, failure
+from tests.next_token_server import BY_ID, NAMED, NextTokenModel
 from tests.unit.evidence.endpoint.asking import opened_all, request, results, servers, texts
 
 if TYPE_CHECKING:
@@ -171,3 +173,38 @@ def test_log_probabilities_that_differ_as_accelerators_do_are_of_one_model(tmp_p
             assert answer.tokens is not None
             assert answer.tokens["logprob"][1:].tolist() in [[-5.0, -2.0], [-5.125, -2.125]]
     assert [len(server.asked) for server in several] == [3, 3]
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_where_one_server_names_no_token_all_give_bounds(
+    checkpoint: Path, tmp_path: Path, ids: bool
+):
+    exact = NextTokenModel(checkpoint)
+    weak = NextTokenModel(checkpoint, honours=[BY_ID] if ids else [], most=7)
+    told: list[str] = []
+    asked = [
+        Request(request_id=i, kind="logprobs", key=f"{i}", context=context, text=" of")
+        for i, context in enumerate(text[: text.index(" ", 40)] for text in TEXTS[:8])
+    ]
+    with (
+        servers(exact, weak) as several,
+        opened_all(
+            several,
+            tmp_path,
+            kind="logprobs",
+            at_points=True,
+            tokenizer=exact.tokenizer,
+            tell=told.append,
+        ) as endpoint,
+    ):
+        found = endpoint.capabilities
+        for each in asked:
+            results(endpoint, [each])
+    assert (found.named_token, found.top_logprobs, found.token_id_names) == ("ignored", 5, ids)
+    sent = [each.fields for server in several for each in server.asked]
+    assert [len(server.asked) for server in several] == [4, 4]
+    assert {fields["logprobs"] for fields in sent} == {5}
+    assert not any(NAMED in fields for fields in sent)
+    assert not any((BY_ID in fields) != ids for fields in sent)
+    (sentence,) = told
+    assert "named_token is 'ignored', not 'honoured'; top_logprobs is 5, not 20" in sentence

@@ -203,9 +203,10 @@ def test_what_would_end_a_run_at_one_server_leaves_it_to_the_others(
     assert told == [f"{bad.url} fails ({why}); the others go on, and it is tried again"]
 
 
-def test_a_server_with_errors_of_its_own_costs_no_answer(tmp_path: Path):
+@pytest.mark.parametrize("status", [429, 500])
+def test_a_server_that_refuses_everything_costs_no_answer(status: int, tmp_path: Path):
     told: list[str] = []
-    broken = failure(500, "out of memory")
+    broken = failure(status, "out of memory")
     with (
         servers(lambda a: MODEL(a) if a.is_probe else broken, MODEL) as (bad, good),
         opened_all([bad, good], tmp_path, max_concurrency=4, tell=told.append) as endpoint,
@@ -217,7 +218,7 @@ def test_a_server_with_errors_of_its_own_costs_no_answer(tmp_path: Path):
             assert all_sound(results(endpoint, [request(next(more))]))
     assert sorted(numbers(good)) == list(range(next(more)))
     assert told == [
-        f"{bad.url} fails (status 500: out of memory); the others go on, and it is tried again"
+        f"{bad.url} fails (status {status}: out of memory); the others go on, and it is tried again"
     ]
 
 
