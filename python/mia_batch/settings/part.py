@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["Column", "Mark", "Part", "arguments", "names"]
+__all__ = ["Column", "Mark", "Part", "arguments", "names", "shard_name"]
 
 Column = Annotated[str | None, Field(min_length=1)]
 """Name of a column; None = that of the part it plays."""
@@ -53,6 +53,13 @@ def names(value: object) -> object:
     if isinstance(value, str):
         return tuple(name.strip() for name in value.split(",") if name.strip())
     return value
+
+
+def shard_name(value: str) -> str:
+    """Refuse what names no shard."""
+    from mia_batch.evidence.shard import Shard
+
+    return str(Shard.parse(value))
 
 
 def arguments(value: object) -> object:

@@ -142,8 +142,7 @@ class FeaturesStage(Stage):
         known = {*GROUPS, *BESIDE}
         groups = sorted({*groups_of(columns), *always, *known.intersection(had)})
         if groups != had or "features" not in audit.manifest.made:
-            for part in self.files():
-                part.unlink()
+            self.remove(self.files())
             audit.manifest.made["features"] = {"groups": groups}
             audit.save()
 
@@ -163,8 +162,7 @@ class FeaturesStage(Stage):
         for model, view in weighed:
             folder = audit.run.path("features")
             parts = Parts(folder=folder, schema=Features, model=model, view=view, block_targets=1)
-            for part in parts.paths():
-                part.unlink()
+            self.remove(parts.paths())
         made["rarity"] = rarity
         audit.save()
 
