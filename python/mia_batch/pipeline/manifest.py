@@ -21,7 +21,7 @@ __all__ = ["Manifest", "signed_text"]
 
 _FORMAT = 3
 _COUNTS = ("passes", "seconds")
-_OF_BOTH = {"begin": min, "first": min, "end": max, "last": max}
+_OF_BOTH: dict[str, Any] = {"begin": min, "first": min, "end": max, "last": max}
 _PACKAGES = ("mia-batch", "polars", "numpy", "torch", "transformers", "tokenizers", "httpx")
 
 
@@ -141,7 +141,7 @@ class Manifest:
         for name, model in self.models.items():
             theirs.agree_model(name, model, folder)
         _join(own, self._stored, found)
-        self._stored = found
+        self._stored = theirs._stored
         for name, value in own.items():
             setattr(self, name, value)
 
@@ -173,11 +173,12 @@ def _join(mine: dict[str, Any], base: Any, theirs: dict[str, Any], *, counts: bo
             mine[name] = other
         elif own == old:
             mine.pop(name, None)
-        elif other != old and None not in (own, other):
-            if counts:
-                mine[name] = round(own + other - (old or 0), 3)
-            elif name in _OF_BOTH:
-                mine[name] = _OF_BOTH[name](own, other)
+        elif other == old or own is None or other is None:
+            continue
+        elif counts:
+            mine[name] = round(own + other - (old or 0), 3)
+        elif name in _OF_BOTH:
+            mine[name] = _OF_BOTH[name](own, other)
 
 
 def signed_text(content: Mapping[str, Any]) -> str:
