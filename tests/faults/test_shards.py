@@ -88,7 +88,7 @@ def test_three_at_once_one_killed_others_of_another_number_then_merged(checkpoin
         "engine": "transformers",
         "dtype": "float32",
         "preset": "matched",
-        "samples": 2,
+        "samples": 1,
         "out": str(tmp_path / "run"),
     }
     run, log = Run(tmp_path / "run"), tmp_path / "log"
