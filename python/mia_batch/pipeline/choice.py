@@ -72,7 +72,7 @@ def check_controls(settings: Settings, attacks: Iterable[Attack]) -> None:
 def check_shard(settings: Settings) -> None:
     """Raise `SettingsError` if a shard is asked for where one process has to do all."""
     reasons = {
-        "openai": "an endpoint is asked by one process, which has many requests under way at once",
+        "openai": "an endpoint is asked by one process; give several --base-url",
         "replay": "a recording is read by one process",
     }
     if settings.shard is not None and (reason := reasons.get(settings.engine)):

@@ -73,6 +73,7 @@ class Audit:
     @classmethod
     def begin(cls, settings: Settings, observer: Observer) -> Audit:
         """Check all that can be checked before a model's libraries are loaded."""
+        check_shard(settings)
         recording = None
         if settings.samples_from is not None:
             recording = Recording.open(
@@ -83,7 +84,6 @@ class Audit:
         audit = cls(settings, observer, chosen_attacks(settings), recording, Run(settings.folder))
         _ = audit.plan
         check_controls(settings, audit.attacks)
-        check_shard(settings)
         check_paths(settings)
         audit.manifest = Manifest.of(audit.run.folder) or audit._new_manifest()
         return audit

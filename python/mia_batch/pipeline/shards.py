@@ -16,7 +16,7 @@ from mia_batch.pipeline.stages.verdicts import PreflightStage
 from mia_batch.pipeline.times import run_timed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from mia_batch.evidence.shard import Shard
     from mia_batch.pipeline.context import Audit
@@ -49,14 +49,19 @@ def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
     with audit.run.shared(shard, audit.observer.stage) as turn, damage_set_aside(stages):
         audit.turn = turn
         take_up(audit, stages)
-        prepared = [(stage, stage.prepare) for stage in stages]
-        run_timed(audit, prepared + [(stage, stage.run) for stage in of_all])
+        _take(audit, [(stage, stage.prepare) for stage in stages])
+        _take(audit, [(stage, stage.run) for stage in of_all])
         turn.release()
-        run_timed(audit, [(stage, stage.run) for stage in (*fills, *asked)])
-        if not audit.manifest.custody:
-            audit.save()
+        _take(audit, [(stage, stage.run) for stage in (*fills, *asked)])
         work = reduce(add, (stage.answered() for stage in asked))
         audit.observer.stage(
             f"shard {shard} is complete, and of all shards {work.done:,} of "
             f"{work.done + work.left:,} prompts; the command without --shard merges and scores"
         )
+
+
+def _take(audit: Audit, steps: list[tuple[Stage, Callable[[], None]]]) -> None:
+    """Take steps, and store what they found unless the run is finished still."""
+    run_timed(audit, steps)
+    if not audit.manifest.custody:
+        audit.save()
