@@ -156,8 +156,9 @@ def test_whatever_is_killed_the_tables_are_the_same(asked, undisturbed, tmp_path
 def test_ray_of_this_machine_alone(asked, checkpoint, tmp_path):
     """With an engine that is no one's but ours, and without kills."""
     corpus = write_corpus(tmp_path / "corpus.parquet", 4)
-    options = ("--model", str(checkpoint), "--probes", "2", "--dtype", "float32")
-    options = (*options, "--engine", "transformers")
+    asked_for = {"--model": checkpoint, "--probes": 2, "--dtype": "float32"}
+    options = [str(word) for pair in asked_for.items() for word in pair]
+    options += ["--engine", "transformers"]
     run_undisturbed(corpus, tmp_path / "alone", *options)
     with started(corpus, tmp_path / "two", *options, "--workers", "2") as process:
         assert process.wait(150) == 0, (tmp_path / "two.log").read_text()

@@ -29,6 +29,7 @@ _EPILOG = """\b
 Examples:
   mia-batch --input corpus.parquet --model MODEL
   mia-batch --input books/ --model MODEL --max-windows-per-document 50
+  mia-batch --input books/ --model MODEL --out RUN --shard 3/8
   mia-batch score runs/corpus-MODEL --attacks-from mine.py
   mia-batch report runs/corpus-MODEL --format md
   mia-batch show runs/corpus-MODEL TARGET_ID
@@ -149,6 +150,8 @@ def _audit(settings: Any) -> None:  # noqa: ANN401 - Settings is imported at use
     observer = ConsoleObserver(console_of(stderr=True))
     run = run_audit(settings, observer)
     observer.ended()
+    if settings.shard is not None:
+        return
     _show(run)
     failed = run.manifest.failed
     if failed["targets"] > settings.max_failed * failed["of"]:

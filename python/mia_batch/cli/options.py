@@ -24,6 +24,7 @@ _METAVARS = {
     **dict.fromkeys(Settings.marked(Mark.MODEL), "MODEL"),
     "out": "FOLDER",
     "engine_arg": "KEY=VALUE",
+    "shard": "I/N",
     "base_url": "URL",
     "workers": "N|auto",
     "ray": "ADDRESS",

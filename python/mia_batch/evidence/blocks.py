@@ -12,9 +12,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mia_batch.evidence.parts import Parts
+    from mia_batch.evidence.shard import Shard
     from mia_batch.evidence.units import Units
 
-__all__ = ["BLOCK_TARGETS", "LOGPROB_BLOCK_TARGETS", "RECORDED_BLOCK_TARGETS", "Block", "Missing"]
+__all__ = [
+    "BLOCK_TARGETS",
+    "LOGPROB_BLOCK_TARGETS",
+    "RECORDED_BLOCK_TARGETS",
+    "Block",
+    "Missing",
+    "Work",
+]
 
 BLOCK_TARGETS = 64
 """Targets in a block: few enough that little is lost with an unfinished one."""
@@ -48,8 +56,8 @@ class Block:
 class Work:
     """How many units lack rows, and how many have all of them."""
 
-    left: int
-    done: int
+    left: int = 0
+    done: int = 0
 
     def __add__(self, other: Work) -> Work:
         """Count both."""
@@ -59,13 +67,22 @@ class Work:
 class Missing:
     """What the parts of a run lack: ``n_rows`` of each unit.
 
-    With ``retry_failed`` rows that have a reason count as missing.
+    With ``retry_failed`` rows that have a reason count as missing. Of a ``shard`` only its own
+    blocks are looked at.
     """
 
     def __init__(
-        self, units: Units, parts: Parts, n_rows: int = 1, *, retry_failed: bool = False
+        self,
+        units: Units,
+        parts: Parts,
+        n_rows: int = 1,
+        *,
+        retry_failed: bool = False,
+        shard: Shard | None = None,
     ) -> None:
         self._units = units
+        self._block = pl.col("target_row") // parts.block_targets
+        self._own = pl.lit(value=True) if shard is None else shard.has(self._block)
         self._parts = parts
         self._n_rows = n_rows
         self._done = _find_done(parts)
@@ -78,6 +95,7 @@ class Missing:
         failed = self._failed.lazy().select(pl.col("key").unique(), failed=True)
         total, left = (
             self._units.keys()
+            .filter(self._own)
             .join(self._done.lazy(), on="key", how="left")
             .join(failed, on="key", how="left")
             .select(pl.len(), (lacking | pl.col("failed").is_not_null()).sum().alias("left"))
@@ -89,14 +107,13 @@ class Missing:
     def blocks(self) -> Iterator[Block]:
         """Yield what is to be had, in the targets' order."""
         for units in self._units.slices():
-            yield from self._split(units)
+            yield from self._split(units.filter(self._own))
 
     def _split(self, units: pl.DataFrame) -> Iterator[Block]:
         """One block for each range of rows that units of one block lack."""
-        index = pl.col("target_row") // self._parts.block_targets
         rows = (
             units.select(
-                key="unit_key", block=index, position=pl.int_range(pl.len(), dtype=pl.UInt32)
+                key="unit_key", block=self._block, position=pl.int_range(pl.len(), dtype=pl.UInt32)
             )
             .join(self._done, on="key", how="left", maintain_order="left")
             .with_columns(done=pl.col("done").fill_null(0))
@@ -112,9 +129,9 @@ class Missing:
         )
         for (block, first, last), lacking in grouped:
             chosen = units[lacking["position"]].drop("unit_key", "target_row")
-            yield self._block(int(str(block)), int(str(first)), int(str(last)), chosen)
+            yield self._made(int(str(block)), int(str(first)), int(str(last)), chosen)
 
-    def _block(self, index: int, first: int, last: int, units: pl.DataFrame) -> Block:
+    def _made(self, index: int, first: int, last: int, units: pl.DataFrame) -> Block:
         label = self._parts.label
         return Block(
             index=index,

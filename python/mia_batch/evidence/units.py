@@ -34,7 +34,7 @@ class Units(Protocol):
     """Targets or prompts that rows are wanted of."""
 
     def keys(self) -> pl.LazyFrame:
-        """Open the ``key`` of each."""
+        """Open the ``key`` and ``target_row`` of each."""
 
     def slices(self) -> Iterator[pl.DataFrame]:
         """Yield them in the targets' order: ``unit_key``, ``target_row``, and what is asked."""
@@ -48,8 +48,8 @@ class TargetUnits:
     columns: tuple[str, ...] = ()
 
     def keys(self) -> pl.LazyFrame:
-        """Open the ``key`` of each."""
-        return self.targets.filter(_HAS_TEXT).select(key=TARGET_KEY)
+        """Open the ``key`` and ``target_row`` of each."""
+        return _numbered(self.targets).filter(_HAS_TEXT).select("target_row", key=TARGET_KEY)
 
     def slices(self) -> Iterator[pl.DataFrame]:
         """Yield rows of the targets table."""
@@ -69,10 +69,11 @@ class FreshUnits:
     view: View
 
     def keys(self) -> pl.LazyFrame:
-        """Open the ``key`` of each, those that cannot be asked included."""
+        """Open the ``key`` and ``target_row`` of each, those that cannot be asked included."""
         index = pl.lit(list(range(self.view.n)), dtype=pl.List(pl.UInt32))
-        there = self.targets.filter(_HAS_TEXT).select(target=TARGET_KEY, index=index)
-        return there.explode("index").select(key=pl.col("target") + pl.col("index"))
+        there = _numbered(self.targets).filter(_HAS_TEXT)
+        each = there.select("target_row", target=TARGET_KEY, index=index).explode("index")
+        return each.select("target_row", key=pl.col("target") + pl.col("index"))
 
     def slices(self) -> Iterator[pl.DataFrame]:
         """Yield prompts that can be asked, with ``context`` and ``text``."""
@@ -99,12 +100,12 @@ class PromptUnits:
     askable: bool = False
 
     def keys(self) -> pl.LazyFrame:
-        """Open the ``key`` of each prompt of a target that the run still has."""
+        """Open ``key`` and ``target_row`` of each prompt of a target that the run still has."""
         rows = scan(self.parts.paths(), Prompts)
         rows = rows.filter(self._wanted).select(target=TARGET_KEY, index="view_index")
-        there = scan(self.targets, Targets).select(target=TARGET_KEY)
-        known = rows.join(there, on="target", how="semi")
-        return known.select(key=pl.col("target") + pl.col("index"))
+        there = _numbered(scan(self.targets, Targets)).select("target_row", target=TARGET_KEY)
+        known = rows.join(there, on="target")
+        return known.select("target_row", key=pl.col("target") + pl.col("index"))
 
     def slices(self) -> Iterator[pl.DataFrame]:
         """Yield prompts with ``target_id``, ``document_id``, ``context`` and ``text``."""
@@ -170,6 +171,10 @@ class PromptUnits:
     @cached_property
     def _part(self) -> Callable[[int], pl.DataFrame]:
         return lru_cache(_PARTS_HELD)(lambda n: scan(self._paths[n], Prompts).collect())
+
+
+def _numbered(targets: pl.LazyFrame) -> pl.LazyFrame:
+    return targets.with_row_index("target_row")
 
 
 def _rows_from(start: int) -> pl.Expr:

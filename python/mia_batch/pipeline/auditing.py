@@ -11,18 +11,18 @@ from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan
 from mia_batch.pipeline.custody.root import seal
-from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.reporting import REPORT, write_report
 from mia_batch.pipeline.run import Run
+from mia_batch.pipeline.shards import run_shard, take_up
 from mia_batch.pipeline.stages.controls import ControlsStage
 from mia_batch.pipeline.stages.extraction import ExtractionStage
 from mia_batch.pipeline.stages.features import FeaturesStage
 from mia_batch.pipeline.stages.logprobs import LogprobsStage
-from mia_batch.pipeline.stages.prompts import PromptsStage
+from mia_batch.pipeline.stages.prompts import FillsStage, PromptsStage
 from mia_batch.pipeline.stages.rarity import RarityStage
 from mia_batch.pipeline.stages.samples import SamplesStage
 from mia_batch.pipeline.stages.scores import ScoresStage
-from mia_batch.pipeline.stages.stage import damage_set_aside, repair
+from mia_batch.pipeline.stages.stage import damage_set_aside
 from mia_batch.pipeline.stages.summary import SummaryStage
 from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
@@ -51,6 +51,7 @@ def stages_of(audit: Audit) -> list[Stage]:
         TargetsStage(audit),
         PreflightStage(audit),
         PromptsStage(audit),
+        FillsStage(audit),
         *(SamplesStage(audit, model) for model in _MODELS),
         *(LogprobsStage(audit, model) for model in _MODELS),
         RarityStage(audit),
@@ -81,7 +82,7 @@ def audit(
     Returns
     -------
     Run
-        The finished run; its tables are Polars frames.
+        The finished run; its tables are Polars frames. Of a ``shard``, the run as it is by then.
 
     Raises
     ------
@@ -115,13 +116,11 @@ def _run_audit(settings: Settings, observer: Observer) -> Run:
     observer.stage(_corpus_sentence(audit))
     del corpora
     stages = stages_of(audit)
+    if audit.shard is not None:
+        run_shard(audit, audit.shard, stages)
+        return audit.run
     with audit.run.held(), damage_set_aside(stages):
-        audit.manifest = (
-            Manifest.of(audit.run.folder) or audit.manifest
-        )  # another may have been here
-        for sentence in repair(stages):
-            observer.stage(sentence)
-        audit.request()
+        take_up(audit, stages)
         _walk(audit, stages)
     return audit.run
 
@@ -160,6 +159,8 @@ def plan(settings: Settings) -> Iterator[tuple[str, str]]:
     fetched(settings.place)
     audit = Audit.begin(settings, Observer())
     engine = audit.manifest.evidence["engine"]
+    if audit.shard is not None:
+        yield "shard", f"{audit.shard}: what follows of samples and log-probabilities is its share"
     yield "engine", f"{engine} ({audit.manifest.engine_choice})"
     yield "attacks", ", ".join(attack.name for attack in audit.attacks)
     yield "plan", f"SHA-256 {audit.plan.digest()}"

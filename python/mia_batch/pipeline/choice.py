@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mia_batch.attacks import Attack
     from mia_batch.settings import Settings
 
-__all__ = ["check_controls", "chosen_attacks", "engine_columns"]
+__all__ = ["check_controls", "check_shard", "chosen_attacks", "engine_columns"]
 
 _COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
 """Columns of the logprobs table that not every engine can compute."""
@@ -66,6 +66,17 @@ def check_controls(settings: Settings, attacks: Iterable[Attack]) -> None:
             "setting 'controls' is about passages that come out, and these attacks ask for none; "
             "add 'extract', or take preset 'matched'"
         )
+        raise SettingsError(msg)
+
+
+def check_shard(settings: Settings) -> None:
+    """Raise `SettingsError` if a shard is asked for where one process has to do all."""
+    reasons = {
+        "openai": "an endpoint is asked by one process; give several --base-url",
+        "replay": "a recording is read by one process",
+    }
+    if settings.shard is not None and (reason := reasons.get(settings.engine)):
+        msg = f"setting 'shard' cannot be used with engine {settings.engine!r}: {reason}"
         raise SettingsError(msg)
 
 

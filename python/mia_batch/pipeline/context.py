@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -9,22 +10,24 @@ from typing import TYPE_CHECKING
 from mia_batch.attacks import defaults
 from mia_batch.attacks.attack import CONTINUATION
 from mia_batch.corpus import digest_each, digest_of
-from mia_batch.errors import SettingsError
+from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.budget import Budget
 from mia_batch.evidence.engines.registry import choose_engine
 from mia_batch.evidence.replay.recording import Recording
 from mia_batch.evidence.request import Decoding, EngineSpec
+from mia_batch.evidence.shard import Shard
 from mia_batch.inference.plan import VerdictPlan
 from mia_batch.models.identity import identify_model
-from mia_batch.pipeline.choice import check_controls, chosen_attacks
+from mia_batch.pipeline.choice import check_controls, check_shard, chosen_attacks
 from mia_batch.pipeline.corpora import check_paths, open_corpora, with_windows
+from mia_batch.pipeline.locks import others_at_work
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.starting import check_cluster
 from mia_batch.settings.client import endpoint_settings, endpoint_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import polars as pl
 
@@ -54,7 +57,11 @@ _OF_MODELS = {
 
 @dataclass
 class Audit:
-    """One audit at work."""
+    """One audit at work.
+
+    ``turn`` is held while what all shards of a run share is made or stored; a run that has its
+    folder alone needs none.
+    """
 
     settings: Settings
     observer: Observer
@@ -62,10 +69,12 @@ class Audit:
     recording: Recording | None
     run: Run
     manifest: Manifest = field(default_factory=Manifest)
+    turn: AbstractContextManager[object] = field(default_factory=nullcontext)
 
     @classmethod
     def begin(cls, settings: Settings, observer: Observer) -> Audit:
         """Check all that can be checked before a model's libraries are loaded."""
+        check_shard(settings)
         recording = None
         if settings.samples_from is not None:
             recording = Recording.open(
@@ -109,10 +118,34 @@ class Audit:
         """Return the attacks that read one kind of evidence."""
         return [attack for attack in self.attacks if attack.reads_of(kind)]
 
+    @cached_property
+    def shard(self) -> Shard | None:
+        """The shard whose blocks alone are worked on."""
+        return Shard.parse(self.settings.shard) if self.settings.shard else None
+
+    @contextmanager
+    def settling(self) -> Iterator[None]:
+        """Take turns with other shards, and know what they have stored."""
+        with self.turn:
+            self.manifest.take_in(self.run.folder)
+            yield
+
+    @property
+    def has_others(self) -> bool:
+        """Whether other shards are at work."""
+        return self.shard is not None and bool(others_at_work(self.run.folder, self.shard))
+
+    def refuse_others(self, why: str) -> None:
+        """Raise `RunFolderError` if other shards are at work, who read what is to be removed."""
+        if self.has_others:
+            msg = f"{why}, while other shards are at work in {self.run.folder}; wait for their end"
+            raise RunFolderError(msg)
+
     def save(self) -> None:
         """Store the manifest of a run that is not finished: it has no root."""
         self.manifest.custody = {}
-        self.manifest.write(self.run.folder)
+        with self.turn:
+            self.manifest.write(self.run.folder)
 
     def begin_change(self) -> None:
         """Take the root away from a finished run before its tables change."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import asdict, dataclass, field, fields
+from copy import deepcopy
+from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["Manifest", "signed_text"]
 
 _FORMAT = 3
+_COUNTS = ("passes", "seconds")
+_OF_BOTH: dict[str, Any] = {"begin": min, "first": min, "end": max, "last": max}
 _PACKAGES = ("mia-batch", "polars", "numpy", "torch", "transformers", "tokenizers", "httpx")
 
 
@@ -85,6 +88,7 @@ class Manifest:
     times: dict[str, Any] = field(default_factory=dict)
     requests: dict[str, Any] = field(default_factory=dict)
     controls: dict[str, Any] = field(default_factory=dict)
+    _stored: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, folder: Path) -> Manifest | None:
@@ -98,7 +102,6 @@ class Manifest:
             cause = getattr(error, "strerror", None) or error
             msg = f"{path} cannot be read ({cause}); give another folder"
             raise RunFolderError(msg) from None
-        known = [item.name for item in fields(cls)]
         if not isinstance(stored, dict) or "evidence" not in stored:
             msg = f"{path} is not a run's manifest; give another folder"
             raise RunFolderError(msg)
@@ -109,11 +112,41 @@ class Manifest:
                 "--out: a folder of its samples can be given as --samples-from"
             )
             raise RunFolderError(msg)
-        return cls(**{name: stored[name] for name in known if name in stored})
+        manifest = cls(**{name: stored[name] for name in _names() if name in stored})
+        manifest._stored = manifest._content()
+        return manifest
 
     def write(self, folder: Path) -> None:
-        """Store the manifest in the run's folder."""
-        write_text(folder / "run.json", signed_text(asdict(self) | {"versions": _versions()}))
+        """Store the manifest in the run's folder, and in it what others have stored since.
+
+        Whoever calls it keeps others from the folder meanwhile.
+        """
+        self.take_in(folder)
+        content = self._content()
+        write_text(folder / "run.json", signed_text(content | {"versions": _versions()}))
+        self._stored = content
+
+    def take_in(self, folder: Path) -> None:
+        """Take in what other shards have stored since this manifest was read or stored.
+
+        What only one side has changed since then stays changed. Of what both have changed, numbers
+        that count add up, the first beginning and the last end stay, and else this side's value.
+        Raises `SettingsError` if their evidence, or a model of theirs, is another.
+        """
+        theirs = Manifest.of(folder) if self._stored else None
+        if theirs is None:
+            return
+        found, own = theirs._content(), {name: getattr(self, name) for name in _names()}
+        theirs.agree(self.evidence, folder)
+        for name, model in self.models.items():
+            theirs.agree_model(name, model, folder)
+        _join(own, self._stored, found)
+        self._stored = theirs._stored
+        for name, value in own.items():
+            setattr(self, name, value)
+
+    def _content(self) -> dict[str, Any]:
+        return {name: deepcopy(getattr(self, name)) for name in _names()}
 
     def agree(self, wanted: Mapping[str, Any], folder: Path) -> None:
         """Record values that change evidence; `SettingsError` names all that differ from before."""
@@ -123,6 +156,29 @@ class Manifest:
         """Record what identifies a model, likewise."""
         model = self.models.setdefault(name, {})
         _agree(model, wanted, folder, of=f" of model {name!r}")
+
+
+def _names() -> list[str]:
+    return [item.name for item in fields(Manifest) if item.init]
+
+
+def _join(mine: dict[str, Any], base: Any, theirs: dict[str, Any], *, counts: bool = False) -> None:  # noqa: ANN401 - JSON
+    """Bring into ``mine`` what has changed from ``base`` to ``theirs``; see `Manifest.take_in`."""
+    base = base if isinstance(base, dict) else {}
+    for name in dict.fromkeys((*theirs, *base)):
+        own, old, other = (each.get(name) for each in (mine, base, theirs))
+        if isinstance(own, dict) and isinstance(other, dict):
+            _join(own, old, other, counts=name in _COUNTS)
+        elif own == old and name in theirs:
+            mine[name] = other
+        elif own == old:
+            mine.pop(name, None)
+        elif other == old or own is None or other is None:
+            continue
+        elif counts:
+            mine[name] = round(own + other - (old or 0), 3)
+        elif name in _OF_BOTH:
+            mine[name] = _OF_BOTH[name](own, other)
 
 
 def signed_text(content: Mapping[str, Any]) -> str:

@@ -73,9 +73,8 @@ def _contents(run: Run) -> Contents:
 def _command(settings: Settings) -> Iterator[str]:
     """Yield the words of the command with these settings, less those at their defaults."""
     yield "mia-batch"
-    given = settings.model_dump(mode="json")
-    for name, field in Settings.model_fields.items():
-        value, option = given[name], f"--{name.replace('_', '-')}"
+    for name, value in settings.model_dump(mode="json").items():
+        field, option = Settings.model_fields[name], f"--{name.replace('_', '-')}"
         if getattr(settings, name) == field.get_default(call_default_factory=True):
             continue
         if isinstance(value, bool):

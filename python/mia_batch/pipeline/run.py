@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from filelock import FileLock, Timeout
-
 from mia_batch.errors import RunFolderError
 from mia_batch.evidence.parts import scan_parts
+from mia_batch.pipeline.locks import alone, as_shard, reading
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.rarity import Rarity
 from mia_batch.schemas import (
@@ -37,11 +35,14 @@ from mia_batch.storage.copies import fetched
 from mia_batch.tables import remove_unfinished, scan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import dataframely as dy
     import polars as pl
+    from filelock import FileLock
+
+    from mia_batch.evidence.shard import Shard
 
 __all__ = ["PARTS", "TABLES", "Run"]
 
@@ -192,16 +193,9 @@ class Run:
     def read_only(self) -> Iterator[None]:
         """Keep live runs away while the folder is read; nothing is written.
 
-        Raises `RunFolderError` if a live run holds it.
+        Raises `RunFolderError` if a live run or shard holds it.
         """
-        with ExitStack() as closing:
-            with suppress(OSError):  # where there is no lock, nobody has held the folder
-                stream = closing.enter_context((self.folder / ".lock").open("rb"))
-                try:
-                    fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    msg = f"{self.folder} is held by a live run, so it has no root; wait for it"
-                    raise RunFolderError(msg) from None
+        with reading(self.folder):
             yield
 
     @contextmanager
@@ -209,23 +203,33 @@ class Run:
         """Make the folder where it is missing, and hold it against other live runs.
 
         Temporary files of killed runs are removed. Raises `RunFolderError` if the folder cannot be
-        made or written, or another live run holds it.
+        made or written, or another live run or shard holds it.
         """
-        folders = (self.folder, *map(self.path, PARTS))
-        lock = FileLock(self.folder / ".lock", timeout=0)
+        with ExitStack() as closing:
+            with self._made():
+                closing.enter_context(alone(self.folder))
+                for folder in self._folders:
+                    remove_unfinished(folder)
+            yield
+
+    @contextmanager
+    def shared(self, shard: Shard, say: Callable[[str], None]) -> Iterator[FileLock]:
+        """Make the folder where it is missing, and hold it as one of its shards; see `as_shard`."""
+        with ExitStack() as closing:
+            with self._made():
+                turn = closing.enter_context(as_shard(self.folder, shard, say))
+            yield turn
+
+    @property
+    def _folders(self) -> list[Path]:
+        return [self.folder, *map(self.path, PARTS)]
+
+    @contextmanager
+    def _made(self) -> Iterator[None]:
         try:
-            for folder in folders:
+            for folder in self._folders:
                 folder.mkdir(parents=True, exist_ok=True)
-            lock.acquire()
-            for folder in folders:
-                remove_unfinished(folder)
-        except Timeout:
-            msg = f"{self.folder} is held by another live run; wait for it, or choose another --out"
-            raise RunFolderError(msg) from None
+            yield
         except OSError as error:
             msg = f"{self.folder} cannot be written ({error.strerror}); choose another --out"
             raise RunFolderError(msg) from None
-        try:
-            yield
-        finally:
-            lock.release()

@@ -48,7 +48,7 @@ def run_timed(audit: Audit, steps: Iterable[tuple[Stage, Callable[[], None]]]) -
             finally:
                 seconds[stage.name] += time.monotonic() - start
     except BaseException:
-        with suppress(RunFolderError, OSError):
+        with suppress(RunFolderError, OSError), audit.turn:
             stored = Manifest.of(audit.run.folder)
             if stored and not stored.custody:
                 _add(stored, seconds)

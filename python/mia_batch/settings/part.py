@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["Column", "Mark", "Part", "addresses", "arguments", "names"]
+__all__ = ["Column", "Mark", "Part", "addresses", "arguments", "names", "shard_name"]
 
 Column = Annotated[str | None, Field(min_length=1)]
 """Name of a column; None = that of the part it plays."""
@@ -61,6 +61,13 @@ def addresses(value: object) -> object:
     if isinstance(given, list | tuple) and all(isinstance(item, str) for item in given):
         return tuple(address.strip() for item in given for address in item.split(","))
     return value
+
+
+def shard_name(value: str) -> str:
+    """Refuse what names no shard."""
+    from mia_batch.evidence.shard import Shard
+
+    return str(Shard.parse(value))
 
 
 def arguments(value: object) -> object:

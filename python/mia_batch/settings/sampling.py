@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from mia_batch.settings.part import Mark, Part, arguments, names
+from mia_batch.settings.part import Mark, Part, arguments, names, shard_name
 
 __all__ = ["SamplingSettings"]
 
@@ -158,6 +158,12 @@ class SamplingSettings(Part):
         default=False,
         description="Ask for passages that came out after an unrelated prefix, too, and look for "
         "them in the other documents: what is common is no evidence.",
+    )
+    shard: Annotated[str | None, AfterValidator(shard_name)] = Field(
+        None,
+        exclude=True,  # it says who works, not on what
+        description="I/N: work on every N-th block only, as one of N processes that share the run "
+        "folder; the command without it merges and scores.",
     )
     retry_failed: bool = Field(
         default=False, description="Try again what could not be sampled before."

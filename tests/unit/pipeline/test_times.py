@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,8 @@ def called(tmp_path, monkeypatch):
     monkeypatch.setattr(times, "_now", lambda: next(days))
 
     def call(*steps, **content):
-        audit: Any = SimpleNamespace(manifest=Manifest(evidence={"x": 1}, **content))
+        manifest = Manifest(evidence={"x": 1}, **content)
+        audit: Any = SimpleNamespace(manifest=manifest, turn=nullcontext())
         audit.run = Run(tmp_path)
         audit.manifest.write(tmp_path)
         named: Any = [(SimpleNamespace(name=name), step) for name, step in steps]

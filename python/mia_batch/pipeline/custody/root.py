@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from mia_batch.corpus import base_of
 from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.pipeline.custody.stamps import STAMPS, holds
+from mia_batch.pipeline.locks import is_lock
 from mia_batch.pipeline.manifest import Manifest, signed_text
 from mia_batch.pipeline.run import PARTS, Run
 from mia_batch.storage.copies import settled
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Checked", "record_file", "root_of", "seal", "verify"]
 
-_NOT_HASHED = ("run.json", ".lock", *STAMPS)
-"""The first holds the digests, the second is always empty, stamps are made when all is sealed."""
+_NOT_HASHED = ("run.json", *STAMPS)
+"""The first holds the digests, stamps are made when all is sealed."""
 _OF_SCORING = {"attacks_from": "", "rarity_from": "rarity.parquet"}
 """Settings that name what scores are made from, and the file in the folder that they name."""
 
@@ -72,7 +73,7 @@ def seal(audit: Audit) -> None:
             manifest.inputs[setting] = {path.name: digest(path)}
     read = manifest.inputs.items()
     manifest.inputs = {setting: each for setting, each in read if getattr(settings, setting)}
-    paths = {name: run.folder / name for name in sorted(_files(run)) if name not in _NOT_HASHED}
+    paths = {name: run.folder / name for name in sorted(_files(run)) if _is_hashed(name)}
     regular = {
         name: path for name, path in paths.items() if _is_text(name) and _fault_of(path) is None
     }
@@ -137,7 +138,7 @@ def _verify(run: Run, elsewhere: Sequence[Path]) -> Checked:
         if not manifest.custody:
             raise RunFolderError(_no_root(folder))
         known = manifest.custody["tables"] | manifest.custody["files"]
-        there = {name for name in _files(run) if name not in _NOT_HASHED}
+        there = {name for name in _files(run) if _is_hashed(name)}
         places = {name: folder / name for name in known if name in there}
         inputs = dict(_places(manifest, elsewhere))
         found = {name: path for name, path in inputs.items() if path is not None}
@@ -232,6 +233,10 @@ def _stamp_faults(folder: Path, root: str) -> Iterator[tuple[str, str]]:
             fault = f"cannot be read: {error.strerror}"
         if fault is not None:
             yield name, fault
+
+
+def _is_hashed(name: str) -> bool:
+    return name not in _NOT_HASHED and not is_lock(name)  # which is always empty
 
 
 def _is_text(name: str) -> bool:

@@ -203,8 +203,8 @@ class _Passages:
     view: View
 
     def keys(self) -> pl.LazyFrame:
-        """Open the ``key`` of each."""
-        return self._own.lazy().select(key=TARGET_KEY)
+        """Open the ``key`` and ``target_row`` of each."""
+        return self._own.lazy().select("target_row", key=TARGET_KEY)
 
     @property
     def _own(self) -> pl.DataFrame:

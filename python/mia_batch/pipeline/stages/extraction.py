@@ -236,8 +236,8 @@ class _Asked:
     prompts: pl.DataFrame
 
     def keys(self) -> pl.LazyFrame:
-        """Open the ``key`` of each."""
-        return next(self.slices()).lazy().select(key="unit_key")
+        """Open the ``key`` and ``target_row`` of each."""
+        return next(self.slices()).lazy().select("target_row", key="unit_key")
 
     def slices(self) -> Iterator[pl.DataFrame]:
         """Yield them in the targets' order."""

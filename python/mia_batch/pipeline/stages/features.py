@@ -22,7 +22,7 @@ from mia_batch.pipeline.stages.rarity import rarity_of, weighed_views
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
 from mia_batch.schemas import Features, Samples
-from mia_batch.tables import remove, scan, sink_all
+from mia_batch.tables import scan, sink_all
 from mia_batch.tables.background import in_background
 from mia_batch.targets.lookup import TargetLookup
 
@@ -142,8 +142,7 @@ class FeaturesStage(Stage):
         known = {*GROUPS, *BESIDE}
         groups = sorted({*groups_of(columns), *always, *known.intersection(had)})
         if groups != had or "features" not in audit.manifest.made:
-            for part in self.files():
-                remove(part)
+            self.remove(self.files())
             audit.manifest.made["features"] = {"groups": groups}
             audit.save()
 
@@ -163,8 +162,7 @@ class FeaturesStage(Stage):
         for model, view in weighed:
             folder = audit.run.path("features")
             parts = Parts(folder=folder, schema=Features, model=model, view=view, block_targets=1)
-            for part in parts.paths():
-                remove(part)
+            self.remove(parts.paths())
         made["rarity"] = rarity
         audit.save()
 

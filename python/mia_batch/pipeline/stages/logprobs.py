@@ -6,7 +6,7 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
 
-from mia_batch.evidence.blocks import LOGPROB_BLOCK_TARGETS, Missing
+from mia_batch.evidence.blocks import LOGPROB_BLOCK_TARGETS, Missing, Work
 from mia_batch.evidence.frequencies import stored_frequencies
 from mia_batch.evidence.logprobs import FREQUENCY, LogprobTask
 from mia_batch.evidence.parts import Parts
@@ -22,13 +22,16 @@ from mia_batch.pipeline.stages.prompts import (
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
 from mia_batch.schemas import LogProbs
-from mia_batch.tables import remove
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from mia_batch.pipeline.context import Audit
+    from mia_batch.pipeline.sessions import Session
     from mia_batch.prompts.view import View
 
 __all__ = ["LogprobsStage"]
@@ -53,7 +56,8 @@ class LogprobsStage(Stage):
         """Ask about every text that has no row yet."""
         audit = self.audit
         views = [view for view in views_of(audit, "logprobs") if view.model == self.model]
-        columns = {view.name: self._columns(view) for view in views}
+        with audit.settling():
+            columns = {view.name: self._columns(view) for view in views}
         if any(FREQUENCY in wanted for wanted in columns.values()):
             files = texts_for(audit, "frequencies_from").files
             digest = audit.digest_input("frequencies_from", files)
@@ -77,13 +81,7 @@ class LogprobsStage(Stage):
         with open_session(
             audit, self.model, "logprobs", wanted - {FREQUENCY}, at_points=at_points
         ) as session:
-            frequencies = None
-            if self.model == "target":
-                make_shots(audit, session.tokenizer, session.max_model_len)
-                if FREQUENCY in wanted and session.tokenizer is not None:
-                    texts = texts_for(audit, "frequencies_from").documents
-                    path = audit.run.folder / "frequencies.parquet"
-                    frequencies = stored_frequencies(path, texts, session.tokenizer)
+            frequencies = self._prepared(session, wanted) if self.model == "target" else None
             missing = {view: self._missing(view) for view in views}
             work = reduce(add, map(Missing.count, missing.values()))
             progress = audit.observer.progress("log-probabilities", done=work.done, left=work.left)
@@ -110,12 +108,24 @@ class LogprobsStage(Stage):
         total = sum(passes.values())
         audit.observer.stage(f"forward passes of the {self.model} model: {total:,} ({each})")
 
+    def _prepared(self, session: Session, columns: frozenset[str]) -> NDArray[np.float32] | None:
+        """Make the shots, and return the frequencies of tokens where they are wanted."""
+        audit = self.audit
+        with audit.settling():
+            make_shots(audit, session.tokenizer, session.max_model_len)
+            audit.save()
+            if FREQUENCY not in columns or session.tokenizer is None:
+                return None
+            texts = texts_for(audit, "frequencies_from").documents
+            path = audit.run.folder / "frequencies.parquet"
+            return stored_frequencies(path, texts, session.tokenizer)
+
     def left(self) -> Iterator[tuple[str, str]]:
         """Count forward passes: what one takes is known only once the model is open."""
         for view in views_of(self.audit, "logprobs"):
             if view.model == self.model:
                 units = FreshUnits(self.audit.target_table(), view)
-                missing = Missing(units, self._parts(view))
+                missing = Missing(units, self._parts(view), shard=self.audit.shard)
                 left = missing.count().left
                 if view.make is not None:  # fewer than units: some texts have no further point
                     left = sum(block.units.height for block in missing.blocks())
@@ -153,8 +163,7 @@ class LogprobsStage(Stage):
         made = audit.manifest.made.setdefault(self.name, {})
         before = made.get(view.name, [])
         if not needed.issubset(before):
-            for part in self._parts(view).paths():
-                remove(part)
+            self.remove(self._parts(view).paths())
             made[view.name] = sorted(needed.union(before))
             audit.manifest.passes.pop(f"{self.model} {view.name}", None)
             audit.save()
@@ -169,10 +178,19 @@ class LogprobsStage(Stage):
             block_targets=LOGPROB_BLOCK_TARGETS,
         )
 
+    def answered(self) -> Work:
+        """Count the texts of all shards that have and lack rows."""
+        views = [view for view in views_of(self.audit, "logprobs") if view.model == self.model]
+        return reduce(add, (Missing(*self._asked(view)).count() for view in views), Work())
+
+    def _asked(self, view: View) -> tuple[PromptUnits, Parts]:
+        parts = prompt_parts(self.audit, view)
+        return PromptUnits(self.audit.run.path("targets"), parts, view), self._parts(view)
+
     def _missing(self, view: View) -> Missing:
         audit = self.audit
-        units = PromptUnits(audit.run.path("targets"), prompt_parts(audit, view), view)
-        return Missing(units, self._parts(view), retry_failed=audit.settings.retry_failed)
+        retry = audit.settings.retry_failed
+        return Missing(*self._asked(view), retry_failed=retry, shard=audit.shard)
 
     def _left(self, view: View) -> bool:
         """Whether rows are missing, or prompts that are made once the model is open."""

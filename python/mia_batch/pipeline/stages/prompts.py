@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from mia_batch.pipeline.context import Audit
 
 __all__ = [
+    "FillsStage",
     "PromptsStage",
     "make_shots",
     "prompt_parts",
@@ -56,7 +57,7 @@ def prompt_parts(audit: Audit, view: View) -> Parts:
 
 
 class PromptsStage(Stage):
-    """Make the prompts of all views but those that depend on a model's context."""
+    """Make the prompts of views that need no model."""
 
     name = "prompts"
 
@@ -69,35 +70,9 @@ class PromptsStage(Stage):
         audit = self.audit
         audit.manifest.agree(self._evidence(), audit.run.folder)
         self._check()
-        filled = []
         for view in views_of(audit):
-            missing = prompts_missing(audit, view)
             if view.make is not None:
-                write_prompts(audit, view, missing)
-            elif _is_filled(view) and missing.count().left:
-                filled.append((view, missing))
-        if filled:
-            self._fill(filled)
-
-    def left(self) -> Iterator[tuple[str, str]]:
-        """Count the texts that a masked model fills."""
-        for view in views_of(self.audit):
-            if _is_filled(view):
-                units = TargetUnits(self.audit.target_table())
-                left = Missing(units, prompt_parts(self.audit, view), view.n).count().left
-                yield f"{view.name} prompts", f"of {left:,} texts, {view.n} each, by masked model"
-
-    def _fill(self, filled: list[tuple[View, Missing]]) -> None:
-        audit = self.audit
-        work = reduce(add, (missing.count() for _, missing in filled))
-        told = audit.observer.answered
-        progress = audit.observer.progress("filling", done=work.done, left=work.left)
-        with open_session(audit, "masked", "fills") as session, progress:
-            for view, missing in filled:
-                task = FillTask(view=view, run_seed=audit.settings.seed)
-                store = prompt_parts(audit, view).store
-                for _ in session.executor.collect(task, missing.blocks(), told, store):
-                    pass
+                write_prompts(audit, view, prompts_missing(audit, view))
 
     def _check(self) -> None:
         """Look whether everything is there that is needed only once an engine has started."""
@@ -145,6 +120,43 @@ class PromptsStage(Stage):
         return values
 
 
+class FillsStage(Stage):
+    """Make the prompts that a masked model fills."""
+
+    name = "prompts"
+
+    def files(self) -> list[Path]:
+        """List nothing: they lie among the other prompts."""
+        return []
+
+    def run(self) -> None:
+        """Fill what is missing."""
+        audit = self.audit
+        missing = {
+            view: prompts_missing(audit, view) for view in views_of(audit) if _is_filled(view)
+        }
+        filled = {view: lacks for view, lacks in missing.items() if lacks.count().left}
+        if not filled:
+            return
+        work = reduce(add, map(Missing.count, filled.values()))
+        told = audit.observer.answered
+        progress = audit.observer.progress("filling", done=work.done, left=work.left)
+        with open_session(audit, "masked", "fills") as session, progress:
+            for view, lacks in filled.items():
+                task = FillTask(view=view, run_seed=audit.settings.seed)
+                store = prompt_parts(audit, view).store
+                for _ in session.executor.collect(task, lacks.blocks(), told, store):
+                    pass
+
+    def left(self) -> Iterator[tuple[str, str]]:
+        """Count the texts."""
+        audit = self.audit
+        for view in filter(_is_filled, views_of(audit)):
+            units, parts = TargetUnits(audit.target_table()), prompt_parts(audit, view)
+            left = Missing(units, parts, view.n, shard=audit.shard).count().left
+            yield f"{view.name} prompts", f"of {left:,} texts, {view.n} each, by masked model"
+
+
 def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
     """Make the prompts that put shots before the targets, as many as fit the model's context.
 
@@ -181,7 +193,8 @@ def prompts_missing(audit: Audit, view: View) -> Missing:
     """Find the targets that lack prompts of a view."""
     column = audit.settings.neighbours_column if view.name == "neighbour" else None
     units = TargetUnits(audit.run.scan("targets"), (column,) if column else ())
-    return Missing(units, prompt_parts(audit, view), view.n)
+    shard = audit.shard if _is_filled(view) else None  # others are made for all at once
+    return Missing(units, prompt_parts(audit, view), view.n, shard=shard)
 
 
 def write_prompts(audit: Audit, view: View, missing: Missing) -> None:

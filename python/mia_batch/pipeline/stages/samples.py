@@ -9,7 +9,7 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
 
-from mia_batch.evidence.blocks import Missing
+from mia_batch.evidence.blocks import Missing, Work
 from mia_batch.evidence.units import FreshUnits, PromptUnits
 from mia_batch.evidence.workload import forecast
 from mia_batch.pipeline.sessions import cost_lines, expected, open_session, sample_task
@@ -78,8 +78,17 @@ class SamplesStage(Stage):
         return PromptUnits(self.audit.run.path("targets"), parts, view, askable=True)
 
     def _missing(self, view: View, units: Units) -> Missing:
-        retry = self.audit.settings.retry_failed
-        return Missing(units, sample_parts(self.audit, view), view.samples, retry_failed=retry)
+        audit, retry = self.audit, self.audit.settings.retry_failed
+        parts = sample_parts(audit, view)
+        return Missing(units, parts, view.samples, retry_failed=retry, shard=audit.shard)
+
+    def answered(self) -> Work:
+        """Count the prompts of all shards that have and lack samples."""
+        each = (
+            Missing(self._units(view), sample_parts(self.audit, view), view.samples).count()
+            for view in self._views
+        )
+        return reduce(add, each, Work())
 
     def lacking(self) -> list[str]:
         """Name the attacks that need samples which the run does not have."""

@@ -62,6 +62,13 @@ class Stage:
         """Whether its tables were made from what it would make them from now."""
         return self.audit.manifest.made.get(self.name) == self.fingerprint()
 
+    def remove(self, outdated: Collection[Path]) -> None:
+        """Remove files that are to be made again."""
+        if outdated:
+            self.audit.refuse_others(f"{self.name} are to be made anew")
+        for path in outdated:
+            remove(path)
+
     def forget(self) -> None:
         """Record that its tables are out of date: killed from here on, they are made again."""
         if self.audit.manifest.made.pop(self.name, None) is not None:
@@ -83,7 +90,10 @@ def damage_set_aside(stages: Sequence[Stage]) -> Iterator[None]:
     try:
         yield
     except READ_ERRORS as error:
-        said = repair(stages, is_sound, "is damaged")
+        audit = stages[0].audit
+        with audit.turn:
+            audit.refuse_others(f"a table is damaged ({error})")
+            said = repair(stages, is_sound, "is damaged")
         if not said:
             raise
         msg = f"{'; '.join(said)}: give the same command again"

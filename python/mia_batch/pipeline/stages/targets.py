@@ -64,6 +64,8 @@ class TargetsStage(Stage):
         path = audit.run.path("targets")
         audit.manifest.inputs |= audit.corpora.digests
         if not (self.is_fresh and path.exists()):
+            if path.exists():
+                audit.refuse_others("the texts are others than before")
             new = audit.run.folder / "targets.new.parquet"
             sink(audit.corpora.targets(audit.settings), new, Targets)
             if audit.corpora.reference_sets:

@@ -1,0 +1,167 @@
+"""Shards of one run, in real processes: at once, stopped and killed, by two paths."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from polars.testing import assert_frame_equal
+
+import mia_batch
+from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.evidence.blocks import BLOCK_TARGETS, LOGPROB_BLOCK_TARGETS
+from mia_batch.pipeline import Run, rescore
+from mia_batch.pipeline.custody.root import verify
+from tests.checkpoints import save_masked_checkpoint
+from tests.damage import damage
+from tests.faults.test_kills import contents, write_corpus
+from tests.forked import Forked, forked_command
+from tests.processes import wait_until
+
+N_BLOCKS = 9
+
+
+def start(settings: dict[str, Any], shard: str, log: Path) -> Forked:
+    """Start the command of these settings as a shard."""
+    options = [(f"--{name.replace('_', '-')}", str(value)) for name, value in settings.items()]
+    return forked_command([*sum(options, ()), "--shard", shard], log, log)
+
+
+def blocks(folder: Path) -> set[int]:
+    """Numbers of the blocks that parts are there of."""
+    return {int(path.name[6:14]) for path in folder.glob("block-*.parquet")}
+
+
+def another_model(settings: dict[str, Any], folder: Path) -> str:
+    """A copy of the model with one bit changed."""
+    shutil.copytree(settings["model"], folder)
+    weights = bytearray((folder / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(weights)
+    return str(folder)
+
+
+def check_refused(settings: dict[str, Any], folder: Path) -> None:
+    """Shard 3/3 is alive and has begun: say what else may not be done, and change nothing."""
+    run = Run(Path(settings["out"]))
+    before, manifest = contents_of(run), run.manifest
+    model = another_model(settings, folder / "another")
+    corpus = str(write_corpus(folder / "longer.parquet", N_BLOCKS + 1))
+    held, other = "is held by another live run; wait for it", "while other shards are at work in"
+    for given, error, words in (
+        ({"shard": "3/3"}, RunFolderError, held),
+        ({}, RunFolderError, held),
+        ({"shard": "1/4"}, RunFolderError, "is held by shard 3/3, and shard 1/4 would ask"),
+        ({"shard": "1/3", "model": model}, SettingsError, "'source' of model 'target' was"),
+        ({"shard": "1/3", "seed": 1}, SettingsError, "'seed' was 0, is now 1"),
+        ({"shard": "1/3", "input": corpus}, RunFolderError, f"the texts are others .* {other}"),
+    ):
+        with pytest.raises(error, match=words):
+            mia_batch.audit(**settings | given)
+    with pytest.raises(RunFolderError, match=held):
+        rescore(run.folder)
+    with pytest.raises(RunFolderError, match="is held by a live run, so it has no root"):
+        verify(run.folder)
+    part = min(run.path("samples").iterdir())
+    damage(part, slice(4, 400))
+    with pytest.raises(RunFolderError, match=f"a table is damaged .* {other}"):
+        mia_batch.audit(**settings, shard="1/3")
+    part.write_bytes(before[str(part)])
+    assert contents_of(run) == before
+    assert replace(run.manifest, times=manifest.times) == manifest
+
+
+def contents_of(run: Run) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in run.folder.rglob("*.parquet")}
+
+
+def test_three_at_once_one_killed_others_of_another_number_then_merged(checkpoint, tmp_path):
+    corpus = write_corpus(tmp_path / "corpus.parquet", N_BLOCKS)
+    settings: dict[str, Any] = {
+        "input": str(corpus),
+        "model": str(checkpoint),
+        "engine": "transformers",
+        "dtype": "float32",
+        "preset": "matched",
+        "samples": 1,
+        "out": str(tmp_path / "run"),
+    }
+    run, log = Run(tmp_path / "run"), tmp_path / "log"
+    third = start(settings, "3/3", log)
+    try:
+        with start(settings, "1/3", log) as first, start(settings, "2/3", log) as second:
+            wait_until(lambda: 2 in blocks(run.path("samples")), "the third's first block")
+            os.kill(third.pid, signal.SIGSTOP)
+        assert (first.poll(), second.poll(), third.poll()) == (0, 0, None), log.read_text()
+        there = blocks(run.path("samples"))
+        assert there - {2, 5, 8} == {0, 1, 3, 4, 6, 7}
+        assert len(there) < N_BLOCKS
+        assert blocks(run.path("features")) >= {0, 1, 3, 4, 6, 7}
+        check_refused(settings, tmp_path)
+    finally:
+        third.kill()
+        third.wait()
+    said = log.read_text()
+    assert said.count(f"of {N_BLOCKS * BLOCK_TARGETS:,} prompts; the command without --shard") == 2
+    mia_batch.audit(**settings, shard="2/2")
+    assert blocks(run.path("samples")) >= {1, 3, 5, 7}
+    assert "scores" not in run.manifest.made
+    mia_batch.audit(**settings)
+    undisturbed = mia_batch.audit(**settings | {"out": str(tmp_path / "undisturbed")})
+    assert contents(run.folder) == contents(undisturbed.folder)
+    assert not [*run.folder.rglob(".*.tmp"), *run.folder.glob(".shard*")]
+
+    root = run.manifest.custody["root"]
+    mia_batch.audit(**settings, shard="1/5")
+    assert verify(run.folder).root == root == undisturbed.manifest.custody["root"]
+    assert verify(run.folder).faults == []
+
+
+def test_log_probabilities_of_two_by_two_paths_and_what_a_manifest_counts(checkpoint, tmp_path):
+    """A masked model, texts put before others, and frequencies: some made by block, some for all.
+
+    Numbers of texts in other batches differ by noise.
+    """
+    n_blocks = 1 + LOGPROB_BLOCK_TARGETS // BLOCK_TARGETS
+    corpus = write_corpus(tmp_path / "corpus.parquet", n_blocks)
+    shots = write_corpus(tmp_path / "shots.parquet", 1, n_words=4)
+    settings: dict[str, Any] = {
+        "input": str(corpus),
+        "model": str(checkpoint),
+        "masked_model": str(save_masked_checkpoint(tmp_path / "masked")),
+        "engine": "transformers",
+        "attacks": "min_k_20_v1,neighbour_difference_v1,recall_prefix_v1,dc_pdd_v1",
+        "neighbours": 1,
+        "nonmember_shots": str(shots),
+        "shots": 2,
+        "frequencies_from": str(corpus),
+        "out": str(tmp_path / "run"),
+    }
+    (tmp_path / "mount").symlink_to(tmp_path)
+    mounted = settings | {"out": str(tmp_path / "mount" / "run")}
+    run, log = Run(tmp_path / "run"), tmp_path / "log"
+    with start(settings, "1/2", log) as first, start(mounted, "2/2", log) as second:
+        pass
+    assert (first.poll(), second.poll()) == (0, 0), log.read_text()
+    named = {path.name[6:].partition(".attempt")[0] for path in run.path("logprobs").iterdir()}
+    views = ("text", "neighbour", "nonmember_shots")
+    assert named == {f"{n:08d}.target-{view}-00000-00001" for n in (0, 1) for view in views}
+
+    passes, manifest = run.manifest.passes, run.manifest
+    undisturbed = mia_batch.audit(**settings | {"out": str(tmp_path / "undisturbed")})
+    assert passes == undisturbed.manifest.passes
+    assert passes["target text"] == n_blocks * BLOCK_TARGETS
+    mia_batch.audit(**settings)
+    for name in ("evidence", "models", "inputs", "engines", "targets", "passes"):
+        assert getattr(run.manifest, name) == getattr(undisturbed.manifest, name), name
+    for name in ("samples of target", "logprobs of target", "prompts"):
+        assert run.manifest.times["seconds"][name] >= manifest.times["seconds"][name]
+    assert manifest.times["begin"] == run.manifest.times["begin"]
+    for table in ("prompts", "logprobs", "scores"):
+        made, expected = run.scan(table).collect(), undisturbed.scan(table).collect()
+        assert_frame_equal(made, expected, rel_tol=1e-3, abs_tol=1e-4)

@@ -1,0 +1,156 @@
+"""Shards: their names, their share, their turns, and what several processes bring together."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from threading import Thread
+
+import polars as pl
+import pytest
+
+from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.evidence.shard import Shard
+from mia_batch.observer import Observer
+from mia_batch.pipeline import Run, plan
+from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.locks import others_at_work
+from mia_batch.pipeline.manifest import Manifest
+from mia_batch.settings import load_settings
+from tests.processes import wait_until
+
+
+def load(**settings):
+    return load_settings({"input": "x.parquet", "model": "m"} | settings, use_config=False)
+
+
+@pytest.mark.parametrize(
+    "text", ["0/8", "9/8", "3", "3/", "/8", "-1/8", "1/0", "a/b", "1/2/3", "٣/٨"]
+)
+def test_what_is_no_shard_is_refused(text):
+    with pytest.raises(
+        SettingsError, match=rf"^setting 'shard' is '{text}': write I/N with I from"
+    ):
+        load(shard=text)
+
+
+def test_each_block_belongs_to_one_shard_and_no_run_remembers_it():
+    blocks = pl.Series("block", range(10), dtype=pl.UInt32).to_frame()
+    shards = [Shard.parse(f"{number}/3") for number in (1, 2, 3)]
+    own = [blocks.filter(shard.has(pl.col("block")))["block"].to_list() for shard in shards]
+    assert own == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
+    settings = load(shard="03/8")
+    assert settings.shard == "3/8"
+    assert "shard" not in settings.model_dump(mode="json")
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (
+            {"base_url": "http://127.0.0.1:1/v1"},
+            "'openai': an endpoint is asked by one process; gi",
+        ),
+        ({"samples_from": "made.parquet"}, "'replay': a recording is read by one process"),
+    ],
+)
+def test_endpoints_and_recordings_are_not_sharded(given, why):
+    with pytest.raises(SettingsError, match=rf"setting 'shard' cannot be used with engine {why}"):
+        Audit.begin(load(shard="1/2", **given), Observer())
+
+
+def test_a_dry_run_speaks_of_the_share(checkpoint, tmp_path):
+    texts = [f"{number} one two three four five six seven" for number in range(3 * 64 + 10)]
+    pl.DataFrame({"text": texts}).write_parquet(tmp_path / "corpus.parquet")
+    settings = {
+        "input": str(tmp_path / "corpus.parquet"),
+        "model": str(checkpoint),
+        "engine": "transformers",
+        "preset": "matched",
+        "out": str(tmp_path / "run"),
+    }
+    prompts = [dict(plan(load(**settings, shard=f"{n}/4")))["prompts"] for n in (1, 2, 3, 4)]
+    assert prompts == ["64", "64", "64", "10"]
+    assert dict(plan(load(**settings)))["prompts"] == "202"
+    assert not (tmp_path / "run").exists()
+
+
+def test_shards_wait_for_who_makes_what_all_need_and_are_told_apart(tmp_path):
+    run = Run(tmp_path / "run")
+    said: list[str] = []
+    joined: list[Shard] = []
+
+    def second():
+        with run.shared(Shard(2, 2), said.append):
+            joined.extend(others_at_work(run.folder, Shard(2, 2)))
+
+    waiting = Thread(target=second)
+    with run.shared(Shard(1, 2), said.append) as turn:
+        waiting.start()
+        wait_until(lambda: said, "the second waits")
+        assert joined == []
+        turn.release()
+        waiting.join()
+        with pytest.raises(RunFolderError, match="is held by another live run"), run.held():
+            pass
+    assert said == ["waiting for what all shards need, which shard 1/2 makes"]
+    assert joined == [Shard(1, 2)]
+    with run.held():
+        assert not [*run.folder.glob(".shard*")]
+        refused = pytest.raises(RunFolderError, match="is held by another live run")
+        with refused, run.shared(Shard(1, 2), said.append):
+            pass
+
+
+def test_a_manifest_takes_in_what_others_have_stored(tmp_path):
+    begun = Manifest(
+        evidence={"seed": 0},
+        models={"target": {"source": "a"}},
+        passes={"target text": 3},
+        times={"begin": "5", "seconds": {"samples": 1.5}},
+        custody={"root": "00"},
+        made={"scores": 1, "targets": 2},
+    )
+    begun.write(tmp_path)
+    one, two = Manifest.of(tmp_path), Manifest.of(tmp_path)
+    assert one is not None
+    assert two is not None
+    one.passes["target text"] += 4
+    one.passes["target lowercase"] = 2
+    one.times |= {"end": "9", "seconds": {"samples": 2.5, "logprobs": 1.0}}
+    one.requests["times"] = {"first": "7", "last": "8"}
+    one.models["target"]["tokenizer"] = "t"
+    one.custody = {}
+    del one.made["scores"]
+    two.passes |= {"target text": 8, "target lowercase": 2}
+    two.times |= {"end": "8", "seconds": {"samples": 1.75}}
+    two.requests["times"] = {"first": "6", "last": "9"}
+    two.inputs["input"] = {"x": "00"}
+    one.write(tmp_path)
+    two.write(tmp_path)
+    one.take_in(tmp_path)
+    stored = Manifest.of(tmp_path)
+    assert one == two == stored
+    assert stored.passes == {"target text": 12, "target lowercase": 4}
+    assert stored.times == {
+        "begin": "5",
+        "end": "9",
+        "seconds": {"samples": 2.75, "logprobs": 1.0},
+    }
+    assert stored.requests == {"times": {"first": "6", "last": "9"}}
+    assert (stored.custody, stored.made) == ({}, {"targets": 2})
+    assert stored.models == {"target": {"source": "a", "tokenizer": "t"}}
+    assert stored.inputs == {"input": {"x": "00"}}
+    before = deepcopy(stored)
+    stored.write(tmp_path)
+    stored.write(tmp_path)
+    assert Manifest.of(tmp_path) == before
+
+    one.requests["times"]["last"] = "99"  # of what was taken in
+    one.write(tmp_path)
+    two.models["target"]["dtype"] = "float32"
+    one.models["target"]["dtype"] = "float16"
+    two.write(tmp_path)
+    assert two.requests["times"]["last"] == "99"
+    with pytest.raises(SettingsError, match="'dtype' of model 'target' was 'float32', is now"):
+        one.write(tmp_path)
+    assert Manifest.of(tmp_path) == two
