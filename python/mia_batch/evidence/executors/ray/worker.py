@@ -8,12 +8,14 @@ import tempfile
 from collections import Counter, deque
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from hashlib import sha256
 from importlib import metadata
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import mia_batch
 from mia_batch.errors import EngineError
 from mia_batch.evidence.executors.local import LocalExecutor
 from mia_batch.evidence.local import LocalSource
@@ -171,8 +173,11 @@ class _Feed:
 
 
 def package_version() -> str:
-    """Return the version of this package."""
-    return metadata.version("mia-batch")
+    """Name the version of this package, and its own files, which an unfinished one shares."""
+    digest = sha256()
+    for path in sorted(Path(mia_batch.__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return f"{metadata.version('mia-batch')} ({digest.hexdigest()[:12]})"
 
 
 class _News:
