@@ -13,7 +13,7 @@ import mia_batch._native as _native  # noqa: PLR0402 - from would import the pac
 from mia_batch.kernel_arguments import WordRule, as_column, check_rule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 __all__ = ["RARITY_FIELDS", "Rarity", "RarityTable"]
 
@@ -79,6 +79,10 @@ class RarityTable:
         counts = counts.scatter(rows["entry"], rows["count"])
         n_groups = rows["n_groups"].max() or 0
         return cls(_native.RarityTable.counted(counts.rechunk()), int(str(n_groups)), counted)
+
+    def __reduce__(self) -> tuple[Callable[..., RarityTable], tuple[pl.DataFrame]]:
+        """Send the counts: the compiled table cannot be pickled."""
+        return partial(RarityTable.stored, counted=self.counted), (self.rows("", ""),)
 
     def rows(self, model: str, view: str) -> pl.DataFrame:
         """Give the entries that are not 0 as rows of the schema `Rarity`."""

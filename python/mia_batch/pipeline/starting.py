@@ -11,10 +11,11 @@ from mia_batch.evidence.executors.local import LocalExecutor
 from mia_batch.evidence.executors.ray.cluster import connected, why_no_ray
 from mia_batch.evidence.local import LocalSource
 from mia_batch.evidence.process import EngineProcess
+from mia_batch.tables.background import in_background
 from mia_batch.tables.files import is_followed, temporary_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from mia_batch.evidence.executors.executor import Executor
     from mia_batch.evidence.request import EngineInfo, EngineSpec
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
     from mia_batch.pipeline.context import Audit
     from mia_batch.settings import Settings
 
-__all__ = ["check_cluster", "started"]
+__all__ = ["check_cluster", "spread", "started"]
 
 
 def check_cluster(settings: Settings) -> None:
     """Raise `SettingsError` where workers are asked for that cannot be, before anything starts."""
     if not settings.on_cluster:
         return
-    if settings.engine in ("openai", "replay"):
+    if settings.engine == "openai" or (settings.engine == "replay" and settings.workers):
         msg = (
             f"settings 'ray' and 'workers' are about engines that are started, and engine "
             f"{settings.engine!r} is none; leave them out"
@@ -38,6 +39,20 @@ def check_cluster(settings: Settings) -> None:
     if (reason := why_no_ray()) is not None:
         msg = f"settings 'ray' and 'workers' need Ray: {reason}"
         raise SettingsError(msg)
+
+
+@contextmanager
+def spread(audit: Audit) -> Iterator[Callable[..., None]]:
+    """Lend a function that runs calls in threads, or on the cores of a cluster of machines."""
+    settings, folder = audit.settings, audit.run.folder
+    if settings.ray is None or is_followed(folder / "run.json"):
+        with in_background() as later:
+            yield later
+        return
+    from mia_batch.evidence.executors.ray.calls import on_cluster
+
+    with connected(settings.ray), on_cluster(folder) as later:
+        yield later
 
 
 @contextmanager

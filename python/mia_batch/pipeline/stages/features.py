@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Self
 
@@ -21,9 +22,9 @@ from mia_batch.pipeline.stages.prompts import prompt_parts
 from mia_batch.pipeline.stages.rarity import rarity_of, weighed_views
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
+from mia_batch.pipeline.starting import spread
 from mia_batch.schemas import Features, Samples
 from mia_batch.tables import scan, sink_all
-from mia_batch.tables.background import in_background
 from mia_batch.targets.lookup import TargetLookup
 
 if TYPE_CHECKING:
@@ -174,28 +175,39 @@ class FeaturesStage(Stage):
             return
         audit.observer.stage(f"making the features of {len(missing):,} parts of samples")
         rarity = rarity_of(audit, view) if weighed else None
-        of_samples, of_prompts = inputs_of(_preset(audit, view))
-        lookup = TargetLookup(audit.run.path("targets"), [*_LOOKED_UP, *view.columns])
         prompts = PromptUnits(audit.run.path("targets"), prompt_parts(audit, view), view)
-        writer = FeatureWriter.of(audit, view)
-
-        def make(group: list[Path]) -> None:
-            rows = pl.collect_all([scan(part, Samples).select(of_samples) for part in group])
-            samples = dict(zip((part.name for part in group), rows, strict=True))
-            names = pl.concat(part["target_id"] for part in rows)
-            places = dict.fromkeys(map(parts.targets_of, group))
-            targets = lookup.of(names, places)
-            asked = prompts.of(targets, places, of_prompts)
-            if not names.is_in(asked["target_id"].implode()).all():
-                folder = audit.run.path("prompts")
-                msg = f"{folder} lacks prompts of samples; give the audit's command again"
-                raise DamagedTableError(msg)
-            writer.write(samples, asked, rarity)
-
-        with in_background() as later:
+        make = _Maker(parts, prompts, FeatureWriter.of(audit, view), rarity)
+        with spread(audit) as later:
             rows = parts.block_targets * view.n * view.samples  # most of a part
             for group in _grouped(missing, min(_PARTS_AT_ONCE, max(_ROWS_AT_ONCE // rows, 1))):
                 later(make, group)
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes the features of parts of samples; before it is first called, it can be pickled."""
+
+    samples: Parts
+    prompts: PromptUnits
+    writer: FeatureWriter
+    rarity: RarityTable | None
+
+    def __call__(self, group: list[Path]) -> None:
+        of_samples, of_prompts = inputs_of(self.writer.preset)
+        rows = pl.collect_all([scan(part, Samples).select(of_samples) for part in group])
+        samples = dict(zip((part.name for part in group), rows, strict=True))
+        names = pl.concat(part["target_id"] for part in rows)
+        places = dict.fromkeys(map(self.samples.targets_of, group))
+        asked = self.prompts.of(self._targets.of(names, places), places, of_prompts)
+        if not names.is_in(asked["target_id"].implode()).all():
+            folder = self.prompts.parts.folder
+            msg = f"{folder} lacks prompts of samples; give the audit's command again"
+            raise DamagedTableError(msg)
+        self.writer.write(samples, asked, self.rarity)
+
+    @cached_property
+    def _targets(self) -> TargetLookup:
+        return TargetLookup(self.prompts.targets, [*_LOOKED_UP, *self.prompts.view.columns])
 
 
 def _grouped(parts: list[Path], most: int) -> Iterator[list[Path]]:
