@@ -16,7 +16,7 @@ from mia_batch.evidence.executors.ray import cluster as ray_cluster
 from mia_batch.evidence.executors.ray.worker import EngineWorker, Start, package_version
 from mia_batch.evidence.request import EngineSpec
 from mia_batch.models.identity import identify_model
-from mia_batch.pipeline.starting import check_cluster
+from mia_batch.pipeline.sessions.starting import check_cluster
 from mia_batch.settings import load_settings
 from tests.cluster import Cluster, actors
 from tests.faults.test_kills import arguments, contents, parts, run_undisturbed, write_corpus

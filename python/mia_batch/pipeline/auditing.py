@@ -13,7 +13,7 @@ from mia_batch.pipeline.corpora import target_plan
 from mia_batch.pipeline.custody.root import seal
 from mia_batch.pipeline.reporting import REPORT, write_report
 from mia_batch.pipeline.run import Run
-from mia_batch.pipeline.shards import run_shard, take_up
+from mia_batch.pipeline.shards.running import run_shard, take_up
 from mia_batch.pipeline.stages.controls import ControlsStage
 from mia_batch.pipeline.stages.extraction import ExtractionStage
 from mia_batch.pipeline.stages.features import FeaturesStage

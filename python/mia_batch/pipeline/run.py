@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from mia_batch.errors import RunFolderError
 from mia_batch.evidence.parts import scan_parts
-from mia_batch.pipeline.locks import alone, as_shard, reading
 from mia_batch.pipeline.manifest import Manifest
+from mia_batch.pipeline.shards.locks import alone, as_shard, reading
 from mia_batch.rarity import Rarity
 from mia_batch.schemas import (
     Blind,

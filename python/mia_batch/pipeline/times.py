@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from mia_batch.errors import RunFolderError
 from mia_batch.evidence.endpoint.journal import Journal
-from mia_batch.pipeline.endpoints import ever_asked
 from mia_batch.pipeline.manifest import Manifest
+from mia_batch.pipeline.sessions.endpoints import ever_asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

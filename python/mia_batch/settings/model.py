@@ -15,7 +15,7 @@ from mia_batch.settings.part import Mark, Part
 from mia_batch.settings.sampling import SamplingSettings
 from mia_batch.settings.source import EndpointSettings, RecordingSettings
 from mia_batch.settings.verdict import VerdictSettings
-from mia_batch.storage import check_url, copy_of, is_url, place_of
+from mia_batch.storage import copy_of, is_url
 
 __all__ = ["PARTS", "Settings"]
 
@@ -107,35 +107,6 @@ class Settings(
             msg = f"known engines are {', '.join(known)}"
             raise ValueError(msg)
         return name
-
-    @field_validator("out", mode="before")
-    @classmethod
-    def _named_folder(cls, value: object) -> object:
-        if value == "":
-            msg = "name a folder"
-            raise ValueError(msg)
-        return value
-
-    @field_validator("out")
-    @classmethod
-    def _path_or_url(cls, value: Path | str | None) -> Path | str | None:
-        if is_url(value):
-            check_url(value)
-        return None if value is None else place_of(value)
-
-    @field_validator("engine_arg")
-    @classmethod
-    def _possible_context(cls, arguments: dict[str, Any]) -> dict[str, Any]:
-        length = arguments.get("max_model_len", 1)
-        if not isinstance(length, int) or length < 1:
-            msg = "max_model_len should be a whole number of at least 1"
-            raise ValueError(msg)
-        return arguments
-
-    @field_validator("text_length", mode="before")
-    @classmethod
-    def _text_length_number(cls, value: object) -> object:
-        return int(value) if isinstance(value, str) and value.isdecimal() else value
 
     @field_validator("attacks")
     @classmethod
@@ -259,11 +230,6 @@ class Settings(
         """The settings that name columns of the corpus."""
         names = [name for name in type(self).model_fields if name.endswith("_column")]
         return self.model_dump(include=set(names) - {"candidate_column", "neighbours_column"})
-
-    @property
-    def on_cluster(self) -> bool:
-        """Whether engines run on a Ray cluster, if only on one of this machine."""
-        return self.ray is not None or self.workers is not None
 
     @property
     def continuations(self) -> int:

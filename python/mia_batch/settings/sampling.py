@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_validator
 
-from mia_batch.settings.part import Mark, Part, arguments, names, shard_name
+from mia_batch.settings.part import Mark, Part, arguments, names
+from mia_batch.storage import check_url, is_url, place_of
 
 __all__ = ["SamplingSettings"]
 
@@ -159,12 +160,6 @@ class SamplingSettings(Part):
         description="Ask for passages that came out after an unrelated prefix, too, and look for "
         "them in the other documents: what is common is no evidence.",
     )
-    shard: Annotated[str | None, AfterValidator(shard_name)] = Field(
-        None,
-        exclude=True,  # it says who works, not on what
-        description="I/N: work on every N-th block only, as one of N processes that share the run "
-        "folder; the command without it merges and scores.",
-    )
     retry_failed: bool = Field(
         default=False, description="Try again what could not be sampled before."
     )
@@ -175,3 +170,32 @@ class SamplingSettings(Part):
         description="Share of targets that may fail; with more the exit code is 1.",
     )
     report: bool = Field(default=True, description="Write report.html at the end.")
+
+    @field_validator("out", mode="before")
+    @classmethod
+    def _named_folder(cls, value: object) -> object:
+        if value == "":
+            msg = "name a folder"
+            raise ValueError(msg)
+        return value
+
+    @field_validator("out")
+    @classmethod
+    def _path_or_url(cls, value: Path | str | None) -> Path | str | None:
+        if is_url(value):
+            check_url(value)
+        return None if value is None else place_of(value)
+
+    @field_validator("engine_arg")
+    @classmethod
+    def _possible_context(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        length = arguments.get("max_model_len", 1)
+        if not isinstance(length, int) or length < 1:
+            msg = "max_model_len should be a whole number of at least 1"
+            raise ValueError(msg)
+        return arguments
+
+    @field_validator("text_length", mode="before")
+    @classmethod
+    def _text_length_number(cls, value: object) -> object:
+        return int(value) if isinstance(value, str) and value.isdecimal() else value

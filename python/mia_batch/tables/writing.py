@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
 import polars as pl
 
+from mia_batch.errors import MiaBatchError
 from mia_batch.tables.batches import in_batches
 from mia_batch.tables.files import is_followed, replacing, sync_folder, temporary_path
 from mia_batch.tables.reading import check, generate
 from mia_batch.tables.system import system_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     import dataframely as dy
@@ -67,7 +68,8 @@ def sink_new(frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Sch
     whole = temporary_path(path)
     with system_errors(path):
         try:
-            sink(frame, whole, schema)
+            with _named(path, whole):
+                sink(frame, whole, schema)
             try:
                 path.hardlink_to(whole)
             except FileExistsError:
@@ -80,6 +82,15 @@ def sink_new(frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Sch
             whole.unlink(missing_ok=True)
     sync_folder(path.parent)
     return True
+
+
+@contextmanager
+def _named(path: Path, whole: Path) -> Iterator[None]:
+    """Let errors name a table as it is to be called."""
+    try:
+        yield
+    except MiaBatchError as error:
+        raise type(error)(str(error).replace(whole.name, path.name)) from error
 
 
 def sink_frames(frames: Iterable[pl.DataFrame], path: Path, schema: type[dy.Schema]) -> None:

@@ -13,7 +13,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.evidence.blocks import Block
 from mia_batch.pipeline.answers import SAMPLE, prompts_of, taken_up
 from mia_batch.pipeline.run import Run
-from mia_batch.pipeline.sessions import open_session, sample_task
+from mia_batch.pipeline.sessions.session import open_session, sample_task
 from mia_batch.pipeline.stages.views import view_of
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from mia_batch.corpus import base_of
 from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.pipeline.custody.stamps import STAMPS, holds
-from mia_batch.pipeline.locks import is_lock
 from mia_batch.pipeline.manifest import Manifest, signed_text
 from mia_batch.pipeline.run import PARTS, Run
+from mia_batch.pipeline.shards.locks import is_lock
 from mia_batch.storage.copies import settled
 from mia_batch.tables import digest, side_by_side, write_text
 

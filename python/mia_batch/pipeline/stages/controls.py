@@ -17,7 +17,7 @@ from mia_batch.evidence.parts import TARGET_KEY, scan_parts
 from mia_batch.evidence.units import TARGETS_AT_ONCE, PromptUnits
 from mia_batch.inference.controls import control_rows, counts_of
 from mia_batch.kernels import pair_features
-from mia_batch.pipeline.sessions import open_session, sample_task
+from mia_batch.pipeline.sessions.session import open_session, sample_task
 from mia_batch.pipeline.stages.elsewhere import other_documents
 from mia_batch.pipeline.stages.features import sample_parts
 from mia_batch.pipeline.stages.prompts import prompt_parts, write_prompts

@@ -13,7 +13,7 @@ import polars as pl
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.blocks import Missing
 from mia_batch.evidence.parts import TARGET_KEY, scan_parts
-from mia_batch.pipeline.sessions import open_session, sample_task
+from mia_batch.pipeline.sessions.session import open_session, sample_task
 from mia_batch.pipeline.stages.features import sample_parts
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import view_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mia_batch.evidence.blocks import Block
-    from mia_batch.pipeline.sessions import Session
+    from mia_batch.pipeline.sessions.session import Session
     from mia_batch.prompts.view import View
 
 __all__ = ["ExtractionStage"]

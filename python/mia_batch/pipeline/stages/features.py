@@ -18,11 +18,11 @@ from mia_batch.features import BESIDE, build_features, groups_of, inputs_of
 from mia_batch.inference.verbatim import VERBATIM_GROUP
 from mia_batch.kernels import GROUPS
 from mia_batch.pipeline.corpora import target_plan
+from mia_batch.pipeline.sessions.starting import spread
 from mia_batch.pipeline.stages.prompts import prompt_parts
 from mia_batch.pipeline.stages.rarity import rarity_of, weighed_views
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
-from mia_batch.pipeline.starting import spread
 from mia_batch.schemas import Features, Samples
 from mia_batch.tables import scan, sink_all
 from mia_batch.targets.lookup import TargetLookup

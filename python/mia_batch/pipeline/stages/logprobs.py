@@ -12,7 +12,7 @@ from mia_batch.evidence.logprobs import FREQUENCY, LogprobTask
 from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.units import FreshUnits, PromptUnits
 from mia_batch.pipeline.choice import engine_columns
-from mia_batch.pipeline.sessions import is_remote, open_session, text_cost
+from mia_batch.pipeline.sessions.session import is_remote, open_session, text_cost
 from mia_batch.pipeline.stages.prompts import (
     make_shots,
     prompt_parts,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mia_batch.pipeline.context import Audit
-    from mia_batch.pipeline.sessions import Session
+    from mia_batch.pipeline.sessions.session import Session
     from mia_batch.prompts.view import View
 
 __all__ = ["LogprobsStage"]

@@ -14,7 +14,7 @@ from mia_batch.evidence.blocks import LOGPROB_BLOCK_TARGETS, Missing
 from mia_batch.evidence.fills import FillTask
 from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.units import TARGETS_AT_ONCE, TargetUnits
-from mia_batch.pipeline.sessions import open_session
+from mia_batch.pipeline.sessions.session import open_session
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
 from mia_batch.prompts.shots import after_shots, choose_shots

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from mia_batch.evidence.blocks import Missing, Work
 from mia_batch.evidence.units import FreshUnits, PromptUnits
 from mia_batch.evidence.workload import forecast
-from mia_batch.pipeline.sessions import cost_lines, expected, open_session, sample_task
+from mia_batch.pipeline.sessions.session import cost_lines, expected, open_session, sample_task
 from mia_batch.pipeline.stages.features import FeatureWriter, sample_parts
 from mia_batch.pipeline.stages.prompts import prompt_parts
 from mia_batch.pipeline.stages.rarity import weighed_views

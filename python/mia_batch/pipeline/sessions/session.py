@@ -18,8 +18,8 @@ from mia_batch.evidence.workload import Workload
 from mia_batch.models.identity import identify_model
 from mia_batch.models.measure import estimate_tokens
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.pipeline.endpoints import findings, with_known_address
-from mia_batch.pipeline.starting import started
+from mia_batch.pipeline.sessions.endpoints import findings, with_known_address
+from mia_batch.pipeline.sessions.starting import started
 from mia_batch.pipeline.times import asking
 from mia_batch.settings.client import endpoint_settings, endpoint_tokenizer
 

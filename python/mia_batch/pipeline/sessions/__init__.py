@@ -1,0 +1,1 @@
+"""Opened models: engines here or on a cluster, and endpoints."""

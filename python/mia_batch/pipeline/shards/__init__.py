@@ -1,0 +1,1 @@
+"""Processes that share the blocks of one run, and who may use its folder."""
