@@ -1,6 +1,6 @@
 """Many workers: what kills cost, how two engines scale, and what scheduling costs with many.
 
-Three measurements, each against a real Ray on this machine:
+Four measurements, each against a real Ray on this machine:
 
 * ``kills``: an audit by the demo's model on a cluster of two nodes, of which actors, raylets and
   the driver are killed at random, held against the same audit without a cluster.
@@ -8,12 +8,15 @@ Three measurements, each against a real Ray on this machine:
 * ``sleepers``: as many actors as fit, which sleep as long as a block takes; what the driver adds,
   its memory, and how many blocks it can hand out in a second. From these a projection to many GPUs.
 
-    python -m benches.scale [kills] [engines] [sleepers] [--actors N] [--kills N]
+* ``features``: those of recorded samples by one core of a cluster, and by two.
+
+    python -m benches.scale [kills] [engines] [features] [sleepers] [--actors N] [--kills N]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import resource
@@ -29,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import polars as pl
+from benches.features import SAMPLES, write_input
 from benches.results import append_results, machine, versions
 
 from mia_batch.evidence.blocks import Block
@@ -182,7 +186,7 @@ def engines(rounds: int) -> dict[str, Any]:
                     "model": str(DEMO / "model"),
                     "out": f"{name}/run",
                     "preset": "matched",
-                    "samples": 5,
+                    "samples": 1,
                     "engine": "transformers",
                     "workers": n,
                     "report": False,
@@ -192,6 +196,34 @@ def engines(rounds: int) -> dict[str, Any]:
                 of_n.append(round(observer.rate, 1))
     ratio = [two / one for one, two in zip(rates[1], rates[2], strict=True)]
     return {"tokens_per_second": rates, "two_to_one": [round(each, 3) for each in ratio]}
+
+
+def features(n_targets: int) -> dict[str, Any]:
+    """Make the features of recorded samples by one core of a cluster, and by two."""
+    pairs = n_targets * SAMPLES
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_input(folder, n_targets)
+        asked = [sys.executable, "-m", "mia_batch", "--input", str(folder / "corpus.parquet")]
+        asked += ["--samples-from", str(folder / "recording.parquet"), "--no-report"]
+        asked += ["--attacks", "samia_matched_v1", "--out", str(folder / "run")]
+        subprocess.run(asked, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        per_second = {}
+        for cores in (1, 2):
+            for part in (folder / "run" / "features").iterdir():
+                part.unlink()
+            before = seconds_of_features(folder / "run")
+            with Cluster(cores) as cluster:
+                again = [*asked, "--ray", cluster.address]
+                subprocess.run(again, check=True, stdout=subprocess.DEVNULL)
+            took = seconds_of_features(folder / "run") - before
+            per_second[cores] = round(pairs / took)
+    twice = round(per_second[2] / per_second[1] / 2, 3)
+    return {"pairs": pairs, "pairs_per_second": per_second, "two_to_twice_one": twice}
+
+
+def seconds_of_features(run: Path) -> float:
+    return float(json.loads((run / "run.json").read_text())["times"]["seconds"]["features"])
 
 
 class Sleeper:
@@ -305,9 +337,10 @@ def projection(found: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", nargs="*", default=["kills", "engines", "sleepers"])
+    parser.add_argument("what", nargs="*", default=["kills", "engines", "features", "sleepers"])
     parser.add_argument("--kills", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--targets", type=int, default=1_000_000)
     parser.add_argument("--actors", type=int, default=100)
     given = parser.parse_args()
     print(machine())
@@ -318,6 +351,9 @@ def main() -> None:
     if "engines" in given.what:
         figures["engines"] = engines(given.rounds)
         print(figures["engines"], "median", median(figures["engines"]["two_to_one"]))
+    if "features" in given.what:
+        figures["features"] = features(given.targets)
+        print(figures["features"])
     if "sleepers" in given.what:
         figures["sleepers"] = sleepers(given.actors)
         print(figures["sleepers"])
