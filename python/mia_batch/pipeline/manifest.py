@@ -137,9 +137,11 @@ class Manifest:
         if theirs is None:
             return
         found, own = theirs._content(), {name: getattr(self, name) for name in _names()}
-        theirs.agree(self.evidence, folder)
+        _agree(_changed(theirs.evidence, self._stored["evidence"]), self.evidence, folder)
+        before = self._stored["models"]
         for name, model in self.models.items():
-            theirs.agree_model(name, model, folder)
+            changed = _changed(theirs.models.get(name, {}), before.get(name, {}))
+            _agree(changed, model, folder, of=f" of model {name!r}")
         _join(own, self._stored, found)
         self._stored = theirs._stored
         for name, value in own.items():
@@ -167,11 +169,12 @@ def _join(mine: dict[str, Any], base: Any, theirs: dict[str, Any], *, counts: bo
     base = base if isinstance(base, dict) else {}
     for name in dict.fromkeys((*theirs, *base)):
         own, old, other = (each.get(name) for each in (mine, base, theirs))
+        unchanged = own == old and (name in mine) == (name in base)
         if isinstance(own, dict) and isinstance(other, dict):
             _join(own, old, other, counts=name in _COUNTS)
-        elif own == old and name in theirs:
+        elif unchanged and name in theirs:
             mine[name] = other
-        elif own == old:
+        elif unchanged:
             mine.pop(name, None)
         elif other == old or own is None or other is None:
             continue
@@ -179,6 +182,10 @@ def _join(mine: dict[str, Any], base: Any, theirs: dict[str, Any], *, counts: bo
             mine[name] = round(own + other - (old or 0), 3)
         elif name in _OF_BOTH:
             mine[name] = _OF_BOTH[name](own, other)
+
+
+def _changed(values: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value != before.get(name)}
 
 
 def signed_text(content: Mapping[str, Any]) -> str:
