@@ -269,7 +269,7 @@ def sleepers(n_actors: int) -> dict[str, Any]:
     """Measure what handing out costs: time beside that of the blocks, memory, blocks a second."""
     spec = EngineSpec(engine="none", kind="samples", model="none")
     start = Start(
-        spec=spec, tokenizer=None, strides=False, digest=None, version="", token=Path("none")
+        spec=spec, tokenizer=None, strides=False, digest=None, version="", mark=Path("none")
     )
     with (
         patch.object(pool_module, "EngineWorker", Sleeper),

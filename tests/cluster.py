@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from ray.cluster_utils import Cluster as RayCluster
 
 from tests.processes import children
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 
 class Cluster:
@@ -39,12 +36,7 @@ class Cluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._cluster.shutdown()
 
 

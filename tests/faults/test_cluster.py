@@ -16,7 +16,7 @@ from mia_batch.evidence.executors.ray import cluster as ray_cluster
 from mia_batch.evidence.executors.ray.worker import EngineWorker, Start, package_version
 from mia_batch.evidence.request import EngineSpec
 from mia_batch.models.identity import identify_model
-from mia_batch.pipeline.sessions.starting import check_cluster
+from mia_batch.pipeline.choice import check_cluster
 from mia_batch.settings import load_settings
 from tests.cluster import Cluster, actors
 from tests.faults.test_kills import arguments, contents, parts, run_undisturbed, write_corpus
@@ -202,7 +202,7 @@ def test_a_worker_of_another_version_or_model_is_refused(changed, message, check
         "digest": identify_model(str(checkpoint), None).digest,
     }
     given = Start(
-        spec=spec(checkpoint), tokenizer=None, strides=False, token=tmp_path, **same | changed
+        spec=spec(checkpoint), tokenizer=None, strides=False, mark=tmp_path, **same | changed
     )
     with pytest.raises(EngineError, match=message):
         EngineWorker("worker 1").start(given)

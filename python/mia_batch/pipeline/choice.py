@@ -8,6 +8,7 @@ from mia_batch.attacks import defaults, get
 from mia_batch.attacks.attack import CONTINUATION, PROBE
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines.registry import why_not
+from mia_batch.evidence.executors.ray.cluster import why_no_ray
 from mia_batch.similarity import why_no_similarity
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from mia_batch.attacks import Attack
     from mia_batch.settings import Settings
 
-__all__ = ["check_controls", "check_shard", "chosen_attacks", "engine_columns"]
+__all__ = ["check_cluster", "check_controls", "check_shard", "chosen_attacks", "engine_columns"]
 
 _COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
 """Columns of the logprobs table that not every engine can compute."""
@@ -66,6 +67,21 @@ def check_controls(settings: Settings, attacks: Iterable[Attack]) -> None:
             "setting 'controls' is about passages that come out, and these attacks ask for none; "
             "add 'extract', or take preset 'matched'"
         )
+        raise SettingsError(msg)
+
+
+def check_cluster(settings: Settings) -> None:
+    """Raise `SettingsError` where workers are asked for that cannot be, before anything starts."""
+    if not settings.on_cluster:
+        return
+    if settings.engine == "openai" or (settings.engine == "replay" and settings.workers):
+        msg = (
+            f"settings 'ray' and 'workers' are about engines that are started, and engine "
+            f"{settings.engine!r} is none; leave them out"
+        )
+        raise SettingsError(msg)
+    if (reason := why_no_ray()) is not None:
+        msg = f"settings 'ray' and 'workers' need Ray: {reason}"
         raise SettingsError(msg)
 
 

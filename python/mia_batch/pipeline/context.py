@@ -18,11 +18,10 @@ from mia_batch.evidence.request import Decoding, EngineSpec
 from mia_batch.evidence.shard import Shard
 from mia_batch.inference.plan import VerdictPlan
 from mia_batch.models.identity import identify_model
-from mia_batch.pipeline.choice import check_controls, check_shard, chosen_attacks
+from mia_batch.pipeline.choice import check_cluster, check_controls, check_shard, chosen_attacks
 from mia_batch.pipeline.corpora import check_paths, open_corpora, with_windows
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.run import Run
-from mia_batch.pipeline.sessions.starting import check_cluster
 from mia_batch.pipeline.shards.locks import others_at_work
 from mia_batch.settings.client import endpoint_settings, endpoint_tokenizer
 

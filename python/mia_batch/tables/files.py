@@ -7,6 +7,7 @@ import re
 import shutil
 import uuid
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
 
 import polars as pl
@@ -14,8 +15,7 @@ import polars as pl
 from mia_batch.tables.system import system_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
 __all__ = [
     "Follower",
@@ -103,8 +103,10 @@ def remove_unfinished(folder: Path) -> None:
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Open a temporary file beside ``path`` that replaces it at the end.
+def replacing(
+    path: Path, place: Callable[[Path, Path], object] = Path.replace
+) -> Iterator[IO[bytes]]:
+    """Open a temporary file beside ``path`` that replaces it at the end, or is ``place``d there.
 
     It is passed on open: by name, Polars might create it again after a failure, from a thread.
     """
@@ -121,7 +123,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
                 os.fsync(stream.fileno())
             if (follower := _follower_of(path)) is not None:
                 follower.put(path, temporary)
-            temporary.replace(path)
+            place(temporary, path)
         finally:
             with suppress(OSError):  # gone already, or the folder never was
                 temporary.unlink()

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from mia_batch.errors import MiaBatchError
 from mia_batch.tables.batches import in_batches
-from mia_batch.tables.files import is_followed, replacing, sync_folder, temporary_path
+from mia_batch.tables.files import replacing, sync_folder, temporary_path
 from mia_batch.tables.reading import check, generate
 from mia_batch.tables.system import system_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Mapping
 
     import dataframely as dy
 
@@ -36,17 +35,22 @@ def sink(frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Schema]
     sink_all({path: frame}, schema)
 
 
-def sink_all(frames: Mapping[Path, pl.LazyFrame | pl.DataFrame], schema: type[dy.Schema]) -> None:
+def sink_all(
+    frames: Mapping[Path, pl.LazyFrame | pl.DataFrame],
+    schema: type[dy.Schema],
+    place: Callable[[Path, Path], object] = Path.replace,
+) -> None:
     """Write several tables as `sink` does, in one query: of small ones, each costs a third less.
 
     They are not replaced at one moment: a process that is killed in between leaves some of them.
+    ``place`` is as in `replacing`.
     """
     for path, frame in frames.items():
         check(frame, schema, what=path.name)
     with ExitStack() as streams:
         sinks = [
             frame.lazy().sink_parquet(
-                streams.enter_context(replacing(path)),
+                streams.enter_context(replacing(path, place)),
                 compression="zstd",
                 compression_level=1,
                 row_group_size=_ROW_GROUP_ROWS,
@@ -62,35 +66,21 @@ def sink_all(frames: Mapping[Path, pl.LazyFrame | pl.DataFrame], schema: type[dy
 
 def sink_new(frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Schema]) -> bool:
     """Write a table as `sink` does unless another process wrote it first, and say which it was."""
-    if is_followed(path):  # there is one writer
-        sink(frame, path, schema)
-        return True
-    whole = temporary_path(path)
-    with system_errors(path):
+    wrote = True
+
+    def place(temporary: Path, path: Path) -> None:
+        nonlocal wrote
         try:
-            with _named(path, whole):
-                sink(frame, whole, schema)
-            try:
-                path.hardlink_to(whole)
-            except FileExistsError:
-                return False
-            except OSError:  # the file system has no links
-                if path.exists():
-                    return False
-                whole.replace(path)
-        finally:
-            whole.unlink(missing_ok=True)
-    sync_folder(path.parent)
-    return True
+            path.hardlink_to(temporary)
+        except FileExistsError:
+            wrote = False
+        except OSError:  # the file system has no links
+            wrote = not path.exists()
+            if wrote:
+                temporary.replace(path)
 
-
-@contextmanager
-def _named(path: Path, whole: Path) -> Iterator[None]:
-    """Let errors name a table as it is to be called."""
-    try:
-        yield
-    except MiaBatchError as error:
-        raise type(error)(str(error).replace(whole.name, path.name)) from error
+    sink_all({path: frame}, schema, place)
+    return wrote
 
 
 def sink_frames(frames: Iterable[pl.DataFrame], path: Path, schema: type[dy.Schema]) -> None:

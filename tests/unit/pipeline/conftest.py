@@ -8,7 +8,18 @@ import polars as pl
 import pytest
 
 import mia_batch
+from mia_batch.observer import Observer
 from tests.checkpoints import TEXTS
+
+
+class Listener(Observer):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.sentences: list[str] = []
+
+    def stage(self, sentence: str) -> None:
+        self.sentences.append(sentence)
 
 
 def documents(n: int = 8) -> pl.DataFrame:

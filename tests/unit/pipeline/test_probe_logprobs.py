@@ -16,29 +16,19 @@ import mia_batch
 from mia_batch.attacks.probing import PROBE_LOGPROB_ATTACKS
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.observer import Observer
 from mia_batch.pipeline import plan
 from mia_batch.pipeline.choice import chosen_attacks
 from mia_batch.settings import load_settings
 from tests.hostile_server import MODEL, HostileServer
 from tests.next_token_server import BY_ID, NAMED, NextTokenModel
 from tests.unit.evidence.endpoint.test_logprobs import echo
+from tests.unit.pipeline.conftest import Listener
 
 if TYPE_CHECKING:
     from tests.hostile_server import Asked, Reply
 
 NAMES = [attack.name for attack in PROBE_LOGPROB_ATTACKS]
 KEY = ("target_id", "view_index")
-
-
-class Listener(Observer):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.sentences: list[str] = []
-
-    def stage(self, sentence: str) -> None:
-        self.sentences.append(sentence)
 
 
 @pytest.fixture(scope="module")

@@ -10,23 +10,12 @@ import polars as pl
 import pytest
 
 import mia_batch
-from mia_batch.observer import Observer
 from mia_batch.pipeline import plan
 from mia_batch.settings import load_settings
 from tests.hostile_server import MODEL, HostileServer, Script, TinyModel, failure
-from tests.unit.pipeline.conftest import documents
+from tests.unit.pipeline.conftest import Listener, documents
 
 KEY = "sk-never-to-be-seen"
-
-
-class Listener(Observer):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.sentences: list[str] = []
-
-    def stage(self, sentence: str) -> None:
-        self.sentences.append(sentence)
 
 
 @pytest.fixture

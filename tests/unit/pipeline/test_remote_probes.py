@@ -12,8 +12,7 @@ from mia_batch.evidence.endpoint import CHAT_INSTRUCTION
 from mia_batch.pipeline import plan
 from mia_batch.settings import load_settings
 from tests.hostile_server import MODEL, Asked, HostileServer, Reply, TinyModel
-from tests.unit.pipeline.conftest import documents
-from tests.unit.pipeline.test_remote import Listener
+from tests.unit.pipeline.conftest import Listener, documents
 
 TABLES = ("scores", "unscored", "metrics", "rarity")
 PRICES = {"price_in": 1000.0, "price_out": 10_000.0}

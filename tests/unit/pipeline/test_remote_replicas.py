@@ -11,26 +11,15 @@ from click.testing import CliRunner
 
 import mia_batch
 from mia_batch.cli.main import command
-from mia_batch.observer import Observer
 from mia_batch.settings import load_settings
 from tests.hostile_server import MODEL, HostileServer, TinyModel
-from tests.unit.pipeline.conftest import documents
+from tests.unit.pipeline.conftest import Listener, documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     Wanted = Callable[..., dict[str, Any]]
-
-
-class Listener(Observer):
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.sentences: list[str] = []
-
-    def stage(self, sentence: str) -> None:
-        self.sentences.append(sentence)
 
 
 @pytest.fixture

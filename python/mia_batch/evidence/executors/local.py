@@ -49,10 +49,7 @@ class LocalExecutor:
             progress = _Progress(told)
             try:
                 asked = Collector(self.source, task, progress.told).collect(pieces.hand_out())
-                for block, rows in asked:
-                    progress.complete(block)
-                    for whole, whole_rows in pieces.done(block, rows):
-                        yield whole, keep(whole, whole_rows)
+                yield from _kept(progress.complete(asked), pieces, keep)
             except EngineError as error:
                 if self.restart is None:
                     raise
@@ -60,9 +57,18 @@ class LocalExecutor:
                 refused = pieces.failed(error)
                 self.restart()
                 self.say(f"the engine has been started again, because it ended: {error}")
-                for block, rows in Collector(Refusals(), task, told).collect(refused):
-                    for whole, whole_rows in pieces.done(block, rows):
-                        yield whole, keep(whole, whole_rows)
+                yield from _kept(Collector(Refusals(), task, told).collect(refused), pieces, keep)
+
+
+def _kept(
+    found: Iterable[tuple[Block, pl.DataFrame]],
+    pieces: Pieces,
+    keep: Callable[[Block, pl.DataFrame], Kept],
+) -> Iterator[tuple[Block, Kept]]:
+    """Keep the rows of whole blocks."""
+    for block, rows in found:
+        for whole, whole_rows in pieces.done(block, rows):
+            yield whole, keep(whole, whole_rows)
 
 
 class _Progress:
@@ -76,8 +82,12 @@ class _Progress:
         self._units[label] += units
         self._told(label, units, tokens, passes)
 
-    def complete(self, block: Block) -> None:
-        self._units[block.label] -= block.units.height
+    def complete(
+        self, found: Iterable[tuple[Block, pl.DataFrame]]
+    ) -> Iterator[tuple[Block, pl.DataFrame]]:
+        for block, rows in found:
+            self._units[block.label] -= block.units.height
+            yield block, rows
 
     def take_back(self) -> None:
         for label, units in self._units.items():

@@ -6,39 +6,23 @@ from contextlib import contextmanager
 from os import cpu_count
 from typing import TYPE_CHECKING
 
-from mia_batch.errors import SettingsError
 from mia_batch.evidence.executors.local import LocalExecutor
-from mia_batch.evidence.executors.ray.cluster import connected, why_no_ray
+from mia_batch.evidence.executors.ray.cluster import connected, marked
 from mia_batch.evidence.local import LocalSource
 from mia_batch.evidence.process import EngineProcess
 from mia_batch.tables.background import in_background
-from mia_batch.tables.files import is_followed, temporary_path
+from mia_batch.tables.files import is_followed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from mia_batch.evidence.executors.executor import Executor
     from mia_batch.evidence.request import EngineInfo, EngineSpec
     from mia_batch.models.tokens import Tokenizer
     from mia_batch.pipeline.context import Audit
-    from mia_batch.settings import Settings
 
-__all__ = ["check_cluster", "spread", "started"]
-
-
-def check_cluster(settings: Settings) -> None:
-    """Raise `SettingsError` where workers are asked for that cannot be, before anything starts."""
-    if not settings.on_cluster:
-        return
-    if settings.engine == "openai" or (settings.engine == "replay" and settings.workers):
-        msg = (
-            f"settings 'ray' and 'workers' are about engines that are started, and engine "
-            f"{settings.engine!r} is none; leave them out"
-        )
-        raise SettingsError(msg)
-    if (reason := why_no_ray()) is not None:
-        msg = f"settings 'ray' and 'workers' need Ray: {reason}"
-        raise SettingsError(msg)
+__all__ = ["spread", "started"]
 
 
 @contextmanager
@@ -55,19 +39,18 @@ def spread(audit: Audit) -> Iterator[Callable[..., None]]:
         yield later
 
 
-@contextmanager
 def started(
     audit: Audit, model: str, spec: EngineSpec, tokenizer: Tokenizer | None
-) -> Iterator[tuple[Executor, EngineInfo]]:
+) -> AbstractContextManager[tuple[Executor, EngineInfo]]:
     """Start engines with one of the run's models, where the settings want them."""
-    start = _on_cluster if audit.settings.on_cluster else _here
-    with start(audit, model, spec, tokenizer) as found:
-        yield found
+    if audit.settings.on_cluster:
+        return _on_cluster(audit, model, spec, tokenizer)
+    return _here(audit, spec, tokenizer)
 
 
 @contextmanager
 def _here(
-    audit: Audit, _model: str, spec: EngineSpec, tokenizer: Tokenizer | None
+    audit: Audit, spec: EngineSpec, tokenizer: Tokenizer | None
 ) -> Iterator[tuple[Executor, EngineInfo]]:
     with EngineProcess.start(spec, log=audit.run.engine_log) as engine:
         source = LocalSource(engine, tokenizer, strides=audit.settings.long_texts == "stride")
@@ -84,20 +67,17 @@ def _on_cluster(
 
     settings, say = audit.settings, audit.observer.stage
     wanted = None if settings.workers in (None, "auto") else int(str(settings.workers))
-    token = temporary_path(audit.run.folder.resolve() / "cluster")
-    start = Start(
-        spec=spec,
-        tokenizer=tokenizer,
-        strides=settings.long_texts == "stride",
-        digest=audit.source(model)["digest"],
-        version=package_version(),
-        token=token,
-    )
     cores = max(cpu_count() or 1, (wanted or 1) * spec.tensor_parallel_size)
-    with connected(settings.ray, cores):
+    with connected(settings.ray, cores), marked(audit.run.folder) as mark:
+        start = Start(
+            spec=spec,
+            tokenizer=tokenizer,
+            strides=settings.long_texts == "stride",
+            digest=audit.source(model)["digest"],
+            version=package_version(),
+            mark=mark,
+        )
         pool = Pool(start, wanted=wanted, name=f"mia-batch {spec.kind} of {model}", say=say)
-        if not is_followed(token):  # else files of others would not reach the store
-            token.touch()
         try:
             first = pool.first()
             yield RayExecutor(pool, say), first.info
@@ -105,4 +85,3 @@ def _on_cluster(
                 say(f"{worker.name}: {worker.blocks:,} blocks, {worker.tokens:,} tokens")
         finally:
             pool.close()
-            token.unlink(missing_ok=True)

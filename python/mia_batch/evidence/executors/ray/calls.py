@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mia_batch.evidence.executors.ray.pool import origin
-from mia_batch.tables.files import temporary_path
+from mia_batch.evidence.executors.ray.cluster import marked
+from mia_batch.evidence.executors.ray.failures import origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,7 +30,6 @@ def on_cluster(folder: Path) -> Iterator[Callable[..., None]]:
     """
     import ray
 
-    token = temporary_path(folder.resolve() / "cluster")
     remote = ray.remote(_call).options(num_cpus=1, runtime_env={"env_vars": _ONE_CORE})
     cluster: Any = ray
     most = max(1, _WAITING * int(cluster.cluster_resources().get("CPU", 1)))
@@ -52,24 +51,23 @@ def on_cluster(folder: Path) -> Iterator[Callable[..., None]]:
         finish(most - 1)
         if id(function) not in sent:
             sent[id(function)] = cluster.put(function)
-        ref = remote.remote(token, [sent[id(function)]], arguments)
+        ref = remote.remote(mark, [sent[id(function)]], arguments)
         running[ref] = function, arguments
 
-    token.touch()
-    try:
-        yield run
-        finish(0)
-    finally:
-        for ref in running:
-            cluster.cancel(ref, force=True)
-        token.unlink(missing_ok=True)
+    with marked(folder) as mark:
+        try:
+            yield run
+            finish(0)
+        finally:
+            for ref in running:
+                cluster.cancel(ref, force=True)
 
 
-def _call(token: Path, sent: list[Any], arguments: tuple[object, ...]) -> bool:
+def _call(mark: Path, sent: list[Any], arguments: tuple[object, ...]) -> bool:
     """Do a call, where the folder is seen; each process of the cluster keeps what it was sent."""
     import ray
 
-    if not token.exists():
+    if not mark.exists():
         return False
     (ref,) = sent
     if ref not in _functions:

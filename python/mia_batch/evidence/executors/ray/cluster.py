@@ -14,15 +14,15 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from mia_batch.errors import EngineError
+from mia_batch.tables.files import is_followed, temporary_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-__all__ = ["connected", "why_no_ray"]
+__all__ = ["connected", "marked", "why_no_ray"]
 
 _SECONDS_TO_ANSWER = 10.0
-_OWN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": ""}
-"""What a Ray of this machine is started with: a token of its own, which no file holds."""
 
 
 def why_no_ray() -> str | None:
@@ -39,7 +39,9 @@ def connected(address: str | None, n_cpus: int | None = None) -> Iterator[None]:
     A connection that exists already is used, and stays. Raises `EngineError` if the cluster cannot
     be reached.
     """
-    own = {} if address or "ray" in sys.modules else _OWN  # which Ray reads as it is imported
+    own = {}
+    if not address and "ray" not in sys.modules:  # which reads this as it is imported
+        own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # in no file
     handlers = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
     with _environment(own):
         import ray
@@ -73,10 +75,25 @@ def connected(address: str | None, n_cpus: int | None = None) -> Iterator[None]:
 
 
 @contextmanager
+def marked(folder: Path) -> Iterator[Path]:
+    """Lend a file in a folder, which is there for whoever sees the folder.
+
+    Where the folder is mirrored to a store it is not there: files of others would not reach that.
+    """
+    mark = temporary_path(folder.resolve() / "cluster")
+    if not is_followed(mark):
+        mark.touch()
+    try:
+        yield mark
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+@contextmanager
 def _environment(wanted: dict[str, str]) -> Iterator[None]:
     """Set variables that nobody has set, and take them away again."""
     new = {} if wanted.keys() & os.environ.keys() else wanted
-    os.environ.update({name: value or secrets.token_hex(32) for name, value in new.items()})
+    os.environ.update(new)
     before = os.environ.get("RAY_AUTH_MODE")
     try:
         yield

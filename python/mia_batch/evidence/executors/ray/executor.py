@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mia_batch.errors import EngineError, MiaBatchError
 from mia_batch.evidence.collect import Collector
 from mia_batch.evidence.executors.pieces import Refusals
-from mia_batch.evidence.executors.ray.pool import is_lost, origin
+from mia_batch.evidence.executors.ray.failures import is_lost, origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -31,6 +31,7 @@ Kept = TypeVar("Kept")
 
 _IN_HAND = 2  # blocks of a worker: the one that it works on, and the next
 _MOST_TRIES = 5  # of a block whose workers are lost
+_WHY = f"{_MOST_TRIES} workers were lost that had this text's block in hand"
 _STRAGGLES = 2.0  # times the usual: so long a block may take before it is asked elsewhere, too
 _JOBS = count()
 
@@ -81,9 +82,6 @@ class RayExecutor:
         return next(keep(block, rows) for _, rows in refused)
 
 
-_WHY = f"{_MOST_TRIES} workers were lost that had this text's block in hand"
-
-
 @dataclass(slots=True)
 class _Job:
     """One task and its blocks: which are open, and which of these are to be tried again."""
@@ -115,8 +113,7 @@ class _Job:
         """Take in an answer, and keep its rows where the worker could not."""
         self.seconds.append(time.monotonic() - asked.since)
         self._close(asked.block)
-        shared = asked.worker.joined is not None and asked.worker.joined.shared
-        return answered.kept if shared else self.keep(asked.block, answered.kept)
+        return answered.kept if asked.worker.shared else self.keep(asked.block, answered.kept)
 
     def failed(self, asked: Asked, error: Exception, pool: Pool) -> Block | None:
         """Decide whether a block is tried again; one that is refused is returned.
@@ -167,7 +164,7 @@ class _Job:
         """Put task and keeper where workers find them, once for all blocks."""
         import ray
 
-        shared = worker.joined is not None and worker.joined.shared
+        shared = worker.shared
         if shared not in self.orders:
             self.orders[shared] = ray.put((self.task, self.keep if shared else _rows))
         return self.orders[shared]

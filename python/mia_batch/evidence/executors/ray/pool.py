@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import EngineError, MiaBatchError
+from mia_batch.evidence.executors.ray.failures import is_lost, origin, reason_of
 from mia_batch.evidence.executors.ray.worker import EngineWorker
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from mia_batch.evidence.blocks import Block
     from mia_batch.evidence.executors.ray.worker import Answered, Joined, Start
 
-__all__ = ["Asked", "Pool", "Worker", "is_lost", "origin"]
+__all__ = ["Asked", "Pool", "Worker"]
 
 _SECONDS_TO_LOOK = 1.0
 _SECONDS_BEFORE_SAYING = 30.0
@@ -36,6 +37,11 @@ class Worker:
     in_hand: int = 0
     blocks: int = 0
     tokens: int = 0
+
+    @property
+    def shared(self) -> bool:
+        """Whether it stores what it has made."""
+        return self.joined is not None and self.joined.shared
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -125,7 +131,7 @@ class Pool:
         if worker in self.workers:
             self.workers.remove(worker)
             self._ray.kill(worker.actor)
-            self._say(f"{worker.name} is lost, its blocks go to others: {_reason(why)}")
+            self._say(f"{worker.name} is lost, its blocks go to others: {reason_of(why)}")
 
     def _fill(self) -> None:
         while len(self.workers) + len(self._starting) < self._room():
@@ -170,11 +176,11 @@ class Pool:
             if self._info is None and isinstance(cause, MiaBatchError):
                 raise cause from None
             if self._failed >= _MOST_FAILED_STARTS and not self.workers:
-                msg = f"no worker can start: {_reason(error)}"
+                msg = f"no worker can start: {reason_of(error)}"
                 raise EngineError(msg) from None
             if isinstance(cause, MiaBatchError):
                 self._refused += 1
-            self._say(f"{worker.name} is left out: {_reason(error)}")
+            self._say(f"{worker.name} is left out: {reason_of(error)}")
             return
         self._failed = 0
         self._info = self._info or worker.joined
@@ -200,31 +206,3 @@ class Pool:
         worker.blocks += 1
         worker.tokens += sum(tokens for _, tokens, _ in answered.told)
         return asked, answered
-
-
-def origin(error: Exception) -> Exception:
-    """Return what was raised on the other side, where Ray has wrapped it."""
-    return getattr(error, "cause", None) or error
-
-
-def is_lost(error: Exception) -> bool:
-    """Whether an error says that a worker is gone, or that its engine cannot go on."""
-    from ray import exceptions
-
-    gone = (
-        exceptions.RayActorError,
-        exceptions.WorkerCrashedError,
-        exceptions.ObjectLostError,
-        exceptions.NodeDiedError,
-    )
-    return isinstance(error, gone) or isinstance(origin(error), EngineError)
-
-
-def _reason(error: Exception) -> str:
-    """Say in one line why; Ray's own reports are pages."""
-    cause = origin(error)
-    if isinstance(cause, MiaBatchError):
-        return str(cause)
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = next((line for line in lines if line.startswith("The actor is dead")), lines[0])
-    return said.partition(". ")[0]

@@ -37,14 +37,14 @@ __all__ = ["Answered", "EngineWorker", "Joined", "Start", "package_version"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What every worker starts with; ``digest`` is of the model, ``token`` a file of the run."""
+    """What every worker starts with: the model's ``digest``, a ``mark`` in the run's folder."""
 
     spec: EngineSpec
     tokenizer: Tokenizer | None
     strides: bool
     digest: str | None
     version: str
-    token: Path
+    mark: Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,14 +100,11 @@ class EngineWorker:
             if found != start.digest:
                 msg = f"{spec.model} on {node} is another model than the run's: its digest differs"
                 raise EngineError(msg)
-        log = (
-            Path(tempfile.gettempdir())
-            / f"mia-batch-{self._name.replace(' ', '-')}-{os.getpid()}.log"
-        )
+        log = Path(tempfile.gettempdir(), f"{self._name.replace(' ', '-')}-{os.getpid()}.log")
         engine = EngineProcess.start(spec, log=log)
         source = LocalSource(engine, start.tokenizer, strides=start.strides)
         Thread(target=self._work, args=(source,), daemon=True).start()
-        return Joined(info=engine.info, node=node, shared=start.token.exists())
+        return Joined(info=engine.info, node=node, shared=start.mark.exists())
 
     def work(self, job: int, what: list[Any], block: Block) -> Answered:
         """Work on a block; ``what`` refers to task and keeper, the same for all blocks of a job."""
@@ -172,14 +169,6 @@ class _Feed:
         self._in_hand.clear()
 
 
-def package_version() -> str:
-    """Name the version of this package, and its own files, which an unfinished one shares."""
-    digest = sha256()
-    for path in sorted(Path(mia_batch.__file__).parent.rglob("*.py")):
-        digest.update(path.read_bytes())
-    return f"{metadata.version('mia-batch')} ({digest.hexdigest()[:12]})"
-
-
 class _News:
     """What is to be told with the next answer."""
 
@@ -200,3 +189,11 @@ class _News:
         self._told.clear()
         self.said.clear()
         return answered
+
+
+def package_version() -> str:
+    """Name the version of this package, and its own files, which an unfinished one shares."""
+    digest = sha256()
+    for path in sorted(Path(mia_batch.__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return f"{metadata.version('mia-batch')} ({digest.hexdigest()[:12]})"
