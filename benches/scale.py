@@ -59,7 +59,7 @@ TOKENS_OF_A_BLOCK = 64 * 118  # decoded by the default preset for a block of the
 TABLES = ("targets", "rarity", "scores", "unscored", "verdicts", "rollup", "curves", "metrics")
 
 
-def write_corpus(folder: Path) -> Path:
+def write_corpus(folder: Path, columns: tuple[str, ...] = ("text", "member")) -> Path:
     """Write the demo's texts several times over, each with words of its own before it."""
     texts = pl.read_parquet(DEMO / "corpus.parquet")
     many = [
@@ -67,7 +67,6 @@ def write_corpus(folder: Path) -> Path:
         for n in range(COPIES)
     ]
     path = folder / "corpus.parquet"
-    columns = [name for name in ("text", "member") if name in texts.columns]
     pl.concat(many).select(columns).write_parquet(path)
     return path
 
@@ -182,7 +181,7 @@ def engines(rounds: int) -> dict[str, Any]:
             with tempfile.TemporaryDirectory() as name:
                 observer = Rates(n)
                 values = {
-                    "input": str(write_corpus(Path(name))),
+                    "input": str(write_corpus(Path(name), ("text",))),
                     "model": str(DEMO / "model"),
                     "out": f"{name}/run",
                     "preset": "matched",

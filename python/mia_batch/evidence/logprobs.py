@@ -10,6 +10,7 @@ import polars as pl
 from mia_batch.evidence.collect import Asked, Row
 from mia_batch.evidence.request import Request
 from mia_batch.kernels import zlib_size
+from mia_batch.prompts.seeds import sample_seed
 from mia_batch.schemas import LogProbs
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class LogprobTask:
     """
 
     views: Mapping[str, tuple[View, frozenset[str]]]
+    run_seed: int = 0
     log_inverse_frequency: NDArray[np.float32] | None = None
     kind: EvidenceKind = "logprobs"
 
@@ -62,12 +64,20 @@ class LogprobTask:
                 text=text,
                 context_tokens=view.context_tokens,
                 text_tokens=view.text_tokens,
+                **self._noise(view, target_id, index),
                 columns=columns - {FREQUENCY},
             )
             asked.append(Asked(unit=unit, request=request))
         yield None, refused
         for each in asked:
             yield each, []
+
+    def _noise(self, view: View, target_id: str, index: int) -> dict[str, Any]:
+        """Give both prompts of a pair the same noise, the second with the opposite sign."""
+        if not view.noise:
+            return {}
+        seed = sample_seed(self.run_seed, target_id, view.name, index // 2)
+        return {"noise": -view.noise if index % 2 else view.noise, "seed": seed}
 
     def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Row], list[Asked]]:
         """Make the one row of a prompt."""
@@ -95,6 +105,7 @@ class LogprobTask:
                 for text, row in zip(texts, ordered, strict=True)
             ],
             "bos": [row.get("bos") for row in ordered],
+            "trained": [None] * len(ordered),
             "bounded": [row.get("bounded") for row in ordered],
             "reason": [row.get("reason") for row in ordered],
         }

@@ -44,6 +44,7 @@ class View:
     greedy: bool = False  # as in a request
     context_tokens: int | None = None  # as in a request
     text_tokens: int | None = None
+    noise: float = 0.0  # as in a request; prompts are pairs, of which the second has the opposite
 
     @property
     def key(self) -> tuple[str, str]:

@@ -71,6 +71,8 @@ class LogProbs(_OfPrompt):
     """The text's tokens; null where only the endpoint knows them."""
     logprob = dy.List(dy.Float32(nullable=True), nullable=True)
     """Log-probability of each token given those before it, natural."""
+    trained = dy.Bool(nullable=True)
+    """Whether the run tuned this model on the target; null where nobody knows."""
     bounded = dy.Bool(nullable=True)
     """Whether ``logprob`` is only an upper bound: an endpoint does not list the token."""
     vocabulary_mean = dy.List(dy.Float32(nullable=True), nullable=True)

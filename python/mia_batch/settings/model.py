@@ -10,6 +10,7 @@ from pydantic import ValidationInfo, field_validator, model_validator
 
 from mia_batch.settings.cluster import ClusterSettings
 from mia_batch.settings.columns import ColumnSettings
+from mia_batch.settings.finetuning import FinetuningSettings
 from mia_batch.settings.logprobs import LogprobSettings
 from mia_batch.settings.part import Mark, Part
 from mia_batch.settings.sampling import SamplingSettings
@@ -36,6 +37,7 @@ _RESOURCES = frozenset(
 PARTS: tuple[type[Part], ...] = (
     SamplingSettings,
     LogprobSettings,
+    FinetuningSettings,
     EndpointSettings,
     RecordingSettings,
     ClusterSettings,
@@ -53,6 +55,7 @@ class Settings(
     RecordingSettings,
     EndpointSettings,
     VerdictSettings,
+    FinetuningSettings,
     LogprobSettings,
     SamplingSettings,
 ):

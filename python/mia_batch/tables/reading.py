@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["check", "generate", "scan"]
 
 _YOUNGER: dict[type[dy.Schema], tuple[str, ...]] = {
-    LogProbs: ("bounded",),
+    LogProbs: ("bounded", "trained"),
     ExtractedDocuments: ("passages_20", "passages_50"),
     Rollup: ("n_passages_20", "n_passages_50", "passages_from"),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+from warnings import catch_warnings, simplefilter
 
 import numpy as np
 
@@ -78,11 +79,14 @@ class Logistic:
         self, train: NDArray[np.intp], test: NDArray[np.intp], labels: NDArray[np.bool_]
     ) -> NDArray[np.float64]:
         """Log-odds; see ``Classifier.scores``."""
+        from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression
 
         seen, unseen = self.values[train], self.values[test]
         model = LogisticRegression(solver="liblinear", dual=True, tol=_TOLERANCE, random_state=0)
-        odds = [model.fit(seen, label).decision_function(unseen) for label in labels.T]
+        with catch_warnings():  # after 100 rounds it is a classifier like any other
+            simplefilter("ignore", ConvergenceWarning)
+            odds = [model.fit(seen, label).decision_function(unseen) for label in labels.T]
         return np.column_stack(odds)
 
 
