@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from mia_batch.cli.compare import compare
+from mia_batch.cli.finetune import finetune
 from mia_batch.cli.options import TopicGroup, settings_options
 from mia_batch.cli.output import console_of
 from mia_batch.cli.report import report
@@ -34,6 +35,7 @@ Examples:
   mia-batch report runs/corpus-MODEL --format md
   mia-batch show runs/corpus-MODEL TARGET_ID
   mia-batch verify runs/corpus-MODEL
+  mia-batch finetune --base MODEL --data texts.parquet --out TUNED
   mia-batch compare runs/corpus-BEFORE runs/corpus-AFTER --retrained runs/corpus-RETRAINED
   mia-batch attacks
   mia-batch demo
@@ -291,4 +293,5 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
     _audit(load_settings({"input": str(prepared.corpus)}, prepared.config))
 
 
+command.add_command(finetune)
 command.add_command(compare)

@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from mia_batch.evidence.request import Answer, EvidenceKind
     from mia_batch.prompts.view import View
 
-__all__ = ["FREQUENCY", "LogprobTask"]
+__all__ = ["FREQUENCY", "NOISE", "LogprobTask"]
 
+NOISE = "noise"
+"""What an engine must be able to do beside columns: read embeddings with noise."""
 FREQUENCY = "log_inverse_frequency"
 """The one column of numbers of tokens that no engine computes."""
 
@@ -38,12 +40,14 @@ class LogprobTask:
     """Ask for the log-probabilities of each prompt's text, and columns beside them.
 
     ``views`` are known by the labels of their blocks, each with its columns.
-    ``log_inverse_frequency`` is float32 by token id, of the reference corpus.
+    ``log_inverse_frequency`` is float32 by token id, of the reference corpus. ``trained`` says by
+    ``target_id`` whether the run tuned the model on it.
     """
 
     views: Mapping[str, tuple[View, frozenset[str]]]
     run_seed: int = 0
     log_inverse_frequency: NDArray[np.float32] | None = None
+    trained: pl.DataFrame | None = None
     kind: EvidenceKind = "logprobs"
 
     def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Row]]]]:
@@ -89,6 +93,14 @@ class LogprobTask:
             row[FREQUENCY] = self.log_inverse_frequency[answer.tokens["token_ids"]]
         return [row], []
 
+    def _trained(self, units: pl.DataFrame) -> pl.Series:
+        if self.trained is None:
+            return pl.Series([None] * units.height, dtype=pl.Boolean)
+        known = units.select("target_id").join(
+            self.trained, on="target_id", how="left", maintain_order="left"
+        )
+        return known["trained"]
+
     def table(self, block: Block, rows: list[tuple[int, Row]]) -> pl.DataFrame:
         """Put the rows in the order of the prompts."""
         view, _ = self.views[block.label]
@@ -105,7 +117,7 @@ class LogprobTask:
                 for text, row in zip(texts, ordered, strict=True)
             ],
             "bos": [row.get("bos") for row in ordered],
-            "trained": [None] * len(ordered),
+            "trained": self._trained(block.units),
             "bounded": [row.get("bounded") for row in ordered],
             "reason": [row.get("reason") for row in ordered],
         }

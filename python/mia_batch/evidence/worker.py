@@ -25,7 +25,7 @@ from mia_batch.models.causes import cause_of, first_error_in
 if TYPE_CHECKING:
     from mia_batch.evidence.request import Engine, EngineSpec, Request
 
-__all__ = ["main"]
+__all__ = ["end_with_parent", "main"]
 
 _PARENT_CHECK_SECONDS = 1.0
 _COMPILERS = ("g++", "clang++")
@@ -46,7 +46,7 @@ def main(descriptor: int, parent: int, log: str) -> None:
     connection = Connection(descriptor)
     spec: EngineSpec = connection.recv()
     _set_environment(spec)
-    Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
+    Thread(target=end_with_parent, args=(parent,), daemon=True).start()
     requests: _Requests = SimpleQueue()
     Thread(target=_receive, args=(connection, requests), daemon=True).start()
     answers: _Answers = SimpleQueue()
@@ -84,7 +84,7 @@ def _set_environment(spec: EngineSpec) -> None:
         os.environ.setdefault(name, value)
 
 
-def _end_with_parent(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """End this process group once the parent is gone, even if a copy of the pipe lives on."""
     while os.getppid() == parent:
         time.sleep(_PARENT_CHECK_SECONDS)

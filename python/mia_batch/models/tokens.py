@@ -96,6 +96,14 @@ class Tokenizer:
         starts = [start for start, _ in encoded["offset_mapping"]]
         return text[starts[-n_tokens] :] if len(starts) > n_tokens else text
 
+    def keep_first(self, text: str, n_tokens: int) -> str:
+        """Cut a text to its first tokens, at most ``n_tokens``; what they share with it stays."""
+        if not self._tokenizer.is_fast:
+            return self._decode([self.encode([text])[0][:n_tokens]])[0]
+        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        ends = [end for _, end in encoded["offset_mapping"]][:n_tokens]
+        return text[: max(ends, default=0)]
+
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each text, special tokens not counted."""
         return [len(ids) for ids in self.encode(texts)]

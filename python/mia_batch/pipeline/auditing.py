@@ -17,6 +17,7 @@ from mia_batch.pipeline.shards.running import run_shard, take_up
 from mia_batch.pipeline.stages.controls import ControlsStage
 from mia_batch.pipeline.stages.extraction import ExtractionStage
 from mia_batch.pipeline.stages.features import FeaturesStage
+from mia_batch.pipeline.stages.generations import GenerationsStage
 from mia_batch.pipeline.stages.logprobs import LogprobsStage
 from mia_batch.pipeline.stages.prompts import FillsStage, PromptsStage
 from mia_batch.pipeline.stages.rarity import RarityStage
@@ -25,8 +26,9 @@ from mia_batch.pipeline.stages.scores import ScoresStage
 from mia_batch.pipeline.stages.stage import damage_set_aside
 from mia_batch.pipeline.stages.summary import SummaryStage
 from mia_batch.pipeline.stages.targets import TargetsStage
+from mia_batch.pipeline.stages.tuning import TuningStage
 from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
-from mia_batch.pipeline.stages.views import BESIDE_ATTACKS
+from mia_batch.pipeline.stages.views import BESIDE_ATTACKS, is_made, models_of
 from mia_batch.pipeline.times import record_requests, run_timed
 from mia_batch.settings import load_settings
 from mia_batch.storage.copies import fetched, mirrored
@@ -41,19 +43,22 @@ if TYPE_CHECKING:
 
 __all__ = ["audit", "plan", "rescore", "run_audit"]
 
-_MODELS = ("target", "reference")
+_SAMPLED = ("target", "reference")
 _FROM_EVIDENCE = (RarityStage, FeaturesStage, ScoresStage, VerdictsStage, SummaryStage)
 
 
 def stages_of(audit: Audit) -> list[Stage]:
     """List the stages in their order."""
+    models = models_of(audit)
     return [
         TargetsStage(audit),
         PreflightStage(audit),
         PromptsStage(audit),
         FillsStage(audit),
-        *(SamplesStage(audit, model) for model in _MODELS),
-        *(LogprobsStage(audit, model) for model in _MODELS),
+        *(SamplesStage(audit, model) for model in _SAMPLED),
+        GenerationsStage(audit),
+        *(TuningStage(audit, model) for model in models if is_made(model)),
+        *(LogprobsStage(audit, model) for model in models),
         RarityStage(audit),
         FeaturesStage(audit),
         ScoresStage(audit),

@@ -51,7 +51,7 @@ _OF_MODELS = {
     "reference": ("reference_model", "reference_revision"),
     "masked": ("masked_model", None),
 }
-"""Names of a run's models, and the settings that give source and revision."""
+"""Names of models that settings give, and the settings of source and revision."""
 
 
 @dataclass
@@ -180,6 +180,9 @@ class Audit:
 
     def budget(self, view: View, max_model_len: int, max_attempts: int | None = None) -> Budget:
         """Return the rule for the tokens to decode in a model with this context."""
+        if view.name == "generation":
+            tokens = self.settings.prompt_tokens + self.settings.generation_tokens
+            return Budget(scope="whole", max_length=tokens, max_model_len=max_model_len)
         if view.key != CONTINUATION and view.name != "control":
             return Budget(
                 scope="matched",
@@ -197,6 +200,9 @@ class Audit:
 
     def source(self, model: str) -> dict[str, str | None]:
         """Say which model it is: name, revision, and its digest where it runs here."""
+        if model not in _OF_MODELS:
+            made: dict[str, str | None] = self.manifest.models[model]["source"]
+            return made
         setting, revision_setting = _OF_MODELS[model]
         name = str(getattr(self.settings, setting))
         revision = getattr(self.settings, revision_setting) if revision_setting else None
@@ -239,7 +245,7 @@ class Audit:
         spec = EngineSpec(
             engine=engine,
             kind=kind,
-            model=source["name"],
+            model=self._place(model, source["name"]),
             revision=source["revision"],
             dtype=settings.dtype if kind != "fills" else "float32",
             tensor_parallel_size=settings.tensor_parallel_size if kind != "fills" else 1,
@@ -251,6 +257,10 @@ class Audit:
             engine_args=arguments if kind != "fills" else {},
         )
         return spec, why
+
+    def _place(self, model: str, name: str) -> str:
+        """Tell where a model lies: those of the run's own in its folder."""
+        return name if model in _OF_MODELS else str(self.run.folder / name)
 
     def _new_manifest(self) -> Manifest:
         """Begin a manifest, before the corpus is read: engine and model are looked at."""

@@ -12,7 +12,10 @@ from mia_batch.schemas import Prompts
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-__all__ = ["View"]
+__all__ = ["SHADOW", "View"]
+
+SHADOW = "shadow-"
+"""What names of shadow models begin with; a number follows."""
 
 _SCHEMA = Prompts.create_empty().schema
 _CUTS = {
@@ -44,7 +47,13 @@ class View:
     greedy: bool = False  # as in a request
     context_tokens: int | None = None  # as in a request
     text_tokens: int | None = None
+    share: float = 0.0  # of the tokens that a paraphrase replaces
     noise: float = 0.0  # as in a request; prompts are pairs, of which the second has the opposite
+
+    @property
+    def read_as(self) -> tuple[str, str]:
+        """Model and view as attacks name what they read: all shadow models have one name."""
+        return self.model.partition("-")[0], self.name
 
     @property
     def key(self) -> tuple[str, str]:

@@ -51,6 +51,9 @@ class FinetuningSettings(Part):
     tuning: Literal["lora", "ia3", "prefix", "p-tuning", "full"] = Field(
         "lora", description="What is tuned: adapters, or all weights."
     )
+    tuning_rank: int = Field(
+        64, ge=1, le=1024, description="Rank of LoRA; virtual tokens of prefix tuning and P-tuning."
+    )
     tuning_epochs: int = Field(4, ge=1, le=1000, description="Most passes over the texts.")
     tuning_rate: float = Field(1e-4, gt=0, le=1, description="Learning rate of AdamW.")
     tuning_batch: int = Field(16, ge=1, le=65_536, description="Texts of one step.")

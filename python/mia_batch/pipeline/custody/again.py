@@ -30,7 +30,7 @@ def choose_samples(run: Run, n: int, seed: int) -> pl.DataFrame:
 
     The same run and seed give the same choice.
     """
-    drawn = run.scan("samples").filter(pl.col("reason").is_null())
+    drawn = run.scan("samples").filter(pl.col("reason").is_null(), pl.col("view") != "generation")
     height = drawn.select(pl.len()).collect(engine="streaming").item()
     chosen = random.Random(seed).sample(range(height), min(n, height))
     numbers = pl.LazyFrame({"row": chosen}, schema={"row": pl.get_index_type()})

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from mia_batch.evidence.blocks import LOGPROB_BLOCK_TARGETS, Missing, Work
 from mia_batch.evidence.frequencies import stored_frequencies
-from mia_batch.evidence.logprobs import FREQUENCY, LogprobTask
+from mia_batch.evidence.logprobs import FREQUENCY, NOISE, LogprobTask
 from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.units import FreshUnits, PromptUnits
 from mia_batch.pipeline.choice import engine_columns
 from mia_batch.pipeline.sessions.session import is_remote, open_session, text_cost
+from mia_batch.pipeline.stages.halves import trained_on
 from mia_batch.pipeline.stages.prompts import (
     make_shots,
     prompt_parts,
@@ -74,20 +75,24 @@ class LogprobsStage(Stage):
         """Ask about every text of some views that has no row yet, in one session."""
         audit = self.audit
         wanted = frozenset().union(*columns.values())
+        needed = wanted - {FREQUENCY} | ({NOISE} if any(view.noise for view in views) else set())
         for view in views:
             for name, text in self._cost(view, self._missing(view)):
                 audit.observer.stage(f"{name}: {text}")
         at_points = all(view.name == "probe" for view in views)
-        with open_session(
-            audit, self.model, "logprobs", wanted - {FREQUENCY}, at_points=at_points
-        ) as session:
+        with open_session(audit, self.model, "logprobs", needed, at_points=at_points) as session:
             frequencies = self._prepared(session, wanted) if self.model == "target" else None
             missing = {view: self._missing(view) for view in views}
             work = reduce(add, map(Missing.count, missing.values()))
             progress = audit.observer.progress("log-probabilities", done=work.done, left=work.left)
             passes = {view.name: 0 for view in views}
             views_by_label = {self._parts(view).label: (view, columns[view.name]) for view in views}
-            task = LogprobTask(views=views_by_label, log_inverse_frequency=frequencies)
+            task = LogprobTask(
+                views=views_by_label,
+                run_seed=audit.settings.seed,
+                log_inverse_frequency=frequencies,
+                trained=trained_on(audit, self.model),
+            )
 
             def told(label: str, texts: int, tokens: int, n: int) -> None:
                 passes[views_by_label[label][0].name] += n
@@ -146,7 +151,7 @@ class LogprobsStage(Stage):
             whole = not self._left(view)
             for attack in audit.reading("logprobs"):
                 there = whole and engine_columns([attack]) <= {*made}
-                if view.key in attack.reads_of("logprobs") and not there:
+                if view.read_as in attack.reads_of("logprobs") and not there:
                     found.append(attack.name)
         return sorted(set(found))
 
@@ -156,7 +161,9 @@ class LogprobsStage(Stage):
         Where that is more than the parts have, they are removed, to be made again.
         """
         audit = self.audit
-        reading = [attack for attack in audit.attacks if view.key in attack.reads_of("logprobs")]
+        reading = [
+            attack for attack in audit.attacks if view.read_as in attack.reads_of("logprobs")
+        ]
         needed = set(engine_columns(reading))
         if any(FREQUENCY in attack.columns for attack in reading):
             needed.add(FREQUENCY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial, reduce
 from operator import add
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.units import TARGETS_AT_ONCE, TargetUnits
 from mia_batch.pipeline.sessions.session import open_session
 from mia_batch.pipeline.stages.stage import Stage
-from mia_batch.pipeline.stages.views import views_of
+from mia_batch.pipeline.stages.views import is_made, views_of
 from mia_batch.prompts.shots import after_shots, choose_shots
 from mia_batch.prompts.view import View
 from mia_batch.schemas import Prompts
@@ -41,16 +42,19 @@ __all__ = [
 
 _SHOTS = ("nonmember_shots", "member_shots")
 """Views, and the settings that give their texts."""
-_FILLED = ("neighbour", "perturbation")
+_FILLED = ("neighbour", "perturbation", "perturbation_30", "paraphrase")
 _LONGEST_LOOKED_AT = 1000  # texts, by their bytes, for the one of most tokens
 
 
 def prompt_parts(audit: Audit, view: View) -> Parts:
-    """Name the parts of a view's prompts; those that take a model's work are small."""
+    """Name the parts of a view's prompts; those that take a model's work are small.
+
+    Models that the run makes are asked what the target is asked.
+    """
     return Parts(
         folder=audit.run.path("prompts"),
         schema=Prompts,
-        model=view.model,
+        model="target" if is_made(view.model) else view.model,
         view=view.name,
         block_targets=LOGPROB_BLOCK_TARGETS if _is_filled(view) else TARGETS_AT_ONCE,
     )
@@ -70,7 +74,7 @@ class PromptsStage(Stage):
         audit = self.audit
         audit.manifest.agree(self._evidence(), audit.run.folder)
         self._check()
-        for view in views_of(audit):
+        for view in _prompted(audit):
             if view.make is not None:
                 write_prompts(audit, view, prompts_missing(audit, view))
 
@@ -111,6 +115,10 @@ class PromptsStage(Stage):
             values["probe_words"] = settings.probe_words
         if any(view.name == "probe" for view in views_of(audit, "samples")):
             values["probe_answers"] = "greedy" if settings.samples is None else "drawn"
+        if "noise" in names:
+            values["noise"] = settings.noise
+        if "paraphrase" in names:
+            values["paraphrase_share"] = settings.paraphrase_share
         if "neighbour" in names:
             values["neighbours_column"] = settings.neighbours_column
         if any(map(_is_filled, views_of(audit))):
@@ -133,7 +141,7 @@ class FillsStage(Stage):
         """Fill what is missing."""
         audit = self.audit
         missing = {
-            view: prompts_missing(audit, view) for view in views_of(audit) if _is_filled(view)
+            view: prompts_missing(audit, view) for view in _prompted(audit) if _is_filled(view)
         }
         filled = {view: lacks for view, lacks in missing.items() if lacks.count().left}
         if not filled:
@@ -151,10 +159,18 @@ class FillsStage(Stage):
     def left(self) -> Iterator[tuple[str, str]]:
         """Count the texts."""
         audit = self.audit
-        for view in filter(_is_filled, views_of(audit)):
+        for view in filter(_is_filled, _prompted(audit)):
             units, parts = TargetUnits(audit.target_table()), prompt_parts(audit, view)
             left = Missing(units, parts, view.n, shard=audit.shard).count().left
             yield f"{view.name} prompts", f"of {left:,} texts, {view.n} each, by masked model"
+
+
+def _prompted(audit: Audit) -> list[View]:
+    """Return the views whose prompts are made; models of the run's own share the target's."""
+    asked = (
+        replace(view, model="target") if is_made(view.model) else view for view in views_of(audit)
+    )
+    return list({view.key: view for view in asked}.values())
 
 
 def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:

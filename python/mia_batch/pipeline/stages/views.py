@@ -10,7 +10,7 @@ from mia_batch.prompts.continuation import continuation, extraction
 from mia_batch.prompts.control import after_unrelated, own_prefix
 from mia_batch.prompts.given import given
 from mia_batch.prompts.probes import probes
-from mia_batch.prompts.text import lowercase, text
+from mia_batch.prompts.text import lowercase, pairs, text
 from mia_batch.prompts.view import View
 
 if TYPE_CHECKING:
@@ -18,19 +18,42 @@ if TYPE_CHECKING:
     from mia_batch.pipeline.context import Audit
     from mia_batch.settings import Settings
 
-__all__ = ["BESIDE_ATTACKS", "view_of", "views_of"]
+__all__ = ["BESIDE_ATTACKS", "is_made", "models_of", "view_of", "views_of"]
 
-BESIDE_ATTACKS = ("walk", "drawn_walk", "control", "walk_control")
+BESIDE_ATTACKS = ("walk", "drawn_walk", "control", "walk_control", "generation")
 """Views that stages ask for and no attack reads."""
+_GIVEN = ("target", "reference", "masked")
 
 
 def views_of(audit: Audit, kind: EvidenceKind | None = None) -> list[View]:
     """Return the views that attacks read, of one kind of evidence or all; model by model."""
     kinds: tuple[EvidenceKind, ...] = ("samples", "logprobs") if kind is None else (kind,)
     reads = dict.fromkeys(
-        key for attack in audit.attacks for each in kinds for key in attack.reads_of(each)
+        (each, view)
+        for attack in audit.attacks
+        for kind in kinds
+        for model, view in attack.reads_of(kind)
+        for each in _models(audit.settings, model)
     )
     return [view_of(audit, *key) for key in sorted(reads, key=lambda key: key[0] != "target")]
+
+
+def models_of(audit: Audit) -> list[str]:
+    """Name the models that attacks read, and the target and the reference in any case."""
+    read = (view.model for view in views_of(audit))
+    return list(dict.fromkeys(("target", "reference", *read)))
+
+
+def is_made(model: str) -> bool:
+    """Whether a run makes a model itself."""
+    return model not in _GIVEN
+
+
+def _models(settings: Settings, model: str) -> list[str]:
+    """Name the models that an attack means by one name."""
+    if model != "shadow":
+        return [model]
+    return [f"shadow-{number}" for number in range(settings.shadows or 0)]
 
 
 def view_of(audit: Audit, model: str, name: str) -> View:
@@ -91,6 +114,19 @@ def _values(settings: Settings, name: str) -> dict[str, Any] | None:
         "lowercase": {"make": lowercase},
         "neighbour": {"make": column and partial(given, column=column, n=n), "n": n},
         "perturbation": {"make": None, "n": n},
+        "perturbation_30": {"make": None, "n": settings.paraphrases},
+        "paraphrase": {
+            "make": None,
+            "n": 2 * settings.paraphrases,
+            "share": settings.paraphrase_share,
+        },
+        "noise": {
+            "make": partial(pairs, n=settings.paraphrases),
+            "columns": ("target",),
+            "n": 2 * settings.paraphrases,
+            "noise": settings.noise,
+        },
+        "generation": {"make": None, "samples": settings.generations},
         "walk": {"make": None, "greedy": True},
         "drawn_walk": {"make": None},
         "nonmember_shots": {"make": None, "columns": ("target",)},

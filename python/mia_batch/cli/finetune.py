@@ -1,0 +1,106 @@
+"""The command that fine-tunes a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from mia_batch.cli.output import console_of
+from mia_batch.finetuning.recipe import METHODS, Recipe
+
+__all__ = ["finetune"]
+
+_OF_A_TARGET = 10
+"""Epochs by default: those of targets in the SPV-MIA paper."""
+
+
+@click.command("finetune")
+@click.option("--base", required=True, metavar="MODEL", help="Model to start from.")
+@click.option("--revision", metavar="NAME", help="Hub revision of the base.")
+@click.option(
+    "--data",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Texts; where they say who is a member, members alone are learnt.",
+)
+@click.option("--text-column", metavar="COLUMN", help="Column of the text.")
+@click.option("--member-column", metavar="COLUMN", help="Column of the membership.")
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), metavar="FOLDER", help="The model."
+)
+@click.option("--method", type=click.Choice(METHODS), default="lora", show_default=True)
+@click.option("--epochs", type=click.IntRange(1, 1000), default=_OF_A_TARGET, show_default=True)
+@click.option(
+    "--learning-rate",
+    type=click.FloatRange(0, 1, min_open=True),
+    default=1e-4,
+    show_default=True,
+    help="Of AdamW.",
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(1, 65_536),
+    default=16,
+    show_default=True,
+    help="Texts of a step.",
+)
+@click.option(
+    "--max-tokens",
+    type=click.IntRange(2),
+    default=512,
+    show_default=True,
+    help="Tokens of a text that are learnt.",
+)
+@click.option(
+    "--held-out",
+    type=click.FloatRange(0, 0.9),
+    default=0.1,
+    show_default=True,
+    help="Share of the texts for early stopping; 0: none.",
+)
+@click.option(
+    "--patience",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Epochs without a lower held-out loss.",
+)
+@click.option(
+    "--rank",
+    type=click.IntRange(1, 1024),
+    default=64,
+    show_default=True,
+    help="Of LoRA; virtual tokens of prefix tuning and P-tuning.",
+)
+@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True)
+def finetune(  # an option each
+    *,
+    base: str,
+    revision: str | None,
+    data: Path,
+    text_column: str | None,
+    member_column: str | None,
+    out: Path,
+    **settings: object,
+) -> None:
+    """Fine-tune a model on texts: a target whose truth is known, or a reference.
+
+    The same command again goes on where training stopped, and makes nothing twice.
+    """
+    from mia_batch.cli.console import ConsoleObserver
+    from mia_batch.finetuning.finetune import finetune as make
+
+    observer = ConsoleObserver(console_of(stderr=True))
+    make(
+        base=base,
+        revision=revision,
+        data=data,
+        text_column=text_column,
+        member_column=member_column,
+        out=out,
+        recipe=Recipe(**settings),  # type: ignore[arg-type]
+        observer=observer,
+    )
+    observer.ended()

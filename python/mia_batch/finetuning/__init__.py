@@ -1,0 +1,1 @@
+"""Models that are made: a causal language model, fine-tuned on texts."""

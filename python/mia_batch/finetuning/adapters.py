@@ -1,0 +1,49 @@
+"""What is tuned of a model: adapters of one kind, or all weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mia_batch.errors import SettingsError
+
+if TYPE_CHECKING:
+    from mia_batch.finetuning.recipe import Recipe
+
+__all__ = ["adapted"]
+
+_ALPHA, _DROPOUT = 16, 0.1  # of LoRA, as in the code of SPV-MIA
+
+
+def adapted(model: Any, recipe: Recipe) -> Any:  # noqa: ANN401 - models are of many types
+    """Put new adapters into a model, which alone are trained; with ``full`` return it as it is."""
+    if recipe.method == "full":
+        return model
+    import peft
+
+    task = peft.TaskType.CAUSAL_LM
+    kinds = {
+        "lora": lambda: peft.LoraConfig(
+            task_type=task,
+            r=recipe.rank,
+            lora_alpha=_ALPHA,
+            lora_dropout=_DROPOUT,
+            target_modules="all-linear",
+        ),
+        "ia3": lambda: peft.IA3Config(task_type=task),
+        "prefix": lambda: peft.PrefixTuningConfig(task_type=task, num_virtual_tokens=recipe.rank),
+        "p-tuning": lambda: peft.PromptEncoderConfig(
+            task_type=task, num_virtual_tokens=recipe.rank, encoder_hidden_size=_hidden(model)
+        ),
+    }
+    try:
+        return peft.get_peft_model(model, kinds[recipe.method]())
+    except ValueError as error:  # architectures that peft does not know
+        msg = (
+            f"setting 'tuning': {recipe.method} cannot be applied to a {type(model).__name__} "
+            f"({error}); take full"
+        )
+        raise SettingsError(msg) from error
+
+
+def _hidden(model: Any) -> int:  # noqa: ANN401
+    return int(model.config.get_text_config().hidden_size)

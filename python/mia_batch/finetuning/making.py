@@ -1,0 +1,262 @@
+"""Makes a model once: what it is made of names it, and a killed making goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+from filelock import FileLock, Timeout
+
+from mia_batch.errors import EngineError, RunFolderError, SettingsError
+from mia_batch.models.identity import identify_model
+from mia_batch.tables import digest, write_text
+from mia_batch.tables.files import put_copy, sync_folder
+from mia_batch.tables.system import system_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from mia_batch.finetuning.recipe import Recipe
+
+__all__ = ["Made", "Making", "made_of"]
+
+_RECORD = "training.json"
+_SECONDS_FOR_OTHERS = 5.0  # in which the training of a killed process ends
+_ENVIRONMENT = {
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "WANDB_DISABLED": "true",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+}
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots: digests are kept
+class Making:
+    """What a model is made of."""
+
+    base: str
+    revision: str | None
+    texts: Sequence[str]
+    recipe: Recipe
+
+    @cached_property
+    def made_from(self) -> dict[str, Any]:
+        """Digest of the base, SHA-256 of the texts, and the recipe; equal: the same model."""
+        texts = sha256()
+        for text in self.texts:
+            content = text.encode()
+            texts.update(len(content).to_bytes(8, "little") + content)
+        return {
+            "base": identify_model(self.base, self.revision).digest,
+            "texts": texts.hexdigest(),
+            "recipe": self.recipe.described(),
+        }
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of all that, in hexadecimal."""
+        return sha256(json.dumps(self.made_from, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A model that was made.
+
+    Attributes
+    ----------
+    path
+        Its folder.
+    losses
+        A row an epoch: ``epoch``, ``loss`` (nats a token), and ``held_out_loss`` where texts were
+        held out.
+    is_new
+        Whether it was trained just now.
+    """
+
+    path: Path
+    losses: list[dict[str, float]]
+    is_new: bool
+
+
+def made_of(making: Making, path: Path, say: Callable[[str], None]) -> Made:
+    """Return the model at ``path``, trained first where it is not there.
+
+    Training goes on from the last epoch of a making that was killed; ``say`` is told of each epoch.
+
+    Raises
+    ------
+    SettingsError
+        If there are too few texts, or the base cannot be found or tuned.
+    RunFolderError
+        If something else is at ``path``, the model has changed since it was made, the disk cannot
+        be written, or another process makes it.
+    EngineError
+        If training fails.
+    """
+    if path.exists():
+        return _recorded(making, path)
+    if len(making.texts) < 2:
+        msg = f"there are {len(making.texts)} texts to tune a model on; give at least 2"
+        raise SettingsError(msg)
+    _ = making.digest
+    with _work_folder(path) as work:
+        if path.exists():  # made meanwhile
+            return _recorded(making, path)
+        _prepare(making, work)
+        losses = _train(work, say)
+        return _place(making, work / "made", path, losses)
+
+
+def _recorded(making: Making, path: Path) -> Made:
+    """Return a model that is there, if it is the one that is wanted, to the byte."""
+    try:
+        record = json.loads((path / _RECORD).read_text("utf-8"))
+        known, files = record["digest"], record["files"]
+    except (OSError, ValueError, KeyError, TypeError):
+        msg = f"{path} is there already and holds no model that was made here; choose another name"
+        raise RunFolderError(msg) from None
+    if known != making.digest:
+        differing = [
+            name for name, value in making.made_from.items() if record["made_from"][name] != value
+        ]
+        msg = (
+            f"{path} holds a model made of another {' and '.join(differing)}; choose another name, "
+            "or delete it"
+        )
+        raise RunFolderError(msg)
+    for name, wanted in files.items():
+        file = path / name
+        if not file.is_file() or digest(file) != wanted:
+            what = "was changed after it was made" if file.exists() else "is missing"
+            msg = f"{file} {what}; delete {path}, and the same command makes it anew"
+            raise RunFolderError(msg)
+    return Made(path=path, losses=record["losses"], is_new=False)
+
+
+@contextmanager
+def _work_folder(path: Path) -> Iterator[Path]:
+    """Hold the folder in which a model is made, and remove it once the model is there."""
+    work = path.with_name(f".{path.name}.work")
+    with system_errors(path):
+        work.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(work / ".lock", timeout=_SECONDS_FOR_OTHERS)
+        try:
+            lock.acquire()
+        except Timeout:
+            msg = f"{path} is being made by another process; wait for it, or choose another name"
+            raise RunFolderError(msg) from None
+        try:
+            yield work
+            if path.exists():
+                shutil.rmtree(work, ignore_errors=True)
+        finally:
+            lock.release()
+
+
+def _prepare(making: Making, work: Path) -> None:
+    """Write what is to be done; what is left of another making goes."""
+    job = work / "job.json"
+    wanted = {
+        "digest": making.digest,
+        "base": making.base,
+        "revision": making.revision,
+        "recipe": making.recipe.described(),
+    }
+    shutil.rmtree(work / "made", ignore_errors=True)
+    with suppress(OSError, ValueError):
+        if json.loads(job.read_text("utf-8"))["digest"] == making.digest:
+            return
+    shutil.rmtree(work / "checkpoints", ignore_errors=True)
+    pl.DataFrame({"text": making.texts}).write_parquet(work / "texts.parquet")
+    write_text(job, json.dumps(wanted))
+
+
+def _train(work: Path, say: Callable[[str], None]) -> list[dict[str, float]]:
+    """Train in a process of its own, which ends with this one."""
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; from mia_batch.finetuning.training import main; "
+        f"main({str(work)!r}, {os.getpid()})"
+    )
+    log = work / "training.log"
+    with log.open("ab") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**_ENVIRONMENT, **os.environ},
+            process_group=0,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    told: dict[str, Any] = {}
+    try:
+        for line in process.stdout or ():
+            try:
+                told = json.loads(line)
+            except ValueError:  # a library that prints
+                continue
+            if (sentence := _sentence(told)) is not None:
+                say(sentence)
+        code_of_end = process.wait()
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+    if "done" in told and code_of_end == 0:
+        return list(told["done"])
+    if "failed" in told:
+        msg = f"the model cannot be tuned: {told['failed']}; the whole log is in {log}"
+    elif code_of_end == -signal.SIGKILL:
+        msg = (
+            "the training was killed, most likely because the machine ran out of memory; take "
+            "smaller batches, or fewer tokens of a text"
+        )
+    else:
+        msg = f"the training ended with exit code {code_of_end}; its log is {log}"
+    raise EngineError(msg)
+
+
+def _sentence(told: dict[str, Any]) -> str | None:
+    if "damaged" in told:
+        return f"{told['damaged']} is damaged; training goes on from the one before"
+    if "epoch" not in told:
+        return None
+    losses = {"loss": "loss", "held_out_loss": "on held-out texts"}
+    found = ", ".join(f"{text} {told[name]:.3f}" for name, text in losses.items() if name in told)
+    return f"epoch {told['epoch']} of {told['of']}: {found}"
+
+
+def _place(making: Making, made: Path, path: Path, losses: list[dict[str, float]]) -> Made:
+    """Record what was made, and give it its name."""
+    files = {file.name: digest(file) for file in sorted(made.iterdir()) if file.is_file()}
+    record = {
+        "digest": making.digest,
+        "made_from": making.made_from,
+        "base": making.base,
+        "revision": making.revision,
+        "n_texts": len(making.texts),
+        "losses": losses,
+        "files": files,
+    }
+    write_text(made / _RECORD, json.dumps(record, indent=2))
+    for file in made.iterdir():
+        with file.open("rb") as stream:
+            os.fsync(stream.fileno())
+    made.replace(path)
+    sync_folder(path.parent)
+    for file in sorted(path.iterdir()):
+        put_copy(file, file)
+    return Made(path=path, losses=losses, is_new=True)

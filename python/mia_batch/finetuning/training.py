@@ -1,0 +1,208 @@
+"""Fine-tuning in a process of its own; started by `mia_batch.finetuning.making`.
+
+A checkpoint is written after each epoch, with the hashes of its files, and a killed training goes
+on from the last that is whole. On a CPU it ends with the same weights as one that was not killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import torch
+from filelock import FileLock
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    EarlyStoppingCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
+
+from mia_batch.evidence.worker import end_with_parent
+from mia_batch.finetuning.adapters import adapted
+from mia_batch.finetuning.recipe import Recipe
+from mia_batch.models.causes import cause_of
+from mia_batch.tables import digest, write_text
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["main"]
+
+_IGNORED = -100  # label of what is not learnt
+_TOKENS_AT_ONCE = 8192  # of one forward and backward pass
+_LARGE = 1_000_000_000  # weights, from which activations are computed again, not kept
+_HASHES = "sha256.json"
+_SECONDS_FOR_OTHERS = 10.0  # in which the training of a killed process ends
+
+
+def main(folder: str, parent: int) -> None:
+    """Train as ``job.json`` of a folder says; what is made goes to its folder ``made``."""
+    Thread(target=end_with_parent, args=(parent,), daemon=True).start()
+    work = Path(folder)
+    job = json.loads((work / "job.json").read_text("utf-8"))
+    try:
+        with FileLock(work / ".training.lock", timeout=_SECONDS_FOR_OTHERS):
+            _train(work, job["base"], job["revision"], Recipe(**job["recipe"]))
+    except Exception as error:
+        _tell(failed=_why(error))
+        raise
+
+
+def _why(error: BaseException) -> str:
+    full = "No space left on device" in str(error) or getattr(error, "errno", None) == 28
+    return "the disk is full; free some space and give the command again" * full or cause_of(error)
+
+
+def _tell(**values: object) -> None:
+    """Write a line of JSON for the process that waits."""
+    os.write(sys.stdout.fileno(), (json.dumps(values) + "\n").encode())
+
+
+def _train(work: Path, base: str, revision: str | None, recipe: Recipe) -> None:
+    set_seed(recipe.seed)
+    tokenizer = AutoTokenizer.from_pretrained(base, revision=revision, trust_remote_code=False)
+    texts = pl.read_parquet(work / "texts.parquet")["text"].to_list()
+    on_gpu = torch.cuda.is_available()
+    dtype = torch.bfloat16 if on_gpu and recipe.method != "full" else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(base, revision=revision, dtype=dtype)
+    learnt = [_encode(tokenizer, text, recipe.max_tokens) for text in texts]
+    random.Random(recipe.seed).shuffle(learnt)
+    n_held_out = recipe.n_held_out(len(texts))
+    held_out, learnt = learnt[:n_held_out], learnt[n_held_out:]
+    longest = max(map(len, learnt + held_out))
+    at_once = max(1, min(recipe.batch_size, _TOKENS_AT_ONCE // longest))
+    while recipe.batch_size % at_once:
+        at_once -= 1
+    each_epoch = "epoch" if held_out else "no"
+    arguments = TrainingArguments(
+        output_dir=str(work / "checkpoints"),
+        num_train_epochs=recipe.epochs,
+        learning_rate=recipe.learning_rate,
+        per_device_train_batch_size=at_once,
+        per_device_eval_batch_size=at_once,
+        gradient_accumulation_steps=recipe.batch_size // at_once,
+        gradient_checkpointing=model.num_parameters() > _LARGE and recipe.method != "prefix",
+        bf16=on_gpu,
+        eval_strategy=each_epoch,
+        save_strategy="epoch",
+        logging_strategy="epoch",
+        save_total_limit=2,
+        load_best_model_at_end=bool(held_out),
+        metric_for_best_model="eval_loss" if held_out else None,
+        greater_is_better=False if held_out else None,
+        seed=recipe.seed,
+        report_to=[],
+        disable_tqdm=True,
+        restore_callback_states_from_checkpoint=True,
+        dataloader_pin_memory=on_gpu,
+    )
+    callbacks: list[TrainerCallback] = [
+        _Teller(recipe.epochs, "eval_loss" if held_out else "loss"),
+        _Hashes(),
+    ]
+    if held_out:
+        callbacks.append(EarlyStoppingCallback(recipe.patience))
+    trainer = Trainer(
+        model=adapted(model, recipe),
+        args=arguments,
+        train_dataset=learnt,
+        eval_dataset=held_out or None,
+        data_collator=_padded,
+        callbacks=callbacks,
+    )
+    last = _last_whole(work / "checkpoints")
+    trainer.train(resume_from_checkpoint=str(last) if last else None)
+    made = work / "made"
+    trainer.model.save_pretrained(made)
+    tokenizer.save_pretrained(made)
+    best = trainer.state.best_metric
+    _tell(done=_losses(trainer.state.log_history), best=best)
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, text: str, most: int) -> list[int]:
+    """Token ids with the special tokens that the tokenizer puts around, and the end of the text."""
+    ids: list[int] = tokenizer(text, truncation=False)["input_ids"]
+    end = tokenizer.eos_token_id
+    if end is not None and ids[-1:] != [end]:
+        ids.append(end)
+    return ids[:most]
+
+
+def _padded(rows: list[list[int]]) -> dict[str, torch.Tensor]:
+    """Texts side by side; what stands after a text's end is neither seen nor learnt."""
+    width = max(map(len, rows))
+    ids = [row + [0] * (width - len(row)) for row in rows]
+    labels = [row + [_IGNORED] * (width - len(row)) for row in rows]
+    mask = [[1] * len(row) + [0] * (width - len(row)) for row in rows]
+    return {
+        "input_ids": torch.tensor(ids),
+        "attention_mask": torch.tensor(mask),
+        "labels": torch.tensor(labels),
+    }
+
+
+class _Teller(TrainerCallback):  # type: ignore[misc]
+    """Tells of each epoch once its losses are known."""
+
+    def __init__(self, epochs: int, last: str) -> None:
+        self._epochs = epochs
+        self._last = last  # the loss that comes last
+        self._losses: dict[str, float] = {}
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ANN401
+        del args, control
+        self._losses |= _numbers(logs or {})
+        if self._last in (logs or {}):
+            _tell(epoch=round(state.epoch), of=self._epochs, **self._losses)
+
+
+class _Hashes(TrainerCallback):  # type: ignore[misc]
+    """Stores the hashes of a checkpoint's files beside them."""
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401
+        del control
+        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        found = {path.name: digest(path) for path in sorted(folder.iterdir()) if path.is_file()}
+        write_text(folder / _HASHES, json.dumps(found))
+
+
+def _last_whole(folder: Path) -> Path | None:
+    """Find the last checkpoint whose files are as they were written."""
+    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
+    for checkpoint in reversed(found):
+        if _is_whole(checkpoint):
+            return checkpoint
+        _tell(damaged=checkpoint.name)
+    return None
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    try:
+        hashes = json.loads((checkpoint / _HASHES).read_text("utf-8"))
+        return all(digest(checkpoint / name) == found for name, found in hashes.items())
+    except (OSError, ValueError):
+        return False
+
+
+def _numbers(logs: dict[str, Any]) -> dict[str, float]:
+    names = {"loss": "loss", "eval_loss": "held_out_loss"}
+    return {new: float(logs[old]) for old, new in names.items() if old in logs}
+
+
+def _losses(history: list[dict[str, Any]]) -> list[dict[str, float]]:
+    """One row an epoch: ``epoch``, ``loss``, and ``held_out_loss`` where there is one."""
+    rows: dict[float, dict[str, float]] = {}
+    for entry in history:
+        if found := _numbers(entry):
+            rows.setdefault(entry["epoch"], {"epoch": entry["epoch"]}).update(found)
+    return [rows[epoch] for epoch in sorted(rows)]

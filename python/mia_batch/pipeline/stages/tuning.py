@@ -1,0 +1,179 @@
+"""The stage that makes a reference model of the run's own: it tunes the target's base."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from mia_batch.errors import SettingsError
+from mia_batch.finetuning.finetune import why_no_finetuning
+from mia_batch.finetuning.making import Making, made_of
+from mia_batch.finetuning.recipe import Recipe
+from mia_batch.finetuning.sizes import sizes
+from mia_batch.models.adapter import weights_source
+from mia_batch.models.identity import identify_model
+from mia_batch.models.tokens import Tokenizer
+from mia_batch.pipeline.sessions.session import is_remote
+from mia_batch.pipeline.stages.generations import SELF_PROMPT, generations_of
+from mia_batch.pipeline.stages.halves import LEARNT, halves, number_of
+from mia_batch.pipeline.stages.logprobs import LogprobsStage
+from mia_batch.pipeline.stages.prompts import texts_for
+from mia_batch.pipeline.stages.stage import Stage
+from mia_batch.prompts.view import SHADOW
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from mia_batch.pipeline.context import Audit
+
+__all__ = ["TuningStage"]
+
+_CANDIDATE = "candidate"
+_HELD_OUT = 0.1  # of texts that are none of the audit's
+_COMPARED = 100  # texts on which two tokenizers are compared
+
+
+class TuningStage(Stage):
+    """Tune one reference model, if a text lacks its log-probabilities."""
+
+    def __init__(self, audit: Audit, model: str) -> None:
+        super().__init__(audit)
+        self.model = model
+        self.name = f"model {model}"
+        self._asked = LogprobsStage(audit, model)
+
+    def files(self) -> list[Path]:
+        """List nothing: a model is looked at when it is used."""
+        return []
+
+    def prepare(self) -> None:
+        """Refuse another way of making a model that the run has."""
+        described = {"recipe": self._recipe.described()}
+        self.audit.manifest.agree_model(self.model, described, self.audit.run.folder)
+
+    def run(self) -> None:
+        """Make the model, and remove what an earlier one of other texts answered."""
+        audit = self.audit
+        if self._is_made and not self._asked.answered().left:
+            return
+        if (reason := why_no_finetuning()) is not None:
+            raise SettingsError(reason)
+        self._check_tokens()
+        making = self._making
+        folder = audit.run.folder / "models"
+        audit.observer.stage(
+            f"model {self.model}: {making.base} tuned on {len(making.texts):,} texts, "
+            f"{making.recipe.steps(len(making.texts)):,} steps"
+        )
+        folder.mkdir(exist_ok=True)
+        made = made_of(making, folder / making.digest[:16], audit.observer.stage)
+        name = made.path.relative_to(audit.run.folder).as_posix()
+        digest = identify_model(str(made.path), None).digest
+        known = audit.manifest.models[self.model]
+        if known.get("source", {}).get("digest") not in (None, digest):
+            self.remove(self._asked.files())
+            audit.manifest.models[self.model] = {"recipe": known["recipe"]}
+        self._record(
+            {
+                "source": {"name": name, "revision": None, "digest": digest},
+                "made_from": making.made_from,
+                "base": making.base,
+                "n_texts": len(making.texts),
+                "losses": made.losses,
+            }
+        )
+
+    def left(self) -> Iterator[tuple[str, str]]:
+        """Say how long training is, and what it takes."""
+        if self._is_made and not self._asked.answered().left:
+            return
+        base, revision = self._base
+        n_texts, recipe = self._n_texts, self._recipe
+        steps = recipe.steps(n_texts)
+        takes = sizes(base, revision, recipe)
+        yield f"model {self.model}", f"{base} tuned on {n_texts:,} texts: {steps:,} steps, {takes}"
+
+    def _record(self, found: dict[str, Any]) -> None:
+        self.audit.manifest.models[self.model] |= found
+        self.audit.save()
+
+    @property
+    def _is_made(self) -> bool:
+        return "source" in self.audit.manifest.models.get(self.model, {})
+
+    @property
+    def _recipe(self) -> Recipe:
+        settings = self.audit.settings
+        shadow = self.model.startswith(SHADOW)
+        return Recipe(
+            method=settings.tuning,
+            epochs=settings.tuning_epochs,
+            learning_rate=settings.tuning_rate,
+            batch_size=settings.tuning_batch,
+            max_tokens=settings.tuning_tokens,
+            rank=settings.tuning_rank,
+            held_out=0.0 if shadow else _HELD_OUT,
+            seed=(settings.seed + number_of(self.model)) % 2**31,
+        )
+
+    @property
+    def _base(self) -> tuple[str, str | None]:
+        """The reference model, which is asked for as the target's base, else what is known."""
+        audit, settings = self.audit, self.audit.settings
+        if settings.reference_model is not None:
+            return weights_source(settings.reference_model, settings.reference_revision)
+        if is_remote(audit, "target"):
+            msg = (
+                f"the model {self.model!r} is tuned from the target's base, which an endpoint does "
+                "not give; give it as 'reference_model'"
+            )
+            raise SettingsError(msg)
+        return weights_source(settings.model, settings.revision)
+
+    @cached_property
+    def _making(self) -> Making:
+        base, revision = self._base
+        return Making(base=base, revision=revision, texts=self._texts, recipe=self._recipe)
+
+    @property
+    def _texts(self) -> list[str]:
+        audit = self.audit
+        if self.model == SELF_PROMPT:
+            return generations_of(audit)
+        if self.model == _CANDIDATE:
+            corpus = texts_for(audit, "candidate_from")
+            audit.digest_input("candidate_from", corpus.files)
+            there = corpus.documents.filter(pl.col("text").str.contains(r"\S"))
+            return there.select("text").collect(engine="streaming")["text"].to_list()
+        learnt = halves(audit, self.model).filter("trained")
+        return learnt["target"].to_list()
+
+    @property
+    def _n_texts(self) -> int:
+        """Count the texts before they are there."""
+        if self.model == SELF_PROMPT:
+            return self.audit.settings.generations
+        if self.model == _CANDIDATE:
+            return len(self._texts)
+        table = self.audit.target_table().filter(pl.col("role").is_in(LEARNT))
+        return int(table.select(pl.col("target").count() // 2).collect().item())
+
+    def _check_tokens(self) -> None:
+        """Refuse a base that reads other tokens: probabilities per token would not compare."""
+        audit, settings = self.audit, self.audit.settings
+        if is_remote(audit, "target") or settings.reference_model is None:
+            return
+        own = Tokenizer.load(settings.model, settings.revision)
+        base = Tokenizer.load(*self._base, setting="reference_model")
+        there = audit.run.scan("targets").select("target").drop_nulls()
+        texts = there.head(_COMPARED).collect()["target"].to_list()
+        if own.encode_prompts(texts) != base.encode_prompts(texts):
+            msg = (
+                f"setting 'reference_model': {self._base[0]!r} cuts texts into other tokens than "
+                "the target, so that their probabilities do not compare; give the model that the "
+                "target was tuned from"
+            )
+            raise SettingsError(msg)
