@@ -3,25 +3,62 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mia_batch.errors import SettingsError
+from mia_batch.models.adapter import TOKENIZERS, read_adapter
 from mia_batch.models.causes import cause_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mia_batch.models.adapter import Adapter
 
 __all__ = ["check_model"]
 
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.pt", "*.gguf")
 _SECONDS_FOR_HUB = 20.0
-_TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab.*", "tekken.json")
+_PARTS = {"config.json": ("config.json",), "weights": _WEIGHTS, "tokenizer": TOKENIZERS}
+_PARTS_OF_ADAPTER = {"adapter's weights": ("adapter_model.safetensors", "adapter_model.bin")}
 
 
 def check_model(model: str, revision: str | None = None) -> None:
-    """Check that a model can be found and is a checkpoint; no weights are loaded.
+    """Check that a model can be found and is a checkpoint, or an adapter of one.
 
-    Raises `SettingsError` if the folder lacks a part of one, or the name cannot be resolved.
+    No weights are loaded. Raises `SettingsError` if the folder lacks a part of one, or the name
+    cannot be resolved.
     """
+    adapter = read_adapter(model)
+    if adapter is None:
+        _check_checkpoint(model, revision, _PARTS)
+    else:
+        _check_folder(Path(model), _PARTS_OF_ADAPTER)
+        _check_base(adapter)
+
+
+def _check_base(adapter: Adapter) -> None:
+    """Check an adapter's base, which needs a tokenizer where the adapter has none."""
+    own = any(any(Path(adapter.folder).glob(pattern)) for pattern in TOKENIZERS)
+    parts = {name: files for name, files in _PARTS.items() if not (own and name == "tokenizer")}
+    named = f"setting 'model': {adapter.folder!r} is an adapter of {adapter.base!r}, which"
+    if read_adapter(adapter.base) is not None:
+        msg = f"{named} is an adapter itself; merge one of them into its own base"
+        raise SettingsError(msg)
+    try:
+        _check_checkpoint(adapter.base, adapter.base_revision, parts)
+    except SettingsError as error:
+        cause = str(error).removeprefix("setting 'model': ").rpartition(";")[0]
+        msg = (
+            f"{named} cannot be used: {cause}; set base_model_name_or_path in its "
+            "adapter_config.json to a checkpoint folder or a hub name"
+        )
+        raise SettingsError(msg) from error
+
+
+def _check_checkpoint(model: str, revision: str | None, parts: Mapping[str, Sequence[str]]) -> None:
     path = Path(model)
     if path.is_dir():
-        _check_folder(path)
+        _check_folder(path, parts)
     elif path.exists() or _is_path(model):
         what = "is a file" if path.exists() else "does not exist"
         msg = f"setting 'model': {model!r} {what}; give a checkpoint folder or a hub name"
@@ -35,9 +72,8 @@ def _is_path(model: str) -> bool:
     return model.startswith(("/", ".", "~")) or model.count("/") > 1
 
 
-def _check_folder(folder: Path) -> None:
-    needed = {"config.json": ("config.json",), "weights": _WEIGHTS, "tokenizer": _TOKENIZERS}
-    for part, patterns in needed.items():
+def _check_folder(folder: Path, parts: Mapping[str, Sequence[str]]) -> None:
+    for part, patterns in parts.items():
         if not any(any(folder.glob(pattern)) for pattern in patterns):
             msg = (
                 f"setting 'model': the folder {str(folder)!r} has no {part} "

@@ -7,6 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mia_batch.models.adapter import read_adapter
 from mia_batch.models.checkpoint import check_model
 
 if TYPE_CHECKING:
@@ -27,8 +28,24 @@ class ModelIdentity:
 
 
 def identify_model(model: str, revision: str | None) -> ModelIdentity:
-    """Check that a model is there, and say which one it is; no weights are loaded."""
+    """Check that a model is there, and say which one it is; no weights are loaded.
+
+    An adapter has a digest of itself and its base, and what its virtual tokens leave of the
+    base's context.
+    """
     check_model(model, revision)
+    adapter = read_adapter(model)
+    if adapter is None:
+        return _identify(model, revision)
+    base = _identify(adapter.base, adapter.base_revision)
+    context = base.max_model_len
+    return ModelIdentity(
+        digest=sha256(f"{digest_folder(model)}\0{base.digest}".encode()).hexdigest(),
+        max_model_len=None if context is None else context - adapter.virtual_tokens,
+    )
+
+
+def _identify(model: str, revision: str | None) -> ModelIdentity:
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)

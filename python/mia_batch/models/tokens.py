@@ -10,6 +10,7 @@ from operator import eq
 from typing import TYPE_CHECKING, Self
 
 from mia_batch.errors import SettingsError
+from mia_batch.models.adapter import tokenizer_source
 from mia_batch.models.causes import cause_of
 from mia_batch.models.measure import Measure
 from mia_batch.models.specials import NO_LIMIT, find_specials
@@ -40,9 +41,10 @@ class Tokenizer:
         """Load the tokenizer of a model; `SettingsError` names the ``setting`` that named it."""
         from transformers import AutoTokenizer
 
+        source, revision = tokenizer_source(model, revision)
         try:
             loaded = AutoTokenizer.from_pretrained(
-                model, revision=revision, trust_remote_code=False
+                source, revision=revision, trust_remote_code=False
             )
         except Exception as error:  # every library behind a tokenizer raises its own kind
             way_out = "give a folder that a tokenizer was saved to, or a hub name"

@@ -227,8 +227,13 @@ class Audit:
                 return known, self.manifest.engine_choice
         # An endpoint gives log-probabilities of its own model only.
         known_name = "auto" if name in _REMOTE else name
-        elsewhere = self.settings.on_cluster
-        return choose_engine(known_name, kind, frozenset(columns), elsewhere=elsewhere)
+        return choose_engine(
+            known_name,
+            kind,
+            frozenset(columns),
+            model=getattr(self.settings, _OF_MODELS[model][0]),
+            elsewhere=self.settings.on_cluster,
+        )
 
     def spec(
         self, model: str, kind: EvidenceKind, columns: frozenset[str] = frozenset()

@@ -16,6 +16,7 @@ from mia_batch.models.causes import cause_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from peft import PeftModel
     from torch import Tensor
     from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -39,6 +40,8 @@ class ChunkedLogits:
     ----------
     model
         The model, on its device.
+    prompted
+        The same with virtual tokens before every text, of which nothing is given.
 
     Raises
     ------
@@ -46,9 +49,11 @@ class ChunkedLogits:
         If the model looks at later tokens, or can only give all logits at once.
     """
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, prompted: PeftModel | None = None) -> None:
         self._model = model
-        self._apart: _Apart | None = _Apart(model)
+        self._whole = model if prompted is None else prompted
+        self._virtual = 0  # positions before the first token's
+        self._apart: _Apart | None = _Apart(model, prompted)
         with torch.inference_mode():
             self._test()
 
@@ -62,7 +67,9 @@ class ChunkedLogits:
         """Whether texts of different lengths may be in one batch."""
         return not _rope_types(self._model.config.get_text_config()) & _LENGTH_DEPENDENT
 
-    def chunks(self, token_ids: Tensor, places: Tensor, most: int) -> Iterator[Tensor]:
+    def chunks(
+        self, token_ids: Tensor, places: Tensor, most: int, embeddings: Tensor | None = None
+    ) -> Iterator[Tensor]:
         """Logits at some positions of a batch.
 
         Parameters
@@ -73,19 +80,23 @@ class ChunkedLogits:
             Positions in the flattened batch.
         most
             Most positions of a chunk.
+        embeddings
+            Of the texts' tokens, in place of the model's own.
 
         Yields
         ------
         Tensor
             Logits in float32, positions by vocabulary; the caller may overwrite them.
         """
+        read = {"input_ids": token_ids} if embeddings is None else {"inputs_embeds": embeddings}
         if self._apart is not None:
-            hidden = self._apart.hidden(token_ids).flatten(0, 1)[places]
+            hidden = self._apart.hidden(read, token_ids.shape[1]).flatten(0, 1)[places]
             for rows in torch.split(hidden, most):
                 yield self._apart.logits(rows).float()
         else:  # the body runs again for every chunk
             for chunk in torch.split(places, most):
-                output = self._model(token_ids, use_cache=False, logits_to_keep=chunk)
+                kept = chunk + self._virtual
+                output = self._whole(**read, use_cache=False, logits_to_keep=kept)
                 yield output.logits[0].float()
 
     def _test(self) -> None:
@@ -93,8 +104,10 @@ class ChunkedLogits:
         n_tokens = _TEST_TOKENS + 1
         vocab_size = self._model.config.get_text_config().vocab_size
         text = torch.arange(5, 5 + 37 * n_tokens, 37, device=self._model.device) % vocab_size
-        own = self._model(text[None, :-1], use_cache=False).logits[0].float()
-        longer = self._model(text[None], use_cache=False).logits[0, :-1].float()
+        own = self._whole(text[None, :-1], use_cache=False).logits[0].float()
+        longer = self._whole(text[None], use_cache=False).logits[0, :-1].float()
+        self._virtual = len(own) - _TEST_TOKENS
+        own, longer = own[self._virtual :], longer[self._virtual :]
         self._check_causal(own, longer)
         if self._why_wrong(text[None, :-1], own) is not None:
             self._apart = None
@@ -134,19 +147,25 @@ class ChunkedLogits:
 class _Apart:
     """Body and head of a model, one without the other."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, prompted: PeftModel | None) -> None:
         self._model = model
+        self._prompted = prompted
         self._body = model.get_decoder()
         self._run_body: Callable[..., object] = self._body.forward
         self._body.forward = self._forward
         self._given: Any = None
         self._kind: Any = None
+        self._output: Any = None  # of the body, when peft has run it
 
-    def hidden(self, token_ids: Tensor) -> Tensor:
+    def hidden(self, read: dict[str, Tensor], n_tokens: int) -> Tensor:
         """Run the body: texts by tokens by features, as the head takes them."""
-        output = self._body(input_ids=token_ids, use_cache=False)
+        if self._prompted is None:
+            output: Any = self._body(**read, use_cache=False)
+        else:
+            self._prompted(**read, use_cache=False, logits_to_keep=1)
+            output, self._output = self._output, None
         self._kind = type(output)
-        hidden: Tensor = output.last_hidden_state
+        hidden: Tensor = output.last_hidden_state[:, -n_tokens:]
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -161,7 +180,11 @@ class _Apart:
 
     def _forward(self, *args: object, **kwargs: object) -> object:
         """Stand in for the body while the head is asked."""
-        return self._run_body(*args, **kwargs) if self._given is None else self._given
+        if self._given is not None:
+            return self._given
+        output = self._run_body(*args, **kwargs)
+        self._output = None if self._prompted is None else output
+        return output
 
 
 def _rope_types(config: PreTrainedConfig) -> set[str]:

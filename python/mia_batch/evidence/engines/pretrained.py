@@ -9,10 +9,13 @@ import torch
 from transformers import AutoModelForCausalLM, __version__
 
 from mia_batch.errors import EngineError, MiaBatchError, SettingsError
+from mia_batch.evidence.engines.adapted import add_adapter
 from mia_batch.evidence.request import EngineInfo
+from mia_batch.models.adapter import read_adapter, weights_source
 from mia_batch.models.causes import cause_of
 
 if TYPE_CHECKING:
+    from peft import PeftModel
     from transformers import PreTrainedConfig, PreTrainedModel
 
     from mia_batch.evidence.request import EngineSpec
@@ -24,9 +27,14 @@ _DEFAULT_CONTEXT = 2048  # of models whose configuration names none
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pretrained:
-    """A loaded model; ``batch_size`` None is the engine's own choice."""
+    """A loaded model; ``batch_size`` None is the engine's own choice.
+
+    The modules of an adapter are in ``model``; ``prompted`` puts its virtual tokens before every
+    text, None where there are none. ``max_model_len`` does not count them.
+    """
 
     model: PreTrainedModel
+    prompted: PeftModel | None = None
     vocab_size: int
     max_model_len: int
     batch_size: int | None
@@ -59,12 +67,20 @@ def load_pretrained(spec: EngineSpec) -> Pretrained:
     arguments = dict(spec.engine_args)
     batch_size = _take_positive(arguments, "batch_size")
     max_model_len = _take_positive(arguments, "max_model_len")
+    adapter = read_adapter(spec.model)
     model = _load(spec, arguments)
+    prompted = None
+    if adapter is not None:
+        added = add_adapter(model, adapter)
+        model = added.get_base_model()
+        prompted = added if adapter.virtual_tokens else None
     config = model.config.get_text_config()
+    context = _context(config) - (adapter.virtual_tokens if adapter is not None else 0)
     return Pretrained(
         model=model,
+        prompted=prompted,
         vocab_size=config.vocab_size,
-        max_model_len=_shorten(_context(config), max_model_len),
+        max_model_len=_shorten(context, max_model_len),
         batch_size=batch_size,
     )
 
@@ -80,9 +96,10 @@ def ran_out_of_memory(error: RuntimeError) -> bool:
 def _load(spec: EngineSpec, arguments: dict[str, Any]) -> PreTrainedModel:
     on_cpu = not torch.cuda.is_available()
     dtype = "float32" if on_cpu and spec.dtype == "auto" else spec.dtype
-    options = {"revision": spec.revision, "dtype": dtype, **arguments}
+    source, revision = weights_source(spec.model, spec.revision)
+    options = {"revision": revision, "dtype": dtype, **arguments}
     try:
-        model = AutoModelForCausalLM.from_pretrained(spec.model, **options)
+        model = AutoModelForCausalLM.from_pretrained(source, **options)
         if "device_map" not in arguments:
             model = model.to("cpu" if on_cpu else "cuda")
     except torch.OutOfMemoryError as error:

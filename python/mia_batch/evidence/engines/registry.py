@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines import machine
+from mia_batch.models.adapter import peft_missing, read_adapter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mia_batch.evidence.request import Engine, EngineSpec, EvidenceKind
+    from mia_batch.models.adapter import Adapter
 
 __all__ = ["ENTRY_POINTS", "EngineType", "choose_engine", "engine_types", "load_engine", "why_not"]
 
 ENTRY_POINTS = "mia_batch.engines"
 """Group of entry points by which another package adds engines: each names an `EngineType`."""
 
+_HIGHEST_RANK = 512  # that vLLM has room for
+_HEADS = frozenset({"embed_tokens", "lm_head", "wte"})  # vllm#51594: left out of log-probabilities
 _SAMPLES: frozenset[EvidenceKind] = frozenset({"samples"})
 _BOTH: frozenset[EvidenceKind] = frozenset({"samples", "logprobs"})
 _NAMED = {
@@ -28,7 +32,9 @@ _NAMED = {
     "vocabulary_variance": "mean and variance over the vocabulary",
     "rank": "exact ranks",
     "support_mass": "the mass that decoding keeps",
+    "noise": "noise on embeddings",
 }
+"""What only some engines compute: columns of the logprobs table, and log-probabilities of noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +51,10 @@ class EngineType:
     kinds
         What it can be asked.
     columns
-        Columns of the logprobs table that it can compute beside ``logprob``.
+        Columns of the logprobs table that it can compute beside ``logprob``; ``noise`` stands for
+        log-probabilities of texts whose embeddings have noise.
+    adapter_obstacle
+        Says why it cannot run an adapter; None where it can.
     obstacle
         Says why it cannot run on this machine; None where it can. It imports no engine library.
     missing
@@ -59,9 +68,27 @@ class EngineType:
     start: str
     kinds: frozenset[EvidenceKind] = _SAMPLES
     columns: frozenset[str] = frozenset()
+    adapter_obstacle: Callable[[Adapter], str | None] = lambda _: None
     obstacle: Callable[[], str | None] = lambda: None
     missing: Callable[[], str | None] = lambda: None
     on_cpu: Callable[[], bool] = machine.has_no_accelerator
+
+
+def _why_not_in_vllm(adapter: Adapter) -> str | None:
+    if adapter.kind != "LORA":
+        return f"engine vllm runs adapters of kind LORA, and {adapter.folder!r} is {adapter.kind}"
+    if not adapter.modules:
+        return (
+            f"engine vllm reads LoRA weights in safetensors only, and {adapter.folder!r} has none"
+        )
+    if adapter.rank > _HIGHEST_RANK:
+        return f"engine vllm runs ranks up to {_HIGHEST_RANK}, and {adapter.folder!r} has more"
+    if named := sorted(_HEADS.intersection(adapter.modules)):
+        return f"engine vllm leaves out what {adapter.folder!r} adds to {' and '.join(named)}"
+    if adapter.extras:
+        listed = ", ".join(adapter.extras)
+        return f"engine vllm runs plain LoRA adapters, and {adapter.folder!r} has {listed}"
+    return None
 
 
 _BUILT_IN = (
@@ -69,6 +96,7 @@ _BUILT_IN = (
         name="vllm",
         start="mia_batch.evidence.engines.vllm:VllmEngine",
         kinds=_BOTH,
+        adapter_obstacle=_why_not_in_vllm,
         obstacle=machine.vllm_obstacle,
         missing=machine.vllm_missing,
         on_cpu=machine.has_vllm_for_cpus,
@@ -78,6 +106,7 @@ _BUILT_IN = (
         start="mia_batch.evidence.engines.transformers:start",
         kinds=_BOTH,
         columns=frozenset(_NAMED),
+        adapter_obstacle=lambda _: peft_missing(),
         obstacle=machine.transformers_obstacle,
         missing=machine.transformers_obstacle,
     ),
@@ -115,12 +144,18 @@ def engine_types() -> dict[str, EngineType]:
 
 
 def choose_engine(
-    name: str, kind: EvidenceKind, columns: frozenset[str], *, elsewhere: bool = False
+    name: str,
+    kind: EvidenceKind,
+    columns: frozenset[str],
+    *,
+    model: str | None = None,
+    elsewhere: bool = False,
 ) -> tuple[str, str]:
     """Choose an engine that can run here, or ``elsewhere``, and do what is asked; say why.
 
     ``auto`` takes vLLM where it can run, else transformers. Where the engine that was asked for
-    cannot compute a column, transformers does. Raises `SettingsError` if none can run.
+    cannot compute a column, or run the ``model``, transformers does. Raises `SettingsError` if none
+    can run.
     """
     known = engine_types()
     if name not in (*known, "auto"):
@@ -135,7 +170,8 @@ def choose_engine(
     if not usable:
         raise SettingsError(_none_can_run(name, obstacles))
     first = usable[0]
-    if (reason := why_not(first, kind, columns)) is not None:
+    if (reason := why_not(first, kind, columns, model)) is not None:
+        _check_adapter(model)
         return "transformers", reason
     if name != "auto":
         return first, "asked for"
@@ -145,11 +181,15 @@ def choose_engine(
     return first, "; ".join(others).replace("vllm cannot", "vLLM cannot") or "it is installed"
 
 
-def why_not(name: str, kind: EvidenceKind, columns: frozenset[str]) -> str | None:
+def why_not(
+    name: str, kind: EvidenceKind, columns: frozenset[str], model: str | None = None
+) -> str | None:
     """Why an engine cannot give what is asked for, known before anything starts."""
     engine = engine_types()[name]
     if kind not in engine.kinds:
         return f"engine {name} gives no {kind}"
+    if (obstacle := _adapter_obstacle(engine, model)) is not None:
+        return obstacle
     lacking = list(dict.fromkeys(_NAMED.get(column, column) for column in _sorted(columns, engine)))
     if not lacking:
         return None
@@ -160,13 +200,26 @@ def why_not(name: str, kind: EvidenceKind, columns: frozenset[str]) -> str | Non
 
 def load_engine(spec: EngineSpec) -> Engine:
     """Start an engine in this process, which is best its own."""
-    if (reason := why_not(spec.engine, spec.kind, spec.columns)) is not None:
+    if (reason := why_not(spec.engine, spec.kind, spec.columns, spec.model)) is not None:
+        _check_adapter(spec.model)
         msg = f"{reason}; take engine transformers"
         raise SettingsError(msg)
     module, _, function = engine_types()[spec.engine].start.partition(":")
     with machine.kept_for_good():
         start: Callable[[EngineSpec], Engine] = getattr(import_module(module), function)
     return start(spec)
+
+
+def _adapter_obstacle(engine: EngineType, model: str | None) -> str | None:
+    adapter = None if model is None else read_adapter(model)
+    return None if adapter is None else engine.adapter_obstacle(adapter)
+
+
+def _check_adapter(model: str | None) -> None:
+    """Raise `SettingsError` if transformers, the last resort, cannot run an adapter."""
+    if (obstacle := _adapter_obstacle(engine_types()["transformers"], model)) is not None:
+        msg = f"setting 'model': {obstacle}"
+        raise SettingsError(msg)
 
 
 def _sorted(columns: frozenset[str], engine: EngineType) -> list[str]:

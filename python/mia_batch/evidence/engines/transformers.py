@@ -8,6 +8,7 @@ import torch
 from transformers import AutoTokenizer, GenerationConfig
 
 from mia_batch.errors import EngineError
+from mia_batch.evidence.engines.adapted import embed_prompts
 from mia_batch.evidence.engines.ends import cut_at_end, end_token_ids
 from mia_batch.evidence.engines.machine import available_memory
 from mia_batch.evidence.engines.pretrained import load_pretrained, ran_out_of_memory
@@ -15,8 +16,11 @@ from mia_batch.evidence.engines.requests import why_impossible
 from mia_batch.evidence.engines.rows import Row, Shape, take_batch
 from mia_batch.evidence.engines.sampler import SeededSampler
 from mia_batch.evidence.request import Answer
+from mia_batch.models.adapter import tokenizer_source
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
     from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -50,6 +54,7 @@ class TransformersSamples:
         loaded = load_pretrained(spec)
         self._decoding = spec.decoding
         self._model = loaded.model
+        self._prompted = loaded.prompted
         self._ends = _find_ends(self._model, spec)
         self._replace_generation_config()
         text_config = self._model.config.get_text_config()
@@ -108,7 +113,8 @@ class TransformersSamples:
 
     def _replace_generation_config(self) -> None:
         """Nothing of the checkpoint's own ``generation_config.json`` reaches ``generate``."""
-        self._model.generation_config = GenerationConfig()
+        for model in filter(None, (self._model, self._prompted)):
+            model.generation_config = GenerationConfig()
 
     def _fits(self, shape: Shape) -> bool:
         """Whether a batch fits the context and main memory; an accelerator says so itself."""
@@ -144,23 +150,34 @@ class TransformersSamples:
     @torch.inference_mode()
     def _decode(self, batch: list[Row]) -> list[Continuation]:
         device = self._model.device
-        prompts, mask = _pad_left([row.prompt for row in batch], device)
+        generate, given, width = self._opening([row.prompt for row in batch])
         sampler = SeededSampler(self._decoding, [row.seed for row in batch], device)
         budgets = torch.tensor([row.max_tokens for row in batch], device=device)
-        sequences = self._model.generate(
-            prompts,
-            attention_mask=mask,
+        sequences = generate(
+            **given,
             generation_config=GenerationConfig(
                 max_new_tokens=max(row.max_tokens for row in batch), do_sample=False, pad_token_id=0
             ),
             logits_processor=[sampler],
-            stopping_criteria=[_Finished(prompts.shape[1], budgets, sorted(self._ends))],
+            stopping_criteria=[_Finished(width, budgets, sorted(self._ends))],
         )
-        decoded = sequences[:, prompts.shape[1] :].tolist()
+        decoded = sequences[:, width:].tolist()
         return [
             cut_at_end(ids, self._ends, row.max_tokens)
             for row, ids in zip(batch, decoded, strict=True)
         ]
+
+    def _opening(
+        self, prompts: list[list[int]]
+    ) -> tuple[Callable[..., Tensor], dict[str, Tensor], int]:
+        """Say what continues prompts, what it is given, and how much of that comes back first."""
+        if self._prompted is not None and (read := embed_prompts(self._prompted, prompts)):
+            given = dict(zip(("inputs_embeds", "attention_mask"), read, strict=True))
+            return self._model.generate, given, 0
+        token_ids, mask = _pad_left(prompts, self._model.device)
+        whole = self._model if self._prompted is None else self._prompted
+        given = {"inputs": token_ids, "attention_mask": mask}
+        return whole.generate, given, token_ids.shape[1]
 
     def _collect(self, request: Request) -> Answer:
         outputs = self._outputs.pop(request.request_id)
@@ -185,9 +202,8 @@ class _Finished:
 
 
 def _find_ends(model: PreTrainedModel, spec: EngineSpec) -> frozenset[int]:
-    tokenizer = AutoTokenizer.from_pretrained(
-        spec.model, revision=spec.revision, trust_remote_code=False
-    )
+    source, revision = tokenizer_source(spec.model, spec.revision)
+    tokenizer = AutoTokenizer.from_pretrained(source, revision=revision, trust_remote_code=False)
     return end_token_ids(
         tokenizer.eos_token_id,
         model.config.get_text_config().eos_token_id,

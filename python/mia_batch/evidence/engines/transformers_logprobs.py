@@ -51,7 +51,7 @@ class TransformersLogprobs:
         loaded = load_pretrained(spec)
         self._device: torch.device = loaded.model.device
         self._vocab_size = loaded.vocab_size
-        self._logits = ChunkedLogits(loaded.model)
+        self._logits = ChunkedLogits(loaded.model, loaded.prompted)
         if self._on_cpu:
             _keep_freed_memory()
         self._most_texts = loaded.batch_size or _TEXTS if self._logits.may_batch else 1

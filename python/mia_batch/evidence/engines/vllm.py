@@ -17,10 +17,12 @@ from mia_batch.evidence.engines.requests import why_impossible
 from mia_batch.evidence.engines.vllm_start import (
     check_arguments,
     describe_vllm,
+    lora_of,
     start_vllm,
     step_vllm,
 )
 from mia_batch.evidence.request import Answer, Continuation
+from mia_batch.models.adapter import weights_source
 from mia_batch.models.causes import cause_of
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ class VllmEngine:
             # The token that vLLM must draw takes a place of the context.
             self._info = replace(described, max_model_len=described.max_model_len - 1)
         self._parameters |= {"detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY}
+        self._lora = lora_of(spec.model)
         self._vocab_size = self._engine.model_config.get_vocab_size()
         self._waiting: dict[int, Request] = {}
         self._refused: list[Answer] = []
@@ -103,7 +106,8 @@ class VllmEngine:
             own |= _GREEDY if request.greedy else {}
         parameters = vllm.SamplingParams(**(self._parameters | own))
         prompt = tokens_input([*(request.context_ids or ()), *(request.text_ids or ())])
-        self._engine.add_request(str(request.request_id), prompt, parameters)
+        number = str(request.request_id)
+        self._engine.add_request(number, prompt, parameters, lora_request=self._lora)
         self._waiting[request.request_id] = request
 
 
@@ -139,7 +143,8 @@ def _find_ends(engine: vllm.LLMEngine) -> frozenset[int]:
 
 def _in_pieces(spec: EngineSpec) -> dict[str, Any]:
     """Bound the logits that vLLM makes at once."""
-    config = AutoConfig.from_pretrained(spec.model, revision=spec.revision)
+    model, revision = weights_source(spec.model, spec.revision)
+    config = AutoConfig.from_pretrained(model, revision=revision)
     most = spec.logits_bytes // (config.get_text_config().vocab_size * _ENTRY_BYTES)
     texts = spec.engine_args.get("max_num_seqs", _TEXTS)
     return {

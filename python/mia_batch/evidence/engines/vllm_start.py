@@ -6,10 +6,12 @@ from dataclasses import fields
 from difflib import get_close_matches
 from threading import Thread
 from time import sleep
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 import vllm
+from vllm.config.lora import MaxLoRARanks
+from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 from vllm.v1.engine.core_client import SyncMPClient
@@ -18,6 +20,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines.machine import available_memory
 from mia_batch.evidence.request import EngineInfo
+from mia_batch.models.adapter import read_adapter, tokenizer_source, weights_source
 from mia_batch.models.causes import cause_of
 
 if TYPE_CHECKING:
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
     from mia_batch.evidence.request import EngineSpec
 
-__all__ = ["check_arguments", "describe_vllm", "start_vllm", "step_vllm"]
+__all__ = ["check_arguments", "describe_vllm", "lora_of", "start_vllm", "step_vllm"]
 
 _SHARE_OF_MEMORY = 0.4  # for the key-value cache on a CPU
 _USUAL_TOKENS = 1024  # of a sequence; longer ones wait for room in the cache
@@ -58,10 +61,18 @@ def start_vllm(spec: EngineSpec, arguments: Mapping[str, Any] | None = None) -> 
     try:
         config = _configure(spec, arguments or {})
         engine = vllm.LLMEngine.from_vllm_config(config, disable_log_stats=True)
+        if (lora := lora_of(spec.model)) is not None:
+            engine.add_lora(lora)  # not only when the first request wants it
     except Exception as error:
         raise _start_error(spec, error) from error
     _wake_on_death(engine.engine_core)
     return engine
+
+
+def lora_of(model: str) -> LoRARequest | None:
+    """Name the adapter that every request of a model wants; None where a model is no adapter."""
+    adapter = read_adapter(model)
+    return None if adapter is None else LoRARequest("adapter", 1, adapter.folder)
 
 
 def describe_vllm(engine: vllm.LLMEngine) -> EngineInfo:
@@ -88,9 +99,7 @@ def step_vllm(engine: vllm.LLMEngine) -> list[vllm.RequestOutput]:
 def _configure(spec: EngineSpec, given: Mapping[str, Any]) -> VllmConfig:
     on_cpu = current_platform.is_cpu()
     arguments: dict[str, Any] = {
-        "model": spec.model,
-        "revision": spec.revision,
-        "tokenizer_revision": spec.revision,
+        **_model_arguments(spec),
         "dtype": "float32" if on_cpu and spec.dtype == "auto" else spec.dtype,
         "tensor_parallel_size": spec.tensor_parallel_size,
         "generation_config": "vllm",  # not the model's own
@@ -104,6 +113,27 @@ def _configure(spec: EngineSpec, given: Mapping[str, Any]) -> VllmConfig:
     if on_cpu and config.cache_config.kv_cache_memory_bytes is None:
         config.cache_config.kv_cache_memory_bytes = _cache_bytes(config)
     return config
+
+
+def _model_arguments(spec: EngineSpec) -> dict[str, Any]:
+    """Say which weights to load: of an adapter, those of its base, and room for its own."""
+    model, revision = weights_source(spec.model, spec.revision)
+    tokenizer, tokenizer_revision = tokenizer_source(spec.model, spec.revision)
+    arguments: dict[str, Any] = {
+        "model": model,
+        "revision": revision,
+        "tokenizer": tokenizer,
+        "tokenizer_revision": tokenizer_revision,
+    }
+    if (adapter := read_adapter(spec.model)) is None:
+        return arguments
+    return arguments | {
+        "enable_lora": True,
+        "max_loras": 1,
+        "max_lora_rank": min(each for each in get_args(MaxLoRARanks) if each >= adapter.rank),
+        # Else the head would be wrapped too, whose log-probabilities of a batch of texts fail.
+        "lora_target_modules": list(adapter.modules) or None,
+    }
 
 
 def _cache_bytes(config: VllmConfig) -> int:
@@ -142,7 +172,8 @@ def _start_error(spec: EngineSpec, error: Exception) -> EngineError:
     if "root cause above" in str(error):  # said by vLLM's own processes, in the log
         msg = f"vLLM's processes cannot start with {spec.model!r}; if memory is short, {_WAY_OUT}"
         return EngineError(msg)
-    return EngineError(f"vLLM cannot start with {spec.model!r} ({cause_of(error)})")
+    msg = f"vLLM cannot start with {spec.model!r} ({cause_of(error)})"
+    return EngineError(msg if lora_of(spec.model) is None else f"{msg}; take engine transformers")
 
 
 def _step_error(error: Exception) -> EngineError:

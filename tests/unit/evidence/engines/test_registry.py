@@ -1,14 +1,22 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines import machine, registry
-from mia_batch.evidence.engines.registry import EngineType, engine_types, why_not
+from mia_batch.evidence.engines.registry import EngineType, engine_types, load_engine, why_not
+from mia_batch.evidence.request import EngineSpec
+from mia_batch.models import adapter as adapters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 
 def choose(name: str) -> tuple[str, str]:
@@ -130,7 +138,7 @@ BOTH_MOMENTS = {"vocabulary_mean", "vocabulary_variance"}
 @pytest.mark.parametrize(
     ("engine", "columns", "words"),
     [
-        ("transformers", {*BOTH_MOMENTS, "rank", "support_mass"}, None),
+        ("transformers", {*BOTH_MOMENTS, "rank", "support_mass", "noise"}, None),
         ("vllm", set(), None),
         ("openai", set(), None),
         (
@@ -149,6 +157,12 @@ BOTH_MOMENTS = {"vocabulary_mean", "vocabulary_variance"}
             "engine vllm cannot compute mean and variance over the vocabulary, exact ranks and "
             "the mass that decoding keeps",
         ),
+        ("vllm", {"noise"}, "engine vllm cannot compute noise on embeddings"),
+        (
+            "openai",
+            {"noise", "rank"},
+            "engine openai cannot compute exact ranks and noise on embeddings",
+        ),
         ("replay", set(), "engine replay gives no logprobs"),
     ],
 )
@@ -162,6 +176,66 @@ def test_what_an_engine_cannot_compute_is_known_without_it(
 def test_where_the_engine_lacks_a_column_transformers_computes_it():
     engine, why = registry.choose_engine("auto", "logprobs", frozenset({"rank"}))
     assert (engine, why) == ("transformers", "engine vllm cannot compute exact ranks")
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Callable[..., str]:
+    """Write what describes an adapter, and a header of its weights."""
+
+    def write(kind: str = "LORA", modules: tuple[str, ...] = ("q_proj",), **settings: Any) -> str:
+        described = {"peft_type": kind, "base_model_name_or_path": "b", "task_type": "CAUSAL_LM"}
+        (tmp_path / "adapter_config.json").write_text(json.dumps(described | settings))
+        header = json.dumps({f"model.layers.0.{name}.lora_A.weight": {} for name in modules})
+        weights = len(header).to_bytes(8, "little") + header.encode()
+        (tmp_path / "adapter_model.safetensors").write_bytes(weights)
+        return str(tmp_path)
+
+    return write
+
+
+@pytest.mark.usefixtures("installed", "cpu_build")
+def test_auto_takes_vllm_for_a_plain_lora_adapter(installed: set[str], adapter: Callable[..., str]):
+    installed.add("peft")
+    model = adapter(r=8, lora_alpha=16, bias="none", use_dora=False)
+    chosen = registry.choose_engine("auto", "samples", frozenset(), model=model)
+    assert chosen == ("vllm", "vLLM's CPU build is installed")
+
+
+@pytest.mark.usefixtures("cpu_build")
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"kind": "IA3"}, r"runs adapters of kind LORA, and .* is IA3"),
+        ({"kind": "PREFIX_TUNING", "num_virtual_tokens": 5}, "kind LORA, and .* is PREFIX_TUNING"),
+        ({"r": 8, "use_dora": True, "bias": "all"}, "plain LoRA .* has use_dora, bias"),
+        ({"init_lora_weights": "pissa"}, "has init_lora_weights"),
+        ({"r": 8, "rank_pattern": {"q_proj": 513}}, "ranks up to 512, and .* has more"),
+        ({"modules": ("q_proj", "lm_head")}, "leaves out what .* adds to lm_head"),
+        ({"modules": ()}, "reads LoRA weights in safetensors only"),
+    ],
+)
+def test_transformers_runs_the_adapters_that_vllm_cannot(
+    installed: set[str], adapter: Callable[..., str], settings: dict[str, Any], words: str
+):
+    installed.add("peft")
+    model = adapter(**settings)
+    for name in ("auto", "vllm"):
+        engine, why = registry.choose_engine(name, "logprobs", frozenset(), model=model)
+        assert engine == "transformers"
+        assert re.search(f"engine vllm .*{words}", why)
+    with pytest.raises(SettingsError, match=f"{words}.*; take engine transformers"):
+        load_engine(EngineSpec(engine="vllm", kind="logprobs", model=model))
+
+
+@pytest.mark.usefixtures("cpu_build")
+def test_adapters_without_peft_are_refused_before_anything_starts(
+    installed: set[str], adapter: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(adapters, "find_spec", lambda _: None)
+    model = adapter("IA3")
+    for name in ("auto", "vllm", "transformers"):
+        with pytest.raises(SettingsError, match=r"'model': .* peft .*'mia-batch\[finetune\]'"):
+            registry.choose_engine(name, "samples", frozenset(), model=model)
 
 
 def test_an_unknown_engine_is_refused_with_those_that_are_known():

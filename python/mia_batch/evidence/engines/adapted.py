@@ -1,0 +1,87 @@
+"""An adapter beside its base model, loaded with peft and never merged into it."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from mia_batch.errors import EngineError, SettingsError
+from mia_batch.models.adapter import peft_missing
+from mia_batch.models.causes import cause_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from peft import PeftModel
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+    from mia_batch.models.adapter import Adapter
+
+__all__ = ["add_adapter", "embed_prompts"]
+
+
+def add_adapter(model: PreTrainedModel, adapter: Adapter) -> PeftModel:
+    """Put an adapter beside the weights of its base.
+
+    Raises `EngineError` if its weights cannot be read or are those of another base.
+    """
+    if (missing := peft_missing()) is not None:
+        msg = f"setting 'model': {missing}"
+        raise SettingsError(msg)
+    from peft import PeftModel
+
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="Found missing adapter keys")
+            added = PeftModel.from_pretrained(
+                model, adapter.folder, torch_device=str(model.device)
+            ).eval()
+        _check_places(added, adapter)
+    except EngineError:
+        raise
+    except Exception as error:  # every library behind it raises its own kind
+        msg = (
+            f"the adapter {adapter.folder!r} cannot be put on {adapter.base!r} "
+            f"({cause_of(error)}); save it again, or correct its base_model_name_or_path"
+        )
+        raise EngineError(msg) from error
+    return added
+
+
+def embed_prompts(
+    prompted: PeftModel, prompts: Sequence[Sequence[int]]
+) -> tuple[Tensor, Tensor] | None:
+    """Embeddings and attention mask of prompts, each after padding and the virtual tokens.
+
+    None for prefix tuning, whose virtual tokens have no embeddings: peft puts them into the cache.
+    """
+    if prompted.active_peft_config.peft_type == "PREFIX_TUNING":
+        return None
+    embed: Any = prompted.get_base_model().get_input_embeddings()
+    device = embed.weight.device
+    virtual = prompted.get_prompt(batch_size=1)[0].to(device, embed.weight.dtype)
+    width = max(map(len, prompts))
+    rows, mask = [], []
+    for prompt in prompts:
+        padding = width - len(prompt)
+        of_tokens = embed(torch.tensor([*[0] * padding, *prompt], device=device))
+        rows.append(torch.cat([of_tokens[:padding], virtual, of_tokens[padding:]]))
+        mask.append([0] * padding + [1] * (len(virtual) + len(prompt)))
+    return torch.stack(rows), torch.tensor(mask, device=device)
+
+
+def _check_places(added: PeftModel, adapter: Adapter) -> None:
+    """Check that every weight of the file has a place; peft leaves others out without a word."""
+    from peft import get_peft_model_state_dict, load_peft_weights
+
+    known = get_peft_model_state_dict(added, save_embedding_layers=False).keys()
+    given = load_peft_weights(adapter.folder, device="cpu").keys()
+    if lost := given - known - added.state_dict().keys():
+        msg = (
+            f"the adapter {adapter.folder!r} was tuned on another model than {adapter.base!r}, "
+            f"which has no place for {min(lost)}; correct its base_model_name_or_path"
+        )
+        raise EngineError(msg)
