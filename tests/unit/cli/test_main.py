@@ -57,7 +57,7 @@ def test_help_names_every_setting():
         "--input PATH",
         "--model MODEL",
         "--out FOLDER",
-        "--preset default|matched|samia|min-k",
+        "--preset default|matched|samia|min-k|spv",
         "--text-length 32|64|128|256",
         "--samples N",
         "--engine-arg KEY=VALUE",
