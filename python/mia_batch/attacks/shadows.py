@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from mia_batch.attacks.terms import among, mean
+from mia_batch.attacks.terms import mean, total
 from mia_batch.attacks.tokens import TEXT, average, averages, of_texts
 
 if TYPE_CHECKING:
@@ -54,16 +54,10 @@ def _phi(mean_logprob: pl.Expr) -> pl.Expr:
     return near - (-near.exp()).log1p()
 
 
-def _shadows(term: pl.Expr, *, trained: bool) -> pl.Expr:
-    """Numbers of those shadow models that were tuned on the text, or were not."""
-    tuned = pl.col("trained").filter(among([_SHADOW_TEXT]))
-    return term.filter(tuned if trained else ~tuned)
-
-
 def _variance(term: pl.Expr) -> pl.Expr:
     """Mean square distance from the mean; null where all are equal."""
-    differ = term.min() < term.max()  # rounding gives equal ones a spread, too
-    return pl.when(differ).then(mean((term - mean(term)) ** 2))
+    differ = term.drop_nulls().n_unique() > 1  # rounding gives equal ones a spread, too
+    return pl.when(differ).then(total((term - mean(term)) ** 2) / term.count())
 
 
 def _log_density(term: pl.Expr, of: pl.Expr) -> pl.Expr:
@@ -72,13 +66,13 @@ def _log_density(term: pl.Expr, of: pl.Expr) -> pl.Expr:
     return -((term - mean(of)) ** 2) / (2 * variance) - variance.log() / 2
 
 
-_TARGET = _phi(average(TEXT))
-_IN = _shadows(_phi(averages(_SHADOW_TEXT)), trained=True)
-_OUT = _shadows(_phi(averages(_SHADOW_TEXT)), trained=False)
-_P = average(TEXT).exp()
-_P_IN = mean(_shadows(averages(_SHADOW_TEXT).exp(), trained=True))
-_P_OUT = mean(_shadows(averages(_SHADOW_TEXT).exp(), trained=False))
-_N_IN, _N_OUT = _IN.count(), _OUT.count()
+_TARGET, _P = _phi(average(TEXT)), average(TEXT).exp()
+_TUNED = averages(_SHADOW_TEXT, pl.col("trained"))
+_OTHERS = averages(_SHADOW_TEXT, ~pl.col("trained"))
+_IN, _OUT = _phi(_TUNED), _phi(_OTHERS)
+_P_OUT = mean(_OTHERS.exp())
+_BOTH = total(_TUNED.exp()) + total(_OTHERS.exp())
+_N_IN, _N_OUT = _TUNED.count(), _OTHERS.count()
 
 
 def _ratio(below: pl.Expr) -> pl.Expr:
@@ -141,7 +135,7 @@ SHADOW_ATTACKS = (
     ),
     _attack(
         "rmia",
-        _ratio((_N_IN * _P_IN + _N_OUT * _P_OUT) / (_N_IN + _N_OUT)),
+        _ratio(pl.when(_N_IN > 0, _N_OUT > 0).then(_BOTH / (_N_IN + _N_OUT))),
         formula="p / p(x), p(x) = mean of p over the shadow models",
         source=f"{_ZARIFZADEH} online; {_RATIO}",
         needed=f"{_EACH}, or all give it probability 0",

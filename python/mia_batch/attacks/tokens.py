@@ -113,11 +113,11 @@ def average(view: tuple[str, str]) -> pl.Expr:
     return mean(logprobs(view))
 
 
-def averages(view: tuple[str, str]) -> pl.Expr:
+def averages(view: tuple[str, str], *where: pl.Expr) -> pl.Expr:
     """Mean log-probability of each of several texts, in nats; null where one has no tokens."""
-    lists = pl.col("logprob").filter(_of(view)).cast(pl.List(pl.Float64))
+    lists = pl.col("logprob").filter(_of(view), *where)
     n = lists.list.len() - lists.list.count_matches(None)
-    return pl.when(n > 0).then(lists.list.sum() / n)
+    return pl.when(n > 0).then(lists.cast(pl.List(pl.Float64)).list.sum() / n)
 
 
 def cut_alike(*views: tuple[str, str]) -> pl.Expr:
