@@ -105,7 +105,8 @@ def several(rows: Sequence[Row], view: str) -> list[float]:
     """Log-likelihood of each text of a view that has one."""
     found = []
     for row in rows:
-        if row["view"] == view and row["logprob"] is not None:
+        own = (row["model"], row["view"]) == ("target", view)
+        if own and row["logprob"] is not None:
             scored = [logprob for logprob in row["logprob"] if logprob is not None]
             if scored:
                 found.append(fmean(scored))
@@ -224,14 +225,7 @@ REFERENCES: dict[str, Reference] = {
     "entropy_v1": column_mean("vocabulary_mean", float),
     "surprising_20_v1": surprising,
 }
-"""Reference implementation of each attack, by name."""
-
-
-def reference_score(name: str, rows: Sequence[Row]) -> float | None:
-    try:
-        return REFERENCES[name](rows)
-    except Undefined:
-        return None
+"""Reference implementation of each attack but those on tuned models, by name."""
 
 
 def wikimia_scores(

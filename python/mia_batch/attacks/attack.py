@@ -34,7 +34,8 @@ class Attack:
         Aggregating expression over evidence columns. It sees those rows of one target that
         ``reads`` names, in the order of ``model``, ``view``, ``view_index`` and ``sample_index``;
         samples only where there is a candidate. One that reads ``model`` and ``view`` picks its
-        rows itself: it may see those of other attacks, too.
+        rows itself: it may see those of other attacks, too. Shadow models are one model
+        ``shadow``, told apart by ``view_index``.
     source
         Where the formula is defined: paper, equation, and where the authors' code differs.
     undefined

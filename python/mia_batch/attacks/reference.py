@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 
-from mia_batch.attacks.tokens import REFERENCE_TEXT, TEXT, average, first, logprobs, of_texts
+from mia_batch.attacks.tokens import (
+    CANDIDATE_TEXT,
+    REFERENCE_TEXT,
+    SELF_PROMPT_TEXT,
+    TEXT,
+    average,
+    cut_alike,
+    first,
+    logprobs,
+    of_texts,
+)
 
-__all__ = ["REFERENCE_ATTACKS"]
+if TYPE_CHECKING:
+    from mia_batch.attacks.attack import Attack
+
+__all__ = ["REFERENCE_ATTACKS", "TUNED_REFERENCE_ATTACKS"]
 
 _CARLINI = "Carlini et al. 2021 (arXiv:2012.07805), section 5.2"
 _BYTES = (
@@ -23,10 +38,18 @@ def _rate(view: tuple[str, str]) -> pl.Expr:
     return average(view) * logprobs(view).len() / first("n_bytes", view)
 
 
-def _cut_alike() -> pl.Expr:
-    """Whether both models read the text as the same tokens."""
-    cuts = pl.col("token_ids").filter(pl.col("view") == "text").drop_nulls()
-    return (cuts.len() == 2) & (cuts.n_unique() == 1)
+def _difference(name: str, other: tuple[str, str], *, source: str, setting: str) -> Attack:
+    """Loss per token under another model less the target's, where both read the same tokens."""
+    model = other[0].replace("_", "-")
+    return of_texts(
+        name,
+        pl.when(cut_alike(TEXT, other)).then(average(TEXT) - average(other)),
+        formula=f"loss({model} model) - loss",
+        source=source,
+        undefined=f"{_UNSCORED}, or the two models' tokenizers cut it differently",
+        reads=(TEXT, other),
+        settings=(setting,),
+    )
 
 
 REFERENCE_ATTACKS = (
@@ -39,17 +62,14 @@ REFERENCE_ATTACKS = (
         reads=_READS,
         settings=_SETTINGS,
     ),
-    of_texts(
+    _difference(
         "reference_token_difference",
-        pl.when(_cut_alike()).then(average(TEXT) - average(REFERENCE_TEXT)),
-        formula="loss(reference model) - loss",
+        REFERENCE_TEXT,
         source=(
             "Shi et al. 2024 (arXiv:2310.16789), section 4.2 (Smaller Ref); difference of losses "
-            "per token, as in the authors' code"
+            "per token, as in the authors' code; LiRA-Base where the other is the base model"
         ),
-        undefined=f"{_UNSCORED}, or the two models' tokenizers cut it differently",
-        reads=_READS,
-        settings=_SETTINGS,
+        setting="reference_model",
     ),
     of_texts(
         "reference_ratio",
@@ -62,3 +82,28 @@ REFERENCE_ATTACKS = (
     ),
 )
 """``reference_difference_v1``, ``reference_token_difference_v1``, ``reference_ratio_v1``."""
+
+_FU = "Fu et al. 2024 (arXiv:2311.06062)"
+
+TUNED_REFERENCE_ATTACKS = (
+    _difference(
+        "self_prompt_difference",
+        SELF_PROMPT_TEXT,
+        source=(
+            f"{_FU}, equations 4 and 7, table 6 (SPV-MIA without probabilistic variation); the "
+            "other model is tuned on what the target says; difference of losses per token"
+        ),
+        setting="prompts_from",
+    ),
+    _difference(
+        "candidate_difference",
+        CANDIDATE_TEXT,
+        source=(
+            f"{_FU}, equation 4, appendix A.6.3 (LiRA-Candidate, after Mireshghallah et al. 2022); "
+            "the other model is tuned on other texts of the same kind; difference of losses per "
+            "token"
+        ),
+        setting="candidate_from",
+    ),
+)
+"""``self_prompt_difference_v1``, ``candidate_difference_v1``."""

@@ -10,6 +10,7 @@ from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from mia_batch.attacks.attack import Attack
+from mia_batch.attacks.base_model import BASE_MODEL_ATTACKS
 from mia_batch.attacks.coverage import COVERAGE_ATTACKS, VERBATIM_ATTACKS
 from mia_batch.attacks.extraction import EXTRACTION_ATTACKS
 from mia_batch.attacks.frequency import FREQUENCY_ATTACKS
@@ -27,9 +28,11 @@ from mia_batch.attacks.probing import (
     REFERENCE_PROBE_ATTACKS,
 )
 from mia_batch.attacks.rank import RANK_ATTACKS
-from mia_batch.attacks.reference import REFERENCE_ATTACKS
+from mia_batch.attacks.reference import REFERENCE_ATTACKS, TUNED_REFERENCE_ATTACKS
 from mia_batch.attacks.rouge import ROUGE_ATTACKS
 from mia_batch.attacks.sampling import MATCHED_ATTACKS, SAMIA_ATTACKS
+from mia_batch.attacks.shadows import SHADOW_ATTACKS
+from mia_batch.attacks.spv import SPV_ATTACKS, SPV_UNCALIBRATED_ATTACKS
 from mia_batch.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -58,6 +61,11 @@ _FAMILIES = {
     "Loss": LOSS_ATTACKS,
     "Min-K% and Min-K%++": MIN_K_ATTACKS,
     "Reference models": REFERENCE_ATTACKS,
+    "Base models, token by token": BASE_MODEL_ATTACKS,
+    "Tuned reference models": TUNED_REFERENCE_ATTACKS,
+    "SPV-MIA": SPV_ATTACKS,
+    "SPV-MIA without a reference model": SPV_UNCALIBRATED_ATTACKS,
+    "Shadow models: LiRA and RMIA": SHADOW_ATTACKS,
     "Shots before the text": PREFIX_SHOT_ATTACKS,
     "Neighbours": NEIGHBOUR_ATTACKS,
     "Token frequencies": FREQUENCY_ATTACKS,
@@ -80,8 +88,23 @@ MIN_K_PAPER = (
     "neighbour_difference_v1",
 )
 """What the Min-K% paper compares (Shi et al. 2024, table 1), with every k of the authors' code."""
+SPV_PAPER = (
+    *(attack.name for attack in (*SPV_ATTACKS, *SPV_UNCALIBRATED_ATTACKS)),
+    *(attack.name for attack in TUNED_REFERENCE_ATTACKS),
+    "reference_token_difference_v1",
+    "loss_v1",
+    "neighbour_difference_v1",
+    "detect_gpt_v1",
+    "min_k_20_v1",
+    "min_k_plus_plus_20_v1",
+    *(attack.name for attack in (*BASE_MODEL_ATTACKS, *SHADOW_ATTACKS)),
+)
+"""What the SPV-MIA paper compares (Fu et al. 2024, tables 1, 5 and 6), and later attacks on tuned
+models."""
 
 _BUILT_IN = {attack.name: attack for family in _FAMILIES.values() for attack in family}
+_COSTLY = {attack.name for attack in SPV_UNCALIBRATED_ATTACKS}
+_PAPERS = {"min-k": MIN_K_PAPER, "spv": SPV_PAPER}
 _REGISTERED: dict[str, Attack] = {}
 
 
@@ -208,13 +231,19 @@ def defaults(preset: Preset, evidence: Collection[str] = ("samples",)) -> tuple[
     """Names of the attacks that a preset computes where none are asked for, its main one first.
 
     ``default``: probes; ``matched``: the length-matched family; ``samia``: the authors' over whole
-    candidates; ``min-k``: those of the Min-K% paper. ``evidence`` says which kinds there will be;
-    ``probe-logprobs`` are those at points alone, whatever the preset.
+    candidates; ``min-k``: those of the Min-K% paper; ``spv``: those of the SPV-MIA paper and
+    later ones on tuned models. ``evidence`` says which kinds there will be; ``probe-logprobs`` are
+    those at points alone, whatever the preset.
     """
     sampling = _SAMPLING.get(preset, ())
-    of_tokens = tuple(attack for attack in _BUILT_IN.values() if attack.evidence == "logprobs")
-    if preset == "min-k":
-        of_tokens = (*PROBE_LOGPROB_ATTACKS, *map(get, MIN_K_PAPER))
+    if preset in _PAPERS:
+        of_tokens = (*PROBE_LOGPROB_ATTACKS, *map(get, _PAPERS[preset]))
+    else:  # without those that take many forward passes and no setting of their own
+        of_tokens = tuple(
+            attack
+            for attack in _BUILT_IN.values()
+            if attack.evidence == "logprobs" and attack.name not in _COSTLY
+        )
     both = COMBINED_ATTACKS if preset == "default" and len(evidence) > 1 else ()
     wanted = (*sampling, *of_tokens, *both)
     return tuple(attack.name for attack in wanted if attack.kind in evidence)

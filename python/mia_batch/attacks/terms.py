@@ -9,7 +9,7 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = ["AGGREGATES", "among", "mean", "ngrams", "share"]
+__all__ = ["AGGREGATES", "among", "mean", "ngrams", "share", "total"]
 
 
 def among(pairs: Iterable[tuple[str, str]]) -> pl.Expr:
@@ -28,7 +28,12 @@ def mean(term: pl.Expr) -> pl.Expr:
     ``sum()`` add in an order that depends on threads and processor.
     """
     n = term.count()
-    return pl.when(n > 0).then(term.drop_nulls().implode().list.sum() / n)
+    return pl.when(n > 0).then(total(term) / n)
+
+
+def total(term: pl.Expr) -> pl.Expr:
+    """Sum of a term, 0 where nothing but nulls is there, the same to the bit likewise."""
+    return term.drop_nulls().implode().list.sum()
 
 
 def share(part: str | pl.Expr, whole: str | pl.Expr) -> pl.Expr:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import polars as pl
 
 from mia_batch.attacks.attack import Attack
-from mia_batch.attacks.terms import mean
+from mia_batch.attacks.terms import among, mean
 
 __all__ = [
+    "CANDIDATE_TEXT",
     "EXTRACTION",
     "LOWERCASE",
     "MEMBER_SHOTS",
@@ -19,10 +20,12 @@ __all__ = [
     "NONMEMBER_SHOTS",
     "PERTURBATION",
     "REFERENCE_TEXT",
+    "SELF_PROMPT_TEXT",
     "TEXT",
     "UNSCORED",
     "average",
     "averages",
+    "cut_alike",
     "first",
     "logprobs",
     "lowest",
@@ -40,6 +43,8 @@ NONMEMBER_SHOTS = ("target", "nonmember_shots")
 MEMBER_SHOTS = ("target", "member_shots")
 EXTRACTION = ("target", "extraction")
 REFERENCE_TEXT = ("reference", "text")
+SELF_PROMPT_TEXT = ("self_prompt", "text")
+CANDIDATE_TEXT = ("candidate", "text")
 
 UNSCORED = "no token of the text has a log-probability"
 """Why an average over tokens can be null."""
@@ -108,11 +113,18 @@ def average(view: tuple[str, str]) -> pl.Expr:
     return mean(logprobs(view))
 
 
-def averages(view: tuple[str, str]) -> pl.Expr:
+def averages(view: tuple[str, str], *where: pl.Expr) -> pl.Expr:
     """Mean log-probability of each of several texts, in nats; null where one has no tokens."""
-    lists = pl.col("logprob").filter(_of(view)).cast(pl.List(pl.Float64))
+    lists = pl.col("logprob").filter(_of(view), *where)
     n = lists.list.len() - lists.list.count_matches(None)
-    return pl.when(n > 0).then(lists.list.sum() / n)
+    return pl.when(n > 0).then(lists.cast(pl.List(pl.Float64)).list.sum() / n)
+
+
+def cut_alike(*views: tuple[str, str]) -> pl.Expr:
+    """Whether these texts, one of each model, have numbers and are the same tokens."""
+    there = among(views) & pl.col("logprob").is_not_null()
+    cuts = pl.col("token_ids").filter(there).drop_nulls()
+    return (cuts.len() == len(views)) & (cuts.n_unique() == 1)
 
 
 def n_lowest(term: pl.Expr, percent: int) -> pl.Expr:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from mia_batch.attacks.attack import CONTINUATION
+from mia_batch.attacks.shadows import with_shadows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +50,8 @@ def find_unscored(
     sampled = _rows_read(samples, [pairs for pairs, _ in sets], "sample_index")
     why = _first_reasons(sampled, "sample_index")
     if logprobs is not None:
-        of_tokens = _first_reasons(_rows_read(logprobs, [pairs for _, pairs in sets]))
+        rows = with_shadows(logprobs, attacks)
+        of_tokens = _first_reasons(_rows_read(rows, [pairs for _, pairs in sets]))
         why = pl.concat([why, of_tokens]).unique(["target_id", "reads"], maintain_order=True)
     missing = missing.join(why, on=["target_id", "reads"], how="left", maintain_order="left")
     nothing = pl.col("n_samples") == 0

@@ -17,8 +17,17 @@ if TYPE_CHECKING:
     from mia_batch.attacks import Attack
     from mia_batch.settings import Settings
 
-__all__ = ["check_cluster", "check_controls", "check_shard", "chosen_attacks", "engine_columns"]
+__all__ = [
+    "check_cluster",
+    "check_controls",
+    "check_shard",
+    "chosen_attacks",
+    "engine_abilities",
+    "engine_columns",
+]
 
+_NOISE = "noise"
+"""View whose texts have noise on their embeddings, and what an engine says that can do so."""
 _COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
 """Columns of the logprobs table that not every engine can compute."""
 
@@ -127,7 +136,7 @@ def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
     if settings.engine == "openai":
         yield from _endpoint_obstacles(attack, settings)
     if attack.reads_of("logprobs") and settings.engine != "auto":
-        reason = why_not(settings.engine, "logprobs", engine_columns([attack]))
+        reason = why_not(settings.engine, "logprobs", engine_abilities([attack]))
         if reason is not None:
             yield f"cannot be computed: {reason}; take engine transformers"
 
@@ -143,3 +152,10 @@ def engine_columns(attacks: Iterable[Attack]) -> frozenset[str]:
     """Name the columns that an engine must compute beside log-probabilities."""
     read = {column for attack in attacks for column in attack.columns}
     return frozenset(read & _COMPUTED)
+
+
+def engine_abilities(attacks: Iterable[Attack]) -> frozenset[str]:
+    """Name what an engine must be able to do beside log-probabilities: columns, and noise."""
+    attacks = [*attacks]
+    read = {view for attack in attacks for _, view in attack.reads_of("logprobs")}
+    return engine_columns(attacks) | (read & {_NOISE})

@@ -73,7 +73,7 @@ class Settings(
         values = _with_own_attacks(dict(values))
         if values.get("preset") == "samia":
             values.setdefault("word_rule", "space")
-        if values.get("preset") == "min-k":
+        if values.get("preset") in ("min-k", "spv"):
             values.setdefault("evidence", "logprobs")
         if values.get("temperature") in (0, "0", "0.0"):
             values.setdefault("samples", 1)

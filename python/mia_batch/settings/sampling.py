@@ -39,11 +39,12 @@ class SamplingSettings(Part):
         "next token at each point, or the first two.  [default: what the attacks need]",
     )
     preset: Annotated[
-        Literal["default", "matched", "samia", "min-k"], Mark.EVIDENCE, Mark.USUAL
+        Literal["default", "matched", "samia", "min-k", "spv"], Mark.EVIDENCE, Mark.USUAL
     ] = Field(
         "default",
         description="default: probes at many points; matched: length-matched continuations; samia: "
-        "the SaMIA authors' procedure whole; min-k: that of the Min-K% paper.",
+        "the SaMIA authors' procedure whole; min-k: that of the Min-K% paper; spv: that of the "
+        "SPV-MIA paper and later attacks on fine-tuned models.",
     )
     attacks: Annotated[tuple[str, ...] | None, BeforeValidator(names), Mark.USUAL] = Field(
         None, description="Attacks, separated by commas.  [default: the preset's]"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Preset", "TargetPlan"]
 
-Preset = Literal["default", "matched", "samia", "min-k"]
+Preset = Literal["default", "matched", "samia", "min-k", "spv"]
 
 _COUNTS = ("window_words", "window_characters", "stride", "max_windows_per_document", "text_length")
 

@@ -9,7 +9,7 @@ from mia_batch.attacks import Attack, defaults, get, names, register, registry
 from mia_batch.errors import SettingsError
 from mia_batch.features import BESIDE, feature_fields
 from mia_batch.schemas import LogProbs
-from tests import frames, reference_logprobs, reference_scores
+from tests import frames, reference_scores, reference_tuned
 
 MATCHED = {
     reference_scores.name(family, n)
@@ -110,7 +110,7 @@ def test_each_attack_has_a_formula_on_one_line(name):
 def test_every_attack_is_there_once():
     of_samples = PROBES | WEIGHED | MATCHED | AUTHORS | ROUGE | COVERAGE | VERBATIM
     of_samples |= REFERENCE_PROBES | BY_NAME | COMBINED
-    assert sorted(names()) == sorted([*of_samples, *reference_logprobs.REFERENCES])
+    assert sorted(names()) == sorted([*of_samples, *reference_tuned.REFERENCES])
 
 
 def test_presets_compute_their_family_and_its_main_attack_first():
@@ -123,7 +123,7 @@ def test_presets_compute_their_family_and_its_main_attack_first():
     assert defaults("samia")[0] == "samia_v1"
 
 
-@pytest.mark.parametrize("preset", ["default", "matched", "min-k"])
+@pytest.mark.parametrize("preset", ["default", "matched", "min-k", "spv"])
 def test_log_probabilities_at_points_are_a_kind_of_their_own(preset):
     at_points = ("probe_loss_v1", "probe_min_k_20_v1")
     assert defaults(preset, ("probe-logprobs",)) == at_points
