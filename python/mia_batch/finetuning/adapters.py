@@ -36,7 +36,7 @@ def adapted(model: Any, recipe: Recipe) -> Any:  # noqa: ANN401 - models are of 
         ),
     }
     try:
-        return peft.get_peft_model(model, kinds[recipe.method]())
+        return peft.get_peft_model(model, kinds[recipe.method]())  # type: ignore[no-untyped-call]
     except ValueError as error:  # architectures that peft does not know
         msg = (
             f"setting 'tuning': {recipe.method} cannot be applied to a {type(model).__name__} "
