@@ -45,6 +45,7 @@ class View:
     context_tokens: int | None = None  # as in a request
     text_tokens: int | None = None
     noise: float = 0.0  # as in a request; prompts are pairs, of which the second has the opposite
+    share: float = 0.0  # as in a request
 
     @property
     def key(self) -> tuple[str, str]:
