@@ -51,7 +51,7 @@ def started(model: Path, **changes: Any) -> Callable[[Iterable[Request]], Values
             for answer in engine.step():
                 assert answer.error is None
                 found[answer.request_id] = (answer.tokens or {})["logprob"]
-        return found
+        return dict(sorted(found.items()))
 
     return ask
 
