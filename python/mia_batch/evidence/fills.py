@@ -41,6 +41,7 @@ class FillTask:
                 view=self.view.name,
                 text=text,
                 n=block.last,
+                share=self.view.share,
                 seed=sample_seed(self.run_seed, target_id),
             )
             yield Asked(unit=unit, request=request), []

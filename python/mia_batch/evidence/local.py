@@ -140,6 +140,8 @@ class LocalSource:
                     context_ids=before or piece[:1],
                     text_ids=piece[unscored:],
                     columns=request.columns,
+                    noise=request.noise,
+                    seed=request.seed + start,  # so that no two pieces have the same noise
                 )
                 self._send(opened, sent, (start + unscored, start + len(piece)))
 

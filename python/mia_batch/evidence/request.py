@@ -105,7 +105,8 @@ class Request:
     text_ids: list[int] | None = None
     context_tokens: int | None = None  # keep only so many last tokens of the context
     text_tokens: int | None = None  # only so many first tokens of the text; refused where fewer
-    noise: float = 0.0  # on the embeddings of the text, see `TransformersLogprobs`
+    noise: float = 0.0  # on the embeddings of the text, see `NoisyEmbeddings`
+    share: float = 0.0  # of the text that fills replace; 0 is the view's own
     n: int = 1
     seed: int = 0
     max_tokens: int = 1

@@ -60,7 +60,8 @@ def embed_prompts(
     """
     if prompted.active_peft_config.peft_type == "PREFIX_TUNING":
         return None
-    embed: Any = prompted.get_base_model().get_input_embeddings()
+    base: Any = prompted.get_base_model()
+    embed = base.get_input_embeddings()
     device = embed.weight.device
     virtual = prompted.get_prompt(batch_size=1)[0].to(device, embed.weight.dtype)
     width = max(map(len, prompts))

@@ -11,6 +11,7 @@ import torch
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines.logits import ChunkedLogits
+from mia_batch.evidence.engines.noise import NoisyEmbeddings
 from mia_batch.evidence.engines.pretrained import load_pretrained, ran_out_of_memory
 from mia_batch.evidence.engines.requests import why_impossible
 from mia_batch.evidence.engines.texts import n_tokens, take_texts
@@ -34,6 +35,9 @@ _LARGEST_BLOCK = 31 << 20  # that glibc learns from; its limit is 32 MiB
 class TransformersLogprobs:
     """Batches of right-padded texts of like length; the head works on chunks of their tokens.
 
+    Texts with noise are in batches of their own, see `NoisyEmbeddings`; their log-probabilities are
+    those of the true tokens.
+
     Of ``engine_args``, ``batch_size`` (most texts at once) and ``max_model_len`` are meant for
     this class, all others for ``AutoModelForCausalLM.from_pretrained``.
     """
@@ -51,12 +55,13 @@ class TransformersLogprobs:
         loaded = load_pretrained(spec)
         self._device: torch.device = loaded.model.device
         self._vocab_size = loaded.vocab_size
+        self._noisy = NoisyEmbeddings(loaded.model)
         self._logits = ChunkedLogits(loaded.model, loaded.prompted)
         if self._on_cpu:
             _keep_freed_memory()
         self._most_texts = loaded.batch_size or _TEXTS if self._logits.may_batch else 1
         self._info = loaded.describe(self._most_texts)
-        self._queues: dict[frozenset[str], list[Request]] = defaultdict(list)
+        self._queues: dict[tuple[frozenset[str], bool], list[Request]] = defaultdict(list)
         self._refused: list[Answer] = []
 
     @property
@@ -70,32 +75,34 @@ class TransformersLogprobs:
             request, max_model_len=self._info.max_model_len, vocab_size=self._vocab_size
         )
         if reason is None:
-            self._queues[self._columns & _whole(request.columns)].append(request)
+            columns = self._columns & _whole(request.columns)
+            self._queues[columns, request.noise != 0].append(request)
         else:
             self._refused.append(Answer(request_id=request.request_id, error=reason))
 
     def step(self) -> list[Answer]:
         """Work on one batch. Raises `EngineError` if memory does not suffice for one text."""
         complete, self._refused = self._refused, []
-        columns = max(self._queues, key=lambda each: len(self._queues[each]), default=self._columns)
+        queue = max(self._queues.values(), key=len, default=[])
         batch = take_texts(
-            self._queues[columns],
+            queue,
             most_texts=self._most_texts,
             most_tokens=self._most_tokens,
             may_pad=self._logits.may_pad,
         )
         if batch:
             try:
+                columns = self._columns & _whole(batch[0].columns)
                 complete.extend(self._answers(batch, columns))
             except RuntimeError as error:
                 if not ran_out_of_memory(error):
                     raise
-                self._put_back(batch, columns)
+                self._put_back(batch, queue)
         return complete
 
     def close(self) -> None:
         """Free the model."""
-        del self._logits
+        del self._logits, self._noisy
 
     @property
     def _on_cpu(self) -> bool:
@@ -105,7 +112,7 @@ class TransformersLogprobs:
     def _most_tokens(self) -> int:
         return _TOKENS_ON_CPU if self._on_cpu else _TOKENS_ON_ACCELERATOR
 
-    def _put_back(self, batch: list[Request], columns: frozenset[str]) -> None:
+    def _put_back(self, batch: list[Request], queue: list[Request]) -> None:
         """After memory ran out: the same texts again, half as many at once."""
         if len(batch) == 1:
             msg = (
@@ -115,7 +122,7 @@ class TransformersLogprobs:
             )
             raise EngineError(msg)
         self._most_texts = len(batch) // 2
-        self._queues[columns][:0] = batch
+        queue[:0] = batch
 
     @torch.inference_mode()
     def _answers(self, batch: list[Request], columns: frozenset[str]) -> list[Answer]:
@@ -132,7 +139,9 @@ class TransformersLogprobs:
         wanted = token_ids.flatten()[places].to(self._device)
         # The logits of the token before give a token's probability.
         before = places.to(self._device) - 1
-        found = self._in_chunks(token_ids.to(self._device), before, wanted, columns)
+        token_ids = token_ids.to(self._device)
+        embeddings = self._noisy(token_ids, batch) if batch[0].noise else None
+        found = self._in_chunks(token_ids, before, wanted, columns, embeddings)
         ends = accumulate(map(len, scored), initial=0)
         return [
             _result(request, {name: values[start:end] for name, values in found.items()})
@@ -140,7 +149,12 @@ class TransformersLogprobs:
         ]
 
     def _in_chunks(
-        self, token_ids: Tensor, places: Tensor, wanted: Tensor, columns: frozenset[str]
+        self,
+        token_ids: Tensor,
+        places: Tensor,
+        wanted: Tensor,
+        columns: frozenset[str],
+        embeddings: Tensor | None,
     ) -> dict[str, Any]:
         """Scores of all wanted tokens, as arrays by name."""
         position_bytes = self._vocab_size * entry_bytes(columns, self._decoding)
@@ -150,7 +164,9 @@ class TransformersLogprobs:
         parts = [
             score_tokens(logits, chunk.to(logits.device), columns, self._decoding)
             for logits, chunk in zip(
-                self._logits.chunks(token_ids, places, most), torch.split(wanted, most), strict=True
+                self._logits.chunks(token_ids, places, most, embeddings),
+                torch.split(wanted, most),
+                strict=True,
             )
         ]
         return {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}

@@ -77,6 +77,8 @@ class VllmEngine:
         reason = why_impossible(
             request, max_model_len=self._info.max_model_len, vocab_size=self._vocab_size
         )
+        if request.noise:
+            reason = "engine vllm cannot compute noise on embeddings"
         try:
             if reason is None:
                 self._add(request)

@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 import transformers
 
 from mia_batch.evidence.engines.masked.model import MaskedModel
+from mia_batch.evidence.engines.masked.paraphrases import paraphrases
 from mia_batch.evidence.engines.masked.variants import neighbours, perturbations
 from mia_batch.evidence.request import Answer, Continuation, EngineInfo
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mia_batch.evidence.engines.masked.variants import Variants
     from mia_batch.evidence.request import EngineSpec, Request
 
 __all__ = ["MaskedEngine"]
 
-_MAKERS = {"neighbour": neighbours, "perturbation": perturbations}
+_MAKERS: dict[str, Callable[..., Variants]] = {
+    "neighbour": neighbours,
+    "perturbation": perturbations,
+    "perturbation_30": partial(perturbations, share=0.3),
+    "paraphrase": paraphrases,
+}
 
 
 class MaskedEngine:
@@ -45,7 +55,8 @@ class MaskedEngine:
         if not self._waiting:
             return []
         asked = self._waiting.popleft()
-        made = _MAKERS[asked.view](self._model, asked.text, n=asked.n, seed=asked.seed)
+        own = {"share": asked.share} if asked.share else {}
+        made = _MAKERS[asked.view](self._model, asked.text, n=asked.n, seed=asked.seed, **own)
         return [
             Answer(
                 request_id=asked.request_id,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines.masked.gaps import word_spans
+from mia_batch.evidence.engines.masked.vocabulary import Vocabulary
 from mia_batch.models.causes import cause_of
 from mia_batch.models.specials import NO_LIMIT, find_specials
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from mia_batch.evidence.engines.masked.gaps import Gaps
+    from mia_batch.evidence.engines.masked.vocabulary import TokenText
 
 __all__ = ["MaskedModel"]
 
@@ -30,7 +33,7 @@ class _Piece(NamedTuple):
 
     token_ids: list[int]
     gaps: list[int]
-    """Which gaps of all that are asked for are in it."""
+    """Which masks of all that a text has are in it."""
     places: list[int]
     """Where they are in ``token_ids``."""
 
@@ -70,6 +73,11 @@ class MaskedModel:
         self._room = self.context - len(self._before) - len(self._after)
         tokenizer.model_max_length = NO_LIMIT  # longer texts are cut here
 
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """Tokens that can stand in place of others."""
+        return Vocabulary(self._model, self._tokenizer)
+
     @classmethod
     def load(cls, model: str, revision: str | None = None, *, device: str = "cpu") -> Self:
         """Load a model in float32; `SettingsError` if it cannot be or is no masked model."""
@@ -94,22 +102,48 @@ class MaskedModel:
         One array per text: float32, gaps by `words`, natural log of the probability. A text takes a
         forward pass, a long one several.
         """
-        pieces = [piece for number, gaps in enumerate(texts) for piece in self._cut(gaps, number)]
+        return self._predict([self._hide(gaps) for gaps in texts], self._word_ids)
+
+    def predict_tokens(
+        self, text: TokenText, hidden: Sequence[Sequence[int]]
+    ) -> list[npt.NDArray[np.float32]]:
+        """Say how likely each token is in place of hidden ones, for several choices of these.
+
+        One array per choice: float32, hidden tokens by ids of the `vocabulary`, natural log of the
+        probability.
+        """
+        masked = []
+        for places in hidden:
+            ids = list(text.token_ids)
+            for place in places:
+                ids[place] = self._tokenizer.mask_token_id
+            masked.append((ids, places))
+        return self._predict(masked, self.vocabulary.ids.tolist())
+
+    def _predict(
+        self, texts: Sequence[tuple[list[int], Sequence[int]]], wanted: list[int]
+    ) -> list[npt.NDArray[np.float32]]:
+        """Log-probabilities of the wanted tokens at some places of texts, which are masked."""
+        pieces = [
+            (number, piece)
+            for number, (ids, places) in enumerate(texts)
+            for piece in self._cut(ids, places)
+        ]
         found: dict[tuple[int, int], npt.NDArray[np.float32]] = {}
         longest = max((len(piece.token_ids) for _, piece in pieces), default=1)
         at_once = max(1, _LOGIT_BYTES // (4 * longest * self._model.config.vocab_size))
         for start in range(0, len(pieces), at_once):
             batch = pieces[start : start + at_once]
-            predictions = self._run([piece for _, piece in batch])
+            predictions = self._run([piece for _, piece in batch], wanted)
             for (number, piece), of_piece in zip(batch, predictions, strict=True):
                 found |= {(number, gap): of for gap, of in zip(piece.gaps, of_piece, strict=True)}
         return [
-            np.stack([found[number, gap] for gap in range(len(gaps.spans))])
-            for number, gaps in enumerate(texts)
+            np.stack([found[number, gap] for gap in range(len(places))])
+            for number, (_, places) in enumerate(texts)
         ]
 
-    def _cut(self, gaps: Gaps, number: int) -> list[tuple[int, _Piece]]:
-        """Cut a text into pieces and keep those that have gaps."""
+    def _hide(self, gaps: Gaps) -> tuple[list[int], list[int]]:
+        """Tokenize a text with a mask in each gap; say where the masks are."""
         masked, starts = gaps.fill([self._tokenizer.mask_token] * len(gaps.spans))
         encoded = self._tokenizer([masked], add_special_tokens=False)
         ids = encoded["input_ids"][0]
@@ -117,16 +151,20 @@ class MaskedModel:
         if any(place is None or ids[place] != self._tokenizer.mask_token_id for place in places):
             msg = "the masked model's tokenizer does not keep its mask token; give another model"
             raise EngineError(msg)
+        return ids, places
+
+    def _cut(self, ids: list[int], places: Sequence[int]) -> list[_Piece]:
+        """Cut a text into pieces and keep those that have masks."""
         pieces = []
         for begin in range(0, len(ids), self._room):
             inside = [i for i, place in enumerate(places) if 0 <= place - begin < self._room]
             tokens = [*self._before, *ids[begin : begin + self._room], *self._after]
             if inside:
                 at = [places[i] - begin + len(self._before) for i in inside]
-                pieces.append((number, _Piece(tokens, inside, at)))
+                pieces.append(_Piece(tokens, inside, at))
         return pieces
 
-    def _run(self, pieces: Sequence[_Piece]) -> list[npt.NDArray[np.float32]]:
+    def _run(self, pieces: Sequence[_Piece], wanted: list[int]) -> list[npt.NDArray[np.float32]]:
         import torch
 
         longest = max(len(piece.token_ids) for piece in pieces)
@@ -141,7 +179,7 @@ class MaskedModel:
                 attention_mask=torch.tensor(mask, device=device),
             ).logits
             return [
-                row[piece.places].float().log_softmax(dim=-1)[:, self._word_ids].cpu().numpy()
+                row[piece.places].float().log_softmax(dim=-1)[:, wanted].cpu().numpy()
                 for row, piece in zip(logits, pieces, strict=True)
             ]
 

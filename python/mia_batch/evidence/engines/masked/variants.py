@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 
     from mia_batch.evidence.engines.masked.model import MaskedModel
 
-__all__ = ["Variants", "neighbours", "perturbations"]
+__all__ = ["Variants", "generator", "neighbours", "perturbations"]
 
-_HIDDEN = 0.15
 _SPAN = 2
 _NEIGHBOUR, _PERTURBATION = 1, 2
 _TOO_SHORT = "the text has fewer than two words that could be replaced"
@@ -47,7 +46,7 @@ def neighbours(model: MaskedModel, text: str, *, n: int, seed: int) -> Variants:
     words = word_spans(text)
     if len(words) < 2:
         return Variants(texts=(), reason=_TOO_SHORT)
-    order = _generator(_NEIGHBOUR, seed).permutation(len(words))[:n]
+    order = generator(_NEIGHBOUR, seed).permutation(len(words))[:n]
     gaps = [Gaps(text, [words[index]]) for index in order]
     ranked = [
         _replacements(model, of, row, -(-n // len(words)))
@@ -77,8 +76,10 @@ def _replacements(
     return list(found.values())
 
 
-def perturbations(model: MaskedModel, text: str, *, n: int, seed: int) -> Variants:
-    """Hide 15 percent of a text's words, in spans of two, and draw others: n texts.
+def perturbations(
+    model: MaskedModel, text: str, *, n: int, seed: int, share: float = 0.15
+) -> Variants:
+    """Hide a share of a text's words, in spans of two, and draw others: n texts.
 
     One forward pass each; the first texts are the same whatever n.
 
@@ -89,35 +90,34 @@ def perturbations(model: MaskedModel, text: str, *, n: int, seed: int) -> Varian
     words = word_spans(text)
     if len(words) < 2:
         return Variants(texts=(), reason=_TOO_SHORT)
-    generators = [_generator(_PERTURBATION, seed, index) for index in range(n)]
-    gaps = [Gaps(text, [words[i] for i in _spans(len(words), of)]) for of in generators]
+    generators = [generator(_PERTURBATION, seed, index) for index in range(n)]
+    gaps = [Gaps(text, [words[i] for i in _spans(len(words), share, of)]) for of in generators]
     predicted = model.predict(gaps)
     return Variants(
         texts=tuple(
-            of.fill([_draw(model, row, generator) for row in rows])[0]
-            for of, rows, generator in zip(gaps, predicted, generators, strict=True)
+            of.fill([_draw(model, row, own) for row in rows])[0]
+            for of, rows, own in zip(gaps, predicted, generators, strict=True)
         )
     )
 
 
-def _spans(n_words: int, generator: np.random.Generator) -> Iterator[int]:
+def _spans(n_words: int, share: float, own: np.random.Generator) -> Iterator[int]:
     """Yield the words to hide, ascending: random spans with a word between any two."""
-    wanted = ceil(_HIDDEN * n_words / _SPAN)
+    wanted = ceil(share * n_words / _SPAN)
     free = set(range(n_words - _SPAN + 1))
     hidden: set[int] = set()
-    for start in generator.permutation(n_words - _SPAN + 1).tolist():
+    for start in own.permutation(n_words - _SPAN + 1).tolist():
         if start in free and len(hidden) < wanted * _SPAN:
             hidden.update(range(start, start + _SPAN))
             free.difference_update(range(start - _SPAN, start + _SPAN + 1))
     return iter(sorted(hidden))
 
 
-def _draw(
-    model: MaskedModel, logprob: npt.NDArray[np.float32], generator: np.random.Generator
-) -> str:
+def _draw(model: MaskedModel, logprob: npt.NDArray[np.float32], own: np.random.Generator) -> str:
     shares = np.exp(logprob.astype(np.float64))
-    return model.words[generator.choice(len(shares), p=shares / shares.sum())]
+    return model.words[own.choice(len(shares), p=shares / shares.sum())]
 
 
-def _generator(kind: int, seed: int, *index: int) -> np.random.Generator:
+def generator(kind: int, seed: int, *index: int) -> np.random.Generator:
+    """Random numbers of one kind of variant, of one text, and of one of its variants."""
     return np.random.default_rng([kind, seed, *index])

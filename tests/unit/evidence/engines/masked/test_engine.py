@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
+from mia_batch.evidence.engines.masked.paraphrases import paraphrases
 from mia_batch.evidence.engines.masked.variants import neighbours, perturbations
 from mia_batch.evidence.process import EngineProcess
 from mia_batch.evidence.request import EngineSpec, Request
 from tests.checkpoints import TEXTS, save_masked_checkpoint
 from tests.engine_conformance import answers
 
-MAKERS = {"neighbour": neighbours, "perturbation": perturbations}
+MAKERS = {
+    "neighbour": neighbours,
+    "perturbation": perturbations,
+    "perturbation_30": partial(perturbations, share=0.3),
+    "paraphrase": paraphrases,
+}
 
 
 def test_the_worker_gives_what_the_model_gives_here(masked_model, tmp_path, one_thread):
     texts = [" ".join(TEXTS[3].split()[:20]), "word"]
     asked = [
-        Request(request_id=2 * number + half, kind="fills", view=view, text=text, n=4, seed=65536)
+        Request(request_id=4 * number + which, kind="fills", view=view, text=text, n=4, seed=65536)
         for number, text in enumerate(texts)
-        for half, view in enumerate(MAKERS)
+        for which, view in enumerate(MAKERS)
     ]
+    shared = replace(asked[3], request_id=8, share=0.9)
     spec = EngineSpec(
         engine="masked", kind="fills", model=str(save_masked_checkpoint(tmp_path / "masked"))
     )
     with EngineProcess.start(spec, log=tmp_path / "engine.log") as engine:
         assert engine.info.device == "cpu"
-        found = answers(engine, asked)
+        found = answers(engine, [*asked, shared])
     for each in asked:
         made = MAKERS[each.view](masked_model, each.text, n=4, seed=65536)
         answer = found[each.request_id]
         assert tuple(given.text for given in answer.continuations) == made.texts
         assert answer.error == made.reason
-    assert found[2].error is not None
+    assert found[4].error is not None
+    more = paraphrases(masked_model, shared.text, n=4, seed=65536, share=0.9)
+    assert tuple(given.text for given in found[8].continuations) == more.texts

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from mia_batch.evidence.engines.masked.gaps import Gaps, word_spans
@@ -87,11 +89,16 @@ def test_a_neighbour_has_the_likeliest_other_word(masked_model):
         assert words(other)[place] == best
 
 
-def test_perturbations_hide_spans_of_two_words_apart(masked_model):
+@pytest.mark.parametrize("share", [None, 0.3])
+def test_perturbations_hide_spans_of_two_words_apart(masked_model, share):
     n_words = len(words(LONG))
-    for other in make(perturbations, masked_model, LONG, 20).texts:
+    kind = perturbations if share is None else partial(perturbations, share=share)
+    texts = make(kind, masked_model, LONG, 20).texts
+    most = 2 * -(-(share or 0.15) * n_words // 2)
+    assert max(len(changed(LONG, other)) for other in texts) >= most - 2
+    for other in texts:
         places = changed(LONG, other)
-        assert 0 < len(places) <= 2 * -(-0.15 * n_words // 2)
+        assert 0 < len(places) <= most
         runs = "".join("x" if i in places else " " for i in range(n_words)).split()
         assert max(map(len, runs)) <= 2
 
