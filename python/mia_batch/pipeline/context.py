@@ -231,7 +231,7 @@ class Audit:
             known_name,
             kind,
             frozenset(columns),
-            model=getattr(self.settings, _OF_MODELS[model][0]),
+            model=self._place(model),
             elsewhere=self.settings.on_cluster,
         )
 
@@ -250,7 +250,7 @@ class Audit:
         spec = EngineSpec(
             engine=engine,
             kind=kind,
-            model=self._place(model, source["name"]),
+            model=self._place(model),
             revision=source["revision"],
             dtype=settings.dtype if kind != "fills" else "float32",
             tensor_parallel_size=settings.tensor_parallel_size if kind != "fills" else 1,
@@ -263,9 +263,11 @@ class Audit:
         )
         return spec, why
 
-    def _place(self, model: str, name: str) -> str:
-        """Tell where a model lies: those of the run's own in its folder."""
-        return name if model in _OF_MODELS else str(self.run.folder / name)
+    def _place(self, model: str) -> str:
+        """Tell where a model lies: where a setting says, or in the run's folder."""
+        if model in _OF_MODELS:
+            return str(getattr(self.settings, _OF_MODELS[model][0]))
+        return str(self.run.folder / str(self.source(model)["name"]))
 
     def _new_manifest(self) -> Manifest:
         """Begin a manifest, before the corpus is read: engine and model are looked at."""

@@ -47,7 +47,6 @@ class View:
     greedy: bool = False  # as in a request
     context_tokens: int | None = None  # as in a request
     text_tokens: int | None = None
-    share: float = 0.0  # of the tokens that a paraphrase replaces
     noise: float = 0.0  # as in a request; prompts are pairs, of which the second has the opposite
     share: float = 0.0  # as in a request
 

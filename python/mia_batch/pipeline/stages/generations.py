@@ -84,7 +84,7 @@ class GenerationsStage(Stage):
     @property
     def _view(self) -> View:
         view = view_of(self.audit, "target", "generation")
-        return replace(view, samples=ceil(self.audit.settings.generations / self._prompts.height))
+        return replace(view, samples=ceil(view.samples / self._prompts.height))
 
     def _missing(self, units: _Texts) -> Missing:
         view, retry = self._view, self.audit.settings.retry_failed
@@ -116,7 +116,8 @@ class GenerationsStage(Stage):
         if found.is_empty():
             msg = "setting 'prompts_from': there is no text in it; give at least one"
             raise SettingsError(msg)
-        return found
+        each = ceil(settings.generations / found.height)
+        return found.head(ceil(settings.generations / each))
 
 
 def generations_of(audit: Audit) -> list[str]:

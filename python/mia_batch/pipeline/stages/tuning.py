@@ -57,7 +57,7 @@ class TuningStage(Stage):
     def run(self) -> None:
         """Make the model, and remove what an earlier one of other texts answered."""
         audit = self.audit
-        if self._is_made and not self._asked.answered().left:
+        if self._is_done:
             return
         if (reason := why_no_finetuning()) is not None:
             raise SettingsError(reason)
@@ -87,22 +87,33 @@ class TuningStage(Stage):
         )
 
     def left(self) -> Iterator[tuple[str, str]]:
-        """Say how long training is, and what it takes."""
-        if self._is_made and not self._asked.answered().left:
+        """Say how long training is, and what it takes; of shadow models once for all."""
+        if self._is_done or (self.model.startswith(SHADOW) and number_of(self.model)):
             return
+        n_models, name = 1, f"model {self.model}"
+        if self.model.startswith(SHADOW):
+            n_models = self.audit.settings.shadows or 1
+            name = f"{n_models} shadow models"
         base, revision = self._base
         n_texts, recipe = self._n_texts, self._recipe
-        steps = recipe.steps(n_texts)
-        takes = sizes(base, revision, recipe)
-        yield f"model {self.model}", f"{base} tuned on {n_texts:,} texts: {steps:,} steps, {takes}"
+        each = " each" if n_models > 1 else ""
+        yield (
+            name,
+            (
+                f"{base} tuned on {n_texts:,} texts{each}: {n_models * recipe.steps(n_texts):,} steps"
+            ),
+        )
+        yield f"{name}, size", f"{sizes(base, revision, recipe)}{each}"
 
     def _record(self, found: dict[str, Any]) -> None:
         self.audit.manifest.models[self.model] |= found
         self.audit.save()
 
     @property
-    def _is_made(self) -> bool:
-        return "source" in self.audit.manifest.models.get(self.model, {})
+    def _is_done(self) -> bool:
+        """Whether it was made, and has answered all that it is asked."""
+        made = "source" in self.audit.manifest.models.get(self.model, {})
+        return made and not self._asked.answered().left
 
     @property
     def _recipe(self) -> Recipe:
