@@ -90,17 +90,15 @@ def error_zone(rows: Sequence[Row]) -> float:
         return 1.0
     up = sum(max(delta, 0.0) for delta in wrong)
     down = sum(abs(min(delta, 0.0)) for delta in wrong)
-    if down == 0:
-        if up == 0:
-            raise Undefined
-        return 1.0
-    return (up / down) / (1 + up / down)
+    if (up + down) / len(wrong) <= 1e-5:
+        raise Undefined
+    return 1.0 if down == 0 else (up / down) / (1 + up / down)
 
 
 def window_comparison(rows: Sequence[Row]) -> float:
     """Algorithm 1; windows no longer than the text."""
     pairs = token_pairs(rows)
-    if not pairs:
+    if per_token([abs(ours - theirs) for ours, theirs, _ in pairs]) <= 1e-5:
         raise Undefined
     shares = []
     for wanted in WINDOWS:

@@ -15,9 +15,11 @@ __all__ = ["BASE_MODEL_ATTACKS"]
 _READS = (TEXT, REFERENCE_TEXT)
 _SETTINGS = ("reference_model",)
 _WINDOWS = (2, 3, 4, 6, 9, 13, 18, 25, 32, 40)
+_ROUNDING = 1e-5  # nats that one model's numbers of a token may differ from call to call
 _UNSCORED = (
     "no token of the text has numbers under both models, or their tokenizers cut it differently"
 )
+_AGREE = f"to {_ROUNDING:.5f} nats on average, which is rounding"
 
 
 _ALIKE = cut_alike(*_READS)
@@ -34,14 +36,19 @@ def _gain(where: pl.Expr) -> pl.Expr:
     return _tokens("logprob", TEXT, where) - _tokens("logprob", REFERENCE_TEXT, where)
 
 
+def _differ(gain: pl.Expr) -> pl.Expr:
+    """Whether the models differ by more than rounding, of which there would be gains, too."""
+    return total(gain.abs()) > _ROUNDING * gain.count()
+
+
 def _error_zone() -> pl.Expr:
     """Gains over gains and losses, where the target's most likely token is another."""
     rank, gain = _tokens("rank", TEXT, _RANKED), _gain(_RANKED)
     wrong = gain.filter(rank > 1)
-    gained, moved = total(wrong.clip(lower_bound=0)), total(wrong.abs())
+    share = total(wrong.clip(lower_bound=0)) / total(wrong.abs())
     known = gain.filter(rank.is_not_null()).count()
     right = (known > 0) & (wrong.count() == 0)
-    return pl.when(right).then(1.0).otherwise(pl.when(moved > 0).then(gained / moved))
+    return pl.when(right).then(1.0).otherwise(pl.when(_differ(wrong)).then(share))
 
 
 def _windows() -> pl.Expr:
@@ -58,15 +65,17 @@ def _windows() -> pl.Expr:
             .otherwise((sums.last() > 0).cast(pl.Float64))
         )
 
-    return pl.when(n > 0).then(reduce(add, map(share, _WINDOWS)) / len(_WINDOWS))
+    return pl.when(_differ(gain)).then(reduce(add, map(share, _WINDOWS)) / len(_WINDOWS))
 
 
 BASE_MODEL_ATTACKS = (
     of_texts(
         "ez_mia",
         _error_zone(),
-        formula="sum of max(gain, 0) / sum of |gain|, over tokens with rank > 1; gain = logprob - "
-        "logprob(reference model)",
+        formula=(
+            "sum of max(gain, 0) / sum of abs(gain), over tokens with rank > 1; gain = logprob - "
+            "logprob(reference model)"
+        ),
         source=(
             "Ilić et al. 2026 (arXiv:2601.12104), the Error Zone score P / N, here as its "
             "increasing function P / (P + N): 1 where no token lost, as where the model gets every "
@@ -74,7 +83,8 @@ BASE_MODEL_ATTACKS = (
             "token with numbers counts, while their code leaves out the first and scores 0 below "
             "two errors"
         ),
-        undefined=f"{_UNSCORED}, or they agree on every token that the target gets wrong",
+        undefined=f"{_UNSCORED}, or the models agree on the tokens that "
+        f"the target gets wrong ({_AGREE})",
         reads=_READS,
         settings=_SETTINGS,
     ),
@@ -90,7 +100,7 @@ BASE_MODEL_ATTACKS = (
             "lengths, which their equation 12 gives only nearly; as in their code, a longer window "
             "than the text is the whole text"
         ),
-        undefined=_UNSCORED,
+        undefined=f"{_UNSCORED}, or the models agree on it ({_AGREE})",
         reads=_READS,
         settings=_SETTINGS,
     ),

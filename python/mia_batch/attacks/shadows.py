@@ -109,7 +109,8 @@ SHADOW_ATTACKS = (
         formula="(phi - mean of phi(out))^2 - (phi - mean of phi(in))^2",
         source=(
             f"{_CARLINI} (online, one variance); {_PHI}; {_MEANS}; the log-likelihood ratio times "
-            "twice the variance that all texts share, hence in the same order"
+            "twice the variance that all texts share, in and out alike as in the authors' code, "
+            "hence in the same order"
         ),
         needed=_EACH,
     ),

@@ -145,8 +145,18 @@ def test_windows_by_hand():
     shares = [sum(each > 0 for each in sums.get(w, [3])) / len(sums.get(w, [3])) for w in WINDOWS]
     assert shares[:3] == [2 / 3, 1, 1]
     assert scores(*rows)["wbc_v1"] == pytest.approx(sum(shares) / len(WINDOWS))
-    assert scores(*gains(0, 0, 0))["wbc_v1"] == 0.0  # a tie is no vote
+    assert scores(*gains(0, 0, -1))["wbc_v1"] == 0.0  # a tie is no vote
     assert scores(*gains(1))["wbc_v1"] == 1.0
+
+
+def test_rounding_is_no_difference():
+    """A model beside itself gains and loses a little on each token, at random."""
+    rounded = [
+        text([-1.0, -1.000001, -2.0], rank=[2] * 3),
+        text([-1.000001, -1.0, -2.0], "reference"),
+    ]
+    assert scores(*rounded, of=("ez_mia_v1", "wbc_v1")) == {"ez_mia_v1": None, "wbc_v1": None}
+    assert scores(*gains(0, 0, 0, rank=[2] * 3))["wbc_v1"] is None
 
 
 def test_tokens_are_compared_only_where_both_models_cut_alike():
