@@ -167,7 +167,7 @@ def rmia(rows: Sequence[Row]) -> float:
     return ratio(p(text(rows)), fmean([*inside, *outside]))
 
 
-def rmia_offline(rows: Sequence[Row], a: float = 0.3) -> float:
+def rmia_offline(rows: Sequence[Row], a: float = 1.0) -> float:
     p_out = per_token([*map(math.exp, shadows(rows, trained=False))])
     p_in = a * p_out + 1 - a
     return ratio(p(text(rows)), (p_in + p_out) / 2)

@@ -23,7 +23,6 @@ __all__ = ["SHADOW_ATTACKS", "with_shadows"]
 _SHADOW = "shadow"
 _SHADOW_TEXT = (_SHADOW, "text")
 _NEAR_1 = -(2.0**-24)  # float32 cannot tell a probability above exp of this from 1
-_A = 0.3
 _CARLINI = "Carlini et al. 2022 (arXiv:2112.03570), algorithm 1"
 _PHI = (
     "phi = log(p / (1 - p)) with p = exp(mean log-probability of the tokens), p at most 1 - 2^-24"
@@ -143,11 +142,12 @@ SHADOW_ATTACKS = (
     ),
     _attack(
         "rmia_offline",
-        _ratio(((1 + _A) * _P_OUT + (1 - _A)) / 2),
-        formula=f"p / p(x), p(x) = ((1 + a) * mean of p(out) + (1 - a)) / 2, a = {_A}",
+        _ratio(_P_OUT),
+        formula="p / mean of p(out)",
         source=(
-            f"{_ZARIFZADEH} offline: p(in) is taken for a p(out) + 1 - a, a = {_A} as in the "
-            f"authors' code; {_RATIO}"
+            f"{_ZARIFZADEH} offline: p(in) is taken for a p(out) + 1 - a, with a = 1: the authors' "
+            "0.3 is for classifiers; p of a text is so small that 1 - a would be all of p(x); "
+            f"{_RATIO}"
         ),
         needed=_ONE.format("that was not tuned on the text"),
     ),

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["FREQUENCY", "NOISE", "LogprobTask"]
 
 NOISE = "noise"
-"""What an engine must be able to do beside columns: read embeddings with noise."""
+"""View whose embeddings have noise, and what an engine that can read them says of itself."""
 FREQUENCY = "log_inverse_frequency"
 """The one column of numbers of tokens that no engine computes."""
 

@@ -9,6 +9,7 @@ from mia_batch.attacks.attack import CONTINUATION, PROBE
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines.registry import why_not
 from mia_batch.evidence.executors.ray.cluster import why_no_ray
+from mia_batch.evidence.logprobs import NOISE
 from mia_batch.similarity import why_no_similarity
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ __all__ = [
     "engine_columns",
 ]
 
-_NOISE = "noise"
-"""View whose texts have noise on their embeddings, and what an engine says that can do so."""
 _COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
 """Columns of the logprobs table that not every engine can compute."""
 
@@ -158,4 +157,4 @@ def engine_abilities(attacks: Iterable[Attack]) -> frozenset[str]:
     """Name what an engine must be able to do beside log-probabilities: columns, and noise."""
     attacks = [*attacks]
     read = {view for attack in attacks for _, view in attack.reads_of("logprobs")}
-    return engine_columns(attacks) | (read & {_NOISE})
+    return engine_columns(attacks) | (read & {NOISE})

@@ -12,7 +12,7 @@ from mia_batch.attacks.attack import CONTINUATION
 from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.budget import Budget
-from mia_batch.evidence.engines.registry import choose_engine
+from mia_batch.evidence.engines.registry import choose_engine, engine_types, why_not
 from mia_batch.evidence.replay.recording import Recording
 from mia_batch.evidence.request import Decoding, EngineSpec
 from mia_batch.evidence.shard import Shard
@@ -225,6 +225,10 @@ class Audit:
                 return name, "asked for"
             if name == "auto" and (known := self.manifest.evidence.get("engine")):
                 return known, self.manifest.engine_choice
+        own = self.manifest.models.get("target", {}).get(f"{kind} engine")
+        follows = name == "auto" and model != "target" and own in engine_types()
+        if follows and why_not(str(own), kind, frozenset(columns)) is None:
+            return str(own), "as the target, so that their answers compare"
         # An endpoint gives log-probabilities of its own model only.
         known_name = "auto" if name in _REMOTE else name
         return choose_engine(

@@ -200,7 +200,7 @@ def test_likelihood_ratios_by_hand():
         "lira_offline_v1": -outside[0] / outside[1],
         "lira_offline_fixed_v1": -outside[0],
         "rmia_v1": 0.5 / 0.35,
-        "rmia_offline_v1": 0.5 / ((1.3 * 0.2 + 0.7) / 2),
+        "rmia_offline_v1": 0.5 / 0.2,
     }
     found = scores(*SHADOWS, of=wanted)
     for name, score_ in wanted.items():

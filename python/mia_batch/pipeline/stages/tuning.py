@@ -97,12 +97,8 @@ class TuningStage(Stage):
         base, revision = self._base
         n_texts, recipe = self._n_texts, self._recipe
         each = " each" if n_models > 1 else ""
-        yield (
-            name,
-            (
-                f"{base} tuned on {n_texts:,} texts{each}: {n_models * recipe.steps(n_texts):,} steps"
-            ),
-        )
+        steps = n_models * recipe.steps(n_texts)
+        yield name, f"{base} tuned on {n_texts:,} texts{each}: {steps:,} steps"
         yield f"{name}, size", f"{sizes(base, revision, recipe)}{each}"
 
     def _record(self, found: dict[str, Any]) -> None:
