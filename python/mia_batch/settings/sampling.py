@@ -24,7 +24,8 @@ class SamplingSettings(Part):
         ".html).",
     )
     model: Annotated[str, Mark.MODEL, Mark.USUAL] = Field(
-        min_length=1, description="Checkpoint folder, hub name, or the name at the endpoint."
+        min_length=1,
+        description="Folder of a checkpoint or an adapter, hub name, or the name at the endpoint.",
     )
     out: Annotated[Path | str | None, Mark.PATH, Mark.USUAL] = Field(
         None,

@@ -24,7 +24,7 @@ ENTRY_POINTS = "mia_batch.engines"
 """Group of entry points by which another package adds engines: each names an `EngineType`."""
 
 _HIGHEST_RANK = 512  # that vLLM has room for
-_HEADS = frozenset({"embed_tokens", "lm_head", "wte"})  # vllm#51594: left out of log-probabilities
+_HEADS = frozenset({"embed_tokens", "lm_head", "wte"})  # left out of log-probabilities
 _SAMPLES: frozenset[EvidenceKind] = frozenset({"samples"})
 _BOTH: frozenset[EvidenceKind] = frozenset({"samples", "logprobs"})
 _NAMED = {

@@ -13,7 +13,14 @@ import pytest
 from mia_batch.evidence.process import EngineProcess
 from mia_batch.evidence.request import EngineSpec
 from tests.checkpoints import BOS_ID, CONTEXT
-from tests.engine_conformance import LogprobsConformance, SamplesConformance, outputs, request
+from tests.engine_conformance import (
+    LogprobsConformance,
+    SamplesConformance,
+    answers,
+    outputs,
+    request,
+    text_request,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,6 +68,12 @@ class TestLogprobs(LogprobsConformance):
     @pytest.fixture
     def engine(self, vllm_logprobs: EngineProcess) -> EngineProcess:
         return vllm_logprobs
+
+    def test_noise_is_refused_and_never_left_out(self, engine: EngineProcess):
+        asked = [text_request(0, [BOS_ID, 50, 51], noise=0.1), text_request(1, [BOS_ID, 50, 51])]
+        noisy, plain = answers(engine, asked).values()
+        assert noisy.error == "engine vllm cannot compute noise on embeddings"
+        assert plain.error is None
 
 
 WRONG: dict[str, dict[str, Any]] = {

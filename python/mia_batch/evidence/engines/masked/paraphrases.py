@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["paraphrases"]
 
 _PARAPHRASE = 3
-_AT_ONCE = 16  # pairs whose probabilities are in memory
+_AT_ONCE = 8  # pairs whose probabilities are in memory
 _TOO_SHORT = "the text has fewer than two tokens that could be replaced"
 
 
@@ -32,8 +32,9 @@ def paraphrases(
     hidden with probability ``share``, and one where none would be. The masked model fills all that
     is hidden at once, each token drawn from its distribution over the tokens that are text. The
     other text of the pair has, for every token t that t+ was put for, the token nearest to
-    2 E(t) - E(t+) in the model's input embedding matrix E, t itself not left out. What is not
-    replaced stays character by character. One forward pass a pair.
+    2 E(t) - E(t+) in the model's input embedding matrix E, t itself not left out: in many
+    dimensions it is nearly always the nearest, and the other text then the target again. What is
+    not replaced stays character by character. One forward pass a pair.
 
     Fu et al. (2023), arXiv:2311.06062, Algorithm 2. There, the fill is only said to be the masked
     model's, and it is T5-base; drawing, as the authors' code fills spans, lets pairs differ in more

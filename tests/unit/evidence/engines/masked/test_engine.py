@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from mia_batch.evidence.engines.masked.paraphrases import paraphrases
 from mia_batch.evidence.engines.masked.variants import neighbours, perturbations
@@ -12,7 +13,12 @@ from mia_batch.evidence.request import EngineSpec, Request
 from tests.checkpoints import TEXTS, save_masked_checkpoint
 from tests.engine_conformance import answers
 
-MAKERS = {
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mia_batch.evidence.engines.masked.variants import Variants
+
+MAKERS: dict[str, Callable[..., Variants]] = {
     "neighbour": neighbours,
     "perturbation": perturbations,
     "perturbation_30": partial(perturbations, share=0.3),

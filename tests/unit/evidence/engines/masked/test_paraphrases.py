@@ -68,6 +68,12 @@ def test_pairs_are_those_of_algorithm_2(masked_model, one_thread, text, share):
     assert len(set(found)) > 2
 
 
+def test_the_nearest_to_a_mirrored_point_is_mostly_the_token_itself(masked_model):
+    texts = paraphrases(masked_model, LONG, n=20, seed=SEED).texts
+    assert sum(text == LONG for text in texts[1::2]) >= 8
+    assert LONG not in texts[::2]
+
+
 NAMES = ["<s>", "</s>", "<mask>", "<unk>", "a", "cat", "dog", "cow", "pig", "ox", "hog"]
 PLACES = [(0, -90), (-1, 6), (7, 0), (-1, 0), (90, 90), (0, 0), (1, 0), (4, 0), (0, 3), (6.5, 0)]
 PLACES += [(-1, 5)]
