@@ -177,7 +177,7 @@ TUNED: dict[str, Reference] = {
     "spv_semantic_v1": spv(variation, "paraphrase"),
     "spv_embedding_v1": spv(variation, "noise"),
     "spv_neighbour_v1": spv(unpaired, "neighbour"),
-    "spv_released_v1": spv(unpaired, "perturbation_30"),
+    "spv_released_v1": spv(unpaired, "perturbation"),
     "spv_semantic_uncalibrated_v1": lambda rows: -variation(rows, "target", "paraphrase"),
     "spv_embedding_uncalibrated_v1": lambda rows: -variation(rows, "target", "noise"),
     "spv_neighbour_uncalibrated_v1": lambda rows: -unpaired(rows, "target", "neighbour"),

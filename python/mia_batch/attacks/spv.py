@@ -25,7 +25,7 @@ _VIEWS = {
     "neighbour": ("neighbour", "equations 5 and 11", ("masked_model|neighbours_column",)),
 }
 _PAIRED = ("paraphrase", "noise")
-_CALLED = {"neighbour": "neighbour", "perturbation_30": "perturbed text"}
+_CALLED = {"neighbour": "neighbour", "perturbation": "perturbed text"}
 
 
 def _mean_of_pairs(view: tuple[str, str]) -> pl.Expr:
@@ -80,10 +80,11 @@ SPV_ATTACKS = (
     ),
     _attack(
         "spv_released",
-        "perturbation_30",
+        "perturbation",
         source=(
-            "as the authors' code has equations 5 and 11: texts of which T5 has filled 30 percent "
-            "anew, unpaired, negated"
+            "as the authors' code has equations 5 and 11: unpaired texts with spans of two words "
+            "filled anew, negated; its 0.3 n / (2 + 2) spans are 15 percent of the words, as in "
+            "DetectGPT, whose perturbed texts these are"
         ),
         settings=("masked_model",),
         calibrated=True,

@@ -59,8 +59,8 @@ SPV = [
     *around("noise", 3, 4, model="self_prompt"),
     *around("neighbour", 4, None, 2),
     *around("neighbour", 2, model="self_prompt"),
-    *around("perturbation_30", 1, model="self_prompt"),
-    *around("perturbation_30", 3, 3, 4),
+    *around("perturbation", 1, model="self_prompt"),
+    *around("perturbation", 3, 3, 4),
 ]
 SPV_BY_HAND = {
     "spv_semantic_v1": 1 / 4 - (1 / 8 + 1 / 16 + 1 / 2 + 1 / 4) / 4 + (1 / 4 - 1 / 8),
@@ -275,7 +275,7 @@ def rows(draw):
         if draw(st.integers(0, 3)) == 0:
             row["logprob"][0] = None
     for model in ("target", "self_prompt"):
-        for view in ("paraphrase", "noise", "neighbour", "perturbation_30"):
+        for view in ("paraphrase", "noise", "neighbour", "perturbation"):
             indices = draw(st.sets(st.integers(0, 7)))
             found += [
                 {"model": model, "view": view, "view_index": each}

@@ -42,7 +42,7 @@ __all__ = [
 
 _SHOTS = ("nonmember_shots", "member_shots")
 """Views, and the settings that give their texts."""
-_FILLED = ("neighbour", "perturbation", "perturbation_30", "paraphrase")
+_FILLED = ("neighbour", "perturbation", "paraphrase")
 _LONGEST_LOOKED_AT = 1000  # texts, by their bytes, for the one of most tokens
 
 

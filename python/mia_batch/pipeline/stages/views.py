@@ -114,7 +114,6 @@ def _values(settings: Settings, name: str) -> dict[str, Any] | None:
         "lowercase": {"make": lowercase},
         "neighbour": {"make": column and partial(given, column=column, n=n), "n": n},
         "perturbation": {"make": None, "n": n},
-        "perturbation_30": {"make": None, "n": settings.paraphrases},
         "paraphrase": {
             "make": None,
             "n": 2 * settings.paraphrases,

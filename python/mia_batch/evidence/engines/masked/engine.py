@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,7 +24,6 @@ __all__ = ["MaskedEngine"]
 _MAKERS: dict[str, Callable[..., Variants]] = {
     "neighbour": neighbours,
     "perturbation": perturbations,
-    "perturbation_30": partial(perturbations, share=0.3),
     "paraphrase": paraphrases,
 }
 

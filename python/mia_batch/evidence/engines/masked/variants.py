@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Variants", "generator", "neighbours", "perturbations"]
 
+_HIDDEN = 0.15
 _SPAN = 2
 _NEIGHBOUR, _PERTURBATION = 1, 2
 _TOO_SHORT = "the text has fewer than two words that could be replaced"
@@ -76,10 +77,8 @@ def _replacements(
     return list(found.values())
 
 
-def perturbations(
-    model: MaskedModel, text: str, *, n: int, seed: int, share: float = 0.15
-) -> Variants:
-    """Hide a share of a text's words, in spans of two, and draw others: n texts.
+def perturbations(model: MaskedModel, text: str, *, n: int, seed: int) -> Variants:
+    """Hide 15 percent of a text's words, in spans of two, and draw others: n texts.
 
     One forward pass each; the first texts are the same whatever n.
 
@@ -91,7 +90,7 @@ def perturbations(
     if len(words) < 2:
         return Variants(texts=(), reason=_TOO_SHORT)
     generators = [generator(_PERTURBATION, seed, index) for index in range(n)]
-    gaps = [Gaps(text, [words[i] for i in _spans(len(words), share, of)]) for of in generators]
+    gaps = [Gaps(text, [words[i] for i in _spans(len(words), of)]) for of in generators]
     predicted = model.predict(gaps)
     return Variants(
         texts=tuple(
@@ -101,9 +100,9 @@ def perturbations(
     )
 
 
-def _spans(n_words: int, share: float, own: np.random.Generator) -> Iterator[int]:
+def _spans(n_words: int, own: np.random.Generator) -> Iterator[int]:
     """Yield the words to hide, ascending: random spans with a word between any two."""
-    wanted = ceil(share * n_words / _SPAN)
+    wanted = ceil(_HIDDEN * n_words / _SPAN)
     free = set(range(n_words - _SPAN + 1))
     hidden: set[int] = set()
     for start in own.permutation(n_words - _SPAN + 1).tolist():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 from mia_batch.evidence.engines.masked.paraphrases import paraphrases
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 MAKERS: dict[str, Callable[..., Variants]] = {
     "neighbour": neighbours,
     "perturbation": perturbations,
-    "perturbation_30": partial(perturbations, share=0.3),
     "paraphrase": paraphrases,
 }
 
