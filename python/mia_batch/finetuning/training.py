@@ -74,7 +74,10 @@ def _train(work: Path, base: str, revision: str | None, recipe: Recipe) -> None:
     texts = pl.read_parquet(work / "texts.parquet")["text"].to_list()
     on_gpu = torch.cuda.is_available()
     dtype = torch.bfloat16 if on_gpu and recipe.method != "full" else torch.float32
-    model = AutoModelForCausalLM.from_pretrained(base, revision=revision, dtype=dtype)
+    several = {"device_map": "auto"} if on_gpu and torch.cuda.device_count() > 1 else {}
+    model = AutoModelForCausalLM.from_pretrained(
+        base, revision=revision, dtype=dtype, trust_remote_code=False, **several
+    )
     learnt = [_encode(tokenizer, text, recipe.max_tokens) for text in texts]
     random.Random(recipe.seed).shuffle(learnt)
     n_held_out = recipe.n_held_out(len(texts))

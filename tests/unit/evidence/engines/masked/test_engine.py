@@ -31,7 +31,7 @@ def test_the_worker_gives_what_the_model_gives_here(masked_model, tmp_path, one_
         for number, text in enumerate(texts)
         for which, view in enumerate(MAKERS)
     ]
-    shared = replace(asked[3], request_id=8, share=0.9)
+    shared = replace(asked[2], request_id=8, share=0.9)
     spec = EngineSpec(
         engine="masked", kind="fills", model=str(save_masked_checkpoint(tmp_path / "masked"))
     )
