@@ -5,7 +5,7 @@ book, for several numbers of epochs, and each is audited with preset ``spv``. Re
 from what the target says after first words of a third book (``domain``) or of books in Spanish
 (``irrelevant``), from other windows of the private book (``identical``), and from shadow models.
 
-    python -m benches.finetuned [--keep FOLDER] [--epochs 1 2 4 8] [--shadows 16]
+    python -m benches.finetuned [--keep FOLDER] [--epochs 4 8 16] [--shadows 16]
 
 It measures four things: a table as Table 1 of the SPV-MIA paper, by epochs; the reference of
 generations beside one of identically distributed texts; LiRA with shadow models, and whether its
@@ -194,6 +194,7 @@ def by_source(folder: Path, epochs: str) -> list[dict[str, Any]]:
             generation_tokens=100,
             tuning_rate=RATE,
             tuning_rank=RANK,
+            top_k=0,
             report=False,
         )
         rows += measured(run, epochs=epochs, prompts=prompts)
@@ -216,6 +217,7 @@ def shadowed(folder: Path, epochs: int, shadows: int) -> dict[str, Any]:
         candidate_from=str(folder / "domain.parquet"),
         generation_tokens=100,
         shadows=shadows,
+        top_k=0,
         tuning_epochs=epochs,
     )
     rows = measured(run, epochs=str(epochs), prompts="domain")
@@ -258,7 +260,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", nargs="*", default=["epochs", "source", "shadows"])
     parser.add_argument("--keep", type=Path, help="folder for texts, models and runs")
-    parser.add_argument("--epochs", type=int, nargs="+", default=[1, 2, 4, 8])
+    parser.add_argument("--epochs", type=int, nargs="+", default=[4, 8, 16])
     parser.add_argument("--shadows", type=int, default=16)
     given = parser.parse_args()
     if not DATA.is_dir():
@@ -281,7 +283,7 @@ def main() -> None:
             figures["source"] = by_source(folder, str(middle))
             show(figures["source"])
         if "shadows" in given.what:
-            figures["shadows"] = shadowed(folder, middle, given.shadows)
+            figures["shadows"] = shadowed(folder, given.epochs[0], given.shadows)
             show(figures["shadows"]["rows"])
             print({name: each for name, each in figures["shadows"].items() if name != "rows"})
     append_results("finetuned", figures | {"versions": versions("mia-batch", "peft", "torch")})

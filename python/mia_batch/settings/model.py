@@ -75,6 +75,8 @@ class Settings(
             values.setdefault("word_rule", "space")
         if values.get("preset") in ("min-k", "spv"):
             values.setdefault("evidence", "logprobs")
+        if values.get("preset") == "spv":
+            values.setdefault("top_k", 0)  # generations are to be the target's own distribution
         if values.get("temperature") in (0, "0", "0.0"):
             values.setdefault("samples", 1)
         if values.get("engine", "auto") == "auto":

@@ -61,6 +61,7 @@ class GenerationsStage(Stage):
         if not work.left:
             return
         audit.begin_change()
+        self._warn()
         progress = audit.observer.progress("generating", done=work.done, left=work.left)
         with open_session(audit, "target", "samples") as session, progress:
             task, told = sample_task(audit, session, view), audit.observer.answered
@@ -89,6 +90,18 @@ class GenerationsStage(Stage):
     def _missing(self, units: _Texts) -> Missing:
         view, retry = self._view, self.audit.settings.retry_failed
         return Missing(units, sample_parts(self.audit, view), view.samples, retry_failed=retry)
+
+    def _warn(self) -> None:
+        """Say where generations are not drawn from the target's distribution (equation 7)."""
+        settings = self.audit.settings
+        drawn = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
+        cut = [name for name, value in drawn.items() if getattr(settings, name) != value]
+        if cut:
+            self.audit.observer.stage(
+                f"generations are drawn with another {' and '.join(cut)} than the target's own "
+                "distribution: a reference tuned on them may hide what the target remembers; "
+                "temperature 1, top_k 0 and top_p 1 are that distribution"
+            )
 
     def _agree(self) -> None:
         """Refuse other prompts than those that the run's generations came from."""
