@@ -106,7 +106,6 @@ def kill(n_kills: int) -> dict[str, Any]:
         out = folder / "killed"
         with Cluster(1, 1) as cluster:
             asked = command(corpus, out, "--ray", cluster.address)
-            nodes = list(cluster.nodes)
             process = subprocess.Popen(asked, stdout=log, stderr=log)
             while sum(killed.values()) < n_kills:
                 if process.poll() is not None:
@@ -117,7 +116,7 @@ def kill(n_kills: int) -> dict[str, Any]:
                     process = subprocess.Popen(asked, stdout=log, stderr=log)
                 time.sleep(dice.uniform(1.0, 9.0))
                 what = dice.choice(list(killed))
-                at_work = [pid for node in nodes for pid in actors(node)]
+                at_work = [pid for node in cluster.nodes for pid in actors(node)]
                 if what == "driver" and process.poll() is None:
                     process.kill()
                     process.wait()
@@ -128,9 +127,8 @@ def kill(n_kills: int) -> dict[str, Any]:
                         pid = int(dice.choice(own)) if own else pid
                     os.kill(pid, signal.SIGKILL)
                 elif what == "raylet":
-                    cluster.kill_raylet(node := dice.choice(nodes))
-                    nodes.remove(node)
-                    nodes.append(cluster.add(1))
+                    cluster.kill_raylet(dice.choice(cluster.nodes))
+                    cluster.add(1)
                 else:
                     continue
                 killed[what] += 1
