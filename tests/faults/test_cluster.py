@@ -13,7 +13,6 @@ import polars as pl
 import pytest
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.engines import registry
 from mia_batch.evidence.executors.ray import cluster as ray_cluster
 from mia_batch.evidence.executors.ray.worker import EngineWorker, Start, package_version
 from mia_batch.evidence.request import EngineSpec
@@ -21,6 +20,7 @@ from mia_batch.models.identity import identify_model
 from mia_batch.pipeline.choice import check_cluster
 from mia_batch.settings import load_settings
 from tests.cluster import Cluster, actors
+from tests.counting import counting_engine
 from tests.faults.test_kills import WORDS, arguments, contents, parts, run_undisturbed, write_corpus
 from tests.processes import COMMAND, children, wait_until
 
@@ -30,65 +30,14 @@ if TYPE_CHECKING:
 N_BLOCKS = 20
 IN_HAND = 2  # blocks of a worker
 
-COUNTING = '''
-"""An engine of another package: tokens follow from what is asked, which is noted in a file."""
-
-import time
-from hashlib import blake2b
-from pathlib import Path
-
-from mia_batch.evidence.engines.registry import EngineType
-from mia_batch.evidence.request import Answer, Continuation, EngineInfo
-
-
-class Counting:
-    def __init__(self, spec):
-        self.info = EngineInfo(
-            engine="counting",
-            version="1",
-            device="cpu",
-            dtype="float32",
-            max_model_len=256,
-            max_sequences=16,
-        )
-        self._asked = []
-
-    def submit(self, request):
-        with Path(__file__).with_name("asked").open("a") as file:
-            file.write(f"{request.key}\\n")
-        self._asked.append(request)
-
-    def step(self):
-        time.sleep(0.003)  # so long a model would take
-        request = self._asked.pop(0)
-        drawn = blake2b(f"{request.context_ids}".encode()).digest()[: request.max_tokens]
-        given = Continuation(token_ids=[10 + byte for byte in drawn], finish_reason="stop")
-        return [Answer(request_id=request.request_id, continuations=[given] * request.n)]
-
-    def close(self):
-        pass
-
-
-engine = EngineType(name="counting", start="counting:Counting", on_cpu=lambda: True)
-'''
-
 
 @pytest.fixture(scope="module")
 def asked(tmp_path_factory):
-    """Where an engine notes what it is asked; every process from here on knows that engine."""
+    """Where the counting engine notes what it is asked."""
     folder = tmp_path_factory.mktemp("counting")
-    (folder / "counting.py").write_text(COUNTING)
-    info = folder / "counting-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counting\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[mia_batch.engines]\ncounting = counting:engine\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(folder)
-        patch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    with pytest.MonkeyPatch.context() as patch, counting_engine(folder) as notes:
         patch.setenv("HOME", str(folder / "home"))
-        registry.engine_types.cache_clear()
-        yield folder / "asked"
-    registry.engine_types.cache_clear()
+        yield notes
     assert not (folder / "home" / ".ray").exists(), "Ray has left a token there"
 
 

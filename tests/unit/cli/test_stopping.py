@@ -18,6 +18,7 @@ import pytest
 import mia_batch
 from mia_batch.cli.stopping import command_line
 from tests.checkpoints import TEXTS
+from tests.counting import counting_engine
 from tests.processes import COMMAND, children, wait_until, wait_until_gone
 
 SECONDS_TO_STOP = 10
@@ -25,17 +26,17 @@ SECONDS_TO_STOP = 10
 
 @pytest.fixture(scope="module")
 def corpus(checkpoint, tmp_path_factory):
-    """A folder with texts for three blocks, and settings that let them end one by one."""
+    """A folder with texts for three blocks, and settings of an engine that starts in a moment."""
     folder = tmp_path_factory.mktemp("stop it")
     words = " ".join(TEXTS).split()
     texts = [" ".join(words[start : start + 16]) for start in range(0, 16 * 3 * 64, 16)]
     members = [number % 2 == 0 if number < 20 else None for number in range(len(texts))]
     pl.DataFrame({"text": texts, "member": members}).write_parquet(folder / "the corpus.parquet")
     (folder / "mia-batch.toml").write_text(
-        f'model = "{checkpoint}"\nengine = "transformers"\n'
-        "samples = 2\nengine_arg.batch_size = 16\nreport = false\n"
+        f'model = "{checkpoint}"\nengine = "counting"\nsamples = 2\nreport = false\n'
     )
-    return folder
+    with counting_engine(tmp_path_factory.mktemp("counting")):
+        yield folder
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +127,8 @@ def test_a_full_disk_and_a_read_only_one_are_said_and_survived(corpus, undisturb
 
 
 def test_a_run_whose_engine_is_still_starting_is_stopped(corpus):
-    with running([*COMMAND, "--input", "the corpus.parquet", "--out", "early"], corpus) as process:
+    asked = ["--input", "the corpus.parquet", "--out", "early", "--engine", "transformers"]
+    with running([*COMMAND, *asked], corpus) as process:
         wait_until((corpus / "early" / "engine.log").exists, "the engine starts")
         wait_until(lambda: children(process.pid), "the engine's process")
         code, _, started = stop(process, signal.SIGTERM)
