@@ -9,21 +9,28 @@ from ray.cluster_utils import Cluster as RayCluster
 
 from tests.processes import children
 
+_LEAN = {"include_dashboard": False, "no_monitor": True, "include_log_monitor": False}
+"""Of a head: programs of Ray's that no test looks at are not started."""
+
 
 class Cluster:
     """A head without cores for engines, and nodes that have some; what it starts inherits this."""
 
     def __init__(self, *cores: int, **head: Any) -> None:
-        args = {"num_cpus": 0, "include_dashboard": False, **head}
+        args = {"num_cpus": 0, **_LEAN, **head}
         self._cluster: Any = RayCluster(initialize_head=True, head_node_args=args)
-        self.nodes = [self.add(n) for n in cores]
+        self.nodes: list[Any] = []
+        for n in cores:
+            self.add(n)
 
     @property
     def address(self) -> str:
         return str(self._cluster.address)
 
     def add(self, cores: int) -> Any:
-        return self._cluster.add_node(wait=False, num_cpus=cores)
+        """Start one more node."""
+        self.nodes.append(self._cluster.add_node(wait=False, num_cpus=cores))
+        return self.nodes[-1]
 
     def kill_head(self) -> None:
         self._cluster.head_node.kill_gcs_server(check_alive=False)
@@ -32,6 +39,7 @@ class Cluster:
     def kill_raylet(self, node: Any) -> None:
         """Kill it as the system does: it can say nothing, and its node is lost."""
         node.kill_raylet(check_alive=False)
+        self.nodes.remove(node)
 
     def __enter__(self) -> Self:
         return self

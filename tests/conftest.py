@@ -48,7 +48,7 @@ def demo():
 def few_permutations():
     """The blind baseline takes most of the time of a small audit; few permutations say as much."""
     from mia_batch.diagnostics.blind import baseline
-    from tests.forked import FEW_PERMUTATIONS
+    from tests.command.__main__ import FEW_PERMUTATIONS
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(baseline, "_N_PERMUTATIONS", FEW_PERMUTATIONS)

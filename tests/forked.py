@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
+from tests.command.__main__ import FEW_PERMUTATIONS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from multiprocessing.connection import Connection
@@ -28,9 +30,6 @@ _CONTEXT.set_forkserver_preload(
         *(["mia_batch.evidence.engines.vllm"] if find_spec("vllm") else []),
     ]
 )
-
-FEW_PERMUTATIONS = 39
-"""Of the blind baseline, in this process and in those that are forked."""
 
 
 class Forked:

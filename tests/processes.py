@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+COMMAND = [sys.executable, str(Path(__file__).parent / "command" / "__main__.py")]
+"""``mia-batch`` as a program of its own, which permutes as little as the tests' own process."""
 
 _SECONDS = 120.0
 _SECONDS_TO_GO = 30.0

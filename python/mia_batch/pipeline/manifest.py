@@ -6,6 +6,7 @@ import json
 import platform
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
+from functools import cache
 from hashlib import sha256
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -221,6 +222,7 @@ def _same(old: object, new: object) -> bool:
     return old == new
 
 
+@cache  # they took most of the time of writing a small manifest
 def _versions() -> dict[str, str | None]:
     versions: dict[str, str | None] = {"python": platform.python_version()}
     for package in _PACKAGES:

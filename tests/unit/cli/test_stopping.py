@@ -17,37 +17,32 @@ import pytest
 
 import mia_batch
 from mia_batch.cli.stopping import command_line
-from mia_batch.diagnostics.blind import baseline
 from tests.checkpoints import TEXTS
-from tests.processes import children, wait_until, wait_until_gone
+from tests.counting import counting_engine
+from tests.processes import COMMAND, children, wait_until, wait_until_gone
 
 SECONDS_TO_STOP = 10
-MIA_BATCH = [sys.executable, "-m", "mia_batch"]
 
 
 @pytest.fixture(scope="module")
 def corpus(checkpoint, tmp_path_factory):
-    """A folder with texts for three blocks, and settings that let them end one by one."""
+    """A folder with texts for three blocks, and settings of an engine that starts in a moment."""
     folder = tmp_path_factory.mktemp("stop it")
     words = " ".join(TEXTS).split()
     texts = [" ".join(words[start : start + 16]) for start in range(0, 16 * 3 * 64, 16)]
     members = [number % 2 == 0 if number < 20 else None for number in range(len(texts))]
     pl.DataFrame({"text": texts, "member": members}).write_parquet(folder / "the corpus.parquet")
     (folder / "mia-batch.toml").write_text(
-        f'model = "{checkpoint}"\nengine = "transformers"\n'
-        "samples = 2\nengine_arg.batch_size = 16\nreport = false\n"
+        f'model = "{checkpoint}"\nengine = "counting"\nsamples = 2\nreport = false\n'
     )
-    return folder
+    with counting_engine(tmp_path_factory.mktemp("counting")):
+        yield folder
 
 
 @pytest.fixture(scope="module")
 def undisturbed(corpus):
     """Tables of a run that nothing stopped."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(baseline, "_N_PERMUTATIONS", 199)  # as in the real command
-        run = mia_batch.audit(
-            input=str(corpus / "the corpus.parquet"), out=str(corpus / "undisturbed")
-        )
+    run = mia_batch.audit(input=str(corpus / "the corpus.parquet"), out=str(corpus / "undisturbed"))
     return tables(run.folder)
 
 
@@ -84,7 +79,7 @@ def tables(run):
 
 
 def test_a_run_that_is_stopped_ends_as_one_that_never_was(corpus, undisturbed):
-    command = [*MIA_BATCH, "--input", "the corpus.parquet", "--out", "a run"]
+    command = [*COMMAND, "--input", "the corpus.parquet", "--out", "a run"]
     with running(command, corpus) as process:
         wait_until(partial(has_parts, corpus / "a run" / "samples"), "a part")
         code, printed, started = stop(process, signal.SIGINT)
@@ -98,15 +93,15 @@ def test_a_run_that_is_stopped_ends_as_one_that_never_was(corpus, undisturbed):
 
 DISK = """
 mount -t tmpfs -o size=4m none disk || exit 77
-MIA_BATCH --input 'the corpus.parquet' --out disk/run &
+COMMAND --input 'the corpus.parquet' --out disk/run &
 until ls disk/run/samples/*.parquet; do sleep 0.05; kill -0 $! || exit 1; done >/dev/null 2>&1
 cp /dev/zero disk/ballast 2>/dev/null
 wait $!; echo $? $(ls disk/run/samples | wc -l)
 mount -o remount,ro disk
-MIA_BATCH --input 'the corpus.parquet' --out disk/run; echo $?
+COMMAND --input 'the corpus.parquet' --out disk/run; echo $?
 mount -o remount,rw disk
 rm disk/ballast
-MIA_BATCH --input 'the corpus.parquet' --out disk/run >/dev/null; echo $?
+COMMAND --input 'the corpus.parquet' --out disk/run >/dev/null; echo $?
 cp -r disk/run 'after a full disk'
 """
 
@@ -116,7 +111,7 @@ def test_a_full_disk_and_a_read_only_one_are_said_and_survived(corpus, undisturb
     if shutil.which("unshare") is None:
         pytest.skip("no unshare(1), which gives a process disks of its own")
     (corpus / "disk").mkdir()
-    script = DISK.replace("MIA_BATCH", shlex.join(MIA_BATCH))
+    script = DISK.replace("COMMAND", shlex.join(COMMAND))
     command = ["unshare", "--mount", "--map-root-user", "sh", "-c", script]
     done = subprocess.run(command, cwd=corpus, capture_output=True, text=True, check=False)
     if done.returncode == 77 or done.stderr.startswith("unshare: "):
@@ -132,9 +127,8 @@ def test_a_full_disk_and_a_read_only_one_are_said_and_survived(corpus, undisturb
 
 
 def test_a_run_whose_engine_is_still_starting_is_stopped(corpus):
-    with running(
-        [*MIA_BATCH, "--input", "the corpus.parquet", "--out", "early"], corpus
-    ) as process:
+    asked = ["--input", "the corpus.parquet", "--out", "early", "--engine", "transformers"]
+    with running([*COMMAND, *asked], corpus) as process:
         wait_until((corpus / "early" / "engine.log").exists, "the engine starts")
         wait_until(lambda: children(process.pid), "the engine's process")
         code, _, started = stop(process, signal.SIGTERM)
@@ -142,7 +136,7 @@ def test_a_run_whose_engine_is_still_starting_is_stopped(corpus):
 
 
 def test_a_demo_that_is_stopped_in_training_starts_over_as_it_was_asked_to(tmp_path):
-    command = [*MIA_BATCH, "demo", "--folder", "it's mine", "--fresh"]
+    command = [*COMMAND, "demo", "--folder", "it's mine", "--fresh"]
     with running(command, tmp_path) as process:
         wait_until(lambda: children(process.pid), "the training")
         code, printed, started = stop(process, signal.SIGTERM)

@@ -20,7 +20,7 @@ from mia_batch.errors import EngineError
 from mia_batch.evidence.executors.local import LocalExecutor
 from mia_batch.evidence.local import LocalSource
 from mia_batch.evidence.process import EngineProcess
-from mia_batch.models.identity import identify_model
+from mia_batch.models.identity import digest_folder, identify_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -96,7 +96,9 @@ class EngineWorker:
             raise EngineError(msg)
         spec = start.spec
         if start.digest is not None:
-            found = identify_model(spec.model, spec.revision).digest
+            found = digest_folder(spec.model)
+            if found is None:  # this takes seconds, as it loads a large library
+                found = identify_model(spec.model, spec.revision).digest
             if found != start.digest:
                 msg = f"{spec.model} on {node} is another model than the run's: its digest differs"
                 raise EngineError(msg)

@@ -1,0 +1,73 @@
+"""An engine of another package, which starts in a moment: it is found by its entry point."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mia_batch.evidence.engines import registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+COUNTING = '''
+"""An engine of another package: tokens follow from what is asked, which is noted in a file."""
+
+import time
+from hashlib import blake2b
+from pathlib import Path
+
+from mia_batch.evidence.engines.registry import EngineType
+from mia_batch.evidence.request import Answer, Continuation, EngineInfo
+
+
+class Counting:
+    def __init__(self, spec):
+        self.info = EngineInfo(
+            engine="counting",
+            version="1",
+            device="cpu",
+            dtype="float32",
+            max_model_len=256,
+            max_sequences=16,
+        )
+        self._asked = []
+
+    def submit(self, request):
+        with Path(__file__).with_name("asked").open("a") as file:
+            file.write(f"{request.key}\\n")
+        self._asked.append(request)
+
+    def step(self):
+        time.sleep(0.003)  # so long a model would take
+        request = self._asked.pop(0)
+        drawn = blake2b(f"{request.context_ids}".encode()).digest()[: request.max_tokens]
+        given = Continuation(token_ids=[10 + byte for byte in drawn], finish_reason="stop")
+        return [Answer(request_id=request.request_id, continuations=[given] * request.n)]
+
+    def close(self):
+        pass
+
+
+engine = EngineType(name="counting", start="counting:Counting", on_cpu=lambda: True)
+'''
+
+
+@contextmanager
+def counting_engine(folder: Path) -> Iterator[Path]:
+    """Let this process, and all that it starts, know the engine; give the file of its notes."""
+    (folder / "counting.py").write_text(COUNTING)
+    info = folder / "counting-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: counting\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[mia_batch.engines]\ncounting = counting:engine\n")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        patch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+        registry.engine_types.cache_clear()
+        yield folder / "asked"
+    registry.engine_types.cache_clear()
