@@ -97,7 +97,7 @@ class EngineWorker:
         spec = start.spec
         if start.digest is not None:
             found = digest_folder(spec.model)
-            if found is None:  # this takes seconds, as it loads a large library
+            if found != start.digest:  # an adapter, or at a hub; this loads a large library
                 found = identify_model(spec.model, spec.revision).digest
             if found != start.digest:
                 msg = f"{spec.model} on {node} is another model than the run's: its digest differs"
