@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["Audit", "verdict_plan"]
 
 _PRIMARY = ("probe_leading_rarity_v1", "samia_matched_v1", "min_k_plus_plus_20_v1")
+_PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1")
 _ATTEMPTS_AT_PROBES = 3  # a word that does not end is none
 _SPARE_AT_PROBES = 1  # token, so that a word is followed by something
 _LABELLED_FALSE = "texts of the input that are labelled member = false"
@@ -289,8 +290,11 @@ def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
 
     The primary attack is the one asked for, else the first of `probe_leading_rarity_v1`,
     `samia_matched_v1` and `min_k_plus_plus_20_v1` that is computed, else the first attack.
+    With preset ``spv`` `wbc_v1` and `self_prompt_difference_v1` come before these: they tell most
+    of tuned models (``benches.finetuned``).
     """
-    primary = settings.primary or next((name for name in _PRIMARY if name in attacks), attacks[0])
+    likely = _PRIMARY_OF_TUNED + _PRIMARY if settings.preset == "spv" else _PRIMARY
+    primary = settings.primary or next((name for name in likely if name in attacks), attacks[0])
     if primary not in attacks:
         msg = f"setting 'primary' is {primary!r}, which is not computed; name it in 'attacks' too"
         raise SettingsError(msg)
