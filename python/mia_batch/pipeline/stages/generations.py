@@ -46,12 +46,21 @@ class GenerationsStage(Stage):
         """List nothing: they lie among the target's samples."""
         return []
 
+    def check(self) -> None:
+        """Refuse other prompts than those that the run's generations came from, or none."""
+        if self._is_wanted:
+            self._agree()
+            _ = self._prompts
+
+    def lacks(self) -> int:
+        """Count the prompts that lack generations."""
+        return self._missing(_Texts(self._prompts)).count().left
+
     def run(self) -> None:
         """Generate what is missing."""
         audit = self.audit
         if not self._is_wanted:
             return
-        self._agree()
         view = self._view
         units = _Texts(self._prompts)
         for block in Missing(units, prompt_parts(audit, view)).blocks():
@@ -74,7 +83,7 @@ class GenerationsStage(Stage):
         """Count what is to be generated."""
         settings = self.audit.settings
         if self._is_wanted:
-            left = self._missing(_Texts(self._prompts)).count().left * self._view.samples
+            left = self.lacks() * self._view.samples
             most = left * settings.generation_tokens
             yield "generations", f"{left:,} texts, at most {most:,} tokens"
 
@@ -104,7 +113,6 @@ class GenerationsStage(Stage):
             )
 
     def _agree(self) -> None:
-        """Refuse other prompts than those that the run's generations came from."""
         audit, settings = self.audit, self.audit.settings
         files = texts_for(audit, "prompts_from").files
         described = {
