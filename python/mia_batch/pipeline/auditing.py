@@ -50,8 +50,9 @@ _FROM_EVIDENCE = (RarityStage, FeaturesStage, ScoresStage, VerdictsStage, Summar
 def stages_of(audit: Audit) -> list[Stage]:
     """List the stages in their order."""
     models = models_of(audit)
-    tuning = [TuningStage(audit, model) for model in models if is_made(model)]
-    generations = GenerationsStage(audit)
+    made = [model for model in models if is_made(model)]
+    given = [model for model in models if not is_made(model)]
+    generations, tuning = GenerationsStage(audit), [TuningStage(audit, model) for model in made]
     return [
         TargetsStage(audit),
         PreflightStage(audit),
@@ -59,9 +60,10 @@ def stages_of(audit: Audit) -> list[Stage]:
         BeforeTuningStage(audit, [generations, *tuning]),
         FillsStage(audit),
         *(SamplesStage(audit, model) for model in _SAMPLED),
+        *(LogprobsStage(audit, model) for model in given),
         generations,
         *tuning,
-        *(LogprobsStage(audit, model) for model in models),
+        *(LogprobsStage(audit, model) for model in made),
         RarityStage(audit),
         FeaturesStage(audit),
         ScoresStage(audit),

@@ -16,13 +16,18 @@ from click.testing import CliRunner
 
 import mia_batch
 from mia_batch.cli.main import command
-from mia_batch.errors import EngineError, SettingsError
+from mia_batch.errors import EngineError, RunFolderError, SettingsError
 from mia_batch.evidence import process
 from mia_batch.finetuning import making
+from mia_batch.observer import Observer
 from mia_batch.pipeline import Run, plan, rescore
+from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody.root import verify
 from mia_batch.pipeline.run import PARTS, TABLES
+from mia_batch.pipeline.stages.halves import halves
+from mia_batch.schemas import Role, Targets
 from mia_batch.settings import load_settings
+from mia_batch.tables import sink
 from tests.checkpoints import (
     BOS_ID,
     CONTEXT,
@@ -33,21 +38,23 @@ from tests.checkpoints import (
     save_tokenizer,
 )
 from tests.forked import ForkedTraining
+from tests.hostile_server import MODEL, HostileServer, TinyModel
+from tests.unit.evidence.endpoint.test_logprobs import echo
 from tests.unit.pipeline.conftest import Listener
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 N_TEXTS = 16
+TRAINING = SimpleNamespace(Popen=ForkedTraining, PIPE=None, DEVNULL=None)
 MADE = ("self_prompt", "candidate", "shadow-0", "shadow-1")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def quick_training():
     """Trainings are forked, as engines are."""
-    named = {"Popen": ForkedTraining, "PIPE": None, "DEVNULL": None}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(making, "subprocess", SimpleNamespace(**named))
+        patch.setattr(making, "subprocess", TRAINING)
         yield
 
 
@@ -136,7 +143,7 @@ def nothing_starts(monkeypatch):
         pytest.fail("something was started")
 
     monkeypatch.setattr(process, "_spawn", start)
-    monkeypatch.setattr(making.subprocess, "Popen", start)
+    monkeypatch.setattr(TRAINING, "Popen", start)
 
 
 def tables(run) -> dict[str, bytes]:
@@ -250,6 +257,60 @@ def test_models_of_the_run_are_asked_what_the_target_is_asked(finished):
     assert set(own["view"]) == {"paraphrase", "noise", "neighbour", "perturbation"}
 
 
+def test_generations_are_no_samples_of_texts(copied):
+    settings = copied | {
+        "attacks": ("self_prompt_difference_v1", "samia_matched_v1"),
+        "evidence": "both",
+        "samples": 2,
+    }
+    run = mia_batch.audit(**settings)
+    assert run.samples["view"].value_counts().sort("view").rows() == [
+        ("continuation", 2 * N_TEXTS),
+        ("generation", 8),
+    ]
+    assert set(run.features["view"]) == {"continuation"}
+    assert run.scores["samia_matched_v1"].null_count() == 0
+    assert run.manifest.failed["targets"] == 0
+
+
+def test_damaged_generations_are_made_again_and_a_damaged_model_is_named(copied, finished):
+    run = Run(copied["out"])
+    said = next(run.path("samples").glob("*generation*"))
+    said.write_bytes(said.read_bytes()[:-40])
+    next(run.path("logprobs").glob("*shadow-0*")).unlink()
+    name = run.manifest.models["shadow-0"]["source"]["name"]
+    (run.folder / name / "adapter_config.json").write_text("{}")
+    trainings()
+    with pytest.raises(RunFolderError, match=rf"{name} was changed|was changed .* delete .*{name}"):
+        mia_batch.audit(**copied)
+    shutil.rmtree(run.folder / name)
+    run = mia_batch.audit(**copied)
+    assert trainings() == [name.rpartition("/")[2]]
+    assert tables(run) == tables(finished[0])
+
+
+def test_texts_that_no_shadow_learns_are_new_to_all(copied):
+    """A canary is in no half, unless it is the same as a text that is."""
+    audit = Audit.begin(load_settings(copied, use_config=False), Observer())
+    table = audit.run.scan("targets").collect()
+    told = table.with_columns(
+        role=pl.when(pl.int_range(pl.len()) < 2)
+        .then(pl.lit("canary"))
+        .otherwise("role")
+        .cast(Role),
+        target=pl.when(pl.int_range(pl.len()) == 1)
+        .then(pl.col("target").last())
+        .otherwise("target"),
+    )
+    sink(told.lazy(), audit.run.path("targets"), Targets)
+    trained = [halves(audit, f"shadow-{number}") for number in (0, 1)]
+    assert [each["trained"][0] for each in trained] == [False, False]
+    assert sorted(each["trained"][1] for each in trained) == [False, True]
+    for each in trained:
+        assert each["trained"][1] == each["trained"][-1]
+        assert each["learnt"].to_list() == [False] * 2 + [True] * (N_TEXTS - 2)
+
+
 def test_the_same_command_again_starts_nothing(copied, nothing_starts):
     run = Run(copied["out"])
     before, held = run.manifest, tables(run)
@@ -281,14 +342,13 @@ def test_a_finished_run_is_verified_scored_and_shown(copied, nothing_starts):
 def test_a_run_that_is_stopped_everywhere_ends_as_one_that_was_not(settings, finished, tmp_path):
     settings = settings | {"out": str(tmp_path / "run")}
     trainings()
+    stopped(settings, "log-probabilities: answered")
     stopped(settings, "generating: answered")
-    stopped(settings, "epoch 1 of 1")
-    assert len(trainings()) == 1
     stopped(settings, "epoch 1 of 1", 2)
+    assert len(trainings()) == 2
     stopped(settings, "log-probabilities: answered")
     found = trainings()
-    assert len(found) - len(set(found)) <= 1
-    assert len(set(found)) == len(MADE)
+    assert len(found) == len(set(found)) == len(MADE) - 1  # the first was finished
     run = mia_batch.audit(**settings)
     assert trainings() == []
     assert tables(run) == tables(finished[0])
@@ -396,6 +456,42 @@ def test_an_endpoint_needs_the_base_before_anything_is_paid(settings, nothing_st
         dict(plan(load_settings(given, use_config=False)))
 
 
+def test_an_endpoint_speaks_once_all_else_of_it_is_known(settings, tmp_path):
+    """One without log-probabilities is refused before it is paid for what it says."""
+    corpus = pl.read_parquet(settings["input"]).head(6)
+    listed = corpus.with_columns(near=pl.concat_list("text", pl.col("text").str.to_uppercase()))
+    listed.write_parquet(tmp_path / "listed.parquet")
+    given = fresh(
+        settings,
+        tmp_path,
+        attacks=("spv_neighbour_v1",),
+        input=str(tmp_path / "listed.parquet"),
+        neighbours_column="near",
+        engine="auto",
+        engine_arg={},
+        model=MODEL,
+        price_in=1000.0,
+        price_out=1000.0,
+    )
+    with HostileServer(TinyModel(honours={"n", "seed", "top_k"})) as server:
+        with pytest.raises(SettingsError, match="does not echo log-probabilities of prompts"):
+            mia_batch.audit(**given | {"base_url": server.url})
+        assert server.asked == []
+    tiny = TinyModel()
+    with HostileServer(lambda a: echo(a) if a.fields.get("echo") else tiny(a)) as server:
+        given |= {"base_url": server.url, "out": str(tmp_path / "second")}
+        left = dict(plan(load_settings(given, use_config=False)))
+        assert left["generations: requests"] == "6 to 12"
+        assert left["generations: at most, first attempts"].startswith("192 prompt tokens, 72 ")
+        run = mia_batch.audit(**given)
+        assert run.scores["spv_neighbour_v1"].null_count() == 0
+        assert run.samples.filter(view="generation").height == 12
+        assert run.manifest.models["self_prompt"]["n_texts"] == 8
+        n_asked = len(server.asked) + len(server.probes)
+        mia_batch.audit(**given)
+        assert len(server.asked) + len(server.probes) == n_asked
+
+
 def test_texts_to_tune_on_are_looked_at_before_anything_starts(settings, nothing_starts, tmp_path):
     pl.DataFrame({"text": ["one text", " "]}).write_parquet(tmp_path / "one.parquet")
     given = fresh(settings, tmp_path, candidate_from=str(tmp_path / "one.parquet"))
@@ -424,12 +520,12 @@ def test_a_training_that_was_killed_can_be_given_another_way(settings, tmp_path,
             os.kill(self.pid, signal.SIGKILL)
 
     with monkeypatch.context() as patch:
-        patch.setattr(making.subprocess, "Popen", Killed)
+        patch.setattr(TRAINING, "Popen", Killed)
         with pytest.raises(EngineError, match="take smaller batches"):
             mia_batch.audit(**given)
     listener = Listener()
     run = mia_batch.audit(**given | {"tuning_batch": 2}, observer=listener)
-    assert sum(said.startswith("starting") for said in listener.sentences) == 2
+    assert sum(said.startswith("starting") for said in listener.sentences) == 1
     assert run.manifest.models["self_prompt"]["recipe"]["batch_size"] == 2
     assert run.scores["self_prompt_difference_v1"].null_count() == 0
     before = run.manifest.models["self_prompt"]["made_from"]["texts"]

@@ -15,6 +15,7 @@ from mia_batch.pipeline.choice import engine_columns
 from mia_batch.pipeline.sessions.session import is_remote, open_session, text_cost
 from mia_batch.pipeline.stages.halves import trained_on
 from mia_batch.pipeline.stages.prompts import (
+    columns_for,
     make_shots,
     prompt_parts,
     prompts_missing,
@@ -140,7 +141,7 @@ class LogprobsStage(Stage):
         return any(self._fresh(view).count().left for view in self._views)
 
     def _fresh(self, view: View) -> Missing:
-        units = FreshUnits(self.audit.target_table(), view)
+        units = FreshUnits(self.audit.target_table(), view, columns_for(self.audit, view))
         return Missing(units, self._parts(view), shard=self.audit.shard)
 
     def forget_all(self) -> None:

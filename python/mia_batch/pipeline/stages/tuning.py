@@ -200,7 +200,7 @@ class TuningStage(Stage):
             corpus = texts_for(audit, "candidate_from")
             there = corpus.documents.filter(pl.col("text").str.contains(r"\S"))
             return there.select("text").collect(engine="streaming")["text"].to_list()
-        learnt = halves(audit, self.model).filter("trained")
+        learnt = halves(audit, self.model).filter("learnt", "trained")
         return learnt["target"].to_list()
 
     @property
