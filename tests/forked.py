@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import IO, TYPE_CHECKING, ClassVar, Self
 
 import pytest
 
@@ -104,3 +105,33 @@ def _redirect(out: str, err: str) -> None:
         opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         os.dup2(opened, descriptor)
         os.close(opened)
+
+
+class ForkedTraining:
+    """Looks like the `subprocess.Popen` that starts a training."""
+
+    started: ClassVar[list[str]] = []
+    """Folders in which trainings have worked, in their order."""
+
+    def __init__(self, command: Sequence[str], *, stderr: IO[bytes], **_: object) -> None:
+        folder = re.findall(r"main\('(.*?)', \d+\)", command[-1])[-1]
+        self.started.append(folder)
+        reads, writes = _CONTEXT.Pipe(duplex=False)
+        with writes:
+            self._forked = Forked(_train, folder, writes, stderr.name)
+        with reads:
+            self.stdout = os.fdopen(os.dup(reads.fileno()), encoding="utf-8")
+        self.pid = self._forked.pid
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        return self._forked.wait(timeout)
+
+
+def _train(folder: str, told: Connection, log: str) -> None:
+    os.setpgid(0, 0)
+    _redirect(os.devnull, log)
+    os.dup2(told.fileno(), 1)
+    told.close()
+    from mia_batch.finetuning.training import main
+
+    main(folder, os.getppid())

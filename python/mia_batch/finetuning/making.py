@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from mia_batch.errors import EngineError, RunFolderError, SettingsError
 from mia_batch.models.identity import identify_model
-from mia_batch.tables import digest, write_text
+from mia_batch.tables import digest
 from mia_batch.tables.files import put_copy, sync_folder
 from mia_batch.tables.system import system_errors
 
@@ -141,6 +141,7 @@ def _recorded(making: Making, path: Path) -> Made:
             what = "was changed after it was made" if file.exists() else "is missing"
             msg = f"{file} {what}; delete {path}, and the same command makes it anew"
             raise RunFolderError(msg)
+    _follow(path)  # a run that was killed may not have come to it
     return Made(path=path, losses=record["losses"], is_new=False)
 
 
@@ -179,7 +180,7 @@ def _prepare(making: Making, work: Path) -> None:
             return
     shutil.rmtree(work / "checkpoints", ignore_errors=True)
     pl.DataFrame({"text": making.texts}).write_parquet(work / "texts.parquet")
-    write_text(job, json.dumps(wanted))
+    job.write_text(json.dumps(wanted), "utf-8")  # which no store is to follow
 
 
 def _train(work: Path, say: Callable[[str], None]) -> list[dict[str, float]]:
@@ -251,12 +252,17 @@ def _place(making: Making, made: Path, path: Path, losses: list[dict[str, float]
         "losses": losses,
         "files": files,
     }
-    write_text(made / _RECORD, json.dumps(record, indent=2))
+    (made / _RECORD).write_text(json.dumps(record, indent=2), "utf-8")
     for file in made.iterdir():
         with file.open("rb") as stream:
             os.fsync(stream.fileno())
     made.replace(path)
     sync_folder(path.parent)
+    _follow(path)
+    return Made(path=path, losses=losses, is_new=True)
+
+
+def _follow(path: Path) -> None:
+    """Let a store that follows the run's folder have the model."""
     for file in sorted(path.iterdir()):
         put_copy(file, file)
-    return Made(path=path, losses=losses, is_new=True)

@@ -18,7 +18,13 @@ from mia_batch.evidence.request import Decoding, EngineSpec
 from mia_batch.evidence.shard import Shard
 from mia_batch.inference.plan import VerdictPlan
 from mia_batch.models.identity import identify_model
-from mia_batch.pipeline.choice import check_cluster, check_controls, check_shard, chosen_attacks
+from mia_batch.pipeline.choice import (
+    check_cluster,
+    check_controls,
+    check_made,
+    check_shard,
+    chosen_attacks,
+)
 from mia_batch.pipeline.corpora import check_paths, open_corpora, with_windows
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.run import Run
@@ -84,6 +90,7 @@ class Audit:
         settings = with_windows(settings)
         audit = cls(settings, observer, chosen_attacks(settings), recording, Run(settings.folder))
         _ = audit.plan
+        check_made(settings, audit.attacks)
         check_controls(settings, audit.attacks)
         check_cluster(settings)
         check_paths(settings)
