@@ -20,7 +20,7 @@ from mia_batch.errors import EngineError, RunFolderError, SettingsError
 from mia_batch.evidence import process
 from mia_batch.finetuning import making
 from mia_batch.observer import Observer
-from mia_batch.pipeline import Run, plan, rescore
+from mia_batch.pipeline import Run, context, plan, rescore
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody.root import verify
 from mia_batch.pipeline.run import PARTS, TABLES
@@ -227,6 +227,7 @@ def test_each_text_is_in_half_of_the_shadows_and_what_the_target_said_is_kept(fi
     said = run.samples.filter(view="generation", model="target")
     asked = run.prompts.filter(view="generation")
     assert said.height == 8
+    assert said["n_tokens"].max() == 6
     assert set(said["target_id"]) == set(asked["target_id"])
     assert asked["context"].str.len_chars().min() > 0
 
@@ -456,8 +457,9 @@ def test_an_endpoint_needs_the_base_before_anything_is_paid(settings, nothing_st
         dict(plan(load_settings(given, use_config=False)))
 
 
-def test_an_endpoint_speaks_once_all_else_of_it_is_known(settings, tmp_path):
+def test_an_endpoint_speaks_once_all_else_of_it_is_known(settings, tmp_path, monkeypatch):
     """One without log-probabilities is refused before it is paid for what it says."""
+    monkeypatch.setattr(context, "choose_engine", lambda *_, **__: ("transformers", "it starts"))
     corpus = pl.read_parquet(settings["input"]).head(6)
     listed = corpus.with_columns(near=pl.concat_list("text", pl.col("text").str.to_uppercase()))
     listed.write_parquet(tmp_path / "listed.parquet")
@@ -481,11 +483,11 @@ def test_an_endpoint_speaks_once_all_else_of_it_is_known(settings, tmp_path):
     with HostileServer(lambda a: echo(a) if a.fields.get("echo") else tiny(a)) as server:
         given |= {"base_url": server.url, "out": str(tmp_path / "second")}
         left = dict(plan(load_settings(given, use_config=False)))
-        assert left["generations: requests"] == "6 to 12"
-        assert left["generations: at most, first attempts"].startswith("192 prompt tokens, 72 ")
+        assert left["generations: requests"] == "4 to 8"
+        assert "48 output tokens, cost" in left["generations: at most, first attempts"]
         run = mia_batch.audit(**given)
         assert run.scores["spv_neighbour_v1"].null_count() == 0
-        assert run.samples.filter(view="generation").height == 12
+        assert run.samples.filter(view="generation").height == 8
         assert run.manifest.models["self_prompt"]["n_texts"] == 8
         n_asked = len(server.asked) + len(server.probes)
         mia_batch.audit(**given)
