@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
+from multiprocessing import reduction
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -26,7 +29,10 @@ _CONTEXT.set_forkserver_preload(
         "mia_batch.evidence.engines.transformers",
         "mia_batch.evidence.engines.transformers_logprobs",
         "mia_batch.evidence.engines.masked.engine",
+        "mia_batch.finetuning.training",
+        "peft",
         "transformers.models.llama.modeling_llama",
+        "transformers.models.gpt2.modeling_gpt2",
         *(["mia_batch.evidence.engines.vllm"] if find_spec("vllm") else []),
     ]
 )
@@ -73,6 +79,37 @@ def forked_command(
     return Forked(_command, list(arguments), str(out), str(err), cwd or Path.cwd())
 
 
+class ForkedTraining(Forked):
+    """A forked process whose output is read line by line."""
+
+    def __init__(self, target: Callable[..., None], *arguments: object) -> None:
+        reader, writer = os.pipe()
+        with open(writer, "wb") as theirs:  # noqa: PTH123 - a descriptor
+            super().__init__(target, *arguments, reduction.DupFd(theirs.fileno()))
+        self.stdout = open(reader, encoding="utf-8")  # noqa: PTH123, SIM115
+
+
+def forked_training(work: Path, log: Path) -> ForkedTraining:
+    """Start the training that `making` would start."""
+    return ForkedTraining(_train, str(work), str(log), os.getpid())
+
+
+def _train(work: str, log: str, parent: int, descriptor: reduction.DupFd) -> None:
+    from mia_batch.finetuning import training
+    from tests.processes import is_alive
+
+    def end_with_parent(_: int) -> None:  # which has not started this process itself
+        while is_alive(parent):
+            time.sleep(0.2)
+        os.killpg(0, signal.SIGKILL)
+
+    os.setpgid(0, 0)
+    _redirect(log, log)
+    os.dup2(descriptor.detach(), 1)
+    training.end_with_parent = end_with_parent
+    training.main(work, parent)
+
+
 def _work(connection: Connection, log: str) -> None:
     from mia_batch.evidence.worker import main
 
@@ -87,6 +124,7 @@ def _command(arguments: list[str], out: str, err: str, cwd: Path) -> None:
     from mia_batch.cli import main
     from mia_batch.diagnostics.blind import baseline
     from mia_batch.evidence import process
+    from mia_batch.finetuning import making
 
     _redirect(out, err)
     os.chdir(cwd)
@@ -94,6 +132,7 @@ def _command(arguments: list[str], out: str, err: str, cwd: Path) -> None:
     own = forkserver._forkserver  # this process comes from it: there is none to start
     patch.setattr(own, "ensure_running", lambda: None)
     patch.setattr(process, "_spawn", forked_worker)
+    patch.setattr(making, "_spawn", forked_training)
     patch.setattr(baseline, "_N_PERMUTATIONS", FEW_PERMUTATIONS)
     sys.argv = ["mia-batch", *arguments]
     main()
