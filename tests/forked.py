@@ -11,7 +11,7 @@ import time
 from importlib.util import find_spec
 from multiprocessing import reduction
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
@@ -94,7 +94,7 @@ def forked_training(work: Path, log: Path) -> ForkedTraining:
     return ForkedTraining(_train, str(work), str(log), os.getpid())
 
 
-def _train(work: str, log: str, parent: int, descriptor: reduction.DupFd) -> None:
+def _train(work: str, log: str, parent: int, descriptor: Any) -> None:
     from mia_batch.finetuning import training
     from tests.processes import is_alive
 
@@ -106,7 +106,7 @@ def _train(work: str, log: str, parent: int, descriptor: reduction.DupFd) -> Non
     os.setpgid(0, 0)
     _redirect(log, log)
     os.dup2(descriptor.detach(), 1)
-    training.end_with_parent = end_with_parent
+    pytest.MonkeyPatch().setattr(training, "end_with_parent", end_with_parent)
     training.main(work, parent)
 
 

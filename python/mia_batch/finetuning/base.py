@@ -36,8 +36,8 @@ def check_base(base: str, revision: str | None, recipe: Recipe) -> None:
 
 
 def longest_text(config: Any, recipe: Recipe) -> int:  # noqa: ANN401 - configurations are of many types
-    """Count the tokens of a text that can be learnt: virtual tokens take their part of a context."""
+    """Count the tokens of a text that fit beside virtual tokens, and are to be learnt."""
     context = getattr(config.get_text_config(), "max_position_embeddings", None)
     if context is None:
         return recipe.max_tokens
-    return min(recipe.max_tokens, context - (recipe.rank if recipe.method in _VIRTUAL else 0))
+    return min(recipe.max_tokens, int(context) - (recipe.rank if recipe.method in _VIRTUAL else 0))

@@ -50,8 +50,10 @@ def finetune(
         How it is tuned.
     revision
         Hub revision of the base.
-    text_column, member_column
-        Columns of ``data``; by default those that an audit takes.
+    text_column
+        Column of the texts; by default the one that an audit takes.
+    member_column
+        Column that says which texts are members, likewise.
     observer
         Is told of each epoch; by default nobody is.
 

@@ -97,16 +97,9 @@ def made_of(making: Making, path: Path, say: Callable[[str], None]) -> Made:
     """Return the model at ``path``, trained first where it is not there.
 
     Training goes on from the last epoch of a making that was killed; ``say`` is told of each epoch.
-
-    Raises
-    ------
-    SettingsError
-        If there are too few texts, or the base cannot be found or tuned.
-    RunFolderError
-        If something else is at ``path``, the model has changed since it was made, the disk cannot
-        be written, or another process makes it.
-    EngineError
-        If training fails.
+    Raises `SettingsError` if there are too few texts, or the base cannot be found or tuned,
+    `RunFolderError` if something else is at ``path``, the model has changed since it was made, the
+    disk cannot be written, or another process makes it, `EngineError` if training fails.
     """
     if path.exists() or path.is_symlink():
         return _recorded(making, path)

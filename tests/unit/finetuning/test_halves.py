@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import polars as pl
 from hypothesis import given
@@ -30,7 +31,7 @@ def test_a_text_is_learnt_or_not_whatever_other_texts_there_are():
 
 def test_halves_are_a_fair_coin_of_their_own_for_each_pair_seed_and_text():
     n = len(NAMES)
-    low, high = binom.ppf([ALMOST_NEVER, 1 - ALMOST_NEVER], n, 0.5)
+    low, high = (binom.ppf(share, n, 0.5) for share in (ALMOST_NEVER, 1 - ALMOST_NEVER))
     halves_of = {
         (shadow, seed): in_half(NAMES, shadow, seed)
         for shadow in (0, 2, 14, 16, MOST_SHADOWS - 2)
@@ -56,7 +57,7 @@ def test_windows_of_a_document_and_equal_texts_go_together():
         }
     )
     run = SimpleNamespace(scan=lambda _: rows.lazy())
-    audit = SimpleNamespace(run=run, settings=SimpleNamespace(seed=0))
+    audit: Any = SimpleNamespace(run=run, settings=SimpleNamespace(seed=0))
     found = halves(audit, "shadow-0").join(rows, on="target_id")
     assert found.height == 290
     cut = found.filter(pl.col("n_windows") > 1).group_by("document_id").agg("trained")

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, set_seed
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence.engines.registry import load_engine
 from mia_batch.evidence.request import EngineSpec
 from mia_batch.finetuning import training
+from mia_batch.finetuning.adapters import adapted
 from mia_batch.finetuning.recipe import METHODS
 from mia_batch.finetuning.sizes import sizes
 from mia_batch.models.adapter import read_adapter
@@ -45,6 +46,7 @@ def engine_says(model, token_ids):
     engine.submit(text_request(0, token_ids))
     while not (found := engine.step()):
         pass
+    assert found[0].tokens is not None
     return found[0].tokens["logprob"]
 
 
@@ -67,7 +69,9 @@ def test_what_was_learnt_is_what_an_engine_is_asked(base, method, bases, made):
 
 def test_all_weights_are_a_whole_checkpoint(made):
     assert read_adapter(str(made("llama", "full").path)) is None
-    assert read_adapter(str(made("gpt2", "lora").path)).kind == "LORA"
+    adapter = read_adapter(str(made("gpt2", "lora").path))
+    assert adapter is not None
+    assert (adapter.kind, adapter.rank) == ("LORA", 4)
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -75,7 +79,7 @@ def test_all_weights_are_a_whole_checkpoint(made):
 def test_sizes_are_those_of_the_built_model(base, method, bases, made):
     model = AutoModelForCausalLM.from_pretrained(bases[base])
     n_weights = model.num_parameters()
-    trained = training.adapted(model, recipe(method=method))
+    trained = adapted(model, recipe(method=method))
     n = sum(each.numel() for each in trained.parameters() if each.requires_grad)
     assert n > 0
     said = sizes(str(bases[base]), None, recipe(method=method))
@@ -135,12 +139,12 @@ def test_activations_that_are_not_kept_change_nothing(base, method, bases):
     """As with large models, of which activations are computed again."""
     found = {}
     for again in (False, True):
-        training.set_seed(0)
+        set_seed(0)
         model = AutoModelForCausalLM.from_pretrained(bases[base])
-        tuned = training.adapted(model, recipe(method=method)).train()
+        tuned = adapted(model, recipe(method=method)).train()
         if again and method != "prefix":
             tuned.gradient_checkpointing_enable()
-        training.set_seed(0)
+        set_seed(0)
         batch = training._padded([[5, 6, 7, 8], [9, 10, 11]])
         loss = tuned(**batch).loss
         loss.backward()
