@@ -59,7 +59,8 @@ def few_permutations():
 def quick_workers():
     """Engines' processes are forked where tests are about something else than how they start."""
     from mia_batch.evidence import process
-    from tests.forked import forked_worker
+    from mia_batch.finetuning import making
+    from tests.forked import forked_training, forked_worker
 
     def spawn(connection, log):
         starts = os.environ["PYTEST_CURRENT_TEST"].startswith("tests/unit/evidence/test_")
@@ -68,6 +69,7 @@ def quick_workers():
     started = process._spawn
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "_spawn", spawn)
+        patch.setattr(making, "_spawn", forked_training)
         yield
 
 

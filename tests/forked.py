@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import re
+import signal
 import subprocess
 import sys
+import time
 from importlib.util import find_spec
+from multiprocessing import reduction
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
@@ -27,7 +29,10 @@ _CONTEXT.set_forkserver_preload(
         "mia_batch.evidence.engines.transformers",
         "mia_batch.evidence.engines.transformers_logprobs",
         "mia_batch.evidence.engines.masked.engine",
+        "mia_batch.finetuning.training",
+        "peft",
         "transformers.models.llama.modeling_llama",
+        "transformers.models.gpt2.modeling_gpt2",
         *(["mia_batch.evidence.engines.vllm"] if find_spec("vllm") else []),
     ]
 )
@@ -74,6 +79,37 @@ def forked_command(
     return Forked(_command, list(arguments), str(out), str(err), cwd or Path.cwd())
 
 
+class ForkedTraining(Forked):
+    """A forked process whose output is read line by line."""
+
+    def __init__(self, target: Callable[..., None], *arguments: object) -> None:
+        reader, writer = os.pipe()
+        with open(writer, "wb") as theirs:  # noqa: PTH123 - a descriptor
+            super().__init__(target, *arguments, reduction.DupFd(theirs.fileno()))
+        self.stdout = open(reader, encoding="utf-8")  # noqa: PTH123, SIM115
+
+
+def forked_training(work: Path, log: Path) -> ForkedTraining:
+    """Start the training that `making` would start."""
+    return ForkedTraining(_train, str(work), str(log), os.getpid())
+
+
+def _train(work: str, log: str, parent: int, descriptor: Any) -> None:
+    from mia_batch.finetuning import training
+    from tests.processes import is_alive
+
+    def end_with_parent(_: int) -> None:  # which has not started this process itself
+        while is_alive(parent):
+            time.sleep(0.2)
+        os.killpg(0, signal.SIGKILL)
+
+    os.setpgid(0, 0)
+    _redirect(log, log)
+    os.dup2(descriptor.detach(), 1)
+    pytest.MonkeyPatch().setattr(training, "end_with_parent", end_with_parent)
+    training.main(work, parent)
+
+
 def _work(connection: Connection, log: str) -> None:
     from mia_batch.evidence.worker import main
 
@@ -88,6 +124,7 @@ def _command(arguments: list[str], out: str, err: str, cwd: Path) -> None:
     from mia_batch.cli import main
     from mia_batch.diagnostics.blind import baseline
     from mia_batch.evidence import process
+    from mia_batch.finetuning import making
 
     _redirect(out, err)
     os.chdir(cwd)
@@ -95,6 +132,7 @@ def _command(arguments: list[str], out: str, err: str, cwd: Path) -> None:
     own = forkserver._forkserver  # this process comes from it: there is none to start
     patch.setattr(own, "ensure_running", lambda: None)
     patch.setattr(process, "_spawn", forked_worker)
+    patch.setattr(making, "_spawn", forked_training)
     patch.setattr(baseline, "_N_PERMUTATIONS", FEW_PERMUTATIONS)
     sys.argv = ["mia-batch", *arguments]
     main()
@@ -105,33 +143,3 @@ def _redirect(out: str, err: str) -> None:
         opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
         os.dup2(opened, descriptor)
         os.close(opened)
-
-
-class ForkedTraining:
-    """Looks like the `subprocess.Popen` that starts a training."""
-
-    started: ClassVar[list[str]] = []
-    """Folders in which trainings have worked, in their order."""
-
-    def __init__(self, command: Sequence[str], *, stderr: IO[bytes], **_: object) -> None:
-        folder = re.findall(r"main\('(.*?)', \d+\)", command[-1])[-1]
-        self.started.append(folder)
-        reads, writes = _CONTEXT.Pipe(duplex=False)
-        with writes:
-            self._forked = Forked(_train, folder, writes, stderr.name)
-        with reads:
-            self.stdout = os.fdopen(os.dup(reads.fileno()), encoding="utf-8")
-        self.pid = self._forked.pid
-
-    def wait(self, timeout: float | None = None) -> int | None:
-        return self._forked.wait(timeout)
-
-
-def _train(folder: str, told: Connection, log: str) -> None:
-    os.setpgid(0, 0)
-    _redirect(os.devnull, log)
-    os.dup2(told.fileno(), 1)
-    told.close()
-    from mia_batch.finetuning.training import main
-
-    main(folder, os.getppid())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import SettingsError
@@ -36,7 +37,9 @@ def adapted(model: Any, recipe: Recipe) -> Any:  # noqa: ANN401 - models are of 
         ),
     }
     try:
-        return peft.get_peft_model(model, kinds[recipe.method]())  # type: ignore[no-untyped-call]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")  # rightly
+            return peft.get_peft_model(model, kinds[recipe.method]())  # type: ignore[no-untyped-call]
     except ValueError as error:  # architectures that peft does not know
         msg = (
             f"setting 'tuning': {recipe.method} cannot be applied to a {type(model).__name__} "

@@ -13,6 +13,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.finetuning.making import Made, Making, made_of
 from mia_batch.models.adapter import weights_source
 from mia_batch.observer import Observer
+from mia_batch.storage import is_url
 
 if TYPE_CHECKING:
     from mia_batch.finetuning.recipe import Recipe
@@ -49,8 +50,10 @@ def finetune(
         How it is tuned.
     revision
         Hub revision of the base.
-    text_column, member_column
-        Columns of ``data``; by default those that an audit takes.
+    text_column
+        Column of the texts; by default the one that an audit takes.
+    member_column
+        Column that says which texts are members, likewise.
     observer
         Is told of each epoch; by default nobody is.
 
@@ -70,6 +73,9 @@ def finetune(
     """
     if (reason := why_no_finetuning()) is not None:
         raise SettingsError(reason)
+    if is_url(out):
+        msg = f"'out' is {str(out)!r}: a model can be made on a disk only; copy it from there"
+        raise SettingsError(msg)
     observer = observer or Observer()
     given = {"text": text_column, "member": member_column}
     names = ColumnNames(**{part: name for part, name in given.items() if name is not None})
@@ -84,8 +90,9 @@ def finetune(
     if recipe.n_held_out(texts.height):
         what += f", {recipe.n_held_out(texts.height):,} of them held out"
     place = Path(out).absolute()
-    observer.stage(f"tuning {base} on {what}: {recipe.steps(texts.height):,} steps")
     start, start_revision = weights_source(base, revision)
+    named = start if start == base else f"{start}, the base of the adapter {base},"
+    observer.stage(f"tuning {named} on {what}: {recipe.steps(texts.height):,} steps")
     making = Making(
         base=start, revision=start_revision, texts=texts["text"].to_list(), recipe=recipe
     )

@@ -18,6 +18,7 @@ import polars as pl
 from filelock import FileLock, Timeout
 
 from mia_batch.errors import EngineError, RunFolderError, SettingsError
+from mia_batch.finetuning.base import check_base
 from mia_batch.models.identity import identify_model
 from mia_batch.tables import digest
 from mia_batch.tables.files import put_copy, sync_folder
@@ -29,10 +30,13 @@ if TYPE_CHECKING:
 
     from mia_batch.finetuning.recipe import Recipe
 
-__all__ = ["Made", "Making", "made_of"]
+__all__ = ["TRAINING_LOCK", "Made", "Making", "made_of"]
 
+TRAINING_LOCK = ".training.lock"
+"""File of the work folder that a training holds, which may live on for a moment."""
 _RECORD = "training.json"
-_SECONDS_FOR_OTHERS = 5.0  # in which the training of a killed process ends
+_SECONDS_FOR_OTHERS = 5.0
+_SECONDS_TO_END = 10.0  # of the training of a killed process
 _ENVIRONMENT = {
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "TOKENIZERS_PARALLELISM": "false",
@@ -93,27 +97,22 @@ def made_of(making: Making, path: Path, say: Callable[[str], None]) -> Made:
     """Return the model at ``path``, trained first where it is not there.
 
     Training goes on from the last epoch of a making that was killed; ``say`` is told of each epoch.
-
-    Raises
-    ------
-    SettingsError
-        If there are too few texts, or the base cannot be found or tuned.
-    RunFolderError
-        If something else is at ``path``, the model has changed since it was made, the disk cannot
-        be written, or another process makes it.
-    EngineError
-        If training fails.
+    Raises `SettingsError` if there are too few texts, or the base cannot be found or tuned,
+    `RunFolderError` if something else is at ``path``, the model has changed since it was made, the
+    disk cannot be written, or another process makes it, `EngineError` if training fails.
     """
-    if path.exists():
+    if path.exists() or path.is_symlink():
         return _recorded(making, path)
     if len(making.texts) < 2:
         msg = f"there are {len(making.texts)} texts to tune a model on; give at least 2"
         raise SettingsError(msg)
     _ = making.digest
+    check_base(making.base, making.revision, making.recipe)
     with _work_folder(path) as work:
         if path.exists():  # made meanwhile
             return _recorded(making, path)
-        _prepare(making, work)
+        with _alone(work, path):
+            _prepare(making, work)
         losses = _train(work, say)
         return _place(making, work / "made", path, losses)
 
@@ -122,10 +121,12 @@ def _recorded(making: Making, path: Path) -> Made:
     """Return a model that is there, if it is the one that is wanted, to the byte."""
     try:
         record = json.loads((path / _RECORD).read_text("utf-8"))
-        known, files = record["digest"], record["files"]
-    except (OSError, ValueError, KeyError, TypeError):
+        known, files, signature = record["digest"], record["files"], record.pop("sha256")
+    except (AttributeError, OSError, ValueError, KeyError, TypeError):
         msg = f"{path} is there already and holds no model that was made here; choose another name"
         raise RunFolderError(msg) from None
+    if signature != _signature(record):
+        raise RunFolderError(_changed(path / _RECORD, "was changed after it was made"))
     if known != making.digest:
         differing = [
             name for name, value in making.made_from.items() if record["made_from"][name] != value
@@ -139,10 +140,17 @@ def _recorded(making: Making, path: Path) -> Made:
         file = path / name
         if not file.is_file() or digest(file) != wanted:
             what = "was changed after it was made" if file.exists() else "is missing"
-            msg = f"{file} {what}; delete {path}, and the same command makes it anew"
-            raise RunFolderError(msg)
+            raise RunFolderError(_changed(file, what))
     _follow(path)  # a run that was killed may not have come to it
     return Made(path=path, losses=record["losses"], is_new=False)
+
+
+def _changed(file: Path, what: str) -> str:
+    return f"{file} {what}; delete {file.parent}, and the same command makes it anew"
+
+
+def _signature(record: dict[str, Any]) -> str:
+    return sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager
@@ -165,6 +173,24 @@ def _work_folder(path: Path) -> Iterator[Path]:
             lock.release()
 
 
+@contextmanager
+def _alone(work: Path, path: Path) -> Iterator[None]:
+    """Wait until the training of a command that was killed has ended, too."""
+    lock = FileLock(work / TRAINING_LOCK, timeout=_SECONDS_TO_END)
+    try:
+        lock.acquire()
+    except Timeout:
+        msg = (
+            f"{path} is still being made by the training of a command that was killed; give the "
+            "command again when that has ended"
+        )
+        raise RunFolderError(msg) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def _prepare(making: Making, work: Path) -> None:
     """Write what is to be done; what is left of another making goes."""
     job = work / "job.json"
@@ -175,38 +201,29 @@ def _prepare(making: Making, work: Path) -> None:
         "recipe": making.recipe.described(),
     }
     shutil.rmtree(work / "made", ignore_errors=True)
-    with suppress(OSError, ValueError):
-        if json.loads(job.read_text("utf-8"))["digest"] == making.digest:
-            return
-    shutil.rmtree(work / "checkpoints", ignore_errors=True)
+    if not _holds(job, wanted):
+        shutil.rmtree(work / "checkpoints", ignore_errors=True)
+        job.write_text(json.dumps(wanted), "utf-8")  # which no store is to follow
     pl.DataFrame({"text": making.texts}).write_parquet(work / "texts.parquet")
-    job.write_text(json.dumps(wanted), "utf-8")  # which no store is to follow
+
+
+def _holds(job: Path, wanted: dict[str, Any]) -> bool:
+    try:
+        return bool(json.loads(job.read_text("utf-8")) == wanted)
+    except (OSError, ValueError):
+        return False
 
 
 def _train(work: Path, say: Callable[[str], None]) -> list[dict[str, float]]:
     """Train in a process of its own, which ends with this one."""
-    code = (
-        f"import sys; sys.path[:] = {sys.path!r}; from mia_batch.finetuning.training import main; "
-        f"main({str(work)!r}, {os.getpid()})"
-    )
     log = work / "training.log"
-    with log.open("ab") as errors:
-        process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            env={**_ENVIRONMENT, **os.environ},
-            process_group=0,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
+    process = _spawn(work, log)
     told: dict[str, Any] = {}
     try:
         for line in process.stdout or ():
-            try:
-                told = json.loads(line)
-            except ValueError:  # a library that prints
+            if (said := _told(line)) is None:
                 continue
+            told = said
             if (sentence := _sentence(told)) is not None:
                 say(sentence)
         code_of_end = process.wait()
@@ -230,9 +247,35 @@ def _train(work: Path, say: Callable[[str], None]) -> list[dict[str, float]]:
     raise EngineError(msg)
 
 
+def _spawn(work: Path, log: Path) -> subprocess.Popen[str]:
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; from mia_batch.finetuning.training import main; "
+        f"main({str(work)!r}, {os.getpid()})"
+    )
+    with log.open("ab") as errors:
+        return subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**_ENVIRONMENT, **os.environ},
+            process_group=0,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+
+
+def _told(line: str) -> dict[str, Any] | None:
+    """Read what the training tells; None of what a library prints."""
+    with suppress(ValueError):
+        if isinstance(told := json.loads(line), dict):
+            return told
+    return None
+
+
 def _sentence(told: dict[str, Any]) -> str | None:
     if "damaged" in told:
-        return f"{told['damaged']} is damaged; training goes on from the one before"
+        then = f"goes on from {told['then']}" if told["then"] else "begins anew"
+        return f"{told['damaged']} is damaged or was cut short; training {then}"
     if "epoch" not in told:
         return None
     losses = {"loss": "loss", "held_out_loss": "on held-out texts"}
@@ -252,7 +295,8 @@ def _place(making: Making, made: Path, path: Path, losses: list[dict[str, float]
         "losses": losses,
         "files": files,
     }
-    (made / _RECORD).write_text(json.dumps(record, indent=2), "utf-8")
+    signed = record | {"sha256": _signature(record)}
+    (made / _RECORD).write_text(json.dumps(signed, indent=2), "utf-8")
     for file in made.iterdir():
         with file.open("rb") as stream:
             os.fsync(stream.fileno())

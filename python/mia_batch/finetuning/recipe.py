@@ -59,7 +59,7 @@ class Recipe:
 
     def n_held_out(self, n_texts: int) -> int:
         """Count the texts that are not learnt; at least one where any are, and one is left."""
-        return min(ceil(self.held_out * n_texts), n_texts - 1)
+        return max(0, min(ceil(self.held_out * n_texts), n_texts - 1))
 
     def steps(self, n_texts: int) -> int:
         """Count the steps of all epochs."""

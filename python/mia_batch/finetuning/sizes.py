@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mia_batch.finetuning.adapters import adapted
+from mia_batch.finetuning.base import check_base
 
 if TYPE_CHECKING:
     from mia_batch.finetuning.recipe import Recipe
@@ -23,6 +24,7 @@ def sizes(base: str, revision: str | None, recipe: Recipe) -> str:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    check_base(base, revision, recipe)
     config = AutoConfig.from_pretrained(base, revision=revision)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)

@@ -12,7 +12,7 @@ import random
 import sys
 from pathlib import Path
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 import torch
@@ -21,27 +21,34 @@ from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
     EarlyStoppingCallback,
+    PreTrainedTokenizerBase,
     Trainer,
     TrainerCallback,
     TrainingArguments,
     set_seed,
 )
 
+from mia_batch.errors import EngineError, MiaBatchError, SettingsError
 from mia_batch.evidence.worker import end_with_parent
 from mia_batch.finetuning.adapters import adapted
+from mia_batch.finetuning.base import longest_text
+from mia_batch.finetuning.checkpoints import (
+    Hashes,
+    checkpoint_of,
+    copy_model,
+    last_whole,
+    trained_sums,
+)
+from mia_batch.finetuning.making import TRAINING_LOCK
 from mia_batch.finetuning.recipe import Recipe
 from mia_batch.models.causes import cause_of
-from mia_batch.tables import digest, write_text
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 __all__ = ["main"]
 
 _IGNORED = -100  # label of what is not learnt
 _TOKENS_AT_ONCE = 8192  # of one forward and backward pass
 _LARGE = 1_000_000_000  # weights, from which activations are computed again, not kept
-_HASHES = "sha256.json"
+_LEARNABLE = 2  # tokens of a text: the first is not predicted
 _SECONDS_FOR_OTHERS = 10.0  # in which the training of a killed process ends
 
 
@@ -51,7 +58,7 @@ def main(folder: str, parent: int) -> None:
     work = Path(folder)
     job = json.loads((work / "job.json").read_text("utf-8"))
     try:
-        with FileLock(work / ".training.lock", timeout=_SECONDS_FOR_OTHERS):
+        with FileLock(work / TRAINING_LOCK, timeout=_SECONDS_FOR_OTHERS):
             _train(work, job["base"], job["revision"], Recipe(**job["recipe"]))
     except Exception as error:
         _tell(failed=_why(error))
@@ -60,7 +67,9 @@ def main(folder: str, parent: int) -> None:
 
 def _why(error: BaseException) -> str:
     full = "No space left on device" in str(error) or getattr(error, "errno", None) == 28
-    return "the disk is full; free some space and give the command again" * full or cause_of(error)
+    if full:
+        return "the disk is full; free some space and give the command again"
+    return str(error) if isinstance(error, MiaBatchError) else cause_of(error)
 
 
 def _tell(**values: object) -> None:
@@ -78,10 +87,14 @@ def _train(work: Path, base: str, revision: str | None, recipe: Recipe) -> None:
     model = AutoModelForCausalLM.from_pretrained(
         base, revision=revision, dtype=dtype, trust_remote_code=False, **several
     )
-    learnt = [_encode(tokenizer, text, recipe.max_tokens) for text in texts]
+    most = longest_text(model.config, recipe)
+    learnt = [_encode(tokenizer, text, most) for text in texts]
     random.Random(recipe.seed).shuffle(learnt)
     n_held_out = recipe.n_held_out(len(texts))
-    held_out, learnt = learnt[:n_held_out], learnt[n_held_out:]
+    held_out, learnt = _learnable(learnt[:n_held_out]), _learnable(learnt[n_held_out:])
+    if not learnt:
+        msg = "each text is one token, of which nothing can be learnt; give longer texts"
+        raise SettingsError(msg)
     longest = max(map(len, learnt + held_out))
     at_once = max(1, min(recipe.batch_size, _TOKENS_AT_ONCE // longest))
     while recipe.batch_size % at_once:
@@ -100,7 +113,6 @@ def _train(work: Path, base: str, revision: str | None, recipe: Recipe) -> None:
         save_strategy="epoch",
         logging_strategy="epoch",
         save_total_limit=2,
-        load_best_model_at_end=bool(held_out),
         metric_for_best_model="eval_loss" if held_out else None,
         greater_is_better=False if held_out else None,
         seed=recipe.seed,
@@ -109,9 +121,12 @@ def _train(work: Path, base: str, revision: str | None, recipe: Recipe) -> None:
         restore_callback_states_from_checkpoint=True,
         dataloader_pin_memory=on_gpu,
     )
+    _ = arguments.device  # which counts accelerators
+    arguments._n_gpu = min(arguments._n_gpu, 1)  # more would multiply the batch
+    last = last_whole(work / "checkpoints", _tell)
     callbacks: list[TrainerCallback] = [
         _Teller(recipe.epochs, "eval_loss" if held_out else "loss"),
-        _Hashes(),
+        Hashes(last, keeps_weights=recipe.method == "p-tuning"),
     ]
     if held_out:
         callbacks.append(EarlyStoppingCallback(recipe.patience))
@@ -123,13 +138,16 @@ def _train(work: Path, base: str, revision: str | None, recipe: Recipe) -> None:
         data_collator=_padded,
         callbacks=callbacks,
     )
-    last = _last_whole(work / "checkpoints")
+    before = trained_sums(trainer.model)
     trainer.train(resume_from_checkpoint=str(last) if last else None)
-    made = work / "made"
-    trainer.model.save_pretrained(made)
-    tokenizer.save_pretrained(made)
-    best = trainer.state.best_metric
-    _tell(done=_losses(trainer.state.log_history), best=best)
+    if trained_sums(trainer.model) == before:
+        msg = "training has moved no weight; take a higher learning rate, or another method"
+        raise EngineError(msg)
+    state = trainer.state
+    best = state.best_global_step if held_out else None
+    copy_model(checkpoint_of(work / "checkpoints", best or state.global_step), work / "made")
+    tokenizer.save_pretrained(work / "made")
+    _tell(done=_losses(state.log_history))
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, text: str, most: int) -> list[int]:
@@ -141,11 +159,18 @@ def _encode(tokenizer: PreTrainedTokenizerBase, text: str, most: int) -> list[in
     return ids[:most]
 
 
+def _learnable(rows: list[list[int]]) -> list[list[int]]:
+    return [row for row in rows if len(row) >= _LEARNABLE]
+
+
 def _padded(rows: list[list[int]]) -> dict[str, torch.Tensor]:
-    """Texts side by side; what stands after a text's end is neither seen nor learnt."""
+    """Texts side by side; what stands after a text's end is neither seen nor learnt.
+
+    Nor is a first token learnt: with virtual tokens before it, peft would predict it from them.
+    """
     width = max(map(len, rows))
     ids = [row + [0] * (width - len(row)) for row in rows]
-    labels = [row + [_IGNORED] * (width - len(row)) for row in rows]
+    labels = [[_IGNORED, *row[1:], *[_IGNORED] * (width - len(row))] for row in rows]
     mask = [[1] * len(row) + [0] * (width - len(row)) for row in rows]
     return {
         "input_ids": torch.tensor(ids),
@@ -167,34 +192,6 @@ class _Teller(TrainerCallback):  # type: ignore[misc]
         self._losses |= _numbers(logs or {})
         if self._last in (logs or {}):
             _tell(epoch=round(state.epoch), of=self._epochs, **self._losses)
-
-
-class _Hashes(TrainerCallback):  # type: ignore[misc]
-    """Stores the hashes of a checkpoint's files beside them."""
-
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ANN401
-        del control
-        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        found = {path.name: digest(path) for path in sorted(folder.iterdir()) if path.is_file()}
-        write_text(folder / _HASHES, json.dumps(found))
-
-
-def _last_whole(folder: Path) -> Path | None:
-    """Find the last checkpoint whose files are as they were written."""
-    found = sorted(folder.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
-    for checkpoint in reversed(found):
-        if _is_whole(checkpoint):
-            return checkpoint
-        _tell(damaged=checkpoint.name)
-    return None
-
-
-def _is_whole(checkpoint: Path) -> bool:
-    try:
-        hashes = json.loads((checkpoint / _HASHES).read_text("utf-8"))
-        return all(digest(checkpoint / name) == found for name, found in hashes.items())
-    except (OSError, ValueError):
-        return False
 
 
 def _numbers(logs: dict[str, Any]) -> dict[str, float]:

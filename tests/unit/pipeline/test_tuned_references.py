@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import time
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -37,7 +36,6 @@ from tests.checkpoints import (
     save_masked_checkpoint,
     save_tokenizer,
 )
-from tests.forked import ForkedTraining
 from tests.hostile_server import MODEL, HostileServer, TinyModel
 from tests.unit.evidence.endpoint.test_logprobs import echo
 from tests.unit.pipeline.conftest import Listener
@@ -46,15 +44,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 N_TEXTS = 16
-TRAINING = SimpleNamespace(Popen=ForkedTraining, PIPE=None, DEVNULL=None)
+STARTED: list[str] = []
+"""Folders in which trainings have worked, in their order."""
 MADE = ("self_prompt", "candidate", "shadow-0", "shadow-1")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def quick_training():
-    """Trainings are forked, as engines are."""
+def counted_trainings():
+    """It is known what is trained."""
+    spawn = making._spawn
+
+    def counted(work, log):
+        STARTED.append(str(work))
+        return spawn(work, log)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(making, "subprocess", TRAINING)
+        patch.setattr(making, "_spawn", counted)
         yield
 
 
@@ -143,7 +148,7 @@ def nothing_starts(monkeypatch):
         pytest.fail("something was started")
 
     monkeypatch.setattr(process, "_spawn", start)
-    monkeypatch.setattr(TRAINING, "Popen", start)
+    monkeypatch.setattr(making, "_spawn", start)
 
 
 def tables(run) -> dict[str, bytes]:
@@ -153,8 +158,8 @@ def tables(run) -> dict[str, bytes]:
 
 def trainings() -> list[str]:
     """Names of the models that were trained since the last call."""
-    found = [folder.rpartition("/")[2].split(".")[1] for folder in ForkedTraining.started]
-    ForkedTraining.started.clear()
+    found = [folder.rpartition("/")[2].split(".")[1] for folder in STARTED]
+    STARTED.clear()
     return found
 
 
@@ -516,13 +521,15 @@ def test_a_training_that_was_killed_can_be_given_another_way(settings, tmp_path,
     """Generations are kept; the model that failed binds nobody."""
     given = fresh(settings, tmp_path)
 
-    class Killed(ForkedTraining):
-        def __init__(self, *arguments: Any, **named: Any) -> None:
-            super().__init__(*arguments, **named)
-            os.kill(self.pid, signal.SIGKILL)
+    spawn = making._spawn
+
+    def killed(work, log):
+        process = spawn(work, log)
+        os.kill(process.pid, signal.SIGKILL)
+        return process
 
     with monkeypatch.context() as patch:
-        patch.setattr(TRAINING, "Popen", Killed)
+        patch.setattr(making, "_spawn", killed)
         with pytest.raises(EngineError, match="take smaller batches"):
             mia_batch.audit(**given)
     listener = Listener()

@@ -1,0 +1,43 @@
+"""The model that a fine-tuning starts from: whether it can be tuned, and how long its texts are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mia_batch.errors import SettingsError
+
+if TYPE_CHECKING:
+    from mia_batch.finetuning.recipe import Recipe
+
+__all__ = ["check_base", "longest_text"]
+
+_VIRTUAL = ("prefix", "p-tuning")
+_SHORTEST = 2  # of fewer tokens nothing can be learnt: the first is not predicted
+
+
+def check_base(base: str, revision: str | None, recipe: Recipe) -> None:
+    """Raise `SettingsError` if a model cannot be tuned so; no weights are loaded."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(base, revision=revision, trust_remote_code=False)
+    masked = [name for name in config.architectures or () if name.endswith("ForMaskedLM")]
+    if masked:
+        msg = (
+            f"{base!r} is a masked model ({masked[0]}), which reads texts from both sides; give a "
+            "causal language model"
+        )
+        raise SettingsError(msg)
+    if longest_text(config, recipe) < _SHORTEST:
+        msg = (
+            f"the context of {base!r} is too short for {recipe.rank:,} virtual tokens and a text; "
+            "take a lower rank"
+        )
+        raise SettingsError(msg)
+
+
+def longest_text(config: Any, recipe: Recipe) -> int:  # noqa: ANN401 - configurations are of many types
+    """Count the tokens of a text that fit beside virtual tokens, and are to be learnt."""
+    context = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if context is None:
+        return recipe.max_tokens
+    return min(recipe.max_tokens, int(context) - (recipe.rank if recipe.method in _VIRTUAL else 0))

@@ -1,0 +1,164 @@
+"""Tiny models, really trained: what comes out is what was learnt."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, set_seed
+
+from mia_batch.errors import EngineError
+from mia_batch.evidence.engines.registry import load_engine
+from mia_batch.evidence.request import EngineSpec
+from mia_batch.finetuning import training
+from mia_batch.finetuning.adapters import adapted
+from mia_batch.finetuning.recipe import METHODS
+from mia_batch.finetuning.sizes import sizes
+from mia_batch.models.adapter import read_adapter
+from mia_batch.models.tokens import Tokenizer
+from tests.checkpoints import TEXTS
+from tests.engine_conformance import text_request
+from tests.tuning import LEARNT, contents, make, recipe
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+BASES = ["llama", "gpt2"]
+
+
+@torch.inference_mode()
+def plain(model, token_ids):
+    """Log-probability of each token but the first, by peft and transformers alone."""
+    adapter = read_adapter(str(model))
+    loaded = AutoModelForCausalLM.from_pretrained(adapter.base if adapter else model)
+    if adapter:
+        loaded = PeftModel.from_pretrained(loaded, model)
+    logits = loaded.eval()(input_ids=torch.tensor([token_ids])).logits[0]
+    found = logits[-len(token_ids) : -1].double().log_softmax(-1)
+    return found[range(len(token_ids) - 1), token_ids[1:]].numpy()
+
+
+def engine_says(model, token_ids):
+    engine = load_engine(EngineSpec(engine="transformers", kind="logprobs", model=str(model)))
+    engine.submit(text_request(0, token_ids))
+    while not (found := engine.step()):
+        pass
+    assert found[0].tokens is not None
+    return found[0].tokens["logprob"]
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("method", METHODS)
+def test_what_was_learnt_is_what_an_engine_is_asked(base, method, bases, made):
+    before = contents(bases[base])
+    model = made(base, method)
+    losses = [row["loss"] for row in model.losses]
+    assert len(losses) == 6
+    assert min(losses[-2:]) < losses[0] - 0.01
+    (token_ids,) = Tokenizer.load(str(bases[base])).encode_prompts([LEARNT[0]])
+    found, of_base = engine_says(model.path, token_ids), engine_says(bases[base], token_ids)
+    np.testing.assert_allclose(found, plain(model.path, token_ids), rtol=1e-4, atol=1e-4)
+    assert np.abs(found - of_base).max() > 0.01
+    assert found.mean() > of_base.mean()  # it was learnt
+    assert contents(bases[base]) == before
+    assert not model.path.with_name(f".{model.path.name}.work").exists()
+
+
+def test_all_weights_are_a_whole_checkpoint(made):
+    assert read_adapter(str(made("llama", "full").path)) is None
+    adapter = read_adapter(str(made("gpt2", "lora").path))
+    assert adapter is not None
+    assert (adapter.kind, adapter.rank) == ("LORA", 4)
+
+
+@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("method", METHODS)
+def test_sizes_are_those_of_the_built_model(base, method, bases, made):
+    model = AutoModelForCausalLM.from_pretrained(bases[base])
+    n_weights = model.num_parameters()
+    trained = adapted(model, recipe(method=method))
+    n = sum(each.numel() for each in trained.parameters() if each.requires_grad)
+    assert n > 0
+    said = sizes(str(bases[base]), None, recipe(method=method))
+    assert said.startswith(f"{n:,} of {n_weights:,} weights, ")
+
+
+@pytest.mark.parametrize("method", ["lora", "p-tuning", "prefix", "full"])
+def test_the_best_epoch_is_kept_and_training_stops_after_it(method, bases, tmp_path):
+    """A rate so high that held-out texts get worse at once: more epochs change nothing."""
+    hot = {"method": method, "learning_rate": 0.3, "held_out": 0.25, "seed": 3}
+    hot |= {"patience": 2, "epochs": 9}
+    said: list[str] = []
+    model = make(bases["llama"], tmp_path / "model", said.append, **hot)
+    held_out = [row["held_out_loss"] for row in model.losses]
+    best = held_out.index(min(held_out))
+    assert len(held_out) == min(9, best + 3)
+    assert len(said) == len(held_out)
+    token_ids = Tokenizer.load(str(bases["llama"])).encode_prompts(_held_out(LEARNT, seed=3))
+    losses = [-plain(model.path, [*ids, 1][:32]) for ids in token_ids]
+    expected = np.concatenate(losses).mean()
+    assert expected == pytest.approx(held_out[best], rel=1e-3)
+
+
+def _held_out(texts, *, seed):
+    order = list(range(len(texts)))
+    random.Random(seed).shuffle(order)
+    return [texts[number] for number in order[:2]]
+
+
+def test_training_that_moves_nothing_fails(bases, tmp_path):
+    with pytest.raises(EngineError, match=r"moved no weight; take a higher learning rate"):
+        make(bases["llama"], tmp_path / "model", method="full", learning_rate=1e-40)
+    assert not (tmp_path / "model").exists()
+
+
+def test_weights_that_are_no_numbers_fail(bases, tmp_path):
+    with pytest.raises(EngineError, match=r"no numbers any more; take a lower learning rate"):
+        make(bases["gpt2"], tmp_path / "model", method="full", learning_rate=1e38)
+
+
+def test_texts_are_cut_to_what_the_context_holds(bases, tmp_path):
+    long = [" ".join(text.split())[:2500] for text in TEXTS if len(text) > 2600][:4]
+    for method in ("full", "p-tuning", "prefix"):
+        made = make(bases["gpt2"], tmp_path / method, texts=long, method=method, max_tokens=9999)
+        assert made.losses[0]["loss"] > 0
+
+
+@pytest.mark.parametrize("changed", [{"max_tokens": 2}, {"batch_size": 1000}, {"batch_size": 3}])
+def test_extremes_of_a_recipe(changed, bases, tmp_path):
+    model = make(bases["llama"], tmp_path / "model", **changed)
+    assert len(model.losses) == 3
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("base", BASES)
+def test_activations_that_are_not_kept_change_nothing(base, method, bases):
+    """As with large models, of which activations are computed again."""
+    found = {}
+    for again in (False, True):
+        set_seed(0)
+        model = AutoModelForCausalLM.from_pretrained(bases[base])
+        tuned = adapted(model, recipe(method=method)).train()
+        if again and method != "prefix":
+            tuned.gradient_checkpointing_enable()
+        set_seed(0)
+        batch = training._padded([[5, 6, 7, 8], [9, 10, 11]])
+        loss = tuned(**batch).loss
+        loss.backward()
+        trained = [each for each in tuned.parameters() if each.requires_grad]
+        grads = sum(float(each.grad.abs().sum()) for each in trained if each.grad is not None)
+        assert grads > 0
+        found[again] = [loss.item(), grads]
+    assert found[True] == pytest.approx(found[False], rel=1e-4)
+
+
+def test_the_record_says_what_it_was_made_of(made):
+    model = made("llama", "lora")
+    record = json.loads((model.path / "training.json").read_text())
+    assert record["n_texts"] == len(LEARNT)
+    assert record["losses"] == model.losses
+    assert record["made_from"]["recipe"]["rank"] == 4
+    assert record["files"].keys() == contents(model.path).keys() - {"training.json"}
