@@ -63,10 +63,14 @@ class TargetUnits:
 
 @dataclass(frozen=True, slots=True)
 class FreshUnits:
-    """Prompts of one view as they would be made of a table of targets; nothing is stored."""
+    """Prompts of one view as they would be made of a table of targets; nothing is stored.
+
+    ``columns`` of the corpus are read beside those of the table.
+    """
 
     targets: pl.LazyFrame
     view: View
+    columns: tuple[str, ...] = ()
 
     def keys(self) -> pl.LazyFrame:
         """Open the ``key`` and ``target_row`` of each, those that cannot be asked included."""
@@ -78,7 +82,7 @@ class FreshUnits:
     def slices(self) -> Iterator[pl.DataFrame]:
         """Yield prompts that can be asked, with ``context`` and ``text``."""
         start = 0
-        columns = self.targets.select(Targets.column_names())
+        columns = self.targets.select(*Targets.column_names(), *self.columns)
         for batch in columns.collect_batches(chunk_size=TARGETS_AT_ONCE, maintain_order=True):
             numbered = batch.with_columns(target_row=_rows_from(start)).filter(_HAS_TEXT)
             start += batch.height

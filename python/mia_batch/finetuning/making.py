@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 from mia_batch.errors import EngineError, RunFolderError, SettingsError
 from mia_batch.finetuning.base import check_base
 from mia_batch.models.identity import identify_model
-from mia_batch.tables import digest, write_text
+from mia_batch.tables import digest
 from mia_batch.tables.files import put_copy, sync_folder
 from mia_batch.tables.system import system_errors
 
@@ -141,6 +141,7 @@ def _recorded(making: Making, path: Path) -> Made:
         if not file.is_file() or digest(file) != wanted:
             what = "was changed after it was made" if file.exists() else "is missing"
             raise RunFolderError(_changed(file, what))
+    _follow(path)  # a run that was killed may not have come to it
     return Made(path=path, losses=record["losses"], is_new=False)
 
 
@@ -202,8 +203,8 @@ def _prepare(making: Making, work: Path) -> None:
     shutil.rmtree(work / "made", ignore_errors=True)
     if not _holds(job, wanted):
         shutil.rmtree(work / "checkpoints", ignore_errors=True)
-        write_text(job, json.dumps(wanted))
     pl.DataFrame({"text": making.texts}).write_parquet(work / "texts.parquet")
+    job.write_text(json.dumps(wanted), "utf-8")  # which no store is to follow
 
 
 def _holds(job: Path, wanted: dict[str, Any]) -> bool:
@@ -295,12 +296,17 @@ def _place(making: Making, made: Path, path: Path, losses: list[dict[str, float]
         "files": files,
     }
     signed = record | {"sha256": _signature(record)}
-    write_text(made / _RECORD, json.dumps(signed, indent=2))
+    (made / _RECORD).write_text(json.dumps(signed, indent=2), "utf-8")
     for file in made.iterdir():
         with file.open("rb") as stream:
             os.fsync(stream.fileno())
     made.replace(path)
     sync_folder(path.parent)
+    _follow(path)
+    return Made(path=path, losses=losses, is_new=True)
+
+
+def _follow(path: Path) -> None:
+    """Let a store that follows the run's folder have the model."""
     for file in sorted(path.iterdir()):
         put_copy(file, file)
-    return Made(path=path, losses=losses, is_new=True)

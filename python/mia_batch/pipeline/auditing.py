@@ -26,7 +26,7 @@ from mia_batch.pipeline.stages.scores import ScoresStage
 from mia_batch.pipeline.stages.stage import damage_set_aside
 from mia_batch.pipeline.stages.summary import SummaryStage
 from mia_batch.pipeline.stages.targets import TargetsStage
-from mia_batch.pipeline.stages.tuning import TuningStage
+from mia_batch.pipeline.stages.tuning import BeforeTuningStage, TuningStage
 from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
 from mia_batch.pipeline.stages.views import BESIDE_ATTACKS, is_made, models_of
 from mia_batch.pipeline.times import record_requests, run_timed
@@ -50,15 +50,20 @@ _FROM_EVIDENCE = (RarityStage, FeaturesStage, ScoresStage, VerdictsStage, Summar
 def stages_of(audit: Audit) -> list[Stage]:
     """List the stages in their order."""
     models = models_of(audit)
+    made = [model for model in models if is_made(model)]
+    given = [model for model in models if not is_made(model)]
+    generations, tuning = GenerationsStage(audit), [TuningStage(audit, model) for model in made]
     return [
         TargetsStage(audit),
         PreflightStage(audit),
         PromptsStage(audit),
+        BeforeTuningStage(audit, [generations, *tuning]),
         FillsStage(audit),
         *(SamplesStage(audit, model) for model in _SAMPLED),
-        GenerationsStage(audit),
-        *(TuningStage(audit, model) for model in models if is_made(model)),
-        *(LogprobsStage(audit, model) for model in models),
+        *(LogprobsStage(audit, model) for model in given),
+        generations,
+        *tuning,
+        *(LogprobsStage(audit, model) for model in made),
         RarityStage(audit),
         FeaturesStage(audit),
         ScoresStage(audit),

@@ -10,6 +10,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines.registry import why_not
 from mia_batch.evidence.executors.ray.cluster import why_no_ray
 from mia_batch.evidence.logprobs import NOISE
+from mia_batch.pipeline.stages.views import is_made
 from mia_batch.similarity import why_no_similarity
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "check_cluster",
     "check_controls",
+    "check_made",
     "check_shard",
     "chosen_attacks",
     "engine_abilities",
@@ -102,6 +104,20 @@ def check_shard(settings: Settings) -> None:
     if settings.shard is not None and (reason := reasons.get(settings.engine)):
         msg = f"setting 'shard' cannot be used with engine {settings.engine!r}: {reason}"
         raise SettingsError(msg)
+
+
+def check_made(settings: Settings, attacks: Iterable[Attack]) -> None:
+    """Raise `SettingsError` if a shard is asked for where the run makes models."""
+    if settings.shard is None:
+        return
+    for attack in attacks:
+        if any(is_made(model) for model, _ in attack.reads):
+            msg = (
+                f"setting 'shard' cannot be used with {attack.name}: reference models are made by "
+                "one process; run without --shard, with --workers where several engines are to "
+                "answer"
+            )
+            raise SettingsError(msg)
 
 
 def _kinds(evidence: str) -> tuple[str, ...]:

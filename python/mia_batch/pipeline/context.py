@@ -18,7 +18,13 @@ from mia_batch.evidence.request import Decoding, EngineSpec
 from mia_batch.evidence.shard import Shard
 from mia_batch.inference.plan import VerdictPlan
 from mia_batch.models.identity import identify_model
-from mia_batch.pipeline.choice import check_cluster, check_controls, check_shard, chosen_attacks
+from mia_batch.pipeline.choice import (
+    check_cluster,
+    check_controls,
+    check_made,
+    check_shard,
+    chosen_attacks,
+)
 from mia_batch.pipeline.corpora import check_paths, open_corpora, with_windows
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.run import Run
@@ -42,6 +48,7 @@ if TYPE_CHECKING:
 __all__ = ["Audit", "verdict_plan"]
 
 _PRIMARY = ("probe_leading_rarity_v1", "samia_matched_v1", "min_k_plus_plus_20_v1")
+_PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1")
 _ATTEMPTS_AT_PROBES = 3  # a word that does not end is none
 _SPARE_AT_PROBES = 1  # token, so that a word is followed by something
 _LABELLED_FALSE = "texts of the input that are labelled member = false"
@@ -83,6 +90,7 @@ class Audit:
         settings = with_windows(settings)
         audit = cls(settings, observer, chosen_attacks(settings), recording, Run(settings.folder))
         _ = audit.plan
+        check_made(settings, audit.attacks)
         check_controls(settings, audit.attacks)
         check_cluster(settings)
         check_paths(settings)
@@ -289,8 +297,11 @@ def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
 
     The primary attack is the one asked for, else the first of `probe_leading_rarity_v1`,
     `samia_matched_v1` and `min_k_plus_plus_20_v1` that is computed, else the first attack.
+    With preset ``spv`` `wbc_v1` and `self_prompt_difference_v1` come before these: they tell most
+    of tuned models (``benches.finetuned``).
     """
-    primary = settings.primary or next((name for name in _PRIMARY if name in attacks), attacks[0])
+    likely = _PRIMARY_OF_TUNED + _PRIMARY if settings.preset == "spv" else _PRIMARY
+    primary = settings.primary or next((name for name in likely if name in attacks), attacks[0])
     if primary not in attacks:
         msg = f"setting 'primary' is {primary!r}, which is not computed; name it in 'attacks' too"
         raise SettingsError(msg)

@@ -12,8 +12,15 @@ import polars as pl
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.blocks import Missing
 from mia_batch.evidence.parts import TARGET_KEY, scan_parts
+from mia_batch.evidence.workload import forecast
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.pipeline.sessions.session import is_remote, open_session, sample_task
+from mia_batch.pipeline.sessions.session import (
+    cost_lines,
+    expected,
+    is_remote,
+    open_session,
+    sample_task,
+)
 from mia_batch.pipeline.stages.features import sample_parts
 from mia_batch.pipeline.stages.prompts import prompt_parts, texts_for
 from mia_batch.pipeline.stages.stage import Stage
@@ -46,12 +53,21 @@ class GenerationsStage(Stage):
         """List nothing: they lie among the target's samples."""
         return []
 
+    def check(self) -> None:
+        """Refuse other prompts than those that the run's generations came from, or none."""
+        if self._is_wanted:
+            self._agree()
+            _ = self._prompts
+
+    def lacks(self) -> int:
+        """Count the prompts that lack generations."""
+        return self._missing(_Texts(self._prompts)).count().left
+
     def run(self) -> None:
         """Generate what is missing."""
         audit = self.audit
         if not self._is_wanted:
             return
-        self._agree()
         view = self._view
         units = _Texts(self._prompts)
         for block in Missing(units, prompt_parts(audit, view)).blocks():
@@ -62,6 +78,8 @@ class GenerationsStage(Stage):
             return
         audit.begin_change()
         self._warn()
+        for name, text in self._cost(missing):
+            audit.observer.stage(f"{name}: {text}")
         progress = audit.observer.progress("generating", done=work.done, left=work.left)
         with open_session(audit, "target", "samples") as session, progress:
             task, told = sample_task(audit, session, view), audit.observer.answered
@@ -74,9 +92,19 @@ class GenerationsStage(Stage):
         """Count what is to be generated."""
         settings = self.audit.settings
         if self._is_wanted:
-            left = self._missing(_Texts(self._prompts)).count().left * self._view.samples
+            left = self.lacks() * self._view.samples
             most = left * settings.generation_tokens
             yield "generations", f"{left:,} texts, at most {most:,} tokens"
+            yield from self._cost(self._missing(_Texts(self._prompts)))
+
+    def _cost(self, missing: Missing) -> Iterator[tuple[str, str]]:
+        """Say what they may cost at most, at an endpoint."""
+        audit = self.audit
+        if is_remote(audit, "target"):
+            measure, budget = expected(audit, "target")
+            workload = forecast(missing.blocks(), measure, budget(self._view))
+            for name, text in cost_lines(audit.settings, workload):
+                yield f"generations: {name}", text
 
     @property
     def _is_wanted(self) -> bool:
@@ -104,7 +132,6 @@ class GenerationsStage(Stage):
             )
 
     def _agree(self) -> None:
-        """Refuse other prompts than those that the run's generations came from."""
         audit, settings = self.audit, self.audit.settings
         files = texts_for(audit, "prompts_from").files
         described = {

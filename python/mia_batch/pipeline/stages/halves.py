@@ -32,15 +32,20 @@ def number_of(model: str) -> int:
 
 
 def halves(audit: Audit, model: str) -> pl.DataFrame:
-    """Deal out the texts: windows of a document go together, and so do texts that are the same."""
+    """Deal out the texts: windows of a document go together, and so do texts that are the same.
+
+    Others, such as canaries, are ``learnt`` by no model, so that each is new to all of them unless
+    it is the same as a text that is.
+    """
     document = pl.format("document {}", cluster_name(["target_id", "window_index", "document_id"]))
     name = pl.when(pl.col("n_windows") > 1).then(document).otherwise(pl.format("{}", "target"))
     rows = (
         audit.run.scan("targets")
-        .with_columns(name=name)
-        .filter(pl.col("role").is_in(LEARNT), pl.col("target").is_not_null())
-        .select("target_id", "target", "name")
+        .filter(pl.col("target").is_not_null())
+        .select("target_id", "target", name=name, learnt=pl.col("role").is_in(LEARNT))
         .collect(engine="streaming")
     )
-    learnt = in_half(rows["name"].to_list(), number_of(model), audit.settings.seed)
-    return rows.with_columns(trained=pl.Series(learnt, dtype=pl.Boolean))
+    own = in_half(rows["name"].to_list(), number_of(model), audit.settings.seed)
+    return rows.with_columns(
+        trained=pl.Series(own, dtype=pl.Boolean) & pl.col("learnt").any().over("name")
+    )

@@ -15,6 +15,7 @@ from mia_batch.pipeline.choice import engine_columns
 from mia_batch.pipeline.sessions.session import is_remote, open_session, text_cost
 from mia_batch.pipeline.stages.halves import trained_on
 from mia_batch.pipeline.stages.prompts import (
+    columns_for,
     make_shots,
     prompt_parts,
     prompts_missing,
@@ -56,7 +57,7 @@ class LogprobsStage(Stage):
     def run(self) -> None:
         """Ask about every text that has no row yet."""
         audit = self.audit
-        views = [view for view in views_of(audit, "logprobs") if view.model == self.model]
+        views = self._views
         with audit.settling():
             columns = {view.name: self._columns(view) for view in views}
         if any(FREQUENCY in wanted for wanted in columns.values()):
@@ -127,15 +128,28 @@ class LogprobsStage(Stage):
 
     def left(self) -> Iterator[tuple[str, str]]:
         """Count forward passes: what one takes is known only once the model is open."""
-        for view in views_of(self.audit, "logprobs"):
-            if view.model == self.model:
-                units = FreshUnits(self.audit.target_table(), view)
-                missing = Missing(units, self._parts(view), shard=self.audit.shard)
-                left = missing.count().left
-                if view.make is not None:  # fewer than units: some texts have no further point
-                    left = sum(block.units.height for block in missing.blocks())
-                yield f"{self.model} {view.name}", f"{left:,} forward passes"
-                yield from self._cost(view, missing)
+        for view in self._views:
+            missing = self._fresh(view)
+            left = missing.count().left
+            if view.make is not None:  # fewer than units: some texts have no further point
+                left = sum(block.units.height for block in missing.blocks())
+            yield f"{self.model} {view.name}", f"{left:,} forward passes"
+            yield from self._cost(view, missing)
+
+    def lacks(self) -> bool:
+        """Whether texts lack rows, as the corpus is now; nothing is written."""
+        return any(self._fresh(view).count().left for view in self._views)
+
+    def _fresh(self, view: View) -> Missing:
+        units = FreshUnits(self.audit.target_table(), view, columns_for(self.audit, view))
+        return Missing(units, self._parts(view), shard=self.audit.shard)
+
+    def forget_all(self) -> None:
+        """Remove all that an earlier model of this name has answered."""
+        manifest = self.audit.manifest
+        self.remove(self.files())
+        for view in self._views:
+            manifest.passes.pop(f"{self.model} {view.name}", None)
 
     def _cost(self, view: View, missing: Missing) -> Iterator[tuple[str, str]]:
         if is_remote(self.audit, self.model):
@@ -144,9 +158,7 @@ class LogprobsStage(Stage):
     def lacking(self) -> list[str]:
         """Name the attacks that need evidence which the run does not have."""
         audit, found = self.audit, []
-        for view in views_of(audit, "logprobs"):
-            if view.model != self.model:
-                continue
+        for view in self._views:
             made = audit.manifest.made.get(self.name, {}).get(view.name, [])
             whole = not self._left(view)
             for attack in audit.reading("logprobs"):
@@ -176,6 +188,11 @@ class LogprobsStage(Stage):
             audit.save()
         return frozenset(needed.union(before))
 
+    @property
+    def _views(self) -> list[View]:
+        views = views_of(self.audit, "logprobs")
+        return [view for view in views if view.model == self.model]
+
     def _parts(self, view: View) -> Parts:
         return Parts(
             folder=self.audit.run.path("logprobs"),
@@ -187,8 +204,8 @@ class LogprobsStage(Stage):
 
     def answered(self) -> Work:
         """Count the texts of all shards that have and lack rows."""
-        views = [view for view in views_of(self.audit, "logprobs") if view.model == self.model]
-        return reduce(add, (Missing(*self._asked(view)).count() for view in views), Work())
+        counts = (Missing(*self._asked(view)).count() for view in self._views)
+        return reduce(add, counts, Work())
 
     def _asked(self, view: View) -> tuple[PromptUnits, Parts]:
         parts = prompt_parts(self.audit, view)

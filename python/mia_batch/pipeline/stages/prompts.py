@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FillsStage",
     "PromptsStage",
+    "columns_for",
     "make_shots",
     "prompt_parts",
     "prompts_missing",
@@ -207,10 +208,15 @@ def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
 
 def prompts_missing(audit: Audit, view: View) -> Missing:
     """Find the targets that lack prompts of a view."""
-    column = audit.settings.neighbours_column if view.name == "neighbour" else None
-    units = TargetUnits(audit.run.scan("targets"), (column,) if column else ())
+    units = TargetUnits(audit.run.scan("targets"), columns_for(audit, view))
     shard = audit.shard if _is_filled(view) else None  # others are made for all at once
     return Missing(units, prompt_parts(audit, view), view.n, shard=shard)
+
+
+def columns_for(audit: Audit, view: View) -> tuple[str, ...]:
+    """Name the columns of the corpus that a view's prompts are made from."""
+    column = audit.settings.neighbours_column
+    return (column,) if column and view.name == "neighbour" else ()
 
 
 def write_prompts(audit: Audit, view: View, missing: Missing) -> None:

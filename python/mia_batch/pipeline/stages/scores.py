@@ -53,7 +53,7 @@ class ScoresStage(Stage):
             "attacks": [attack.name for attack in audit.attacks],
             "formulas": sha256(b"".join(map(_formula, audit.attacks))).hexdigest(),
             "samples": {view.name: [view.n, view.samples] for view in views_of(audit, "samples")},
-            "logprobs": {view.name: view.n for view in views_of(audit, "logprobs")},
+            "logprobs": {"-".join(view.key): view.n for view in views_of(audit, "logprobs")},
             "targets": audit.manifest.made["targets"],
             "parts": sha256("\n".join(parts).encode()).hexdigest(),
         }

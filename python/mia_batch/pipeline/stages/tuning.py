@@ -16,7 +16,7 @@ from mia_batch.models.adapter import weights_source
 from mia_batch.models.identity import identify_model
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.pipeline.sessions.session import is_remote
-from mia_batch.pipeline.stages.generations import SELF_PROMPT, generations_of
+from mia_batch.pipeline.stages.generations import SELF_PROMPT, GenerationsStage, generations_of
 from mia_batch.pipeline.stages.halves import LEARNT, halves, number_of
 from mia_batch.pipeline.stages.logprobs import LogprobsStage
 from mia_batch.pipeline.stages.prompts import texts_for
@@ -24,16 +24,36 @@ from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.prompts.view import SHADOW
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from mia_batch.pipeline.context import Audit
 
-__all__ = ["TuningStage"]
+__all__ = ["BeforeTuningStage", "TuningStage"]
 
 _CANDIDATE = "candidate"
 _HELD_OUT = 0.1  # of texts that are none of the audit's
+_FEWEST = 2  # texts
 _COMPARED = 100  # texts on which two tokenizers are compared
+
+
+class BeforeTuningStage(Stage):
+    """Look whether the models can be made, before any is asked."""
+
+    name = "references"
+
+    def __init__(self, audit: Audit, stages: Sequence[GenerationsStage | TuningStage]) -> None:
+        super().__init__(audit)
+        self._stages = stages
+
+    def files(self) -> list[Path]:
+        """List nothing."""
+        return []
+
+    def run(self) -> None:
+        """Look."""
+        for stage in self._stages:
+            stage.check()
 
 
 class TuningStage(Stage):
@@ -50,18 +70,42 @@ class TuningStage(Stage):
         return []
 
     def prepare(self) -> None:
-        """Refuse another way of making a model that the run has."""
+        """Refuse another way of making a model that the run has; what failed may be changed."""
+        models = self.audit.manifest.models
+        if not self._known:
+            models.pop(self.model, None)
         described = {"recipe": self._recipe.described()}
         self.audit.manifest.agree_model(self.model, described, self.audit.run.folder)
 
-    def run(self) -> None:
-        """Make the model, and remove what an earlier one of other texts answered."""
+    def check(self) -> None:
+        """Refuse, before a model is asked, what the run's model was not made of or cannot be."""
         audit = self.audit
-        if self._is_done:
+        base, revision = self._base
+        try:
+            digest = identify_model(base, revision).digest
+        except SettingsError as error:
+            msg = str(error).replace("setting 'model'", "setting 'reference_model'")
+            raise SettingsError(msg) from error
+        described = {"base": {"name": base, "revision": revision, "digest": digest}}
+        audit.manifest.agree_model(self.model, described, audit.run.folder)
+        if self.model == _CANDIDATE:
+            found = audit.digest_input("candidate_from", texts_for(audit, "candidate_from").files)
+            audit.manifest.agree_model(self.model, {"texts": found}, audit.run.folder)
+        if self._known:
             return
         if (reason := why_no_finetuning()) is not None:
             raise SettingsError(reason)
         self._check_tokens()
+        if self.model == _CANDIDATE and (n := len(self._texts)) < _FEWEST:
+            msg = f"setting 'candidate_from': there are {n} texts in it; give at least {_FEWEST}"
+            raise SettingsError(msg)
+
+    def run(self) -> None:
+        """Make the model, and remove what an earlier one of other texts answered."""
+        audit = self.audit
+        if self._known and not self._asked.answered().left and self._is_of_these_texts:
+            return
+        audit.begin_change()
         making = self._making
         folder = audit.run.folder / "models"
         audit.observer.stage(
@@ -72,23 +116,22 @@ class TuningStage(Stage):
         made = made_of(making, folder / making.digest[:16], audit.observer.stage)
         name = made.path.relative_to(audit.run.folder).as_posix()
         digest = identify_model(str(made.path), None).digest
-        known = audit.manifest.models[self.model]
-        if known.get("source", {}).get("digest") not in (None, digest):
-            self.remove(self._asked.files())
-            audit.manifest.models[self.model] = {"recipe": known["recipe"]}
-        self._record(
-            {
-                "source": {"name": name, "revision": None, "digest": digest},
-                "made_from": making.made_from,
-                "base": making.base,
-                "n_texts": len(making.texts),
-                "losses": made.losses,
-            }
-        )
+        if self._known and self._known["source"]["digest"] != digest:
+            self._asked.forget_all()
+        audit.manifest.models[self.model] |= {
+            "source": {"name": name, "revision": None, "digest": digest},
+            "made_from": making.made_from,
+            "n_texts": len(making.texts),
+            "losses": made.losses,
+        }
+        audit.save()
 
     def left(self) -> Iterator[tuple[str, str]]:
         """Say how long training is, and what it takes; of shadow models once for all."""
-        if self._is_done or (self.model.startswith(SHADOW) and number_of(self.model)):
+        if self.model.startswith(SHADOW) and number_of(self.model):
+            return
+        said = self.model != SELF_PROMPT or not GenerationsStage(self.audit).lacks()
+        if self._known and said and not self._asked.lacks() and self._is_of_these_texts:
             return
         n_models, name = 1, f"model {self.model}"
         if self.model.startswith(SHADOW):
@@ -101,15 +144,18 @@ class TuningStage(Stage):
         yield name, f"{base} tuned on {n_texts:,} texts{each}: {steps:,} steps"
         yield f"{name}, size", f"{sizes(base, revision, recipe)}{each}"
 
-    def _record(self, found: dict[str, Any]) -> None:
-        self.audit.manifest.models[self.model] |= found
-        self.audit.save()
+    @property
+    def _known(self) -> dict[str, Any]:
+        """What the run says of the model; nothing where it has not made it."""
+        known = self.audit.manifest.models.get(self.model, {})
+        return known if "source" in known else {}
 
     @property
-    def _is_done(self) -> bool:
-        """Whether it was made, and has answered all that it is asked."""
-        made = "source" in self.audit.manifest.models.get(self.model, {})
-        return made and not self._asked.answered().left
+    def _is_of_these_texts(self) -> bool:
+        """Whether it was tuned on what the target has said, if on that."""
+        if self.model != SELF_PROMPT:
+            return True
+        return bool(self._making.made_from["texts"] == self._known["made_from"]["texts"])
 
     @property
     def _recipe(self) -> Recipe:
@@ -152,10 +198,9 @@ class TuningStage(Stage):
             return generations_of(audit)
         if self.model == _CANDIDATE:
             corpus = texts_for(audit, "candidate_from")
-            audit.digest_input("candidate_from", corpus.files)
             there = corpus.documents.filter(pl.col("text").str.contains(r"\S"))
             return there.select("text").collect(engine="streaming")["text"].to_list()
-        learnt = halves(audit, self.model).filter("trained")
+        learnt = halves(audit, self.model).filter("learnt", "trained")
         return learnt["target"].to_list()
 
     @property
@@ -175,7 +220,7 @@ class TuningStage(Stage):
             return
         own = Tokenizer.load(settings.model, settings.revision)
         base = Tokenizer.load(*self._base, setting="reference_model")
-        there = audit.run.scan("targets").select("target").drop_nulls()
+        there = audit.target_table().select("target").drop_nulls()
         texts = there.head(_COMPARED).collect()["target"].to_list()
         if own.encode_prompts(texts) != base.encode_prompts(texts):
             msg = (

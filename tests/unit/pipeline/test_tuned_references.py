@@ -1,0 +1,616 @@
+"""Reference models that a run makes: whole audits with preset spv, and all that may go wrong."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+from click.testing import CliRunner
+
+import mia_batch
+from mia_batch.cli.main import command
+from mia_batch.errors import EngineError, RunFolderError, SettingsError
+from mia_batch.evidence import process
+from mia_batch.finetuning import making
+from mia_batch.observer import Observer
+from mia_batch.pipeline import Run, plan, rescore
+from mia_batch.pipeline.context import Audit
+from mia_batch.pipeline.custody.root import verify
+from mia_batch.pipeline.run import PARTS, TABLES
+from mia_batch.pipeline.stages.halves import halves
+from mia_batch.schemas import Role, Targets
+from mia_batch.settings import load_settings
+from mia_batch.tables import sink
+from tests.checkpoints import (
+    BOS_ID,
+    CONTEXT,
+    EOS_ID,
+    TEXTS,
+    byte_level_tokenizer,
+    save_masked_checkpoint,
+    save_tokenizer,
+)
+from tests.forked import ForkedTraining, forked_training
+from tests.hostile_server import MODEL, HostileServer, TinyModel
+from tests.unit.evidence.endpoint.test_logprobs import echo
+from tests.unit.pipeline.conftest import Listener
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+N_TEXTS = 16
+MADE = ("self_prompt", "candidate", "shadow-0", "shadow-1")
+
+
+@pytest.fixture(autouse=True)
+def started(monkeypatch):
+    """Work folders of the trainings that a test has started."""
+    folders: list[Path] = []
+
+    def spawn(work: Path, log: Path) -> ForkedTraining:
+        folders.append(work)
+        return forked_training(work, log)
+
+    monkeypatch.setattr(making, "_spawn", spawn)
+    return folders
+
+
+def save_model(folder: Path, seed: int) -> str:
+    """Write the smallest Llama, with the tokenizer of all of them."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokenizer = byte_level_tokenizer()
+    save_tokenizer(tokenizer, folder)
+    config = LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        max_position_embeddings=CONTEXT,
+        initializer_range=0.3,
+        bos_token_id=BOS_ID,
+        eos_token_id=EOS_ID,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        LlamaForCausalLM(config).save_pretrained(folder)
+    return str(folder)
+
+
+def texts(first: int, n: int, words: int = 20) -> list[str]:
+    """Texts that differ; more of them are the same and more."""
+    every = [" ".join(text.split()[:words]) for text in TEXTS]
+    return every[first : first + n]
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory) -> dict[str, Any]:
+    """An audit whose run makes four models of one epoch."""
+    folder = tmp_path_factory.mktemp("tuned")
+    label = pl.int_range(pl.len()) % 2 == 0
+    corpus = pl.DataFrame({"text": texts(0, N_TEXTS)}).with_columns(member=label)
+    corpus.write_parquet(folder / "corpus.parquet")
+    pl.DataFrame({"text": texts(20, 6)}).write_parquet(folder / "prompts.parquet")
+    pl.DataFrame({"text": texts(30, 4)}).write_parquet(folder / "candidate.parquet")
+    return {
+        "input": str(folder / "corpus.parquet"),
+        "model": save_model(folder / "model", 0),
+        "reference_model": save_model(folder / "base", 1),
+        "masked_model": str(save_masked_checkpoint(folder / "masked")),
+        "prompts_from": str(folder / "prompts.parquet"),
+        "candidate_from": str(folder / "candidate.parquet"),
+        "preset": "spv",
+        "engine": "transformers",
+        "engine_arg": {"batch_size": 1},  # what stands in a batch changes the last digits
+        "shadows": 2,
+        "paraphrases": 2,
+        "neighbours": 2,
+        "prompt_tokens": 4,
+        "generations": 8,
+        "generation_tokens": 6,
+        "tuning_rank": 2,
+        "tuning_epochs": 1,
+        "tuning_batch": 4,
+        "tuning_rate": 0.1,
+    }
+
+
+@pytest.fixture(scope="module")
+def finished(settings, tmp_path_factory):
+    """The run, finished, and what it said; it is only read."""
+    listener = Listener()
+    out = str(tmp_path_factory.mktemp("finished") / "run")
+    return mia_batch.audit(**settings, out=out, observer=listener), listener.sentences
+
+
+@pytest.fixture
+def copied(settings, finished, tmp_path):
+    """Settings of a copy of the finished run, which may be changed."""
+    shutil.copytree(finished[0].folder, tmp_path / "run")
+    return settings | {"out": str(tmp_path / "run")}
+
+
+@pytest.fixture
+def nothing_starts(monkeypatch):
+    """No engine and no training."""
+
+    def start(*_: object, **__: object) -> None:
+        pytest.fail("something was started")
+
+    monkeypatch.setattr(process, "_spawn", start)
+    monkeypatch.setattr(making, "_spawn", start)
+
+
+def tables(run) -> dict[str, bytes]:
+    paths = (path for path in run.folder.rglob("*.parquet") if "models" not in path.parts)
+    return {path.relative_to(run.folder).as_posix(): path.read_bytes() for path in paths}
+
+
+def trainings(started: list[Path]) -> list[str]:
+    """Names of the models that were trained since the last call."""
+    found = [folder.name.split(".")[1] for folder in started]
+    started.clear()
+    return found
+
+
+def grown(settings, folder):
+    """The same texts and four more."""
+    more = pl.DataFrame({"text": texts(40, 4), "member": [True, False] * 2})
+    pl.concat([pl.read_parquet(settings["input"]), more]).write_parquet(folder / "grown.parquet")
+    return str(folder / "grown.parquet")
+
+
+class Stopping(Listener):
+    """Stops the run at the n-th time that it hears of something."""
+
+    def __init__(self, what: str, n: int = 1) -> None:
+        super().__init__()
+        self._what, self._left = what, n
+
+    def stage(self, sentence: str) -> None:
+        super().stage(sentence)
+        self._hear(sentence)
+
+    def working(self, what: str, **_: int) -> None:
+        self._at = what
+
+    def worked(self, texts: int, tokens: int) -> None:
+        self._hear(f"{self._at}: answered")
+
+    def _hear(self, said: str) -> None:
+        self._left -= said.startswith(self._what)
+        if self._left == 0:
+            raise KeyboardInterrupt
+
+
+def stopped(settings, what, n=1):
+    """Run until something is heard; what was said until then."""
+    listener = Stopping(what, n)
+    with pytest.raises(KeyboardInterrupt):
+        mia_batch.audit(**settings, observer=listener)
+    return listener.sentences
+
+
+def test_all_tables_and_models_are_there(finished, settings):
+    run, _ = finished
+    for name, schema in (TABLES | PARTS).items():
+        if run.path(name).exists():
+            schema.validate(run.scan(name).collect())
+    known = run.manifest.models
+    assert {*known} == {"target", "reference", "masked", *MADE}
+    for name in MADE:
+        model = known[name]
+        assert model["base"]["name"] == settings["reference_model"]
+        assert (model["recipe"]["epochs"], model["recipe"]["rank"]) == (1, 2)
+        assert [row["epoch"] for row in model["losses"]] == [1.0]
+        assert (run.folder / model["source"]["name"] / "training.json").is_file()
+    n_texts = [known[name]["n_texts"] for name in MADE]
+    assert n_texts[:2] == [8, 4]
+    assert sum(n_texts[2:]) == N_TEXTS
+    assert len({known[name]["source"]["digest"] for name in MADE}) == len(MADE)
+
+
+def test_each_text_is_in_half_of_the_shadows_and_what_the_target_said_is_kept(finished):
+    run, _ = finished
+    rows = run.logprobs.filter(view="text")
+    shadows = rows.filter(pl.col("model").str.starts_with("shadow-"))
+    each = shadows.group_by("target_id").agg(pl.col("trained").sum(), n=pl.len())
+    assert each.height == N_TEXTS
+    assert set(each.select("trained", "n").rows()) == {(1, 2)}
+    others = run.logprobs.filter(~pl.col("model").str.starts_with("shadow-"))
+    assert others["trained"].null_count() == others.height
+    said = run.samples.filter(view="generation", model="target")
+    asked = run.prompts.filter(view="generation")
+    assert said.height == 8
+    assert set(said["target_id"]) == set(asked["target_id"])
+    assert asked["context"].str.len_chars().min() > 0
+
+
+def test_every_score_is_there_or_has_a_reason(finished):
+    run, _ = finished
+    attacks = run.manifest.made["scores"]["attacks"]
+    missing = {
+        (target, attack)
+        for attack in attacks
+        for target in run.scores.filter(pl.col(attack).is_null())["target_id"]
+    }
+    explained = run.unscored.filter(pl.col("reason").is_not_null())
+    assert missing == set(explained.select("target_id", "attack").rows())
+    nowhere = {attack for attack in attacks if not run.scores[attack].count()}
+    assert nowhere == {"lira_online_v1", "lira_offline_v1"}  # which need two of a kind
+
+
+def test_models_of_the_run_are_asked_what_the_target_is_asked(finished):
+    rows = finished[0].logprobs.filter(pl.col("view") != "text")
+    key = ["view", "target_id", "view_index"]
+    of = ("target", "self_prompt")
+    own, theirs = (rows.filter(model=name).sort(key).select(*key, "token_ids") for name in of)
+    assert own.equals(theirs)
+    assert own["token_ids"].null_count() == 0
+    asked = finished[0].prompts.filter(pl.col("view") != "generation")
+    assert set(asked["model"]) == {"target", "reference"}
+    assert set(own["view"]) == {"paraphrase", "noise", "neighbour", "perturbation"}
+
+
+def test_generations_are_no_samples_of_texts(copied):
+    settings = copied | {
+        "attacks": ("self_prompt_difference_v1", "samia_matched_v1"),
+        "evidence": "both",
+        "samples": 2,
+    }
+    run = mia_batch.audit(**settings)
+    assert run.samples["view"].value_counts().sort("view").rows() == [
+        ("continuation", 2 * N_TEXTS),
+        ("generation", 8),
+    ]
+    assert set(run.features["view"]) == {"continuation"}
+    assert run.scores["samia_matched_v1"].null_count() == 0
+    assert run.manifest.failed["targets"] == 0
+
+
+def test_damaged_generations_are_made_again_and_a_damaged_model_is_named(copied, finished, started):
+    run = Run(copied["out"])
+    said = next(run.path("samples").glob("*generation*"))
+    said.write_bytes(said.read_bytes()[:-40])
+    next(run.path("logprobs").glob("*shadow-0*")).unlink()
+    name = run.manifest.models["shadow-0"]["source"]["name"]
+    (run.folder / name / "adapter_config.json").write_text("{}")
+    trainings(started)
+    with pytest.raises(RunFolderError, match=rf"{name} was changed|was changed .* delete .*{name}"):
+        mia_batch.audit(**copied)
+    shutil.rmtree(run.folder / name)
+    run = mia_batch.audit(**copied)
+    assert trainings(started) == [name.rpartition("/")[2]]
+    assert tables(run) == tables(finished[0])
+
+
+def test_texts_that_no_shadow_learns_are_new_to_all(copied):
+    """A canary is in no half, unless it is the same as a text that is."""
+    audit = Audit.begin(load_settings(copied, use_config=False), Observer())
+    table = audit.run.scan("targets").collect()
+    told = table.with_columns(
+        role=pl.when(pl.int_range(pl.len()) < 2)
+        .then(pl.lit("canary"))
+        .otherwise("role")
+        .cast(Role),
+        target=pl.when(pl.int_range(pl.len()) == 1)
+        .then(pl.col("target").last())
+        .otherwise("target"),
+    )
+    sink(told.lazy(), audit.run.path("targets"), Targets)
+    trained = [halves(audit, f"shadow-{number}") for number in (0, 1)]
+    assert [each["trained"][0] for each in trained] == [False, False]
+    assert sorted(each["trained"][1] for each in trained) == [False, True]
+    for each in trained:
+        assert each["trained"][1] == each["trained"][-1]
+        assert each["learnt"].to_list() == [False] * 2 + [True] * (N_TEXTS - 2)
+
+
+def test_the_same_command_again_starts_nothing(copied, nothing_starts):
+    run = Run(copied["out"])
+    before, held = run.manifest, tables(run)
+    mia_batch.audit(**copied)
+    assert tables(run) == held
+    after = run.manifest
+    for name in ("models", "engines", "passes", "times", "made", "inputs"):
+        assert getattr(after, name) == getattr(before, name)
+    assert after.custody["root"] == before.custody["root"]
+    assert not verify(run.folder).faults
+
+
+def test_a_finished_run_is_verified_scored_and_shown(copied, nothing_starts):
+    run = Run(copied["out"])
+    checked = verify(run.folder)
+    assert (checked.faults, checked.not_found) == ([], [])
+    before = run.scores
+    rescore(run.folder, attacks=("rmia_v1", "self_prompt_difference_v1"))
+    assert run.scores["rmia_v1"].equals(before["rmia_v1"])
+    shown = CliRunner().invoke(command, ["show", copied["out"], before["target_id"][0]])
+    assert shown.exit_code == 0, shown.output
+    assert "rmia_v1" in shown.output
+    model = next((run.folder / "models").glob("*/adapter_model.safetensors"))
+    model.write_bytes(model.read_bytes()[:-1] + b"!")
+    changed = model.relative_to(run.folder).as_posix()
+    assert verify(run.folder).faults == [(changed, "changed")]
+
+
+def test_a_run_that_is_stopped_everywhere_ends_as_one_that_was_not(
+    settings, finished, tmp_path, started
+):
+    settings = settings | {"out": str(tmp_path / "run")}
+    trainings(started)
+    stopped(settings, "log-probabilities: answered")
+    stopped(settings, "generating: answered")
+    stopped(settings, "epoch 1 of 1", 2)
+    assert len(trainings(started)) == 2
+    stopped(settings, "log-probabilities: answered")
+    found = trainings(started)
+    assert len(found) == len(set(found)) == len(MADE) - 1  # the first was finished
+    run = mia_batch.audit(**settings)
+    assert trainings(started) == []
+    assert tables(run) == tables(finished[0])
+    models = [each.manifest.models for each in (run, finished[0])]
+    assert models[0] == models[1]
+    assert not list((run.folder / "models").glob(".*"))
+
+
+def test_further_shadows_change_nothing_of_the_first(copied, tmp_path, started):
+    settings = copied | {"attacks": ("rmia_v1", "lira_online_v1")}
+    before = tables(Run(copied["out"]))
+    two = rescore(copied["out"], attacks=settings["attacks"]).scores
+    trainings(started)
+    run = mia_batch.audit(**settings | {"shadows": 4})
+    assert len(trainings(started)) == 2
+    rows = run.logprobs.filter(pl.col("model").str.starts_with("shadow-"))
+    each = rows.group_by("target_id").agg(pl.col("trained").sum(), n=pl.len())
+    assert set(each.select("trained", "n").rows()) == {(2, 4)}
+    kept = {name for name in before if name.startswith("logprobs/")}
+    assert {name: tables(run)[name] for name in kept} == {name: before[name] for name in kept}
+    assert not run.scores.equals(two)
+    again = mia_batch.audit(**settings)
+    assert trainings(started) == []
+    assert again.scores.equals(two)
+
+
+def test_a_corpus_that_grows_has_shadows_tuned_anew(copied, tmp_path, started):
+    settings = copied | {"attacks": ("rmia_v1",), "input": grown(copied, tmp_path)}
+    left = dict(plan(load_settings(settings, use_config=False)))
+    assert "tuned on 10 texts each: 6 steps" in left["2 shadow models"]
+    assert left["shadow-0 text"] == "4 forward passes"
+    before = Run(copied["out"]).manifest.models
+    trainings(started)
+    run = mia_batch.audit(**settings)
+    assert len(trainings(started)) == 2
+    rows = run.logprobs.filter(pl.col("model").str.starts_with("shadow-"))
+    each = rows.group_by("target_id").agg(pl.col("trained").sum(), n=pl.len())
+    assert (each.height, set(each.select("trained", "n").rows())) == (N_TEXTS + 4, {(1, 2)})
+    assert run.manifest.passes["shadow-0 text"] == N_TEXTS + 4
+    for name in ("shadow-0", "shadow-1"):
+        assert run.manifest.models[name]["source"]["digest"] != before[name]["source"]["digest"]
+    alone = mia_batch.audit(**settings | {"out": str(tmp_path / "alone")})
+    columns = ["target_id", "model", "trained", "logprob"]
+    only = alone.logprobs.filter(pl.col("model").str.starts_with("shadow-"))
+    assert rows.select(columns).sort(columns[:2]).equals(only.select(columns).sort(columns[:2]))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"tuning_epochs": 2}, "'recipe' of model 'self_prompt' was"),
+        ({"prompt_tokens": 5}, "'prompt_tokens' was 4, is now 5"),
+        ({"prompts_from": "other"}, "'prompts_from' was"),
+        ({"candidate_from": "other"}, "'texts' of model 'candidate' was"),
+        ({"reference_model": "base"}, "'base' of model 'self_prompt' was"),
+    ],
+)
+def test_a_run_is_not_mixed_from_two_ways_of_making_models(
+    changed, message, copied, nothing_starts, tmp_path
+):
+    pl.DataFrame({"text": texts(50, 7)}).write_parquet(tmp_path / "other.parquet")
+    made = {"other": tmp_path / "other.parquet", "base": tmp_path / "base"}
+    if "reference_model" in changed:
+        save_model(tmp_path / "base", 2)
+    values = {name: str(made.get(value, value)) for name, value in changed.items()}
+    before = tables(Run(copied["out"]))
+    with pytest.raises(SettingsError, match=f"holds evidence made with other settings: {message}"):
+        mia_batch.audit(**copied | values)
+    assert tables(Run(copied["out"])) == before
+    assert not verify(copied["out"]).faults
+
+
+def fresh(settings, folder, **changed):
+    return (
+        settings | {"out": str(folder / "run"), "attacks": ("self_prompt_difference_v1",)} | changed
+    )
+
+
+def test_a_base_of_other_tokens_is_refused_before_anything_starts(
+    settings, nothing_starts, tmp_path
+):
+    from tests.checkpoints import metaspace_tokenizer
+
+    other = save_model(tmp_path / "other", 1)
+    save_tokenizer(metaspace_tokenizer(), tmp_path / "other")
+    with pytest.raises(SettingsError, match=r"'reference_model': .* cuts texts into other tokens"):
+        mia_batch.audit(**fresh(settings, tmp_path, reference_model=other))
+
+
+def test_an_endpoint_needs_the_base_before_anything_is_paid(settings, nothing_starts, tmp_path):
+    given = fresh(
+        settings,
+        tmp_path,
+        attacks=("spv_semantic_v1",),
+        engine="auto",
+        base_url="http://127.0.0.1:9/v1",
+        tokenizer=settings["model"],
+        model="served",
+        reference_model=None,
+    )
+    message = "'self_prompt' is tuned from the target's base, .* give it as 'reference_model'"
+    with pytest.raises(SettingsError, match=message):
+        mia_batch.audit(**given)
+    with pytest.raises(SettingsError, match=message):
+        dict(plan(load_settings(given, use_config=False)))
+
+
+def test_an_endpoint_speaks_once_all_else_of_it_is_known(settings, tmp_path):
+    """One without log-probabilities is refused before it is paid for what it says."""
+    corpus = pl.read_parquet(settings["input"]).head(6)
+    listed = corpus.with_columns(near=pl.concat_list("text", pl.col("text").str.to_uppercase()))
+    listed.write_parquet(tmp_path / "listed.parquet")
+    given = fresh(
+        settings,
+        tmp_path,
+        attacks=("spv_neighbour_v1",),
+        input=str(tmp_path / "listed.parquet"),
+        neighbours_column="near",
+        engine="auto",
+        engine_arg={},
+        model=MODEL,
+        price_in=1000.0,
+        price_out=1000.0,
+    )
+    with HostileServer(TinyModel(honours={"n", "seed", "top_k"})) as server:
+        with pytest.raises(SettingsError, match="does not echo log-probabilities of prompts"):
+            mia_batch.audit(**given | {"base_url": server.url})
+        assert server.asked == []
+    tiny = TinyModel()
+    with HostileServer(lambda a: echo(a) if a.fields.get("echo") else tiny(a)) as server:
+        given |= {"base_url": server.url, "out": str(tmp_path / "second")}
+        left = dict(plan(load_settings(given, use_config=False)))
+        assert left["generations: requests"] == "6 to 12"
+        assert left["generations: at most, first attempts"].startswith("192 prompt tokens, 72 ")
+        run = mia_batch.audit(**given)
+        assert run.scores["spv_neighbour_v1"].null_count() == 0
+        assert run.samples.filter(view="generation").height == 12
+        assert run.manifest.models["self_prompt"]["n_texts"] == 8
+        n_asked = len(server.asked) + len(server.probes)
+        mia_batch.audit(**given)
+        assert len(server.asked) + len(server.probes) == n_asked
+
+
+def test_texts_to_tune_on_are_looked_at_before_anything_starts(settings, nothing_starts, tmp_path):
+    pl.DataFrame({"text": ["one text", " "]}).write_parquet(tmp_path / "one.parquet")
+    given = fresh(settings, tmp_path, candidate_from=str(tmp_path / "one.parquet"))
+    given["attacks"] = ("candidate_difference_v1",)
+    with pytest.raises(SettingsError, match="'candidate_from': there are 1 texts in it; give at"):
+        mia_batch.audit(**given)
+    pl.DataFrame({"text": [" "]}).write_parquet(tmp_path / "one.parquet")
+    given = fresh(settings, tmp_path, prompts_from=str(tmp_path / "one.parquet"))
+    with pytest.raises(SettingsError, match="'prompts_from': there is no text in it"):
+        mia_batch.audit(**given)
+
+
+def test_generations_of_another_distribution_are_warned_of(settings, tmp_path):
+    cut = fresh(settings, tmp_path, preset="min-k")
+    said = stopped(cut, "generations are drawn with another")
+    assert "drawn with another top_k than the target's own distribution" in said[-1]
+
+
+def test_a_training_that_was_killed_can_be_given_another_way(
+    settings, tmp_path, monkeypatch, started
+):
+    """Generations are kept; the model that failed binds nobody."""
+    given = fresh(settings, tmp_path)
+
+    def killed(work: Path, log: Path) -> ForkedTraining:
+        process = forked_training(work, log)
+        process.kill()
+        return process
+
+    with monkeypatch.context() as patch:
+        patch.setattr(making, "_spawn", killed)
+        with pytest.raises(EngineError, match="take smaller batches"):
+            mia_batch.audit(**given)
+    listener = Listener()
+    run = mia_batch.audit(**given | {"tuning_batch": 2}, observer=listener)
+    assert sum(said.startswith("starting") for said in listener.sentences) == 1
+    assert run.manifest.models["self_prompt"]["recipe"]["batch_size"] == 2
+    assert run.scores["self_prompt_difference_v1"].null_count() == 0
+    before = run.manifest.models["self_prompt"]["made_from"]["texts"]
+    trainings(started)
+    more = mia_batch.audit(**given | {"tuning_batch": 2, "generations": 12})
+    assert len(trainings(started)) == 1
+    assert more.samples.filter(view="generation").height == 12
+    assert more.manifest.models["self_prompt"]["made_from"]["texts"] != before
+    assert more.logprobs.filter(model="self_prompt").height == N_TEXTS
+
+
+def test_models_are_made_by_one_process(settings, tmp_path, nothing_starts):
+    with pytest.raises(
+        SettingsError, match="'shard' cannot be used with self_prompt_difference_v1"
+    ):
+        mia_batch.audit(**fresh(settings, tmp_path, shard="1/2"))
+    assert not (tmp_path / "run").exists()
+
+
+def save_llama_7b(folder: Path) -> str:
+    """Everything of a model of 7 billion weights but the weights."""
+    save_tokenizer(byte_level_tokenizer(), folder)
+    config = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "max_position_embeddings": 4096,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    return str(folder)
+
+
+def test_a_dry_run_says_what_a_large_model_takes_within_seconds(settings, nothing_starts, tmp_path):
+    large = save_llama_7b(tmp_path / "large")
+    given = settings | {
+        "model": large,
+        "reference_model": large,
+        "generations": 1000,
+        "generation_tokens": 128,
+        "tuning_rank": 64,
+        "tuning_batch": 16,
+        "tuning_epochs": 4,
+        "out": str(tmp_path / "run"),
+    }
+    begin = time.process_time()
+    left = dict(plan(load_settings(given, use_config=False)))
+    assert time.process_time() - begin < 20
+    assert left["generations"] == "1,002 texts, at most 128,256 tokens"
+    assert left["model self_prompt"] == f"{large} tuned on 1,000 texts: 228 steps"
+    assert left["2 shadow models"] == f"{large} tuned on 8 texts each: 8 steps"
+    assert "159,907,840 of 6,738,415,616 weights" in left["model self_prompt, size"]
+    assert "of memory without activations" in left["2 shadow models, size"]
+    assert left["self_prompt paraphrase"] == "64 forward passes"
+    assert left["shadow-1 text"] == "16 forward passes"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_stored_run_with_models_is_the_same_on_another_machine(
+    settings, on_machine, url, nothing_starts_later, server, run
+):
+    given = settings | {"attacks": ("rmia_v1",), "out": url}
+    stored = mia_batch.audit(**given)
+    names = {name for name in server.contents(run) if name.startswith("models/")}
+    here = {
+        path.relative_to(stored.folder).as_posix()
+        for path in (stored.folder / "models").rglob("*")
+        if path.is_file()
+    }
+    assert names == here
+    on_machine("two")
+    nothing_starts_later()
+    mia_batch.audit(**given)
+    assert verify(url).faults == []
+
+
+@pytest.fixture
+def nothing_starts_later(request):
+    return lambda: request.getfixturevalue("nothing_starts")
