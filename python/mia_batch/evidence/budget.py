@@ -19,7 +19,8 @@ class Budget:
     candidate stays short of the reference's words; ``whole`` decodes to ``max_length`` tokens of
     prompt and output together (the SaMIA paper: 1024). With a single attempt the first budget is
     twice as large, because some words take more tokens than others; ``max_attempts`` None is until
-    the context is full. ``spare`` is the least margin, in tokens.
+    the context is full. ``spare`` is the least margin, in tokens. ``most_new`` is the
+    most, however short the prompt is.
     """
 
     scope: DecodeScope
@@ -27,13 +28,15 @@ class Budget:
     max_model_len: int
     max_attempts: int | None = None
     spare: int = 8
+    most_new: int | None = None
 
     def room(self, prompt_tokens: int) -> int:
         """Most tokens that may ever be decoded after a prompt; 0 or less where it does not fit."""
         limit = self.max_model_len
         if self.scope == "whole":
             limit = min(limit, self.max_length)
-        return limit - prompt_tokens
+        room = limit - prompt_tokens
+        return room if self.most_new is None else min(room, self.most_new)
 
     def first(self, prompt_tokens: int, reference_tokens: int) -> int:
         """Tokens to decode at first.

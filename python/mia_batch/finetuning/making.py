@@ -203,8 +203,8 @@ def _prepare(making: Making, work: Path) -> None:
     shutil.rmtree(work / "made", ignore_errors=True)
     if not _holds(job, wanted):
         shutil.rmtree(work / "checkpoints", ignore_errors=True)
+        job.write_text(json.dumps(wanted), "utf-8")  # which no store is to follow
     pl.DataFrame({"text": making.texts}).write_parquet(work / "texts.parquet")
-    job.write_text(json.dumps(wanted), "utf-8")  # which no store is to follow
 
 
 def _holds(job: Path, wanted: dict[str, Any]) -> bool:

@@ -189,8 +189,12 @@ class Audit:
     def budget(self, view: View, max_model_len: int, max_attempts: int | None = None) -> Budget:
         """Return the rule for the tokens to decode in a model with this context."""
         if view.name == "generation":
-            tokens = self.settings.prompt_tokens + self.settings.generation_tokens
-            return Budget(scope="whole", max_length=tokens, max_model_len=max_model_len)
+            return Budget(
+                scope="whole",
+                max_length=max_model_len,
+                max_model_len=max_model_len,
+                most_new=self.settings.generation_tokens,
+            )
         if view.key != CONTINUATION and view.name != "control":
             return Budget(
                 scope="matched",

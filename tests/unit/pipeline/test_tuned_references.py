@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from mia_batch.errors import EngineError, RunFolderError, SettingsError
 from mia_batch.evidence import process
 from mia_batch.finetuning import making
 from mia_batch.observer import Observer
-from mia_batch.pipeline import Run, plan, rescore
+from mia_batch.pipeline import Run, context, plan, rescore
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.custody.root import verify
 from mia_batch.pipeline.run import PARTS, TABLES
@@ -34,7 +36,6 @@ from tests.checkpoints import (
     save_masked_checkpoint,
     save_tokenizer,
 )
-from tests.forked import ForkedTraining, forked_training
 from tests.hostile_server import MODEL, HostileServer, TinyModel
 from tests.unit.evidence.endpoint.test_logprobs import echo
 from tests.unit.pipeline.conftest import Listener
@@ -43,20 +44,23 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 N_TEXTS = 16
+STARTED: list[str] = []
+"""Folders in which trainings have worked, in their order."""
 MADE = ("self_prompt", "candidate", "shadow-0", "shadow-1")
 
 
-@pytest.fixture(autouse=True)
-def started(monkeypatch):
-    """Work folders of the trainings that a test has started."""
-    folders: list[Path] = []
+@pytest.fixture(scope="module", autouse=True)
+def counted_trainings():
+    """It is known what is trained."""
+    spawn = making._spawn
 
-    def spawn(work: Path, log: Path) -> ForkedTraining:
-        folders.append(work)
-        return forked_training(work, log)
+    def counted(work, log):
+        STARTED.append(str(work))
+        return spawn(work, log)
 
-    monkeypatch.setattr(making, "_spawn", spawn)
-    return folders
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(making, "_spawn", counted)
+        yield
 
 
 def save_model(folder: Path, seed: int) -> str:
@@ -152,10 +156,10 @@ def tables(run) -> dict[str, bytes]:
     return {path.relative_to(run.folder).as_posix(): path.read_bytes() for path in paths}
 
 
-def trainings(started: list[Path]) -> list[str]:
+def trainings() -> list[str]:
     """Names of the models that were trained since the last call."""
-    found = [folder.name.split(".")[1] for folder in started]
-    started.clear()
+    found = [folder.rpartition("/")[2].split(".")[1] for folder in STARTED]
+    STARTED.clear()
     return found
 
 
@@ -228,6 +232,7 @@ def test_each_text_is_in_half_of_the_shadows_and_what_the_target_said_is_kept(fi
     said = run.samples.filter(view="generation", model="target")
     asked = run.prompts.filter(view="generation")
     assert said.height == 8
+    assert said["n_tokens"].max() == 6
     assert set(said["target_id"]) == set(asked["target_id"])
     assert asked["context"].str.len_chars().min() > 0
 
@@ -274,19 +279,19 @@ def test_generations_are_no_samples_of_texts(copied):
     assert run.manifest.failed["targets"] == 0
 
 
-def test_damaged_generations_are_made_again_and_a_damaged_model_is_named(copied, finished, started):
+def test_damaged_generations_are_made_again_and_a_damaged_model_is_named(copied, finished):
     run = Run(copied["out"])
     said = next(run.path("samples").glob("*generation*"))
     said.write_bytes(said.read_bytes()[:-40])
     next(run.path("logprobs").glob("*shadow-0*")).unlink()
     name = run.manifest.models["shadow-0"]["source"]["name"]
     (run.folder / name / "adapter_config.json").write_text("{}")
-    trainings(started)
+    trainings()
     with pytest.raises(RunFolderError, match=rf"{name} was changed|was changed .* delete .*{name}"):
         mia_batch.audit(**copied)
     shutil.rmtree(run.folder / name)
     run = mia_batch.audit(**copied)
-    assert trainings(started) == [name.rpartition("/")[2]]
+    assert trainings() == [name.rpartition("/")[2]]
     assert tables(run) == tables(finished[0])
 
 
@@ -340,33 +345,31 @@ def test_a_finished_run_is_verified_scored_and_shown(copied, nothing_starts):
     assert verify(run.folder).faults == [(changed, "changed")]
 
 
-def test_a_run_that_is_stopped_everywhere_ends_as_one_that_was_not(
-    settings, finished, tmp_path, started
-):
+def test_a_run_that_is_stopped_everywhere_ends_as_one_that_was_not(settings, finished, tmp_path):
     settings = settings | {"out": str(tmp_path / "run")}
-    trainings(started)
+    trainings()
     stopped(settings, "log-probabilities: answered")
     stopped(settings, "generating: answered")
     stopped(settings, "epoch 1 of 1", 2)
-    assert len(trainings(started)) == 2
+    assert len(trainings()) == 2
     stopped(settings, "log-probabilities: answered")
-    found = trainings(started)
+    found = trainings()
     assert len(found) == len(set(found)) == len(MADE) - 1  # the first was finished
     run = mia_batch.audit(**settings)
-    assert trainings(started) == []
+    assert trainings() == []
     assert tables(run) == tables(finished[0])
     models = [each.manifest.models for each in (run, finished[0])]
     assert models[0] == models[1]
     assert not list((run.folder / "models").glob(".*"))
 
 
-def test_further_shadows_change_nothing_of_the_first(copied, tmp_path, started):
+def test_further_shadows_change_nothing_of_the_first(copied, tmp_path):
     settings = copied | {"attacks": ("rmia_v1", "lira_online_v1")}
     before = tables(Run(copied["out"]))
     two = rescore(copied["out"], attacks=settings["attacks"]).scores
-    trainings(started)
+    trainings()
     run = mia_batch.audit(**settings | {"shadows": 4})
-    assert len(trainings(started)) == 2
+    assert len(trainings()) == 2
     rows = run.logprobs.filter(pl.col("model").str.starts_with("shadow-"))
     each = rows.group_by("target_id").agg(pl.col("trained").sum(), n=pl.len())
     assert set(each.select("trained", "n").rows()) == {(2, 4)}
@@ -374,19 +377,19 @@ def test_further_shadows_change_nothing_of_the_first(copied, tmp_path, started):
     assert {name: tables(run)[name] for name in kept} == {name: before[name] for name in kept}
     assert not run.scores.equals(two)
     again = mia_batch.audit(**settings)
-    assert trainings(started) == []
+    assert trainings() == []
     assert again.scores.equals(two)
 
 
-def test_a_corpus_that_grows_has_shadows_tuned_anew(copied, tmp_path, started):
+def test_a_corpus_that_grows_has_shadows_tuned_anew(copied, tmp_path):
     settings = copied | {"attacks": ("rmia_v1",), "input": grown(copied, tmp_path)}
     left = dict(plan(load_settings(settings, use_config=False)))
     assert "tuned on 10 texts each: 6 steps" in left["2 shadow models"]
     assert left["shadow-0 text"] == "4 forward passes"
     before = Run(copied["out"]).manifest.models
-    trainings(started)
+    trainings()
     run = mia_batch.audit(**settings)
-    assert len(trainings(started)) == 2
+    assert len(trainings()) == 2
     rows = run.logprobs.filter(pl.col("model").str.starts_with("shadow-"))
     each = rows.group_by("target_id").agg(pl.col("trained").sum(), n=pl.len())
     assert (each.height, set(each.select("trained", "n").rows())) == (N_TEXTS + 4, {(1, 2)})
@@ -459,8 +462,9 @@ def test_an_endpoint_needs_the_base_before_anything_is_paid(settings, nothing_st
         dict(plan(load_settings(given, use_config=False)))
 
 
-def test_an_endpoint_speaks_once_all_else_of_it_is_known(settings, tmp_path):
+def test_an_endpoint_speaks_once_all_else_of_it_is_known(settings, tmp_path, monkeypatch):
     """One without log-probabilities is refused before it is paid for what it says."""
+    monkeypatch.setattr(context, "choose_engine", lambda *_, **__: ("transformers", "it starts"))
     corpus = pl.read_parquet(settings["input"]).head(6)
     listed = corpus.with_columns(near=pl.concat_list("text", pl.col("text").str.to_uppercase()))
     listed.write_parquet(tmp_path / "listed.parquet")
@@ -484,11 +488,11 @@ def test_an_endpoint_speaks_once_all_else_of_it_is_known(settings, tmp_path):
     with HostileServer(lambda a: echo(a) if a.fields.get("echo") else tiny(a)) as server:
         given |= {"base_url": server.url, "out": str(tmp_path / "second")}
         left = dict(plan(load_settings(given, use_config=False)))
-        assert left["generations: requests"] == "6 to 12"
-        assert left["generations: at most, first attempts"].startswith("192 prompt tokens, 72 ")
+        assert left["generations: requests"] == "4 to 8"
+        assert "48 output tokens, cost" in left["generations: at most, first attempts"]
         run = mia_batch.audit(**given)
         assert run.scores["spv_neighbour_v1"].null_count() == 0
-        assert run.samples.filter(view="generation").height == 12
+        assert run.samples.filter(view="generation").height == 8
         assert run.manifest.models["self_prompt"]["n_texts"] == 8
         n_asked = len(server.asked) + len(server.probes)
         mia_batch.audit(**given)
@@ -513,15 +517,15 @@ def test_generations_of_another_distribution_are_warned_of(settings, tmp_path):
     assert "drawn with another top_k than the target's own distribution" in said[-1]
 
 
-def test_a_training_that_was_killed_can_be_given_another_way(
-    settings, tmp_path, monkeypatch, started
-):
+def test_a_training_that_was_killed_can_be_given_another_way(settings, tmp_path, monkeypatch):
     """Generations are kept; the model that failed binds nobody."""
     given = fresh(settings, tmp_path)
 
-    def killed(work: Path, log: Path) -> ForkedTraining:
-        process = forked_training(work, log)
-        process.kill()
+    spawn = making._spawn
+
+    def killed(work, log):
+        process = spawn(work, log)
+        os.kill(process.pid, signal.SIGKILL)
         return process
 
     with monkeypatch.context() as patch:
@@ -534,9 +538,9 @@ def test_a_training_that_was_killed_can_be_given_another_way(
     assert run.manifest.models["self_prompt"]["recipe"]["batch_size"] == 2
     assert run.scores["self_prompt_difference_v1"].null_count() == 0
     before = run.manifest.models["self_prompt"]["made_from"]["texts"]
-    trainings(started)
+    trainings()
     more = mia_batch.audit(**given | {"tuning_batch": 2, "generations": 12})
-    assert len(trainings(started)) == 1
+    assert len(trainings()) == 1
     assert more.samples.filter(view="generation").height == 12
     assert more.manifest.models["self_prompt"]["made_from"]["texts"] != before
     assert more.logprobs.filter(model="self_prompt").height == N_TEXTS
