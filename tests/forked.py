@@ -9,9 +9,8 @@ import subprocess
 import sys
 import time
 from importlib.util import find_spec
-from multiprocessing import reduction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import pytest
 
@@ -83,10 +82,11 @@ class ForkedTraining(Forked):
     """A forked process whose output is read line by line."""
 
     def __init__(self, target: Callable[..., None], *arguments: object) -> None:
-        reader, writer = os.pipe()
-        with open(writer, "wb") as theirs:  # noqa: PTH123 - a descriptor
-            super().__init__(target, *arguments, reduction.DupFd(theirs.fileno()))
-        self.stdout = open(reader, encoding="utf-8")  # noqa: PTH123, SIM115
+        reads, writes = _CONTEXT.Pipe(duplex=False)
+        with writes:
+            super().__init__(target, *arguments, writes)
+        with reads:
+            self.stdout = os.fdopen(os.dup(reads.fileno()), encoding="utf-8")
 
 
 def forked_training(work: Path, log: Path) -> ForkedTraining:
@@ -94,7 +94,7 @@ def forked_training(work: Path, log: Path) -> ForkedTraining:
     return ForkedTraining(_train, str(work), str(log), os.getpid())
 
 
-def _train(work: str, log: str, parent: int, descriptor: Any) -> None:
+def _train(work: str, log: str, parent: int, told: Connection) -> None:
     from mia_batch.finetuning import training
     from tests.processes import is_alive
 
@@ -105,7 +105,8 @@ def _train(work: str, log: str, parent: int, descriptor: Any) -> None:
 
     os.setpgid(0, 0)
     _redirect(log, log)
-    os.dup2(descriptor.detach(), 1)
+    os.dup2(told.fileno(), 1)
+    told.close()
     pytest.MonkeyPatch().setattr(training, "end_with_parent", end_with_parent)
     training.main(work, parent)
 
