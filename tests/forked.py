@@ -10,7 +10,7 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
@@ -89,12 +89,12 @@ class ForkedTraining(Forked):
             self.stdout = os.fdopen(os.dup(reads.fileno()), encoding="utf-8")
 
 
-def forked_training(work: Path, log: Path) -> ForkedTraining:
-    """Start the training that `making` would start."""
-    return ForkedTraining(_train, str(work), str(log), os.getpid())
+def forked_training(work: Path, log: Path, saves: int = 0) -> ForkedTraining:
+    """Start the training that `making` would start; it kills itself after so many checkpoints."""
+    return ForkedTraining(_train, str(work), str(log), os.getpid(), saves)
 
 
-def _train(work: str, log: str, parent: int, told: Connection) -> None:
+def _train(work: str, log: str, parent: int, saves: int, told: Connection) -> None:
     from mia_batch.finetuning import training
     from tests.processes import is_alive
 
@@ -107,7 +107,16 @@ def _train(work: str, log: str, parent: int, told: Connection) -> None:
     _redirect(log, log)
     os.dup2(told.fileno(), 1)
     told.close()
-    pytest.MonkeyPatch().setattr(training, "end_with_parent", end_with_parent)
+    patch = pytest.MonkeyPatch()
+    patch.setattr(training, "end_with_parent", end_with_parent)
+    left, save = [None] * saves, training.Hashes.on_save
+
+    def saving(*given: Any, **named: Any) -> None:
+        save(*given, **named)
+        if left and left.pop() is None and not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    patch.setattr(training.Hashes, "on_save", saving)
     training.main(work, parent)
 
 

@@ -8,6 +8,7 @@ import click
 
 from mia_batch.cli.output import console_of
 from mia_batch.finetuning.recipe import METHODS, Recipe
+from mia_batch.storage import place_of
 
 __all__ = ["finetune"]
 
@@ -27,9 +28,7 @@ _OF_A_TARGET = 10
 )
 @click.option("--text-column", metavar="COLUMN", help="Column of the text.")
 @click.option("--member-column", metavar="COLUMN", help="Column of the membership.")
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), metavar="FOLDER", help="The model."
-)
+@click.option("--out", required=True, type=place_of, metavar="FOLDER", help="The model.")
 @click.option("--method", type=click.Choice(METHODS), default="lora", show_default=True)
 @click.option("--epochs", type=click.IntRange(1, 1000), default=_OF_A_TARGET, show_default=True)
 @click.option(
@@ -82,7 +81,7 @@ def finetune(  # an option each
     data: Path,
     text_column: str | None,
     member_column: str | None,
-    out: Path,
+    out: Path | str,
     **settings: object,
 ) -> None:
     """Fine-tune a model on texts: a target whose truth is known, or a reference.

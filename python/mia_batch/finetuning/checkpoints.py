@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Hashes", "checkpoint_of", "copy_model", "last_whole", "trained_sums"]
 
 _HASHES = "sha256.json"
+_CONFIG = "adapter_config.json"
 _STATE = "trainer_state.json"
 _TRAINED = "trained.pt"
 _OF_TRAINER = {
@@ -91,6 +92,16 @@ def copy_model(checkpoint: Path, made: Path) -> None:
     for path in checkpoint.iterdir():
         if path.is_file() and path.name not in _OF_TRAINER:
             shutil.copyfile(path, made / path.name)
+    if (config := made / _CONFIG).exists():
+        config.write_text(json.dumps(_ordered(json.loads(config.read_text("utf-8"))), indent=2))
+
+
+def _ordered(config: dict[str, Any]) -> dict[str, Any]:
+    """Sort the names of modules, which peft writes in another order each time."""
+    return {
+        name: sorted(value) if isinstance(value, list) and name.endswith("_modules") else value
+        for name, value in config.items()
+    }
 
 
 def trained_sums(model: Any) -> list[float]:  # noqa: ANN401 - models are of many types

@@ -10,7 +10,9 @@ import json
 import os
 import random
 import sys
+from errno import ENOSPC
 from pathlib import Path
+from shutil import disk_usage
 from threading import Thread
 from typing import Any
 
@@ -49,6 +51,7 @@ _IGNORED = -100  # label of what is not learnt
 _TOKENS_AT_ONCE = 8192  # of one forward and backward pass
 _LARGE = 1_000_000_000  # weights, from which activations are computed again, not kept
 _LEARNABLE = 2  # tokens of a text: the first is not predicted
+_ROOM = 1 << 16  # bytes that a disk has left which is not full
 _SECONDS_FOR_OTHERS = 10.0  # in which the training of a killed process ends
 
 
@@ -61,13 +64,13 @@ def main(folder: str, parent: int) -> None:
         with FileLock(work / TRAINING_LOCK, timeout=_SECONDS_FOR_OTHERS):
             _train(work, job["base"], job["revision"], Recipe(**job["recipe"]))
     except Exception as error:
-        _tell(failed=_why(error))
+        _tell(failed=_why(error, work))
         raise
 
 
-def _why(error: BaseException) -> str:
-    full = "No space left on device" in str(error) or getattr(error, "errno", None) == 28
-    if full:
+def _why(error: BaseException, work: Path) -> str:
+    said = "No space left on device" in str(error) or getattr(error, "errno", None) == ENOSPC
+    if said or disk_usage(work).free < _ROOM:  # torch says no reason
         return "the disk is full; free some space and give the command again"
     return str(error) if isinstance(error, MiaBatchError) else cause_of(error)
 

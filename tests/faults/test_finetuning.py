@@ -1,0 +1,356 @@
+"""Fine-tunings that are killed, damaged, disturbed, or asked for what cannot be."""
+
+from __future__ import annotations
+
+import json
+import random
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from functools import partial
+from threading import Thread, Timer
+
+import polars as pl
+import pytest
+from click.testing import CliRunner
+from filelock import FileLock
+
+from mia_batch.cli.main import command
+from mia_batch.errors import EngineError, MiaBatchError, RunFolderError, SettingsError
+from mia_batch.finetuning import making
+from tests.adapters import save_gpt2
+from tests.checkpoints import save_masked_checkpoint
+from tests.damage import damage
+from tests.forked import forked_command, forked_training
+from tests.processes import COMMAND, children, wait_until, wait_until_gone
+from tests.tuning import LEARNT, contents, make
+
+EPOCHS = 4
+STEPS = 2  # of an epoch
+HELD_OUT = {"epochs": EPOCHS, "held_out": 0.2, "learning_rate": 3e-3, "patience": EPOCHS}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(checkpoint, tmp_path_factory):
+    """Bytes of a model that was made in one go, by method."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    for method in ("lora", "p-tuning"):
+        make(checkpoint, folder / method, method=method, **HELD_OUT)
+    return {path.name: contents(path) for path in folder.iterdir() if path.is_dir()}
+
+
+def kill(base, out, monkeypatch, n_epochs, say=lambda _: None, **changed):
+    """Make a model, whose training is killed after some epochs."""
+    with monkeypatch.context() as patch:
+        patch.setattr(making, "_spawn", partial(forked_training, saves=n_epochs))
+        with pytest.raises(EngineError, match="the training was killed"):
+            make(base, out, say, **(HELD_OUT | changed))
+    assert not out.exists()
+    return out.with_name(f".{out.name}.work")
+
+
+def killed_after(pause):
+    """Start a training that is killed after so many seconds."""
+
+    def spawn(work, log):
+        process = forked_training(work, log)
+        Timer(pause, process.kill).start()
+        return process
+
+    return spawn
+
+
+def epochs(said):
+    return [int(each.split()[1]) for each in said if each.startswith("epoch")]
+
+
+@pytest.mark.parametrize("method", ["lora", "p-tuning"])
+def test_a_training_killed_at_random_goes_on(
+    method, checkpoint, undisturbed, tmp_path, monkeypatch
+):
+    """After each kill it goes on from the last checkpoint that is whole, not before it."""
+    dice, out, whole = random.Random(method), tmp_path / "model", 0
+    for _ in range(4):
+        said: list[str] = []
+        with monkeypatch.context() as patch, suppress(EngineError):
+            patch.setattr(making, "_spawn", killed_after(dice.uniform(0, 0.5)))
+            make(checkpoint, out, said.append, method=method, **HELD_OUT)
+        assert epochs(said)[:1] in ([], [whole + 1])
+        hashes = (tmp_path / ".model.work/checkpoints").glob("*/sha256.json")
+        whole = max((int(each.parent.name.split("-")[1]) // STEPS for each in hashes), default=0)
+    said = []
+    make(checkpoint, out, said.append, method=method, **HELD_OUT)
+    assert epochs(said) == [*range(whole + 1, EPOCHS + 1)] or out.exists()
+    assert contents(out) == undisturbed[method]
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def finetune(base, data, out):
+    given = {"base": base, "data": data, "out": out, "method": "lora", "epochs": EPOCHS}
+    given |= {"learning-rate": 3e-3, "batch-size": 4, "rank": 4, "max-tokens": 32}
+    given |= {"held-out": 0.2, "patience": EPOCHS}
+    return ["finetune", *(f"--{name}={value}" for name, value in given.items())]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "texts.parquet"
+    pl.DataFrame({"text": [*LEARNT, " ", None]}).write_parquet(path)
+    return path
+
+
+def test_a_command_killed_at_random_goes_on(checkpoint, undisturbed, data, tmp_path):
+    asked = finetune(checkpoint, data, tmp_path / "model")
+    work = tmp_path / ".model.work"
+    for n_checkpoints in (1, 2):
+        with forked_command(asked, tmp_path / "out", tmp_path / "err") as process:
+            found = partial(work.glob, "checkpoints/*/sha256.json")
+            wait_until(lambda: len([*found()]) >= n_checkpoints, "a checkpoint")  # noqa: B023
+            process.kill()
+        assert process.poll() == -signal.SIGKILL
+    done = tmp_path / "done"
+    with forked_command(asked, tmp_path / "out", done) as process:
+        process.wait()
+    assert process.poll() == 0, done.read_text()
+    assert "epoch 1 of" not in done.read_text()
+    assert contents(tmp_path / "model") == undisturbed["lora"]
+    assert not work.exists()
+
+
+def test_the_same_request_again_trains_nothing(checkpoint, undisturbed, tmp_path, monkeypatch):
+    make(checkpoint, tmp_path / "model", **HELD_OUT)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    monkeypatch.setattr(making, "_spawn", lambda *_: pytest.fail("something is trained"))
+    again = make(checkpoint, tmp_path / "model", **HELD_OUT)
+    assert not again.is_new
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    with pytest.raises(RunFolderError, match=r"made of another recipe; choose another name, or"):
+        make(checkpoint, tmp_path / "model", seed=1, **HELD_OUT)
+    with pytest.raises(RunFolderError, match=r"made of another texts"):
+        make(checkpoint, tmp_path / "model", texts=LEARNT[1:], **HELD_OUT)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "said"),
+    [
+        (["checkpoint-4"], "checkpoint-4 is damaged or was cut short; training goes on from c"),
+        (["checkpoint-2", "checkpoint-4"], "checkpoint-4 is damaged or was cut short; training b"),
+        (["checkpoint-2"], None),  # of no use any more, or the best
+        (["../texts.parquet", "../job.json"], None),
+    ],
+)
+def test_damage_of_the_work_is_gone_round(
+    damaged, said, checkpoint, undisturbed, tmp_path, monkeypatch
+):
+    before: list[str] = []
+    work = kill(checkpoint, tmp_path / "model", monkeypatch, 2, before.append)
+    assert epochs(before) == [1, 2]
+    for name in damaged:
+        path = work / "checkpoints" / name
+        file = path / "adapter_model.safetensors" if path.is_dir() else path
+        damage(file, slice(-20, -19))
+    told: list[str] = []
+    make(checkpoint, tmp_path / "model", told.append, **HELD_OUT)
+    assert said is None or any(each.startswith(said) for each in told)
+    assert contents(tmp_path / "model") == undisturbed["lora"]
+
+
+def test_the_best_checkpoint_is_damaged_while_training_is_further(
+    checkpoint, tmp_path, monkeypatch
+):
+    """A rate at which the first epoch is the best: what came after it is of no use alone."""
+    hot = {"learning_rate": 0.3, "seed": 3}
+    make(checkpoint, tmp_path / "expected", **HELD_OUT | hot)
+    losses = json.loads((tmp_path / "expected/training.json").read_text())["losses"]
+    best = min(losses, key=lambda row: row["held_out_loss"])["epoch"]
+    assert best < EPOCHS - 1
+    work = kill(checkpoint, tmp_path / "model", monkeypatch, EPOCHS - 1, **hot)
+    damage(
+        work / f"checkpoints/checkpoint-{STEPS * best:.0f}/adapter_model.safetensors", slice(-9, -8)
+    )
+    make(checkpoint, tmp_path / "model", **HELD_OUT | hot)
+    assert contents(tmp_path / "model") == contents(tmp_path / "expected")
+
+
+def test_a_work_folder_that_was_moved_keeps_its_best_epoch(checkpoint, tmp_path, monkeypatch):
+    hot = {"learning_rate": 0.3, "seed": 3}
+    make(checkpoint, tmp_path / "expected", **HELD_OUT | hot)
+    (tmp_path / "one").mkdir()
+    kill(checkpoint, tmp_path / "one/model", monkeypatch, EPOCHS - 1, **hot)
+    (tmp_path / "one").rename(tmp_path / "two")
+    make(checkpoint, tmp_path / "two/model", **HELD_OUT | hot)
+    assert contents(tmp_path / "two/model") == contents(tmp_path / "expected")
+
+
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "tokenizer.json", "training.json"])
+def test_damage_of_a_finished_model_is_named(name, checkpoint, undisturbed, tmp_path, monkeypatch):
+    out = tmp_path / "model"
+    out.mkdir()
+    for file, held in undisturbed["lora"].items():
+        (out / file).write_bytes(held)
+    text = (out / name).read_bytes()
+    at = text.index(b'"loss": ') + 8 if name == "training.json" else len(text) - 9
+    (out / name).write_bytes(text[:at] + bytes([text[at] ^ 1]) + text[at + 1 :])
+    before = contents(out)
+    monkeypatch.setattr(making, "_spawn", lambda *_: pytest.fail("something is trained"))
+    with pytest.raises(
+        RunFolderError, match=rf"{name} was changed after it was made; delete .*mod"
+    ):
+        make(checkpoint, out, **HELD_OUT)
+    assert contents(out) == before
+    (out / name).unlink()
+    with pytest.raises(RunFolderError, match=r"is missing; delete|holds no model that was made"):
+        make(checkpoint, out, **HELD_OUT)
+
+
+def test_others_at_work_are_waited_for_or_named(checkpoint, tmp_path, monkeypatch):
+    work = tmp_path / ".model.work"
+    work.mkdir()
+    monkeypatch.setattr(making, "_SECONDS_FOR_OTHERS", 0.1)
+    monkeypatch.setattr(making, "_SECONDS_TO_END", 0.1)
+    with (
+        FileLock(work / ".lock"),
+        pytest.raises(RunFolderError, match="is being made by another process; wait for it"),
+    ):
+        make(checkpoint, tmp_path / "model", epochs=1)
+    with FileLock(work / making.TRAINING_LOCK):
+        with pytest.raises(RunFolderError, match="still being made by the training of a command"):
+            make(checkpoint, tmp_path / "model", epochs=1)
+        monkeypatch.setattr(making, "_SECONDS_TO_END", 30.0)
+        found: list[bool] = []
+        waiting = Thread(
+            target=lambda: found.append(make(checkpoint, tmp_path / "model", epochs=1).is_new)
+        )
+        waiting.start()
+        time.sleep(0.5)
+        assert not (work / "job.json").exists()
+    waiting.join()
+    assert found == [True]
+
+
+def test_a_program_that_prints_numbers_is_no_news(checkpoint, tmp_path, monkeypatch):
+    def spawn(work, log):
+        process = forked_training(work, log)
+        process.stdout = open(_printed(tmp_path, process), encoding="utf-8")  # noqa: PTH123, SIM115
+        return process
+
+    monkeypatch.setattr(making, "_spawn", spawn)
+    assert make(checkpoint, tmp_path / "model", epochs=1).is_new
+
+
+def _printed(folder, process):
+    with process.stdout:
+        lines = [*process.stdout]
+    (folder / "printed").write_text("".join(["3\n", "null\n", "[]\n", *lines, "7\n", "word\n"]))
+    return folder / "printed"
+
+
+def invoke(**given):
+    asked = ["finetune", *(f"--{name.replace('_', '-')}={value}" for name, value in given.items())]
+    done = CliRunner().invoke(command, asked)
+    if isinstance(done.exception, MiaBatchError):
+        return str(done.exception)
+    assert isinstance(done.exception, SystemExit | None), done.exception
+    return done.output
+
+
+def test_what_cannot_be_is_refused_in_a_sentence(checkpoint, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(making, "_spawn", lambda *_: pytest.fail("something is trained"))
+    columns = pl.DataFrame({"text": LEARNT, "member": [False] * len(LEARNT), "body": LEARNT})
+    columns.write_parquet(tmp_path / "none.parquet")
+    columns.with_columns(member=pl.col("text") == LEARNT[0]).write_parquet(tmp_path / "one.parquet")
+    pl.DataFrame({"text": ["", " \n", None]}).write_parquet(tmp_path / "empty.parquet")
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    masked = save_masked_checkpoint(tmp_path / "masked")
+    gpt2 = save_gpt2(tmp_path / "gpt2")
+    good = {"base": checkpoint, "data": data, "out": tmp_path / "model"}
+    for changed, expected in [
+        ({"data": tmp_path / "none.parquet"}, "there are 0 texts to tune a model on; give at"),
+        ({"data": tmp_path / "one.parquet"}, "there are 1 texts to tune a model on; give at"),
+        ({"data": tmp_path / "empty.parquet"}, "there are 0 texts to tune a model on"),
+        ({"text_column": "nothing"}, "'nothing'"),
+        ({"data": tmp_path / "nowhere.parquet"}, "nowhere.parquet"),
+        ({"base": masked}, "is a masked model (BertForMaskedLM), which"),
+        ({"base": tmp_path / "nowhere"}, "nowhere' does not exist"),
+        ({"base": gpt2, "method": "prefix", "rank": 255}, "is too short for 255 virtual tokens"),
+        ({"base": gpt2, "method": "p-tuning", "rank": 999}, "is too short for 999 virtual"),
+        ({"out": tmp_path / "file"}, "is there already and holds no model that was made here"),
+        ({"out": tmp_path / "folder"}, "is there already and holds no model that was made here"),
+        ({"out": tmp_path / "link"}, "is there already and holds no model that was made here"),
+        ({"out": tmp_path / "file" / "in"}, "in cannot be written: Not a directory"),
+        ({"out": "s3://bucket/model"}, "a model can be made on a disk only"),
+        ({"max_tokens": 1}, "--max-tokens"),
+        ({"epochs": 0}, "--epochs"),
+    ]:
+        assert expected in invoke(**good | changed), changed
+    assert not (tmp_path / "model").exists()
+    assert (tmp_path / "file").read_text() == "mine"
+    assert not list(tmp_path.glob(".*.work"))
+
+
+def test_members_alone_are_learnt(checkpoint, tmp_path):
+    labelled = pl.DataFrame({"text": LEARNT, "member": [n % 2 == 0 for n in range(len(LEARNT))]})
+    labelled.write_parquet(tmp_path / "labelled.parquet")
+    given = {"base": checkpoint, "data": tmp_path / "labelled.parquet", "out": tmp_path / "model"}
+    said = invoke(**given, epochs=1, rank=2, batch_size=99)
+    record = json.loads((tmp_path / "model/training.json").read_text())
+    assert record["n_texts"] == 4
+    assert "4 members of 8 texts, 1 of them held out: 1 steps" in " ".join(said.split())
+    assert "was made before" in " ".join(invoke(**given, epochs=1, rank=2, batch_size=99).split())
+
+
+DISK = """
+mount -t tmpfs -o size=2m none disk || exit 77
+head -c 1900000 /dev/zero > disk/ballast
+COMMAND; echo $?
+rm disk/ballast
+COMMAND; echo $?
+cp -r disk/model model
+"""
+
+
+def test_a_full_disk_is_said_and_survived(checkpoint, data, undisturbed, tmp_path):
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare(1), which gives a process disks of its own")
+    (tmp_path / "disk").mkdir()
+    asked = shlex.join([*COMMAND, *finetune(checkpoint, data, "disk/model")])
+    script = ["unshare", "--mount", "--map-root-user", "sh", "-c", DISK.replace("COMMAND", asked)]
+    done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, check=False)
+    if done.returncode == 77 or done.stderr.startswith("unshare: "):
+        pytest.skip(f"this machine gives a process no disk of its own: {done.stderr.strip()}")
+    assert done.stdout.split() == ["1", "0"], done.stderr
+    assert "the disk is full; free some space" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert contents(tmp_path / "model") == undisturbed["lora"]
+
+
+def test_a_command_that_is_interrupted_ends_soon_and_leaves_no_process(checkpoint, data, tmp_path):
+    asked = [*COMMAND, *finetune(checkpoint, data, tmp_path / "model"), "--epochs=1000"]
+    with subprocess.Popen(asked, stderr=subprocess.PIPE, text=True) as process:
+        found = partial((tmp_path / ".model.work").glob, "checkpoints/*")
+        wait_until(lambda: [*found()], "a checkpoint")
+        started = children(process.pid)
+        before = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=10)
+        assert time.monotonic() - before < 2
+    assert (process.returncode, len(started)) == (1, 1)
+    wait_until_gone(started[0])
+    assert "mia-batch: stopped; what is complete is kept" in err
+    assert "Traceback" not in err
+
+
+def test_a_base_that_changes_is_another_base(checkpoint, tmp_path):
+    base = shutil.copytree(checkpoint, tmp_path / "base")
+    make(base, tmp_path / "model", epochs=1)
+    (base / "generation_config.json").write_text('{"do_sample": true}')
+    with pytest.raises(RunFolderError, match="made of another base"):
+        make(base, tmp_path / "model", epochs=1)
+    shutil.rmtree(base)
+    with pytest.raises(SettingsError, match="does not exist"):
+        make(base, tmp_path / "model", epochs=1)
