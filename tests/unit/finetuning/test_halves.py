@@ -59,9 +59,9 @@ def test_windows_of_a_document_and_equal_texts_go_together():
     run = SimpleNamespace(scan=lambda _: rows.lazy())
     audit: Any = SimpleNamespace(run=run, settings=SimpleNamespace(seed=0))
     found = halves(audit, "shadow-0").join(rows, on="target_id")
-    assert not found.filter(role="canary")["trained"].any()
+    assert found.height == 299
+    assert not found.filter(role="canary")["trained"].any()  # no model learns these
     found = found.filter(role="target")
-    assert found.height == 290
     cut = found.filter(pl.col("n_windows") > 1).group_by("document_id").agg("trained")
     assert cut["trained"].list.n_unique().unique().to_list() == [1]
     same = found.filter(n_windows=1).group_by("target").agg("trained")
