@@ -95,7 +95,7 @@ def forked_training(work: Path, log: Path, saves: int = 0) -> ForkedTraining:
 
 
 def _train(work: str, log: str, parent: int, saves: int, told: Connection) -> None:
-    from mia_batch.finetuning import training
+    from mia_batch.finetuning import checkpoints, training
     from tests.processes import is_alive
 
     def end_with_parent(_: int) -> None:  # which has not started this process itself
@@ -109,14 +109,14 @@ def _train(work: str, log: str, parent: int, saves: int, told: Connection) -> No
     told.close()
     patch = pytest.MonkeyPatch()
     patch.setattr(training, "end_with_parent", end_with_parent)
-    left, save = [None] * saves, training.Hashes.on_save
+    left, save = [None] * saves, checkpoints.Hashes.on_save
 
     def saving(*given: Any, **named: Any) -> None:
         save(*given, **named)
         if left and left.pop() is None and not left:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    patch.setattr(training.Hashes, "on_save", saving)
+    patch.setattr(checkpoints.Hashes, "on_save", saving)
     training.main(work, parent)
 
 

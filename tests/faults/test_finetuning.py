@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from threading import Thread, Timer
+from typing import Any
 
 import polars as pl
 import pytest
@@ -30,7 +31,15 @@ from tests.tuning import LEARNT, contents, make
 
 EPOCHS = 4
 STEPS = 2  # of an epoch
-HELD_OUT = {"epochs": EPOCHS, "held_out": 0.2, "learning_rate": 3e-3, "patience": EPOCHS}
+HELD_OUT: dict[str, Any] = {
+    "epochs": EPOCHS,
+    "held_out": 0.2,
+    "learning_rate": 3e-3,
+    "patience": EPOCHS,
+}
+
+
+OVERFITTING = HELD_OUT | {"method": "full", "learning_rate": 0.1}
 
 
 @pytest.fixture(scope="module")
@@ -81,9 +90,10 @@ def test_a_training_killed_at_random_goes_on(
         assert epochs(said)[:1] in ([], [whole + 1])
         hashes = (tmp_path / ".model.work/checkpoints").glob("*/sha256.json")
         whole = max((int(each.parent.name.split("-")[1]) // STEPS for each in hashes), default=0)
+    left = [] if out.exists() else [*range(whole + 1, EPOCHS + 1)]
     said = []
     make(checkpoint, out, said.append, method=method, **HELD_OUT)
-    assert epochs(said) == [*range(whole + 1, EPOCHS + 1)] or out.exists()
+    assert epochs(said) == left
     assert contents(out) == undisturbed[method]
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
@@ -158,31 +168,34 @@ def test_damage_of_the_work_is_gone_round(
     assert contents(tmp_path / "model") == undisturbed["lora"]
 
 
+@pytest.fixture(scope="module")
+def overfitted(checkpoint, tmp_path_factory):
+    """Of a model whose first epoch is its best: what came after it is of no use alone."""
+    out = tmp_path_factory.mktemp("overfitted") / "model"
+    losses = [row["held_out_loss"] for row in make(checkpoint, out, **OVERFITTING).losses]
+    assert losses.index(min(losses)) == 0
+    return contents(out)
+
+
 def test_the_best_checkpoint_is_damaged_while_training_is_further(
-    checkpoint, tmp_path, monkeypatch
+    checkpoint, overfitted, tmp_path, monkeypatch
 ):
-    """A rate at which the first epoch is the best: what came after it is of no use alone."""
-    hot = {"learning_rate": 0.3, "seed": 3}
-    make(checkpoint, tmp_path / "expected", **HELD_OUT | hot)
-    losses = json.loads((tmp_path / "expected/training.json").read_text())["losses"]
-    best = min(losses, key=lambda row: row["held_out_loss"])["epoch"]
-    assert best < EPOCHS - 1
-    work = kill(checkpoint, tmp_path / "model", monkeypatch, EPOCHS - 1, **hot)
-    damage(
-        work / f"checkpoints/checkpoint-{STEPS * best:.0f}/adapter_model.safetensors", slice(-9, -8)
-    )
-    make(checkpoint, tmp_path / "model", **HELD_OUT | hot)
-    assert contents(tmp_path / "model") == contents(tmp_path / "expected")
+    work = kill(checkpoint, tmp_path / "model", monkeypatch, EPOCHS - 1, **OVERFITTING)
+    damage(work / f"checkpoints/checkpoint-{STEPS}/model.safetensors", slice(-9, -8))
+    said: list[str] = []
+    make(checkpoint, tmp_path / "model", said.append, **OVERFITTING)
+    assert said[0] == f"checkpoint-{STEPS} is damaged or was cut short; training begins anew"
+    assert contents(tmp_path / "model") == overfitted
 
 
-def test_a_work_folder_that_was_moved_keeps_its_best_epoch(checkpoint, tmp_path, monkeypatch):
-    hot = {"learning_rate": 0.3, "seed": 3}
-    make(checkpoint, tmp_path / "expected", **HELD_OUT | hot)
+def test_a_work_folder_that_was_moved_keeps_its_best_epoch(
+    checkpoint, overfitted, tmp_path, monkeypatch
+):
     (tmp_path / "one").mkdir()
-    kill(checkpoint, tmp_path / "one/model", monkeypatch, EPOCHS - 1, **hot)
+    kill(checkpoint, tmp_path / "one/model", monkeypatch, EPOCHS - 1, **OVERFITTING)
     (tmp_path / "one").rename(tmp_path / "two")
-    make(checkpoint, tmp_path / "two/model", **HELD_OUT | hot)
-    assert contents(tmp_path / "two/model") == contents(tmp_path / "expected")
+    make(checkpoint, tmp_path / "two/model", **OVERFITTING)
+    assert contents(tmp_path / "two/model") == overfitted
 
 
 @pytest.mark.parametrize("name", ["adapter_model.safetensors", "tokenizer.json", "training.json"])
@@ -308,9 +321,8 @@ DISK = """
 mount -t tmpfs -o size=2m none disk || exit 77
 head -c 1900000 /dev/zero > disk/ballast
 COMMAND; echo $?
-rm disk/ballast
-COMMAND; echo $?
-cp -r disk/model model
+ls -A disk
+cp -r disk/.model.work .
 """
 
 
@@ -323,9 +335,10 @@ def test_a_full_disk_is_said_and_survived(checkpoint, data, undisturbed, tmp_pat
     done = subprocess.run(script, cwd=tmp_path, capture_output=True, text=True, check=False)
     if done.returncode == 77 or done.stderr.startswith("unshare: "):
         pytest.skip(f"this machine gives a process no disk of its own: {done.stderr.strip()}")
-    assert done.stdout.split() == ["1", "0"], done.stderr
+    assert done.stdout.split() == ["1", ".model.work", "ballast"], done.stderr
     assert "the disk is full; free some space" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
+    make(checkpoint, tmp_path / "model", **HELD_OUT)  # once there is room, from what was saved
     assert contents(tmp_path / "model") == undisturbed["lora"]
 
 

@@ -62,8 +62,30 @@ def test_windows_of_a_document_and_equal_texts_go_together():
     assert found.height == 299
     assert not found.filter(role="canary")["trained"].any()  # no model learns these
     found = found.filter(role="target")
+    assert found.group_by("target").agg(pl.col("trained").n_unique())["trained"].max() == 1
     cut = found.filter(pl.col("n_windows") > 1).group_by("document_id").agg("trained")
     assert cut["trained"].list.n_unique().unique().to_list() == [1]
     same = found.filter(n_windows=1).group_by("target").agg("trained")
     assert same["trained"].list.n_unique().unique().to_list() == [1]
     assert 90 < found["trained"].sum() < 200
+
+
+def test_a_window_that_several_documents_have_is_learnt_where_one_of_them_is():
+    n = 40
+    rows = pl.DataFrame(
+        {
+            "target_id": [f"{row:032x}" for row in range(n)],
+            "document_id": [f"d{row // 2}" for row in range(n)],
+            "window_index": [row % 2 for row in range(n)],
+            "n_windows": [2] * n,
+            "role": ["target"] * n,
+            "target": [f"text {row}" if row % 2 else "licence" for row in range(n)],
+        }
+    )
+    run = SimpleNamespace(scan=lambda _: rows.lazy())
+    audit: Any = SimpleNamespace(run=run, settings=SimpleNamespace(seed=0))
+    found = halves(audit, "shadow-0")
+    assert found.filter(target="licence")["trained"].all()
+    own = found.filter(pl.col("target") != "licence")["trained"]
+    assert own.any()
+    assert not own.all()

@@ -444,6 +444,16 @@ def test_a_base_of_other_tokens_is_refused_before_anything_starts(
         mia_batch.audit(**fresh(settings, tmp_path, reference_model=other))
 
 
+def test_a_base_that_cannot_be_tuned_is_refused_before_anything_starts(
+    settings, nothing_starts, tmp_path
+):
+    given = fresh(settings, tmp_path)
+    with pytest.raises(SettingsError, match=r"is a masked model \(BertForMaskedLM\)"):
+        mia_batch.audit(**given | {"reference_model": settings["masked_model"]})
+    with pytest.raises(SettingsError, match="is too short for 256 virtual tokens and a text"):
+        mia_batch.audit(**given | {"tuning": "prefix", "tuning_rank": 256, "out": f"{tmp_path}/2"})
+
+
 def test_an_endpoint_needs_the_base_before_anything_is_paid(settings, nothing_starts, tmp_path):
     given = fresh(
         settings,

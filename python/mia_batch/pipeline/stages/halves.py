@@ -35,7 +35,8 @@ def halves(audit: Audit, model: str) -> pl.DataFrame:
     """Deal out the texts: windows of a document go together, and so do texts that are the same.
 
     Others, such as canaries, are ``learnt`` by no model, so that each is new to all of them unless
-    it is the same as a text that is.
+    it is the same as a text that is. A window that several documents have is learnt where one of
+    them is: it may be in more than half of the models.
     """
     document = pl.format("document {}", cluster_name(["target_id", "window_index", "document_id"]))
     name = pl.when(pl.col("n_windows") > 1).then(document).otherwise(pl.format("{}", "target"))
@@ -48,4 +49,4 @@ def halves(audit: Audit, model: str) -> pl.DataFrame:
     own = in_half(rows["name"].to_list(), number_of(model), audit.settings.seed)
     return rows.with_columns(
         trained=pl.Series(own, dtype=pl.Boolean) & pl.col("learnt").any().over("name")
-    )
+    ).with_columns(pl.col("trained").any().over("target"))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from mia_batch.errors import SettingsError
+from mia_batch.finetuning.base import check_base
 from mia_batch.finetuning.finetune import why_no_finetuning
 from mia_batch.finetuning.making import Making, made_of
 from mia_batch.finetuning.recipe import Recipe
@@ -95,6 +96,7 @@ class TuningStage(Stage):
             return
         if (reason := why_no_finetuning()) is not None:
             raise SettingsError(reason)
+        check_base(base, revision, self._recipe)
         self._check_tokens()
         if self.model == _CANDIDATE and (n := len(self._texts)) < _FEWEST:
             msg = f"setting 'candidate_from': there are {n} texts in it; give at least {_FEWEST}"
