@@ -68,7 +68,7 @@ def last_whole(folder: Path, tell: Callable[..., None]) -> Path | None:
         if path not in whole:
             tell(damaged=path.name, then=last.name if last else None)
             shutil.rmtree(path)
-    for path in whole[len(whole) if last is None else whole.index(last) + 1 :]:
+    for path in whole[0 if last is None else whole.index(last) + 1 :]:
         shutil.rmtree(path)
     return last
 
