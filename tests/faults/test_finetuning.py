@@ -188,6 +188,21 @@ def test_the_best_checkpoint_is_damaged_while_training_is_further(
     assert contents(tmp_path / "model") == overfitted
 
 
+@pytest.mark.parametrize("method", ["full", "p-tuning"])
+def test_a_training_killed_after_its_last_epoch_trains_no_more(
+    method, checkpoint, tmp_path, monkeypatch
+):
+    """It has stopped early, and had only to give the model its name."""
+    early: dict[str, Any] = OVERFITTING | {"method": method, "patience": 1}
+    n_epochs = len(make(checkpoint, tmp_path / "whole", **early).losses)
+    assert n_epochs < EPOCHS
+    kill(checkpoint, tmp_path / "model", monkeypatch, n_epochs, **early)
+    said: list[str] = []
+    make(checkpoint, tmp_path / "model", said.append, **early)
+    assert epochs(said) == []
+    assert contents(tmp_path / "model") == contents(tmp_path / "whole")
+
+
 def test_a_work_folder_that_was_moved_keeps_its_best_epoch(
     checkpoint, overfitted, tmp_path, monkeypatch
 ):
@@ -299,6 +314,8 @@ def test_what_cannot_be_is_refused_in_a_sentence(checkpoint, data, tmp_path, mon
         ({"out": "s3://bucket/model"}, "a model can be made on a disk only"),
         ({"max_tokens": 1}, "--max-tokens"),
         ({"epochs": 0}, "--epochs"),
+        ({"held_out": "nan"}, "'--held-out': nan is no number"),
+        ({"learning_rate": "nan"}, "'--learning-rate': nan is no number"),
     ]:
         assert expected in invoke(**good | changed), changed
     assert not (tmp_path / "model").exists()

@@ -16,7 +16,7 @@ from mia_batch.tables import digest, write_text
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Hashes", "checkpoint_of", "copy_model", "last_whole", "trained_sums"]
+__all__ = ["Hashes", "checkpoint_of", "copy_model", "last_whole", "stopped_after", "trained_sums"]
 
 _HASHES = "sha256.json"
 _CONFIG = "adapter_config.json"
@@ -84,6 +84,16 @@ def _is_whole(checkpoint: Path) -> bool:
 def _best_of(checkpoint: Path) -> Path | None:
     step = json.loads((checkpoint / _STATE).read_text("utf-8"))["best_global_step"]
     return checkpoint_of(checkpoint.parent, step) if step else None
+
+
+def stopped_after(checkpoint: Path) -> int | None:
+    """Return the epoch after which training had stopped; None if it had not.
+
+    A trainer that goes on from such a checkpoint would train one more epoch.
+    """
+    state = json.loads((checkpoint / _STATE).read_text("utf-8"))
+    stopped = state["stateful_callbacks"]["TrainerControl"]["args"]["should_training_stop"]
+    return round(state["epoch"]) if stopped else None
 
 
 def copy_model(checkpoint: Path, made: Path) -> None:

@@ -39,6 +39,7 @@ from mia_batch.finetuning.checkpoints import (
     checkpoint_of,
     copy_model,
     last_whole,
+    stopped_after,
     trained_sums,
 )
 from mia_batch.finetuning.making import TRAINING_LOCK
@@ -103,9 +104,11 @@ def _train(work: Path, base: str, revision: str | None, recipe: Recipe) -> None:
     while recipe.batch_size % at_once:
         at_once -= 1
     each_epoch = "epoch" if held_out else "no"
+    last = last_whole(work / "checkpoints", _tell)
+    stopped = stopped_after(last) if last else None
     arguments = TrainingArguments(
         output_dir=str(work / "checkpoints"),
-        num_train_epochs=recipe.epochs,
+        num_train_epochs=stopped or recipe.epochs,
         learning_rate=recipe.learning_rate,
         per_device_train_batch_size=at_once,
         per_device_eval_batch_size=at_once,
@@ -126,7 +129,6 @@ def _train(work: Path, base: str, revision: str | None, recipe: Recipe) -> None:
     )
     _ = arguments.device  # which counts accelerators
     arguments._n_gpu = min(arguments._n_gpu, 1)  # more would multiply the batch
-    last = last_whole(work / "checkpoints", _tell)
     callbacks: list[TrainerCallback] = [
         _Teller(recipe.epochs, "eval_loss" if held_out else "loss"),
         Hashes(last, keeps_weights=recipe.method == "p-tuning"),

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from mia_batch.finetuning.checkpoints import last_whole
+from mia_batch.finetuning.checkpoints import last_whole, stopped_after
 from mia_batch.tables import digest
 from tests.damage import damage
 
@@ -56,3 +56,11 @@ def test_a_checkpoint_that_was_cut_short_is_not_taken(tmp_path):
     assert last_whole(tmp_path, lambda **values: told.append(values)) == tmp_path / "checkpoint-2"
     assert told == [{"damaged": "checkpoint-4", "then": "checkpoint-2"}]
     assert last_whole(tmp_path / "nothing", lambda **_: None) is None
+
+
+@pytest.mark.parametrize(("stopped", "epoch"), [(True, 3), (False, None)])
+def test_a_checkpoint_says_whether_training_had_stopped(stopped, epoch, tmp_path):
+    control = {"args": {"should_training_stop": stopped}}
+    state = {"epoch": 3.0, "stateful_callbacks": {"TrainerControl": control}}
+    (tmp_path / "trainer_state.json").write_text(json.dumps(state))
+    assert stopped_after(tmp_path) == epoch
