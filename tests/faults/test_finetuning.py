@@ -17,7 +17,8 @@ from typing import Any
 import polars as pl
 import pytest
 from click.testing import CliRunner
-from filelock import FileLock
+from filelock import FileLock, Timeout
+from transformers import T5Config
 
 from mia_batch.cli.main import command
 from mia_batch.errors import EngineError, MiaBatchError, RunFolderError, SettingsError
@@ -234,6 +235,30 @@ def test_damage_of_a_finished_model_is_named(name, checkpoint, undisturbed, tmp_
         make(checkpoint, out, **HELD_OUT)
 
 
+def is_held(path):
+    try:
+        with FileLock(path, timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
+def test_of_two_commands_at_once_one_makes_the_model(checkpoint, data, tmp_path, monkeypatch):
+    monkeypatch.setattr(making, "_SECONDS_FOR_OTHERS", 0.1)
+    asked = [*finetune(checkpoint, data, tmp_path / "model"), "--epochs=1000"]
+    err = tmp_path / "err"
+    with forked_command(asked, tmp_path / "out", err) as process:
+        wait_until(lambda: err.exists() and "epoch 1 of" in err.read_text(), "an epoch")
+        done = CliRunner().invoke(command, asked)
+        assert isinstance(done.exception, RunFolderError)
+        assert "is being made by another process; wait for it" in str(done.exception)
+        assert process.poll() is None  # which is not disturbed
+        n_told = err.read_text().count("epoch ")
+        wait_until(lambda: err.read_text().count("epoch ") > n_told, "a further epoch")
+        process.kill()
+    assert not (tmp_path / "model").exists()
+
+
 def test_others_at_work_are_waited_for_or_named(checkpoint, tmp_path, monkeypatch):
     work = tmp_path / ".model.work"
     work.mkdir()
@@ -253,7 +278,7 @@ def test_others_at_work_are_waited_for_or_named(checkpoint, tmp_path, monkeypatc
             target=lambda: found.append(make(checkpoint, tmp_path / "model", epochs=1).is_new)
         )
         waiting.start()
-        time.sleep(0.5)
+        wait_until(partial(is_held, work / ".lock"), "it holds the work folder")
         assert not (work / "job.json").exists()
     waiting.join()
     assert found == [True]
@@ -296,6 +321,8 @@ def test_what_cannot_be_is_refused_in_a_sentence(checkpoint, data, tmp_path, mon
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     masked = save_masked_checkpoint(tmp_path / "masked")
     gpt2 = save_gpt2(tmp_path / "gpt2")
+    other = shutil.copytree(checkpoint, tmp_path / "other")
+    T5Config().save_pretrained(other)
     good = {"base": checkpoint, "data": data, "out": tmp_path / "model"}
     for changed, expected in [
         ({"data": tmp_path / "none.parquet"}, "there are 0 texts to tune a model on; give at"),
@@ -304,6 +331,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(checkpoint, data, tmp_path, mon
         ({"text_column": "nothing"}, "'nothing'"),
         ({"data": tmp_path / "nowhere.parquet"}, "nowhere.parquet"),
         ({"base": masked}, "is a masked model (BertForMaskedLM), which"),
+        ({"base": other}, "is of the kind 't5', which is no causal language model"),
         ({"base": tmp_path / "nowhere"}, "nowhere' does not exist"),
         ({"base": gpt2, "method": "prefix", "rank": 255}, "is too short for 255 virtual tokens"),
         ({"base": gpt2, "method": "p-tuning", "rank": 999}, "is too short for 999 virtual"),

@@ -17,9 +17,15 @@ _SHORTEST = 2  # of fewer tokens nothing can be learnt: the first is not predict
 
 def check_base(base: str, revision: str | None, recipe: Recipe) -> None:
     """Raise `SettingsError` if a model cannot be tuned so; no weights are loaded."""
-    from transformers import AutoConfig
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
 
     config = AutoConfig.from_pretrained(base, revision=revision, trust_remote_code=False)
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        msg = (
+            f"{base!r} is of the kind {config.model_type!r}, which is no causal language model; "
+            "give one that is"
+        )
+        raise SettingsError(msg)
     masked = [name for name in config.architectures or () if name.endswith("ForMaskedLM")]
     if masked:
         msg = (

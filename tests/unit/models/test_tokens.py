@@ -157,6 +157,30 @@ def test_a_word_that_the_candidate_goes_on_with_has_no_space(metaspace: Pair):
     assert tokenizer.decode_candidates(prompt, [output]) == ("the im", ["t"])
 
 
+@given(st.text(max_size=40), st.integers(0, 30))
+def test_first_tokens_kept_are_those_of_the_text(byte_level: Pair, text: str, n_tokens: int):
+    kept = byte_level[0].keep_first(text, n_tokens)
+    assert text.startswith(kept)
+    whole, found = bare(byte_level, text), bare(byte_level, kept)
+    assert found[:n_tokens] == whole[:n_tokens]
+    if len(whole) <= n_tokens:
+        assert kept == text
+    elif kept.isascii():  # tokens that share a character are not parted
+        assert len(found) == n_tokens
+
+
+def test_a_character_that_first_tokens_begin_is_kept_whole(byte_level: Pair):
+    n_tokens = len(bare(byte_level, "cold ")) + 1
+    assert byte_level[0].keep_first("cold \N{SNOWMAN} day", n_tokens) == "cold \N{SNOWMAN}"
+
+
+def test_first_tokens_that_begin_a_text_have_no_space_before_them(metaspace: Pair):
+    text = "the import statement"
+    n_tokens = len(bare(metaspace, "the import"))
+    assert metaspace[0].keep_first(text, n_tokens) == "the import"
+    assert metaspace[0].keep_first(text, 0) == ""
+
+
 def test_a_token_that_only_the_model_knows_has_no_text(byte_level: Pair):
     output = bare(byte_level, " os")
     decoded = byte_level[0].decode_candidates([BOS_ID], [[10**6, *output]])
