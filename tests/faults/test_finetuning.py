@@ -138,6 +138,9 @@ def test_the_same_request_again_trains_nothing(checkpoint, undisturbed, tmp_path
     again = make(checkpoint, tmp_path / "model", **HELD_OUT)
     assert not again.is_new
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    (tmp_path / ".model.work/checkpoints/checkpoint-2").mkdir(parents=True)  # killed at the end
+    assert not make(checkpoint, tmp_path / "model", **HELD_OUT).is_new
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
     with pytest.raises(RunFolderError, match=r"made of another recipe; choose another name, or"):
         make(checkpoint, tmp_path / "model", seed=1, **HELD_OUT)
     with pytest.raises(RunFolderError, match=r"made of another texts"):

@@ -102,7 +102,11 @@ def made_of(making: Making, path: Path, say: Callable[[str], None]) -> Made:
     disk cannot be written, or another process makes it, `EngineError` if training fails.
     """
     if path.exists() or path.is_symlink():
-        return _recorded(making, path)
+        made = _recorded(making, path)
+        if _work_of(path).is_dir():  # of a command that was killed once the model had its name
+            with suppress(RunFolderError), _work_folder(path):
+                pass
+        return made
     if len(making.texts) < 2:
         msg = f"there are {len(making.texts)} texts to tune a model on; give at least 2"
         raise SettingsError(msg)
@@ -153,10 +157,14 @@ def _signature(record: dict[str, Any]) -> str:
     return sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
+def _work_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.work")
+
+
 @contextmanager
 def _work_folder(path: Path) -> Iterator[Path]:
     """Hold the folder in which a model is made, and remove it once the model is there."""
-    work = path.with_name(f".{path.name}.work")
+    work = _work_of(path)
     with system_errors(path):
         work.mkdir(parents=True, exist_ok=True)
         lock = FileLock(work / ".lock", timeout=_SECONDS_FOR_OTHERS)
