@@ -24,7 +24,7 @@ _OF_A_TARGET = 10
 class _NumberRange(click.FloatRange):
     """Numbers in a range, where click takes ``nan`` for one of any range."""
 
-    def convert(self, value: object, param: Parameter | None, ctx: Context | None) -> float:
+    def convert(self, value: float, param: Parameter | None, ctx: Context | None) -> float:
         number = float(super().convert(value, param, ctx))
         if isnan(number):
             self.fail(f"{value} is no number", param, ctx)
