@@ -113,7 +113,7 @@ test-arm: .arm/bin/rustc
 lock:
 	$(UV) pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-annotate \
 		--override requirements.override --python-version 3.11 \
-		pyproject.toml --extra demo --extra finetune --extra openai --extra ray --extra s3 --group dev -o requirements.lock
+		pyproject.toml --extra demo --extra finetune --extra openai --extra privacy --extra ray --extra s3 --group dev -o requirements.lock
 
 wheel: setup
 	$(BIN)/maturin build --profile dist --locked --out dist
