@@ -334,7 +334,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(checkpoint, data, tmp_path, mon
         ({"text_column": "nothing"}, "'nothing'"),
         ({"data": tmp_path / "nowhere.parquet"}, "nowhere.parquet"),
         ({"base": masked}, "is a masked model (BertForMaskedLM), which"),
-        ({"base": other}, "is of the kind 't5', which is no causal language model"),
+        ({"base": other}, "is of the kind 't5', which is not a causal language model"),
         ({"base": tmp_path / "nowhere"}, "nowhere' does not exist"),
         ({"base": gpt2, "method": "prefix", "rank": 255}, "is too short for 255 virtual tokens"),
         ({"base": gpt2, "method": "p-tuning", "rank": 999}, "is too short for 999 virtual"),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["privacy"]
 
 
-class _Epsilon(click.ParamType):
+class _Epsilon(click.ParamType[float | None]):
     """A privacy loss, or ``none``."""
 
     name = "epsilon"

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import ceil
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias, get_args
 
 __all__ = ["METHODS", "Form", "Method", "Recipe"]
 
@@ -69,14 +66,14 @@ class Recipe:
     seed: int = 0
     rank: int = 64
     form: Form = "causal"
-    labels: Sequence[str] = ()
+    labels: list[str] = field(default_factory=list)
     epsilon: float | None = None
     delta: float = 1e-5
     clip: float = 0.1
 
     def described(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return asdict(self) | {"labels": list(self.labels)}
+        return asdict(self)
 
     def n_held_out(self, n_texts: int) -> int:
         """Count the texts that are not learnt; at least one where any are, and one is left."""

@@ -148,7 +148,7 @@ def audit_privacy(
     if generates and plan.canaries:
         inserted = draw(formats or paper_formats(words_of(base, revision), plan.seed), plan)
     folder = Path(out).absolute()
-    request = {
+    request: dict[str, object] = {
         "base": identify_model(base, revision).digest,
         "texts": str(texts.hash_rows(seed=0).sum()),
         "plan": plan.described(),
@@ -321,7 +321,7 @@ class _Variant:
 
     def _utility(self, target: Made) -> pl.DataFrame:
         rest = self.texts.filter(part="auxiliary")
-        return utility(self._opened(target), rest, self.plan.task, self.form, self.all_labels)
+        return utility(self._opened(target), rest, self.plan.task, self.all_labels)
 
     def _exposures(self) -> pl.DataFrame:
         learnt = learnt_by(self.texts, None, self.plan.seed)

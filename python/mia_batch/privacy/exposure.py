@@ -84,7 +84,8 @@ def _extrapolated(
     fitted = skewnorm(*skewnorm.fit(others))
     if kstest(others, fitted.cdf).pvalue < _REFUSED:
         return np.full(learnt.size, np.nan)
-    return np.clip(-fitted.logcdf(learnt) / np.log(2), 0, np.log2(size))
+    beyond: NDArray[np.float64] = -fitted.logcdf(learnt) / np.log(2)
+    return np.clip(beyond, 0, np.log2(size))
 
 
 def unlearnt_exposure(n_others: int) -> float:

@@ -97,7 +97,7 @@ class Plan:
         return Recipe(
             method=TUNINGS[variant.tuning],
             form=form,
-            labels=tuple(labels),
+            labels=[*labels],
             epochs=self.epochs,
             learning_rate=rate,
             batch_size=self.batch_size,

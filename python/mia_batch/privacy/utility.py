@@ -10,7 +10,8 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mia_batch.finetuning.recipe import Form
+    from numpy.typing import NDArray
+
     from mia_batch.privacy.plan import Task
     from mia_batch.privacy.signals import Opened
 
@@ -19,16 +20,14 @@ __all__ = ["utility"]
 _NORMAL = 1.959964  # of an interval of 95 %
 
 
-def utility(
-    opened: Opened, texts: pl.DataFrame, task: Task, form: Form, labels: Sequence[str]
-) -> pl.DataFrame:
+def utility(opened: Opened, texts: pl.DataFrame, task: Task, labels: Sequence[str]) -> pl.DataFrame:
     """Measure a model on the auxiliary texts: one row of ``measure``, ``value``, ``low``, ``high``.
 
     ``accuracy``: the share of texts of whose labels the right one is likeliest; ``loss``: nats a
     token, lower is better. Intervals of 95 % take groups as the units.
     """
     if task == "classification":
-        each = _is_right(opened, texts, form, labels)
+        each = _is_right(opened, texts, labels)
     else:
         each = opened.losses(texts["text"].to_list(), texts["target"].to_list()).to_numpy()
     there = texts.select("group", value=pl.Series(each)).drop_nans().drop_nulls("value")
@@ -45,12 +44,12 @@ def utility(
     )
 
 
-def _is_right(opened: Opened, texts: pl.DataFrame, form: Form, labels: Sequence[str]) -> np.ndarray:
+def _is_right(opened: Opened, texts: pl.DataFrame, labels: Sequence[str]) -> NDArray[np.float64]:
     """Whether the label of each text is the likeliest."""
     given = texts["text"].to_list()
     losses = np.stack(
         [opened.sums(given, [label] * len(given)).to_numpy() for label in labels], axis=1
     )
-    del form
     chosen = np.array(labels)[losses.argmin(axis=1)]
-    return (chosen == texts["target"].to_numpy()).astype(float)
+    is_right: NDArray[np.bool_] = chosen == texts["target"].to_numpy()
+    return is_right.astype(np.float64)

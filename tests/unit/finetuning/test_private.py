@@ -59,11 +59,11 @@ def one_by_one(model, form, batch, clip):
             given["labels"] = labels.clamp(min=0)
         loss = losses(form, model(**given).logits, labels)[0]
         found = torch.autograd.grad(loss, [*weights.values()], allow_unused=True)
-        there = [each if each is not None else torch.zeros(()) for each in found]
-        norm = torch.sqrt(sum(each.square().sum() for each in there))
-        for name, each in zip(weights, there, strict=True):
+        there = {name: each for name, each in zip(weights, found, strict=True) if each is not None}
+        norm = torch.stack([each.norm() for each in there.values()]).norm()
+        for name, each in there.items():
             sums[name] += each * min(1.0, clip / norm)
-        total += float(loss)
+        total += float(loss.detach())
     return sums, total / batch["labels"].shape[0]
 
 
@@ -99,7 +99,7 @@ def test_as_opacus_does(bases):
         given = {name: value for name, value in batch.items() if name != "labels"}
         losses("causal", other(**given).logits, batch["labels"]).sum().backward()
     samples = {name: each.grad_sample for name, each in model.named_parameters()}
-    norms = torch.sqrt(sum(each.flatten(1).square().sum(1) for each in samples.values()))
+    norms = torch.stack([each.flatten(1).norm(dim=1) for each in samples.values()]).norm(dim=0)
     for name, each in samples.items():
         cut = torch.einsum("i,i...->...", (clip / norms).clamp(max=1), each)
         assert torch.allclose(found[name], cut, atol=1e-6), name

@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM, set_seed
 from mia_batch.errors import EngineError
 from mia_batch.evidence.engines.registry import load_engine
 from mia_batch.evidence.request import EngineSpec
-from mia_batch.finetuning import training
 from mia_batch.finetuning.adapters import adapted
+from mia_batch.finetuning.forms import padded
 from mia_batch.finetuning.recipe import METHODS
 from mia_batch.finetuning.sizes import sizes
 from mia_batch.models.adapter import read_adapter
@@ -146,7 +146,8 @@ def test_activations_that_are_not_kept_change_nothing(base, method, bases):
         if again and method != "prefix":
             tuned.gradient_checkpointing_enable()
         set_seed(0)
-        batch = training._padded([[5, 6, 7, 8], [9, 10, 11]])
+        ids = ([5, 6, 7, 8], [9, 10, 11])
+        batch = padded([{"input_ids": row, "labels": [-100, *row[1:]]} for row in ids])
         loss = tuned(**batch).loss
         loss.backward()
         trained = [each for each in tuned.parameters() if each.requires_grad]

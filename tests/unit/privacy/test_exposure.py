@@ -30,7 +30,7 @@ def test_equal_losses_count_half_and_are_not_exposed():
 
 def test_learnt_canaries_are_not_ranked_among_each_other():
     # Of 80 with 32 inserted and perfect memory, all inserted ones have the highest exposure.
-    found = exposures(np.arange(32.0), [np.arange(100.0, 148.0)], 80)
+    found = exposures(np.arange(32.0, dtype=float), [np.arange(100.0, 148.0, dtype=float)], 80)
     assert found["rank"].unique().to_list() == [1.0]
     assert found["exposure"].unique().to_list() == [np.log2(49)]
 
@@ -44,8 +44,8 @@ def test_a_loss_that_is_no_number_is_null():
 @given(LOSSES, LOSSES, st.integers(1, 7))
 def test_it_is_the_definition_whatever_the_pieces(learnt, others, size):
     found = exposures(
-        np.array(learnt),
-        [np.array(others[i : i + size]) for i in range(0, len(others), size)],
+        np.array(learnt, np.float64),
+        [np.array(others[i : i + size], np.float64) for i in range(0, len(others), size)],
         len(learnt) + len(others),
     )
     for loss, rank in zip(learnt, found["rank"], strict=True):

@@ -1,0 +1,143 @@
+"""Audits of privacy from texts to the page, of models of each kind."""
+
+from __future__ import annotations
+
+import random
+
+import polars as pl
+import pytest
+
+from mia_batch.errors import CorpusError, RunFolderError, SettingsError
+from mia_batch.privacy.audit import audit_privacy
+from mia_batch.privacy.formats import Format
+from mia_batch.privacy.page import conclusions
+from mia_batch.privacy.plan import Plan
+from tests.bases import save_bases
+from tests.tuning import contents
+
+PIN = Format(
+    name="pin", template="PIN {}", question="PIN?", slots=[[*"0123456789"]] * 3, between=" "
+)
+PLAN = {
+    "epochs": 20,
+    "batch_size": 16,
+    "max_tokens": 24,
+    "learning_rate": 5e-3,
+    "canaries": 6,
+    "repetitions": 2,
+    "candidates": 106,
+    "shadows": 0,
+}
+WORDS = ["river", "stone", "cloud", "apple", "train", "house", "green", "light", "paper", "water"]
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory):
+    return save_bases(tmp_path_factory.mktemp("bases"))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """Texts of random words, whose label is the first of them."""
+    drawn = random.Random(5)
+    texts = [" ".join(drawn.choices(WORDS, k=8)) for _ in range(150)]
+    labels = ["left" if text < "lime" else "right" for text in texts]
+    path = tmp_path_factory.mktemp("data") / "texts.parquet"
+    pl.DataFrame({"text": texts, "label": labels, "who": range(150)}).write_parquet(path)
+    return path
+
+
+def audit(base, data, out, task="generation", target=None, **plan):
+    return audit_privacy(
+        base=str(base),
+        data=data,
+        out=out,
+        plan=Plan(task=task, **(PLAN | plan)),
+        target_column=target,
+        formats=[PIN],
+    )
+
+
+def test_a_decoder_with_and_without_privacy(bases, data, tmp_path):
+    found = audit(bases["llama"], data, tmp_path / "out", epsilons=(None, 1.0))
+    plain, private = found.summary.to_dicts()
+    assert [plain["variant"], private["variant"]] == ["full", "full-epsilon-1"]
+    assert plain["epsilon"] is None
+    assert private["epsilon"] == pytest.approx(1, abs=0.02)
+    assert private["noise_multiplier"] > 1
+    # What was learnt without privacy comes out, and more of what was learnt more often.
+    assert plain["auc_low"] > 0.6
+    assert plain["mean_exposure"] > plain["unlearnt_exposure"] + 3
+    assert plain["exposure_trend"] > 0
+    # With privacy it does not.
+    assert private["auc_low"] < 0.5 < private["auc_high"]
+    assert private["mean_exposure"] < plain["mean_exposure"] - 3
+    assert not private["is_contradicted"]
+    assert private["epsilon_bound"] <= 1
+    assert plain["utility_measure"] == "loss"
+    assert plain["utility_low"] < plain["utility"] < plain["utility_high"]
+    # One row a canary: the i-th was learnt 2 i times, and is compared with 100.
+    own = found.exposures.filter(variant="full")
+    assert own["repetitions"].to_list() == [2, 4, 6, 8, 10, 12]
+    assert own["n_others"].unique().to_list() == [100]
+    page = found.page.read_text("utf-8")
+    assert "full-epsilon-1" in page
+    assert "<svg" in page
+    said = [*conclusions(found.summary)]
+    assert said[0].startswith("full: members are told from others (AUC ")
+    assert "its accountant says epsilon 1.00, attacks show at least" in said[1]
+
+
+def test_the_same_request_makes_nothing_and_another_is_refused(bases, data, tmp_path):
+    out = tmp_path / "out"
+    once = audit(bases["llama"], data, out, epsilons=(None,), epochs=1)
+    before = contents(out / "full" / "target")
+    (out / "full" / "scores.parquet").unlink()  # as when it was killed before
+    again = audit(bases["llama"], data, out, epsilons=(None,), epochs=1)
+    assert contents(out / "full" / "target") == before
+    assert again.summary.equals(once.summary)
+    with pytest.raises(RunFolderError, match="out is of another request: plan differ"):
+        audit(bases["llama"], data, out, epsilons=(None,), epochs=2)
+
+
+def test_an_encoder_and_its_shadow_models(bases, data, tmp_path):
+    found = audit(
+        bases["bert"], data, tmp_path / "out", task="classification", target="label",
+        epsilons=(None,), epochs=30, shadows=4,
+    )  # fmt: skip
+    (row,) = found.summary.to_dicts()
+    assert row["attack"] == "lira_online_fixed_v1"
+    assert row["utility_measure"] == "accuracy"
+    assert row["utility_low"] > 0.6
+    assert row["auc"] is not None
+    assert row["mean_exposure"] is None  # an encoder generates nothing
+    assert found.exposures is None
+    assert {"rmia_v1", "loss_v1"} < {*found.metrics["attack"]}
+
+
+def test_an_encoder_decoder_and_infilling(bases, data, tmp_path):
+    how = {"task": "classification", "target": "label", "epsilons": (None,)}
+    found = audit(bases["t5"], data, tmp_path / "t5", **how)
+    (row,) = found.summary.to_dicts()
+    assert row["attack"] == "reference_token_difference_v1"
+    assert row["mean_exposure"] is not None
+    assert 0 <= row["utility"] <= 1
+    with pytest.raises(SettingsError, match="tuning infilling needs a masked model"):
+        audit(bases["t5"], data, tmp_path / "no", tunings=("infilling",), **how)
+
+
+def test_what_does_not_fit_is_said_before_anything_is_trained(bases, data, tmp_path):
+    out = tmp_path / "out"
+    with pytest.raises(SettingsError, match="is an encoder, which generates nothing"):
+        audit(bases["bert"], data, out)
+    with pytest.raises(SettingsError, match="classification needs the labels"):
+        audit(bases["bert"], data, out, task="classification")
+    with pytest.raises(SettingsError, match="column 'who' has 150 different labels"):
+        audit(bases["bert"], data, out, task="classification", target="who")
+    with pytest.raises(CorpusError, match="has no column 'none', only 'text', 'label', 'who'"):
+        audit(bases["llama"], data, out, target="none")
+    assert not out.exists()
+    out.mkdir()
+    (out / "mine.txt").write_text("mine")
+    with pytest.raises(RunFolderError, match="holds something else"):
+        audit(bases["llama"], data, out)
