@@ -55,6 +55,14 @@ def few_permutations():
         yield
 
 
+_PROCESSES = "tests/unit/evidence/test_process.py::"
+_OF_STARTS = (
+    f"{_PROCESSES}test_a_killed_worker_is_an_error_at_once",
+    f"{_PROCESSES}test_an_engine_works_in_any_script_and_dies_with_it",
+)
+"""Tests whose engine is started as users' are, in a process that loads what it needs."""
+
+
 @pytest.fixture(scope="session", autouse=True)
 def quick_workers():
     """Engines' processes are forked where tests are about something else than how they start."""
@@ -63,7 +71,7 @@ def quick_workers():
     from tests.forked import forked_training, forked_worker
 
     def spawn(connection, log):
-        starts = os.environ["PYTEST_CURRENT_TEST"].startswith("tests/unit/evidence/test_")
+        starts = os.environ["PYTEST_CURRENT_TEST"].startswith(_OF_STARTS)
         return (started if starts else forked_worker)(connection, log)
 
     started = process._spawn

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
+from contextlib import chdir
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
 
+_REPOSITORY = Path(__file__).parents[1]
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
@@ -32,7 +33,7 @@ _CONTEXT.set_forkserver_preload(
         "peft",
         "transformers.models.llama.modeling_llama",
         "transformers.models.gpt2.modeling_gpt2",
-        *(["mia_batch.evidence.engines.vllm"] if find_spec("vllm") else []),
+        "tests.warm",
     ]
 )
 
@@ -42,7 +43,8 @@ class Forked:
 
     def __init__(self, target: Callable[..., None], *arguments: object) -> None:
         self._process = _CONTEXT.Process(target=target, args=arguments)
-        self._process.start()
+        with chdir(_REPOSITORY):  # the parent of all, started with the first, finds tests.warm here
+            self._process.start()
         assert self._process.pid is not None
         self.pid = self._process.pid
 

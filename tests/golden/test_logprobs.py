@@ -10,6 +10,7 @@ from tests.audits import audit_demo
 from tests.reference_logprobs import wikimia_scores
 
 ATTACKS = ("loss_v1", "min_k_20_v1", "min_k_plus_plus_20_v1", "extraction_v1")
+N_TEXTS = 150
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +64,12 @@ def test_samples_reproduce_suffixes_as_often_as_their_probabilities_say(members_
 
 
 def test_the_min_k_papers_procedure(demo, shared_data, tmp_path):
+    lines = (shared_data / "wikimia" / "64.jsonl").read_text("utf-8").splitlines()
+    (tmp_path / "corpus.jsonl").write_text("\n".join(lines[:N_TEXTS]), "utf-8")
     run = audit_demo(
         demo,
         tmp_path / "run",
-        input=str(shared_data / "wikimia" / "64.jsonl"),
+        input=str(tmp_path / "corpus.jsonl"),
         text_column="input",
         preset="min-k",
         engine="transformers",
@@ -77,7 +80,7 @@ def test_the_min_k_papers_procedure(demo, shared_data, tmp_path):
     plain = run.logprobs.filter(pl.col("view") != "neighbour")
     views = plain.with_columns(seen=pl.concat_str("model", "view", separator=" "))
     numbers = views.pivot("seen", index="target_id", values="logprob")
-    assert numbers.height == run.scores.height == 542
+    assert numbers.height == run.scores.height == N_TEXTS
     scores = {row["target_id"]: row for row in run.scores.iter_rows(named=True)}
     for row in numbers.iter_rows(named=True):
         references = wikimia_scores(

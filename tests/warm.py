@@ -1,0 +1,28 @@
+"""What every engine loads or makes when it starts, done once before processes are forked."""
+
+from __future__ import annotations
+
+import gc
+from importlib import import_module
+from importlib.util import find_spec
+
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+get_checkpoint_conversion_mapping("llama")  # compiles hundreds of patterns
+
+if find_spec("vllm"):
+    from vllm.platforms import current_platform
+
+    for name in (
+        "mia_batch.evidence.engines.vllm",
+        "vllm.model_executor.models.llama",
+        "vllm.v1.core.sched.scheduler",
+        "vllm.v1.engine.llm_engine",
+        *(["vllm.v1.worker.cpu_worker"] if current_platform.is_cpu() else []),
+    ):
+        import_module(name)
+    current_platform.register_triton_kernel_overrides()  # looks at all there is in all modules
+    current_platform.register_triton_kernel_overrides = lambda: None
+
+gc.freeze()  # no forked process looks through all this for garbage
+gc.unfreeze = lambda: None  # nor does vLLM when it ends
