@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from mia_batch.attacks import score_by
+from mia_batch.attacks.learned import COMBINATION
 from mia_batch.diagnostics.preflight import check_targets
 from mia_batch.diagnostics.unscored import uneven_findings
+from mia_batch.inference.combination import combination_findings
 from mia_batch.inference.findings import (
     finding_rows,
     plan_findings,
@@ -52,7 +54,7 @@ __all__ = [
 ]
 
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
-_FROM_SCORES = ("plan", "reported", "uneven_scores", "null_audits", "prompts")
+_FROM_SCORES = ("plan", "reported", "uneven_scores", "null_audits", "prompts", "combination")
 
 
 def preflight(run: Run, plan: VerdictPlan, *, seed: int) -> None:
@@ -112,6 +114,8 @@ def evaluate(
     uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
     audits = null_audit_findings(scores, plan)
     rows = [before, given, planned, uneven, reported, audits]
+    if COMBINATION in names:
+        rows.append(combination_findings(scores))
     sink(pl.concat(rows), run.path("findings"), Findings)
 
 
