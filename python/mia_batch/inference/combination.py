@@ -177,17 +177,23 @@ class _Model:
         from sklearn.preprocessing import StandardScaler
 
         linear = make_pipeline(
-            SimpleImputer(strategy="median", keep_empty_features=True),
+            SimpleImputer(strategy="median"),
             StandardScaler(),
             LogisticRegression(C=0.1, max_iter=1000),
         )
         trees = HistGradientBoostingClassifier(
             max_iter=60, max_leaf_nodes=7, min_samples_leaf=10, early_stopping=False, random_state=0
         )
-        self._models = [model.fit(scores, label) for model in (linear, trees)]
+        self._empty = np.isnan(scores).all(axis=0)
+        self._models = [model.fit(self._without_empty(scores), label) for model in (linear, trees)]
 
     def log_odds(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        known = self._without_empty(scores)
         found: NDArray[np.float64] = np.mean(
-            [model.decision_function(scores) for model in self._models], axis=0
+            [model.decision_function(known) for model in self._models], axis=0
         )
         return found
+
+    def _without_empty(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Make attacks that none of the teachers has a score of say the same of every text."""
+        return np.where(self._empty, 0.0, scores)
