@@ -11,11 +11,12 @@ import polars as pl
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.conformal import tie_draws
 from mia_batch.inference.findings import finding_rows
+from mia_batch.inference.score_rows import read_rows, score_batches
 from mia_batch.stats.folds import deal_folds
 from mia_batch.tables.numbers import read_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -25,7 +26,6 @@ __all__ = ["combination_findings", "combine"]
 
 _N_FOLDS = 5
 _FEWEST = 10  # clusters of each class
-_ROWS_AT_ONCE = 32_768
 _DECIMALS = 9
 """Beyond them, scores of equal texts may differ with their places in a matrix."""
 
@@ -87,13 +87,13 @@ def combine(scores: pl.LazyFrame, attacks: Sequence[str], *, seed: int) -> NDArr
     if not teachers.enough(sets):
         return combined
     folds = _deal(sets, teachers, seed)
-    taught = _read_rows(scores, attacks, teachers.rows)
+    taught = read_rows(scores, attacks, teachers.rows)
     with threadpool_limits(1):  # sums of several threads differ in the last bit
         models = []
         for fold in range(_N_FOLDS):
             others = folds[teachers.rows] != fold
             models.append(_Model(taught[others], teachers.label[others]))
-        for start, part in _batches(scores, attacks):
+        for start, part in score_batches(scores, attacks):
             of_part = slice(start, start + len(part))
             there = ~np.isnan(part).all(axis=1)
             for fold, model in enumerate(models):
@@ -142,28 +142,6 @@ def _deal(sets: ComparisonSets, teachers: _Teachers, seed: int) -> NDArray[np.in
     dealt = deal_folds(teachers.label, which, n_folds=_N_FOLDS, generator=generator)
     fold[clusters] = dealt.fold
     return fold[sets.cluster]
-
-
-def _batches(
-    scores: pl.LazyFrame, attacks: Sequence[str]
-) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """Yield the scores of some rows at a time, a column per attack, and the first row's index."""
-    value, start = pl.col(attacks).cast(pl.Float64), 0
-    finite = scores.select(pl.when(value.is_finite()).then(value))
-    for batch in finite.collect_batches(chunk_size=_ROWS_AT_ONCE, maintain_order=True):
-        yield start, batch.to_numpy().astype(np.float64)
-        start += batch.height
-
-
-def _read_rows(
-    scores: pl.LazyFrame, attacks: Sequence[str], rows: NDArray[np.int64]
-) -> NDArray[np.float64]:
-    """Read the scores of these rows, which ascend."""
-    parts = [
-        part[rows[(rows >= start) & (rows < start + len(part))] - start]
-        for start, part in _batches(scores, attacks)
-    ]
-    return np.concatenate(parts)
 
 
 class _Model:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -12,6 +13,7 @@ from mia_batch.attacks.learned import COMBINATION
 from mia_batch.diagnostics.preflight import check_targets
 from mia_batch.diagnostics.unscored import uneven_findings
 from mia_batch.inference.combination import combination_findings
+from mia_batch.inference.dataset_inference import infer_dataset
 from mia_batch.inference.findings import (
     finding_rows,
     plan_findings,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mia_batch.attacks import Attack
+    from mia_batch.inference.dataset_inference import DatasetInference
     from mia_batch.pipeline.context import Audit
     from mia_batch.pipeline.run import Run
     from mia_batch.settings import Settings
@@ -54,7 +57,10 @@ __all__ = [
 ]
 
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
-_FROM_SCORES = ("plan", "reported", "uneven_scores", "null_audits", "prompts", "combination")
+_FROM_SCORES = (
+    *("plan", "reported", "uneven_scores", "null_audits", "prompts"),
+    *("combination", "dataset_inference"),
+)
 
 
 def preflight(run: Run, plan: VerdictPlan, *, seed: int) -> None:
@@ -106,6 +112,9 @@ def evaluate(
     )
     sink(metrics, run.path("metrics"), Metrics)
     made = _verdicts(settings, attacks, plan, run, before)
+    inferred = _dataset_inference(scores, attacks, plan, before)
+    if inferred is not None:
+        made = chain(made, [inferred.verdict()])
     if planned["verdict"].item(0) != "as_planned":
         made = (rows.with_columns(planned=False) for rows in made)
     sink_frames(made, run.path("verdicts"), Verdicts)
@@ -116,6 +125,8 @@ def evaluate(
     rows = [before, given, planned, uneven, reported, audits]
     if COMBINATION in names:
         rows.append(combination_findings(scores))
+    if inferred is not None:
+        rows.append(inferred.findings())
     sink(pl.concat(rows), run.path("findings"), Findings)
 
 
@@ -143,6 +154,18 @@ def _verdicts(
     names = [attack.name for attack in attacks]
     for rows in verdicts(scores, names, plan, blind_warns=blind_warns(found)):
         yield rows if errors is None else _with_errors(rows, errors, plan.primary)
+
+
+def _dataset_inference(
+    scores: pl.LazyFrame, attacks: Sequence[Attack], plan: VerdictPlan, found: pl.DataFrame
+) -> DatasetInference | None:
+    """Test all texts together by all attacks, where the run is about all texts together."""
+    names = [attack.name for attack in attacks if attack.evidence != "scores"]
+    if plan.level != "collection" or len(names) < 2 or not role_counts(found)["n_nulls"]:
+        return None
+    subjects = found.filter(check="blind_baseline", verdict="separable")["subject"]
+    told_apart = bool({"targets", "members"} & {*subjects})
+    return infer_dataset(scores, names, plan, told_apart=told_apart)
 
 
 def blind_warns(findings: pl.DataFrame) -> bool:
@@ -236,7 +259,7 @@ class VerdictsStage(Stage):
         return {
             "scores": made.get("scores"),
             "preflight": made.get("preflight"),
-            "form": 3,  # of what is found
+            "form": 4,  # of what is found
             "plan": [audit.manifest.plan.get(name) for name in ("sha256", "rests_on")],
             "settings": audit.settings.model_dump(mode="json", include=names),
         }
