@@ -9,8 +9,6 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import polars as pl
-
 __all__ = ["learned_sentences"]
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mia_batch.inference.combination import combine
+from mia_batch.inference.combination import combination_findings, combine
 from mia_batch.inference.conformal import p_values
+from mia_batch.stats.roc import roc_auc
 from tests.unit.inference.scored import table
 
 ATTACKS = ["a_v1", "b_v1", "c_v1"]
@@ -85,13 +86,13 @@ def among_all(rng):
 
 @pytest.mark.parametrize("parts", [calibrated, among_all])
 def test_p_values_of_non_members_are_uniform(parts):
-    share, error = share_at_most(np.random.default_rng(1), 30, parts)
+    share, error = share_at_most(np.random.default_rng(1), 20, parts)
     assert share == pytest.approx(0.2, abs=3 * error)
 
 
 def test_non_members_that_teach_and_are_compared_with_would_be_wrong():
     """The same check finds the fault that the scheme avoids."""
-    share, error = share_at_most(np.random.default_rng(1), 30, among_all, in_sample)
+    share, error = share_at_most(np.random.default_rng(1), 20, among_all, in_sample)
     assert share > 0.2 + 6 * error
 
 
@@ -106,12 +107,59 @@ def test_groups_that_move_together_are_exchanged_whole():
         ]
 
     rng, shares = np.random.default_rng(2), []
-    for _ in range(30):
+    for _ in range(20):
         frame = scores(*parts(rng))
         mean = frame.with_columns(c=pl.Series(combined(frame))).group_by("role", "member", "group")
         of = mean.agg(pl.col("c").mean())
         asked = of.filter(pl.col("member").is_null())["c"].to_numpy()
         null = of.filter(pl.col("role") == "non_member")["c"].to_numpy()
         shares.append(np.mean(p_values(asked, null) <= 0.2))
-    error = np.sqrt(0.2 * 0.8 * 40 / (20 * 21 * 30))
+    error = np.sqrt(0.2 * 0.8 * 40 / (20 * 21 * 20))
     assert np.mean(shares) == pytest.approx(0.2, abs=3 * error)
+
+
+def test_a_member_that_is_seen_in_one_attack_or_another_is_found():
+    rng = np.random.default_rng(3)
+    frame = scores(texts(rng, "target", 300, True), texts(rng, "target", 300, False))
+    shown = pl.Series(rng.integers(0, 3, frame.height))
+    frame = frame.with_columns(
+        pl.col(name) + 3 * (pl.col("member") & (shown == which))
+        for which, name in enumerate(ATTACKS)
+    )
+    member = frame["member"].to_numpy()
+    together = roc_auc(member, combined(frame))
+    alone = max(roc_auc(member, frame[name].to_numpy()) for name in ATTACKS)
+    assert together > alone + 0.1
+
+
+def test_null_where_every_attack_is_and_where_there_is_too_little_to_learn_from():
+    rng = np.random.default_rng(4)
+    frame = scores(texts(rng, "target", 20, True, shift=1.0), texts(rng, "target", 20, False))
+    lost = frame.with_columns(
+        pl.when(pl.int_range(pl.len()) != 3).then(name).alias(name) for name in ATTACKS
+    )
+    made = combined(lost.with_columns(b_v1=pl.lit(None, pl.Float64)))
+    assert np.flatnonzero(np.isnan(made)).tolist() == [3]
+    assert np.isnan(combined(frame[11:])).all()
+    assert combination_findings(frame[11:].lazy())["verdict"].unique().to_list() == ["too_few"]
+    assert np.isfinite(combined(frame[10:])).all()
+    found = combination_findings(frame[10:].lazy())
+    assert found.select("statistic", "value", "verdict").rows() == [
+        ("n_members", 10.0, "all"),
+        ("n_others", 20.0, "all"),
+    ]
+
+
+def test_no_text_is_scored_by_what_its_own_group_taught():
+    """Labels and scores of a group's other windows change nothing of its windows' scores."""
+    rng = np.random.default_rng(5)
+    parts = (
+        texts(rng, "calibration", 15, True, shift=1.0, windows=2),
+        texts(rng, "calibration", 15, False, windows=2),
+    )
+    frame = scores(*parts)
+    own = (pl.col("group") == "calibrationTrue3") & (pl.col("window_index") == 1)
+    changed = frame.with_columns(pl.when(~own).then(name).otherwise(-9.0) for name in ATTACKS)
+    place = frame.select(own.arg_true()).item() - 1
+    assert combined(changed)[place] == combined(frame)[place]
+    assert (combined(changed) != combined(frame)).any()
