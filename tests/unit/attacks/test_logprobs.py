@@ -67,6 +67,7 @@ BY_HAND = {
     "reference_ratio_v1": -0.5,
     "recall_prefix_v1": 2.0,
     "con_recall_prefix_v1": (4 - 0.5 * 2) / 2,
+    "codec_v1": 1.0,  # -4 log 2 after the shots, -2 log 2 alone
     "neighbour_difference_v1": -2 * LOG_2 + 3 * LOG_2,
     "neighbour_ratio_v1": -2 / 3,
     "detect_gpt_v1": (-2 + 4) / ROOT_2,

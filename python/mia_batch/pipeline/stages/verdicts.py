@@ -10,8 +10,10 @@ import polars as pl
 
 from mia_batch.attacks import score_by
 from mia_batch.attacks.learned import COMBINATION
+from mia_batch.attacks.prefix_shots import CODEC
 from mia_batch.diagnostics.preflight import check_targets
 from mia_batch.diagnostics.unscored import uneven_findings
+from mia_batch.inference.codec import codec_findings
 from mia_batch.inference.combination import combination_findings
 from mia_batch.inference.dataset_inference import infer_dataset
 from mia_batch.inference.findings import (
@@ -59,7 +61,7 @@ __all__ = [
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
 _FROM_SCORES = (
     *("plan", "reported", "uneven_scores", "null_audits", "prompts"),
-    *("combination", "dataset_inference"),
+    *("combination", "dataset_inference", "codec"),
 )
 
 
@@ -127,6 +129,8 @@ def evaluate(
         rows.append(combination_findings(scores))
     if inferred is not None:
         rows.append(inferred.findings())
+    if CODEC in names and role_counts(before)["n_nulls"]:
+        rows.append(codec_findings(scores))
     sink(pl.concat(rows), run.path("findings"), Findings)
 
 

@@ -1,4 +1,4 @@
-"""Sentences about what is learned from all scores, from rows of findings."""
+"""Sentences about all attacks or all texts together, from rows of findings."""
 
 from __future__ import annotations
 
@@ -9,15 +9,28 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["learned_sentences"]
+__all__ = ["set_sentences"]
 
 
-def learned_sentences(findings: pl.DataFrame) -> Iterator[str]:
-    """Say from what `combine` has learned, and what dataset inference shows; nothing if neither."""
+def set_sentences(findings: pl.DataFrame) -> Iterator[str]:
+    """Say what the combination was learned from, and what dataset inference and CoDeC show."""
     yield from _combination(findings.filter(check="combination"))
     yield from _dataset_inference(
         findings.filter(pl.col("subject").is_null(), check="dataset_inference")
     )
+    yield from _codec(findings.filter(check="codec"))
+
+
+def _codec(rows: pl.DataFrame) -> Iterator[str]:
+    shares = [
+        f"{row['value']:.0%} of the {row['subject']} ({row['low']:.0%} to {row['high']:.0%})"
+        for row in rows.drop_nulls("value").iter_rows(named=True)
+    ]
+    if shares:
+        yield (
+            f"Less likely after the shots than alone (CoDeC): {' and '.join(shares)}, 95 % "
+            "intervals. Only a difference of the two may come from training."
+        )
 
 
 def _combination(rows: pl.DataFrame) -> Iterator[str]:
