@@ -69,7 +69,7 @@ def audit(folder: Path) -> pl.DataFrame:
     if not (folder / "reference").exists():
         train_model(folder / "model", texts, [*often, *others], {"hidden": 128, "layers": 2})
         train_model(folder / "reference", texts, others, {"hidden": 64, "layers": 1})
-    run = mia_batch.audit(
+    run: mia_batch.Run = mia_batch.audit(
         input=str(folder / "corpus.parquet"),
         model=str(folder / "model"),
         reference_model=str(folder / "reference"),
@@ -77,7 +77,7 @@ def audit(folder: Path) -> pl.DataFrame:
         evidence="logprobs",
         engine="transformers",
     )
-    return run.scores
+    return pl.DataFrame(run.scores)
 
 
 def drawn(rng: np.random.Generator, scores: pl.DataFrame, **roles: tuple[Any, int]) -> pl.DataFrame:

@@ -186,6 +186,10 @@ def share_below(rows: Sequence[Row], limit: Callable[[list[float], int], float])
     return per_token([float(loss <= limit(series, place)) for place, loss in enumerate(series)])
 
 
+def share_below_of(limit: float) -> Reference:
+    return lambda rows: share_below(rows, lambda *_: limit)
+
+
 def share_below_previous(rows: Sequence[Row]) -> float:
     series = losses(rows)
     return per_token(
@@ -253,10 +257,7 @@ REFERENCES: dict[str, Reference] = {
     "top_1_share_v1": column_mean("rank", lambda rank: float(rank == 1)),
     "entropy_v1": column_mean("vocabulary_mean", float),
     "surprising_20_v1": surprising,
-    **{
-        f"losses_below_{limit}_v1": lambda rows, limit=limit: share_below(rows, lambda *_: limit)
-        for limit in (1, 2, 3)
-    },
+    **{f"losses_below_{limit}_v1": share_below_of(limit) for limit in (1, 2, 3)},
     "losses_below_mean_v1": lambda rows: share_below(rows, lambda all_, _: sum(all_) / len(all_)),
     "losses_below_previous_v1": share_below_previous,
     "loss_slope_v1": slope,

@@ -179,9 +179,10 @@ class _Linear:
     def __init__(self, scores: NDArray[np.float64], label: NDArray[np.bool_]) -> None:
         from sklearn.linear_model import LogisticRegression, Ridge
 
-        known = np.ma.masked_invalid(scores)
-        self._mean = known.mean(axis=0).filled(0.0)
-        deviation = known.std(axis=0).filled(1.0)
+        known = ~np.isnan(scores)
+        n = known.sum(axis=0).clip(1)
+        self._mean = np.where(known, scores, 0.0).sum(axis=0) / n
+        deviation = np.sqrt(np.where(known, (scores - self._mean) ** 2, 0.0).sum(axis=0) / n)
         self._deviation = np.where(deviation > 0, deviation, 1.0)
         standard = self._standard(scores)
         own = Ridge(alpha=_PENALTY, positive=True).fit(standard, label)

@@ -51,7 +51,7 @@ def in_sample(frame):
 
 def share_at_most(rng, runs, parts, score=combined, alpha=0.2):
     """Share of p-values of targets that are no members, and the standard error there should be."""
-    shares = []
+    shares, asked, null = [], np.empty(0), np.empty(0)
     for _ in range(runs):
         frame = scores(*parts(rng))
         found, of = score(frame), frame["role"].cast(pl.String)

@@ -72,6 +72,7 @@ def test_too_few_groups_get_a_reason():
 def test_rows_tell_what_was_learned_and_tested():
     made = inferred(*sets(np.random.default_rng(9), shift=1.0))
     (row,) = made.verdict().iter_rows(named=True)
+    assert made.test is not None
     assert row["method"] == f"split_{made.test.method}"
     assert not row["planned"]
     facts = made.findings()
@@ -90,6 +91,7 @@ def test_an_attack_without_scores_has_no_weight():
     frame = scores(*sets(np.random.default_rng(10), shift=1.0)).with_columns(c_v1=None)
     made = infer_dataset(frame.lazy(), ATTACKS, PLAN, told_apart=False)
     assert made.weights["c_v1"] == 0
+    assert made.test is not None
     assert made.test.p_value <= 0.01
 
 
