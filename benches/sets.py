@@ -82,7 +82,7 @@ def audit(folder: Path) -> pl.DataFrame:
 
 def drawn(rng: np.random.Generator, scores: pl.DataFrame, **roles: tuple[Any, int]) -> pl.DataFrame:
     """Draw texts of some numbers of times seen for each role, none of them twice."""
-    order, parts = scores[rng.permutation(scores.height).tolist()], []
+    order, parts = scores[rng.permutation(scores.height).tolist()], list[pl.DataFrame]()
     for role, (times, n) in roles.items():
         part = order.filter(pl.col("times").is_in(times)).head(n)
         order = order.join(part, on="target_id", how="anti", maintain_order="left")

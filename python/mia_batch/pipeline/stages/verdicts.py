@@ -9,13 +9,8 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from mia_batch.attacks import score_by
-from mia_batch.attacks.learned import COMBINATION
-from mia_batch.attacks.prefix_shots import CODEC
 from mia_batch.diagnostics.preflight import check_targets
 from mia_batch.diagnostics.unscored import uneven_findings
-from mia_batch.inference.codec import codec_findings
-from mia_batch.inference.combination import combination_findings
-from mia_batch.inference.dataset_inference import infer_dataset
 from mia_batch.inference.findings import (
     finding_rows,
     plan_findings,
@@ -31,6 +26,7 @@ from mia_batch.inference.verdicts import verdicts
 from mia_batch.metrics.measure import measure
 from mia_batch.pipeline.context import verdict_plan
 from mia_batch.pipeline.stages.given import given_findings
+from mia_batch.pipeline.stages.sets import OF_SETS, set_answers
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.report import preflight_sentences, sentences
 from mia_batch.schemas import Blind, Findings, Metrics, Scores, Targets, Verdicts
@@ -42,7 +38,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mia_batch.attacks import Attack
-    from mia_batch.inference.dataset_inference import DatasetInference
     from mia_batch.pipeline.context import Audit
     from mia_batch.pipeline.run import Run
     from mia_batch.settings import Settings
@@ -59,10 +54,7 @@ __all__ = [
 ]
 
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
-_FROM_SCORES = (
-    *("plan", "reported", "uneven_scores", "null_audits", "prompts"),
-    *("combination", "dataset_inference", "codec"),
-)
+_FROM_SCORES = ("plan", "reported", "uneven_scores", "null_audits", "prompts", *OF_SETS)
 
 
 def preflight(run: Run, plan: VerdictPlan, *, seed: int) -> None:
@@ -114,9 +106,8 @@ def evaluate(
     )
     sink(metrics, run.path("metrics"), Metrics)
     made = _verdicts(settings, attacks, plan, run, before)
-    inferred = _dataset_inference(scores, attacks, plan, before)
-    if inferred is not None:
-        made = chain(made, [inferred.verdict()])
+    of_sets, found_of_sets = set_answers(scores, attacks, plan, before)
+    made = chain(made, [of_sets])
     if planned["verdict"].item(0) != "as_planned":
         made = (rows.with_columns(planned=False) for rows in made)
     sink_frames(made, run.path("verdicts"), Verdicts)
@@ -124,13 +115,7 @@ def evaluate(
     primary_first = sorted(names, key=lambda name: name != plan.primary)
     uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
     audits = null_audit_findings(scores, plan)
-    rows = [before, given, planned, uneven, reported, audits]
-    if COMBINATION in names:
-        rows.append(combination_findings(scores))
-    if inferred is not None:
-        rows.append(inferred.findings())
-    if CODEC in names and role_counts(before)["n_nulls"]:
-        rows.append(codec_findings(scores))
+    rows = [before, given, planned, uneven, reported, audits, found_of_sets]
     sink(pl.concat(rows), run.path("findings"), Findings)
 
 
@@ -158,18 +143,6 @@ def _verdicts(
     names = [attack.name for attack in attacks]
     for rows in verdicts(scores, names, plan, blind_warns=blind_warns(found)):
         yield rows if errors is None else _with_errors(rows, errors, plan.primary)
-
-
-def _dataset_inference(
-    scores: pl.LazyFrame, attacks: Sequence[Attack], plan: VerdictPlan, found: pl.DataFrame
-) -> DatasetInference | None:
-    """Test all texts together by all attacks, where the run is about all texts together."""
-    names = [attack.name for attack in attacks if attack.evidence != "scores"]
-    if plan.level != "collection" or len(names) < 2 or not role_counts(found)["n_nulls"]:
-        return None
-    subjects = found.filter(check="blind_baseline", verdict="separable")["subject"]
-    told_apart = bool({"targets", "members"} & {*subjects})
-    return infer_dataset(scores, names, plan, told_apart=told_apart)
 
 
 def blind_warns(findings: pl.DataFrame) -> bool:
