@@ -7,11 +7,15 @@ import polars as pl
 import pytest
 
 import mia_batch
+from mia_batch.attacks import get
 from mia_batch.errors import SettingsError
+from mia_batch.inference.findings import finding_rows
 from mia_batch.pipeline.auditing import rescore
 from mia_batch.pipeline.choice import chosen_attacks
+from mia_batch.pipeline.stages.sets import set_answers
 from mia_batch.schemas import Verdicts
 from mia_batch.settings import load_settings
+from tests.unit.inference.scored import plan
 from tests.unit.pipeline.test_verdicts import FORBIDDEN, Library, said_of
 
 NAMES = ["samia_matched_v1", "samia_matched_n2_v1"]
@@ -69,6 +73,22 @@ def test_all_attacks_together_are_tested_and_it_is_said(run):
     (line,) = (line for line in said if line.startswith("All attacks together"))
     assert f"p = {row['p_value']:.3g}, exploratory" in line
     assert not any(FORBIDDEN.search(line) for line in said)
+
+
+@pytest.mark.parametrize("subject", ["targets", "members"])
+def test_no_answer_where_the_texts_differ_without_the_model(run, subject):
+    attacks = [get(name) for name in run.manifest.made["scores"]["attacks"]]
+    told = finding_rows(
+        "blind_baseline",
+        [{"subject": subject, "statistic": "roc_auc", "value": 0.9, "verdict": "separable"}],
+    )
+    roles = run.findings.filter(check="roles")
+    verdicts, _ = set_answers(
+        run.scan("scores"), attacks, plan(primary=NAMES[0], level="collection"), roles.vstack(told)
+    )
+    (row,) = verdicts.iter_rows(named=True)
+    assert row["p_value"] is None
+    assert "can be told apart without the model" in row["reason"]
 
 
 def test_scored_anew_it_goes_and_comes_back_the_same(run):

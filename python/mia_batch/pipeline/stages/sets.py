@@ -34,7 +34,8 @@ def set_answers(
     Dataset inference is made where the run is about all texts together.
     """
     names = {attack.name for attack in attacks}
-    verdicts, findings = [Verdicts.create_empty()], [Findings.create_empty()]
+    verdicts: list[pl.DataFrame] = [Verdicts.create_empty()]
+    findings: list[pl.DataFrame] = [Findings.create_empty()]
     has_nulls = bool(role_counts(found)["n_nulls"])
     if COMBINATION in names:
         findings.append(combination_findings(scores))
