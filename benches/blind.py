@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 
 from mia_batch.diagnostics.blind.classifiers import Direction, NaiveBayes, Ridge
 from mia_batch.diagnostics.blind.crossvalidation import cross_validate
-from mia_batch.diagnostics.blind.folds import deal_folds
+from mia_batch.stats.folds import deal_folds
 
 __all__ = ["simulate"]
 

@@ -175,6 +175,36 @@ def at_points(rows: Sequence[Row]) -> list[float]:
     return [logprob for of_point in found for logprob in of_point if logprob is not None]
 
 
+def losses(rows: Sequence[Row]) -> list[float]:
+    """Losses of the scored tokens, in their order; CAMIA's series L_1 .. L_T."""
+    return [-logprob for (logprob,) in tokens(text(rows))]
+
+
+def share_below(rows: Sequence[Row], limit: Callable[[list[float], int], float]) -> float:
+    """Share of losses at or below a limit that depends on the series and the place in it."""
+    series = losses(rows)
+    return per_token([float(loss <= limit(series, place)) for place, loss in enumerate(series)])
+
+
+def share_below_of(limit: float) -> Reference:
+    return lambda rows: share_below(rows, lambda *_: limit)
+
+
+def share_below_previous(rows: Sequence[Row]) -> float:
+    series = losses(rows)
+    return per_token(
+        [float(series[at] <= sum(series[:at]) / at) for at in range(1, len(series))],
+    )
+
+
+def slope(rows: Sequence[Row]) -> float:
+    """Minus the slope of the line that numpy fits."""
+    series = losses(rows)
+    if len(series) < 2:
+        raise Undefined
+    return -float(np.polynomial.Polynomial.fit(range(len(series)), series, 1).convert().coef[-1])
+
+
 def column_mean(column: str, of: Callable[[float], float]) -> Reference:
     return lambda rows: per_token([of(value) for (value,) in tokens(text(rows), column)])
 
@@ -202,6 +232,9 @@ REFERENCES: dict[str, Reference] = {
     ),
     "recall_prefix_v1": recall,
     "con_recall_prefix_v1": con_recall,
+    "codec_v1": lambda rows: float(
+        log_likelihood(text(rows, "nonmember_shots")) < log_likelihood(text(rows))
+    ),
     "neighbour_difference_v1": lambda rows: (
         log_likelihood(text(rows)) - per_token(several(rows, "neighbour"))
     ),
@@ -224,6 +257,10 @@ REFERENCES: dict[str, Reference] = {
     "top_1_share_v1": column_mean("rank", lambda rank: float(rank == 1)),
     "entropy_v1": column_mean("vocabulary_mean", float),
     "surprising_20_v1": surprising,
+    **{f"losses_below_{limit}_v1": share_below_of(limit) for limit in (1, 2, 3)},
+    "losses_below_mean_v1": lambda rows: share_below(rows, lambda all_, _: sum(all_) / len(all_)),
+    "losses_below_previous_v1": share_below_previous,
+    "loss_slope_v1": slope,
 }
 """Reference implementation of each attack but those on tuned models, by name."""
 

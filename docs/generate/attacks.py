@@ -55,7 +55,8 @@ def _needs(attack: Attack) -> str:
         for model, view in attack.reads
     )
     settings = (" or ".join(map(_option, names.split("|"))) for names in attack.settings)
-    return "; ".join((f"{needs(attack)} ({views})", *settings))
+    evidence = f"{needs(attack)} ({views})" if views else f"{needs(attack)} of other attacks"
+    return "; ".join((evidence, *settings))
 
 
 def _option(setting: str) -> str:

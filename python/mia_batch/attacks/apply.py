@@ -124,7 +124,7 @@ def score(
     ------
     DataFrame
         Rows of the scores table: one per target, in the order of ``targets``; a missing score is
-        null. At least one frame comes.
+        null, and so are those that are learned from these. At least one frame comes.
 
     Raises
     ------
@@ -146,6 +146,7 @@ def score(
         for attack in evidence.attacks:
             attack.check(evidence.rows[0])
     names = [attack.name for attack in attacks]
+    learned = [attack.name for attack in attacks if attack.evidence == "scores"]
     types = targets.collect_schema()
     passing = [name for name in types if name not in Targets.column_names()]
     for name in set(passing).intersection(names):
@@ -157,7 +158,10 @@ def score(
     numbers = [_numbers(evidence, keys, index) for evidence in kinds]
     for start, *chunks in zip(_starts(index), *numbers, strict=True):
         chunk = keys.slice(start, _TARGETS_AT_ONCE).collect()
-        yield pl.concat([chunk, *chunks], how="horizontal").select(columns)
+        made = pl.concat([chunk, *chunks], how="horizontal")
+        yield made.with_columns(pl.lit(None, pl.Float64).alias(name) for name in learned).select(
+            columns
+        )
 
 
 def _starts(index: RowIndex) -> range:

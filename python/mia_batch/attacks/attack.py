@@ -41,8 +41,9 @@ class Attack:
     undefined
         Why the score can be null although there is evidence, as a short sentence.
     evidence
-        What it needs: ``samples`` (sampled continuations) or ``logprobs`` (log-probabilities of
-        the tokens of given texts).
+        What it needs: ``samples`` (sampled continuations), ``logprobs`` (log-probabilities of
+        the tokens of given texts), or ``scores`` of the run's other attacks, from which it is
+        learned; ``expr`` says nothing then.
     whole_candidates
         True where candidates must be decoded to their end, not only to the reference's length.
     reads
@@ -79,7 +80,7 @@ class Attack:
     expr: pl.Expr
     source: str
     undefined: str
-    evidence: Literal["samples", "logprobs"] = "samples"
+    evidence: Literal["samples", "logprobs", "scores"] = "samples"
     whole_candidates: bool = False
     reads: tuple[tuple[str, str], ...] = (CONTINUATION,)
     logprobs: tuple[tuple[str, str], ...] = ()

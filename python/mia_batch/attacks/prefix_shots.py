@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from mia_batch.attacks.tokens import MEMBER_SHOTS, NONMEMBER_SHOTS, TEXT, average, of_texts
 
-__all__ = ["PREFIX_SHOT_ATTACKS"]
+__all__ = ["CODEC", "PREFIX_SHOT_ATTACKS"]
+
+CODEC = "codec_v1"
 
 _GAMMA = 0.5
 _UNDEFINED = "no token of the text, alone or after the shots, has a log-probability below 0"
@@ -34,5 +36,18 @@ PREFIX_SHOT_ATTACKS = (
         reads=(TEXT, NONMEMBER_SHOTS, MEMBER_SHOTS),
         settings=("nonmember_shots", "member_shots"),
     ),
+    of_texts(
+        CODEC.removesuffix("_v1"),
+        (average(NONMEMBER_SHOTS) < average(TEXT)).cast(float),
+        formula="1 where loss(nonmember_shots) > loss, else 0",
+        source=(
+            "Zawalski et al. 2025 (arXiv:2510.27055), CoDeC: whether a text becomes less likely "
+            "after texts of its kind; of a set the share counts. Shots are the same for all texts, "
+            "while the authors draw others of the data set itself for each"
+        ),
+        undefined="no token of the text, alone or after the shots, has a log-probability",
+        reads=(TEXT, NONMEMBER_SHOTS),
+        settings=("nonmember_shots",),
+    ),
 )
-"""``recall_prefix_v1`` and ``con_recall_prefix_v1``."""
+"""``recall_prefix_v1``, ``con_recall_prefix_v1``, and ``codec_v1``, 0 or 1."""

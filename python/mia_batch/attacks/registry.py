@@ -14,6 +14,7 @@ from mia_batch.attacks.base_model import BASE_MODEL_ATTACKS
 from mia_batch.attacks.coverage import COVERAGE_ATTACKS, VERBATIM_ATTACKS
 from mia_batch.attacks.extraction import EXTRACTION_ATTACKS
 from mia_batch.attacks.frequency import FREQUENCY_ATTACKS
+from mia_batch.attacks.learned import LEARNED_ATTACKS
 from mia_batch.attacks.loss import LOSS_ATTACKS
 from mia_batch.attacks.min_k import MIN_K_ATTACKS
 from mia_batch.attacks.neighbour import NEIGHBOUR_ATTACKS
@@ -31,6 +32,7 @@ from mia_batch.attacks.rank import RANK_ATTACKS
 from mia_batch.attacks.reference import REFERENCE_ATTACKS, TUNED_REFERENCE_ATTACKS
 from mia_batch.attacks.rouge import ROUGE_ATTACKS
 from mia_batch.attacks.sampling import MATCHED_ATTACKS, SAMIA_ATTACKS
+from mia_batch.attacks.series import SERIES_ATTACKS
 from mia_batch.attacks.shadows import SHADOW_ATTACKS
 from mia_batch.attacks.spv import SPV_ATTACKS, SPV_UNCALIBRATED_ATTACKS
 from mia_batch.errors import SettingsError
@@ -71,6 +73,8 @@ _FAMILIES = {
     "Token frequencies": FREQUENCY_ATTACKS,
     "Extraction": EXTRACTION_ATTACKS,
     "Ranks and entropy": RANK_ATTACKS,
+    "Series of losses": SERIES_ATTACKS,
+    "Learned from all scores": LEARNED_ATTACKS,
 }
 _SAMPLING = {
     "default": (*PROBE_ATTACKS, *REFERENCE_PROBE_ATTACKS),

@@ -45,6 +45,7 @@ Examples:
 _HOW_TO_SCORE = (
     "attacks",
     "attacks_from",
+    "combine",
     "primary",
     "samples",
     "rarity_from",

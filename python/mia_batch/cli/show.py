@@ -58,7 +58,7 @@ def show_attack(attack: Attack, console: Console) -> None:
         ("attack", attack.name),
         ("source", attack.source),
         ("needs", needs(attack)),
-        ("reads", f"{reads}; columns {', '.join(attack.columns)}"),
+        ("reads", reads and f"{reads}; columns {', '.join(attack.columns)}"),
         ("settings", ", ".join(attack.settings).replace("|", " or ")),
         ("null", f"where there is no evidence, or {attack.undefined}"),
         ("higher", "more likely a member"),
@@ -121,6 +121,8 @@ def _print_whole(table: Table | str, console: Console) -> None:
 
 def needs(attack: Attack) -> str:
     """Name the evidence of an attack, or the access to the model that it takes."""
+    if attack.evidence == "scores":
+        return "scores"
     if attack.evidence == "samples":
         named = "whole samples" if attack.whole_candidates else "samples"
         return "both kinds" if attack.logprobs else named

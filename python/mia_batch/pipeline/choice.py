@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mia_batch.attacks import defaults, get
 from mia_batch.attacks.attack import CONTINUATION, PROBE
+from mia_batch.attacks.learned import COMBINATION
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines.registry import why_not
 from mia_batch.evidence.executors.ray.cluster import why_no_ray
@@ -31,6 +32,7 @@ __all__ = [
 
 _COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
 """Columns of the logprobs table that not every engine can compute."""
+_FEWEST_COMBINED = 2
 
 
 def chosen_attacks(settings: Settings) -> list[Attack]:
@@ -39,9 +41,23 @@ def chosen_attacks(settings: Settings) -> list[Attack]:
     Raises `SettingsError` if one that was asked for needs other evidence, a setting that is not
     given, or an engine that can do more.
     """
+    named = _named(settings)
+    learned = [attack for attack in named if attack.evidence == "scores"]
+    if learned and len(named) - len(learned) < _FEWEST_COMBINED:
+        msg = (
+            f"setting 'attacks': {learned[0].name} is learned from the scores of others, and needs "
+            "two at least; name more, or leave 'attacks' out"
+        )
+        raise SettingsError(msg)
+    return named
+
+
+def _named(settings: Settings) -> list[Attack]:
+    combined = [get(COMBINATION)] if settings.combine else []
     if settings.attacks is None:
-        return _possible(_kinds(settings.evidence or "samples"), settings)
+        return _possible(_kinds(settings.evidence or "samples"), settings) + combined
     named = [get(name) for name in settings.attacks]
+    named += [attack for attack in combined if attack not in named]
     for attack in named:
         if (obstacle := _obstacle(attack, settings)) is not None:
             msg = f"setting 'attacks': {attack.name} {obstacle}"
@@ -130,7 +146,7 @@ def _obstacle(attack: Attack, settings: Settings) -> str | None:
 
 
 def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
-    if settings.evidence is not None:
+    if settings.evidence is not None and attack.evidence != "scores":
         kinds = _kinds(settings.evidence)
         given = {attack.evidence, attack.kind}.intersection(kinds)
         if not given or (attack.logprobs and "logprobs" not in kinds):

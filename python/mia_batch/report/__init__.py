@@ -12,6 +12,7 @@ from mia_batch.report.checks import (
     exchangeability_sentence,
 )
 from mia_batch.report.labelled import labelled_sentences
+from mia_batch.report.sets import set_sentences
 from mia_batch.report.unlabelled import (
     null_audit_sentence,
     plan_sentence,
@@ -47,6 +48,7 @@ def sentences(
     said = [*labelled_sentences(metrics, findings, plan.primary)]
     if (roles["n_nulls"] and roles["n_unknown"]) or roles["n_canaries"]:
         said += unlabelled_sentences(verdicts, findings, plan)
+    said += set_sentences(findings)
     if roles["n_unknown"] and roles["n_nulls"]:
         said += null_audit_sentence(findings)
         said += exchangeability_sentence(findings)

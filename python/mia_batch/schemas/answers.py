@@ -97,7 +97,8 @@ class Findings(dy.Schema):
 
     check = dy.String()
     """``roles``, ``blind_baseline``, ``duplicates``, ``power`` (before scores); ``plan``,
-    ``uneven_scores``, ``reported``, ``null_audits`` (of scores), ``prompts`` (what was given)."""
+    ``uneven_scores``, ``reported``, ``null_audits``, ``combination``, ``dataset_inference``,
+    ``codec`` (of scores), ``prompts`` (what was given)."""
     subject = dy.String(nullable=True)
     """What it is about: a set of texts, a level, an attack."""
     statistic = dy.String()
@@ -134,7 +135,7 @@ class Verdicts(dy.Schema):
     """
 
     attack = dy.String()
-    """The attack that the answer rests on."""
+    """The attack that the answer rests on; ``dataset_inference_v1`` rests on all."""
     level = dy.Enum(VerdictLevel.categories.to_list())
     """What the answer is about."""
     key = dy.String(nullable=True)

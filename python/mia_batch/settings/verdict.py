@@ -38,6 +38,11 @@ class VerdictSettings(Part):
         min_length=1,
         description="Sets of texts of which one each, drawn at random, was published.",
     )
+    combine: bool = Field(
+        default=False,
+        description="Learn from texts of known membership how to combine the scores of all "
+        "attacks, as a further attack: combination_v1.",
+    )
     primary: str | None = Field(
         None,
         min_length=1,

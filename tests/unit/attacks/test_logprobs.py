@@ -67,6 +67,7 @@ BY_HAND = {
     "reference_ratio_v1": -0.5,
     "recall_prefix_v1": 2.0,
     "con_recall_prefix_v1": (4 - 0.5 * 2) / 2,
+    "codec_v1": 1.0,  # -4 log 2 after the shots, -2 log 2 alone
     "neighbour_difference_v1": -2 * LOG_2 + 3 * LOG_2,
     "neighbour_ratio_v1": -2 / 3,
     "detect_gpt_v1": (-2 + 4) / ROOT_2,
@@ -82,6 +83,11 @@ BY_HAND = {
     "log_rank_v1": -LOG_2,
     "top_1_share_v1": 1 / 3,
     "entropy_v1": -5 / 3,
+    "losses_below_1_v1": 1 / 3,  # 0.69, 1.39, 2.08
+    "losses_below_2_v1": 2 / 3,
+    "losses_below_3_v1": 1.0,
+    "losses_below_previous_v1": 0.0,
+    "loss_slope_v1": -LOG_2,
 }
 
 
@@ -102,6 +108,14 @@ def test_surprising_tokens_by_hand():
     row = {"view": "text", "logprob": logprob, "vocabulary_mean": mean}
     assert scores(row)["surprising_20_v1"] == -5.0
     assert scores(row | {"vocabulary_mean": [-2.0] * 10})["surprising_20_v1"] is None
+
+
+def test_a_series_of_losses_by_hand():
+    """1, 4, 2, 1: mean 2; before each of the last three 1, 2.5, 7/3; slope -2 * 0.5 / 5."""
+    found = scores({"view": "text", "logprob": [None, -1.0, -4.0, -2.0, -1.0]})
+    assert found["losses_below_mean_v1"] == 0.75
+    assert found["losses_below_previous_v1"] == pytest.approx(2 / 3)
+    assert found["loss_slope_v1"] == pytest.approx(0.2)
 
 
 def test_a_suffix_that_greedy_decoding_misses():

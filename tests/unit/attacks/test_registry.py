@@ -110,7 +110,7 @@ def test_each_attack_has_a_formula_on_one_line(name):
 def test_every_attack_is_there_once():
     of_samples = PROBES | WEIGHED | MATCHED | AUTHORS | ROUGE | COVERAGE | VERBATIM
     of_samples |= REFERENCE_PROBES | BY_NAME | COMBINED
-    assert sorted(names()) == sorted([*of_samples, *reference_tuned.REFERENCES])
+    assert sorted(names()) == sorted([*of_samples, *reference_tuned.REFERENCES, "combination_v1"])
 
 
 def test_presets_compute_their_family_and_its_main_attack_first():

@@ -9,9 +9,9 @@ import numpy as np
 import polars as pl
 
 from mia_batch.diagnostics.blind.crossvalidation import cross_validate
-from mia_batch.diagnostics.blind.folds import deal_folds
 from mia_batch.diagnostics.blind.texts import build_classifiers, read_texts
 from mia_batch.schemas import Metrics
+from mia_batch.stats.folds import deal_folds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

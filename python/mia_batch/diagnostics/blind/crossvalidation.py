@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mia_batch.diagnostics.blind.folds import permute_labels
+from mia_batch.stats.folds import permute_labels
 from mia_batch.stats.intervals import Interval, auc_interval
 from mia_batch.stats.roc import roc_auc
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mia_batch.diagnostics.blind.classifiers import Classifier
-    from mia_batch.diagnostics.blind.folds import Folds
+    from mia_batch.stats.folds import Folds
 
 __all__ = ["Outcome", "cross_validate"]
 

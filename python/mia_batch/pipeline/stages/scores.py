@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from mia_batch.attacks import find_unscored, score
+from mia_batch.attacks.learned import COMBINATION
 from mia_batch.attacks.terms import among
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.features import feature_fields
+from mia_batch.inference.combination import combine
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.verdicts import record_plan
 from mia_batch.pipeline.stages.views import views_of
@@ -55,6 +57,7 @@ class ScoresStage(Stage):
             "samples": {view.name: [view.n, view.samples] for view in views_of(audit, "samples")},
             "logprobs": {"-".join(view.key): view.n for view in views_of(audit, "logprobs")},
             "targets": audit.manifest.made["targets"],
+            **({"seed": audit.settings.seed} if _is_learned(audit) else {}),
             "parts": sha256("\n".join(parts).encode()).hexdigest(),
         }
 
@@ -72,12 +75,23 @@ class ScoresStage(Stage):
         logprobs = evidence.get("logprobs")
         frames = score(evidence["samples"], targets, audit.attacks, logprobs=logprobs)
         sink_frames(frames, run.path("scores"), Scores)
+        self._learn()
         samples = run.scan("samples").filter(_within(audit))
         unscored = find_unscored(
             run.scan("scores"), samples, targets, audit.attacks, logprobs=logprobs
         )
         sink(unscored, run.path("unscored"), Unscored)
         self.done()
+
+    def _learn(self) -> None:
+        """Write the scores anew with those that are learned from them, if any are."""
+        audit = self.audit
+        names = [attack.name for attack in audit.attacks if attack.evidence != "scores"]
+        scores = audit.run.scan("scores")
+        if _is_learned(audit):
+            learned = combine(scores, names, seed=audit.settings.seed)
+            column = pl.Series(COMBINATION, learned, nan_to_null=True)
+            sink(scores.with_columns(column), audit.run.path("scores"), Scores)
 
 
 def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
@@ -89,6 +103,10 @@ def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
     if audit.reading("logprobs"):
         evidence["logprobs"] = _logprobs(audit)
     return evidence
+
+
+def _is_learned(audit: Audit) -> bool:
+    return any(attack.evidence == "scores" for attack in audit.attacks)
 
 
 def _within(audit: Audit) -> pl.Expr:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -25,6 +26,7 @@ from mia_batch.inference.verdicts import verdicts
 from mia_batch.metrics.measure import measure
 from mia_batch.pipeline.context import verdict_plan
 from mia_batch.pipeline.stages.given import given_findings
+from mia_batch.pipeline.stages.sets import OF_SETS, set_answers
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.report import preflight_sentences, sentences
 from mia_batch.schemas import Blind, Findings, Metrics, Scores, Targets, Verdicts
@@ -52,7 +54,7 @@ __all__ = [
 ]
 
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
-_FROM_SCORES = ("plan", "reported", "uneven_scores", "null_audits", "prompts")
+_FROM_SCORES = ("plan", "reported", "uneven_scores", "null_audits", "prompts", *OF_SETS)
 
 
 def preflight(run: Run, plan: VerdictPlan, *, seed: int) -> None:
@@ -104,6 +106,8 @@ def evaluate(
     )
     sink(metrics, run.path("metrics"), Metrics)
     made = _verdicts(settings, attacks, plan, run, before)
+    of_sets, found_of_sets = set_answers(scores, attacks, plan, before)
+    made = chain(made, [of_sets])
     if planned["verdict"].item(0) != "as_planned":
         made = (rows.with_columns(planned=False) for rows in made)
     sink_frames(made, run.path("verdicts"), Verdicts)
@@ -111,7 +115,7 @@ def evaluate(
     primary_first = sorted(names, key=lambda name: name != plan.primary)
     uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
     audits = null_audit_findings(scores, plan)
-    rows = [before, given, planned, uneven, reported, audits]
+    rows = [before, given, planned, uneven, reported, audits, found_of_sets]
     sink(pl.concat(rows), run.path("findings"), Findings)
 
 
@@ -232,7 +236,7 @@ class VerdictsStage(Stage):
         return {
             "scores": made.get("scores"),
             "preflight": made.get("preflight"),
-            "form": 3,  # of what is found
+            "form": 4,  # of what is found
             "plan": [audit.manifest.plan.get(name) for name in ("sha256", "rests_on")],
             "settings": audit.settings.model_dump(mode="json", include=names),
         }

@@ -8,7 +8,7 @@ import pytest
 
 from mia_batch.diagnostics.blind.classifiers import Direction
 from mia_batch.diagnostics.blind.crossvalidation import Outcome, cross_validate
-from mia_batch.diagnostics.blind.folds import Folds, deal_folds
+from mia_batch.stats.folds import Folds, deal_folds
 from mia_batch.stats.intervals import auc_interval
 
 

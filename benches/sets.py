@@ -1,0 +1,182 @@
+"""What all attacks show together: the learned combination, and dataset inference.
+
+A small model is trained on windows of books, half of them by lot never seen, the others two or four
+times. It is audited once by all attacks on log-probabilities. Then texts are drawn from these, many
+times: as teachers of the combination, and as sets that were seen, in part or not at all.
+
+    python -m benches.sets [--keep FOLDER] [--runs N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from benches.pairs import DATA
+from benches.power import FOREIGN, train_model
+from benches.results import append_results, versions
+
+import mia_batch
+from mia_batch.inference.combination import combine
+from mia_batch.inference.dataset_inference import infer_dataset
+from mia_batch.inference.groups import collection_test
+from mia_batch.inference.plan import VerdictPlan
+from mia_batch.schemas import Role
+from mia_batch.stats.difference import auc_difference
+from mia_batch.stats.roc import roc_auc, roc_curve
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+TIMES = {0: 800, 2: 400, 4: 400}  # windows seen so often
+OTHERS, WORDS = 3000, 64
+TEACHERS = (50, 100, 200)  # of each class
+SIZES = (40, 80, 160)  # texts of a set
+ALONE = "min_k_plus_plus_20_v1"  # the attack that such runs rest on by default
+OF_TWO_MODELS = ("reference_", "ez_mia", "wbc")
+
+Figure = dict[str, Any]
+
+
+def write_corpus(folder: Path) -> tuple[list[str], list[str]]:
+    """Cut books into windows and decide by lot how often each is seen; return what is."""
+    draw, texts = Random(5), []
+    for book in sorted((DATA / "books").glob("*.txt")):
+        if book.stem not in FOREIGN:
+            words = book.read_text("utf-8").split()
+            starts = range(0, len(words) - WORDS + 1, WORDS)
+            texts += [" ".join(words[start : start + WORDS]) for start in starts]
+    draw.shuffle(texts)
+    times = [rung for rung, n in TIMES.items() for _ in range(n)]
+    draw.shuffle(times)
+    asked, others = texts[: len(times)], texts[len(times) : len(times) + OTHERS]
+    corpus = pl.DataFrame({"text": asked, "times": times})
+    corpus = corpus.with_columns(member=pl.col("times") > 0)
+    corpus.write_parquet(folder / "corpus.parquet")
+    often = [text for text, n in zip(asked, times, strict=True) for _ in range(n)]
+    return often, others
+
+
+def audit(folder: Path) -> pl.DataFrame:
+    """Train a model and a smaller one that saw no asked window, and score all windows."""
+    often, others = write_corpus(folder)
+    texts = [*pl.read_parquet(folder / "corpus.parquet")["text"], *others]
+    if not (folder / "reference").exists():
+        train_model(folder / "model", texts, [*often, *others], {"hidden": 128, "layers": 2})
+        train_model(folder / "reference", texts, others, {"hidden": 64, "layers": 1})
+    run: mia_batch.Run = mia_batch.audit(
+        input=str(folder / "corpus.parquet"),
+        model=str(folder / "model"),
+        reference_model=str(folder / "reference"),
+        out=str(folder / "run"),
+        evidence="logprobs",
+        engine="transformers",
+    )
+    return pl.DataFrame(run.scores)
+
+
+def drawn(rng: np.random.Generator, scores: pl.DataFrame, **roles: tuple[Any, int]) -> pl.DataFrame:
+    """Draw texts of some numbers of times seen for each role, none of them twice."""
+    order, parts = scores[rng.permutation(scores.height).tolist()], list[pl.DataFrame]()
+    for role, (times, n) in roles.items():
+        part = order.filter(pl.col("times").is_in(times)).head(n)
+        order = order.join(part, on="target_id", how="anti", maintain_order="left")
+        name = role.partition("__")[0]
+        known = pl.lit(None, pl.Boolean) if name == "target" else pl.col("member")
+        parts.append(part.with_columns(role=pl.lit(name, Role), truth="member", member=known))
+    return pl.concat(parts)
+
+
+def combinations(
+    rng: np.random.Generator, scores: pl.DataFrame, sets: dict[str, list[str]], runs: int
+) -> Iterator[Figure]:
+    """What the combination finds of 400 members and 400 others, beside the best of its teachers."""
+    for what, attacks in sets.items():
+        for n in TEACHERS:
+            found: list[list[float]] = []
+            for _ in range(runs):
+                frame = drawn(
+                    rng,
+                    scores,
+                    calibration__members=((2, 4), n),
+                    calibration__others=((0,), n),
+                    target__members=((2, 4), 400),
+                    target__others=((0,), 400),
+                )
+                found.append(_compared(frame, attacks))
+            mean = np.mean(found, axis=0)
+            names = ("auc", "auc_best", "tpr_1", "tpr_1_best", "low", "high")
+            figures = {name: round(float(each), 4) for name, each in zip(names, mean, strict=True)}
+            yield {"case": f"combination, {what}", "teachers": n, **figures}
+
+
+def _compared(frame: pl.DataFrame, attacks: list[str]) -> list[float]:
+    made = combine(frame.lazy(), attacks, seed=0)
+    is_teacher = (frame["role"] == "calibration").to_numpy()
+    label = frame["truth"].to_numpy()
+    values = frame.select(attacks).fill_null(strategy="min").to_numpy()
+    areas = [roc_auc(label[is_teacher], each[is_teacher]) for each in values.T]
+    asked = label[~is_teacher], made[~is_teacher], values[~is_teacher, int(np.argmax(areas))]
+    difference = auc_difference(*asked)
+    tpr = [roc_curve(asked[0], each).at_fpr(0.01).tpr for each in asked[1:]]
+    limits = difference.interval
+    return [
+        *(roc_auc(asked[0], each) for each in asked[1:]),
+        *tpr,
+        *((limits.low, limits.high) if limits else (np.nan, np.nan)),
+    ]
+
+
+def dataset_inference(
+    rng: np.random.Generator, scores: pl.DataFrame, sets: dict[str, list[str]], runs: int
+) -> Iterator[Figure]:
+    """How often a set has p <= 0.05: never seen, a fifth of it seen twice, all of it."""
+    for what, attacks in sets.items():
+        for n in SIZES:
+            for share in (0.0, 0.2, 1.0):
+                seen = round(share * n)
+                roles = {"target__seen": ((2,), seen), "target__not": ((0,), n - seen)}
+                p = []
+                for seed in range(runs):
+                    frame = drawn(rng, scores, **roles, non_member=((0,), n))
+                    plan = VerdictPlan(primary=ALONE, level="collection", null_set="", seed=seed)
+                    made = infer_dataset(frame.lazy(), attacks, plan, told_apart=False)
+                    one = frame[ALONE].to_numpy()
+                    if made.test is not None and made.paper_p_value is not None:
+                        alone = collection_test(one[:n], one[n:], seed).p_value
+                        p.append([made.test.p_value, made.paper_p_value, alone])
+                rates = (np.array(p) <= 0.05).mean(axis=0).round(4).tolist()
+                rate = dict(zip(("rate", "paper", "one_attack"), rates, strict=True))
+                yield {"case": what, "texts": n, "share": share, "sets": len(p), **rate}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--keep", type=Path, help="folder of models and run, used again")
+    parser.add_argument("--runs", type=int, default=200, help="sets drawn of each kind")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.keep or Path(temporary)
+        folder.mkdir(exist_ok=True)
+        scores = audit(folder)
+    names = [name for name in scores.columns if name.endswith("_v1")]
+    names = [name for name in names if scores[name].count() > scores.height // 2]
+    sets = {
+        "attacks on both models": names,
+        "attacks on one model": [name for name in names if not name.startswith(OF_TWO_MODELS)],
+    }
+    figures, rng = [], np.random.default_rng(5)
+    for simulate, runs in ((dataset_inference, options.runs), (combinations, options.runs // 20)):
+        for figure in simulate(rng, scores, sets, runs):
+            figures.append(figure)
+            print(figure, flush=True)
+    append_results("sets", {"runs": options.runs, "figures": figures} | versions("scikit-learn"))
+
+
+if __name__ == "__main__":
+    main()
