@@ -46,6 +46,7 @@ def test_a_training_that_is_lost_begins_again_and_models_are_the_same(
     checkpoint, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # on a busy machine they would stand still
     run, said = tmp_path / "run", tmp_path / "said"
     run.mkdir()
     for seed, name in enumerate(NAMES):
@@ -57,6 +58,7 @@ def test_a_training_that_is_lost_begins_again_and_models_are_the_same(
                 wait_until(
                     lambda: process.poll() is not None or all(map(trainings, cluster.nodes)),
                     "both are trained",
+                    200,
                 )
                 os.kill(tasks(cluster.nodes[0])[0], signal.SIGKILL)
                 assert process.wait(150) == 0, said.read_text()

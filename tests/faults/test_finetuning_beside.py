@@ -6,6 +6,7 @@ import os
 import random
 import signal
 from contextlib import closing
+from typing import Any
 
 import pytest
 import torch
@@ -43,7 +44,7 @@ def alone(checkpoint, tmp_path_factory):
 @pytest.fixture
 def started(monkeypatch):
     """Trainings in the order of their starts, and how many lived then."""
-    processes: list[Forked] = []
+    processes: list[Any] = []
     alive: list[int] = []
     spawn = making_module._spawn
 

@@ -145,7 +145,8 @@ class Missing:
         )
         for numbers, lacking in grouped:
             chosen = units[lacking["position"]].drop("unit_key", "target_row")
-            yield self._made(*(int(str(number)) for number in numbers), chosen)
+            index, piece, last_piece, first, last = (int(str(number)) for number in numbers)
+            yield self._made(index, piece, last_piece, first, last, chosen)
 
     @property
     def _piece(self) -> pl.Expr:

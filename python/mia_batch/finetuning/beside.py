@@ -17,7 +17,7 @@ from mia_batch.finetuning.making import Made, made_of
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from mia_batch.finetuning.making import Making
@@ -56,7 +56,7 @@ def _gpus() -> list[str]:
 
 def made_beside(
     wanted: Iterable[Wanted], shared: Sequence[Share], say: Callable[[str], None]
-) -> Iterator[tuple[str, Made]]:
+) -> Generator[tuple[str, Made]]:
     """Make models as `made_of` does, one on each share; yield each as soon as it is there.
 
     What is wanted is looked at when there is room for it. ``say`` is called by the thread that

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import polars as pl
 import pytest
@@ -53,7 +54,7 @@ def test_a_pool_says_what_its_workers_do():
         Block(index=index, first=0, last=1, attempt=0, label="l", units=pl.DataFrame())
         for index in (7, 12)
     ]
-    pool = Pool.__new__(Pool)  # which asks nothing of a cluster
+    pool: Any = Pool.__new__(Pool)  # which asks nothing of a cluster
     pool.workers = [busy, idle]
     pool._asked = {n: Asked(busy, block) for n, block in enumerate(blocks)}
     pool._starting = {0: Worker("worker 3", None)}

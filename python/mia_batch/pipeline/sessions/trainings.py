@@ -13,7 +13,7 @@ from mia_batch.finetuning.making import made_of
 from mia_batch.tables.files import is_followed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
     from pathlib import Path
 
     from mia_batch.evidence.executors.ray.tasks import Call
@@ -26,7 +26,7 @@ __all__ = ["trained"]
 
 def trained(
     settings: Settings, folder: Path, wanted: Iterator[Wanted], say: Callable[[str], None]
-) -> Iterator[tuple[str, Made]]:
+) -> Generator[tuple[str, Made]]:
     """Make models, as many at once as the settings want workers; yield each as it is there."""
     if settings.ray is not None:
         if not is_followed(folder / "run.json"):
@@ -40,7 +40,7 @@ def trained(
 
 def _on_cluster(
     settings: Settings, folder: Path, wanted: Iterator[Wanted], say: Callable[[str], None]
-) -> Iterator[tuple[str, Made]]:
+) -> Generator[tuple[str, Made]]:
     """Let machines that see the run's folder make the models there, then take each up here."""
     from mia_batch.evidence.executors.ray.tasks import on_machines
 

@@ -64,7 +64,7 @@ def assert_same_as_alone(engine: str, kind: str, checkpoint: Path, folder: Path)
     expected = [alone(each, log) for each in specs]
     assert not same(*expected)
     with closing(KeptEngine()) as kept:
-        pids = set()
+        pids: set[int] = set()
         for number in (0, 1, 0):
             assert kept.serves(specs[number]) == bool(pids)
             with kept.lent(specs[number], log, keep=True) as process:
@@ -89,7 +89,8 @@ def test_answers_of_vllm_are_those_of_an_engine_each_to_the_bit(checkpoint: Path
 def test_what_is_no_adapter_of_the_same_kind_starts_an_engine(checkpoint: Path, tmp_path: Path):
     one, other = (save_adapter(tmp_path / str(seed), checkpoint, seed=seed) for seed in (1, 2))
     assert can_turn(spec(one), spec(other))
-    for changed in ({"dtype": "float64"}, {"kind": "samples"}, {"engine": "vllm"}):
+    changes: list[dict[str, Any]] = [{"dtype": "float16"}, {"kind": "samples"}, {"engine": "vllm"}]
+    for changed in changes:
         assert not can_turn(spec(one), replace(spec(other), **changed))
     samples = replace(spec(one), kind="samples")
     assert not can_turn(samples, replace(samples, model=str(other)))

@@ -11,7 +11,7 @@ import sys
 import threading
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import EngineError
 from mia_batch.tables.files import is_followed, temporary_path
@@ -76,19 +76,22 @@ def connected(address: str | None, n_cpus: int | None = None) -> Iterator[None]:
 
 def resources(each: int) -> dict[str, int]:
     """Say what one worker takes: ``each`` so many GPUs where the cluster has some, else cores."""
-    import ray
-
-    if ray.cluster_resources().get("GPU"):
+    if _resources().get("GPU"):
         return {"num_cpus": 1, "num_gpus": each}
     return {"num_cpus": each}
 
 
 def room(each: int) -> int:
     """Count the workers that the cluster has room for, free or not; at least one."""
+    known = _resources()
+    return max(int(known.get("GPU") or known.get("CPU", 0)) // each, 1)
+
+
+def _resources() -> dict[str, float]:
     import ray
 
-    known = ray.cluster_resources()
-    return max(int(known.get("GPU") or known.get("CPU", 0)) // each, 1)
+    cluster: Any = ray  # whose functions are partly untyped
+    return dict(cluster.cluster_resources())
 
 
 @contextmanager
