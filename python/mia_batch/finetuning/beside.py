@@ -124,3 +124,4 @@ class _Trainings:
                 if process.poll() is None:
                     with suppress(ProcessLookupError):
                         os.killpg(process.pid, signal.SIGKILL)
+                    process.kill()  # if it has no group of its own yet
