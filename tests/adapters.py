@@ -44,10 +44,12 @@ KINDS = {
 """Settings of one adapter of each kind, for a Llama; those with virtual tokens for any model."""
 
 
-def save_adapter(folder: Path, base: Path, kind: str = "lora", *, tokenizer: bool = True) -> Path:
+def save_adapter(
+    folder: Path, base: Path, kind: str = "lora", *, tokenizer: bool = True, seed: int = 1
+) -> Path:
     """Write an adapter with random weights, far from those that change nothing."""
     with torch.random.fork_rng():
-        torch.manual_seed(1)
+        torch.manual_seed(seed)
         model = get_peft_model(AutoModelForCausalLM.from_pretrained(base), KINDS[kind]())
         for name, weights in model.named_parameters():
             if weights.requires_grad:

@@ -50,9 +50,18 @@ class Cluster:
 
 def actors(node: Any) -> list[int]:
     """Processes of engines' actors on a node."""
+    return _workers(node, "ray::EngineWorker")
+
+
+def tasks(node: Any) -> list[int]:
+    """Processes on a node that are in long calls."""
+    return _workers(node, "ray::_called")
+
+
+def _workers(node: Any, title: str) -> list[int]:
     (raylet,) = node.all_processes["raylet"]
     own = children(raylet.process.pid)
-    return [pid for pid in own if _title(pid).startswith("ray::EngineWorker")]
+    return [pid for pid in own if _title(pid).startswith(title)]
 
 
 def _title(pid: int) -> str:

@@ -17,7 +17,7 @@ import pytest
 from tests.command.__main__ import FEW_PERMUTATIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from multiprocessing.connection import Connection
 
 
@@ -91,12 +91,18 @@ class ForkedTraining(Forked):
             self.stdout = os.fdopen(os.dup(reads.fileno()), encoding="utf-8")
 
 
-def forked_training(work: Path, log: Path, saves: int = 0) -> ForkedTraining:
+def forked_training(
+    work: Path, log: Path, share: Mapping[str, str] | None = None, saves: int = 0
+) -> ForkedTraining:
     """Start the training that `making` would start; it kills itself after so many checkpoints."""
-    return ForkedTraining(_train, str(work), str(log), os.getpid(), saves)
+    return ForkedTraining(_train, str(work), str(log), os.getpid(), dict(share or {}), saves)
 
 
-def _train(work: str, log: str, parent: int, saves: int, told: Connection) -> None:
+def _train(
+    work: str, log: str, parent: int, share: dict[str, str], saves: int, told: Connection
+) -> None:
+    import torch
+
     from mia_batch.finetuning import checkpoints, training
     from tests.processes import is_alive
 
@@ -106,6 +112,8 @@ def _train(work: str, log: str, parent: int, saves: int, told: Connection) -> No
         os.killpg(0, signal.SIGKILL)
 
     os.setpgid(0, 0)
+    if "OMP_NUM_THREADS" in share:  # which torch has read
+        torch.set_num_threads(int(share["OMP_NUM_THREADS"]))
     _redirect(log, log)
     os.dup2(told.fileno(), 1)
     told.close()
@@ -130,22 +138,28 @@ def _work(connection: Connection, log: str) -> None:
     main(connection.fileno(), os.getppid(), log)
 
 
-def _command(arguments: list[str], out: str, err: str, cwd: Path) -> None:
+def fork_on() -> pytest.MonkeyPatch:
+    """In a forked process: fork what it starts, too."""
     from multiprocessing import forkserver
 
-    from mia_batch.cli import main
-    from mia_batch.diagnostics.blind import baseline
     from mia_batch.evidence import process
     from mia_batch.finetuning import making
 
-    _redirect(out, err)
-    os.chdir(cwd)
     patch = pytest.MonkeyPatch()
     own = forkserver._forkserver  # this process comes from it: there is none to start
     patch.setattr(own, "ensure_running", lambda: None)
     patch.setattr(process, "_spawn", forked_worker)
     patch.setattr(making, "_spawn", forked_training)
-    patch.setattr(baseline, "_N_PERMUTATIONS", FEW_PERMUTATIONS)
+    return patch
+
+
+def _command(arguments: list[str], out: str, err: str, cwd: Path) -> None:
+    from mia_batch.cli import main
+    from mia_batch.diagnostics.blind import baseline
+
+    _redirect(out, err)
+    os.chdir(cwd)
+    fork_on().setattr(baseline, "_N_PERMUTATIONS", FEW_PERMUTATIONS)
     sys.argv = ["mia-batch", *arguments]
     main()
 

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["Observer"]
+__all__ = ["Observer", "WorkerState"]
+
+
+class WorkerState(NamedTuple):
+    """What one of several workers does: blocks done, and tokens a second since it was ready."""
+
+    name: str
+    state: str
+    blocks: int
+    speed: float
 
 
 class Observer:
@@ -26,6 +35,9 @@ class Observer:
     def answered(self, _label: str, texts: int, tokens: int, _passes: int) -> None:
         """Learn what an executor tells of a task."""
         self.worked(texts, tokens)
+
+    def at_work(self, workers: Sequence[WorkerState]) -> None:
+        """Learn what each of several workers does, about once a second."""
 
     def work_ended(self) -> None:
         """Learn that the engine's work ended, for whatever cause."""

@@ -13,11 +13,16 @@ from rich.progress import (
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 
 from mia_batch.observer import Observer
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from collections.abc import Iterable, Sequence
+
+    from rich.console import Console, RenderableType
+
+    from mia_batch.observer import WorkerState
 
 __all__ = ["ConsoleObserver"]
 
@@ -62,11 +67,32 @@ class ConsoleObserver(Observer):
         if self._progress is not None:
             self._progress.advance(texts, tokens)
 
+    def at_work(self, workers: Sequence[WorkerState]) -> None:
+        """Show on a terminal what each of several workers does."""
+        if isinstance(self._progress, _Bar):
+            self._progress.show(workers)
+
     def work_ended(self) -> None:
         """End the progress."""
         if self._progress is not None:
             self._progress.close()
             self._progress = None
+
+
+class _WithWorkers(Progress):
+    """A progress bar, and below it a table of workers."""
+
+    workers: Sequence[WorkerState] = ()
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        if len(self.workers) > 1:
+            table = Table("worker", "does", box=None)
+            for name in ("blocks done", "tokens/s"):
+                table.add_column(name, justify="right")
+            for each in self.workers:
+                table.add_row(each.name, each.state, f"{each.blocks:,}", f"{each.speed:,.0f}")
+            yield table
 
 
 class _Bar:
@@ -84,7 +110,7 @@ class _Bar:
         if console.width >= _WIDTH_OF_ALL:
             speed = TextColumn("{task.fields[speed]:,.0f} tokens/s,")
             columns = [TextColumn(what), BarColumn(), *columns[:2], speed, *columns[2:]]
-        self._bar = Progress(*columns, console=console)
+        self._bar = _WithWorkers(*columns, console=console)
         self._task = self._bar.add_task(what, total=total, completed=done, speed=0.0)
         self._bar.start()
 
@@ -92,6 +118,9 @@ class _Bar:
         self._tokens += tokens
         speed = self._tokens / max(time.monotonic() - self._began, 1e-9)
         self._bar.update(self._task, advance=texts, speed=speed)
+
+    def show(self, workers: Sequence[WorkerState]) -> None:
+        self._bar.workers = workers
 
     def close(self) -> None:
         self._bar.stop()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BLOCK_TARGETS",
     "LOGPROB_BLOCK_TARGETS",
+    "PIECE_BYTES",
     "RECORDED_BLOCK_TARGETS",
     "Block",
     "Missing",
@@ -31,17 +32,24 @@ RECORDED_BLOCK_TARGETS = 8 * BLOCK_TARGETS
 LOGPROB_BLOCK_TARGETS = 4 * BLOCK_TARGETS
 """The same of log-probabilities: one forward pass a text, not one a token."""
 
+PIECE_BYTES = 1 << 20
+"""Bytes of prompts and texts of a piece, which is stored by itself: some 250,000 tokens."""
+_MOST_PIECES = 4  # of a block
+
 _NO_FAILED = pl.DataFrame(schema={"key": pl.UInt64, "index": pl.UInt32})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Units of neighbouring targets that lack the same rows: ``first <= number < last``."""
+    """Units of neighbouring targets that lack the same rows: ``first <= number < last``.
+
+    Of a long block it is one of the pieces.
+    """
 
     index: int  # of the block in the targets table
     first: int
     last: int
-    attempt: int  # parts of the same block and rows that exist already
+    attempt: int  # the piece; where its part exists already, a number that no part has
     label: str
     units: pl.DataFrame  # in the targets' order
 
@@ -68,7 +76,8 @@ class Missing:
     """What the parts of a run lack: ``n_rows`` of each unit.
 
     With ``retry_failed`` rows that have a reason count as missing. Of a ``shard`` only its own
-    blocks are looked at.
+    blocks are looked at. Blocks of more than ``piece_bytes``, each text counted as often as it is
+    wanted, are cut into up to 4 pieces; where is a matter of their texts, whatever is missing.
     """
 
     def __init__(
@@ -79,6 +88,7 @@ class Missing:
         *,
         retry_failed: bool = False,
         shard: Shard | None = None,
+        piece_bytes: int | None = None,
     ) -> None:
         self._units = units
         self._block = pl.col("target_row") // parts.block_targets
@@ -87,6 +97,8 @@ class Missing:
         self._n_rows = n_rows
         self._done = _find_done(parts)
         self._failed = _find_failed(parts) if retry_failed else _NO_FAILED
+        self._piece_bytes = piece_bytes
+        self._names = {part.name for part in parts.paths()}
         self._attempts = _next_attempts(parts)
 
     def count(self) -> Work:
@@ -113,7 +125,11 @@ class Missing:
         """One block for each range of rows that units of one block lack."""
         rows = (
             units.select(
-                key="unit_key", block=self._block, position=pl.int_range(pl.len(), dtype=pl.UInt32)
+                key="unit_key",
+                block=self._block,
+                piece=self._piece,
+                last_piece=self._piece.max().over(self._block),
+                position=pl.int_range(pl.len(), dtype=pl.UInt32),
             )
             .join(self._done, on="key", how="left", maintain_order="left")
             .with_columns(done=pl.col("done").fill_null(0))
@@ -125,22 +141,32 @@ class Missing:
         again = rows.join(failed, on="key").select("position", "first", "last")
         ranges = pl.concat([new, again.filter(pl.col("last") <= self._n_rows)])
         grouped = rows.join(ranges, on="position", maintain_order="left").group_by(
-            "block", "first", "last", maintain_order=True
+            "block", "piece", "last_piece", "first", "last", maintain_order=True
         )
-        for (block, first, last), lacking in grouped:
+        for numbers, lacking in grouped:
             chosen = units[lacking["position"]].drop("unit_key", "target_row")
-            yield self._made(int(str(block)), int(str(first)), int(str(last)), chosen)
+            index, piece, last_piece, first, last = (int(str(number)) for number in numbers)
+            yield self._made(index, piece, last_piece, first, last, chosen)
 
-    def _made(self, index: int, first: int, last: int, units: pl.DataFrame) -> Block:
+    @property
+    def _piece(self) -> pl.Expr:
+        """Number the piece of each unit."""
+        if self._piece_bytes is None:
+            return pl.lit(0, pl.UInt64)
+        n_bytes = pl.col("context").str.len_bytes() + self._n_rows * pl.col("text").str.len_bytes()
+        n_bytes = n_bytes.fill_null(0).cast(pl.UInt64)
+        size = pl.max_horizontal(n_bytes.sum() // _MOST_PIECES + 1, self._piece_bytes)
+        return ((n_bytes.cum_sum() - n_bytes) // size).over(self._block)
+
+    def _made(
+        self, index: int, piece: int, last_piece: int, first: int, last: int, units: pl.DataFrame
+    ) -> Block:
         label = self._parts.label
-        return Block(
-            index=index,
-            first=first,
-            last=last,
-            attempt=self._attempts[_stem(index, label, first, last)],
-            label=label,
-            units=units,
-        )
+        stem = _stem(index, label, first, last)
+        attempt = piece
+        if not last_piece or f"{stem}.attempt-{piece}.parquet" in self._names:
+            attempt += max(self._attempts[stem], last_piece + 1 if last_piece else 0)
+        return Block(index=index, first=first, last=last, attempt=attempt, label=label, units=units)
 
 
 def _stem(index: int, label: str, first: int, last: int) -> str:

@@ -79,6 +79,21 @@ class EngineProcess:
             self._end()
             raise
 
+    def turn_to(self, spec: EngineSpec) -> None:
+        """Answer as another model, if that is one for which `can_turn` is true.
+
+        Nothing may be in flight. Raises `EngineError` if its weights cannot be loaded.
+        """
+        self._send(spec.model)
+        self._wait(None)
+        self._info = cast("EngineInfo", self._receive())
+        self._spec = spec
+
+    @property
+    def spec(self) -> EngineSpec:
+        """What it was started with, or turned to."""
+        return self._spec
+
     @property
     def info(self) -> EngineInfo:
         """What the started engine says of itself."""
@@ -138,7 +153,7 @@ class EngineProcess:
         elif not self._connection.closed:
             self._end()  # nobody waits for what it still does
 
-    def _send(self, message: EngineSpec | Request) -> None:
+    def _send(self, message: EngineSpec | Request | str) -> None:
         try:
             self._connection.send(message)
         except OSError as error:

@@ -31,7 +31,7 @@ _PARENT_CHECK_SECONDS = 1.0
 _COMPILERS = ("g++", "clang++")
 _CAUSE_IN_LOG = ("root cause above", "trace (above)")  # vLLM, of an error in its own processes
 
-_Requests: TypeAlias = "SimpleQueue[Request | None]"  # None = no more
+_Requests: TypeAlias = "SimpleQueue[Request | str | None]"  # a model to turn to; None = no more
 _Answers: TypeAlias = "SimpleQueue[object]"
 
 
@@ -141,6 +141,10 @@ def _serve(engine: Engine, requests: _Requests, answers: _Answers) -> None:
         for request in _waiting(requests, block=open_requests == 0):
             if request is None:
                 return
+            if isinstance(request, str):
+                engine.turn_to(request)  # type: ignore[attr-defined] # of those that can
+                answers.put(engine.info)
+                continue
             engine.submit(request)
             open_requests += 1
         if results := engine.step():
@@ -148,7 +152,7 @@ def _serve(engine: Engine, requests: _Requests, answers: _Answers) -> None:
             answers.put(results)
 
 
-def _waiting(requests: _Requests, *, block: bool) -> list[Request | None]:
+def _waiting(requests: _Requests, *, block: bool) -> list[Request | str | None]:
     """Everything that has arrived; with ``block`` at least one."""
     waiting = [requests.get()] if block else []
     try:

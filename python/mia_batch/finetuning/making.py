@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from itertools import chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -26,7 +27,7 @@ from mia_batch.tables.files import put_copy, sync_folder
 from mia_batch.tables.system import system_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from mia_batch.finetuning.recipe import Recipe
@@ -100,10 +101,16 @@ class Made:
     is_new: bool
 
 
-def made_of(making: Making, path: Path, say: Callable[[str], None]) -> Made:
+def made_of(
+    making: Making,
+    path: Path,
+    say: Callable[[str], None],
+    start: Callable[[Path, Path], subprocess.Popen[str]] | None = None,
+) -> Made:
     """Return the model at ``path``, trained first where it is not there.
 
     Training goes on from the last epoch of a making that was killed; ``say`` is told of each epoch.
+    ``start`` starts the process, by work folder and log; by default it has the whole machine.
     Raises `SettingsError` if there are too few texts, or the base cannot be found or tuned,
     `RunFolderError` if something else is at ``path``, the model has changed since it was made, the
     disk cannot be written, or another process makes it, `EngineError` if training fails.
@@ -124,7 +131,7 @@ def made_of(making: Making, path: Path, say: Callable[[str], None]) -> Made:
             return _recorded(making, path)
         with _alone(work, path):
             _prepare(making, work)
-        done = _train(work, say)
+        done = _train(work, say, start or _spawn)
         return _place(making, work / "made", path, done)
 
 
@@ -231,10 +238,14 @@ def _holds(job: Path, wanted: dict[str, Any]) -> bool:
         return False
 
 
-def _train(work: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def _train(
+    work: Path,
+    say: Callable[[str], None],
+    start: Callable[[Path, Path], subprocess.Popen[str]],
+) -> dict[str, Any]:
     """Train in a process of its own, which ends with this one."""
     log = work / "training.log"
-    process = _spawn(work, log)
+    process = start(work, log)
     told: dict[str, Any] = {}
     try:
         for line in process.stdout or ():
@@ -264,7 +275,9 @@ def _train(work: Path, say: Callable[[str], None]) -> dict[str, Any]:
     raise EngineError(msg)
 
 
-def _spawn(work: Path, log: Path) -> subprocess.Popen[str]:
+def _spawn(
+    work: Path, log: Path, share: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.Popen[str]:
     code = (
         f"import sys; sys.path[:] = {sys.path!r}; from mia_batch.finetuning.training import main; "
         f"main({str(work)!r}, {os.getpid()})"
@@ -272,7 +285,7 @@ def _spawn(work: Path, log: Path) -> subprocess.Popen[str]:
     with log.open("ab") as errors:
         return subprocess.Popen(
             [sys.executable, "-c", code],
-            env={**_ENVIRONMENT, **os.environ},
+            env={**_ENVIRONMENT, **os.environ, **share},
             process_group=0,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -31,11 +31,15 @@ def sizes(base: str, revision: str | None, recipe: Recipe) -> str:
         n_weights = model.num_parameters()
         tuned = adapted(model, recipe)
     trained = sum(each.numel() for each in tuned.parameters() if each.requires_grad)
+    kept = again = trained
+    if recipe.method == "p-tuning":  # of its encoder what it says is kept, from which none goes on
+        kept = tuned.prompt_encoder["default"].embedding.weight.numel()
+        again += kept
     frozen = 0 if recipe.method == "full" else n_weights
     memory = frozen * _FROZEN_BYTES[torch.cuda.is_available()] + trained * _TRAINED_BYTES
     return (
         f"{trained:,} of {n_weights:,} weights, {_gib(memory)} of memory without activations, "
-        f"{_gib(4 * trained)} of disk and {_gib(2 * 3 * 4 * trained)} while it is trained"
+        f"{_gib(4 * kept)} of disk and {_gib(2 * 4 * (2 * trained + again))} while it is trained"
     )
 
 

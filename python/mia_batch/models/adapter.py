@@ -15,6 +15,7 @@ __all__ = [
     "TOKENIZERS",
     "Adapter",
     "base_of",
+    "differ_in_weights",
     "peft_missing",
     "read_adapter",
     "tokenizer_source",
@@ -90,6 +91,14 @@ def read_adapter(model: str) -> Adapter | None:
         msg = f"setting 'model': the adapter {model!r} {reason}"
         raise SettingsError(msg)
     return adapter
+
+
+def differ_in_weights(model: str, other: str) -> bool:
+    """Whether two models are adapters of one base whose settings are the same."""
+    configs = [Path(each, _CONFIG) for each in (model, other)]
+    if not all(config.is_file() for config in configs):
+        return False
+    return configs[0].read_bytes() == configs[1].read_bytes()
 
 
 def weights_source(model: str, revision: str | None) -> tuple[str, str | None]:

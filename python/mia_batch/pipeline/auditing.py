@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -52,17 +53,17 @@ def stages_of(audit: Audit) -> list[Stage]:
     models = models_of(audit)
     made = [model for model in models if is_made(model)]
     given = [model for model in models if not is_made(model)]
-    generations, tuning = GenerationsStage(audit), [TuningStage(audit, model) for model in made]
+    generations, tuning = GenerationsStage(audit), TuningStage(audit, made)
     return [
         TargetsStage(audit),
         PreflightStage(audit),
         PromptsStage(audit),
-        BeforeTuningStage(audit, [generations, *tuning]),
+        BeforeTuningStage(audit, generations, tuning),
         FillsStage(audit),
         *(SamplesStage(audit, model) for model in _SAMPLED),
         *(LogprobsStage(audit, model) for model in given),
         generations,
-        *tuning,
+        tuning,
         *(LogprobsStage(audit, model) for model in made),
         RarityStage(audit),
         FeaturesStage(audit),
@@ -129,7 +130,7 @@ def _run_audit(settings: Settings, observer: Observer) -> Run:
     if audit.shard is not None:
         run_shard(audit, audit.shard, stages)
         return audit.run
-    with audit.run.held(), damage_set_aside(stages):
+    with audit.run.held(), damage_set_aside(stages), closing(audit.kept):
         take_up(audit, stages)
         _walk(audit, stages)
     return audit.run
@@ -145,6 +146,8 @@ def _steps(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[Stage, Calla
     for stage in stages:
         yield stage, stage.prepare
     for stage in stages:
+        if not isinstance(stage, LogprobsStage):
+            audit.kept.close()
         if stage.name == "features":
             audit.manifest.failed = _count_failures(audit)
         yield stage, stage.run

@@ -13,6 +13,7 @@ from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.budget import Budget
 from mia_batch.evidence.engines.registry import choose_engine, engine_types, why_not
+from mia_batch.evidence.kept import KeptEngine
 from mia_batch.evidence.replay.recording import Recording
 from mia_batch.evidence.request import Decoding, EngineSpec
 from mia_batch.evidence.shard import Shard
@@ -66,7 +67,7 @@ class Audit:
     """One audit at work.
 
     ``turn`` is held while what all shards of a run share is made or stored; a run that has its
-    folder alone needs none.
+    folder alone needs none. ``kept`` is the engine of the run's own models, between two of them.
     """
 
     settings: Settings
@@ -76,6 +77,7 @@ class Audit:
     run: Run
     manifest: Manifest = field(default_factory=Manifest)
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
+    kept: KeptEngine = field(default_factory=KeptEngine)
 
     @classmethod
     def begin(cls, settings: Settings, observer: Observer) -> Audit:

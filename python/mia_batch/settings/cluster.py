@@ -26,8 +26,9 @@ class ClusterSettings(Part):
     workers: Annotated[int | Literal["auto"] | None, BeforeValidator(_number_or_auto)] = Field(
         None,
         exclude=True,  # like all of these, it says who works, not on what
-        description="Engines at work, each with tensor_parallel_size GPUs, or cores without "
-        "GPUs; auto: as many as fit. Needs Ray.  [default: one, without Ray]",
+        description="Engines at work, or models tuned at once, each with tensor_parallel_size "
+        "GPUs, or cores without GPUs; auto: as many as fit. Needs Ray.  [default: one, without "
+        "Ray]",
     )
     ray: str | None = Field(
         None,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mia_batch import tables
 from mia_batch.evidence.blocks import (
@@ -259,3 +261,73 @@ def test_prompts_of_a_view_with_several_are_missing_one_by_one(run):
         (f"{1:016x}{1:016x}", 0, "variant 0"),
     ]
     assert len(found) == 3 * (N_TARGETS - 1)
+
+
+def long_texts(run, sizes):
+    """Give targets references of so many bytes, and make their prompts anew."""
+    path = run / "targets.parquet"
+    long = pl.read_parquet(path).with_columns(
+        reference=pl.Series([size * "b" for size in sizes], dtype=pl.String)
+    )
+    tables.sink(long.lazy(), path, Targets)
+    for part in (run / "prompts").iterdir():
+        part.unlink()
+    make_prompts(run, VIEW)
+
+
+@given(
+    sizes=st.lists(st.integers(1, 400), min_size=N_TARGETS, max_size=N_TARGETS),
+    piece_bytes=st.integers(100, 20_000),
+    n=st.integers(1, 3),
+    data=st.data(),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
+def test_pieces_of_long_blocks_are_the_same_whatever_is_there(run, sizes, piece_bytes, n, data):
+    """Killed at any time, what is left has the names that it would have had."""
+    for part in (run / "samples").iterdir():
+        part.unlink()
+    long_texts(run, sizes)
+    pieces = missing(run, n, piece_bytes=piece_bytes)
+    names = [piece.part_name for piece in pieces]
+    assert len({*names}) == len(names)
+    assert sorted(names) == names
+    asked = [target for piece in pieces for target in piece.units["target_id"]]
+    assert asked == [target for block in missing(run, n) for target in block.units["target_id"]]
+    for index in {piece.index for piece in pieces}:
+        own = [piece.units for piece in pieces if piece.index == index]
+        size = [1 + n * units["text"].str.len_bytes() for units in own]
+        weights = [int(each.sum()) for each in size]
+        bound = max(piece_bytes, sum(weights) // 4 + 1)
+        assert len(own) <= 4
+        assert (len(own) > 1) == (len(own[0]) < sum(map(len, own)))
+        for weight, each in zip(weights, size, strict=True):
+            assert weight < bound + int(each.max())
+        assert len(own) > 1 or sum(weights) <= bound + int(size[0].max())
+    drawn = data.draw(st.lists(st.booleans(), min_size=len(pieces), max_size=len(pieces)))
+    there = [piece.part_name for piece, kept in zip(pieces, drawn, strict=True) if kept]
+    for piece in pieces:
+        if piece.part_name in there:
+            store(run, piece)
+    left = missing(run, n, piece_bytes=piece_bytes)
+    assert [*map(named, left)] == [named(piece) for piece in pieces if piece.part_name not in there]
+
+
+def named(piece):
+    return piece.part_name, piece.units["target_id"].to_list()
+
+
+def test_a_piece_that_is_tried_again_gets_a_name_that_none_of_its_block_has(run):
+    long_texts(run, [100] * N_TARGETS)
+    first = [piece for piece in missing(run, 1, piece_bytes=2_000) if piece.index == 0]
+    assert [piece.attempt for piece in first] == [0, 1, 2, 3]
+    for piece in first[1:3]:
+        store(run, piece, failed={(0, 0)})
+    again = [
+        piece for piece in missing(run, 1, piece_bytes=2_000, retry_failed=True) if piece.index == 0
+    ]
+    assert sorted((piece.attempt, piece.units.height) for piece in again) == [
+        (0, first[0].units.height),
+        (3, first[3].units.height),
+        (5, 1),
+        (6, 1),
+    ]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, set_seed
 
 from mia_batch.errors import EngineError
@@ -77,14 +78,20 @@ def test_all_weights_are_a_whole_checkpoint(made):
 
 @pytest.mark.parametrize("base", BASES)
 @pytest.mark.parametrize("method", METHODS)
-def test_sizes_are_those_of_the_built_model(base, method, bases, made):
+def test_sizes_are_those_of_the_built_model(base, method, bases, made, monkeypatch):
     model = AutoModelForCausalLM.from_pretrained(bases[base])
     n_weights = model.num_parameters()
     trained = adapted(model, recipe(method=method))
     n = sum(each.numel() for each in trained.parameters() if each.requires_grad)
     assert n > 0
+    monkeypatch.setattr("mia_batch.finetuning.sizes._gib", str)
     said = sizes(str(bases[base]), None, recipe(method=method))
     assert said.startswith(f"{n:,} of {n_weights:,} weights, ")
+    (path,) = made(base, method).path.glob("*.safetensors")
+    kept = sum(each.nbytes for each in load_file(path).values())
+    assert f"activations, {kept} of disk" in said
+    beside = 4 * n if method == "p-tuning" else 0  # from which training goes on
+    assert said.endswith(f"and {2 * (8 * n + kept + beside)} while it is trained")
 
 
 @pytest.mark.parametrize("method", ["lora", "p-tuning", "full"])

@@ -17,6 +17,7 @@ import mia_batch
 from mia_batch.cli.main import command
 from mia_batch.errors import EngineError, RunFolderError, SettingsError
 from mia_batch.evidence import process
+from mia_batch.evidence.kept import KeptEngine
 from mia_batch.finetuning import making
 from mia_batch.observer import Observer
 from mia_batch.pipeline import Run, context, plan, rescore
@@ -54,9 +55,9 @@ def counted_trainings():
     """It is known what is trained."""
     spawn = making._spawn
 
-    def counted(work, log):
+    def counted(work, *given):
         STARTED.append(str(work))
-        return spawn(work, log)
+        return spawn(work, *given)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(making, "_spawn", counted)
@@ -263,6 +264,21 @@ def test_models_of_the_run_are_asked_what_the_target_is_asked(finished):
     assert set(own["view"]) == {"paraphrase", "noise", "neighbour", "perturbation"}
 
 
+def test_models_of_the_run_are_asked_by_one_engine(copied, finished, monkeypatch):
+    """Its answers are those of an engine each, to the byte."""
+    turned = "the same transformers goes on as "
+    said = [each for each in finished[1] if each.startswith(turned)]
+    assert said == [turned + name for name in MADE[1:]]
+    for name in MADE:
+        for part in Run(copied["out"]).path("logprobs").glob(f"*.{name}-*"):
+            part.unlink()
+    monkeypatch.setattr(KeptEngine, "serves", lambda *_: False)
+    listener = Listener()
+    run = mia_batch.audit(**copied, observer=listener)
+    assert sum(each.startswith("starting ") for each in listener.sentences) == len(MADE)
+    assert tables(run) == tables(finished[0])
+
+
 def test_generations_are_no_samples_of_texts(copied):
     settings = copied | {
         "attacks": ("self_prompt_difference_v1", "samia_matched_v1"),
@@ -350,7 +366,7 @@ def test_a_run_that_is_stopped_everywhere_ends_as_one_that_was_not(settings, fin
     trainings()
     stopped(settings, "log-probabilities: answered")
     stopped(settings, "generating: answered")
-    stopped(settings, "epoch 1 of 1", 2)
+    stopped(settings, "candidate: epoch 1 of 1")
     assert len(trainings()) == 2
     stopped(settings, "log-probabilities: answered")
     found = trainings()
@@ -533,8 +549,8 @@ def test_a_training_that_was_killed_can_be_given_another_way(settings, tmp_path,
 
     spawn = making._spawn
 
-    def killed(work, log):
-        process = spawn(work, log)
+    def killed(*given):
+        process = spawn(*given)
         os.kill(process.pid, signal.SIGKILL)
         return process
 
@@ -547,6 +563,7 @@ def test_a_training_that_was_killed_can_be_given_another_way(settings, tmp_path,
     assert sum(said.startswith("starting") for said in listener.sentences) == 1
     assert run.manifest.models["self_prompt"]["recipe"]["batch_size"] == 2
     assert run.scores["self_prompt_difference_v1"].null_count() == 0
+    assert not list((run.folder / "models").glob(".*"))  # nor what was begun in the first way
     before = run.manifest.models["self_prompt"]["made_from"]["texts"]
     trainings()
     more = mia_batch.audit(**given | {"tuning_batch": 2, "generations": 12})

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from mia_batch.models.adapter import Adapter
 
-__all__ = ["add_adapter", "embed_prompts"]
+__all__ = ["add_adapter", "embed_prompts", "exchange_adapter"]
 
 
 def add_adapter(model: PreTrainedModel, adapter: Adapter) -> PeftModel:
@@ -49,6 +49,20 @@ def add_adapter(model: PreTrainedModel, adapter: Adapter) -> PeftModel:
         )
         raise EngineError(msg) from error
     return added
+
+
+def exchange_adapter(added: PeftModel, adapter: Adapter) -> None:
+    """Put the weights of an adapter in the place of those of another with the same settings.
+
+    Raises `EngineError` if they have other places.
+    """
+    from peft import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
+
+    given = load_peft_weights(adapter.folder, device=str(added.device))
+    if given.keys() != get_peft_model_state_dict(added, save_embedding_layers=False).keys():
+        msg = f"the adapter {adapter.folder!r} has other weights than its settings say"
+        raise EngineError(msg)
+    set_peft_model_state_dict(added, given)
 
 
 def embed_prompts(

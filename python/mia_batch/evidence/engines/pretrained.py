@@ -29,11 +29,13 @@ _DEFAULT_CONTEXT = 2048  # of models whose configuration names none
 class Pretrained:
     """A loaded model; ``batch_size`` None is the engine's own choice.
 
-    The modules of an adapter are in ``model``; ``prompted`` puts its virtual tokens before every
-    text, None where there are none. ``max_model_len`` does not count them.
+    The modules of an adapter are in ``model``, ``added`` is what peft makes of both. ``prompted``
+    puts its virtual tokens before every text, None where there are none. ``max_model_len`` does not
+    count them.
     """
 
     model: PreTrainedModel
+    added: PeftModel | None = None
     prompted: PeftModel | None = None
     vocab_size: int
     max_model_len: int
@@ -69,7 +71,7 @@ def load_pretrained(spec: EngineSpec) -> Pretrained:
     max_model_len = _take_positive(arguments, "max_model_len")
     adapter = read_adapter(spec.model)
     model = _load(spec, arguments)
-    prompted = None
+    added = prompted = None
     if adapter is not None:
         added = add_adapter(model, adapter)
         model = added.get_base_model()
@@ -78,6 +80,7 @@ def load_pretrained(spec: EngineSpec) -> Pretrained:
     context = _context(config) - (adapter.virtual_tokens if adapter is not None else 0)
     return Pretrained(
         model=model,
+        added=added,
         prompted=prompted,
         vocab_size=config.vocab_size,
         max_model_len=_shorten(context, max_model_len),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines import machine
-from mia_batch.models.adapter import peft_missing, read_adapter
+from mia_batch.models.adapter import differ_in_weights, peft_missing, read_adapter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from mia_batch.evidence.request import Engine, EngineSpec, EvidenceKind
     from mia_batch.models.adapter import Adapter
 
-__all__ = ["ENTRY_POINTS", "EngineType", "choose_engine", "engine_types", "load_engine", "why_not"]
+__all__ = [
+    "ENTRY_POINTS",
+    "EngineType",
+    "can_turn",
+    "choose_engine",
+    "engine_types",
+    "load_engine",
+    "why_not",
+]
 
 ENTRY_POINTS = "mia_batch.engines"
 """Group of entry points by which another package adds engines: each names an `EngineType`."""
@@ -60,6 +68,9 @@ class EngineType:
     missing
         Says which package is not installed, the one obstacle that counts where it is to run on
         other machines.
+    turns
+        Kinds for which its engine has ``turn_to(model)``: it can answer as another adapter that
+        differs from its own in its weights alone, so that their base is loaded once.
     on_cpu
         Whether it would run on the CPU of this machine.
     """
@@ -71,6 +82,7 @@ class EngineType:
     adapter_obstacle: Callable[[Adapter], str | None] = lambda _: None
     obstacle: Callable[[], str | None] = lambda: None
     missing: Callable[[], str | None] = lambda: None
+    turns: frozenset[EvidenceKind] = frozenset()
     on_cpu: Callable[[], bool] = machine.has_no_accelerator
 
 
@@ -96,6 +108,7 @@ _BUILT_IN = (
         name="vllm",
         start="mia_batch.evidence.engines.vllm:VllmEngine",
         kinds=_BOTH,
+        turns=_BOTH,
         adapter_obstacle=_why_not_in_vllm,
         obstacle=machine.vllm_obstacle,
         missing=machine.vllm_missing,
@@ -106,6 +119,7 @@ _BUILT_IN = (
         start="mia_batch.evidence.engines.transformers:start",
         kinds=_BOTH,
         columns=frozenset(_NAMED),
+        turns=frozenset({"logprobs"}),
         adapter_obstacle=lambda _: peft_missing(),
         obstacle=machine.transformers_obstacle,
         missing=machine.transformers_obstacle,
@@ -196,6 +210,15 @@ def why_not(
     *others, last = lacking
     named = f"{', '.join(others)} and {last}" if others else last
     return f"engine {name} cannot compute {named}"
+
+
+def can_turn(spec: EngineSpec, other: EngineSpec) -> bool:
+    """Whether a started engine can be turned to another model instead of starting one."""
+    return (
+        replace(spec, model=other.model) == other
+        and spec.kind in engine_types()[spec.engine].turns
+        and differ_in_weights(spec.model, other.model)
+    )
 
 
 def load_engine(spec: EngineSpec) -> Engine:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from mia_batch.errors import EngineError, SettingsError
+from mia_batch.evidence.engines.adapted import exchange_adapter
 from mia_batch.evidence.engines.logits import ChunkedLogits
 from mia_batch.evidence.engines.noise import NoisyEmbeddings
 from mia_batch.evidence.engines.pretrained import load_pretrained, ran_out_of_memory
@@ -17,6 +18,7 @@ from mia_batch.evidence.engines.requests import why_impossible
 from mia_batch.evidence.engines.texts import n_tokens, take_texts
 from mia_batch.evidence.engines.token_scores import VOCABULARY, entry_bytes, score_tokens
 from mia_batch.evidence.request import Answer
+from mia_batch.models.adapter import read_adapter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,7 +54,7 @@ class TransformersLogprobs:
                 "leave the setting at 1"
             )
             raise SettingsError(msg)
-        loaded = load_pretrained(spec)
+        self._loaded = loaded = load_pretrained(spec)
         self._device: torch.device = loaded.model.device
         self._vocab_size = loaded.vocab_size
         self._noisy = NoisyEmbeddings(loaded.model)
@@ -68,6 +70,15 @@ class TransformersLogprobs:
     def info(self) -> EngineInfo:
         """What the started engine says of itself."""
         return self._info
+
+    def turn_to(self, model: str) -> None:
+        """Answer as another adapter, which differs from this one in its weights alone."""
+        adapter, added = read_adapter(model), self._loaded.added
+        if adapter is None or added is None:
+            msg = f"{model!r} is no adapter, which alone can take the place of another"
+            raise EngineError(msg)
+        exchange_adapter(added, adapter)
+        self._logits = ChunkedLogits(self._loaded.model, self._loaded.prompted)
 
     def submit(self, request: Request) -> None:
         """Queue a request; one that cannot be answered comes back with its reason."""
@@ -102,7 +113,7 @@ class TransformersLogprobs:
 
     def close(self) -> None:
         """Free the model."""
-        del self._logits, self._noisy
+        del self._loaded, self._logits, self._noisy
 
     @property
     def _on_cpu(self) -> bool:

@@ -17,6 +17,7 @@ from mia_batch.evidence.engines.requests import why_impossible
 from mia_batch.evidence.engines.vllm_start import (
     check_arguments,
     describe_vllm,
+    exchange_lora,
     lora_of,
     start_vllm,
     step_vllm,
@@ -71,6 +72,10 @@ class VllmEngine:
     def info(self) -> EngineInfo:
         """What the started engine says of itself."""
         return self._info
+
+    def turn_to(self, model: str) -> None:
+        """Answer as another adapter, which differs from this one in its weights alone."""
+        self._lora = exchange_lora(self._engine, self._lora, model)
 
     def submit(self, request: Request) -> None:
         """Queue a request; one that cannot be answered comes back with its reason."""

@@ -31,7 +31,14 @@ if TYPE_CHECKING:
 
     from mia_batch.evidence.request import EngineSpec
 
-__all__ = ["check_arguments", "describe_vllm", "lora_of", "start_vllm", "step_vllm"]
+__all__ = [
+    "check_arguments",
+    "describe_vllm",
+    "exchange_lora",
+    "lora_of",
+    "start_vllm",
+    "step_vllm",
+]
 
 _SHARE_OF_MEMORY = 0.4  # for the key-value cache on a CPU
 _USUAL_TOKENS = 1024  # of a sequence; longer ones wait for room in the cache
@@ -69,10 +76,28 @@ def start_vllm(spec: EngineSpec, arguments: Mapping[str, Any] | None = None) -> 
     return engine
 
 
-def lora_of(model: str) -> LoRARequest | None:
+def lora_of(model: str, number: int = 1) -> LoRARequest | None:
     """Name the adapter that every request of a model wants; None where a model is no adapter."""
     adapter = read_adapter(model)
-    return None if adapter is None else LoRARequest("adapter", 1, adapter.folder)
+    return None if adapter is None else LoRARequest(f"adapter {number}", number, adapter.folder)
+
+
+def exchange_lora(engine: vllm.LLMEngine, before: LoRARequest | None, model: str) -> LoRARequest:
+    """Load an adapter in the place of another; its number is new, by which vLLM knows it.
+
+    Raises `EngineError` if it cannot be loaded.
+    """
+    after = lora_of(model, 1 if before is None else before.lora_int_id + 1)
+    if before is None or after is None:
+        msg = f"{model!r} is no adapter, which alone can take the place of another"
+        raise EngineError(msg)
+    try:
+        engine.remove_lora(before.lora_int_id)
+        engine.add_lora(after)
+    except Exception as error:
+        msg = f"vLLM cannot load {model!r} ({cause_of(error)})"
+        raise EngineError(msg) from error
+    return after
 
 
 def describe_vllm(engine: vllm.LLMEngine) -> EngineInfo:

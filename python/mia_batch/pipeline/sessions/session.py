@@ -110,7 +110,10 @@ def _open_engine(
     if kind != "fills":
         tokenizer = Tokenizer.load(spec.model, spec.revision)
         manifest.agree_model(model, {"tokenizer": tokenizer.digest}, run.folder)
-    audit.observer.stage(f"starting {spec.engine}: {why}")
+    turns = audit.kept.serves(spec)
+    audit.observer.stage(
+        f"the same {spec.engine} goes on as {model}" if turns else f"starting {spec.engine}: {why}"
+    )
     with started(audit, model, spec, tokenizer) as (executor, info):
         made_by = {f"{kind} engine": spec.engine, f"{kind} dtype": info.dtype}
         manifest.agree_model(model, made_by, run.folder)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mia_batch.evidence.executors.local import LocalExecutor
 from mia_batch.evidence.executors.ray.cluster import connected, marked
 from mia_batch.evidence.local import LocalSource
-from mia_batch.evidence.process import EngineProcess
+from mia_batch.pipeline.stages.views import is_made
 from mia_batch.tables.background import in_background
 from mia_batch.tables.files import is_followed
 
@@ -45,14 +45,14 @@ def started(
     """Start engines with one of the run's models, where the settings want them."""
     if audit.settings.on_cluster:
         return _on_cluster(audit, model, spec, tokenizer)
-    return _here(audit, spec, tokenizer)
+    return _here(audit, model, spec, tokenizer)
 
 
 @contextmanager
 def _here(
-    audit: Audit, spec: EngineSpec, tokenizer: Tokenizer | None
+    audit: Audit, model: str, spec: EngineSpec, tokenizer: Tokenizer | None
 ) -> Iterator[tuple[Executor, EngineInfo]]:
-    with EngineProcess.start(spec, log=audit.run.engine_log) as engine:
+    with audit.kept.lent(spec, audit.run.engine_log, keep=is_made(model)) as engine:
         source = LocalSource(engine, tokenizer, strides=audit.settings.long_texts == "stride")
         yield LocalExecutor(source, source.restart, audit.observer.stage), engine.info
 
@@ -80,7 +80,7 @@ def _on_cluster(
         pool = Pool(start, wanted=wanted, name=f"mia-batch {spec.kind} of {model}", say=say)
         try:
             first = pool.first()
-            yield RayExecutor(pool, say), first.info
+            yield RayExecutor(pool, say, audit.observer.at_work), first.info
             for worker in pool.workers:
                 say(f"{worker.name}: {worker.blocks:,} blocks, {worker.tokens:,} tokens")
         finally:

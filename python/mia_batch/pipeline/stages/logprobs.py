@@ -6,7 +6,7 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
 
-from mia_batch.evidence.blocks import LOGPROB_BLOCK_TARGETS, Missing, Work
+from mia_batch.evidence.blocks import LOGPROB_BLOCK_TARGETS, PIECE_BYTES, Missing, Work
 from mia_batch.evidence.frequencies import stored_frequencies
 from mia_batch.evidence.logprobs import FREQUENCY, NOISE, LogprobTask
 from mia_batch.evidence.parts import Parts
@@ -214,7 +214,12 @@ class LogprobsStage(Stage):
     def _missing(self, view: View) -> Missing:
         audit = self.audit
         retry = audit.settings.retry_failed
-        return Missing(*self._asked(view), retry_failed=retry, shard=audit.shard)
+        return Missing(
+            *self._asked(view),
+            retry_failed=retry,
+            shard=audit.shard,
+            piece_bytes=PIECE_BYTES,
+        )
 
     def _left(self, view: View) -> bool:
         """Whether rows are missing, or prompts that are made once the model is open."""

@@ -9,7 +9,7 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
 
-from mia_batch.evidence.blocks import Missing, Work
+from mia_batch.evidence.blocks import PIECE_BYTES, Missing, Work
 from mia_batch.evidence.units import FreshUnits, PromptUnits
 from mia_batch.evidence.workload import forecast
 from mia_batch.pipeline.sessions.session import cost_lines, expected, open_session, sample_task
@@ -80,7 +80,15 @@ class SamplesStage(Stage):
     def _missing(self, view: View, units: Units) -> Missing:
         audit, retry = self.audit, self.audit.settings.retry_failed
         parts = sample_parts(audit, view)
-        return Missing(units, parts, view.samples, retry_failed=retry, shard=audit.shard)
+        recorded = audit.recording is not None  # whose texts cost nothing
+        return Missing(
+            units,
+            parts,
+            view.samples,
+            retry_failed=retry,
+            shard=audit.shard,
+            piece_bytes=None if recorded else PIECE_BYTES,
+        )
 
     def answered(self) -> Work:
         """Count the prompts of all shards that have and lack samples."""

@@ -1,41 +1,87 @@
-"""The stage that makes a reference model of the run's own: it tunes the target's base."""
+"""The stages that look whether the run's own models can be made, and make them."""
 
 from __future__ import annotations
 
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+import shutil
+from contextlib import closing
+from typing import TYPE_CHECKING
 
-import polars as pl
-
-from mia_batch.errors import SettingsError
-from mia_batch.finetuning.base import check_base
-from mia_batch.finetuning.finetune import why_no_finetuning
-from mia_batch.finetuning.making import Making, made_of
-from mia_batch.finetuning.recipe import Recipe
-from mia_batch.finetuning.sizes import sizes
-from mia_batch.models.adapter import weights_source
-from mia_batch.models.identity import identify_model
-from mia_batch.models.tokens import Tokenizer
-from mia_batch.pipeline.sessions.session import is_remote
-from mia_batch.pipeline.stages.generations import SELF_PROMPT, GenerationsStage, generations_of
-from mia_batch.pipeline.stages.halves import LEARNT, halves, number_of
-from mia_batch.pipeline.stages.logprobs import LogprobsStage
-from mia_batch.pipeline.stages.prompts import texts_for
+from mia_batch.pipeline.sessions.trainings import trained
 from mia_batch.pipeline.stages.stage import Stage
-from mia_batch.prompts.view import SHADOW
+from mia_batch.pipeline.stages.tuned import TunedModel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
+    from mia_batch.finetuning.beside import Wanted
+    from mia_batch.finetuning.making import Making
     from mia_batch.pipeline.context import Audit
+    from mia_batch.pipeline.stages.generations import GenerationsStage
 
 __all__ = ["BeforeTuningStage", "TuningStage"]
 
-_CANDIDATE = "candidate"
-_HELD_OUT = 0.1  # of texts that are none of the audit's
-_FEWEST = 2  # texts
-_COMPARED = 100  # texts on which two tokenizers are compared
+_NAME_DIGITS = 16  # of the digest of what a model is made of
+
+
+class TuningStage(Stage):
+    """Tune the models whose log-probabilities texts lack, as many at once as there are workers."""
+
+    name = "models"
+
+    def __init__(self, audit: Audit, models: Iterable[str]) -> None:
+        super().__init__(audit)
+        self._models = {model: TunedModel(audit, model) for model in models}
+
+    def files(self) -> list[Path]:
+        """List nothing: a model is looked at when it is used."""
+        return []
+
+    def prepare(self) -> None:
+        """Refuse another way of making a model that the run has."""
+        for model in self._models.values():
+            model.prepare()
+
+    def check(self) -> None:
+        """Refuse, before a model is asked, what cannot be made."""
+        for model in self._models.values():
+            model.check()
+
+    def left(self) -> Iterator[tuple[str, str]]:
+        """Say how long training is, and what it takes."""
+        for model in self._models.values():
+            yield from model.left()
+
+    def run(self) -> None:
+        """Make the models; once all are there, what was begun of others goes."""
+        audit, folder = self.audit, self.audit.run.folder / "models"
+        wanted = {name: model for name, model in self._models.items() if model.is_wanted}
+        if wanted:
+            audit.begin_change()
+            folder.mkdir(exist_ok=True)
+            self._make(wanted, folder)
+        for work in folder.glob(".*.work"):
+            shutil.rmtree(work, ignore_errors=True)
+
+    def _make(self, models: dict[str, TunedModel], folder: Path) -> None:
+        say = self.audit.observer.stage
+        if len(models) > 1:
+            steps = sum(model.recipe.steps(model.n_texts) for model in models.values())
+            say(f"{len(models)} models to tune: {steps:,} steps")
+        begun: dict[str, Making] = {}
+
+        def wanted() -> Iterator[Wanted]:
+            for name, model in models.items():
+                begun[name] = making = model.making()
+                say(
+                    f"model {name}: {making.base} tuned on {len(making.texts):,} texts, "
+                    f"{making.recipe.steps(len(making.texts)):,} steps"
+                )
+                yield name, making, folder / making.digest[:_NAME_DIGITS]
+
+        with closing(trained(self.audit.settings, self.audit.run.folder, wanted(), say)) as made:
+            for name, there in made:
+                models[name].take_up(begun.pop(name), there)
 
 
 class BeforeTuningStage(Stage):
@@ -43,9 +89,9 @@ class BeforeTuningStage(Stage):
 
     name = "references"
 
-    def __init__(self, audit: Audit, stages: Sequence[GenerationsStage | TuningStage]) -> None:
+    def __init__(self, audit: Audit, generations: GenerationsStage, tuning: TuningStage) -> None:
         super().__init__(audit)
-        self._stages = stages
+        self._stages = (generations, tuning)
 
     def files(self) -> list[Path]:
         """List nothing."""
@@ -55,179 +101,3 @@ class BeforeTuningStage(Stage):
         """Look."""
         for stage in self._stages:
             stage.check()
-
-
-class TuningStage(Stage):
-    """Tune one reference model, if a text lacks its log-probabilities."""
-
-    def __init__(self, audit: Audit, model: str) -> None:
-        super().__init__(audit)
-        self.model = model
-        self.name = f"model {model}"
-        self._asked = LogprobsStage(audit, model)
-
-    def files(self) -> list[Path]:
-        """List nothing: a model is looked at when it is used."""
-        return []
-
-    def prepare(self) -> None:
-        """Refuse another way of making a model that the run has; what failed may be changed."""
-        models = self.audit.manifest.models
-        if not self._known:
-            models.pop(self.model, None)
-        described = {"recipe": self._recipe.described()}
-        self.audit.manifest.agree_model(self.model, described, self.audit.run.folder)
-
-    def check(self) -> None:
-        """Refuse, before a model is asked, what the run's model was not made of or cannot be."""
-        audit = self.audit
-        base, revision = self._base
-        try:
-            digest = identify_model(base, revision).digest
-        except SettingsError as error:
-            msg = str(error).replace("setting 'model'", "setting 'reference_model'")
-            raise SettingsError(msg) from error
-        described = {"base": {"name": base, "revision": revision, "digest": digest}}
-        audit.manifest.agree_model(self.model, described, audit.run.folder)
-        if self.model == _CANDIDATE:
-            found = audit.digest_input("candidate_from", texts_for(audit, "candidate_from").files)
-            audit.manifest.agree_model(self.model, {"texts": found}, audit.run.folder)
-        if self._known:
-            return
-        if (reason := why_no_finetuning()) is not None:
-            raise SettingsError(reason)
-        check_base(base, revision, self._recipe)
-        self._check_tokens()
-        if self.model == _CANDIDATE and (n := len(self._texts)) < _FEWEST:
-            msg = f"setting 'candidate_from': there are {n} texts in it; give at least {_FEWEST}"
-            raise SettingsError(msg)
-
-    def run(self) -> None:
-        """Make the model, and remove what an earlier one of other texts answered."""
-        audit = self.audit
-        if self._known and not self._asked.answered().left and self._is_of_these_texts:
-            return
-        audit.begin_change()
-        making = self._making
-        folder = audit.run.folder / "models"
-        audit.observer.stage(
-            f"model {self.model}: {making.base} tuned on {len(making.texts):,} texts, "
-            f"{making.recipe.steps(len(making.texts)):,} steps"
-        )
-        folder.mkdir(exist_ok=True)
-        made = made_of(making, folder / making.digest[:16], audit.observer.stage)
-        name = made.path.relative_to(audit.run.folder).as_posix()
-        digest = identify_model(str(made.path), None).digest
-        if self._known and self._known["source"]["digest"] != digest:
-            self._asked.forget_all()
-        audit.manifest.models[self.model] |= {
-            "source": {"name": name, "revision": None, "digest": digest},
-            "made_from": making.made_from,
-            "n_texts": len(making.texts),
-            "losses": made.losses,
-        }
-        audit.save()
-
-    def left(self) -> Iterator[tuple[str, str]]:
-        """Say how long training is, and what it takes; of shadow models once for all."""
-        if self.model.startswith(SHADOW) and number_of(self.model):
-            return
-        said = self.model != SELF_PROMPT or not GenerationsStage(self.audit).lacks()
-        if self._known and said and not self._asked.lacks() and self._is_of_these_texts:
-            return
-        n_models, name = 1, f"model {self.model}"
-        if self.model.startswith(SHADOW):
-            n_models = self.audit.settings.shadows or 1
-            name = f"{n_models} shadow models"
-        base, revision = self._base
-        n_texts, recipe = self._n_texts, self._recipe
-        each = " each" if n_models > 1 else ""
-        steps = n_models * recipe.steps(n_texts)
-        yield name, f"{base} tuned on {n_texts:,} texts{each}: {steps:,} steps"
-        yield f"{name}, size", f"{sizes(base, revision, recipe)}{each}"
-
-    @property
-    def _known(self) -> dict[str, Any]:
-        """What the run says of the model; nothing where it has not made it."""
-        known = self.audit.manifest.models.get(self.model, {})
-        return known if "source" in known else {}
-
-    @property
-    def _is_of_these_texts(self) -> bool:
-        """Whether it was tuned on what the target has said, if on that."""
-        if self.model != SELF_PROMPT:
-            return True
-        return bool(self._making.made_from["texts"] == self._known["made_from"]["texts"])
-
-    @property
-    def _recipe(self) -> Recipe:
-        settings = self.audit.settings
-        shadow = self.model.startswith(SHADOW)
-        return Recipe(
-            method=settings.tuning,
-            epochs=settings.tuning_epochs,
-            learning_rate=settings.tuning_rate,
-            batch_size=settings.tuning_batch,
-            max_tokens=settings.tuning_tokens,
-            rank=settings.tuning_rank,
-            held_out=0.0 if shadow else _HELD_OUT,
-            seed=(settings.seed + number_of(self.model)) % 2**31,
-        )
-
-    @property
-    def _base(self) -> tuple[str, str | None]:
-        """The reference model, which is asked for as the target's base, else what is known."""
-        audit, settings = self.audit, self.audit.settings
-        if settings.reference_model is not None:
-            return weights_source(settings.reference_model, settings.reference_revision)
-        if is_remote(audit, "target"):
-            msg = (
-                f"the model {self.model!r} is tuned from the target's base, which an endpoint does "
-                "not give; give it as 'reference_model'"
-            )
-            raise SettingsError(msg)
-        return weights_source(settings.model, settings.revision)
-
-    @cached_property
-    def _making(self) -> Making:
-        base, revision = self._base
-        return Making(base=base, revision=revision, texts=self._texts, recipe=self._recipe)
-
-    @property
-    def _texts(self) -> list[str]:
-        audit = self.audit
-        if self.model == SELF_PROMPT:
-            return generations_of(audit)
-        if self.model == _CANDIDATE:
-            corpus = texts_for(audit, "candidate_from")
-            there = corpus.documents.filter(pl.col("text").str.contains(r"\S"))
-            return there.select("text").collect(engine="streaming")["text"].to_list()
-        learnt = halves(audit, self.model).filter("learnt", "trained")
-        return learnt["target"].to_list()
-
-    @property
-    def _n_texts(self) -> int:
-        """Count the texts before they are there."""
-        if self.model == SELF_PROMPT:
-            return self.audit.settings.generations
-        if self.model == _CANDIDATE:
-            return len(self._texts)
-        table = self.audit.target_table().filter(pl.col("role").is_in(LEARNT))
-        return int(table.select(pl.col("target").count() // 2).collect().item())
-
-    def _check_tokens(self) -> None:
-        """Refuse a base that reads other tokens: probabilities per token would not compare."""
-        audit, settings = self.audit, self.audit.settings
-        if is_remote(audit, "target") or settings.reference_model is None:
-            return
-        own = Tokenizer.load(settings.model, settings.revision)
-        base = Tokenizer.load(*self._base, setting="reference_model")
-        there = audit.target_table().select("target").drop_nulls()
-        texts = there.head(_COMPARED).collect()["target"].to_list()
-        if own.encode_prompts(texts) != base.encode_prompts(texts):
-            msg = (
-                f"setting 'reference_model': {self._base[0]!r} cuts texts into other tokens than "
-                "the target, so that their probabilities do not compare; give the model that the "
-                "target was tuned from"
-            )
-            raise SettingsError(msg)

@@ -11,7 +11,7 @@ import sys
 import threading
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import EngineError
 from mia_batch.tables.files import is_followed, temporary_path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["connected", "marked", "why_no_ray"]
+__all__ = ["connected", "marked", "resources", "room", "why_no_ray"]
 
 _SECONDS_TO_ANSWER = 10.0
 
@@ -72,6 +72,26 @@ def connected(address: str | None, n_cpus: int | None = None) -> Iterator[None]:
         finally:
             with suppress(Exception):  # the cluster may be gone
                 ray.shutdown()
+
+
+def resources(each: int) -> dict[str, int]:
+    """Say what one worker takes: ``each`` so many GPUs where the cluster has some, else cores."""
+    if _resources().get("GPU"):
+        return {"num_cpus": 1, "num_gpus": each}
+    return {"num_cpus": each}
+
+
+def room(each: int) -> int:
+    """Count the workers that the cluster has room for, free or not; at least one."""
+    known = _resources()
+    return max(int(known.get("GPU") or known.get("CPU", 0)) // each, 1)
+
+
+def _resources() -> dict[str, float]:
+    import ray
+
+    cluster: Any = ray  # whose functions are partly untyped
+    return dict(cluster.cluster_resources())
 
 
 @contextmanager

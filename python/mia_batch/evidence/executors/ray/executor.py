@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mia_batch.evidence.collect import Task, Told
     from mia_batch.evidence.executors.ray.pool import Asked, Pool, Worker
     from mia_batch.evidence.executors.ray.worker import Answered
+    from mia_batch.observer import WorkerState
 
 __all__ = ["RayExecutor"]
 
@@ -33,6 +34,7 @@ _IN_HAND = 2  # blocks of a worker: the one that it works on, and the next
 _MOST_TRIES = 5  # of a block whose workers are lost
 _WHY = f"{_MOST_TRIES} workers were lost that had this text's block in hand"
 _STRAGGLES = 2.0  # times the usual: so long a block may take before it is asked elsewhere, too
+_SECONDS_BETWEEN_STATES = 1.0
 _JOBS = count()
 
 
@@ -43,9 +45,16 @@ class RayExecutor:
     a lost worker go to others; one that has lost five workers is refused.
     """
 
-    def __init__(self, pool: Pool, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        say: Callable[[str], None],
+        show: Callable[[list[WorkerState]], None] = lambda _: None,
+    ) -> None:
         self._pool = pool
         self._say = say
+        self._show = show
+        self._shown = 0.0
 
     def collect(
         self,
@@ -57,6 +66,9 @@ class RayExecutor:
         """Yield blocks as they are complete; see `Executor`."""
         job = _Job(task, keep, iter(blocks))
         while job.hand_out(self._pool):
+            if time.monotonic() - self._shown > _SECONDS_BETWEEN_STATES:
+                self._show(self._pool.states())
+                self._shown = time.monotonic()
             for asked, came in self._pool.events():
                 if not job.owns(asked):
                     continue

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import EngineError, MiaBatchError
+from mia_batch.evidence.executors.ray.cluster import resources, room
 from mia_batch.evidence.executors.ray.failures import is_lost, origin, reason_of
 from mia_batch.evidence.executors.ray.worker import EngineWorker
+from mia_batch.observer import WorkerState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,6 +39,7 @@ class Worker:
     in_hand: int = 0
     blocks: int = 0
     tokens: int = 0
+    ready: float = 0.0  # since when
 
     @property
     def shared(self) -> bool:
@@ -120,6 +123,27 @@ class Pool:
         """What is worked on."""
         return [*self._asked.values()]
 
+    def states(self) -> list[WorkerState]:
+        """Say what each worker does."""
+        blocks = defaultdict(list)
+        for asked in self._asked.values():
+            blocks[asked.worker.name].append(asked.block.index)
+        now = time.monotonic()
+        ready = [
+            WorkerState(
+                f"{worker.name} on {worker.joined.node}" if worker.joined else worker.name,
+                f"blocks {', '.join(map(str, found))}"
+                if (found := blocks[worker.name])
+                else "idle",
+                worker.blocks,
+                worker.tokens / max(now - worker.ready, 1e-9),
+            )
+            for worker in self.workers
+        ]
+        return ready + [
+            WorkerState(each.name, "starting", 0, 0.0) for each in self._starting.values()
+        ]
+
     def close(self) -> None:
         """End all engines."""
         for worker in [*self.workers, *self._starting.values()]:
@@ -138,24 +162,18 @@ class Pool:
             self._numbers += 1
             name = f"{self._name} {self._numbers}"
             actor = self._ray.remote(EngineWorker).options(
-                name=name, max_restarts=0, max_concurrency=_THREADS, **self._each()
+                name=name,
+                max_restarts=0,
+                max_concurrency=_THREADS,
+                **resources(self._spec.tensor_parallel_size),
             )
             worker = Worker(name, actor.remote(name))
             self._starting[worker.actor.start.remote(self._start)] = worker
 
-    def _each(self) -> dict[str, int]:
-        """Resources of one engine: GPUs where the cluster has some, else cores."""
-        n = self._spec.tensor_parallel_size
-        if self._ray.cluster_resources().get("GPU"):
-            return {"num_cpus": 1, "num_gpus": n}
-        return {"num_cpus": n}
-
     def _room(self) -> int:
         if self._wanted is not None:
             return max(self._wanted - self._refused, 1)
-        known = self._ray.cluster_resources()
-        kind = "GPU" if known.get("GPU") else "CPU"
-        return max(int(known.get(kind, 0)) // self._spec.tensor_parallel_size - self._refused, 1)
+        return max(room(self._spec.tensor_parallel_size) - self._refused, 1)
 
     def _resources(self) -> str:
         free, known = self._ray.available_resources(), self._ray.cluster_resources()
@@ -184,6 +202,7 @@ class Pool:
             return
         self._failed = 0
         self._info = self._info or worker.joined
+        worker.ready = time.monotonic()
         self.workers.append(worker)
         self._say(f"{worker.name} is ready on {worker.joined.node}")
 

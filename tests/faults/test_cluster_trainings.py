@@ -1,0 +1,103 @@
+"""Models tuned on a Ray cluster, one of whose machines loses a training."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mia_batch.errors import EngineError, RequestError, SettingsError
+from mia_batch.evidence.executors.ray.tasks import _called
+from mia_batch.evidence.executors.ray.worker import package_version
+from tests.cluster import Cluster, tasks
+from tests.processes import children, wait_until
+from tests.tuning import LEARNT, contents, make
+
+NAMES = ("shadow-0", "shadow-1")
+EPOCHS = 4
+SCRIPT = f"""
+import sys
+from pathlib import Path
+from mia_batch.pipeline.sessions.trainings import trained
+from mia_batch.settings import load_settings
+from tests.tuning import LEARNT, making
+
+address, base, folder = sys.argv[1:]
+settings = load_settings({{"input": "none", "model": base, "ray": address}}, use_config=False)
+wanted = (
+    (name, making(base, LEARNT[seed:], seed=seed, epochs={EPOCHS}), Path(folder, name))
+    for seed, name in enumerate({NAMES})
+)
+for name, made in trained(settings, Path(folder), wanted, lambda said: print(said, flush=True)):
+    print(name, made.path, made.is_new, len(made.losses), flush=True)
+"""
+
+
+def trainings(node):
+    """Processes of trainings on a node."""
+    return [own for task in tasks(node) for own in children(task)]
+
+
+def test_a_training_that_is_lost_begins_again_and_models_are_the_same(
+    checkpoint, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # on a busy machine they would stand still
+    run, said = tmp_path / "run", tmp_path / "said"
+    run.mkdir()
+    for seed, name in enumerate(NAMES):
+        make(checkpoint, tmp_path / name, texts=LEARNT[seed:], seed=seed, epochs=EPOCHS)
+    with Cluster(1, 1) as cluster, said.open("w") as out:
+        given = [sys.executable, "-c", SCRIPT, cluster.address, str(checkpoint), str(run)]
+        with subprocess.Popen(given, stdout=out, stderr=out, cwd=Path.cwd()) as process:
+            try:
+                wait_until(
+                    lambda: process.poll() is not None or all(map(trainings, cluster.nodes)),
+                    "both are trained",
+                    200,
+                )
+                os.kill(tasks(cluster.nodes[0])[0], signal.SIGKILL)
+                assert process.wait(150) == 0, said.read_text()
+            finally:
+                process.kill()
+    lines = said.read_text().splitlines()
+    assert [line for line in lines if " begins again elsewhere: " in line]
+    for name in NAMES:
+        assert contents(run / name) == contents(tmp_path / name)
+        assert f"{name} {run / name} False {EPOCHS}" in lines
+        last = [line for line in lines if line.startswith(f"{name}: epoch {EPOCHS} of {EPOCHS}")]
+        assert len(last) == 1
+    assert sorted(path.name for path in run.iterdir()) == [*NAMES]
+
+
+def called(function, mark, version=None):
+    return [*_called(mark, version or package_version(), function, ("told",))]
+
+
+def test_what_a_machine_cannot_do_has_a_reason(tmp_path):
+    def fails(error):
+        def function(told, say):
+            say(told)
+            raise error
+
+        return function
+
+    (nothing,) = called(pytest.fail, tmp_path / "mark")
+    assert nothing[1:] == (True, nothing[2])
+    assert nothing[2].endswith("does not see the run's folder")
+    (other,) = called(pytest.fail, tmp_path, "0.0.1")
+    assert other[2].endswith("the run 0.0.1")
+    said = called(fails(SettingsError("its base is another")), tmp_path)
+    assert said[0] == ("told", False, None)
+    assert said[1][2].endswith(", its base is another")
+    assert issubclass(SettingsError, RequestError)
+    assert called(lambda told, say: say(told), tmp_path) == [
+        ("told", False, None),
+        ("", True, None),
+    ]
+    with pytest.raises(EngineError, match="the model cannot be tuned"):
+        called(fails(EngineError("the model cannot be tuned")), tmp_path)
