@@ -141,6 +141,7 @@ class LocalSource:
                     text_ids=piece[unscored:],
                     columns=request.columns,
                     noise=request.noise,
+                    question=request.question,
                     seed=request.seed + start,  # so that no two pieces have the same noise
                 )
                 self._send(opened, sent, (start + unscored, start + len(piece)))

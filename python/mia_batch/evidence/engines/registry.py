@@ -33,8 +33,10 @@ _NAMED = {
     "rank": "exact ranks",
     "support_mass": "the mass that decoding keeps",
     "noise": "noise on embeddings",
+    "question": "log-probabilities of several answers",
 }
-"""What only some engines compute: columns of the logprobs table, and log-probabilities of noise."""
+"""What only some engines compute: columns of the logprobs table, and log-probabilities of noise and
+of several answers to a question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,8 @@ class EngineType:
         What it can be asked.
     columns
         Columns of the logprobs table that it can compute beside ``logprob``; ``noise`` stands for
-        log-probabilities of texts whose embeddings have noise.
+        log-probabilities of texts whose embeddings have noise, ``question`` for those of several
+        answers to a question.
     adapter_obstacle
         Says why it cannot run an adapter; None where it can.
     obstacle
@@ -96,6 +99,7 @@ _BUILT_IN = (
         name="vllm",
         start="mia_batch.evidence.engines.vllm:VllmEngine",
         kinds=_BOTH,
+        columns=frozenset({"question"}),
         adapter_obstacle=_why_not_in_vllm,
         obstacle=machine.vllm_obstacle,
         missing=machine.vllm_missing,

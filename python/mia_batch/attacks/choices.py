@@ -1,0 +1,106 @@
+"""DE-COP: whether the model tells a text from three paraphrases of it, shown in every order.
+
+Every score is a mean over the four labels of what is found where that label is right. A model that
+prefers a label whatever it stands for is thereby at chance, 0.25, exactly.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+
+from mia_batch.attacks.attack import CHOICE, Attack
+from mia_batch.attacks.terms import among, mean
+from mia_batch.attacks.tokens import of_texts
+from mia_batch.prompts.choices import LABELS
+
+__all__ = ["CHOICE_ATTACKS", "CHOICE_LOGPROB_ATTACKS"]
+
+_PAPER = "Duarte et al. 2024 (arXiv:2402.09910), DE-COP"
+_BALANCED = "averaged over the four labels, so that no preference for one counts"
+_SETTINGS = ("paraphrases_column",)
+_FEW = "the text lacks three paraphrases that differ from it and each other"
+_UNREAD = f"{_FEW}, or where some label is right no answer names one label"
+_UNSCORED = f"{_FEW}, or where some label is right no order has probabilities"
+_RIGHT = pl.col("view_index") % len(LABELS)
+
+
+def _over_labels(term: pl.Expr) -> pl.Expr:
+    """Mean over labels of the mean of a term over the orders where the label is right."""
+    means = [
+        mean(pl.when(among([CHOICE]), place == _RIGHT).then(term)) for place in range(len(LABELS))
+    ]
+    return pl.sum_horizontal(means, ignore_nulls=False) / len(LABELS)
+
+
+def _probabilities() -> list[pl.Expr]:
+    """Probability of each label among the four."""
+    logprobs = [
+        pl.col("logprob").list.get(place, null_on_oob=True).cast(pl.Float64)
+        for place in range(len(LABELS))
+    ]
+    odds = [(logprob - pl.max_horizontal(logprobs)).exp() for logprob in logprobs]
+    return [each / pl.sum_horizontal(odds, ignore_nulls=False) for each in odds]
+
+
+def _of_right(values: list[pl.Expr]) -> pl.Expr:
+    """Take what belongs to the right label."""
+    return pl.coalesce(pl.when(place == _RIGHT).then(value) for place, value in enumerate(values))
+
+
+def _is_highest(values: list[pl.Expr]) -> pl.Expr:
+    """1 where the right label's value is the highest, 1 / k where k labels share that."""
+    best = pl.max_horizontal(values)
+    n_best = pl.sum_horizontal((value == best).cast(pl.Float64) for value in values)
+    right = _of_right(values)
+    return pl.when(right.is_not_null()).then((right == best).cast(pl.Float64) / n_best)
+
+
+_P = _probabilities()
+
+CHOICE_ATTACKS = (
+    Attack(
+        name="decop_v1",
+        expr=_over_labels((pl.col("choice") == _RIGHT).cast(pl.Float64)),
+        formula="mean over labels of the share of answers that name the label where it is right",
+        source=f"{_PAPER} from answers alone; {_BALANCED}; answers that name no label, or several, "
+        "are left out",
+        undefined=_UNREAD,
+        reads=(CHOICE,),
+        settings=_SETTINGS,
+    ),
+)
+"""``decop_v1``, in [0, 1]; 0.25 is chance."""
+
+CHOICE_LOGPROB_ATTACKS = tuple(
+    of_texts(
+        f"decop_{name}",
+        _over_labels(term),
+        formula=f"mean over labels of {what} where the label is right",
+        source=f"{_PAPER}, {source}; {_BALANCED}",
+        undefined=_UNSCORED,
+        reads=(CHOICE,),
+        settings=_SETTINGS,
+    )
+    for name, term, what, source in (
+        (
+            "calibrated",
+            _is_highest([each - _over_labels(each) for each in _P]),
+            "1 where, less its mean over the text's orders, the label's probability is the highest",
+            "calibrated: the means are of the orders of this text; the authors' released code has "
+            "no such step",
+        ),
+        (
+            "logprob",
+            _is_highest(_P),
+            "1 where the label's probability is the highest",
+            "from probabilities, as in the authors' released code",
+        ),
+        (
+            "probability",
+            _of_right(_P),
+            "its probability among the four",
+            "with the probability itself instead of a decision",
+        ),
+    )
+)
+"""``decop_calibrated_v1``, ``decop_logprob_v1``, ``decop_probability_v1``, likewise."""
