@@ -34,25 +34,14 @@ def _over_labels(term: pl.Expr) -> pl.Expr:
 
 def _probabilities() -> list[pl.Expr]:
     """Probability of each label among the four."""
-    logprobs = [
-        pl.col("logprob").list.get(place, null_on_oob=True).cast(pl.Float64)
-        for place in range(len(LABELS))
-    ]
-    odds = [(logprob - pl.max_horizontal(logprobs)).exp() for logprob in logprobs]
+    logprobs = (pl.col("logprob").list.get(i, null_on_oob=True) for i in range(len(LABELS)))
+    odds = [each.cast(pl.Float64).exp() for each in logprobs]
     return [each / pl.sum_horizontal(odds, ignore_nulls=False) for each in odds]
 
 
-def _of_right(values: list[pl.Expr]) -> pl.Expr:
-    """Take what belongs to the right label."""
-    return pl.coalesce(pl.when(place == _RIGHT).then(value) for place, value in enumerate(values))
-
-
-def _is_highest(values: list[pl.Expr]) -> pl.Expr:
-    """1 where the right label's value is the highest, 1 / k where k labels share that."""
-    best = pl.max_horizontal(values)
-    n_best = pl.sum_horizontal((value == best).cast(pl.Float64) for value in values)
-    right = _of_right(values)
-    return pl.when(right.is_not_null()).then((right == best).cast(pl.Float64) / n_best)
+def _is_highest(values: pl.Expr) -> pl.Expr:
+    """1 where the right label's value is the highest, or the first of several such; else 0."""
+    return (values.list.arg_max() == _RIGHT).cast(pl.Float64)
 
 
 _P = _probabilities()
@@ -84,20 +73,20 @@ CHOICE_LOGPROB_ATTACKS = tuple(
     for name, term, what, source in (
         (
             "calibrated",
-            _is_highest([each - _over_labels(each) for each in _P]),
+            _is_highest(pl.concat_list(each - _over_labels(each) for each in _P)),
             "1 where, less its mean over the text's orders, the label's probability is the highest",
             "calibrated: the means are of the orders of this text; the authors' released code has "
             "no such step",
         ),
         (
             "logprob",
-            _is_highest(_P),
+            _is_highest(pl.col("logprob")),
             "1 where the label's probability is the highest",
             "from probabilities, as in the authors' released code",
         ),
         (
             "probability",
-            _of_right(_P),
+            pl.concat_list(_P).list.get(_RIGHT),
             "its probability among the four",
             "with the probability itself instead of a decision",
         ),

@@ -124,7 +124,7 @@ _BUILT_IN = (
 """``auto`` takes the first that can do what is asked."""
 
 _REMOTE = (
-    EngineType(name="openai", start="", kinds=_BOTH),
+    EngineType(name="openai", start="", kinds=_BOTH, columns=frozenset({"question"})),
     EngineType(name="replay", start="", kinds=_SAMPLES),
 )
 """Not started here: an endpoint and a recording."""

@@ -142,7 +142,8 @@ class LogprobsStage(Stage):
         return any(self._fresh(view).count().left for view in self._views)
 
     def _fresh(self, view: View) -> Missing:
-        units = FreshUnits(self.audit.target_table(), view, columns_for(self.audit, view))
+        targets = self.audit.target_table()
+        units = FreshUnits(targets, view, columns_for(self.audit, view, targets))
         return Missing(units, self._parts(view), shard=self.audit.shard)
 
     def forget_all(self) -> None:

@@ -91,18 +91,8 @@ class PromptsStage(Stage):
         controlled = settings.controls and settings.reference_model is not None
         if controlled or any(view.model == "reference" for view in views):
             audit.source("reference")
-        for name, setting in _GIVEN.items():
-            column = getattr(settings, setting)
-            if column is None or name not in names:
-                continue
-            found = audit.run.scan("targets").collect_schema().get(column)
-            if found != pl.List(pl.String):
-                what = "missing" if found is None else f"of type {found}"
-                msg = (
-                    f"setting {setting!r}: column {column!r} of the input is {what}; it must hold "
-                    "lists of texts"
-                )
-                raise SettingsError(msg)
+        for view in views:
+            columns_for(audit, view, audit.run.scan("targets"))
 
     def _evidence(self) -> dict[str, Any]:
         """Name the settings that change prompts, with their values."""
@@ -212,17 +202,30 @@ def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
 
 def prompts_missing(audit: Audit, view: View) -> Missing:
     """Find the targets that lack prompts of a view."""
-    units = TargetUnits(audit.run.scan("targets"), columns_for(audit, view))
+    targets = audit.run.scan("targets")
+    units = TargetUnits(targets, columns_for(audit, view, targets))
     shard = audit.shard if _is_filled(view) else None  # others are made for all at once
     return Missing(units, prompt_parts(audit, view), view.n, shard=shard)
 
 
-def columns_for(audit: Audit, view: View) -> tuple[str, ...]:
-    """Name the columns of the corpus that a view's prompts are made from."""
-    if view.name not in _GIVEN:
+def columns_for(audit: Audit, view: View, targets: pl.LazyFrame) -> tuple[str, ...]:
+    """Name the columns of the corpus that a view's prompts are made from.
+
+    Raises `SettingsError` where the targets lack one, or it does not hold texts.
+    """
+    setting = _GIVEN.get(view.name)
+    column = getattr(audit.settings, setting) if setting else None
+    if column is None:
         return ()
-    column = getattr(audit.settings, _GIVEN[view.name])
-    return (column,) if column else ()
+    found = targets.collect_schema().get(column)
+    if found != pl.List(pl.String):
+        what = "missing" if found is None else f"of type {found}"
+        msg = (
+            f"setting {setting!r}: column {column!r} of the input is {what}; it must hold lists of "
+            "texts"
+        )
+        raise SettingsError(msg)
+    return (column,)
 
 
 def write_prompts(audit: Audit, view: View, missing: Missing) -> None:
