@@ -14,11 +14,14 @@ from mia_batch.attacks.choices import CHOICE_ATTACKS, CHOICE_LOGPROB_ATTACKS
 from mia_batch.pipeline import plan
 from mia_batch.settings import load_settings
 from tests.choosing import BOOKS, PASSAGES, corpus, save_choosing_model
+from tests.hostile_server import MODEL, HostileServer
+from tests.next_token_server import NextTokenModel
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 NAMES = [attack.name for attack in (*CHOICE_ATTACKS, *CHOICE_LOGPROB_ATTACKS)]
+LIMITS = ("mean_low", "mean_high")
 SEEN = [title for title, (_, member) in BOOKS.items() if member]
 
 
@@ -74,9 +77,6 @@ def test_books_that_the_model_saw_stand_above_chance_and_the_others_at_it(audite
         assert low > 0.9 if title in SEEN else low <= 0.25 <= high
 
 
-LIMITS = ("mean_low", "mean_high")
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_attack_tells_them_apart(audited, name: str):
     _, _, run = audited
@@ -104,6 +104,19 @@ def test_the_same_command_asks_nothing_more_and_the_run_says_what_was_given(audi
     n = 24 * PASSAGES * len(BOOKS)
     assert found["n_answers"] == (n, "question_and_text")
     assert found["n_unread"] == (0, "question_and_text")
+
+
+def test_an_endpoint_gives_the_same_log_probabilities(taught, audited, tmp_path):
+    texts, model = taught
+    asked = request(tmp_path, texts[::5], model, attacks="decop_probability_v1", primary=None)
+    asked |= {"model": MODEL, "tokenizer": str(model), "choice_orders": 4}
+    with HostileServer(NextTokenModel(model)) as server:
+        run = mia_batch.audit(**asked | {"engine": "openai", "base_url": server.url})
+    key = ["target_id", "view_index"]
+    rows = run.logprobs.join(audited[2].logprobs, on=key, suffix="_here")
+    assert rows.height == 4 * len(BOOKS)
+    for found, here in rows.select("logprob", "logprob_here").iter_rows():
+        assert found == pytest.approx(here, abs=1e-4)
 
 
 def test_one_that_always_says_a_is_at_chance_until_its_preference_is_taken_off(taught, tmp_path):

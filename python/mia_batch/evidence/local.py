@@ -125,7 +125,9 @@ class LocalSource:
         text = text[: request.text_tokens]
         before = special + context
         room = self._engine.info.max_model_len - len(before)
-        error = self._why_impossible(before, text, room, whole=not context and self._strides)
+        error = request.why_no_answers(text) or self._why_impossible(
+            before, text, room, whole=not context and self._strides
+        )
         if error is not None:
             self._refuse(request, error)
             return

@@ -93,11 +93,9 @@ class LogprobTask:
 
     def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Row], list[Asked]]:
         """Make the one row of a prompt."""
+        del asked
         if answer.tokens is None:
             return [{"reason": answer.error, "asked": answer.asked}], []
-        answers = asked.request.text.split()
-        if asked.request.question and len(answer.tokens["logprob"]) != len(answers):
-            return [{"reason": f"the answers {', '.join(answers)} are not one token each"}], []
         row: Row = {"bos": answer.bos, "bounded": answer.bounded, **answer.tokens}
         if FREQUENCY in self.views[block.label][1] and self.log_inverse_frequency is not None:
             row[FREQUENCY] = self.log_inverse_frequency[answer.tokens["token_ids"]]

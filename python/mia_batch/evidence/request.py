@@ -115,6 +115,13 @@ class Request:
     greedy: bool = False  # take the most likely token, whatever the run's decoding
     columns: frozenset[str] = frozenset()  # of the engine's columns, those that this text needs
 
+    def why_no_answers(self, text_ids: list[int]) -> str | None:
+        """Why these tokens of the text are not the answers to a question, one each."""
+        answers = self.text.split()
+        if not self.question or len(text_ids) == len(answers):
+            return None
+        return f"the answers {', '.join(answers)} are not one token each"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:

@@ -9,9 +9,10 @@ import pytest
 
 import mia_batch
 from mia_batch.pipeline import plan
+from mia_batch.prompts.choices import LABELS
 from mia_batch.settings import load_settings
 from tests.hostile_server import MODEL, Asked, HostileServer, Reply, TinyModel
-from tests.next_token_server import NAMED, NextTokenModel
+from tests.next_token_server import BY_ID, NAMED, NextTokenModel
 from tests.unit.pipeline.conftest import Listener
 
 TEXTS = {"known": "one two three", "other": "four five six"}
@@ -94,48 +95,39 @@ def test_answers_that_cannot_be_read_leave_a_text_unscored(request_for):
     assert all("no answer names one label" in reason for reason in run.unscored["reason"])
 
 
-@pytest.mark.parametrize("chat", [False, True])
-def test_one_request_gives_the_log_probabilities_of_all_labels(
-    checkpoint, request_for, tmp_path, chat
-):
-    probabilities = {
-        "attacks": "decop_probability_v1,decop_logprob_v1",
-        "tokenizer": str(checkpoint),
-        "choice_orders": 4,
-    }
+@pytest.mark.parametrize("honours", [(NAMED, BY_ID), ()])
+def test_one_request_gives_the_log_probabilities_of_all_labels(checkpoint, request_for, honours):
+    """Exactly where tokens can be named; else as far as the 20 most likely ones tell."""
+    model = NextTokenModel(checkpoint, honours=honours)
+    asked = {"attacks": "decop_probability_v1", "tokenizer": str(checkpoint), "choice_orders": 4}
+    with HostileServer(model) as server:
+        run = mia_batch.audit(**request_for(server, chat=True, **asked))
+    ids = [token for (token,) in model.tokenizer.encode(LABELS)]
+    key = ["target_id", "view_index"]
+    rows = run.logprobs.join(run.prompts.select(*key, "context"), on=key)
+    assert rows.height == 8
+    assert sum(len(each.fields.get(NAMED, ())) == 4 for each in server.asked) == 8 * bool(honours)
+    for row in rows.iter_rows(named=True):
+        values = model.logprobs(row["context"])
+        listed = {*ids} if honours else {*sorted(values, key=values.__getitem__)[-20:]}
+        if listed.isdisjoint(ids):
+            assert row["reason"] == "none of the answers is among the 20 tokens listed"
+            continue
+        assert row["bounded"] == (not listed.issuperset(ids))
+        for token, logprob in zip(ids, row["logprob"], strict=True):
+            if token in listed:
+                assert logprob == pytest.approx(values[token], abs=1e-5)
+            else:
+                assert values[token] <= logprob + 1e-5
+
+
+def test_labels_of_several_tokens_are_refused_before_anything_is_paid(checkpoint, request_for):
     with HostileServer(NextTokenModel(checkpoint)) as server:
-        run = mia_batch.audit(**request_for(server, chat=chat, **probabilities))
-        named = [asked for asked in server.asked if len(asked.fields.get(NAMED, ())) == 4]
-    assert len(named) == 2 * 4
-    assert run.logprobs["logprob"].list.len().to_list() == [4] * 8
-    assert not run.logprobs["bounded"].any()
-    if not chat:  # a chat's answer begins without the space
-        here = request_for(server, "here", engine="transformers", **probabilities)
-        here |= {"model": str(checkpoint), "base_url": None, "tokenizer": None}
-        local = mia_batch.audit(**here)
-        assert local.scores["decop_probability_v1"].to_list() == pytest.approx(
-            run.scores["decop_probability_v1"].to_list(), abs=1e-5
-        )
-
-
-def test_labels_that_are_not_listed_have_bounds_and_none_at_all_is_no_answer(
-    checkpoint, request_for
-):
-    with HostileServer(NextTokenModel(checkpoint, honours=(), most=20)) as server:
         run = mia_batch.audit(
-            **request_for(
-                server,
-                attacks="decop_logprob_v1",
-                tokenizer=str(checkpoint),
-                choice_orders=4,
-            )
+            **request_for(server, attacks="decop_logprob_v1", tokenizer=str(checkpoint))
         )
-    rows = run.logprobs.select("logprob", "bounded", "reason")
-    none = "none of the answers is among the 20 tokens listed"
-    for logprob, bounded, reason in rows.iter_rows():
-        assert (logprob is None) == (reason == none)
-        assert bounded in (None, True, False)
-    assert none in rows["reason"].to_list()
+    assert not [each for each in server.asked if "Question" in str(each.prompt)]
+    assert {*run.unscored["reason"]} == {"the answers A, B, C, D are not one token each"}
 
 
 def test_a_column_that_holds_no_lists_is_refused_before_anything_is_asked(request_for):

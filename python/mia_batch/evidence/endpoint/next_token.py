@@ -49,6 +49,8 @@ class NextToken(RequestFormat):
         else:
             special, before, ids = self.tokenizer.encode_after(request.context, request.text)
             prompt = self._prompt_of(request, special + before)
+        if no_answers := request.why_no_answers(ids):
+            return Answer(request_id=request.request_id, passes=0, error=no_answers)
         if ids and prompt is not None:
             return replace(request, context=prompt, text_ids=ids if request.question else ids[:1])
         error = "the endpoint would cut the words before the text in another way alone"
