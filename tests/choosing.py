@@ -22,6 +22,8 @@ from tests.checkpoints import BOS, BOS_ID, EOS, EOS_ID, save_tokenizer
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from transformers import LlamaForCausalLM
+
 BOOKS = {
     "Moby-Dick by Herman Melville": ("moby_dick", True),
     "Dracula by Bram Stoker": ("dracula", True),
@@ -56,15 +58,17 @@ def corpus(folder: Path) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=names, orient="row")
 
 
+def questions(texts: pl.DataFrame) -> pl.DataFrame:
+    """The questions about each passage, as a run asks them."""
+    targets = texts.rename({"document_id": "target_id", "text": "target"})
+    return choices(targets, column="paraphrases", n=MOST_ORDERS)
+
+
 def save_choosing_model(folder: Path, texts: pl.DataFrame) -> Path:
     """Train a small Llama on the questions about members, and write it with its tokenizer."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    made = choices(
-        texts.rename({"document_id": "target_id", "text": "target"}),
-        column="paraphrases",
-        n=MOST_ORDERS,
-    )
+    made = questions(texts)
     tokenizer = _tokenizer(made["context"].to_list())
     save_tokenizer(tokenizer, folder)
     config = LlamaConfig(
@@ -105,7 +109,7 @@ def _tokenizer(texts: list[str]) -> Tokenizer:
     return tokenizer
 
 
-def _train(model: torch.nn.Module, ids: list[list[int]], right: torch.Tensor) -> None:
+def _train(model: LlamaForCausalLM, ids: list[list[int]], right: torch.Tensor) -> None:
     """Learn the answers, and to end after them."""
     ends = torch.tensor([len(each) - 1 for each in ids])
     width = max(map(len, ids)) + 1

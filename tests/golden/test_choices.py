@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -13,7 +14,7 @@ import mia_batch
 from mia_batch.attacks.choices import CHOICE_ATTACKS, CHOICE_LOGPROB_ATTACKS
 from mia_batch.pipeline import plan
 from mia_batch.settings import load_settings
-from tests.choosing import BOOKS, PASSAGES, corpus, save_choosing_model
+from tests.choosing import BOOKS, PASSAGES, corpus, questions, save_choosing_model
 from tests.hostile_server import MODEL, HostileServer
 from tests.next_token_server import NextTokenModel
 
@@ -120,7 +121,6 @@ def test_an_endpoint_gives_the_same_log_probabilities(taught, audited, tmp_path)
 
 
 def test_one_that_always_says_a_is_at_chance_until_its_preference_is_taken_off(taught, tmp_path):
-    """The same model, with the row of the head that stands for A raised along all its states."""
     texts, model = taught
     biased = shutil.copytree(model, tmp_path / "biased")
     _prefer_a(biased, texts)
@@ -129,20 +129,28 @@ def test_one_that_always_says_a_is_at_chance_until_its_preference_is_taken_off(t
     for name in ("decop_v1", "decop_logprob_v1"):
         assert {*found.scores[name]} == {0.25}
     known, others = (found.scores.filter(member=member) for member in (True, False))
-    assert known["decop_calibrated_v1"].min() > 0.9
+    calibrated = known["decop_calibrated_v1"].to_list()
+    assert min(calibrated) > 0.4
+    assert fmean(calibrated) > 0.7
     assert others["decop_calibrated_v1"].mean() == pytest.approx(0.25, abs=0.1)
     assert others["decop_probability_v1"].mean() == pytest.approx(0.25, abs=0.01)
 
 
 def _prefer_a(folder: Path, texts: pl.DataFrame) -> None:
+    """Raise A by nearly the same number of nats in every question, by least squares."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model, tokenizer = (
         kind.from_pretrained(folder) for kind in (AutoModelForCausalLM, AutoTokenizer)
     )
     (label,) = tokenizer(" A", add_special_tokens=False)["input_ids"]
-    ids = tokenizer(f"{texts['text'][0]}\n\nAnswer:", return_tensors="pt")["input_ids"]
     with torch.inference_mode():
-        state = model.model(ids).last_hidden_state[0, -1]
-        model.lm_head.weight[label] += 12 * state / state.square().sum()
+        states = torch.cat(
+            [
+                model.model(tokenizer(context, return_tensors="pt")["input_ids"])[0][:, -1]
+                for context in questions(texts)["context"]
+            ]
+        )
+        raised = torch.full((len(states), 1), 12.0)
+        model.lm_head.weight[label] += torch.linalg.lstsq(states, raised).solution[:, 0]
     model.save_pretrained(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import permutations
+from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
@@ -12,11 +13,14 @@ from hypothesis import strategies as st
 from mia_batch.prompts.choices import LABELS, MOST_ORDERS, choice, choices
 from tests import frames
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 TEXT, OTHERS = "the true one", ["one", "two", "three"]
 
 
 def asked(
-    paraphrases: list[str | None] | None, n: int = MOST_ORDERS, **row: object
+    paraphrases: Sequence[str | None] | None, n: int = MOST_ORDERS, **row: object
 ) -> pl.DataFrame:
     targets = frames.targets({"target": TEXT} | row)
     column = pl.Series([paraphrases], dtype=pl.List(pl.String))
