@@ -129,10 +129,10 @@ def test_one_that_always_says_a_is_at_chance_until_its_preference_is_taken_off(t
     for name in ("decop_v1", "decop_logprob_v1"):
         assert {*found.scores[name]} == {0.25}
     known, others = (found.scores.filter(member=member) for member in (True, False))
-    calibrated = known["decop_calibrated_v1"].to_list()
-    assert min(calibrated) > 0.4
-    assert fmean(calibrated) > 0.7
-    assert others["decop_calibrated_v1"].mean() == pytest.approx(0.25, abs=0.1)
+    assert fmean(known["decop_log_calibrated_v1"]) > 0.9
+    assert fmean(known["decop_calibrated_v1"]) > 0.4  # where A is nearly certain, part is lost
+    for name in ("decop_log_calibrated_v1", "decop_calibrated_v1"):
+        assert others[name].mean() == pytest.approx(0.25, abs=0.1)
     assert others["decop_probability_v1"].mean() == pytest.approx(0.25, abs=0.01)
 
 
@@ -144,13 +144,15 @@ def _prefer_a(folder: Path, texts: pl.DataFrame) -> None:
         kind.from_pretrained(folder) for kind in (AutoModelForCausalLM, AutoTokenizer)
     )
     (label,) = tokenizer(" A", add_special_tokens=False)["input_ids"]
+    asked = questions(texts).join(texts, left_on="target_id", right_on="document_id")
+    weight = 0.1 + 0.9 * torch.tensor(asked["member"].to_list())
     with torch.inference_mode():
         states = torch.cat(
             [
                 model.model(tokenizer(context, return_tensors="pt")["input_ids"])[0][:, -1]
-                for context in questions(texts)["context"]
+                for context in asked["context"]
             ]
         )
-        raised = torch.full((len(states), 1), 12.0)
-        model.lm_head.weight[label] += torch.linalg.lstsq(states, raised).solution[:, 0]
+        fitted = torch.linalg.lstsq(states * weight[:, None], 12 * weight[:, None]).solution
+        model.lm_head.weight[label] += fitted[:, 0]
     model.save_pretrained(folder)

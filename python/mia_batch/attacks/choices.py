@@ -32,11 +32,21 @@ def _over_labels(term: pl.Expr) -> pl.Expr:
     return pl.sum_horizontal(means, ignore_nulls=False) / len(LABELS)
 
 
+def _logprobs() -> list[pl.Expr]:
+    """Log-probability of each label."""
+    each = (pl.col("logprob").list.get(i, null_on_oob=True) for i in range(len(LABELS)))
+    return [logprob.cast(pl.Float64) for logprob in each]
+
+
 def _probabilities() -> list[pl.Expr]:
     """Probability of each label among the four."""
-    logprobs = (pl.col("logprob").list.get(i, null_on_oob=True) for i in range(len(LABELS)))
-    odds = [each.cast(pl.Float64).exp() for each in logprobs]
+    odds = [each.exp() for each in _logprobs()]
     return [each / pl.sum_horizontal(odds, ignore_nulls=False) for each in odds]
+
+
+def _less_means(values: list[pl.Expr]) -> pl.Expr:
+    """Take each label's mean off its values; a list."""
+    return pl.concat_list(each - _over_labels(each) for each in values)
 
 
 def _is_highest(values: pl.Expr) -> pl.Expr:
@@ -73,10 +83,18 @@ CHOICE_LOGPROB_ATTACKS = tuple(
     for name, term, what, source in (
         (
             "calibrated",
-            _is_highest(pl.concat_list(each - _over_labels(each) for each in _P)),
+            _is_highest(_less_means(_P)),
             "1 where, less its mean over the text's orders, the label's probability is the highest",
             "calibrated: the means are of the orders of this text; the authors' released code has "
             "no such step",
+        ),
+        (
+            "log_calibrated",
+            _is_highest(_less_means(_logprobs())),
+            "1 where, less its mean over the text's orders, the label's log-probability is the "
+            "highest",
+            "calibrated likewise, but on log-probabilities: whatever is added to the logit of a "
+            "label in all orders changes nothing",
         ),
         (
             "logprob",
@@ -92,4 +110,5 @@ CHOICE_LOGPROB_ATTACKS = tuple(
         ),
     )
 )
-"""``decop_calibrated_v1``, ``decop_logprob_v1``, ``decop_probability_v1``, likewise."""
+"""``decop_calibrated_v1``, ``decop_log_calibrated_v1``, ``decop_logprob_v1`` and
+``decop_probability_v1``, likewise."""

@@ -63,7 +63,12 @@ def reference(orders: Mapping[int, Sequence[float] | None]) -> dict[str, float |
         return over_labels({order: each.argmax() == order % 4 for order, each in values.items()})
 
     means = [over_labels({order: p[i] for order, p in probabilities.items()}) for i in range(4)]
+    logs = {order: np.array(each, np.float32) for order, each in orders.items() if each is not None}
+    offsets = [
+        over_labels({order: float(each[i]) for order, each in logs.items()}) for i in range(4)
+    ]
     return {
+        "decop_log_calibrated_v1": highest({order: each - offsets for order, each in logs.items()}),
         "decop_calibrated_v1": highest({order: p - means for order, p in probabilities.items()}),
         "decop_logprob_v1": highest(probabilities),
         "decop_probability_v1": over_labels({i: p[i % 4] for i, p in probabilities.items()}),
@@ -102,8 +107,10 @@ def _closest(orders: Orders) -> float:
     p = np.array([np.exp(each) for each in orders.values() if each]).reshape(-1, 4)
     p /= p.sum(axis=1, keepdims=True)
     keys = np.array([order % 4 for order, each in orders.items() if each])
-    means = np.mean([p[keys == key].mean(axis=0) for key in {*keys}], axis=0) if p.size else 0
-    gaps = [np.diff(np.sort(each, axis=1)).min(initial=1) for each in (p, p - means)]
+    gaps = [np.diff(np.sort(p, axis=1)).min(initial=1)]
+    for values in (p, np.log(p)) if p.size else ():
+        means = np.mean([values[keys == key].mean(axis=0) for key in {*keys}], axis=0)
+        gaps.append(np.diff(np.sort(values - means, axis=1)).min(initial=1))
     return float(min(gaps))
 
 
@@ -121,7 +128,7 @@ def test_a_preference_for_a_label_hides_what_the_model_knows_until_it_is_taken_o
         logprobs[order % 4] += 0.005
     found = of_logprobs(known)
     assert found["decop_logprob_v1"] == 0.25
-    assert found["decop_calibrated_v1"] == 1.0
+    assert found["decop_calibrated_v1"] == found["decop_log_calibrated_v1"] == 1.0
 
 
 @given(
@@ -135,6 +142,22 @@ def test_the_share_of_right_answers_is_a_mean_over_labels(answers: list[tuple[in
     whole = all(by_label.values())
     wanted = fmean(map(fmean, by_label.values())) if whole else None
     assert of_answers(answers) == pytest.approx(wanted)
+
+
+@settings(max_examples=10)
+@given(st.permutations([0.0, -1.0, -2.5, -4.5]), st.integers(0, 3), st.integers(1, 30))
+def test_what_is_added_to_a_label_in_all_orders_is_taken_off_its_log_probabilities(
+    first: list[float], label: int, added: int
+):
+    plain = {order: [*first[order:], *first[:order]] for order in range(4)}
+    plain[0][0] += 0.3  # or all means would be equal, and ties everywhere
+    plain[1][2] += 0.1
+    raised = {order: [*each] for order, each in plain.items()}
+    for each in raised.values():
+        each[label] += added
+        each[:] = (np.array(each) - np.logaddexp.reduce(each)).tolist()
+    found = [of_logprobs(each)["decop_log_calibrated_v1"] for each in (plain, raised)]
+    assert found[0] == found[1]
 
 
 def test_one_that_answers_less_often_where_it_would_be_wrong_gains_nothing_from_a_label():

@@ -42,7 +42,9 @@ REFERENCE_PROBES = {"probe_rarity_difference_v1"}
 BY_NAME = {"probe_logprob_v1", "petal_v1", "petal_similarity_v1"}
 COMBINED = {"probe_rarity_loss_v1"}
 CHOICES = {"decop_v1"}
-CHOICE_LOGPROBS = {"decop_calibrated_v1", "decop_logprob_v1", "decop_probability_v1"}
+CHOICE_LOGPROBS = {
+    f"decop_{name}_v1" for name in ("calibrated", "log_calibrated", "logprob", "probability")
+}
 OF_SAMPLES = [name for name in names() if get(name).evidence == "samples"]
 
 
