@@ -26,12 +26,14 @@ Orders = dict[int, list[float] | None]
 """Log-probabilities of the labels by order; None where there are none."""
 
 
-def of_logprobs(orders: Mapping[int, Sequence[float] | None]) -> dict[str, float | None]:
+def of_logprobs(
+    orders: Mapping[int, Sequence[float] | None], *names: str
+) -> dict[str, float | None]:
     rows = [
         {"view": "choice", "view_index": order, "logprob": logprobs}
         for order, logprobs in orders.items()
     ]
-    (found,) = scores(table(rows), NAMES)
+    (found,) = scores(table(rows), names or NAMES)
     return found
 
 
@@ -156,8 +158,8 @@ def test_what_is_added_to_a_label_in_all_orders_is_taken_off_its_log_probabiliti
     for each in raised.values():
         each[label] += added
         each[:] = (np.array(each) - np.logaddexp.reduce(each)).tolist()
-    found = [of_logprobs(each)["decop_log_calibrated_v1"] for each in (plain, raised)]
-    assert found[0] == found[1]
+    name = "decop_log_calibrated_v1"
+    assert of_logprobs(plain, name) == of_logprobs(raised, name)
 
 
 def test_one_that_answers_less_often_where_it_would_be_wrong_gains_nothing_from_a_label():
