@@ -227,6 +227,20 @@ class LogprobsConformance:
             some["logprob"], whole["logprob"][99:], rtol=self.rtol, atol=1e-5
         )
 
+    def test_each_token_of_a_question_is_an_answer(self, engine: EngineProcess, checkpoint: Path):
+        asked = texts(12)[4:]
+        answered = [
+            text_request(i, ids, len(ids) - 4, question=True) for i, ids in enumerate(asked)
+        ]
+        beside = [text_request(len(asked) + i, ids) for i, ids in enumerate(asked)]
+        found = token_values(
+            engine, sorted([*answered, *beside], key=lambda each: each.request_id % 8)
+        )
+        for i, ids in enumerate(asked):
+            exact = exact_logprobs(checkpoint, ids)[len(ids) - 5, ids[-4:]]
+            np.testing.assert_allclose(found[i]["logprob"], exact, rtol=self.rtol, atol=1e-4)
+            assert len(found[len(asked) + i]["logprob"]) == len(ids) - 1
+
     def test_two_tokens_and_a_full_context_are_texts(self, engine: EngineProcess):
         full = [BOS_ID, *[50] * (self.context - 1)]
         found = token_values(engine, [text_request(0, [BOS_ID, 50]), text_request(1, full)])

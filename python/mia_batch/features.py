@@ -8,6 +8,7 @@ import polars as pl
 
 from mia_batch.errors import SettingsError
 from mia_batch.kernels import GROUPS, fields, pair_features
+from mia_batch.prompts.choices import CHOICE_FIELDS, choice
 from mia_batch.rarity import RARITY_FIELDS
 from mia_batch.schemas import Features
 from mia_batch.similarity import SIMILARITY_FIELDS, similarity
@@ -23,7 +24,7 @@ __all__ = ["BESIDE", "build_features", "feature_fields", "groups_of", "inputs_of
 
 _KEYS = ("target_id", "model", "view", "view_index", "sample_index")
 
-BESIDE = {"rarity": RARITY_FIELDS, "similarity": SIMILARITY_FIELDS}
+BESIDE = {"rarity": RARITY_FIELDS, "similarity": SIMILARITY_FIELDS, "choice": CHOICE_FIELDS}
 """Groups of a run's features beside those of `kernels.pair_features`, with their columns."""
 
 
@@ -128,6 +129,8 @@ def build_features(
     structs = [numbers]
     if "similarity" in groups:
         structs.append(similarity(*texts, words=words))
+    if "choice" in groups:
+        structs.append(choice(candidate))
     if "rarity" in groups:
         nulls = pl.struct(pl.lit(None, field.dtype).alias(field.name) for field in RARITY_FIELDS)
         weighed = nulls if rarity is None else rarity.weigh(*texts, words=words)

@@ -10,12 +10,16 @@ import polars as pl
 
 from mia_batch.errors import SchemaMismatchError, SettingsError
 
-__all__ = ["CONTINUATION", "PROBE", "Attack"]
+__all__ = ["CHOICE", "CONTINUATION", "NEXT_TOKEN", "PROBE", "Attack"]
 
 CONTINUATION = ("target", "continuation")
 """What attacks read that say nothing else."""
 PROBE = ("target", "probe")
 """Points of a text: the words before each, and the next few."""
+CHOICE = ("target", "choice")
+"""Questions which of four passages is verbatim, and the labels that can be answered."""
+NEXT_TOKEN = (PROBE, CHOICE)
+"""Of which log-probabilities of the next token suffice."""
 _NAME = re.compile(r"[a-z][a-z0-9_]*_v[0-9]+")
 
 
@@ -124,9 +128,9 @@ class Attack:
     def kind(self) -> str:
         """Its evidence, as setting ``evidence`` asks for it.
 
-        Log-probabilities at points alone are ``probe-logprobs``.
+        Log-probabilities of next tokens alone are ``probe-logprobs``.
         """
-        at_points = self.evidence == "logprobs" and self.reads == (PROBE,)
+        at_points = self.evidence == "logprobs" and {*self.reads} <= {*NEXT_TOKEN}
         return "probe-logprobs" if at_points else self.evidence
 
     def check(self, evidence: pl.LazyFrame) -> None:

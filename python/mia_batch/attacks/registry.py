@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from mia_batch.attacks.attack import Attack
 from mia_batch.attacks.base_model import BASE_MODEL_ATTACKS
+from mia_batch.attacks.choices import CHOICE_ATTACKS, CHOICE_LOGPROB_ATTACKS
 from mia_batch.attacks.coverage import COVERAGE_ATTACKS, VERBATIM_ATTACKS
 from mia_batch.attacks.extraction import EXTRACTION_ATTACKS
 from mia_batch.attacks.frequency import FREQUENCY_ATTACKS
@@ -56,10 +57,12 @@ _FAMILIES = {
     "Probes, drawn answers": LOG_HIT_RATE_ATTACKS,
     "SaMIA, weighed by rarity": MATCHED_RARITY_ATTACKS,
     "PETAL": PETAL_ATTACKS,
+    "DE-COP": CHOICE_ATTACKS,
     "Probes and loss": COMBINED_ATTACKS,
     "N-gram coverage": COVERAGE_ATTACKS,
     "Verbatim blocks": VERBATIM_ATTACKS,
     "Log-probabilities at points": PROBE_LOGPROB_ATTACKS,
+    "DE-COP from log-probabilities": CHOICE_LOGPROB_ATTACKS,
     "Loss": LOSS_ATTACKS,
     "Min-K% and Min-K%++": MIN_K_ATTACKS,
     "Reference models": REFERENCE_ATTACKS,
@@ -77,7 +80,7 @@ _FAMILIES = {
     "Learned from all scores": LEARNED_ATTACKS,
 }
 _SAMPLING = {
-    "default": (*PROBE_ATTACKS, *REFERENCE_PROBE_ATTACKS),
+    "default": (*PROBE_ATTACKS, *REFERENCE_PROBE_ATTACKS, *CHOICE_ATTACKS),
     "matched": MATCHED_ATTACKS,
     "samia": SAMIA_ATTACKS,
 }

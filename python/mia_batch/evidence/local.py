@@ -125,7 +125,9 @@ class LocalSource:
         text = text[: request.text_tokens]
         before = special + context
         room = self._engine.info.max_model_len - len(before)
-        error = self._why_impossible(before, text, room, whole=not context and self._strides)
+        error = request.why_no_answers(text) or self._why_impossible(
+            before, text, room, whole=not context and self._strides
+        )
         if error is not None:
             self._refuse(request, error)
             return
@@ -141,6 +143,7 @@ class LocalSource:
                     text_ids=piece[unscored:],
                     columns=request.columns,
                     noise=request.noise,
+                    question=request.question,
                     seed=request.seed + start,  # so that no two pieces have the same noise
                 )
                 self._send(opened, sent, (start + unscored, start + len(piece)))

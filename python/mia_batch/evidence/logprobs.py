@@ -14,7 +14,7 @@ from mia_batch.prompts.seeds import sample_seed
 from mia_batch.schemas import LogProbs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     import numpy as np
     from numpy.typing import NDArray
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
     from mia_batch.evidence.request import Answer, EvidenceKind
     from mia_batch.prompts.view import View
 
-__all__ = ["FREQUENCY", "NOISE", "LogprobTask"]
+__all__ = ["FREQUENCY", "NOISE", "QUESTION", "LogprobTask", "abilities"]
 
+QUESTION = "question"
+"""What an engine says of itself that gives log-probabilities of several answers to a question."""
 NOISE = "noise"
 """View whose embeddings have noise, and what an engine that can read them says of itself."""
 FREQUENCY = "log_inverse_frequency"
@@ -33,6 +35,11 @@ FREQUENCY = "log_inverse_frequency"
 _SCHEMA = LogProbs.create_empty().schema
 _FLOATS = ("logprob", "vocabulary_mean", "vocabulary_variance", "support_mass")
 _LISTS = (*_FLOATS, "token_ids", "rank", FREQUENCY)
+
+
+def abilities(views: Iterable[View]) -> set[str]:
+    """Say what an engine must be able to do for some views beside columns."""
+    return {NOISE for view in views if view.noise} | {QUESTION for view in views if view.question}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +75,7 @@ class LogprobTask:
                 text=text,
                 context_tokens=view.context_tokens,
                 text_tokens=view.text_tokens,
+                question=view.question,
                 **self._noise(view, target_id, index),
                 columns=columns - {FREQUENCY},
             )

@@ -88,8 +88,9 @@ class Request:
 
     ``samples``: continue ``context`` ``n`` times; continuation i is drawn with ``seed`` + i.
     ``logprobs``: the log-probability of each token of ``text`` after ``context``, both read as one
-    text; only tokens that start within ``text`` count. ``fills``: ``n`` variants of ``text``, of
-    the kind that ``view`` names.
+    text; only tokens that start within ``text`` count. To a ``question`` each token of ``text`` is
+    an answer of its own, with the log-probability that it has right after ``context``. ``fills``:
+    ``n`` variants of ``text``, of the kind that ``view`` names.
 
     Token ids may be given beside the texts, special tokens included in those of the context; an
     engine in its own process gets token ids alone.
@@ -106,12 +107,20 @@ class Request:
     context_tokens: int | None = None  # keep only so many last tokens of the context
     text_tokens: int | None = None  # only so many first tokens of the text; refused where fewer
     noise: float = 0.0  # on the embeddings of the text, see `NoisyEmbeddings`
+    question: bool = False  # the context asks one: a chat model is told nothing before it
     share: float = 0.0  # of the text that fills replace; 0 is the view's own
     n: int = 1
     seed: int = 0
     max_tokens: int = 1
     greedy: bool = False  # take the most likely token, whatever the run's decoding
     columns: frozenset[str] = frozenset()  # of the engine's columns, those that this text needs
+
+    def why_no_answers(self, text_ids: list[int]) -> str | None:
+        """Why these tokens of the text are not the answers to a question, one each."""
+        answers = self.text.split()
+        if not self.question or len(text_ids) == len(answers):
+            return None
+        return f"the answers {', '.join(answers)} are not one token each"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -63,6 +63,7 @@ class SampleTask:
                 seed=sample_seed(self.run_seed, target_id, view.name, index) + block.first,
                 max_tokens=budget,
                 greedy=view.greedy,
+                question=view.question,
             )
             yield (
                 Asked(unit=unit, request=request, first=block.first, reference_words=counts[unit]),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mia_batch.attacks import defaults, get
-from mia_batch.attacks.attack import CONTINUATION, PROBE
+from mia_batch.attacks.attack import CHOICE, CONTINUATION, NEXT_TOKEN
 from mia_batch.attacks.learned import COMBINATION
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines.registry import why_not
 from mia_batch.evidence.executors.ray.cluster import why_no_ray
-from mia_batch.evidence.logprobs import NOISE
+from mia_batch.evidence.logprobs import NOISE, QUESTION
 from mia_batch.pipeline.stages.views import is_made
 from mia_batch.similarity import why_no_similarity
 
@@ -175,7 +175,7 @@ def _obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
 def _endpoint_obstacles(attack: Attack, settings: Settings) -> Iterator[str]:
     if "token_ids" in attack.columns:
         yield "needs token ids, which no endpoint gives"
-    if PROBE in attack.reads_of("logprobs") and settings.tokenizer is None:
+    if {*NEXT_TOKEN}.intersection(attack.reads_of("logprobs")) and settings.tokenizer is None:
         yield "needs setting 'tokenizer' at an endpoint: without it nobody knows the true token"
 
 
@@ -186,7 +186,8 @@ def engine_columns(attacks: Iterable[Attack]) -> frozenset[str]:
 
 
 def engine_abilities(attacks: Iterable[Attack]) -> frozenset[str]:
-    """Name what an engine must be able to do beside log-probabilities: columns, and noise."""
+    """Name what an engine must be able to do beside log-probabilities: columns, noise, answers."""
     attacks = [*attacks]
     read = {view for attack in attacks for _, view in attack.reads_of("logprobs")}
-    return engine_columns(attacks) | (read & {NOISE})
+    answers = {QUESTION} if CHOICE[1] in read else set()
+    return engine_columns(attacks) | (read & {NOISE}) | answers

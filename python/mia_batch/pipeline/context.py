@@ -52,6 +52,7 @@ _PRIMARY = ("probe_leading_rarity_v1", "samia_matched_v1", "min_k_plus_plus_20_v
 _PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1")
 _ATTEMPTS_AT_PROBES = 3  # a word that does not end is none
 _SPARE_AT_PROBES = 1  # token, so that a word is followed by something
+_ANSWER_TOKENS = 8  # "The answer is B." and some more
 _LABELLED_FALSE = "texts of the input that are labelled member = false"
 _REMOTE = ("openai", "replay")
 _OF_MODELS = {
@@ -196,6 +197,13 @@ class Audit:
                 max_length=max_model_len,
                 max_model_len=max_model_len,
                 most_new=self.settings.generation_tokens,
+            )
+        if view.question:
+            return Budget(
+                scope="whole",
+                max_length=max_model_len,
+                max_model_len=max_model_len,
+                most_new=_ANSWER_TOKENS,
             )
         if view.key != CONTINUATION and view.name != "control":
             return Budget(

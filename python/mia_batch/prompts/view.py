@@ -49,6 +49,7 @@ class View:
     text_tokens: int | None = None
     noise: float = 0.0  # as in a request; prompts are pairs, of which the second has the opposite
     share: float = 0.0  # as in a request
+    question: bool = False  # as in a request
 
     @property
     def read_as(self) -> tuple[str, str]:

@@ -46,6 +46,7 @@ PARTS: tuple[type[Part], ...] = (
 )
 """The parts of the settings, in the order of the help."""
 _EVIDENCE = {"samples", "logprobs"}
+_OF_WHOLE_TEXTS = ("neighbours_column", "paraphrases_column")
 _KEYS = {part.key: part.engine_of for part in PARTS if part.key and part.engine_of}
 
 
@@ -199,9 +200,10 @@ class Settings(
 
     @model_validator(mode="after")
     def _consistent_views(self) -> Self:
-        if self.neighbours_column is not None and (self.window_words or self.window_characters):
-            msg = "setting 'neighbours_column' is about whole texts; leave windows out"
-            raise ValueError(msg)
+        for setting in _OF_WHOLE_TEXTS:
+            if getattr(self, setting) is not None and (self.window_words or self.window_characters):
+                msg = f"setting {setting!r} is about whole texts; leave windows out"
+                raise ValueError(msg)
         if self.member_shots is not None and self.nonmember_shots is None:
             msg = "setting 'member_shots' needs 'nonmember_shots' beside it"
             raise ValueError(msg)
@@ -234,7 +236,7 @@ class Settings(
     def columns(self) -> dict[str, Any]:
         """The settings that name columns of the corpus."""
         names = [name for name in type(self).model_fields if name.endswith("_column")]
-        return self.model_dump(include=set(names) - {"candidate_column", "neighbours_column"})
+        return self.model_dump(include=set(names) - {"candidate_column", *_OF_WHOLE_TEXTS})
 
     @property
     def continuations(self) -> int:

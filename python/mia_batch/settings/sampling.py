@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from mia_batch.settings.part import Mark, Part, arguments, names
+from mia_batch.settings.part import Column, Mark, Part, arguments, names
 from mia_batch.storage import check_url, is_url, place_of
 
 __all__ = ["SamplingSettings"]
@@ -66,6 +66,16 @@ class SamplingSettings(Part):
     )
     probe_every: int = Field(1, ge=1, description="Words between two points, at least.")
     probe_words: int = Field(1, ge=1, le=64, description="Words asked for at each point.")
+    paraphrases_column: Column = Field(
+        None, description="Column with lists of three paraphrases of each text (DE-COP)."
+    )
+    choice_orders: int = Field(
+        24,
+        ge=4,
+        le=24,
+        multiple_of=4,
+        description="Orders in which a text and its paraphrases are shown (DE-COP).",
+    )
     seed: Annotated[int, Mark.EVIDENCE] = Field(
         0, ge=0, lt=2**62, description="Seed of the run; same seed, same samples."
     )

@@ -11,10 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mia_batch.attacks import get, names
+from mia_batch.attacks.attack import CHOICE
 from tests import logprob_rows, reference_logprobs, reference_tuned
 from tests.logprob_rows import LISTS, SCHEMA
 
-NAMES = [name for name in names() if get(name).evidence == "logprobs"]
+NAMES = [
+    name
+    for name in names()
+    if get(name).evidence == "logprobs" and CHOICE not in get(name).reads  # see test_choices.py
+]
 VIEWS = sorted({view for name in NAMES for view in get(name).reads})
 TARGET = ("target", "text")
 REFUSED = dict.fromkeys(LISTS) | {"reason": "the text is empty"}

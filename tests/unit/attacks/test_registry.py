@@ -41,6 +41,10 @@ WEIGHED = {"samia_matched_rarity_v1", "samia_matched_rarity_n2_v1"}
 REFERENCE_PROBES = {"probe_rarity_difference_v1"}
 BY_NAME = {"probe_logprob_v1", "petal_v1", "petal_similarity_v1"}
 COMBINED = {"probe_rarity_loss_v1"}
+CHOICES = {"decop_v1"}
+CHOICE_LOGPROBS = {
+    f"decop_{name}_v1" for name in ("calibrated", "log_calibrated", "logprob", "probability")
+}
 OF_SAMPLES = [name for name in names() if get(name).evidence == "samples"]
 
 
@@ -109,12 +113,13 @@ def test_each_attack_has_a_formula_on_one_line(name):
 
 def test_every_attack_is_there_once():
     of_samples = PROBES | WEIGHED | MATCHED | AUTHORS | ROUGE | COVERAGE | VERBATIM
-    of_samples |= REFERENCE_PROBES | BY_NAME | COMBINED
-    assert sorted(names()) == sorted([*of_samples, *reference_tuned.REFERENCES, "combination_v1"])
+    of_samples |= REFERENCE_PROBES | BY_NAME | COMBINED | CHOICES | {"combination_v1"}
+    of_logprobs = [*CHOICE_LOGPROBS, *reference_tuned.REFERENCES]
+    assert sorted(names()) == sorted([*of_samples, *of_logprobs])
 
 
 def test_presets_compute_their_family_and_its_main_attack_first():
-    assert set(defaults("default")) == PROBES | REFERENCE_PROBES
+    assert set(defaults("default")) == PROBES | REFERENCE_PROBES | CHOICES
     assert set(defaults("default", ("samples", "logprobs"))) >= PROBES | COMBINED
     assert defaults("default")[0] == "probe_leading_rarity_v1"
     assert set(defaults("matched")) == MATCHED
@@ -126,13 +131,16 @@ def test_presets_compute_their_family_and_its_main_attack_first():
 @pytest.mark.parametrize("preset", ["default", "matched", "min-k", "spv"])
 def test_log_probabilities_at_points_are_a_kind_of_their_own(preset):
     at_points = ("probe_loss_v1", "probe_min_k_20_v1")
-    assert defaults(preset, ("probe-logprobs",)) == at_points
+    found = defaults(preset, ("probe-logprobs",))
+    assert found[:2] == at_points
+    assert {*found[2:]} == (CHOICE_LOGPROBS if preset in ("default", "matched") else set())
     assert not {*at_points}.intersection(defaults(preset, ("samples", "logprobs")))
 
 
 def test_probes_and_the_matched_family_do_without_whole_candidates():
     partly = {name for name in OF_SAMPLES if not get(name).whole_candidates}
-    assert partly == MATCHED | WEIGHED | PROBES | REFERENCE_PROBES | BY_NAME | COMBINED
+    own = PROBES | REFERENCE_PROBES | BY_NAME | COMBINED | CHOICES
+    assert partly == MATCHED | WEIGHED | own
 
 
 @pytest.mark.parametrize("name", OF_SAMPLES)

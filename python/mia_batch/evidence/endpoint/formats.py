@@ -86,6 +86,12 @@ class Chat(RequestFormat):
         content = f"{self.settings.chat_instruction}\n\n{prompt}"
         return {"messages": [{"role": "user", "content": content}]}
 
+    def fields(self, request: Request, capabilities: Capabilities) -> dict[str, object]:
+        """Put a question as it is: no text is to be continued."""
+        if not request.question:
+            return super().fields(request, capabilities)
+        return {"messages": [{"role": "user", "content": request.context}]}
+
     def text(self, choice: dict[str, Any]) -> object:
         """Find the text of a choice; anything but a string cannot be used."""
         message = choice.get("message")

@@ -1,4 +1,4 @@
-"""Log-probabilities of the next token: of one that is named, or of those that are most likely."""
+"""Log-probabilities of the next token: of some that are named, or of those that are most likely."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from mia_batch.evidence.endpoint.formats import Chat, RequestFormat
 from mia_batch.evidence.request import Answer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mia_batch.evidence.endpoint.capabilities import Capabilities
     from mia_batch.evidence.request import Continuation, Request
     from mia_batch.models.tokens import Tokenizer
@@ -36,18 +38,21 @@ class NextToken(RequestFormat):
     tokenizer: Tokenizer
 
     def prepare(self, request: Request) -> Request | Answer:
-        """Find the true token's id, and the prompt that the endpoint cuts as it is cut here.
+        """Find the ids of the true token, or of all answers, and the prompt before them.
 
-        A chat reply starts anew, without a space.
+        The endpoint must cut that as it is cut here. A chat reply starts anew, without a space.
         """
         if self.settings.chat:
             prompt: str | None = request.context
-            (ids,) = self.tokenizer.encode([request.text.lstrip()])
+            texts = request.text.split() if request.question else [request.text.lstrip()]
+            ids = [token for each in self.tokenizer.encode(texts) for token in each]
         else:
             special, before, ids = self.tokenizer.encode_after(request.context, request.text)
             prompt = self._prompt_of(request, special + before)
+        if no_answers := request.why_no_answers(ids):
+            return Answer(request_id=request.request_id, passes=0, error=no_answers)
         if ids and prompt is not None:
-            return replace(request, context=prompt, text_ids=ids[:1])
+            return replace(request, context=prompt, text_ids=ids if request.question else ids[:1])
         error = "the endpoint would cut the words before the text in another way alone"
         if not ids:
             error = "the text has 0 tokens, fewer than the 1 wanted"
@@ -68,24 +73,24 @@ class NextToken(RequestFormat):
         return request.context
 
     def listing(
-        self, n: int, token: int | None = None, *, by_id: bool = False
+        self, n: int, tokens: Sequence[int] = (), *, by_id: bool = False
     ) -> dict[str, object]:
-        """Ask for the ``n`` most likely tokens, or for one that is named by its id."""
+        """Ask for the ``n`` most likely tokens, or for ``n`` that are named by their ids."""
         fields: dict[str, object] = {"logprobs": n}
         if self.settings.chat:
             fields = {"logprobs": True, "top_logprobs": n}
         if by_id:
             fields["return_tokens_as_token_ids"] = True
-        if token is not None:
-            fields["logprob_token_ids"] = [token]
+        if tokens:
+            fields["logprob_token_ids"] = [*tokens]
         return fields
 
     def fields(self, request: Request, capabilities: Capabilities) -> dict[str, object]:
-        """Name the true token where that is honoured, else ask for as many as are listed."""
-        by_id = capabilities.token_id_names
-        if capabilities.named_token == "honoured" and request.text_ids:
-            return self.listing(1, request.text_ids[0], by_id=by_id)
-        return self.listing(capabilities.top_logprobs, by_id=by_id)
+        """Name the tokens that are wanted where that is honoured, else ask for the most likely."""
+        by_id, tokens = capabilities.token_id_names, request.text_ids or []
+        named = tokens if capabilities.named_token == "honoured" else []
+        listing = self.listing(len(named) or capabilities.top_logprobs, named, by_id=by_id)
+        return super().fields(request, capabilities) | listing
 
     def text(self, choice: dict[str, Any]) -> object:
         """Find the tokens that are listed at the first position; None cannot be used."""
@@ -107,23 +112,32 @@ class NextToken(RequestFormat):
     def answer(
         self, request: Request, continuations: list[Continuation], capabilities: Capabilities
     ) -> Answer:
-        """Read what the listing says of the true token."""
+        """Read what the listing says of the tokens that are wanted.
+
+        Bounds alone do not tell answers apart.
+        """
         (listed,) = continuations
-        token = (request.text_ids or [])[0]
+        tokens = request.text_ids or []
         exact = capabilities.named_token == "honoured"
-        found = read_next_token(listed.text or "", token, self.tokenizer, exact=exact)
-        if isinstance(found, str):
-            return Answer(request_id=request.request_id, error=found)
-        logprob, bounded = found
+        found = []
+        for token in tokens:
+            read = read_next_token(listed.text or "", token, self.tokenizer, exact=exact)
+            if isinstance(read, str):
+                return Answer(request_id=request.request_id, error=read)
+            found.append(read)
+        logprobs, bounded = zip(*found, strict=True)
+        if request.question and all(bounded):
+            error = f"none of the answers is among the {capabilities.top_logprobs} tokens listed"
+            return Answer(request_id=request.request_id, error=error)
         special, _, _ = self.tokenizer.encode_after("", "")
         return Answer(
             request_id=request.request_id,
             tokens={
-                "token_ids": np.array([token], np.uint32),
-                "logprob": np.array([logprob], np.float32),
+                "token_ids": np.array(tokens, np.uint32),
+                "logprob": np.array(logprobs, np.float32),
             },
             bos=bool(special) and not self.settings.chat,
-            bounded=bounded,
+            bounded=any(bounded),
         )
 
 

@@ -118,7 +118,7 @@ async def _named_token(
     values = []
     for token in (*unlikely, *unlikely[:1]):
         try:
-            answer = await ask(request_format.listing(1, token, by_id=by_id))
+            answer = await ask(request_format.listing(1, [token], by_id=by_id))
         except RefusedError as error:
             if not _is_of_field(error):
                 raise

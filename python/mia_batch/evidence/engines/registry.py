@@ -41,8 +41,10 @@ _NAMED = {
     "rank": "exact ranks",
     "support_mass": "the mass that decoding keeps",
     "noise": "noise on embeddings",
+    "question": "log-probabilities of several answers",
 }
-"""What only some engines compute: columns of the logprobs table, and log-probabilities of noise."""
+"""What only some engines compute: columns of the logprobs table, and log-probabilities of noise and
+of several answers to a question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,8 @@ class EngineType:
         What it can be asked.
     columns
         Columns of the logprobs table that it can compute beside ``logprob``; ``noise`` stands for
-        log-probabilities of texts whose embeddings have noise.
+        log-probabilities of texts whose embeddings have noise, ``question`` for those of several
+        answers to a question.
     adapter_obstacle
         Says why it cannot run an adapter; None where it can.
     obstacle
@@ -109,6 +112,7 @@ _BUILT_IN = (
         start="mia_batch.evidence.engines.vllm:VllmEngine",
         kinds=_BOTH,
         turns=_BOTH,
+        columns=frozenset({"question"}),
         adapter_obstacle=_why_not_in_vllm,
         obstacle=machine.vllm_obstacle,
         missing=machine.vllm_missing,
@@ -134,7 +138,7 @@ _BUILT_IN = (
 """``auto`` takes the first that can do what is asked."""
 
 _REMOTE = (
-    EngineType(name="openai", start="", kinds=_BOTH),
+    EngineType(name="openai", start="", kinds=_BOTH, columns=frozenset({"question"})),
     EngineType(name="replay", start="", kinds=_SAMPLES),
 )
 """Not started here: an endpoint and a recording."""

@@ -148,8 +148,13 @@ class TransformersLogprobs:
             [row * width + place for row, each in enumerate(scored) for place in each]
         )
         wanted = token_ids.flatten()[places].to(self._device)
-        # The logits of the token before give a token's probability.
-        before = places.to(self._device) - 1
+        # The logits of the token before give a token's probability, or of what all of them answer.
+        starts = [
+            row * width + (each.start if request.question else place)
+            for row, (request, each) in enumerate(zip(batch, scored, strict=True))
+            for place in each
+        ]
+        before = torch.tensor(starts).to(self._device) - 1
         token_ids = token_ids.to(self._device)
         embeddings = self._noisy(token_ids, batch) if batch[0].noise else None
         found = self._in_chunks(token_ids, before, wanted, columns, embeddings)

@@ -27,6 +27,8 @@ from mia_batch.models.adapter import weights_source
 from mia_batch.models.causes import cause_of
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from mia_batch.evidence.request import Decoding, EngineInfo, EngineSpec, Request
 
 __all__ = ["VllmEngine"]
@@ -98,7 +100,8 @@ class VllmEngine:
         if self._waiting:
             for output in step_vllm(self._engine):
                 request = self._waiting.pop(int(output.request_id))
-                read = _continuations if self._samples else _logprobs
+                of_text = _answers if request.question else _logprobs
+                read = _continuations if self._samples else of_text
                 complete.append(read(request, output))
         return complete
 
@@ -108,11 +111,15 @@ class VllmEngine:
 
     def _add(self, request: Request) -> None:
         own: dict[str, Any] = {"max_tokens": 1}
+        token_ids = [*(request.context_ids or ()), *(request.text_ids or ())]
         if self._samples:
             own = {"n": request.n, "seed": request.seed, "max_tokens": request.max_tokens}
             own |= _GREEDY if request.greedy else {}
+        elif request.question:
+            own |= {"prompt_logprobs": None, "logprob_token_ids": request.text_ids}
+            token_ids = request.context_ids or []
         parameters = vllm.SamplingParams(**(self._parameters | own))
-        prompt = tokens_input([*(request.context_ids or ()), *(request.text_ids or ())])
+        prompt = tokens_input(token_ids)
         number = str(request.request_id)
         self._engine.add_request(number, prompt, parameters, lora_request=self._lora)
         self._waiting[request.request_id] = request
@@ -175,6 +182,13 @@ def _continuations(request: Request, output: vllm.RequestOutput) -> Answer:
     return Answer(request_id=request.request_id, continuations=given)
 
 
+def _answers(request: Request, output: vllm.RequestOutput) -> Answer:
+    """Take what the listing of the one token that was drawn says of each answer."""
+    listed: Any = output.outputs[0].logprobs
+    found = [listed[0][token].logprob for token in request.text_ids or ()]
+    return _finite(request, np.array(found, dtype=np.float32))
+
+
 def _logprobs(request: Request, output: vllm.RequestOutput) -> Answer:
     """Check that every token came back, then keep those of the text."""
     before = request.context_ids or []
@@ -182,7 +196,10 @@ def _logprobs(request: Request, output: vllm.RequestOutput) -> Answer:
     if found is None or found.token_ids != [*before, *(request.text_ids or ())][1:]:
         error = "vLLM gave log-probabilities of other tokens than those of the text"
         return Answer(request_id=request.request_id, error=error)
-    logprob = np.array(found.logprobs[len(before) - 1 :], dtype=np.float32)
+    return _finite(request, np.array(found.logprobs[len(before) - 1 :], dtype=np.float32))
+
+
+def _finite(request: Request, logprob: NDArray[np.float32]) -> Answer:
     if not np.isfinite(logprob).all():
         error = "the model gives a token a log-probability that is not a finite number"
         return Answer(request_id=request.request_id, error=error)

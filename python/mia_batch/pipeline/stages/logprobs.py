@@ -6,9 +6,10 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
 
+from mia_batch.attacks.attack import NEXT_TOKEN
 from mia_batch.evidence.blocks import LOGPROB_BLOCK_TARGETS, PIECE_BYTES, Missing, Work
 from mia_batch.evidence.frequencies import stored_frequencies
-from mia_batch.evidence.logprobs import FREQUENCY, NOISE, LogprobTask
+from mia_batch.evidence.logprobs import FREQUENCY, LogprobTask, abilities
 from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.units import FreshUnits, PromptUnits
 from mia_batch.pipeline.choice import engine_columns
@@ -66,7 +67,7 @@ class LogprobsStage(Stage):
             audit.manifest.agree({"frequencies_from": digest}, audit.run.folder)
         groups = [views]
         if is_remote(audit, self.model):  # which is asked in another way at points
-            points = [view for view in views if view.name == "probe"]
+            points = [view for view in views if _is_next_token(view)]
             groups = [[view for view in views if view not in points], points]
         for group in groups:
             if any(self._left(view) for view in group):
@@ -76,11 +77,11 @@ class LogprobsStage(Stage):
         """Ask about every text of some views that has no row yet, in one session."""
         audit = self.audit
         wanted = frozenset().union(*columns.values())
-        needed = wanted - {FREQUENCY} | ({NOISE} if any(view.noise for view in views) else set())
+        needed = wanted - {FREQUENCY} | abilities(views)
         for view in views:
             for name, text in self._cost(view, self._missing(view)):
                 audit.observer.stage(f"{name}: {text}")
-        at_points = all(view.name == "probe" for view in views)
+        at_points = all(map(_is_next_token, views))
         with open_session(audit, self.model, "logprobs", needed, at_points=at_points) as session:
             frequencies = self._prepared(session, wanted) if self.model == "target" else None
             missing = {view: self._missing(view) for view in views}
@@ -141,7 +142,8 @@ class LogprobsStage(Stage):
         return any(self._fresh(view).count().left for view in self._views)
 
     def _fresh(self, view: View) -> Missing:
-        units = FreshUnits(self.audit.target_table(), view, columns_for(self.audit, view))
+        targets = self.audit.target_table()
+        units = FreshUnits(targets, view, columns_for(self.audit, view, targets))
         return Missing(units, self._parts(view), shard=self.audit.shard)
 
     def forget_all(self) -> None:
@@ -225,3 +227,8 @@ class LogprobsStage(Stage):
         """Whether rows are missing, or prompts that are made once the model is open."""
         prompts = prompts_missing(self.audit, view)
         return bool(prompts.count().left or self._missing(view).count().left)
+
+
+def _is_next_token(view: View) -> bool:
+    """Whether an endpoint can be asked about the next token alone."""
+    return ("target", view.name) in NEXT_TOKEN

@@ -43,6 +43,8 @@ __all__ = [
 
 _SHOTS = ("nonmember_shots", "member_shots")
 """Views, and the settings that give their texts."""
+_GIVEN = {"neighbour": "neighbours_column", "choice": "paraphrases_column"}
+"""Views of texts that a column of the corpus gives, and the settings that name it."""
 _FILLED = ("neighbour", "perturbation", "paraphrase")
 _LONGEST_LOOKED_AT = 1000  # texts, by their bytes, for the one of most tokens
 
@@ -89,17 +91,8 @@ class PromptsStage(Stage):
         controlled = settings.controls and settings.reference_model is not None
         if controlled or any(view.model == "reference" for view in views):
             audit.source("reference")
-        column = settings.neighbours_column
-        if column is None or "neighbour" not in names:
-            return
-        found = audit.run.scan("targets").collect_schema().get(column)
-        if found != pl.List(pl.String):
-            what = "missing" if found is None else f"of type {found}"
-            msg = (
-                f"setting 'neighbours_column': column {column!r} of the input is {what}; it must "
-                "hold lists of texts"
-            )
-            raise SettingsError(msg)
+        for view in views:
+            columns_for(audit, view, audit.run.scan("targets"))
 
     def _evidence(self) -> dict[str, Any]:
         """Name the settings that change prompts, with their values."""
@@ -114,14 +107,15 @@ class PromptsStage(Stage):
         if "probe" in names:
             values["probe_every"] = settings.probe_every
             values["probe_words"] = settings.probe_words
-        if any(view.name == "probe" for view in views_of(audit, "samples")):
-            values["probe_answers"] = "greedy" if settings.samples is None else "drawn"
+        for view in views_of(audit, "samples"):
+            if view.name in ("probe", "choice"):
+                values[f"{view.name}_answers"] = "greedy" if view.greedy else "drawn"
         if "noise" in names:
             values["noise"] = settings.noise
         if "paraphrase" in names:
             values["paraphrase_share"] = settings.paraphrase_share
-        if "neighbour" in names:
-            values["neighbours_column"] = settings.neighbours_column
+        for setting in (setting for name, setting in _GIVEN.items() if name in names):
+            values[setting] = getattr(settings, setting)
         if any(map(_is_filled, views_of(audit))):
             audit.manifest.agree_model(
                 "masked", {"source": audit.source("masked")}, audit.run.folder
@@ -208,15 +202,30 @@ def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
 
 def prompts_missing(audit: Audit, view: View) -> Missing:
     """Find the targets that lack prompts of a view."""
-    units = TargetUnits(audit.run.scan("targets"), columns_for(audit, view))
+    targets = audit.run.scan("targets")
+    units = TargetUnits(targets, columns_for(audit, view, targets))
     shard = audit.shard if _is_filled(view) else None  # others are made for all at once
     return Missing(units, prompt_parts(audit, view), view.n, shard=shard)
 
 
-def columns_for(audit: Audit, view: View) -> tuple[str, ...]:
-    """Name the columns of the corpus that a view's prompts are made from."""
-    column = audit.settings.neighbours_column
-    return (column,) if column and view.name == "neighbour" else ()
+def columns_for(audit: Audit, view: View, targets: pl.LazyFrame) -> tuple[str, ...]:
+    """Name the columns of the corpus that a view's prompts are made from.
+
+    Raises `SettingsError` where the targets lack one, or it does not hold texts.
+    """
+    setting = _GIVEN.get(view.name)
+    column = getattr(audit.settings, setting) if setting else None
+    if column is None:
+        return ()
+    found = targets.collect_schema().get(column)
+    if found != pl.List(pl.String):
+        what = "missing" if found is None else f"of type {found}"
+        msg = (
+            f"setting {setting!r}: column {column!r} of the input is {what}; it must hold lists of "
+            "texts"
+        )
+        raise SettingsError(msg)
+    return (column,)
 
 
 def write_prompts(audit: Audit, view: View, missing: Missing) -> None:

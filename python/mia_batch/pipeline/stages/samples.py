@@ -14,7 +14,7 @@ from mia_batch.evidence.units import FreshUnits, PromptUnits
 from mia_batch.evidence.workload import forecast
 from mia_batch.pipeline.sessions.session import cost_lines, expected, open_session, sample_task
 from mia_batch.pipeline.stages.features import FeatureWriter, sample_parts
-from mia_batch.pipeline.stages.prompts import prompt_parts
+from mia_batch.pipeline.stages.prompts import columns_for, prompt_parts
 from mia_batch.pipeline.stages.rarity import weighed_views
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
@@ -127,7 +127,10 @@ class SamplesStage(Stage):
             yield from recording.describe()
             return
         targets = audit.target_table()
-        fresh = {view: self._missing(view, FreshUnits(targets, view)) for view in self._views}
+        fresh = {
+            view: self._missing(view, FreshUnits(targets, view, columns_for(audit, view, targets)))
+            for view in self._views
+        }
         yield from self._forecast(fresh)
 
     def _forecast(self, missing: dict[View, Missing]) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import SettingsError
+from mia_batch.prompts.choices import choices
 from mia_batch.prompts.continuation import continuation, extraction
 from mia_batch.prompts.control import after_unrelated, own_prefix
 from mia_batch.prompts.given import given
@@ -83,7 +84,7 @@ def _control(settings: Settings, model: str, name: str) -> dict[str, Any] | None
 def _values(settings: Settings, name: str) -> dict[str, Any] | None:
     """Say what sets a view apart; None where no view has this name."""
     halves, n = ("prefix", "reference"), settings.neighbours
-    column = settings.neighbours_column
+    column, drawn = settings.neighbours_column, settings.samples or 1
     known: dict[str, dict[str, Any]] = {
         "continuation": {
             "make": continuation,
@@ -100,9 +101,18 @@ def _values(settings: Settings, name: str) -> dict[str, Any] | None:
             ),
             "columns": ("target",),
             "n": settings.probes,
-            "samples": settings.samples or 1,
+            "samples": drawn,
             "greedy": settings.samples is None,
             "text_tokens": 1,
+        },
+        "choice": {
+            "make": partial(
+                choices, column=settings.paraphrases_column or "", n=settings.choice_orders
+            ),
+            "n": settings.choice_orders,
+            "samples": drawn,
+            "greedy": settings.samples is None,
+            "question": True,
         },
         "extraction": {
             "make": extraction,
