@@ -12,6 +12,7 @@ import click
 
 from mia_batch.cli.compare import compare
 from mia_batch.cli.finetune import finetune
+from mia_batch.cli.invert import invert
 from mia_batch.cli.options import TopicGroup, settings_options
 from mia_batch.cli.output import console_of
 from mia_batch.cli.report import report
@@ -36,6 +37,7 @@ Examples:
   mia-batch show runs/corpus-MODEL TARGET_ID
   mia-batch verify runs/corpus-MODEL
   mia-batch finetune --base MODEL --data texts.parquet --out TUNED
+  mia-batch invert --data texts.parquet --embedder MODEL --out INVERTED
   mia-batch compare runs/corpus-BEFORE runs/corpus-AFTER --retrained runs/corpus-RETRAINED
   mia-batch attacks
   mia-batch demo
@@ -295,3 +297,4 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
 
 command.add_command(finetune)
 command.add_command(compare)
+command.add_command(invert)

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import polars as pl
 from filelock import FileLock, Timeout
@@ -47,8 +47,14 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, kw_only=True)  # without slots: digests are kept
 class Making:
-    """What a model is made of."""
+    """What a model is made of, and the function that trains it.
 
+    ``trainer`` is called in a process of its own with the folder in which `write` has left what is
+    learnt, base, revision and recipe. It leaves the model in the folder's ``made``, and returns its
+    losses.
+    """
+
+    trainer: ClassVar = "mia_batch.finetuning.training:train"
     base: str
     revision: str | None
     texts: Sequence[str]
@@ -71,6 +77,10 @@ class Making:
     def digest(self) -> str:
         """SHA-256 of all that, in hexadecimal."""
         return sha256(json.dumps(self.made_from, sort_keys=True).encode()).hexdigest()
+
+    def write(self, work: Path) -> None:
+        """Write what is learnt."""
+        pl.DataFrame({"text": self.texts}).write_parquet(work / "texts.parquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,6 +214,7 @@ def _prepare(making: Making, work: Path) -> None:
     job = work / "job.json"
     wanted = {
         "digest": making.digest,
+        "trainer": making.trainer,
         "base": making.base,
         "revision": making.revision,
         "recipe": making.recipe.described(),
@@ -212,7 +223,7 @@ def _prepare(making: Making, work: Path) -> None:
     if not _holds(job, wanted):
         shutil.rmtree(work / "checkpoints", ignore_errors=True)
         job.write_text(json.dumps(wanted), "utf-8")  # which no store is to follow
-    pl.DataFrame({"text": making.texts}).write_parquet(work / "texts.parquet")
+    making.write(work)
 
 
 def _holds(job: Path, wanted: dict[str, Any]) -> bool:

@@ -11,10 +11,11 @@ import os
 import random
 import sys
 from errno import ENOSPC
+from importlib import import_module
 from pathlib import Path
 from shutil import disk_usage
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import torch
@@ -46,9 +47,14 @@ from mia_batch.finetuning.making import TRAINING_LOCK
 from mia_batch.finetuning.recipe import Recipe
 from mia_batch.models.causes import cause_of
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-_IGNORED = -100  # label of what is not learnt
+__all__ = ["IGNORED", "fit", "main", "train"]
+
+IGNORED = -100
+"""Label of what is not learnt."""
+
 _TOKENS_AT_ONCE = 8192  # of one forward and backward pass
 _LARGE = 1_000_000_000  # weights, from which activations are computed again, not kept
 _LEARNABLE = 2  # tokens of a text: the first is not predicted
@@ -61,9 +67,11 @@ def main(folder: str, parent: int) -> None:
     Thread(target=end_with_parent, args=(parent,), daemon=True).start()
     work = Path(folder)
     job = json.loads((work / "job.json").read_text("utf-8"))
+    module, _, name = job["trainer"].partition(":")
     try:
         with FileLock(work / TRAINING_LOCK, timeout=_SECONDS_FOR_OTHERS):
-            _train(work, job["base"], job["revision"], Recipe(**job["recipe"]))
+            trainer = getattr(import_module(module), name)
+            _tell(done=trainer(work, job["base"], job["revision"], Recipe(**job["recipe"])))
     except Exception as error:
         _tell(failed=_why(error, work))
         raise
@@ -81,7 +89,8 @@ def _tell(**values: object) -> None:
     os.write(sys.stdout.fileno(), (json.dumps(values) + "\n").encode())
 
 
-def _train(work: Path, base: str, revision: str | None, recipe: Recipe) -> None:
+def train(work: Path, base: str, revision: str | None, recipe: Recipe) -> list[dict[str, float]]:
+    """Tune a causal language model on texts, and return its losses."""
     set_seed(recipe.seed)
     tokenizer = AutoTokenizer.from_pretrained(base, revision=revision, trust_remote_code=False)
     texts = pl.read_parquet(work / "texts.parquet")["text"].to_list()
@@ -92,55 +101,45 @@ def _train(work: Path, base: str, revision: str | None, recipe: Recipe) -> None:
         base, revision=revision, dtype=dtype, trust_remote_code=False, **several
     )
     most = longest_text(model.config, recipe)
-    learnt = [_encode(tokenizer, text, most) for text in texts]
-    random.Random(recipe.seed).shuffle(learnt)
-    n_held_out = recipe.n_held_out(len(texts))
-    held_out, learnt = _learnable(learnt[:n_held_out]), _learnable(learnt[n_held_out:])
+    learnt = _learnable([_encode(tokenizer, text, most) for text in texts])
     if not learnt:
         msg = "each text is one token, of which nothing can be learnt; give longer texts"
         raise SettingsError(msg)
-    longest = max(map(len, learnt + held_out))
-    at_once = max(1, min(recipe.batch_size, _TOKENS_AT_ONCE // longest))
-    while recipe.batch_size % at_once:
-        at_once -= 1
-    each_epoch = "epoch" if held_out else "no"
+    losses = fit(adapted(model, recipe), learnt, _padded, recipe, work, max(map(len, learnt)))
+    tokenizer.save_pretrained(work / "made")
+    return losses
+
+
+def fit(
+    model: Any,  # noqa: ANN401 - models are of many types
+    rows: list[Any],
+    collate: Callable[[list[Any]], dict[str, torch.Tensor]],
+    recipe: Recipe,
+    work: Path,
+    longest: int,
+    kind: type[Trainer] = Trainer,
+) -> list[dict[str, float]]:
+    """Train a model on rows of at most ``longest`` tokens, and return its losses.
+
+    It goes on from the last checkpoint in the folder, where there is one, and leaves the model in
+    its ``made``.
+    """
+    random.Random(recipe.seed).shuffle(rows)
+    n_held_out = recipe.n_held_out(len(rows))
+    held_out, learnt = rows[:n_held_out], rows[n_held_out:]
     last = last_whole(work / "checkpoints", _tell)
-    stopped = stopped_after(last) if last else None
-    arguments = TrainingArguments(
-        output_dir=str(work / "checkpoints"),
-        num_train_epochs=stopped or recipe.epochs,
-        learning_rate=recipe.learning_rate,
-        per_device_train_batch_size=at_once,
-        per_device_eval_batch_size=at_once,
-        gradient_accumulation_steps=recipe.batch_size // at_once,
-        gradient_checkpointing=model.num_parameters() > _LARGE and recipe.method != "prefix",
-        bf16=on_gpu,
-        eval_strategy=each_epoch,
-        save_strategy="epoch",
-        logging_strategy="epoch",
-        save_total_limit=2,
-        metric_for_best_model="eval_loss" if held_out else None,
-        greater_is_better=False if held_out else None,
-        seed=recipe.seed,
-        report_to=[],
-        disable_tqdm=True,
-        restore_callback_states_from_checkpoint=True,
-        dataloader_pin_memory=on_gpu,
-    )
-    _ = arguments.device  # which counts accelerators
-    arguments._n_gpu = min(arguments._n_gpu, 1)  # more would multiply the batch
     callbacks: list[TrainerCallback] = [
         _Teller(recipe.epochs, "eval_loss" if held_out else "loss"),
         Hashes(last, keeps_weights=recipe.method == "p-tuning"),
     ]
     if held_out:
         callbacks.append(EarlyStoppingCallback(recipe.patience))
-    trainer = Trainer(
-        model=adapted(model, recipe),
-        args=arguments,
+    trainer = kind(
+        model=model,
+        args=_arguments(model, recipe, work / "checkpoints", longest, last, n_held_out > 0),
         train_dataset=learnt,
         eval_dataset=held_out or None,
-        data_collator=_padded,
+        data_collator=collate,
         callbacks=callbacks,
     )
     before = trained_sums(trainer.model)
@@ -151,8 +150,47 @@ def _train(work: Path, base: str, revision: str | None, recipe: Recipe) -> None:
     state = trainer.state
     best = state.best_global_step if held_out else None
     copy_model(checkpoint_of(work / "checkpoints", best or state.global_step), work / "made")
-    tokenizer.save_pretrained(work / "made")
-    _tell(done=_losses(state.log_history))
+    return _losses(state.log_history)
+
+
+def _arguments(
+    model: Any,  # noqa: ANN401
+    recipe: Recipe,
+    checkpoints: Path,
+    longest: int,
+    last: Path | None,
+    holds_out: bool,  # noqa: FBT001
+) -> TrainingArguments:
+    at_once = max(1, min(recipe.batch_size, _TOKENS_AT_ONCE // longest))
+    while recipe.batch_size % at_once:
+        at_once -= 1
+    on_gpu = torch.cuda.is_available()
+    stopped = stopped_after(last) if last else None
+    arguments = TrainingArguments(
+        output_dir=str(checkpoints),
+        num_train_epochs=stopped or recipe.epochs,
+        learning_rate=recipe.learning_rate,
+        per_device_train_batch_size=at_once,
+        per_device_eval_batch_size=at_once,
+        gradient_accumulation_steps=recipe.batch_size // at_once,
+        gradient_checkpointing=model.num_parameters() > _LARGE and recipe.method != "prefix",
+        bf16=on_gpu,
+        eval_strategy="epoch" if holds_out else "no",
+        save_strategy="epoch",
+        logging_strategy="epoch",
+        save_total_limit=2,
+        metric_for_best_model="eval_loss" if holds_out else None,
+        greater_is_better=False if holds_out else None,
+        seed=recipe.seed,
+        report_to=[],
+        disable_tqdm=True,
+        restore_callback_states_from_checkpoint=True,
+        dataloader_pin_memory=on_gpu,
+        remove_unused_columns=False,
+    )
+    _ = arguments.device  # which counts accelerators
+    arguments._n_gpu = min(arguments._n_gpu, 1)  # more would multiply the batch
+    return arguments
 
 
 def _encode(tokenizer: PreTrainedTokenizerBase, text: str, most: int) -> list[int]:
@@ -175,7 +213,7 @@ def _padded(rows: list[list[int]]) -> dict[str, torch.Tensor]:
     """
     width = max(map(len, rows))
     ids = [row + [0] * (width - len(row)) for row in rows]
-    labels = [[_IGNORED, *row[1:], *[_IGNORED] * (width - len(row))] for row in rows]
+    labels = [[IGNORED, *row[1:], *[IGNORED] * (width - len(row))] for row in rows]
     mask = [[1] * len(row) + [0] * (width - len(row)) for row in rows]
     return {
         "input_ids": torch.tensor(ids),
