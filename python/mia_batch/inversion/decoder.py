@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["decoder_tokenizer", "new_decoder"]
 
-_HIDDEN, _LAYERS, _HEADS = 256, 4, 4
+_HIDDEN, _LAYERS, _HEADS = 192, 2, 4
 
 
 def decoder_tokenizer(model: str, revision: str | None = None) -> PreTrainedTokenizerBase:

@@ -72,7 +72,7 @@ def figures(found: Mapping[str, pl.DataFrame], cluster: pl.Series, n_unscored: i
                     **_row(ratio),
                 }
             )
-    return pl.DataFrame(rows, schema=Inversion.to_polars_schema())
+    return pl.DataFrame(rows, schema=Inversion.create_empty().schema)
 
 
 def _row(ratio: Ratio) -> dict[str, Any]:

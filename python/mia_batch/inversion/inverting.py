@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["FROM_SCRATCH", "OF_A_DECODER", "Inverted", "invert"]
 
 FROM_SCRATCH = Recipe(
-    method="full", epochs=30, learning_rate=1e-3, batch_size=32, max_tokens=64, held_out=0.1
+    method="full", epochs=40, learning_rate=2e-3, batch_size=16, max_tokens=64, held_out=0.1
 )
 """How a small decoder without knowledge learns; it stops at the lowest held-out loss."""
 OF_A_DECODER = Recipe(method="full", epochs=5, learning_rate=3e-5, batch_size=8, max_tokens=64)

@@ -37,6 +37,6 @@ def texts_table(
             f1=2 * shared / (true + answered),
         )
         parts += [each.with_columns(method=pl.lit(method)) for each in (found, others)]
-    columns = InversionTexts.to_polars_schema()
+    columns = InversionTexts.create_empty().schema
     table = pl.concat(parts, how="diagonal_relaxed").sort("row", maintain_order=True)
     return table.select(pl.col(name).cast(dtype) for name, dtype in columns.items())
