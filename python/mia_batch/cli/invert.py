@@ -50,6 +50,9 @@ _OF_ENDPOINT = (
 @click.option("--epochs", type=click.IntRange(1, 1000), help="Passes over the auxiliary texts.")
 @click.option("--learning-rate", type=click.FloatRange(0, 1, min_open=True), help="Of AdamW.")
 @click.option("--batch-size", type=click.IntRange(1, 65_536), help="Texts of a step.")
+@click.option(
+    "--held-out", type=click.FloatRange(0, 0.9), help="Share of them for early stopping; 0: none."
+)
 @click.option("--max-tokens", type=click.IntRange(2), help="Longer texts are left out.")
 @click.option(
     "--share",
@@ -68,6 +71,7 @@ def invert(  # an option each
     epochs: int | None,
     learning_rate: float | None,
     batch_size: int | None,
+    held_out: float | None,
     max_tokens: int | None,
     **options: Any,  # noqa: ANN401 - those of the endpoint, and of `invert`
 ) -> None:
@@ -83,6 +87,7 @@ def invert(  # an option each
         "epochs": epochs,
         "learning_rate": learning_rate,
         "batch_size": batch_size,
+        "held_out": held_out,
         "max_tokens": max_tokens,
     }
     asked = {name: options.pop(name) for name in _OF_ENDPOINT}

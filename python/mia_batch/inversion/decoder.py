@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import SettingsError
+from mia_batch.finetuning.base import longest_text
+from mia_batch.inversion.quiet import quiet
 from mia_batch.models.causes import cause_of
+from mia_batch.models.checkpoint import check_model
 from mia_batch.tables.files import temporary_path
 from mia_batch.tables.system import system_errors
 
@@ -15,8 +19,11 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["decoder_tokenizer", "new_decoder"]
+    from mia_batch.finetuning.recipe import Recipe
 
+__all__ = ["check_context", "decoder_tokenizer", "new_decoder"]
+
+_AROUND = 2  # tokens: the embedding before a text, and its end
 _HIDDEN, _LAYERS, _HEADS = 192, 2, 4
 
 
@@ -42,6 +49,22 @@ def decoder_tokenizer(model: str, revision: str | None = None) -> PreTrainedToke
     return tokenizer
 
 
+def check_context(decoder: str, recipe: Recipe) -> None:
+    """Raise `SettingsError` if a decoder's context is too short for what it is to say."""
+    from transformers import AutoConfig
+
+    check_model(decoder)
+    config = AutoConfig.from_pretrained(decoder, trust_remote_code=False)
+    wanted = recipe.max_tokens + _AROUND
+    if (longest := longest_text(config, replace(recipe, max_tokens=wanted))) < wanted:
+        msg = (
+            f"the decoder {decoder!r} has a context of {longest:,} tokens, too short for texts of "
+            f"{recipe.max_tokens:,}; take at most {longest - _AROUND:,} as max_tokens"
+        )
+        raise SettingsError(msg)
+
+
+@quiet()
 def new_decoder(folder: Path, tokenizer: PreTrainedTokenizerBase, tokens: int, seed: int) -> None:
     """Write an untrained GPT-2 for texts of so many tokens, unless it is there already.
 
@@ -54,7 +77,7 @@ def new_decoder(folder: Path, tokenizer: PreTrainedTokenizerBase, tokens: int, s
 
     config = GPT2Config(
         vocab_size=len(tokenizer),
-        n_positions=tokens + 2,  # the embedding before a text, and its end
+        n_positions=tokens + _AROUND,
         n_embd=_HIDDEN,
         n_layer=_LAYERS,
         n_head=_HEADS,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from mia_batch.errors import SettingsError
+from mia_batch.inversion.quiet import quiet
 from mia_batch.models.causes import cause_of
 from mia_batch.models.identity import digest_folder, identify_model
 
@@ -94,7 +95,7 @@ class SentenceEmbedder:
             )
             raise SettingsError(msg) from error
         self.identity = _digest_of_tree(Path(model))
-        self._longest = self._model.get_max_seq_length() or _NO_LIMIT
+        self._longest = self._model.max_seq_length or _NO_LIMIT
 
     def embed(self, texts: Sequence[str]) -> list[NDArray[np.float32] | str]:
         """Embed texts; the library would cut those that are too long without a word."""
@@ -108,6 +109,7 @@ class SentenceEmbedder:
         return found
 
 
+@quiet()
 def open_embedder(model: str, revision: str | None = None) -> Embedder:
     """Load a folder that sentence-transformers saved by it, any other checkpoint by transformers.
 

@@ -16,13 +16,13 @@ from mia_batch.finetuning.finetune import why_no_finetuning
 from mia_batch.finetuning.making import made_of
 from mia_batch.finetuning.recipe import Recipe
 from mia_batch.inversion.attacking import attack
-from mia_batch.inversion.decoder import decoder_tokenizer, new_decoder
+from mia_batch.inversion.decoder import check_context, decoder_tokenizer, new_decoder
 from mia_batch.inversion.embedded import embed_all
 from mia_batch.inversion.embedders import open_embedder
 from mia_batch.inversion.figures import figures
 from mia_batch.inversion.making import InverterMaking
 from mia_batch.inversion.overlap import overlaps
-from mia_batch.inversion.parting import part
+from mia_batch.inversion.parting import deal
 from mia_batch.inversion.sentence import sentence
 from mia_batch.inversion.texts import texts_table
 from mia_batch.models.tokens import Tokenizer
@@ -43,7 +43,13 @@ if TYPE_CHECKING:
 __all__ = ["FROM_SCRATCH", "OF_A_DECODER", "Inverted", "invert"]
 
 FROM_SCRATCH = Recipe(
-    method="full", epochs=40, learning_rate=2e-3, batch_size=16, max_tokens=64, held_out=0.1
+    method="full",
+    epochs=40,
+    learning_rate=2e-3,
+    batch_size=16,
+    max_tokens=64,
+    held_out=0.1,
+    patience=3,
 )
 """How a small decoder without knowledge learns; it stops at the lowest held-out loss."""
 OF_A_DECODER = Recipe(method="full", epochs=5, learning_rate=3e-5, batch_size=8, max_tokens=64)
@@ -146,9 +152,11 @@ def invert(
     observer, folder = observer or Observer(), Path(out).absolute()
     recipe = replace(recipe or (OF_A_DECODER if decoder else FROM_SCRATCH), seed=seed)
     tokenizer = _tokenizer(embedder, revision, decoder)
+    if decoder is not None:
+        check_context(decoder, recipe)
     encode = Tokenizer(tokenizer).encode
     documents = _read(data, {"text": text_column, "group": group_column})
-    texts = _dealt(documents, share, seed, encode, recipe.max_tokens)
+    texts = deal(documents, share, seed, encode, recipe.max_tokens)
     with system_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if decoder is None:
@@ -216,33 +224,6 @@ def _read(data: Path | str, columns: dict[str, str | None]) -> pl.DataFrame:
     return found.with_row_index("row")
 
 
-def _dealt(
-    documents: pl.DataFrame,
-    share: float,
-    seed: int,
-    encode: Callable[[list[str]], list[list[int]]],
-    most: int,
-) -> pl.DataFrame:
-    """Say who is auxiliary, and why a text cannot be used; empty ones are nobody's."""
-    is_text = pl.col("text").str.contains(r"\S").fill_null(value=False)
-    there, empty = documents.filter(is_text), documents.filter(~is_text)
-    if there.is_empty():
-        msg = "there is no text in the data; give some"
-        raise CorpusError(msg)
-    lengths = pl.Series(map(len, encode(there["text"].to_list())), dtype=pl.Int64)
-    too_long = pl.format(
-        "the text has {} tokens, more than max_tokens, which is {}", lengths, pl.lit(most)
-    )
-    dealt = part(there, share, seed).with_columns(
-        reason=pl.when(lengths > most)
-        .then(too_long)
-        .when(lengths == 0)
-        .then(pl.lit("the decoder's tokenizer finds no token in the text"))
-    )
-    lacks = empty.with_columns(auxiliary=pl.lit(False), reason=pl.lit("there is no text"))
-    return pl.concat([dealt, lacks], how="diagonal").sort("row")
-
-
 def _embedded(
     texts: pl.DataFrame,
     embedder: str | EndpointSettings,
@@ -254,11 +235,10 @@ def _embedded(
     asked = texts.filter(pl.col("reason").is_null())["text"].to_list()
     opened = open_embedder(embedder, revision) if isinstance(embedder, str) else embedder
     found = dict(zip(asked, embed_all(asked, opened, folder, observer), strict=True))
-    reasons = {text: each for text, each in found.items() if isinstance(each, str)}
-    lacks = pl.col("text").replace_strict(reasons, default=None, return_dtype=pl.String)
-    return texts.with_columns(pl.coalesce("reason", lacks)), lambda some: np.stack(
-        [found[text] for text in some["text"]]
-    )
+    reasons = {text: each if isinstance(each, str) else None for text, each in found.items()}
+    lacks = pl.Series(map(reasons.get, texts["text"]), dtype=pl.String)
+    told = texts.with_columns(pl.coalesce("reason", lacks))
+    return told, lambda some: np.stack([found[text] for text in some["text"]])
 
 
 def _write(inverted: Inverted, making: InverterMaking, made: Made) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
 from mia_batch.errors import CorpusError
 
-__all__ = ["part"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["deal", "part"]
 
 _KEY_BYTES = 64
 
@@ -18,8 +22,8 @@ def part(documents: pl.DataFrame, share: float, seed: int) -> pl.DataFrame:
     """Add ``cluster`` and ``auxiliary``: whether a text is the attacker's own.
 
     Texts of one group go together, and so do equal texts, with all of their groups: these are the
-    clusters, coded from 0. They are taken in the order of a hash of seed and cluster until the
-    share of the texts is reached, so that the order of the rows plays no part.
+    clusters, coded from 0. In the order of a hash of seed and cluster each becomes auxiliary that
+    brings the number of auxiliary texts nearer to the share. The order of the rows plays no part.
 
     Raises `CorpusError` if either side is left without a text.
     """
@@ -33,8 +37,11 @@ def part(documents: pl.DataFrame, share: float, seed: int) -> pl.DataFrame:
         for group, text in named.select("group", "text").iter_rows()
     ]
     order = named.with_columns(hash=pl.Series(hashes)).sort("hash", "cluster")
-    before = pl.col("n").cum_sum() - pl.col("n")
-    taken = order.select("cluster", auxiliary=before < share * documents.height)
+    left, chosen = share * documents.height, []
+    for n in order["n"]:
+        chosen.append(n < 2 * left)
+        left -= n * chosen[-1]
+    taken = order.select("cluster", auxiliary=pl.Series(chosen))
     if taken["auxiliary"].all() or not taken["auxiliary"].any():
         msg = (
             f"the texts are {named.height} groups, which cannot be dealt out to an attacker and an "
@@ -42,6 +49,37 @@ def part(documents: pl.DataFrame, share: float, seed: int) -> pl.DataFrame:
         )
         raise CorpusError(msg)
     return clustered.join(taken, on="cluster", how="left", maintain_order="left")
+
+
+def deal(
+    documents: pl.DataFrame,
+    share: float,
+    seed: int,
+    encode: Callable[[list[str]], list[list[int]]],
+    most: int,
+) -> pl.DataFrame:
+    """Say of documents who is auxiliary (see `part`), and by a ``reason`` who cannot be used.
+
+    ``encode`` is the decoder's, which takes at most so many tokens. Rows without a text are none
+    of the attacker's, and have no cluster.
+    """
+    is_text = pl.col("text").str.contains(r"\S").fill_null(value=False)
+    there, empty = documents.filter(is_text), documents.filter(~is_text)
+    if there.is_empty():
+        msg = "there is no text in the data; give some"
+        raise CorpusError(msg)
+    lengths = pl.Series(map(len, encode(there["text"].to_list())), dtype=pl.Int64)
+    too_long = pl.format(
+        "the text has {} tokens, more than max_tokens, which is {}", lengths, pl.lit(most)
+    )
+    dealt = part(there, share, seed).with_columns(
+        reason=pl.when(lengths > most)
+        .then(too_long)
+        .when(lengths == 0)
+        .then(pl.lit("the decoder's tokenizer finds no token in the text"))
+    )
+    lacks = empty.with_columns(auxiliary=pl.lit(False), reason=pl.lit("there is no text"))
+    return pl.concat([dealt, lacks], how="diagonal").sort("row")
 
 
 def _clusters(documents: pl.DataFrame) -> pl.Series:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from mia_batch.finetuning.training import IGNORED
+from mia_batch.inversion.quiet import quiet
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,6 +29,9 @@ class Projection(nn.Module):
     linear map too, so that the layer learns at one rate whatever the embedder.
     """
 
+    mean: torch.Tensor
+    spread: torch.Tensor
+
     def __init__(self, size: int, hidden: int) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(size))
@@ -42,7 +46,8 @@ class Projection(nn.Module):
 
     def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
         """Return one vector of the decoder's size for each embedding."""
-        return self.linear((embeddings - self.mean) / self.spread)
+        scaled = (embeddings - self.mean) / self.spread
+        return nn.functional.linear(scaled, self.linear.weight, self.linear.bias)
 
 
 def attach(decoder: Any, size: int) -> Projection:  # noqa: ANN401 - models are of many types
@@ -69,6 +74,7 @@ def prepared(decoder: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.T
     }
 
 
+@quiet()
 def load_inverter(folder: Path) -> Any:  # noqa: ANN401
     """Load a decoder with the projection that was trained with it."""
     from safetensors.torch import load_file

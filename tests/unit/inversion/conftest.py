@@ -12,8 +12,10 @@ import pytest
 from mia_batch.finetuning.recipe import Recipe
 
 N_COMMON = 40
-N_TEXTS = 900
-RECIPE = Recipe(method="full", epochs=14, learning_rate=4e-3, batch_size=16, max_tokens=24)
+N_TEXTS = 1600
+RECIPE = Recipe(
+    method="full", epochs=24, learning_rate=4e-3, batch_size=16, max_tokens=24, patience=3
+)
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +27,8 @@ def fragments(shared_data):
         words = re.findall(r"[a-z]+", text)
         common = {word for word, _ in Counter(words).most_common(N_COMMON)}
         ends = [-1, *(i for i, word in enumerate(words) if word not in common), len(words)]
-        runs = [" ".join(words[a + 1 : b]) for a, b in pairwise(ends) if 4 <= b - a - 1 <= 7]
-        found += [(f"{book} {i // 20}", run) for i, run in enumerate(runs[: N_TEXTS // 4])]
-    return pl.DataFrame(found, schema=["group", "text"], orient="row")
+        runs = [" ".join(words[a + 1 : b]) for a, b in pairwise(ends) if 4 <= b - a - 1 <= 6]
+        different = list(dict.fromkeys(runs))[: N_TEXTS // 4]
+        found += [(f"{book} {i // 20}", run) for i, run in enumerate(different)]
+    rows = pl.DataFrame(found, schema=["group", "text"], orient="row")
+    return rows.unique("text", keep="first", maintain_order=True)

@@ -18,6 +18,9 @@ from mia_batch.inversion.attacking import of_others
 from mia_batch.inversion.inverting import invert
 from mia_batch.inversion.recovering import recover
 from mia_batch.schemas import Inversion, InversionTexts
+from tests.embedding_server import EmbeddingServer
+from tests.hostile_server import HostileServer
+from tests.unit.evidence.endpoint.asking import KEY
 from tests.unit.inversion.conftest import RECIPE
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -155,9 +158,14 @@ def test_the_same_request_again_makes_nothing_and_says_the_same(inverted, data, 
 def test_the_command_prints_the_figures(inverted, data, checkpoint):
     given = {"data": data, "embedder": checkpoint, "out": inverted.folder, "epochs": RECIPE.epochs}
     given |= {"learning-rate": RECIPE.learning_rate, "batch-size": 16, "max-tokens": 24}
-    asked = ["invert", *(f"--{name}={value}" for name, value in given.items())]
-    refused = CliRunner().invoke(command, asked)  # `held_out` differs from the recipe's
-    assert isinstance(refused.exception, RunFolderError)
+    asked = ["invert", "--held-out=0", *(f"--{name}={value}" for name, value in given.items())]
+    shown = CliRunner().invoke(command, asked, catch_exceptions=False)
+    assert shown.exit_code == 0
+    lines = {" ".join(line.split()[:2]): line.split() for line in shown.output.splitlines()}
+    row = f1(inverted, "inverter")
+    limits = f"{row['low']:.3f} to {row['high']:.3f}"
+    assert " ".join(lines["tokens inverter"]).endswith(limits)
+    assert inverted.sentence in " ".join(shown.stderr.split())
     both = CliRunner().invoke(command, [*asked, "--base-url=http://127.0.0.1:9/v1", "--model=m"])
     assert both.exit_code == 2
     assert "give --embedder MODEL, or --base-url URL and --model NAME" in both.output
@@ -179,3 +187,37 @@ def test_what_is_refused(data, checkpoint, tmp_path):
     pl.DataFrame({"text": ["a b c d e f g " * 9, "b c d e f g h " * 9]}).write_parquet(long)
     refused(CorpusError, "has no text that could be attacked or learnt", data=long, recipe=RECIPE)
     assert not (tmp_path / "out" / "inverter").exists()
+
+
+def test_an_endpoint_is_inverted_with_a_named_decoder(fragments, checkpoint, tmp_path):
+    texts = fragments.head(40).with_columns(group=pl.lit(None, pl.String))
+    texts.write_parquet(tmp_path / "texts.parquet")
+    given = {"data": tmp_path / "texts.parquet", "model": "embedder", "decoder": checkpoint}
+    given |= {"out": tmp_path / "out", "epochs": 1, "max-tokens": 24}
+    with HostileServer(EmbeddingServer(refuses=texts["text"][7])) as server:
+        asked = ["invert", *(f"--{name}={value}" for name, value in given.items())]
+        for _ in range(2):
+            shown = CliRunner(env={"OPENAI_API_KEY": KEY}).invoke(
+                command, [*asked, f"--base-url={server.url}"], catch_exceptions=False
+            )
+            assert shown.exit_code == 0
+    assert len(server.asked + server.probes) == 41  # all at once, then one by one, then never again
+    found = pl.read_parquet(tmp_path / "out" / "texts.parquet")
+    reasons = found.drop_nulls("reason").select("text", "reason").unique()
+    refused = "the endpoint gives no embedding (status 400: maximum context length exceeded)"
+    assert set(reasons.rows()) <= {(texts["text"][7], refused)}
+    assert KEY.encode() not in b"".join(
+        path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()
+    )
+
+
+def test_a_decoder_must_hold_the_texts(data, checkpoint, tmp_path):
+    recipe = replace(RECIPE, max_tokens=255)
+    with pytest.raises(SettingsError, match=r"has a context of 256 tokens, .* at most 254 as max"):
+        invert(
+            data=data,
+            embedder=str(checkpoint),
+            decoder=str(checkpoint),
+            out=tmp_path / "out",
+            recipe=recipe,
+        )

@@ -10,37 +10,14 @@ import pytest
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence.endpoint.embeddings import embed_at, vectors_of
-from tests.hostile_server import Asked, HostileServer, Reply, failure
-from tests.unit.evidence.endpoint.asking import KEY, NoJitter, settings_for
+from tests.embedding_server import EmbeddingServer, vector
+from tests.hostile_server import HostileServer, Reply, failure
+from tests.unit.evidence.endpoint.asking import NoJitter, settings_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 BLOCKS = [["one", "two"], ["three"], ["four", "five", "six"]]
-
-
-def vector(text: str) -> list[float]:
-    return [float(len(text)), float(ord(text[0])) / 7]
-
-
-class EmbeddingServer:
-    """Gives vectors, in the reverse order; the first replies are those given."""
-
-    def __init__(self, *replies: Reply, refuses: str | None = None) -> None:
-        self._replies = iter(replies)
-        self._refuses = refuses
-
-    def __call__(self, asked: Asked) -> Reply:
-        assert asked.path == "/v1/embeddings"
-        assert asked.headers["authorization"] == f"Bearer {KEY}"
-        if (reply := next(self._replies, None)) is not None:
-            return reply
-        texts = asked.fields["input"]
-        if self._refuses in texts:
-            return failure(400, "maximum context length exceeded")
-        data = [{"index": i, "embedding": vector(text)} for i, text in enumerate(texts)]
-        usage = {"prompt_tokens": 3 * len(texts), "total_tokens": 3 * len(texts)}
-        return Reply(content={"data": data[::-1], "usage": usage})
 
 
 def asked_of(server: HostileServer) -> list[list[str]]:
@@ -111,7 +88,7 @@ def test_a_key_that_is_refused_ends_all(tmp_path):
 
 def test_the_limit_of_cost_is_kept(tmp_path):
     prices = {"price_in": 1e6, "price_out": 0.0, "max_cost": 50.0}
-    with pytest.raises(EngineError, match=r"setting 'max_cost' is 50, of which 6 is spent"):
+    with pytest.raises(EngineError, match=r"setting 'max_cost' is 50, of which 9 is spent"):
         ask(EmbeddingServer(), tmp_path, **prices)
 
 
