@@ -51,7 +51,8 @@ def results(out):
 
 
 def test_a_training_that_is_killed_goes_on(data, checkpoint, undisturbed, tmp_path, monkeypatch):
-    out, said = tmp_path / "out", []
+    out = tmp_path / "out"
+    said: list[str] = []
     with monkeypatch.context() as patch:
         patch.setattr(making, "_spawn", partial(forked_training, saves=2))
         with pytest.raises(EngineError, match="the training was killed"):

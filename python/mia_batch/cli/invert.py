@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["invert"]
 
+_OF_RECIPE = ("epochs", "learning_rate", "batch_size", "held_out", "max_tokens")
 _OF_ENDPOINT = (
     *("base_url", "model", "api_key_env", "requests_per_minute", "tokens_per_minute"),
     *("max_concurrency", "timeout", "max_retries", "price_in", "max_cost"),
@@ -68,12 +69,7 @@ def invert(  # an option each
     data: Path,
     embedder: str | None,
     decoder: str | None,
-    epochs: int | None,
-    learning_rate: float | None,
-    batch_size: int | None,
-    held_out: float | None,
-    max_tokens: int | None,
-    **options: Any,  # noqa: ANN401 - those of the endpoint, and of `invert`
+    **options: Any,  # noqa: ANN401 - of the recipe, of the endpoint, and of `invert`
 ) -> None:
     """Say how much of a text its embedding gives back to a decoder that is trained for it.
 
@@ -83,12 +79,8 @@ def invert(  # an option each
     from mia_batch.inversion.inverting import FROM_SCRATCH, OF_A_DECODER
     from mia_batch.inversion.inverting import invert as run
 
-    changed = {
-        "epochs": epochs,
-        "learning_rate": learning_rate,
-        "batch_size": batch_size,
-        "held_out": held_out,
-        "max_tokens": max_tokens,
+    changed: dict[str, Any] = {
+        name: value for name in _OF_RECIPE if (value := options.pop(name)) is not None
     }
     asked = {name: options.pop(name) for name in _OF_ENDPOINT}
     observer = ConsoleObserver(console_of(stderr=True))
@@ -96,10 +88,7 @@ def invert(  # an option each
         data=data,
         embedder=_embedder(embedder, {n: v for n, v in asked.items() if v not in (None, ())}),
         decoder=decoder,
-        recipe=replace(
-            OF_A_DECODER if decoder else FROM_SCRATCH,
-            **{name: value for name, value in changed.items() if value is not None},
-        ),
+        recipe=replace(OF_A_DECODER if decoder else FROM_SCRATCH, **changed),
         observer=observer,
         **options,
     )

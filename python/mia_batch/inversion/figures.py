@@ -57,7 +57,7 @@ def figures(found: Mapping[str, pl.DataFrame], cluster: pl.Series, n_unscored: i
             counts = (one[1] > 0) | (other is not None and other[1] > 0)
             _, some = np.unique(codes[counts], return_inverse=True)
             if other is None:
-                ratio = ratio_of_sums(*one[:, counts], some)
+                ratio = ratio_of_sums(one[:, counts], some)
             else:
                 ratio = ratio_difference(one[:, counts], other[:, counts], some)
             rows.append(

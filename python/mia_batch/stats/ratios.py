@@ -39,25 +39,22 @@ class Ratio:
 
 
 def ratio_of_sums(
-    above: NDArray[np.float64],
-    below: NDArray[np.float64],
-    cluster: NDArray[np.intp],
-    *,
-    confidence: float = 0.95,
+    sums: NDArray[np.float64], cluster: NDArray[np.intp], *, confidence: float = 0.95
 ) -> Ratio:
     r"""Divide sums over texts, with an interval in [0, 1] for a ratio that lies there.
 
     The ratio is \(R = \sum a_i / \sum b_i\). Its error is that of the mean of
     \((a_i - R b_i) / \bar b\) over whole clusters, and the interval is symmetric in its logit, by
-    Student's t. ``above`` must not exceed ``below``, neither be negative; clusters are codes from
-    0, each of which has a text.
+    Student's t. ``sums`` has a row of numerators and one of denominators, which are not smaller;
+    clusters are codes from 0, each of which has a text.
 
     Cochran (1977), "Sampling techniques", sections 2.11 and 6.3.
     """
+    above, below = sums
     if not below.any():
         return Ratio(reason=_NOTHING)
     value = float(above.sum() / below.sum())
-    half = _half(_influence(above, below), cluster, confidence)
+    half = _half(_influence(sums), cluster, confidence)
     if isinstance(half, str):
         return Ratio(value=value, reason=half)
     if not 0 < value < 1:
@@ -81,13 +78,13 @@ def ratio_difference(
 ) -> Ratio:
     """Subtract a ratio of sums over the same texts from another, with an interval of the pair.
 
-    Each has a row of numerators and one of denominators, as `ratio_of_sums` takes them; the
-    interval is symmetric, by Student's t, from differences of what each text adds to either ratio.
+    Each has two rows, as `ratio_of_sums` takes them. The interval is symmetric, by Student's t, of
+    the differences of what each text adds to either ratio.
     """
     if not one[1].any() or not other[1].any():
         return Ratio(reason=_NOTHING)
     value = float(one[0].sum() / one[1].sum() - other[0].sum() / other[1].sum())
-    half = _half(_influence(one[0], one[1]) - _influence(other[0], other[1]), cluster, confidence)
+    half = _half(_influence(one) - _influence(other), cluster, confidence)
     if isinstance(half, str):
         return Ratio(value=value, reason=half)
     limits = Interval(
@@ -96,8 +93,9 @@ def ratio_difference(
     return Ratio(value=value, interval=limits)
 
 
-def _influence(above: NDArray[np.float64], below: NDArray[np.float64]) -> NDArray[np.float64]:
+def _influence(sums: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return what each text adds to the error of a ratio; its mean is 0."""
+    above, below = sums
     ratio = above.sum() / below.sum()
     return np.asarray((above - ratio * below) / below.mean())
 

@@ -59,12 +59,14 @@ def reference(model, text, *, padding=0):
 def test_an_embedding_is_the_mean_over_the_tokens_of_the_text_alone(kind, models):
     found = TransformersEmbedder(str(models[kind])).embed(TEXTS)
     for text, embedding in zip(TEXTS, found, strict=True):
+        assert isinstance(embedding, np.ndarray)
         np.testing.assert_allclose(embedding, reference(models[kind], text), rtol=1e-4, atol=1e-5)
 
 
 def test_padding_would_change_an_embedding_as_it_does_in_the_released_code(models):
     right, padded = (reference(models["causal"], "one", padding=n) for n in (0, 10))
     (found,) = TransformersEmbedder(str(models["causal"])).embed(["one"])
+    assert isinstance(found, np.ndarray)
     np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5)
     assert np.abs(padded - right).max() > 0.1
 

@@ -31,7 +31,7 @@ def reference_error(above, below, cluster):
 
 def test_an_interval_is_that_of_the_formula(drawn):
     above, below, cluster = drawn
-    found = ratio_of_sums(*drawn)
+    found = ratio_of_sums(np.stack([above, below]), cluster)
     value, error = above.sum() / below.sum(), reference_error(above, below, cluster)
     half = t.ppf(0.975, 19) * error / (value * (1 - value))
     assert found.value == pytest.approx(value)
@@ -57,7 +57,7 @@ def test_a_difference_has_the_error_of_the_pair(drawn):
     half = t.ppf(0.975, 19) * reference_error(above - less, below, cluster)
     assert found.value == pytest.approx((above - less).sum() / below.sum())
     assert found.interval.high - found.interval.low == pytest.approx(2 * half)
-    apart = ratio_of_sums(*drawn).interval
+    apart = ratio_of_sums(np.stack([above, below]), cluster).interval
     assert apart is not None
     assert 2 * half < apart.high - apart.low
 
@@ -68,10 +68,10 @@ def test_what_data_cannot_support_has_a_reason(drawn):
     same = ratio_difference(pair, pair, cluster)
     assert (same.value, same.interval) == (0.0, None)
     assert same.reason == "all groups of texts agree, so that the spread is unknown"
-    nothing = ratio_of_sums(0 * above, 0 * below, cluster)
+    nothing = ratio_of_sums(0 * pair, cluster)
     assert (nothing.value, nothing.reason) == (None, "there is nothing to take a share of")
-    assert ratio_of_sums(0 * above, below, cluster).value == 0.0
-    few = ratio_of_sums(above, below, cluster // 5)
+    assert ratio_of_sums(np.stack([0 * above, below]), cluster).value == 0.0
+    few = ratio_of_sums(pair, cluster // 5)
     assert few.interval is None
     assert few.reason is not None
     assert few.reason.startswith("an interval needs 5 independent groups")
@@ -83,7 +83,7 @@ def test_intervals_cover_the_true_ratio():
     for _ in range(400):
         below = rng.integers(3, 20, 100)
         above = rng.binomial(below, rng.beta(3, 7, 25)[cluster])
-        interval = ratio_of_sums(above.astype(float), below.astype(float), cluster).interval
+        interval = ratio_of_sums(np.stack([above, below]).astype(float), cluster).interval
         assert interval is not None
         covered += interval.low <= 0.3 <= interval.high
     assert 0.92 < covered / 400 < 0.98

@@ -35,7 +35,11 @@ class _Embeddings(RequestFormat):
 
     def ask(self, texts: Sequence[str]) -> WireRequest:
         """Write a request for the embeddings of some texts."""
-        payload = {"model": self.settings.model, "input": list(texts), "encoding_format": "float"}
+        payload: dict[str, object] = {
+            "model": self.settings.model,
+            "input": list(texts),
+            "encoding_format": "float",
+        }
         n_bytes = sum(len(text.encode()) for text in texts)
         most = most_prompt_tokens(self.settings, prompt_bytes=n_bytes, prompts=len(texts))
         return WireRequest(payload, len(texts), 0, Tokens(most, 0))
