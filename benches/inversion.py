@@ -1,12 +1,15 @@
-"""Inversion of the embeddings of small models, on sentences of English books.
+"""Inversion of the embeddings of small models, on texts of English books.
 
-A decoder from scratch learns from auxiliary sentences and attacks the others; passages of
-consecutive sentences are on one side. Its micro F1 is set beside the auxiliary sentence of the
-nearest embedding, with an interval of the paired difference, and the decoder that gets the
-embedding of another sentence beside the one that gets none. The same with a model whose weights
-are random: the mean of its states still tells which words there were.
+A decoder from scratch learns from auxiliary texts and attacks the others; passages of consecutive
+texts are on one side. Its micro F1 is set beside the auxiliary text of the nearest embedding, with
+an interval of the paired difference, and the decoder that gets the embedding of another text beside
+the one that gets none. Embedders are a model that was trained on the texts, and one of random
+weights: the mean of its states still tells which words there were.
 
-    python -m benches.inversion [--sentences 12000] [--keep FOLDER]
+    python -m benches.inversion [fragments] [sentences] [--texts 4000] [--epochs 12] [--keep FOLDER]
+
+``fragments`` are runs of the commonest words, which a decoder learns in minutes; ``sentences`` are
+whole, and take an hour.
 """
 
 from __future__ import annotations
@@ -15,7 +18,9 @@ import argparse
 import re
 import tempfile
 import time
+from collections import Counter
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,38 +39,62 @@ BOOKS = (
     *("alice_in_wonderland", "dracula", "frankenstein", "great_expectations", "jane_eyre"),
     *("moby_dick", "republic", "sherlock_holmes", "time_machine", "walden"),
 )
-WORDS = range(4, 17)  # of a sentence
-PASSAGE = 20  # sentences of a group
-SIZE = {"hidden": 128, "layers": 2, "vocabulary": 2000, "context": 128}
+N_COMMON = 120
+WORDS = {"fragments": range(6, 10), "sentences": range(4, 17)}
+PASSAGE = 20  # texts of a group
+SHARE = 0.7  # a decoder that knows nothing needs more than the usual 0.4 of few texts
+SIZE = {"hidden": 128, "layers": 2, "vocabulary": 500, "context": 64}
 
 
-def sentences(n: int) -> pl.DataFrame:
-    """Draw passages of consecutive sentences; a passage is a group."""
-    passages = []
+def fragments(text: str) -> list[str]:
+    """Cut a book into runs of its commonest words."""
+    words = re.findall(r"[a-z]+", text.lower())
+    common = {word for word, _ in Counter(words).most_common(N_COMMON)}
+    return [" ".join(run) for is_common, run in groupby(words, common.__contains__) if is_common]
+
+
+def sentences(text: str) -> list[str]:
+    """Cut a book into sentences."""
+    return re.split(r"(?<=[.!?])\s+", " ".join(text.split()))
+
+
+CUTS = {"fragments": fragments, "sentences": sentences}
+
+
+def texts_of_books(what: str, n: int, folder: Path = DATA) -> pl.DataFrame:
+    """Draw passages of consecutive texts that differ; a passage is a group."""
+    passages: list[tuple[str, list[str]]] = []
+    known: set[str] = set()
     for book in BOOKS:
-        text = " ".join((DATA / "books" / f"{book}.txt").read_text("utf-8").split())
-        found = [each for each in re.split(r"(?<=[.!?])\s+", text) if len(each.split()) in WORDS]
+        cut = CUTS[what]((folder / "books" / f"{book}.txt").read_text("utf-8"))
+        found = [each for each in dict.fromkeys(cut) if len(each.split()) in WORDS[what]]
+        found = [each for each in found if each not in known]
+        known.update(found)
         starts = range(0, len(found) - PASSAGE + 1, PASSAGE)
         passages += [(f"{book} {start}", found[start : start + PASSAGE]) for start in starts]
     Random(0).shuffle(passages)
-    return pl.DataFrame(passages[: n // PASSAGE], schema=["group", "text"], orient="row").explode(
-        "text"
-    )
+    drawn = passages[: n // PASSAGE]
+    return pl.DataFrame(drawn, schema=["group", "text"], orient="row").explode("text")
 
 
-def make_embedders(folder: Path, texts: list[str]) -> list[str]:
-    """Train a model on the sentences, in one pass; and one that has seen nothing."""
-    train_model(folder / "trained", texts, texts, SIZE)
+def trained(folder: Path, texts: list[str]) -> None:
+    """Train a model on the texts, in one pass."""
+    train_model(folder, texts, texts, SIZE)
+
+
+def random(folder: Path, texts: list[str]) -> None:
+    """Make a model that has seen nothing."""
     settings = replace(DemoSettings(), seed=1, **SIZE)
     tokenizer = train_tokenizer(texts, settings.vocabulary)
-    model = new_model(tokenizer, settings, hidden=settings.hidden, layers=settings.layers)
-    save(model, tokenizer, folder / "random")
-    return ["trained", "random"]
+    save(new_model(tokenizer, settings, hidden=settings.hidden, layers=1), tokenizer, folder)
+
+
+EMBEDDERS = {"trained": trained, "random": random}
 
 
 def measured(inverted: Inverted, embedder: str, seconds: float) -> dict[str, Any]:
-    """Rows of figures: micro F1 and exact matches of each method, and differences of F1."""
-    rows = inverted.figures.filter(pl.col("metric").is_in(["f1", "precision", "recall", "exact"]))
+    """All figures of an inversion, and those of tokens printed."""
+    rows = inverted.figures
     shown = rows.filter(unit="tokens").select("method", "versus", "metric", "value", "low", "high")
     with pl.Config(tbl_rows=40, float_precision=3):
         print(shown)
@@ -78,10 +107,11 @@ def measured(inverted: Inverted, embedder: str, seconds: float) -> dict[str, Any
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--sentences", type=int, default=12_000)
-    parser.add_argument("--epochs", type=int, default=FROM_SCRATCH.epochs)
+    parser.add_argument("what", nargs="*", default=["fragments"])
+    parser.add_argument("--texts", type=int, default=4000)
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--embedders", nargs="+", default=["random", "trained"])
     parser.add_argument("--keep", type=Path, help="folder for texts, models and results")
-    parser.add_argument("embedders", nargs="*", default=["trained", "random"])
     given = parser.parse_args()
     if not DATA.is_dir():
         print("skipped: no real text in ../shared/data")
@@ -89,25 +119,26 @@ def main() -> None:
     print(machine())
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
-        folder = given.keep or Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
-        data = sentences(given.sentences)
-        data.write_parquet(folder / "sentences.parquet")
-        if not (folder / "random").exists():
-            make_embedders(folder, data["text"].to_list())
-        for name in given.embedders:
-            began = time.monotonic()
-            inverted = invert(
-                data=folder / "sentences.parquet",
-                embedder=str(folder / name),
-                out=folder / f"inverted-{name}",
-                recipe=replace(FROM_SCRATCH, epochs=given.epochs),
-                observer=_Printer(),
-            )
-            rows.append(measured(inverted, name, time.monotonic() - began))
-            rows_of_texts = inverted.texts.filter(method="inverter")
-            print(*rows_of_texts.select("text", "recovered").head(8).iter_rows(), sep="\n")
-    figures = {"sentences": given.sentences, "epochs": given.epochs, "rows": rows}
+        for what in given.what:
+            folder = (given.keep or Path(scratch)) / what
+            folder.mkdir(parents=True, exist_ok=True)
+            texts = texts_of_books(what, given.texts)
+            texts.write_parquet(folder / "texts.parquet")
+            for name in given.embedders:
+                if not (folder / name).exists():
+                    EMBEDDERS[name](folder / name, texts["text"].to_list())
+                began = time.monotonic()
+                inverted = invert(
+                    data=folder / "texts.parquet",
+                    embedder=str(folder / name),
+                    out=folder / f"inverted-{name}",
+                    recipe=replace(FROM_SCRATCH, epochs=given.epochs, held_out=0.0),
+                    share=SHARE,
+                    observer=_Printer(),
+                )
+                seconds = time.monotonic() - began
+                rows.append({"what": what} | measured(inverted, name, seconds))
+    figures = {"texts": given.texts, "epochs": given.epochs, "rows": rows}
     append_results("inversion", figures | {"versions": versions("mia-batch", "torch")})
 
 

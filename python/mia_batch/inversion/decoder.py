@@ -81,6 +81,7 @@ def new_decoder(folder: Path, tokenizer: PreTrainedTokenizerBase, tokens: int, s
         n_embd=_HIDDEN,
         n_layer=_LAYERS,
         n_head=_HEADS,
+        initializer_range=0.1,  # narrow layers learn slowly from the usual 0.02
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
     )
