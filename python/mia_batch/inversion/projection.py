@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from mia_batch.finetuning.training import IGNORED
 from mia_batch.inversion.quiet import quiet
 
 if TYPE_CHECKING:
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Projection", "attach", "load_inverter", "prepared"]
 
 _NAME = "inversion"  # of the layer within the decoder
+_IGNORED = -100  # label of what is not learnt
 _SMALLEST = 1e-6
 
 
@@ -70,7 +70,7 @@ def prepared(decoder: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.T
     return {
         "inputs_embeds": torch.cat([first, tokens], 1),
         "attention_mask": torch.cat([ones, mask], 1),
-        "labels": torch.cat([ones * IGNORED, labels], 1),
+        "labels": torch.cat([ones * _IGNORED, labels], 1),
     }
 
 
