@@ -7,7 +7,9 @@ from benches.inversion import random, texts_of_books
 
 from mia_batch.finetuning.recipe import Recipe
 
-RECIPE = Recipe(method="full", epochs=9, learning_rate=4e-3, batch_size=16, max_tokens=24)
+RECIPE = Recipe(
+    method="full", epochs=9, learning_rate=4e-3, batch_size=16, max_tokens=24, patience=3
+)
 
 
 @pytest.fixture(scope="session")
