@@ -6,7 +6,7 @@ an interval of the paired difference, and the decoder that gets the embedding of
 the one that gets none. Embedders are a model that was trained on the texts, and one of random
 weights: the mean of its states still tells which words there were.
 
-    python -m benches.inversion [fragments] [sentences] [--texts 4000] [--epochs 12] [--keep FOLDER]
+    python -m benches.inversion [fragments] [sentences] [--texts 4000] [--epochs 9] [--keep FOLDER]
 
 ``fragments`` are runs of the commonest words, which a decoder learns in minutes; ``sentences`` are
 whole, and take an hour.
@@ -109,7 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("what", nargs="*", default=["fragments"])
     parser.add_argument("--texts", type=int, default=4000)
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=9)
     parser.add_argument("--embedders", nargs="+", default=["random", "trained"])
     parser.add_argument("--keep", type=Path, help="folder for texts, models and results")
     given = parser.parse_args()
