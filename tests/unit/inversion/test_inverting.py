@@ -169,10 +169,9 @@ def test_the_command_prints_the_figures(inverted, data, embedder):
     asked = ["invert", *(f"--{name}={value}" for name, value in given.items())]
     shown = CliRunner().invoke(command, asked, catch_exceptions=False)
     assert shown.exit_code == 0
-    lines = {" ".join(line.split()[:2]): line.split() for line in shown.output.splitlines()}
     row = f1(inverted, "inverter")
-    limits = f"{row['low']:.3f} to {row['high']:.3f}"
-    assert " ".join(lines["tokens inverter"]).endswith(limits)
+    limits = f"{row['value']:.3f} [0-9.]+ {row['low']:.3f} to {row['high']:.3f}"
+    assert re.search(rf"tokens inverter [0-9.]+ [0-9.]+ {limits}", " ".join(shown.output.split()))
     assert inverted.sentence in " ".join(shown.stderr.split())
     both = CliRunner().invoke(command, [*asked, "--base-url=http://127.0.0.1:9/v1", "--model=m"])
     assert both.exit_code == 2
