@@ -99,7 +99,7 @@ class SentenceEmbedder:
 
     def embed(self, texts: Sequence[str]) -> list[NDArray[np.float32] | str]:
         """Embed texts; the library would cut those that are too long without a word."""
-        rows = self._model.tokenizer(list(texts), truncation=False)["input_ids"]
+        rows = self._model.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
         found: list[NDArray[np.float32] | str] = [_too_long(row, self._longest) for row in rows]
         fits = [i for i, row in enumerate(rows) if 0 < len(row) <= self._longest]
         if fits:

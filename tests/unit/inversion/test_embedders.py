@@ -96,6 +96,7 @@ def sentences(models, tmp_path_factory):
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     read = Transformer(str(models["masked"]), max_seq_length=32)
+    read.tokenizer.pad_token = read.tokenizer.eos_token
     pool = Pooling(read.get_embedding_dimension(), "mean")
     folder = tmp_path_factory.mktemp("sentences") / "model"
     SentenceTransformer(modules=[read, pool], device="cpu").save(str(folder))
