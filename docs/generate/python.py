@@ -8,7 +8,10 @@ import mia_batch
 
 __all__ = ["ROOMS", "sections"]
 
-ROOMS = ("attacks", "corpus", "targets", "features", "metrics.evaluate", "kernels")
+ROOMS = (
+    *("attacks", "corpus", "targets", "features", "metrics.evaluate", "kernels"),
+    "inversion.inverting",
+)
 """Modules that users import beside the package's own page."""
 
 

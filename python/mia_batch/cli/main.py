@@ -12,6 +12,7 @@ import click
 
 from mia_batch.cli.compare import compare
 from mia_batch.cli.finetune import finetune
+from mia_batch.cli.invert import invert
 from mia_batch.cli.options import TopicGroup, settings_options
 from mia_batch.cli.output import console_of
 from mia_batch.cli.privacy import privacy
@@ -37,6 +38,7 @@ Examples:
   mia-batch show runs/corpus-MODEL TARGET_ID
   mia-batch verify runs/corpus-MODEL
   mia-batch finetune --base MODEL --data texts.parquet --out TUNED
+  mia-batch invert --data texts.parquet --embedder MODEL --out INVERTED
   mia-batch privacy --base MODEL --data texts.parquet --task generation --out PRIVACY
   mia-batch compare runs/corpus-BEFORE runs/corpus-AFTER --retrained runs/corpus-RETRAINED
   mia-batch attacks
@@ -299,3 +301,4 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
 command.add_command(finetune)
 command.add_command(privacy)
 command.add_command(compare)
+command.add_command(invert)

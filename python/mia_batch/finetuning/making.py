@@ -14,7 +14,7 @@ from functools import cached_property
 from hashlib import sha256
 from itertools import chain
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import polars as pl
 from filelock import FileLock, Timeout
@@ -49,8 +49,14 @@ _ENVIRONMENT = {
 
 @dataclass(frozen=True, kw_only=True)  # without slots: digests are kept
 class Making:
-    """What a model is made of."""
+    """What a model is made of, and the function that trains it.
 
+    ``trainer`` is called in a process of its own with the folder in which `write` has left what is
+    learnt, base, revision and recipe. It leaves the model in the folder's ``made``, and returns
+    what `mia_batch.finetuning.training.fit` does.
+    """
+
+    trainer: ClassVar = "mia_batch.finetuning.training:train"
     base: str
     revision: str | None
     texts: Sequence[str]
@@ -75,6 +81,12 @@ class Making:
     def digest(self) -> str:
         """SHA-256 of all that, in hexadecimal."""
         return sha256(json.dumps(self.made_from, sort_keys=True).encode()).hexdigest()
+
+    def write(self, work: Path) -> None:
+        """Write what is learnt."""
+        targets = pl.Series(self.targets or [None] * len(self.texts), dtype=pl.String)
+        learnt = pl.DataFrame({"text": self.texts}).with_columns(target=targets)
+        learnt.write_parquet(work / "texts.parquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +230,7 @@ def _prepare(making: Making, work: Path) -> None:
     job = work / "job.json"
     wanted = {
         "digest": making.digest,
+        "trainer": making.trainer,
         "base": making.base,
         "revision": making.revision,
         "recipe": making.recipe.described(),
@@ -226,9 +239,7 @@ def _prepare(making: Making, work: Path) -> None:
     if not _holds(job, wanted):
         shutil.rmtree(work / "checkpoints", ignore_errors=True)
         job.write_text(json.dumps(wanted), "utf-8")  # which no store is to follow
-    targets = pl.Series(making.targets or [None] * len(making.texts), dtype=pl.String)
-    learnt = pl.DataFrame({"text": making.texts}).with_columns(target=targets)
-    learnt.write_parquet(work / "texts.parquet")
+    making.write(work)
 
 
 def _holds(job: Path, wanted: dict[str, Any]) -> bool:

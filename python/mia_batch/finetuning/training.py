@@ -11,10 +11,11 @@ import os
 import random
 import sys
 from errno import ENOSPC
+from importlib import import_module
 from pathlib import Path
 from shutil import disk_usage
 from threading import Thread
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import torch
@@ -46,7 +47,12 @@ from mia_batch.finetuning.private import PrivateTrainer
 from mia_batch.finetuning.recipe import Recipe
 from mia_batch.models.causes import cause_of
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mia_batch.finetuning.forms import Row
+
+__all__ = ["fit", "main", "train"]
 
 _TOKENS_AT_ONCE = 8192  # of one forward and backward pass
 _LARGE = 1_000_000_000  # weights, from which activations are computed again, not kept
@@ -59,9 +65,11 @@ def main(folder: str, parent: int) -> None:
     Thread(target=end_with_parent, args=(parent,), daemon=True).start()
     work = Path(folder)
     job = json.loads((work / "job.json").read_text("utf-8"))
+    module, _, name = job["trainer"].partition(":")
     try:
         with FileLock(work / TRAINING_LOCK, timeout=_SECONDS_FOR_OTHERS):
-            _train(work, job["base"], job["revision"], Recipe(**job["recipe"]))
+            trainer = getattr(import_module(module), name)
+            _tell(**trainer(work, job["base"], job["revision"], Recipe(**job["recipe"])))
     except Exception as error:
         _tell(failed=_why(error, work))
         raise
@@ -79,17 +87,36 @@ def _tell(**values: object) -> None:
     os.write(sys.stdout.fileno(), (json.dumps(values) + "\n").encode())
 
 
-def _train(work: Path, base: str, revision: str | None, recipe: Recipe) -> None:
+def train(work: Path, base: str, revision: str | None, recipe: Recipe) -> dict[str, Any]:
+    """Tune a model on texts, and return what `fit` does."""
     set_seed(recipe.seed)
     tokenizer = AutoTokenizer.from_pretrained(base, revision=revision, trust_remote_code=False)
     model = _opened(base, revision, recipe)
     most = longest_text(model.config, recipe)
     row_of = encoder(recipe.form, tokenizer, most, recipe.labels)
     texts = pl.read_parquet(work / "texts.parquet")
-    learnt = [row_of(text, target) for text, target in texts.select("text", "target").iter_rows()]
-    random.Random(recipe.seed).shuffle(learnt)
-    n_held_out = recipe.n_held_out(len(learnt))
-    held_out, learnt = learnt[:n_held_out], learnt[n_held_out:]
+    rows = [row_of(text, target) for text, target in texts.select("text", "target").iter_rows()]
+    done = fit(adapted(model, recipe), rows, padded, recipe, work)
+    tokenizer.save_pretrained(work / "made")
+    return done
+
+
+def fit(
+    model: Any,  # noqa: ANN401 - models are of many types
+    rows: list[Row],
+    collate: Callable[[list[Row]], dict[str, torch.Tensor]],
+    recipe: Recipe,
+    work: Path,
+    kind: type[Trainer] = Trainer,
+) -> dict[str, Any]:
+    """Train a model on rows; return its losses as ``done``, and its ``privacy`` or None.
+
+    It goes on from the last checkpoint in the folder, where there is one, and leaves the model in
+    its ``made``.
+    """
+    random.Random(recipe.seed).shuffle(rows)
+    n_held_out = recipe.n_held_out(len(rows))
+    held_out, learnt = rows[:n_held_out], rows[n_held_out:]
     held_out, learnt = [[*filter(is_learnable, rows)] for rows in (held_out, learnt)]
     if not learnt:
         msg = "each text is one token, of which nothing can be learnt; give longer texts"
@@ -125,6 +152,7 @@ def _train(work: Path, base: str, revision: str | None, recipe: Recipe) -> None:
         disable_tqdm=True,
         restore_callback_states_from_checkpoint=True,
         dataloader_pin_memory=on_gpu,
+        remove_unused_columns=False,
     )
     _ = arguments.device  # which counts accelerators
     arguments._n_gpu = min(arguments._n_gpu, 1)  # more would multiply the batch
@@ -135,16 +163,14 @@ def _train(work: Path, base: str, revision: str | None, recipe: Recipe) -> None:
     if held_out:
         callbacks.append(EarlyStoppingCallback(recipe.patience))
     how: dict[str, Any] = {
-        "model": adapted(model, recipe),
+        "model": model,
         "args": arguments,
         "train_dataset": learnt,
         "eval_dataset": held_out or None,
-        "data_collator": padded,
+        "data_collator": collate,
         "callbacks": callbacks,
     }
-    trainer = (
-        PrivateTrainer(recipe=recipe, at_once=at_once, **how) if is_private else Trainer(**how)
-    )
+    trainer = PrivateTrainer(recipe=recipe, at_once=at_once, **how) if is_private else kind(**how)
     before = trained_sums(trainer.model)
     trainer.train(resume_from_checkpoint=str(last) if last else None)
     if trained_sums(trainer.model) == before:
@@ -153,9 +179,8 @@ def _train(work: Path, base: str, revision: str | None, recipe: Recipe) -> None:
     state = trainer.state
     best = state.best_global_step if held_out else None
     copy_model(checkpoint_of(work / "checkpoints", best or state.global_step), work / "made")
-    tokenizer.save_pretrained(work / "made")
     privacy = trainer.privacy() if is_private else None
-    _tell(done=_losses(state.log_history), privacy=privacy)
+    return {"done": _losses(state.log_history), "privacy": privacy}
 
 
 def _opened(base: str, revision: str | None, recipe: Recipe) -> Any:  # noqa: ANN401 - of many types

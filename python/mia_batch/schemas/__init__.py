@@ -18,6 +18,7 @@ from mia_batch.schemas.comparisons import Comparisons
 from mia_batch.schemas.controls import Controls
 from mia_batch.schemas.evidence import Features, LogProbs, Prompts, Samples
 from mia_batch.schemas.extraction import ExtractedDocuments, Extraction
+from mia_batch.schemas.inversion import Inversion, InversionTexts
 from mia_batch.schemas.summary import Curves, Perplexities, Rollup
 from mia_batch.schemas.texts import Documents, Role, Targets
 
@@ -31,6 +32,8 @@ __all__ = [
     "Extraction",
     "Features",
     "Findings",
+    "Inversion",
+    "InversionTexts",
     "LogProbs",
     "Metrics",
     "Perplexities",

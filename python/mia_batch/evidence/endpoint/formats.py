@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mia_batch.evidence.endpoint.cost import Tokens, most_prompt_tokens
+from mia_batch.evidence.endpoint.replies import read_choices
 from mia_batch.evidence.request import Answer
 
 if TYPE_CHECKING:
     from mia_batch.evidence.endpoint.capabilities import Capabilities
+    from mia_batch.evidence.endpoint.replies import Choices
     from mia_batch.evidence.endpoint.settings import EndpointSettings
     from mia_batch.evidence.request import Continuation, Request
 
@@ -40,6 +42,10 @@ class RequestFormat:
     def text(self, choice: dict[str, Any]) -> object:
         """Find the text of a choice; anything but a string cannot be used."""
         return choice.get("text")
+
+    def read(self, body: bytes, n: int) -> Choices:
+        """Read a reply to a request for ``n`` choices."""
+        return read_choices(body, n, self)
 
     def prompt(self, request: Request) -> str:
         """Take what is sent of a request's texts."""

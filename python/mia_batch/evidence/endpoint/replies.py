@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from mia_batch.evidence.endpoint.transport import Reply
     from mia_batch.evidence.request import FinishReason
 
-__all__ = ["Choices", "Refusal", "decode_object", "read_choices", "read_refusal", "shorten"]
+__all__ = [
+    "Choices",
+    "Refusal",
+    "decode_object",
+    "read_choices",
+    "read_refusal",
+    "read_usage",
+    "shorten",
+]
 
 _LONGEST = 300
 _FINISHES: dict[str, FinishReason] = {
@@ -84,7 +92,7 @@ def read_choices(body: bytes, n: int, request_format: RequestFormat) -> Choices:
     if document is None:
         quoted = shorten(redact(body.decode(errors="replace"))) or "nothing"
         return Choices(found={}, problem=f"it is not JSON: {quoted}", document={})
-    used = _read_usage(document)
+    used = read_usage(document)
     found, problem = _find_choices(document, n, request_format, used)
     problem = None if problem is None else redact(problem)
     return Choices(found=found, used=used, problem=problem, document=document)
@@ -122,7 +130,8 @@ def shorten(text: str) -> str:
     return line if len(line) <= _LONGEST else f"{line[:_LONGEST]} ..."
 
 
-def _read_usage(document: dict[str, Any]) -> Tokens | None:
+def read_usage(document: dict[str, Any]) -> Tokens | None:
+    """Read what a reply says was paid for; None where it does not."""
     try:
         usage = _Usage.model_validate(document.get("usage"))
     except ValidationError:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from mia_batch.errors import EngineError
 from mia_batch.evidence.endpoint.cost import Ledger, Tokens
 from mia_batch.evidence.endpoint.replica import choose, next_change
-from mia_batch.evidence.endpoint.replies import read_choices, read_refusal
+from mia_batch.evidence.endpoint.replies import read_refusal
 from mia_batch.evidence.endpoint.retry import (
     Next,
     RefusedError,
@@ -169,7 +169,7 @@ class RequestRunner:
                 return self._after_refusal(replica, reply, attempt, max_retries)
             if replica.succeeded():
                 self._tell(f"{replica.address} answers again")
-            choices = replace(read_choices(reply.body, request.n, self.request_format), sent=sent)
+            choices = replace(self.request_format.read(reply.body, request.n), sent=sent)
             used = choices.used or used
         except UnansweredError as error:
             if error.sent:

@@ -1,0 +1,147 @@
+"""Embeddings of texts from an endpoint's ``/embeddings``, within every limit of its client."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import islice
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mia_batch.evidence.endpoint.cost import Tokens, most_prompt_tokens
+from mia_batch.evidence.endpoint.formats import RequestFormat, WireRequest
+from mia_batch.evidence.endpoint.journal import Journal
+from mia_batch.evidence.endpoint.replica import Replica
+from mia_batch.evidence.endpoint.replies import Choices, decode_object, read_usage
+from mia_batch.evidence.endpoint.retry import RefusedError
+from mia_batch.evidence.endpoint.runner import RequestRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from mia_batch.evidence.endpoint.settings import EndpointSettings
+
+__all__ = ["embed_at"]
+
+
+class _Embeddings(RequestFormat):
+    """Texts go out together, and each comes back as one vector."""
+
+    path = "/embeddings"
+
+    def ask(self, texts: Sequence[str]) -> WireRequest:
+        """Write a request for the embeddings of some texts."""
+        payload: dict[str, object] = {
+            "model": self.settings.model,
+            "input": list(texts),
+            "encoding_format": "float",
+        }
+        n_bytes = sum(len(text.encode()) for text in texts)
+        most = most_prompt_tokens(self.settings, prompt_bytes=n_bytes, prompts=len(texts))
+        return WireRequest(payload, len(texts), 0, Tokens(most, 0))
+
+    def read(self, body: bytes, n: int) -> Choices:
+        """Read a reply; it is of use only if it has a vector of finite numbers for each text."""
+        document: dict[str, Any] = decode_object(body) or {}
+        found = vectors_of(document, n)
+        problem = found if isinstance(found, str) else None
+        return Choices(found={}, used=read_usage(document), problem=problem, document=document)
+
+
+def vectors_of(document: dict[str, Any], n: int) -> NDArray[np.float32] | str:
+    """Take the vectors of ``n`` texts out of a reply, by their index; a text says what is wrong."""
+    try:
+        data = {int(each["index"]): each["embedding"] for each in document["data"]}
+        vectors = np.array([data[i] for i in range(n)], np.float32)
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return f"it has no embedding of one length for each of {n} texts"
+    if vectors.ndim != 2 or not np.isfinite(vectors).all() or len(document["data"]) != n:
+        return f"it has no embedding of finite numbers for each of {n} texts"
+    return vectors
+
+
+def embed_at(
+    settings: EndpointSettings,
+    blocks: Sequence[Sequence[str]],
+    journal: Path,
+    take: Callable[[int, list[NDArray[np.float32] | str]], None],
+    *,
+    rng: Random | None = None,
+    tell: Callable[[str], None] = lambda _: None,
+) -> None:
+    """Ask for the embeddings of blocks of texts, a request a block, many at once.
+
+    ``take`` gets the number of a block, and for each of its texts a vector or the reason why there
+    is none; what it has kept is not asked for again. Texts of a block that is refused are asked for
+    one by one. ``journal`` remembers what was spent.
+
+    Raises `EngineError` if the endpoint cannot be reached or takes no more requests.
+    """
+    asyncio.run(_embed_all(settings, blocks, journal, take, rng or Random(), tell))
+
+
+async def _embed_all(
+    settings: EndpointSettings,
+    blocks: Sequence[Sequence[str]],
+    journal_path: Path,
+    take: Callable[[int, list[NDArray[np.float32] | str]], None],
+    rng: Random,
+    tell: Callable[[str], None],
+) -> None:
+    replicas = [Replica(each) for each in settings.of_each()]
+    numbers = iter(range(len(blocks)))
+
+    async def work(numbers: Iterable[int]) -> None:
+        for number in numbers:
+            take(number, await _embed(runner, blocks[number], journal))
+
+    try:
+        with Journal(journal_path) as journal:
+            request_format = _Embeddings(settings)
+            runner = RequestRunner(request_format, replicas, journal, rng, tell)
+            await work(islice(numbers, 1))  # alone: what is wrong with all is found once
+            async with asyncio.TaskGroup() as group:
+                for _ in range(settings.max_concurrency * len(replicas)):
+                    group.create_task(work(numbers))
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    finally:
+        for replica in replicas:
+            await replica.transport.close()
+
+
+async def _embed(
+    runner: RequestRunner, texts: Sequence[str], journal: Journal
+) -> list[NDArray[np.float32] | str]:
+    """Ask for some texts at once, and for each alone where the endpoint refuses them so."""
+    try:
+        return list(await _ask(runner, texts, journal))
+    except RefusedError as error:
+        if len(texts) == 1:
+            return [f"the endpoint gives no embedding ({error})"]
+    return [found for text in texts for found in await _embed(runner, [text], journal)]
+
+
+async def _ask(
+    runner: RequestRunner, texts: Sequence[str], journal: Journal
+) -> NDArray[np.float32]:
+    settings = runner.request_format.settings
+    request = _Embeddings(settings).ask(texts)
+    answers: list[Choices] = []
+
+    def take(request: WireRequest, choices: Choices) -> None:
+        journal.record(b"", {}, choices.used or request.most)
+        answers.append(choices)
+
+    await runner.complete(
+        lambda: None if answers and answers[-1].problem is None else request,
+        take,
+        max_retries=settings.max_retries,
+    )
+    found = vectors_of(answers[-1].document, len(texts))
+    assert not isinstance(found, str)  # noqa: S101 - it would be a problem
+    return found

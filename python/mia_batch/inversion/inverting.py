@@ -1,0 +1,254 @@
+"""Inverts an embedder: trains a decoder on auxiliary texts and attacks the others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from mia_batch.corpus import ColumnNames, read_documents
+from mia_batch.errors import CorpusError, SettingsError
+from mia_batch.finetuning.finetune import why_no_finetuning
+from mia_batch.finetuning.making import made_of
+from mia_batch.finetuning.recipe import Recipe
+from mia_batch.inversion.attacking import attack
+from mia_batch.inversion.decoder import check_context, decoder_tokenizer, new_decoder
+from mia_batch.inversion.embedded import embed_all
+from mia_batch.inversion.embedders import open_embedder
+from mia_batch.inversion.figures import figures
+from mia_batch.inversion.making import InverterMaking
+from mia_batch.inversion.overlap import overlaps
+from mia_batch.inversion.parting import deal
+from mia_batch.inversion.sentence import sentence
+from mia_batch.inversion.texts import texts_table
+from mia_batch.models.tokens import Tokenizer
+from mia_batch.observer import Observer
+from mia_batch.schemas import Inversion, InversionTexts
+from mia_batch.tables import sink, write_text
+from mia_batch.tables.system import system_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+    from transformers import PreTrainedTokenizerBase
+
+    from mia_batch.evidence.endpoint import EndpointSettings
+    from mia_batch.finetuning.making import Made
+
+__all__ = ["FROM_SCRATCH", "OF_A_DECODER", "Inverted", "invert"]
+
+FROM_SCRATCH = Recipe(
+    method="full",
+    epochs=40,
+    learning_rate=4e-3,
+    batch_size=16,
+    max_tokens=64,
+    held_out=0.1,
+    patience=3,
+)
+"""How a small decoder without knowledge learns; it stops at the lowest held-out loss."""
+OF_A_DECODER = Recipe(method="full", epochs=5, learning_rate=3e-5, batch_size=8, max_tokens=64)
+"""How a decoder that knows the language learns: as in GEIA and PrivLM-Bench."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inverted:
+    """What an inversion found.
+
+    Attributes
+    ----------
+    folder
+        Where its tables are.
+    texts
+        The table `InversionTexts`: what each method gave back of each text under attack.
+    figures
+        The table `Inversion`: precision, recall, F1 and exact matches, with intervals.
+    sentence
+        What the figures say, and what they do not.
+    """
+
+    folder: Path
+    texts: pl.DataFrame
+    figures: pl.DataFrame
+    sentence: str
+
+
+def invert(
+    *,
+    data: Path | str,
+    embedder: str | EndpointSettings,
+    out: Path | str,
+    revision: str | None = None,
+    decoder: str | None = None,
+    recipe: Recipe | None = None,
+    share: float = 0.4,
+    seed: int = 0,
+    text_column: str | None = None,
+    group_column: str | None = None,
+    observer: Observer | None = None,
+) -> Inverted:
+    """Measure how much of a text its embedding gives back to a decoder that is trained for it.
+
+    The attacker of GEIA (Li et al. 2023, arXiv:2305.03010): who holds embeddings of private texts,
+    may ask the embedder, and has auxiliary texts of the same kind. The same request again goes on
+    where it stopped, and makes nothing twice.
+
+    Parameters
+    ----------
+    data
+        Texts, in any format of an audit's input, such as sentences.
+    embedder
+        A checkpoint (causal, masked, encoder-decoder; an adapter), whose last hidden states are
+        averaged over the tokens of a text; a folder that sentence-transformers saved, which embeds
+        as that library does; or an OpenAI-compatible endpoint, asked at ``/embeddings``.
+    out
+        Folder of the tables ``texts.parquet`` and ``figures.parquet``, of ``summary.json``, of the
+        embeddings, and of the decoder that was trained.
+    revision
+        Hub revision of the embedder.
+    decoder
+        Causal language model to start from. By default a small one is made, with the tokenizer of
+        the embedder; an endpoint has none, so that a decoder must be named.
+    recipe
+        How the decoder is trained; by default `FROM_SCRATCH`, of a named one `OF_A_DECODER`. Texts
+        of more than its ``max_tokens`` are left out, with the reason.
+    share
+        Share of the texts that are auxiliary, in (0, 1). Texts of one group, and equal texts, are
+        on one side.
+    seed
+        Of who is auxiliary, of new weights and of the order of training.
+    text_column
+        Column of the texts; by default the one that an audit takes.
+    group_column
+        Column of the groups, likewise.
+    observer
+        Is told of the stages; by default nobody is.
+
+    Returns
+    -------
+    Inverted
+        The tables, and a sentence. A figure is null with a reason where the data support none, and
+        a text that cannot be attacked is a row with a reason.
+
+    Raises
+    ------
+    RequestError
+        If data, embedder or decoder cannot be used, or a package is missing.
+    RunFolderError
+        If ``out`` holds the decoder of another request, or cannot be written.
+    EngineError
+        If the endpoint cannot be asked, or training fails.
+    """
+    if (missing := why_no_finetuning()) is not None:
+        raise SettingsError(missing)
+    if not 0 < share < 1:
+        msg = f"'share' is {share:g}; give a share of auxiliary texts between 0 and 1"
+        raise SettingsError(msg)
+    observer, folder = observer or Observer(), Path(out).absolute()
+    recipe = replace(recipe or (OF_A_DECODER if decoder else FROM_SCRATCH), seed=seed)
+    tokenizer = _tokenizer(embedder, revision, decoder)
+    if decoder is not None:
+        check_context(decoder, recipe)
+    encode = Tokenizer(tokenizer).encode
+    documents = _read(data, {"text": text_column, "group": group_column})
+    texts = deal(documents, share, seed, encode, recipe.max_tokens)
+    with system_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    if decoder is None:
+        new_decoder(folder / "untrained", tokenizer, recipe.max_tokens, seed)
+    texts, vectors = _embedded(texts, embedder, revision, folder / "embeddings", observer)
+    auxiliary = texts.filter(pl.col("auxiliary"), pl.col("reason").is_null())
+    attacked = texts.filter(~pl.col("auxiliary"))
+    asked = attacked.filter(pl.col("reason").is_null())
+    if asked.is_empty() or auxiliary.is_empty():
+        some = texts["reason"].drop_nulls()
+        msg = f"{data} has no text that could be attacked or learnt ({some[0]})"
+        raise CorpusError(msg)
+    making = InverterMaking(
+        base=decoder or str(folder / "untrained"),
+        revision=None,
+        texts=auxiliary["text"].to_list(),
+        recipe=recipe,
+        embeddings=vectors(auxiliary),
+    )
+    n_steps = recipe.steps(auxiliary.height)
+    observer.stage(f"training on {auxiliary.height:,} auxiliary texts: at most {n_steps:,} steps")
+    made = made_of(making, folder / "inverter", observer.stage)
+    observer.stage(f"attacking {asked.height:,} texts")
+    recovered = attack(
+        made.path,
+        making.texts,
+        making.embeddings,
+        vectors(asked),
+        asked["cluster"].to_numpy(),
+        tokens=recipe.max_tokens,
+        seed=seed,
+    )
+    counts = {
+        method: overlaps(asked["text"].to_list(), said, encode)
+        for method, said in recovered.items()
+    }
+    found = figures(counts, asked["cluster"], attacked.height - asked.height)
+    inverted = Inverted(
+        folder=folder,
+        texts=texts_table(attacked, recovered, counts),
+        figures=found,
+        sentence=sentence(found, auxiliary.height),
+    )
+    _write(inverted, making, made)
+    observer.stage(inverted.sentence)
+    return inverted
+
+
+def _tokenizer(
+    embedder: str | EndpointSettings, revision: str | None, decoder: str | None
+) -> PreTrainedTokenizerBase:
+    """Load the tokenizer in which the decoder speaks."""
+    if decoder is not None:
+        return decoder_tokenizer(decoder)
+    if isinstance(embedder, str):
+        return decoder_tokenizer(embedder, revision)
+    msg = "an endpoint has no tokenizer that a decoder could be made with; name a 'decoder'"
+    raise SettingsError(msg)
+
+
+def _read(data: Path | str, columns: dict[str, str | None]) -> pl.DataFrame:
+    names = ColumnNames(**{part: name for part, name in columns.items() if name is not None})
+    documents = read_documents(str(data), names).documents
+    found = documents.select("document_id", "group", "text").collect(engine="streaming")
+    return found.with_row_index("row")
+
+
+def _embedded(
+    texts: pl.DataFrame,
+    embedder: str | EndpointSettings,
+    revision: str | None,
+    folder: Path,
+    observer: Observer,
+) -> tuple[pl.DataFrame, Callable[[pl.DataFrame], NDArray[np.float32]]]:
+    """Add reasons of texts that have no embedding; the function gives those that there are."""
+    asked = texts.filter(pl.col("reason").is_null())["text"].to_list()
+    opened = open_embedder(embedder, revision) if isinstance(embedder, str) else embedder
+    found = dict(zip(asked, embed_all(asked, opened, folder, observer), strict=True))
+    reasons = {text: each if isinstance(each, str) else None for text, each in found.items()}
+    lacks = pl.Series(map(reasons.get, texts["text"]), dtype=pl.String)
+    told = texts.with_columns(pl.coalesce("reason", lacks))
+    return told, lambda some: np.stack([found[text] for text in some["text"]])
+
+
+def _write(inverted: Inverted, making: InverterMaking, made: Made) -> None:
+    sink(inverted.texts, inverted.folder / "texts.parquet", InversionTexts)
+    sink(inverted.figures, inverted.folder / "figures.parquet", Inversion)
+    summary = {
+        "sentence": inverted.sentence,
+        "auxiliary": len(making.texts),
+        "made_from": making.made_from,
+        "losses": made.losses,
+        "figures": inverted.figures.to_dicts(),
+    }
+    write_text(inverted.folder / "summary.json", json.dumps(summary, indent=2))

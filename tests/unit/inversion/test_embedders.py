@@ -1,0 +1,155 @@
+"""Embeddings beside those made one by one, without any padding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
+
+from mia_batch.errors import SettingsError
+from mia_batch.inversion.embedded import embed_all
+from mia_batch.inversion.embedders import SentenceEmbedder, TransformersEmbedder, open_embedder
+from mia_batch.observer import Observer
+from tests.adapters import save_gpt2
+from tests.checkpoints import byte_level_tokenizer, save_masked_checkpoint, save_tokenizer
+from tests.tuning import make
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TEXTS = ["one", "a text of some more words", "It is 12.", "so it is, and so it will be"]
+
+
+@pytest.fixture(scope="module")
+def models(checkpoint, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("embedders")
+    t5 = folder / "t5"
+    save_tokenizer(byte_level_tokenizer(), t5, "$A </s>")
+    config = T5Config(
+        vocab_size=600, d_model=32, d_kv=8, d_ff=64, num_layers=1, num_heads=2, pad_token_id=0
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        T5Model(config).save_pretrained(t5)
+    return {
+        "causal": checkpoint,
+        "positions": save_gpt2(folder / "gpt2"),
+        "masked": save_masked_checkpoint(folder / "masked"),
+        "encoder-decoder": t5,
+    }
+
+
+KINDS = ["causal", "positions", "masked", "encoder-decoder"]
+
+
+@torch.inference_mode()
+def reference(model, text, *, padding=0):
+    """Mean of the last hidden states of a text alone; with padding as the released code pools."""
+    loaded, tokenizer = (
+        AutoModel.from_pretrained(model).eval(),
+        AutoTokenizer.from_pretrained(model),
+    )
+    ids = tokenizer(text, return_tensors="pt")["input_ids"]
+    reads = loaded.get_encoder() if loaded.config.is_encoder_decoder else loaded
+    padded = torch.nn.functional.pad(ids, (0, padding))
+    return reads(input_ids=padded).last_hidden_state[0].mean(0).numpy()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_embedding_is_the_mean_over_the_tokens_of_the_text_alone(kind, models):
+    found = TransformersEmbedder(str(models[kind])).embed(TEXTS)
+    for text, embedding in zip(TEXTS, found, strict=True):
+        assert isinstance(embedding, np.ndarray)
+        np.testing.assert_allclose(embedding, reference(models[kind], text), rtol=1e-4, atol=1e-5)
+
+
+def test_padding_would_change_an_embedding_as_it_does_in_the_released_code(models):
+    right, padded = (reference(models["causal"], "one", padding=n) for n in (0, 10))
+    (found,) = TransformersEmbedder(str(models["causal"])).embed(["one"])
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-5)
+    assert np.abs(padded - right).max() > 0.1
+
+
+def test_a_text_longer_than_the_context_has_a_reason(models):
+    long = "many words and more " * 20
+    found = TransformersEmbedder(str(models["masked"])).embed(["one", long])
+    assert isinstance(found[0], np.ndarray)
+    assert isinstance(found[1], str)
+    assert found[1].endswith("tokens, more than the 34 that the embedder reads")
+
+
+def test_an_adapter_is_embedded_with_its_base(models, tmp_path):
+    made = make(models["causal"], tmp_path / "tuned", method="lora")
+    base, tuned = (TransformersEmbedder(str(model)) for model in (models["causal"], made.path))
+    assert base.identity != tuned.identity
+    one, other = (np.stack(each.embed(["one"])) for each in (base, tuned))
+    assert np.abs(one - other).max() > 1e-3
+    prefix = make(models["causal"], tmp_path / "prefix", method="prefix")
+    with pytest.raises(SettingsError, match="is an adapter of virtual tokens"):
+        TransformersEmbedder(str(prefix.path))
+
+
+@pytest.fixture(scope="module")
+def sentences(models, tmp_path_factory):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
+    read = Transformer(str(models["masked"]), max_seq_length=32)
+    read.tokenizer.pad_token = read.tokenizer.eos_token
+    pool = Pooling(read.get_embedding_dimension(), "mean")
+    folder = tmp_path_factory.mktemp("sentences") / "model"
+    SentenceTransformer(modules=[read, pool], device="cpu").save(str(folder))
+    return folder
+
+
+def test_sentence_transformers_embeds_as_it_does_itself(sentences, models):
+    from sentence_transformers import SentenceTransformer
+
+    embedder = open_embedder(str(sentences))
+    assert isinstance(embedder, SentenceEmbedder)
+    found = embedder.embed([*TEXTS, "many words and more " * 20])
+    own = SentenceTransformer(str(sentences), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(np.stack(found[:-1]), own, rtol=1e-5, atol=1e-6)
+    by_transformers = TransformersEmbedder(str(models["masked"])).embed(TEXTS)
+    np.testing.assert_allclose(own, np.stack(by_transformers), rtol=1e-3, atol=1e-4)
+    assert str(found[-1]).endswith("more than the 32 that the embedder reads")
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+    with pytest.raises(SettingsError, match="does not exist; give a checkpoint folder"):
+        open_embedder(str(tmp_path / "nothing"))
+    (tmp_path / "modules.json").write_text("[")
+    with pytest.raises(SettingsError, match="cannot be loaded by sentence-transformers"):
+        open_embedder(str(tmp_path))
+
+
+class Counting:
+    """An embedder that says what it was asked."""
+
+    identity = "counting"
+
+    def __init__(self):
+        self.asked = []
+
+    def embed(self, texts):
+        self.asked += texts
+        return [np.array([len(text), 0.1], np.float32) if text else "empty" for text in texts]
+
+
+def test_what_was_embedded_is_not_asked_for_again(tmp_path):
+    texts = [f"text {i}" for i in range(100)]
+    first, second, third = Counting(), Counting(), Counting()
+    found = embed_all([*texts, "", "text 5"], first, tmp_path, Observer())
+    assert first.asked == [*texts, ""]
+    assert found[-2] == "empty"
+    assert np.array_equal(found[-1], found[5])
+    assert np.array_equal(found[5], np.array([6.0, 0.1], np.float32))
+    again = embed_all([*texts, "", "text 5"], second, tmp_path, Observer())
+    assert second.asked == []
+    assert all(map(np.array_equal, again, found))
+    damaged = sorted(tmp_path.glob("*.parquet"))[0]
+    damaged.write_bytes(damaged.read_bytes()[:-20])
+    embed_all([*texts, ""], third, tmp_path, Observer())
+    assert 0 < len(third.asked) <= 64
+    assert not list(tmp_path.glob(".*"))

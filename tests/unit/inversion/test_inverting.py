@@ -1,0 +1,230 @@
+"""Real fragments, embedded by a tiny model and given back: what is shown, kept and refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from click.testing import CliRunner
+from polars.testing import assert_frame_equal
+
+from mia_batch.cli.main import command
+from mia_batch.errors import CorpusError, RunFolderError, SettingsError
+from mia_batch.evidence.endpoint import EndpointSettings
+from mia_batch.inversion.attacking import of_others
+from mia_batch.inversion.inverting import invert
+from mia_batch.inversion.recovering import recover
+from mia_batch.schemas import Inversion, InversionTexts
+from tests.embedding_server import EmbeddingServer
+from tests.hostile_server import HostileServer
+from tests.unit.evidence.endpoint.asking import KEY
+from tests.unit.inversion.conftest import RECIPE
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SHARE = 0.7
+STRANGE = [None, " ", "word after word " * 20]
+
+
+@pytest.fixture(scope="module")
+def data(fragments, tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "texts.parquet"
+    more = pl.DataFrame({"group": None, "text": STRANGE}, schema=fragments.schema)
+    pl.concat([fragments, more]).write_parquet(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def inverted(data, embedder, tmp_path_factory):
+    out = tmp_path_factory.mktemp("inverted") / "run"
+    return invert(data=data, embedder=str(embedder), out=out, recipe=RECIPE, share=SHARE)
+
+
+def f1(inverted, method, versus=None):
+    rows = inverted.figures.filter(unit="tokens", metric="f1", method=method)
+    (row,) = rows.filter(pl.col("versus").eq_missing(versus)).iter_rows(named=True)
+    return row
+
+
+def test_inversion_beats_the_nearest_neighbour_and_needs_the_right_embedding(inverted):
+    assert f1(inverted, "inverter", "nearest")["low"] > 0.03
+    assert f1(inverted, "inverter", "shuffled")["low"] > 0.1
+    nothing = f1(inverted, "shuffled", "unconditional")
+    assert abs(nothing["value"]) < 0.5 * f1(inverted, "inverter", "shuffled")["value"]
+    assert "give away words of texts that the attacker never saw" in inverted.sentence
+
+
+def test_the_tables_are_of_the_texts_alone(inverted, data):
+    """No label, no suffix, nothing of the auxiliary side; a row with a reason for each other."""
+    texts, given = inverted.texts, pl.read_parquet(data)
+    InversionTexts.validate(texts)
+    Inversion.validate(inverted.figures)
+    assert set(texts["text"]) <= set(given["text"])
+    assert texts.group_by("method").len()["len"].n_unique() == 1
+    lacks = texts.filter(pl.col("reason").is_not_null(), method="nearest")
+    assert lacks.filter(pl.col("text").is_null()).height == 1
+    reasons = {re.sub(r"\d+ tokens", "N tokens", reason) for reason in lacks["reason"]}
+    assert "there is no text" in reasons
+    assert reasons <= {
+        "there is no text",
+        "the text has N tokens, more than max_tokens, which is 24",
+    }
+    measured = ("recovered", "precision", "recall", "f1", "exact", "shared_tokens")
+    assert lacks.select(measured).null_count().row(0) == (lacks.height,) * len(measured)
+    found = texts.filter(pl.col("reason").is_null())
+    assert found.select("recovered", "recall", "f1", "exact").null_count().row(0) == (0,) * 4
+    nearest = found.filter(method="nearest")
+    attacked = set(found["text"])
+    assert not attacked & set(nearest["recovered"])
+    groups = given.filter(pl.col("text").is_in(nearest["recovered"].to_list()))["group"]
+    assert not set(groups) & set(found["group"])
+
+
+def test_micro_figures_are_the_sums_of_the_table(inverted):
+    found = inverted.texts.filter(method="inverter").drop_nulls("recovered")
+    shared, true, said = (found[f"{name}_tokens"].sum() for name in ("shared", "true", "recovered"))
+    assert f1(inverted, "inverter")["value"] == pytest.approx(2 * shared / (true + said))
+    assert f1(inverted, "inverter")["n_texts"] == found.height
+    exact = inverted.figures.filter(
+        pl.col("versus").is_null(), unit="tokens", metric="exact", method="inverter"
+    )
+    assert exact["value"][0] == pytest.approx(found["exact"].mean())
+
+
+def test_shuffled_is_what_the_decoder_says_to_the_embedding_of_another_group(inverted):
+    own, other = (
+        inverted.texts.filter(method=method).drop_nulls("recovered")
+        for method in ("inverter", "shuffled")
+    )
+    assert sorted(own["recovered"]) == sorted(other["recovered"])
+    constant = inverted.texts.filter(method="unconditional")["recovered"].drop_nulls()
+    assert constant.n_unique() == 1
+
+
+@pytest.mark.parametrize("sizes", [[1] * 9, [5, 3, 2], [4, 4], [1, 2, 3, 4]])
+def test_shuffling_gives_each_text_one_of_another_cluster(sizes):
+    cluster = np.repeat(np.arange(len(sizes)), sizes)
+    for seed in range(5):
+        other = of_others(cluster, seed)
+        assert sorted(other) == list(range(len(cluster)))
+        assert (cluster[other] != cluster).all()
+
+
+def test_greedy_decoding_is_the_most_likely_token_each_time(inverted):
+    """Beside one text at a time, read whole at each step, without a cache."""
+    import torch
+    from transformers import AutoTokenizer
+
+    from mia_batch.inversion.projection import load_inverter
+
+    folder = inverted.folder / "inverter"
+    decoder, tokenizer = load_inverter(folder), AutoTokenizer.from_pretrained(folder)
+    size = decoder.inversion.linear.in_features
+    asked = np.random.default_rng(0).normal(size=(3, size)).astype(np.float32)
+    expected = []
+    for embedding in torch.from_numpy(asked):
+        ids: list[int] = []
+        while len(ids) < 24 and tokenizer.eos_token_id not in ids:
+            scaled = (embedding - decoder.inversion.mean) / decoder.inversion.spread
+            states = decoder.inversion.linear(scaled)[None]
+            words = decoder.get_input_embeddings()(torch.tensor(ids, dtype=torch.long))
+            with torch.inference_mode():
+                logits = decoder(inputs_embeds=torch.cat([states, words])[None]).logits
+            ids.append(int(logits[0, -1].argmax()))
+        expected.append(tokenizer.decode(ids, skip_special_tokens=True))
+    assert recover(folder, asked, 24) == expected
+
+
+def test_the_same_request_again_makes_nothing_and_says_the_same(inverted, data, embedder):
+    before = {path: path.stat().st_mtime_ns for path in (inverted.folder / "inverter").iterdir()}
+    again = invert(
+        data=data, embedder=str(embedder), out=inverted.folder, recipe=RECIPE, share=SHARE
+    )
+    assert_frame_equal(again.texts, inverted.texts)
+    assert_frame_equal(again.figures, inverted.figures)
+    after = {path: path.stat().st_mtime_ns for path in (inverted.folder / "inverter").iterdir()}
+    assert after == before
+    stored = pl.read_parquet(inverted.folder / "figures.parquet")
+    assert_frame_equal(stored, inverted.figures)
+    summary = json.loads((inverted.folder / "summary.json").read_text())
+    assert summary["sentence"] == inverted.sentence
+    with pytest.raises(RunFolderError, match="holds a model made of another"):
+        invert(
+            data=data,
+            embedder=str(embedder),
+            out=inverted.folder,
+            recipe=replace(RECIPE, epochs=1),
+            share=SHARE,
+        )
+
+
+def test_the_command_prints_the_figures(inverted, data, embedder):
+    given = {"data": data, "embedder": embedder, "out": inverted.folder, "epochs": RECIPE.epochs}
+    given |= {"learning-rate": RECIPE.learning_rate, "batch-size": 16, "max-tokens": 24}
+    given |= {"held-out": 0, "share": SHARE}
+    asked = ["invert", *(f"--{name}={value}" for name, value in given.items())]
+    shown = CliRunner().invoke(command, asked, catch_exceptions=False)
+    assert shown.exit_code == 0
+    row = f1(inverted, "inverter")
+    limits = f"{row['value']:.3f} [0-9.]+ {row['low']:.3f} to {row['high']:.3f}"
+    assert re.search(rf"tokens inverter [0-9.]+ [0-9.]+ {limits}", " ".join(shown.output.split()))
+    assert inverted.sentence in " ".join(shown.stderr.split())
+    both = CliRunner().invoke(command, [*asked, "--base-url=http://127.0.0.1:9/v1", "--model=m"])
+    assert both.exit_code == 2
+    assert "give --embedder MODEL, or --base-url URL and --model NAME" in both.output
+
+
+def test_what_is_refused(data, embedder, tmp_path):
+    def refused(error, match, **changed):
+        given = {"data": data, "embedder": str(embedder), "out": tmp_path / "out"}
+        with pytest.raises(error, match=match):
+            invert(**(given | changed))
+
+    refused(SettingsError, "give a share of auxiliary texts between 0 and 1", share=1.0)
+    endpoint = EndpointSettings(base_url="http://127.0.0.1:9/v1", model="m")
+    refused(SettingsError, "name a 'decoder'", embedder=endpoint)
+    empty = tmp_path / "empty.parquet"
+    pl.DataFrame({"text": [" ", None]}, schema={"text": pl.String}).write_parquet(empty)
+    refused(CorpusError, "there is no text in the data", data=empty)
+    long = tmp_path / "long.parquet"
+    pl.DataFrame({"text": ["a b c d e f g " * 9, "b c d e f g h " * 9]}).write_parquet(long)
+    refused(CorpusError, "has no text that could be attacked or learnt", data=long, recipe=RECIPE)
+    assert not (tmp_path / "out" / "inverter").exists()
+
+
+def test_an_endpoint_is_inverted_with_a_named_decoder(fragments, embedder, tmp_path):
+    texts = fragments.head(40).with_columns(group=pl.lit(None, pl.String))
+    texts.write_parquet(tmp_path / "texts.parquet")
+    given = {"data": tmp_path / "texts.parquet", "model": "embedder", "decoder": embedder}
+    given |= {"out": tmp_path / "out", "epochs": 1, "max-tokens": 24}
+    with HostileServer(EmbeddingServer(refuses=texts["text"][7])) as server:
+        asked = ["invert", *(f"--{name}={value}" for name, value in given.items())]
+        for _ in range(2):
+            shown = CliRunner(env={"OPENAI_API_KEY": KEY}).invoke(
+                command, [*asked, f"--base-url={server.url}"], catch_exceptions=False
+            )
+            assert shown.exit_code == 0
+    assert len(server.asked + server.probes) == 41  # all at once, then one by one, then never again
+    found = pl.read_parquet(tmp_path / "out" / "texts.parquet")
+    reasons = found.drop_nulls("reason").select("text", "reason").unique()
+    refused = "the endpoint gives no embedding (status 400: maximum context length exceeded)"
+    assert set(reasons.rows()) <= {(texts["text"][7], refused)}
+    assert KEY.encode() not in b"".join(
+        path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()
+    )
+
+
+def test_a_decoder_must_hold_the_texts(data, embedder, tmp_path):
+    recipe = replace(RECIPE, max_tokens=63)
+    with pytest.raises(SettingsError, match=r"has a context of 64 tokens, .* at most 62 as max"):
+        invert(
+            data=data,
+            embedder=str(embedder),
+            decoder=str(embedder),
+            out=tmp_path / "out",
+            recipe=recipe,
+        )

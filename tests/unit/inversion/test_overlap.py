@@ -1,0 +1,156 @@
+"""What is counted as recovered, by hand and by an implementation written from the papers."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import f1_score, precision_score, recall_score
+
+from mia_batch.inversion.figures import figures
+from mia_batch.inversion.overlap import UNITS, overlaps
+from mia_batch.inversion.particulars import names_in, numbers_in
+from mia_batch.inversion.sentence import sentence
+
+VOCABULARY = "abcdefgh"
+TEXTS = st.text(VOCABULARY, min_size=1, max_size=8)
+PAIRS = st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=12)
+
+
+def encode(texts):
+    """A tokenizer of one token a letter or space, without special tokens."""
+    return [[ord(letter) for letter in text] for text in texts]
+
+
+def words(texts):
+    return [[int.from_bytes(word.encode()) for word in text.split()] for text in texts]
+
+
+def found_of(pairs, encode=encode):
+    true, recovered = zip(*pairs, strict=True)
+    return overlaps(true, recovered, encode)
+
+
+def test_shared_units_by_hand():
+    true = "Yesterday the cat met the dog of Tom in 1984."
+    said = "Today the cat of Tom and Ann met the cat in 84, 1984"
+    counts = found_of([(true, said)], words).row(0, named=True)
+    assert counts["tokens"] == {"true": 10, "recovered": 13, "shared": 7, "exact": False}
+    assert counts["token_sets"] == {"true": 9, "recovered": 11, "shared": 6, "exact": False}
+    assert counts["names"] == {"true": 1, "recovered": 2, "shared": 1, "exact": False}
+    assert counts["numbers"] == {"true": 1, "recovered": 2, "shared": 1, "exact": False}
+
+
+def test_an_end_of_text_that_both_have_is_nothing_recovered():
+    """The released code appends it to both sides, so that any answer has a token right."""
+    (counts,) = found_of([("abc", "de")])["tokens"]
+    assert counts == {"true": 3, "recovered": 2, "shared": 0, "exact": False}
+
+
+def test_the_same_tokens_in_another_order_are_no_exact_match():
+    counts = found_of([("ab", "ba"), ("ab", "ab")])["tokens"].struct
+    assert counts["shared"].to_list() == [2, 2]
+    assert counts["exact"].to_list() == [False, True]
+
+
+@given(PAIRS)
+@settings(max_examples=20)
+def test_sets_are_counted_as_scikit_learn_does_it_for_geia(pairs):
+    """``eval_classification.py``: a row of zeros and ones over the vocabulary for each text."""
+    rows = np.zeros((2, len(pairs), len(VOCABULARY)), int)
+    for i, pair in enumerate(pairs):
+        for side, text in enumerate(pair):
+            rows[side, i, [VOCABULARY.index(letter) for letter in text]] = 1
+    table = figures(_four(found_of(pairs)), pl.Series(range(len(pairs))), 0)
+    mine = table.filter(pl.col("versus").is_null(), method="inverter", unit="token_sets")
+    for name, metric in (
+        ("precision", precision_score),
+        ("recall", recall_score),
+        ("f1", f1_score),
+    ):
+        expected = metric(rows[0], rows[1], average="micro")
+        assert mine.filter(metric=name)["value"][0] == pytest.approx(expected)
+
+
+def _four(counts):
+    return dict.fromkeys(("inverter", "nearest", "shuffled", "unconditional"), counts)
+
+
+@given(PAIRS)
+def test_laws_of_what_is_shared(pairs):
+    counts = found_of(pairs)
+    back = found_of([(recovered, true) for true, recovered in pairs])
+    for unit in UNITS:
+        one, other = counts[unit].struct, back[unit].struct
+        assert (one["shared"] <= one["true"]).all()
+        assert (one["shared"] <= one["recovered"]).all()
+        assert one["shared"].to_list() == other["shared"].to_list()
+        exact = counts.select(pl.col(unit)).unnest(unit).filter("exact")
+        assert (exact["shared"] == exact["true"]).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "names", "numbers"),
+    [
+        ("Then Mr. Darcy met Elizabeth Bennet.", ["Mr", "Darcy", "Elizabeth", "Bennet"], []),
+        ("She left. Tom stayed; Ann, too.", ["Ann"], []),
+        ('"Oh, Tom!" said Ann. "Where is Bob?"', ["Tom", "Ann", "Bob"], []),
+        ("I did not know O'Neil, I'm sure", ["O'Neil"], []),
+        ("I did not know O\u2019Neil", ["O'Neil"], []),
+        ("my iPhone cost 1,200.50 in 2007.", [], ["1,200.50", "2007"]),
+        ("\u00a1Hola! \u00bfD\u00f3nde est\u00e1 \u00c1ngela?", ["\u00c1ngela"], []),
+        ("", [], []),
+    ],
+)
+def test_names_and_numbers(text, names, numbers):
+    found = pl.DataFrame({"text": [text]}).select(
+        names=names_in(pl.col("text")), numbers=numbers_in(pl.col("text"))
+    )
+    assert found.row(0) == (names, numbers)
+
+
+def test_figures_by_hand():
+    """Two texts of 3 and 1 tokens, 2 and 4 recovered, 2 and 1 of them shared."""
+    found = found_of([("abc", "ab"), ("a", "aefg")])
+    none = found_of([("abc", "h"), ("a", "h")])
+    given = {"inverter": found, "nearest": none, "shuffled": none, "unconditional": none}
+    table = figures(given, pl.Series([7, 9]), 5)
+    tokens = table.filter(unit="tokens", method="inverter")
+    values = dict(tokens.filter(pl.col("versus").is_null()).select("metric", "value").rows())
+    assert values == {"precision": 3 / 6, "recall": 3 / 4, "f1": 6 / 10, "exact": 0.0}
+    gaps = tokens.filter(metric="f1", versus="nearest")
+    assert gaps["value"].to_list() == [0.6]
+    assert set(table["n_unscored"]) == {5}
+    assert set(tokens["reason"]) == {
+        "an interval needs 5 independent groups of texts of one size, these are worth 2"
+    }
+    names = table.filter(pl.col("versus").is_null(), unit="names", metric="recall")
+    assert set(names["value"]) == {None}
+    assert set(names["reason"]) == {"there is nothing to take a share of"}
+
+
+def many(shared, n=60):
+    """Texts of 4 tokens, of which so many come back, each of them a group."""
+    said = ["abcd"[:each] + "hhhh"[each:] for each in shared(n)]
+    return found_of([("abcd", each) for each in said])
+
+
+@pytest.mark.parametrize(
+    ("inverter", "nearest", "shuffled", "words"),
+    [
+        (3, 1, 0, "give away words of texts that the attacker never saw. It is a lower bound"),
+        (2, 3, 0, "nothing shows that it gives back more than a search among known texts"),
+        (1, 0, 2, "nothing shows that it reads the embeddings at all"),
+    ],
+)
+def test_the_sentence_says_what_is_shown(inverter, nearest, shuffled, words):
+    def of(level, turn):
+        return many(lambda n: [level + (i % turn == 0) for i in range(n)])
+
+    given = {"inverter": of(inverter, 2), "nearest": of(nearest, 3)}
+    given |= dict.fromkeys(("shuffled", "unconditional"), of(shuffled, 5))
+    table = figures(given, pl.Series(range(60)), 0)
+    assert words in sentence(table, 40)
+    assert "trained on 40 auxiliary texts" in sentence(table, 40)
