@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from mia_batch.cli.build_set import build_set
 from mia_batch.cli.compare import compare
 from mia_batch.cli.finetune import finetune
 from mia_batch.cli.options import TopicGroup, settings_options
@@ -36,6 +37,7 @@ Examples:
   mia-batch show runs/corpus-MODEL TARGET_ID
   mia-batch verify runs/corpus-MODEL
   mia-batch finetune --base MODEL --data texts.parquet --out TUNED
+  mia-batch build-set --documents dated.parquet --cutoff 2023-01-01 --out SETS
   mia-batch compare runs/corpus-BEFORE runs/corpus-AFTER --retrained runs/corpus-RETRAINED
   mia-batch attacks
   mia-batch demo
@@ -293,5 +295,6 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
     _audit(load_settings({"input": str(prepared.corpus)}, prepared.config))
 
 
+command.add_command(build_set)
 command.add_command(finetune)
 command.add_command(compare)
