@@ -8,6 +8,7 @@ import numpy as np
 
 from mia_batch.diagnostics.blind.folds import deal_folds
 from mia_batch.diagnostics.blind.texts import build_classifiers
+from mia_batch.stats.roc import roc_auc
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,9 +25,6 @@ _N_DEALS = 3
 """Divisions into folds whose scores are averaged."""
 
 _MOST_ROUNDS = 8
-_SETTLED_AT = 0.02
-"""Share of the pairs that a round gives up, at which no further one follows."""
-
 _WORDS = ("blind_naive_bayes_v1", "blind_logistic_v1", "blind_ngrams_v1")
 _CALIPERS = (0.10, 0.25, 0.30, 0.10)
 """How far a pair may be apart, as a share of all texts: in the mean score of the classifiers of
@@ -53,7 +51,7 @@ def match(texts: Candidates, generator: np.random.Generator) -> NDArray[np.intp]
     a non-member like it, and the other way round, so that within what stays classifiers are wrong
     more often than right, while new ones are not. Each further round therefore trains on all that
     was thrown away so far, which holds no document that stays, and gives up pairs that those scores
-    tell apart, until hardly any are. A document is in one pair at most.
+    tell apart, until they do no better than chance. A document is in one pair at most.
 
     References
     ----------
@@ -70,15 +68,19 @@ def match(texts: Candidates, generator: np.random.Generator) -> NDArray[np.intp]
         rows, away = np.flatnonzero(stays), np.flatnonzero(~stays)
         if np.unique(texts.label[away]).size < 2 or not pairs.size:
             break
-        learnt = _scores(classifiers, texts.label, away, rows)
-        again = np.zeros(texts.label.size)
-        again[rows] = _shares(_mean_of_words(learnt, classifiers)) / _CALIPERS[3]
-        fewer = _pair(np.column_stack([position, again]), rows, texts)
-        gave_up = len(pairs) - len(fewer)
-        pairs = fewer
-        if gave_up <= _SETTLED_AT * len(fewer):
+        learnt = np.zeros(texts.label.size)
+        scores = _scores(classifiers, texts.label, away, rows)
+        learnt[rows] = _shares(_mean_of_words(scores, classifiers))
+        paired = pairs.ravel()
+        if roc_auc(texts.label[paired], learnt[paired]) <= _chance(len(pairs)):
             break
+        pairs = _pair(np.column_stack([position, learnt / _CALIPERS[3]]), rows, texts)
     return pairs
+
+
+def _chance(n_pairs: int) -> float:
+    """Give the AUC half a standard deviation above that of a score that means nothing."""
+    return float(0.5 + 0.5 / np.sqrt(6 * n_pairs))
 
 
 def _cross_fitted(

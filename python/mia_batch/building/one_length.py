@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Built", "OneLength", "build_length"]
 
+_HELD_OUT = 1 / 3
+"""Share of the documents that tests a set that was matched, and is never in it."""
+
 _COLUMNS = BuiltTexts.create_empty().schema
 
 
@@ -68,27 +71,39 @@ def build_length(
     before = ask_within(first, seed)
     made.add(before, "original", "before")
     if repair and before.verdict != "not separable":
+        held_out = texts.filter(_is_held_out(first, seed))
+        made.away.append(_away(held_out, "held out to test the set", length))
+        texts = texts.join(held_out, on="document_id", how="anti")
         pairs = match(_candidates(texts), np.random.default_rng(seed))
         if len(pairs) < LEAST_PAIRS:
             what = f"has {_counts(first)}, of which matching leaves {len(pairs)} pairs"
-            return _refuse(made, first, what)
+            return _refuse(made, texts.filter(from_word=0), what)
         chosen = texts[pairs.ravel()].with_columns(
             pair=pl.Series(np.repeat(np.arange(1, len(pairs) + 1), 2), dtype=pl.UInt32)
         )
         chosen = chosen.with_columns(group=pl.coalesce("group", pl.format("pair {}", "pair")))
     else:
-        chosen = first.with_columns(pair=pl.lit(None, pl.UInt32))
+        chosen, held_out = first.with_columns(pair=pl.lit(None, pl.UInt32)), texts.clear()
     rest = texts.join(chosen, on="document_id", how="anti")
-    made.away.append(
-        thrown(
-            rest.unique("document_id", maintain_order=True),
-            "nothing alike in the other class",
-            length=length,
-        )
-    )
+    made.away.append(_away(rest, "nothing alike in the other class", length))
     for setting in settings:
-        _build(made, setting, chosen, rest, seed)
+        _build(made, setting, chosen, held_out, seed)
     return made
+
+
+def _is_held_out(documents: pl.DataFrame, seed: int) -> pl.Expr:
+    """Draw documents at random, groups whole, a share of each class."""
+    of = documents.select("document_id", "member", cluster=cluster_name(documents.columns))
+    clusters = of.unique("cluster", maintain_order=True).sample(fraction=1, shuffle=True, seed=seed)
+    place = pl.int_range(pl.len()).over("member")
+    drawn = clusters.filter(place < _HELD_OUT * pl.len().over("member"))
+    return pl.col("document_id").is_in(
+        of.join(drawn, on="cluster", how="semi")["document_id"].implode()
+    )
+
+
+def _away(texts: pl.DataFrame, reason: str, length: int) -> pl.DataFrame:
+    return thrown(texts.unique("document_id", maintain_order=True), reason, length=length)
 
 
 def _counts(first: pl.DataFrame) -> str:
@@ -120,10 +135,9 @@ def _candidates(texts: pl.DataFrame) -> Candidates:
 
 
 def _build(
-    made: OneLength, setting: str, chosen: pl.DataFrame, rest: pl.DataFrame, seed: int
+    made: OneLength, setting: str, chosen: pl.DataFrame, held_out: pl.DataFrame, seed: int
 ) -> None:
     """Make the texts of a setting, and test them."""
-    of = {"length": made.length, "setting": setting}
     if setting == "paraphrased":
         spans = chosen.select("paraphrase", "from_word").iter_rows()
         targets = [words_of(text, start, made.length) for text, start in spans]
@@ -131,10 +145,17 @@ def _build(
         whole = pl.col("target").is_not_null()
         if chosen["pair"].is_not_null().all():  # its partner goes with it
             whole = whole.all().over("pair")
-        made.away.append(thrown(chosen.filter(~whole), "no paraphrase of this length", **of))
+        made.away.append(
+            thrown(
+                chosen.filter(~whole),
+                "no paraphrase of this length",
+                length=made.length,
+                setting=setting,
+            )
+        )
         chosen = chosen.filter(whole)
     elif setting == "concatenated":
-        contexts = rest.filter(~pl.col("member"), from_word=0)["target"]
+        contexts = held_out.filter(~pl.col("member"), from_word=0)["target"]
         if contexts.is_empty():
             chosen = chosen.clear()
         else:
@@ -148,7 +169,7 @@ def _build(
         return
     within = ask_within(_tested(chosen), seed + 1)
     made.add(within, setting, "after")
-    outside = ask_outside(chosen, rest, seed) if rest.height else None
+    outside = ask_outside(chosen, held_out, seed) if held_out.height else None
     if outside is not None:
         made.add(outside, setting, "after")
     made.built.append(

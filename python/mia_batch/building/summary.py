@@ -17,6 +17,11 @@ __all__ = ["as_markdown", "sentence_of", "summarise"]
 
 _HEADS = ("set", "members", "non-members", "blind AUC before", "after", "from outside", "verdict")
 
+_LEGEND = """Each figure is of the classifier with the highest upper limit, with its 95 % interval.
+Before: on the first words of every document. After: cross-validated within the set, pairs kept
+together; matching biases this figure downwards. From outside: by classifiers trained on documents
+that were drawn at random and had no part in the matching. The verdict is the worse of both."""
+
 
 def summarise(made: Sequence[OneLength], away: pl.DataFrame) -> dict[str, Any]:
     """Give a row for each set, refusals, sentences, and how many documents went for what."""
@@ -47,7 +52,7 @@ def _sentence(made: OneLength, row: dict[str, Any]) -> str:
     if row["after"] is not None:
         figures += f" and {_figure(row['after'])} after"
     if row["outside"] is not None:
-        figures += f", {_figure(row['outside'])} to a forest trained on what was thrown away"
+        figures += f", {_figure(row['outside'])} to classifiers trained on held-out documents"
     if row["verdict"] == "not separable":
         end = (
             f"An attack's AUC above {EXCLUDED_ABOVE:.2f} on it is not explained by what these "
@@ -71,7 +76,7 @@ def _sets(made: OneLength) -> list[dict[str, Any]]:
                 "nonmembers": built.texts.height - members,
                 "before": _strongest(made.tests, "original", "before", "the set"),
                 "after": _strongest(made.tests, built.setting, "after", "the set"),
-                "outside": _strongest(made.tests, built.setting, "after", "thrown away"),
+                "outside": _strongest(made.tests, built.setting, "after", "held out"),
                 "upper": built.upper,
                 "verdict": built.verdict,
             }
@@ -105,14 +110,7 @@ def as_markdown(summary: dict[str, Any]) -> str:
         figures = [row[name] and _figure(row[name]) for name in ("before", "after", "outside")]
         shown = [f"{row['setting']}-{row['length']}", row["members"], row["nonmembers"], *figures]
         lines.append(_row([*shown, row["verdict"]]))
-    lines += [
-        "",
-        "Each figure is that of the classifier with the highest upper limit, with its 95 %",
-    ]
-    lines += [
-        "interval. After: cross-validated within the set, pairs kept together. From outside: a"
-    ]
-    lines += ["random forest trained on all documents that are not in the set.", ""]
+    lines += ["", _LEGEND, ""]
     lines += [_row(["length", "thrown away because", "documents"]), _row(["---"] * 3)]
     for row in summary["thrown_away"]:
         lines.append(_row([row["length"] or "all", row["reason"], row["len"]]))

@@ -49,10 +49,11 @@ class BuiltTests(dy.Schema):
     """What was done to the texts."""
     stage = dy.Enum(["before", "after"])
     """Before or after matching; before: the first words of every document."""
-    learnt_from = dy.Enum(["the set", "thrown away"])
-    """``the set``: cross-validated within it. ``thrown away``: trained on all that is not in it."""
+    learnt_from = dy.Enum(["the set", "held out"])
+    """``the set``: cross-validated within it. ``held out``: trained on documents, drawn at
+    random, that had no part in the matching."""
     classifier = dy.String()
-    """Name of the classifier; ``blind_forest_v1`` has no part in the matching."""
+    """Name of the classifier; the matching uses all but ``blind_forest_v1``."""
     roc_auc = dy.Float64(nullable=True)
     """Its AUC; higher than 1/2: members score higher."""
     low = dy.Float64(nullable=True)
@@ -90,6 +91,7 @@ class ThrownAway(dy.Schema):
             "copy of another document",
             "too short",
             "more documents than are compared",
+            "held out to test the set",
             "nothing alike in the other class",
             "set refused",
             "no paraphrase of this length",
