@@ -39,7 +39,8 @@ def measure(documents: Path, length: int, seed: int) -> dict[str, Any]:
             (found,) = built.summary["sets"]
         except CorpusError as error:
             found = {"refused": str(error)}
-    return {"seed": seed, "length": length, "seconds": time.perf_counter() - start} | found
+    figures: dict[str, Any] = {"seed": seed, "length": length, **found}
+    return figures | {"seconds": time.perf_counter() - start}
 
 
 def main() -> None:

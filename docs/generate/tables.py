@@ -19,7 +19,16 @@ if TYPE_CHECKING:
 __all__ = ["schema_classes", "sections"]
 
 
-_MODULES = ("texts", "evidence", "answers", "extraction", "controls", "summary", "comparisons")
+_MODULES = (
+    "texts",
+    "evidence",
+    "answers",
+    "extraction",
+    "controls",
+    "summary",
+    "comparisons",
+    "building",
+)
 """Of `mia_batch.schemas`, in the order in which an audit makes their tables."""
 
 

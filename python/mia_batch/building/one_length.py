@@ -76,7 +76,10 @@ def build_length(
         texts = texts.join(held_out, on="document_id", how="anti")
         pairs = match(_candidates(texts), np.random.default_rng(seed))
         if len(pairs) < LEAST_PAIRS:
-            what = f"has {_counts(first)}, of which matching leaves {len(pairs)} pairs"
+            what = (
+                f"has {_counts(first)}; a third is held out to test the set, and matching leaves "
+                f"{len(pairs)} pairs of the others"
+            )
             return _refuse(made, texts.filter(from_word=0), what)
         chosen = texts[pairs.ravel()].with_columns(
             pair=pl.Series(np.repeat(np.arange(1, len(pairs) + 1), 2), dtype=pl.UInt32)

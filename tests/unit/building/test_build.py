@@ -228,7 +228,9 @@ def test_paraphrases(tmp_path):
 def test_too_few_are_refused_in_one_sentence(tmp_path):
     """All documents tell their class, so that no pair is alike; nothing is written."""
     frame(0, 80).write_parquet(tmp_path / "documents.parquet")
-    with pytest.raises(CorpusError, match=r"matching leaves \d+ pairs; with fewer than 46"):
+    with pytest.raises(
+        CorpusError, match=r"matching leaves \d+ pairs of the others; with fewer than 46"
+    ):
         build_set(
             documents=tmp_path / "documents.parquet", out=tmp_path / "sets", lengths=(_N_WORDS,)
         )
