@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from mia_batch.cli.numbers import NumberRange
 from mia_batch.cli.output import console_of
 from mia_batch.finetuning.recipe import METHODS, Recipe
 from mia_batch.storage import place_of
-
-if TYPE_CHECKING:
-    from click import Context, Parameter
 
 __all__ = ["finetune"]
 
 _OF_A_TARGET = 10
 """Epochs by default: those of targets in the SPV-MIA paper."""
-
-
-class _NumberRange(click.FloatRange):
-    """Numbers in a range, where click takes ``nan`` for one of any range."""
-
-    def convert(self, value: float, param: Parameter | None, ctx: Context | None) -> float:
-        number = float(super().convert(value, param, ctx))
-        if isnan(number):
-            self.fail(f"{value} is no number", param, ctx)
-        return number
 
 
 @click.command("finetune")
@@ -48,7 +34,7 @@ class _NumberRange(click.FloatRange):
 @click.option("--epochs", type=click.IntRange(1, 1000), default=_OF_A_TARGET, show_default=True)
 @click.option(
     "--learning-rate",
-    type=_NumberRange(0, 1, min_open=True),
+    type=NumberRange(0, 1, min_open=True),
     default=1e-4,
     show_default=True,
     help="Of AdamW.",
@@ -69,7 +55,7 @@ class _NumberRange(click.FloatRange):
 )
 @click.option(
     "--held-out",
-    type=_NumberRange(0, 0.9),
+    type=NumberRange(0, 0.9),
     default=0.1,
     show_default=True,
     help="Share of the texts for early stopping; 0: none.",

@@ -15,6 +15,7 @@ from mia_batch.cli.compare import compare
 from mia_batch.cli.finetune import finetune
 from mia_batch.cli.options import TopicGroup, settings_options
 from mia_batch.cli.output import console_of
+from mia_batch.cli.privacy import privacy
 from mia_batch.cli.report import report
 from mia_batch.cli.stopping import Stopping, command_line
 from mia_batch.errors import MiaBatchError, RequestError
@@ -38,6 +39,7 @@ Examples:
   mia-batch verify runs/corpus-MODEL
   mia-batch finetune --base MODEL --data texts.parquet --out TUNED
   mia-batch build-set --documents dated.parquet --cutoff 2023-01-01 --out SETS
+  mia-batch privacy --base MODEL --data texts.parquet --task generation --out PRIVACY
   mia-batch compare runs/corpus-BEFORE runs/corpus-AFTER --retrained runs/corpus-RETRAINED
   mia-batch attacks
   mia-batch demo
@@ -297,4 +299,5 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
 
 command.add_command(build_set)
 command.add_command(finetune)
+command.add_command(privacy)
 command.add_command(compare)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["adapted"]
 
 _ALPHA, _DROPOUT = 16, 0.1  # of LoRA, as in the code of SPV-MIA
+_TASKS = {"causal": "CAUSAL_LM", "classifier": "SEQ_CLS", "seq2seq": "SEQ_2_SEQ_LM"}
 
 
 def adapted(model: Any, recipe: Recipe) -> Any:  # noqa: ANN401 - models are of many types
@@ -21,7 +22,7 @@ def adapted(model: Any, recipe: Recipe) -> Any:  # noqa: ANN401 - models are of 
         return model
     import peft
 
-    task = peft.TaskType.CAUSAL_LM
+    task = _TASKS.get(recipe.form)
     kinds = {
         "lora": lambda: peft.LoraConfig(
             task_type=task,
@@ -35,6 +36,7 @@ def adapted(model: Any, recipe: Recipe) -> Any:  # noqa: ANN401 - models are of 
         "p-tuning": lambda: peft.PromptEncoderConfig(
             task_type=task, num_virtual_tokens=recipe.rank, encoder_hidden_size=_hidden(model)
         ),
+        "prompt": lambda: peft.PromptTuningConfig(task_type=task, num_virtual_tokens=recipe.rank),
     }
     try:
         with warnings.catch_warnings():

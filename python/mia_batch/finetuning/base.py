@@ -11,23 +11,37 @@ if TYPE_CHECKING:
 
 __all__ = ["check_base", "longest_text"]
 
-_VIRTUAL = ("prefix", "p-tuning")
+_VIRTUAL = ("prefix", "p-tuning", "prompt")
+_NAMES = {
+    "causal": "a causal language model",
+    "classifier": "a model that classifies texts",
+    "infilling": "a masked model",
+    "seq2seq": "an encoder-decoder",
+}
 _SHORTEST = 2  # of fewer tokens nothing can be learnt: the first is not predicted
 
 
 def check_base(base: str, revision: str | None, recipe: Recipe) -> None:
     """Raise `SettingsError` if a model cannot be tuned so; no weights are loaded."""
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig
+    import transformers
 
-    config = AutoConfig.from_pretrained(base, revision=revision, trust_remote_code=False)
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    mappings = {
+        "causal": transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
+        "classifier": transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+        "infilling": transformers.MODEL_FOR_MASKED_LM_MAPPING,
+        "seq2seq": transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+    }
+    config = transformers.AutoConfig.from_pretrained(
+        base, revision=revision, trust_remote_code=False
+    )
+    if type(config) not in mappings[recipe.form]:
         msg = (
-            f"{base!r} is of the kind {config.model_type!r}, which is no causal language model; "
+            f"{base!r} is of the kind {config.model_type!r}, which is not {_NAMES[recipe.form]}; "
             "give one that is"
         )
         raise SettingsError(msg)
     masked = [name for name in config.architectures or () if name.endswith("ForMaskedLM")]
-    if masked:
+    if masked and recipe.form == "causal":
         msg = (
             f"{base!r} is a masked model ({masked[0]}), which reads texts from both sides; give a "
             "causal language model"

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -53,13 +54,15 @@ class Making:
     revision: str | None
     texts: Sequence[str]
     recipe: Recipe
+    targets: Sequence[str | None] = ()
+    """What is said of each text, such as its label; None, and none at all: the text is learnt."""
 
     @cached_property
     def made_from(self) -> dict[str, Any]:
         """Digest of the base, SHA-256 of the texts, and the recipe; equal: the same model."""
         texts = sha256()
-        for text in self.texts:
-            content = text.encode()
+        for text in chain(self.texts, self.targets if any(self.targets) else ()):
+            content = b"" if text is None else text.encode()
             texts.update(len(content).to_bytes(8, "little") + content)
         return {
             "base": identify_model(self.base, self.revision).digest,
@@ -84,12 +87,16 @@ class Made:
     losses
         A row an epoch: ``epoch``, ``loss`` (nats a token), and ``held_out_loss`` where texts were
         held out.
+    privacy
+        What a training with differential privacy comes to: ``epsilon``, ``delta``,
+        ``noise_multiplier``, ``clip``, ``sampling_rate``, ``steps``; else None.
     is_new
         Whether it was trained just now.
     """
 
     path: Path
     losses: list[dict[str, float]]
+    privacy: dict[str, float] | None
     is_new: bool
 
 
@@ -117,8 +124,8 @@ def made_of(making: Making, path: Path, say: Callable[[str], None]) -> Made:
             return _recorded(making, path)
         with _alone(work, path):
             _prepare(making, work)
-        losses = _train(work, say)
-        return _place(making, work / "made", path, losses)
+        done = _train(work, say)
+        return _place(making, work / "made", path, done)
 
 
 def _recorded(making: Making, path: Path) -> Made:
@@ -146,7 +153,7 @@ def _recorded(making: Making, path: Path) -> Made:
             what = "was changed after it was made" if file.exists() else "is missing"
             raise RunFolderError(_changed(file, what))
     _follow(path)  # a run that was killed may not have come to it
-    return Made(path=path, losses=record["losses"], is_new=False)
+    return _made(path, record, is_new=False)
 
 
 def _changed(file: Path, what: str) -> str:
@@ -212,7 +219,9 @@ def _prepare(making: Making, work: Path) -> None:
     if not _holds(job, wanted):
         shutil.rmtree(work / "checkpoints", ignore_errors=True)
         job.write_text(json.dumps(wanted), "utf-8")  # which no store is to follow
-    pl.DataFrame({"text": making.texts}).write_parquet(work / "texts.parquet")
+    targets = pl.Series(making.targets or [None] * len(making.texts), dtype=pl.String)
+    learnt = pl.DataFrame({"text": making.texts}).with_columns(target=targets)
+    learnt.write_parquet(work / "texts.parquet")
 
 
 def _holds(job: Path, wanted: dict[str, Any]) -> bool:
@@ -222,7 +231,7 @@ def _holds(job: Path, wanted: dict[str, Any]) -> bool:
         return False
 
 
-def _train(work: Path, say: Callable[[str], None]) -> list[dict[str, float]]:
+def _train(work: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """Train in a process of its own, which ends with this one."""
     log = work / "training.log"
     process = _spawn(work, log)
@@ -242,7 +251,7 @@ def _train(work: Path, say: Callable[[str], None]) -> list[dict[str, float]]:
         if process.stdout is not None:
             process.stdout.close()
     if "done" in told and code_of_end == 0:
-        return list(told["done"])
+        return {"losses": told["done"], "privacy": told["privacy"]}
     if "failed" in told:
         msg = f"the model cannot be tuned: {told['failed']}; the whole log is in {log}"
     elif code_of_end == -signal.SIGKILL:
@@ -291,7 +300,7 @@ def _sentence(told: dict[str, Any]) -> str | None:
     return f"epoch {told['epoch']} of {told['of']}: {found}"
 
 
-def _place(making: Making, made: Path, path: Path, losses: list[dict[str, float]]) -> Made:
+def _place(making: Making, made: Path, path: Path, done: dict[str, Any]) -> Made:
     """Record what was made, and give it its name."""
     files = {file.name: digest(file) for file in sorted(made.iterdir()) if file.is_file()}
     record = {
@@ -300,7 +309,7 @@ def _place(making: Making, made: Path, path: Path, losses: list[dict[str, float]
         "base": making.base,
         "revision": making.revision,
         "n_texts": len(making.texts),
-        "losses": losses,
+        **done,
         "files": files,
     }
     signed = record | {"sha256": _signature(record)}
@@ -311,7 +320,11 @@ def _place(making: Making, made: Path, path: Path, losses: list[dict[str, float]
     made.replace(path)
     sync_folder(path.parent)
     _follow(path)
-    return Made(path=path, losses=losses, is_new=True)
+    return _made(path, done, is_new=True)
+
+
+def _made(path: Path, record: dict[str, Any], *, is_new: bool) -> Made:
+    return Made(path=path, losses=record["losses"], privacy=record["privacy"], is_new=is_new)
 
 
 def _follow(path: Path) -> None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from math import ceil
-from typing import Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-__all__ = ["METHODS", "Method", "Recipe"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-Method: TypeAlias = Literal["lora", "ia3", "prefix", "p-tuning", "full"]
+__all__ = ["METHODS", "Form", "Method", "Recipe"]
+
+Method: TypeAlias = Literal["lora", "ia3", "prefix", "p-tuning", "prompt", "full"]
 METHODS: tuple[Method, ...] = get_args(Method)
+Form: TypeAlias = Literal["causal", "classifier", "infilling", "seq2seq"]
+"""What a model is tuned to do; `mia_batch.finetuning.forms` says what of a text it learns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +45,18 @@ class Recipe:
     seed
         Of the order of the texts, dropout and new weights.
     rank
-        Rank of LoRA; virtual tokens of prefix tuning and P-tuning.
+        Rank of LoRA; virtual tokens of prefix tuning, P-tuning and prompt tuning.
+    form
+        What the model is tuned to do.
+    labels
+        Classes of a ``classifier``, in the order of its outputs.
+    epsilon
+        Privacy loss that DP-SGD is to keep to, of adding or removing one text; None: plain
+        training. Of a text that is given k times it is k times as much, or more.
+    delta
+        Probability with which DP-SGD may exceed it.
+    clip
+        Euclidean norm to which DP-SGD cuts the gradient of a text.
     """
 
     method: Method = "lora"
@@ -52,10 +68,15 @@ class Recipe:
     patience: int = 1
     seed: int = 0
     rank: int = 64
+    form: Form = "causal"
+    labels: Sequence[str] = ()
+    epsilon: float | None = None
+    delta: float = 1e-5
+    clip: float = 0.1
 
     def described(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return asdict(self)
+        return asdict(self) | {"labels": list(self.labels)}
 
     def n_held_out(self, n_texts: int) -> int:
         """Count the texts that are not learnt; at least one where any are, and one is left."""

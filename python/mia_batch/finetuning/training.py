@@ -20,10 +20,8 @@ import polars as pl
 import torch
 from filelock import FileLock
 from transformers import (
-    AutoModelForCausalLM,
     AutoTokenizer,
     EarlyStoppingCallback,
-    PreTrainedTokenizerBase,
     Trainer,
     TrainerCallback,
     TrainingArguments,
@@ -42,16 +40,16 @@ from mia_batch.finetuning.checkpoints import (
     stopped_after,
     trained_sums,
 )
+from mia_batch.finetuning.forms import encoder, is_learnable, model_class, padded
 from mia_batch.finetuning.making import TRAINING_LOCK
+from mia_batch.finetuning.private import PrivateTrainer
 from mia_batch.finetuning.recipe import Recipe
 from mia_batch.models.causes import cause_of
 
 __all__ = ["main"]
 
-_IGNORED = -100  # label of what is not learnt
 _TOKENS_AT_ONCE = 8192  # of one forward and backward pass
 _LARGE = 1_000_000_000  # weights, from which activations are computed again, not kept
-_LEARNABLE = 2  # tokens of a text: the first is not predicted
 _ROOM = 1 << 16  # bytes that a disk has left which is not full
 _SECONDS_FOR_OTHERS = 10.0  # in which the training of a killed process ends
 
@@ -84,36 +82,36 @@ def _tell(**values: object) -> None:
 def _train(work: Path, base: str, revision: str | None, recipe: Recipe) -> None:
     set_seed(recipe.seed)
     tokenizer = AutoTokenizer.from_pretrained(base, revision=revision, trust_remote_code=False)
-    texts = pl.read_parquet(work / "texts.parquet")["text"].to_list()
-    on_gpu = torch.cuda.is_available()
-    dtype = torch.bfloat16 if on_gpu and recipe.method != "full" else torch.float32
-    several = {"device_map": "auto"} if on_gpu and torch.cuda.device_count() > 1 else {}
-    model = AutoModelForCausalLM.from_pretrained(
-        base, revision=revision, dtype=dtype, trust_remote_code=False, **several
-    )
+    model = _opened(base, revision, recipe)
     most = longest_text(model.config, recipe)
-    learnt = [_encode(tokenizer, text, most) for text in texts]
+    row_of = encoder(recipe.form, tokenizer, most, recipe.labels)
+    texts = pl.read_parquet(work / "texts.parquet")
+    learnt = [row_of(text, target) for text, target in texts.select("text", "target").iter_rows()]
     random.Random(recipe.seed).shuffle(learnt)
-    n_held_out = recipe.n_held_out(len(texts))
-    held_out, learnt = _learnable(learnt[:n_held_out]), _learnable(learnt[n_held_out:])
+    n_held_out = recipe.n_held_out(len(learnt))
+    held_out, learnt = learnt[:n_held_out], learnt[n_held_out:]
+    held_out, learnt = [[*filter(is_learnable, rows)] for rows in (held_out, learnt)]
     if not learnt:
         msg = "each text is one token, of which nothing can be learnt; give longer texts"
         raise SettingsError(msg)
-    longest = max(map(len, learnt + held_out))
+    longest = max(len(row["input_ids"]) for row in learnt + held_out)
     at_once = max(1, min(recipe.batch_size, _TOKENS_AT_ONCE // longest))
     while recipe.batch_size % at_once:
         at_once -= 1
     each_epoch = "epoch" if held_out else "no"
     last = last_whole(work / "checkpoints", _tell)
     stopped = stopped_after(last) if last else None
+    is_private, on_gpu = recipe.epsilon is not None, torch.cuda.is_available()
     arguments = TrainingArguments(
         output_dir=str(work / "checkpoints"),
         num_train_epochs=stopped or recipe.epochs,
         learning_rate=recipe.learning_rate,
         per_device_train_batch_size=at_once,
         per_device_eval_batch_size=at_once,
-        gradient_accumulation_steps=recipe.batch_size // at_once,
-        gradient_checkpointing=model.num_parameters() > _LARGE and recipe.method != "prefix",
+        gradient_accumulation_steps=1 if is_private else recipe.batch_size // at_once,
+        gradient_checkpointing=(
+            model.num_parameters() > _LARGE and recipe.method != "prefix" and not is_private
+        ),
         bf16=on_gpu,
         eval_strategy=each_epoch,
         save_strategy="epoch",
@@ -122,6 +120,7 @@ def _train(work: Path, base: str, revision: str | None, recipe: Recipe) -> None:
         metric_for_best_model="eval_loss" if held_out else None,
         greater_is_better=False if held_out else None,
         seed=recipe.seed,
+        max_grad_norm=0 if is_private else 1,
         report_to=[],
         disable_tqdm=True,
         restore_callback_states_from_checkpoint=True,
@@ -135,13 +134,16 @@ def _train(work: Path, base: str, revision: str | None, recipe: Recipe) -> None:
     ]
     if held_out:
         callbacks.append(EarlyStoppingCallback(recipe.patience))
-    trainer = Trainer(
-        model=adapted(model, recipe),
-        args=arguments,
-        train_dataset=learnt,
-        eval_dataset=held_out or None,
-        data_collator=_padded,
-        callbacks=callbacks,
+    how: dict[str, Any] = {
+        "model": adapted(model, recipe),
+        "args": arguments,
+        "train_dataset": learnt,
+        "eval_dataset": held_out or None,
+        "data_collator": padded,
+        "callbacks": callbacks,
+    }
+    trainer = (
+        PrivateTrainer(recipe=recipe, at_once=at_once, **how) if is_private else Trainer(**how)
     )
     before = trained_sums(trainer.model)
     trainer.train(resume_from_checkpoint=str(last) if last else None)
@@ -152,36 +154,29 @@ def _train(work: Path, base: str, revision: str | None, recipe: Recipe) -> None:
     best = state.best_global_step if held_out else None
     copy_model(checkpoint_of(work / "checkpoints", best or state.global_step), work / "made")
     tokenizer.save_pretrained(work / "made")
-    _tell(done=_losses(state.log_history))
+    privacy = trainer.privacy() if is_private else None
+    _tell(done=_losses(state.log_history), privacy=privacy)
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, text: str, most: int) -> list[int]:
-    """Token ids with the special tokens that the tokenizer puts around, and the end of the text."""
-    ids: list[int] = tokenizer(text, truncation=False)["input_ids"]
-    end = tokenizer.eos_token_id
-    if end is not None and ids[-1:] != [end]:
-        ids.append(end)
-    return ids[:most]
-
-
-def _learnable(rows: list[list[int]]) -> list[list[int]]:
-    return [row for row in rows if len(row) >= _LEARNABLE]
-
-
-def _padded(rows: list[list[int]]) -> dict[str, torch.Tensor]:
-    """Texts side by side; what stands after a text's end is neither seen nor learnt.
-
-    Nor is a first token learnt: with virtual tokens before it, peft would predict it from them.
-    """
-    width = max(map(len, rows))
-    ids = [row + [0] * (width - len(row)) for row in rows]
-    labels = [[_IGNORED, *row[1:], *[_IGNORED] * (width - len(row))] for row in rows]
-    mask = [[1] * len(row) + [0] * (width - len(row)) for row in rows]
-    return {
-        "input_ids": torch.tensor(ids),
-        "attention_mask": torch.tensor(mask),
-        "labels": torch.tensor(labels),
-    }
+def _opened(base: str, revision: str | None, recipe: Recipe) -> Any:  # noqa: ANN401 - of many types
+    """Open a model as it is to be tuned."""
+    on_gpu = torch.cuda.is_available()
+    how: dict[str, Any] = {}
+    if on_gpu and torch.cuda.device_count() > 1:
+        how["device_map"] = "auto"
+    if recipe.form == "classifier":
+        how["id2label"] = dict(enumerate(recipe.labels))
+        how["label2id"] = {label: number for number, label in enumerate(recipe.labels)}
+        how["num_labels"] = len(recipe.labels)
+    if recipe.epsilon is not None:
+        how["attn_implementation"] = "eager"  # others cannot be differentiated for each text
+    return model_class(recipe.form).from_pretrained(
+        base,
+        revision=revision,
+        dtype=torch.bfloat16 if on_gpu and recipe.method != "full" else torch.float32,
+        trust_remote_code=False,
+        **how,
+    )
 
 
 class _Teller(TrainerCallback):  # type: ignore[misc]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mia_batch.report.html.contents import Contents
 
-__all__ = ["render"]
+__all__ = ["environment", "render"]
 
 _ASKED = (
     Field(0, "Model", "run.json: models.target.source.name"),
@@ -64,7 +64,7 @@ def render(contents: Contents) -> str:
     """
     windows = evidence(contents)
     return (
-        _environment()
+        environment()
         .get_template("report.html.jinja")
         .render(
             contents=contents,
@@ -90,7 +90,8 @@ def render(contents: Contents) -> str:
 
 
 @cache
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Return the templates of pages, with what writes text and numbers into them."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from mia_batch.report.html.contents import Contents
 
-__all__ = ["plots"]
+__all__ = ["line", "plots", "quantity", "series", "svg"]
 
 _MOST_ATTACKS = 6
 _ROLES = re.compile(r' (?:role|aria-[a-z]+)="[^"]*"')  # a plot is one picture with one name
@@ -93,51 +93,53 @@ def _roc(points: pl.DataFrame) -> Markup:
     axis = {"values": powers, "format": "~g"}
     scale = {"type": "log", "domain": [smallest, 1]}
     both = {
-        "x": _quantity("x", "False-positive rate", axis=axis, scale=scale),
-        "y": _quantity("y", "True-positive rate", scale={"domain": [0, 1]}),
+        "x": quantity("x", "False-positive rate", axis=axis, scale=scale),
+        "y": quantity("y", "True-positive rate", scale={"domain": [0, 1]}),
     }
     grid = pl.DataFrame({"x": [smallest ** (i / 40) for i in range(41)]}).with_columns(y="x")
-    guess = _line(grid, both, strokeDash=[1, 4], stroke="currentColor")
-    return _svg(guess, _line(points, both | _series("attack"), strokeWidth=2))
+    guess = line(grid, both, strokeDash=[1, 4], stroke="currentColor")
+    return svg(guess, line(points, both | series("attack"), strokeWidth=2))
 
 
 def _growth(points: pl.DataFrame) -> Markup:
     named = points.with_columns(series=pl.format("{} by {}", "attack", "subject"))
     axis = {"values": sorted(named["x"].unique()), "format": "d"}
     both = {
-        "x": _quantity("x", "Samples or points", axis=axis, scale={"type": "log", "base": 2}),
-        "y": _quantity("y", "AUC", scale={"zero": False}),
+        "x": quantity("x", "Samples or points", axis=axis, scale={"type": "log", "base": 2}),
+        "y": quantity("y", "AUC", scale={"zero": False}),
     }
-    return _svg(_line(named, both | _series("series"), strokeWidth=2))
+    return svg(line(named, both | series("series"), strokeWidth=2))
 
 
 def _distribution(points: pl.DataFrame, attack: str) -> Markup:
     both = {
-        "x": _quantity("x", attack, scale={"zero": False}),
-        "y": _quantity("y", "Share of texts"),
+        "x": quantity("x", attack, scale={"zero": False}),
+        "y": quantity("y", "Share of texts"),
     }
-    return _svg(_line(points, both | _series("subject"), interpolate="step"))
+    return svg(line(points, both | series("subject"), interpolate="step"))
 
 
-def _quantity(field: str, title: str, **how: object) -> dict[str, Any]:
+def quantity(field: str, title: str, **how: object) -> dict[str, Any]:
+    """Draw a number along an axis."""
     return {"field": field, "type": "quantitative", "title": title, **how}
 
 
-def _series(field: str) -> dict[str, Any]:
+def series(field: str) -> dict[str, Any]:
     """Tell series apart by colour and by dashes."""
     of = {"field": field, "type": "nominal", "sort": None}
     ranges = {"color": _COLOURS, "strokeDash": _DASHES}
     return {name: of | {"scale": {"range": values}} for name, values in ranges.items()}
 
 
-def _line(points: pl.DataFrame, encoding: dict[str, Any], **mark: object) -> dict[str, Any]:
+def line(points: pl.DataFrame, encoding: dict[str, Any], **mark: object) -> dict[str, Any]:
+    """Draw points as one layer."""
     fields = [channel["field"] for channel in encoding.values()]
     values = points.select(pl.col(*dict.fromkeys(fields))).to_dicts()
     mark = {"type": "line"} | mark
     return {"data": {"values": values}, "mark": mark, "encoding": encoding}
 
 
-def _svg(*layers: dict[str, Any]) -> Markup:
+def svg(*layers: dict[str, Any]) -> Markup:
     """Draw layers as Vega-Lite does; altair would take a second to load and write the same."""
     import vl_convert
 

@@ -1,0 +1,331 @@
+"""An audit of privacy: tunes a model in several ways, attacks each, and sets them side by side."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import polars as pl
+from filelock import FileLock, Timeout
+
+from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.finetuning.finetune import why_no_finetuning
+from mia_batch.finetuning.making import Making, made_of
+from mia_batch.models.identity import identify_model
+from mia_batch.observer import Observer
+from mia_batch.privacy.canaries import draw, exposed, words_of
+from mia_batch.privacy.data import learnt_by, read_texts
+from mia_batch.privacy.formats import paper_formats
+from mia_batch.privacy.membership import attacks_of, metrics_of, scores_of
+from mia_batch.privacy.page import page_of
+from mia_batch.privacy.plan import form_of
+from mia_batch.privacy.signals import Opened
+from mia_batch.privacy.summary import summary_of
+from mia_batch.privacy.utility import utility
+from mia_batch.tables import write_text
+from mia_batch.tables.files import replacing
+from mia_batch.tables.system import system_errors
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from mia_batch.finetuning.making import Made
+    from mia_batch.finetuning.recipe import Form
+    from mia_batch.privacy.canaries import Inserted
+    from mia_batch.privacy.formats import Format
+    from mia_batch.privacy.plan import Plan, Variant
+
+__all__ = ["Privacy", "audit_privacy"]
+
+_TARGET_SEED = 0
+_CANARY_SEED = 1
+_SHADOW_SEED = 2  # of the first shadow model
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Privacy:
+    """What an audit of privacy found.
+
+    Attributes
+    ----------
+    summary
+        A row for each way in which the model was tuned; `mia_batch.privacy.summary` names the
+        columns.
+    metrics
+        How well members are told from others: rows of the metrics table, with ``variant``.
+    exposures
+        A row for each canary that a model learnt; None where no canaries are asked for, or the
+        model generates nothing.
+    page
+        The report.
+    """
+
+    summary: pl.DataFrame
+    metrics: pl.DataFrame
+    exposures: pl.DataFrame | None
+    page: Path
+
+
+def audit_privacy(
+    *,
+    base: str,
+    data: Path | str,
+    out: Path | str,
+    plan: Plan,
+    revision: str | None = None,
+    text_column: str = "text",
+    target_column: str | None = None,
+    group_column: str | None = None,
+    formats: Sequence[Format] | None = None,
+    observer: Observer | None = None,
+) -> Privacy:
+    """Tune a model with and without differential privacy, and attack each (PrivLM-Bench, table 3).
+
+    Of each variant a target learns a random half of the audited texts, shadow models learn other
+    halves, and one more model learns canaries beside the target's texts. Everything made is kept in
+    ``out``; the same request again goes on where it stopped.
+
+    Parameters
+    ----------
+    base
+        Model to tune, a folder or a hub name: an encoder, a decoder or an encoder-decoder.
+    data
+        Texts, in any format of an audit's input; one text is one record whose privacy is asked
+        about.
+    out
+        Folder of models and tables.
+    plan
+        What is made.
+    revision
+        Hub revision of the base.
+    text_column
+        Column of the texts.
+    target_column
+        Column of what is said of a text: its label, which classification needs, or what an
+        encoder-decoder answers.
+    group_column
+        Column of texts that belong together, such as one person's: all are learnt, or none.
+    formats
+        Formats of canaries; by default the paper's seven.
+    observer
+        Is told what is being done.
+
+    Returns
+    -------
+    Privacy
+        The tables, and where the report is.
+
+    Raises
+    ------
+    RequestError
+        If data, base or plan do not fit.
+    RunFolderError
+        If ``out`` is of another request, in use, or cannot be written.
+    EngineError
+        If a training fails; given again, the same request goes on.
+    """
+    if (reason := why_no_finetuning()) is not None:
+        raise SettingsError(reason)
+    say = (observer or Observer()).stage
+    texts = read_texts(
+        data,
+        text=text_column,
+        target=target_column,
+        group=group_column,
+        share=plan.audited,
+        seed=plan.seed,
+    )
+    labels = _labels(texts, plan, target_column)
+    forms = {each: form_of(base, revision, plan.task, each.tuning) for each in plan.variants()}
+    if "seq2seq" in forms.values() and target_column is None:
+        msg = f"{base!r} is an encoder-decoder; name the column of its answers with --target-column"
+        raise SettingsError(msg)
+    generates = any(form in ("causal", "seq2seq") for form in forms.values())
+    inserted: list[Inserted] = []
+    if generates and plan.canaries:
+        inserted = draw(formats or paper_formats(words_of(base, revision), plan.seed), plan)
+    folder = Path(out).absolute()
+    request = {
+        "base": identify_model(base, revision).digest,
+        "texts": str(texts.hash_rows(seed=0).sum()),
+        "plan": plan.described(),
+        "canaries": [each.form.text(each.numbers[0]) for each in inserted],
+    }
+    with _own(folder, request):
+        found = [
+            _Variant(
+                base=base,
+                revision=revision,
+                folder=folder,
+                texts=texts,
+                plan=plan,
+                variant=variant,
+                form=form,
+                labels=labels if form == "classifier" else (),
+                all_labels=labels,
+                inserted=inserted if form in ("causal", "seq2seq") else [],
+                say=say,
+            ).tables()
+            for variant, form in forms.items()
+        ]
+        names = ("summary", "metrics", "exposures")
+        tables = {
+            name: pl.concat(some, how="diagonal_relaxed")
+            for name in names
+            if (some := [each[name] for each in found if name in each])
+        }
+        for name, table in tables.items():
+            _write(table, folder / f"{name}.parquet")
+        page = folder / "privacy.html"
+        write_text(page, page_of(base, str(data), plan, tables))
+    return Privacy(
+        summary=tables["summary"],
+        metrics=tables["metrics"],
+        exposures=tables.get("exposures"),
+        page=page,
+    )
+
+
+def _labels(texts: pl.DataFrame, plan: Plan, column: str | None) -> tuple[str, ...]:
+    if plan.task == "generation":
+        return ()
+    if column is None:
+        msg = "classification needs the labels: name their column with --target-column"
+        raise SettingsError(msg)
+    labels = tuple(sorted(texts["target"].unique()))
+    if not 2 <= len(labels) <= 100:
+        msg = f"column {column!r} has {len(labels):,} different labels; give 2 to 100"
+        raise SettingsError(msg)
+    return labels
+
+
+@contextmanager
+def _own(folder: Path, request: dict[str, object]) -> Iterator[None]:
+    """Hold a folder that is of this request."""
+    path = folder / "request.json"
+    wanted = json.dumps(request, indent=2, sort_keys=True)
+    with system_errors(folder):
+        if folder.is_dir() and any(folder.iterdir()) and not (folder / ".lock").exists():
+            msg = f"{folder} holds something else; name another folder"
+            raise RunFolderError(msg)
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / ".lock", timeout=0)
+        try:
+            lock.acquire()
+        except Timeout:
+            msg = f"{folder} is in use by another process; wait for it, or name another folder"
+            raise RunFolderError(msg) from None
+    try:
+        if path.exists() and path.read_text("utf-8") != wanted:
+            there = json.loads(path.read_text("utf-8"))
+            differing = [name for name, value in request.items() if there.get(name) != value]
+            msg = (
+                f"{folder} is of another request: {' and '.join(differing)} differ; name another "
+                "folder, or delete it"
+            )
+            raise RunFolderError(msg)
+        if not path.exists():
+            write_text(path, wanted)
+        yield
+    finally:
+        lock.release()
+
+
+def _write(table: pl.DataFrame, path: Path) -> None:
+    with replacing(path) as stream:
+        table.write_parquet(stream)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Variant:
+    """One way to tune, and all that is made of it."""
+
+    base: str
+    revision: str | None
+    folder: Path
+    texts: pl.DataFrame
+    plan: Plan
+    variant: Variant
+    form: Form
+    labels: Sequence[str]
+    all_labels: Sequence[str]
+    inserted: Sequence[Inserted]
+    say: Callable[[str], None]
+
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """Make and attack what there is; tables that are there are read."""
+        place = self.folder / self.variant.name
+        place.mkdir(exist_ok=True)
+        target = self._made("target", learnt_by(self.texts, None, self.plan.seed), _TARGET_SEED)
+        attacks = attacks_of(self.form, self.plan.shadows)
+        scores = self._kept("scores", lambda: self._scores(target, attacks))
+        metrics = metrics_of(scores, attacks, self.plan.seed)
+        used = self._kept("utility", lambda: self._utility(target))
+        found = {}
+        if self.inserted:
+            found["exposures"] = self._kept("exposures", self._exposures)
+        found["metrics"] = metrics.select(pl.lit(self.variant.name).alias("variant"), pl.all())
+        found["summary"] = summary_of(
+            self.variant, self.plan, target, scores, metrics, used, found.get("exposures"), attacks
+        )
+        return found
+
+    def _kept(self, name: str, make: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+        path = self.folder / self.variant.name / f"{name}.parquet"
+        if not path.exists():
+            _write(make(), path)
+        return pl.read_parquet(path)
+
+    def _made(
+        self, name: str, learnt: pl.DataFrame, seed: int, extra: Sequence[tuple[str, str]] = ()
+    ) -> Made:
+        """Tune a model on texts, and on canaries where there are any."""
+        is_seq2seq = self.form == "seq2seq"
+        given = [question if is_seq2seq else sentence for question, sentence in extra]
+        said = [sentence if is_seq2seq else None for _, sentence in extra]
+        what = f"{self.variant.name}: {name}"
+        self.say(f"{what}, {learnt.height + len(given):,} texts")
+        making = Making(
+            base=self.base,
+            revision=self.revision,
+            texts=[*learnt["text"], *given],
+            targets=[*learnt["target"], *said],
+            recipe=self.plan.recipe(self.variant, self.form, self.labels, seed),
+        )
+        path = self.folder / self.variant.name / name
+        return made_of(making, path, lambda said: self.say(f"{what}: {said}"))
+
+    def _opened(self, made: Made) -> Opened:
+        recipe = self.plan.recipe(self.variant, self.form, self.labels, 0)
+        return Opened(str(made.path), None, recipe)
+
+    def _scores(self, target: Made, attacks: Sequence[str]) -> pl.DataFrame:
+        audited = self.texts.filter(part="audited")
+        texts, targets = audited["text"].to_list(), audited["target"].to_list()
+        told = {"target": [*self._opened(target).logprobs(texts, targets)]}
+        trained = {}
+        if self.form != "classifier":
+            recipe = self.plan.recipe(self.variant, self.form, self.labels, 0)
+            pretrained = Opened(self.base, self.revision, recipe)
+            told["reference"] = [*pretrained.logprobs(texts, targets)]
+        for number in range(self.plan.shadows):
+            learnt = learnt_by(self.texts, number, self.plan.seed)
+            name = f"shadow-{number}"
+            made = self._made(name, learnt, _SHADOW_SEED + number)
+            told[name] = [*self._opened(made).logprobs(texts, targets)]
+            trained[name] = audited["id"].is_in(learnt["id"].implode()).to_list()
+        return scores_of(audited, told, trained, attacks)
+
+    def _utility(self, target: Made) -> pl.DataFrame:
+        rest = self.texts.filter(part="auxiliary")
+        return utility(self._opened(target), rest, self.plan.task, self.form, self.all_labels)
+
+    def _exposures(self) -> pl.DataFrame:
+        learnt = learnt_by(self.texts, None, self.plan.seed)
+        rows = [row for each in self.inserted for row in each.rows()]
+        made = self._made("canaries", learnt, _CANARY_SEED, rows)
+        found = exposed(self._opened(made), self.inserted, is_seq2seq=self.form == "seq2seq")
+        return found.select(pl.lit(self.variant.name).alias("variant"), pl.all())

@@ -1,0 +1,89 @@
+"""The user's texts, and who learns which: members by coin, and the rest for tests."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from mia_batch.corpus.files import find_files
+from mia_batch.corpus.formats import FORMATS
+from mia_batch.errors import CorpusError
+from mia_batch.finetuning.halves import in_half
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["learnt_by", "read_texts"]
+
+_FEWEST = 20
+
+
+def read_texts(
+    data: Path | str, *, text: str, target: str | None, group: str | None, share: float, seed: int
+) -> pl.DataFrame:
+    """Read texts: ``id``, ``text``, ``target``, ``group``, ``part`` and ``member``.
+
+    ``part`` is ``audited`` for a share of the groups, drawn by a hash, else ``auxiliary``: of which
+    no model learns anything, and on which it is tested. Of audited ones ``member`` says whether the
+    target learns them. Equal texts are one group where there is no column of groups.
+
+    Raises `CorpusError` if a column is missing, a row lacks its text or target, or there are too
+    few.
+    """
+    source = find_files(data)
+    reader = FORMATS[source.kind]
+    columns = reader.read_schema(source.files)
+    wanted = [name for name in (text, target, group) if name is not None]
+    for name in wanted:
+        if name not in columns:
+            there = ", ".join(map(repr, columns))
+            msg = f"{data} has no column {name!r}, only {there}; name the one that is meant"
+            raise CorpusError(msg)
+    rows = pl.concat(reader.read_rows(source.files, columns, [*dict.fromkeys(wanted)]))
+    none = pl.lit(None, pl.String)
+    texts = rows.select(
+        text=pl.col(text).cast(pl.String),
+        target=none if target is None else pl.col(target).cast(pl.String),
+        group=pl.col(text if group is None else group).cast(pl.String),
+    ).with_row_index("id")
+    needed = ["text", *(["target"] if target else [])]
+    for name in needed:
+        empty = texts.filter(pl.col(name).fill_null("").str.strip_chars() == "")
+        if empty.height:
+            column = {"text": text, "target": target}[name]
+            msg = (
+                f"{data}: row {empty['id'][0] + 1:,} and {empty.height - 1:,} others have nothing "
+                f"in column {column!r}; leave them out"
+            )
+            raise CorpusError(msg)
+    if texts["group"].n_unique() < _FEWEST:
+        msg = f"{data} has {texts['group'].n_unique()} different texts or groups; give {_FEWEST}"
+        raise CorpusError(msg)
+    names = texts["group"].fill_null(pl.lit("")).to_list()
+    place = [_place(name, seed) for name in names]
+    member = in_half(names, 0, seed)
+    return texts.with_columns(
+        part=pl.when(pl.Series(place) < share)
+        .then(pl.lit("audited"))
+        .otherwise(pl.lit("auxiliary")),
+        member=pl.Series(member),
+    ).with_columns(member=pl.when(part="audited").then("member"))
+
+
+def _place(name: str, seed: int) -> float:
+    found = blake2b(name.encode(), key=f"part {seed}".encode(), digest_size=8).digest()
+    return int.from_bytes(found, "big") / 2**64
+
+
+def learnt_by(texts: pl.DataFrame, shadow: int | None, seed: int) -> pl.DataFrame:
+    """Return what a model learns of the audited texts: the target, or a shadow model.
+
+    Shadow models come in pairs that share the texts out between them; the target's own half is the
+    first of another pair.
+    """
+    audited = texts.filter(part="audited")
+    if shadow is None:
+        return audited.filter("member")
+    return audited.filter(pl.Series(in_half(audited["group"].to_list(), shadow + 2, seed)))

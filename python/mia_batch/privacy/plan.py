@@ -1,0 +1,147 @@
+"""What an audit of privacy makes: models, by how they are tuned and with what privacy."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from mia_batch.errors import SettingsError
+from mia_batch.finetuning.recipe import Recipe
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from mia_batch.finetuning.recipe import Form, Method
+
+__all__ = ["TUNINGS", "Plan", "Task", "Tuning", "Variant", "form_of"]
+
+Task: TypeAlias = Literal["classification", "generation"]
+Tuning: TypeAlias = Literal["full", "lora", "prefix", "prompt", "infilling"]
+TUNINGS: dict[Tuning, Method] = {
+    "full": "full",
+    "lora": "lora",
+    "prefix": "prefix",
+    "prompt": "prompt",
+    "infilling": "full",
+}
+"""How models are tuned, as in PrivLM-Bench, and the method of each."""
+
+_VIRTUAL_RATE = 1e-2  # of virtual tokens, as in the paper, section 4.4
+_VIRTUAL = ("prefix", "prompt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Settings of an audit; defaults are those of the paper (section 4.4), where it names any.
+
+    Attributes
+    ----------
+    task
+        What the model is tuned for: to say the label of a text, or to go on with texts.
+    tunings
+        How it is tuned, each in turn.
+    epsilons
+        Privacy losses that DP-SGD is to keep to, each in turn; None: plain training.
+    delta, clip
+        Of DP-SGD.
+    epochs, batch_size, max_tokens
+        Of all trainings.
+    learning_rate
+        Likewise; None: 1e-2 for prefix and prompt tuning, 1e-4 otherwise.
+    rank
+        Rank of LoRA; virtual tokens.
+    shadows
+        Shadow models for LiRA of each variant; 0: none.
+    audited
+        Share of the texts, by groups, of which members are drawn; models are tested on the rest.
+    canaries
+        Canaries of each format that are learnt; 0: none.
+    repetitions
+        The i-th of them is learnt i times as often.
+    candidates
+        Canaries of each format that are compared, those learnt included.
+    seed
+        Of all that is drawn.
+    """
+
+    task: Task
+    tunings: Sequence[Tuning] = ("full",)
+    epsilons: Sequence[float | None] = (None, 8.0)
+    delta: float = 1e-5
+    clip: float = 0.1
+    epochs: int = 5
+    batch_size: int = 1024
+    max_tokens: int = 256
+    learning_rate: float | None = None
+    rank: int = 15
+    shadows: int = 16
+    audited: float = 0.6
+    canaries: int = 40
+    repetitions: int = 10
+    candidates: int = 100
+    seed: int = 0
+
+    def described(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self)
+
+    def variants(self) -> list[Variant]:
+        """List what is tuned, in order."""
+        return [Variant(tuning=each, epsilon=eps) for each in self.tunings for eps in self.epsilons]
+
+    def recipe(self, variant: Variant, form: Form, labels: Sequence[str], seed: int) -> Recipe:
+        """Say how a model of a variant is tuned; ``seed`` tells models of it apart."""
+        rate = self.learning_rate
+        if rate is None:
+            rate = _VIRTUAL_RATE if variant.tuning in _VIRTUAL else 1e-4
+        return Recipe(
+            method=TUNINGS[variant.tuning],
+            form=form,
+            labels=tuple(labels),
+            epochs=self.epochs,
+            learning_rate=rate,
+            batch_size=self.batch_size,
+            max_tokens=self.max_tokens,
+            rank=self.rank,
+            epsilon=variant.epsilon,
+            delta=self.delta,
+            clip=self.clip,
+            seed=self.seed + seed,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """One way to tune a model: a row of the final table."""
+
+    tuning: Tuning
+    epsilon: float | None
+
+    @property
+    def name(self) -> str:
+        """Name its models and files."""
+        return self.tuning if self.epsilon is None else f"{self.tuning}-epsilon-{self.epsilon:g}"
+
+
+def form_of(base: str, revision: str | None, task: Task, tuning: Tuning) -> Form:
+    """Say what a base is tuned to do for a task; raise `SettingsError` if it cannot."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(base, revision=revision, trust_remote_code=False)
+    architectures = config.architectures or [""]
+    if config.is_encoder_decoder:
+        kind: Form = "seq2seq"
+    elif architectures[0].endswith(("ForMaskedLM", "ForPreTraining")):
+        kind = "infilling" if tuning == "infilling" else "classifier"
+    else:
+        kind = "causal"
+    if kind == "classifier" and task == "generation":
+        msg = f"{base!r} is an encoder, which generates nothing; take task classification"
+        raise SettingsError(msg)
+    if tuning == "infilling" and kind != "infilling":
+        msg = f"tuning infilling needs a masked model, and {base!r} is none"
+        raise SettingsError(msg)
+    if task == "generation" and kind == "infilling":
+        msg = f"{base!r} is a masked model, which generates nothing; take task classification"
+        raise SettingsError(msg)
+    return kind

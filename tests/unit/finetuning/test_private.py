@@ -1,0 +1,150 @@
+"""DP-SGD against algorithm 1 of Abadi et al. 2016, written out, and against other libraries."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from mia_batch.errors import EngineError
+from mia_batch.finetuning.accounting import epsilon_of, noise_of
+from mia_batch.finetuning.adapters import adapted
+from mia_batch.finetuning.forms import encoder, losses, model_class, padded
+from mia_batch.finetuning.private import PoissonBatches, clipped_sums
+from mia_batch.finetuning.recipe import Recipe
+from tests.bases import save_bases
+from tests.tuning import LEARNT
+
+FORMS = {"causal": "llama", "classifier": "bert", "infilling": "bert", "seq2seq": "t5"}
+METHODS = ("full", "lora", "prefix", "prompt")
+
+
+@pytest.fixture(scope="module")
+def bases(tmp_path_factory):
+    return save_bases(tmp_path_factory.mktemp("bases"))
+
+
+def opened(bases, form, method):
+    """Return a model with adapters that are not 0, without dropout, and a batch."""
+    torch.manual_seed(1)
+    base = bases[FORMS[form]]
+    head = {"num_labels": 2} if form == "classifier" else {}
+    model = model_class(form).from_pretrained(base, attn_implementation="eager", **head)
+    model = adapted(model, Recipe(method=method, form=form, rank=3))
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.1)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "dropout", None), float):  # T5's attention
+            module.dropout = 0.0
+    tokenizer = AutoTokenizer.from_pretrained(base)
+    row_of = encoder(form, tokenizer, 24, ("a", "b"))
+    targets = ["a", "b", "a", "b", "b"]
+    rows = [row_of(text, target) for text, target in zip(LEARNT[:5], targets, strict=True)]
+    return model.train(), padded(rows)
+
+
+def one_by_one(model, form, batch, clip):
+    """Sum the gradients of texts, each differentiated alone and cut."""
+    weights = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    sums = {name: torch.zeros_like(each) for name, each in weights.items()}
+    total = 0.0
+    for row in range(batch["labels"].shape[0]):
+        given = {name: value[row : row + 1] for name, value in batch.items()}
+        labels = given.pop("labels")
+        if form == "seq2seq":
+            given["labels"] = labels.clamp(min=0)
+        loss = losses(form, model(**given).logits, labels)[0]
+        found = torch.autograd.grad(loss, [*weights.values()], allow_unused=True)
+        there = [each if each is not None else torch.zeros(()) for each in found]
+        norm = torch.sqrt(sum(each.square().sum() for each in there))
+        for name, each in zip(weights, there, strict=True):
+            sums[name] += each * min(1.0, clip / norm)
+        total += float(loss)
+    return sums, total / batch["labels"].shape[0]
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.filterwarnings("ignore::UserWarning:transformers")  # attention text by text is slow
+def test_each_text_is_cut_by_itself(bases, form, method):
+    if form == "infilling" and method in ("prefix", "prompt"):
+        pytest.skip("peft has no virtual tokens for masked models")
+    model, batch = opened(bases, form, method)
+    for clip in (1e-3, 1e3):  # each is cut, none is
+        wanted, mean = one_by_one(model, form, batch, clip)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="There is a performance drop")
+            found, loss = clipped_sums(model, form, batch, clip, at_once=2)
+        assert float(loss) == pytest.approx(mean, rel=1e-4)
+        assert found.keys() == wanted.keys()
+        assert any(bool(each.any()) for each in found.values())
+        largest = max(float(each.abs().max()) for each in wanted.values())
+        for name, each in found.items():
+            assert torch.allclose(each, wanted[name], atol=1e-4 * largest), name
+
+
+def test_as_opacus_does(bases):
+    from opacus.grad_sample import GradSampleModule
+
+    model, batch = opened(bases, "causal", "full")
+    clip = 0.05
+    found, _ = clipped_sums(model, "causal", batch, clip, at_once=5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        other = GradSampleModule(model, loss_reduction="sum", strict=False)
+        given = {name: value for name, value in batch.items() if name != "labels"}
+        losses("causal", other(**given).logits, batch["labels"]).sum().backward()
+    samples = {name: each.grad_sample for name, each in model.named_parameters()}
+    norms = torch.sqrt(sum(each.flatten(1).square().sum(1) for each in samples.values()))
+    for name, each in samples.items():
+        cut = torch.einsum("i,i...->...", (clip / norms).clamp(max=1), each)
+        assert torch.allclose(found[name], cut, atol=1e-6), name
+
+
+def test_no_batch_is_no_gradient(bases):
+    model, _ = opened(bases, "causal", "lora")
+    found, loss = clipped_sums(model, "causal", padded([]), 1.0, at_once=2)
+    assert not any(bool(each.any()) for each in found.values())
+    assert float(loss) == 0
+
+
+def test_a_gradient_that_is_no_number_ends_the_training(bases):
+    model, batch = opened(bases, "causal", "full")
+    with torch.no_grad():
+        next(model.parameters())[0, 0] = torch.nan
+    with pytest.raises(EngineError, match="the gradient of a text is no number"):
+        clipped_sums(model, "causal", batch, 1.0, at_once=2)
+
+
+def test_each_row_comes_by_a_coin_of_its_own():
+    batches = PoissonBatches(200, 0.1, 500, seed=3)
+    drawn = [*batches]
+    taken = np.zeros((500, 200), bool)
+    for place, rows in enumerate(drawn):
+        taken[place, rows] = True
+    assert len(batches) == 500
+    assert taken.mean() == pytest.approx(0.1, abs=3 * (0.09 / taken.size) ** 0.5)
+    sizes = taken.sum(1)  # binomial: batches of one size would be a permutation
+    assert sizes.var() == pytest.approx(200 * 0.1 * 0.9, rel=0.25)
+    assert [*batches] == drawn  # of one epoch
+    batches.epoch = 1
+    assert [*batches] != drawn
+
+
+def test_the_accountant_agrees_with_another():
+    from opacus.accountants import PRVAccountant
+
+    other = PRVAccountant()
+    other.history = [(1.2, 0.05, 60)]
+    found = epsilon_of(1.2, 1e-5, 0.05, 60)
+    assert found == pytest.approx(other.get_epsilon(1e-5), abs=0.03)
+
+
+def test_the_noise_keeps_to_epsilon_and_is_the_least():
+    noise = noise_of(2.0, 1e-5, 0.1, 40)
+    assert 1.98 < epsilon_of(noise, 1e-5, 0.1, 40) <= 2.0 + 1e-2
+    assert epsilon_of(0.97 * noise, 1e-5, 0.1, 40) > 2.0

@@ -1,0 +1,87 @@
+"""Bounds of epsilon: by hand, against a slow form of the theorem, and on known mechanisms."""
+
+from math import comb, exp, log
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import beta
+
+from mia_batch.privacy import empirical
+from mia_batch.privacy.empirical import clopper_pearson_bound, one_run_bound
+
+DELTA = 1e-5
+
+
+def slow_p(n_right, n_guesses, n_texts, epsilon, delta):
+    """Theorem 5.2 of Steinke et al. 2023, term by term."""
+    q = exp(epsilon) / (1 + exp(epsilon))
+
+    def pmf(k):
+        return comb(n_guesses, k) * q**k * (1 - q) ** (n_guesses - k)
+
+    tail = sum(pmf(k) for k in range(n_right, n_guesses + 1))
+    slope = max(
+        (sum(pmf(n_right - j) for j in range(1, i + 1)) / i for i in range(1, n_right + 1)),
+        default=0,
+    )
+    return min(1, tail + 2 * n_texts * delta * slope)
+
+
+@settings(max_examples=50)
+@given(st.integers(1, 20), st.data(), st.floats(0, 4), st.sampled_from([0.0, 1e-5, 1e-2]))
+def test_guesses_as_in_the_theorem(n_guesses, data, epsilon, delta):
+    n_right = data.draw(st.integers(0, n_guesses))
+    found = empirical._p_of_guesses(n_right, n_guesses, 30, epsilon, delta)
+    assert found == pytest.approx(slow_p(n_right, n_guesses, 30, epsilon, delta), abs=1e-9)
+
+
+def test_all_guesses_right_by_hand():
+    # 100 right of 100: e^eps / (1 + e^eps) = 0.05 ** (1 / 100).
+    q = 0.05**0.01
+    found = empirical._by_guesses(100, 100, 100, 0, 0.95)
+    assert found == pytest.approx(log(q / (1 - q)), abs=1e-4)
+
+
+def test_rates_by_hand():
+    member = np.repeat([True, False], 50)
+    low, high = beta.ppf(0.0125, 50, 1), beta.ppf(0.9875, 1, 50)
+    rules = np.array([member, ~member, np.ones(100, bool)])
+    found = empirical._by_rates(member, rules, DELTA, 0.95)
+    # Whoever tells the opposite of the truth tells of non-members, and of members, nothing.
+    assert found.tolist() == pytest.approx([log((low - DELTA) / high), 0, 0])
+
+
+def told(epsilon, n, rng):
+    """Members by coin, and a bit about each that is right as often as epsilon allows."""
+    member = rng.random(n) < 0.5
+    wrong = rng.random(n) < 1 / (1 + exp(epsilon))
+    return member, (member ^ wrong) + 0.01 * rng.random(n)
+
+
+@pytest.mark.parametrize("bound", [one_run_bound, clopper_pearson_bound])
+@pytest.mark.parametrize("epsilon", [0.0, 1.0, 3.0])
+def test_it_seldom_exceeds_the_privacy_that_there_is(bound, epsilon):
+    rng = np.random.default_rng(0)
+    found = [bound(*told(epsilon, 400, rng), delta=DELTA, seed=seed) for seed in range(40)]
+    # 5 % of 40, and three standard errors.
+    assert sum(each.value > epsilon for each in found) <= 2 + 3 * (40 * 0.05 * 0.95) ** 0.5
+    assert all(each.value <= each.ceiling for each in found)
+    if epsilon:
+        assert np.median([each.value for each in found]) > epsilon / 4
+
+
+@pytest.mark.parametrize("bound", [one_run_bound, clopper_pearson_bound])
+def test_no_privacy_is_shown_up_to_the_ceiling(bound):
+    member = np.random.default_rng(3).random(500) < 0.5
+    found = bound(member, member.astype(float), delta=DELTA, seed=0)
+    assert found.value == pytest.approx(found.ceiling, rel=0.3)
+    assert 3 < found.ceiling < 6
+
+
+@pytest.mark.parametrize("bound", [one_run_bound, clopper_pearson_bound])
+def test_the_same_seed_gives_the_same_bound(bound):
+    member, score = told(2.0, 200, np.random.default_rng(4))
+    one, other = (bound(member, score, delta=DELTA, seed=7) for _ in range(2))
+    assert one == other
