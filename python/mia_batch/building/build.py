@@ -171,8 +171,8 @@ def build_set(
     )
     made = []
     for length in lengths:
+        observer.stage(f"texts of {length:,} words: testing and matching")
         made.append(build_length(found, length, settings=settings, repair=repair, seed=seed))
-        observer.stage(sentence_of(made[-1]))
     if not any(built.texts.height for each in made for built in each.built):
         raise CorpusError(_nothing(map(sentence_of, made)))
     away = pl.concat([away, *(rows for each in made for rows in each.away)])

@@ -157,15 +157,6 @@ def _build(
             )
         )
         chosen = chosen.filter(whole)
-    elif setting == "concatenated":
-        contexts = held_out.filter(~pl.col("member"), from_word=0)["target"]
-        if contexts.is_empty():
-            chosen = chosen.clear()
-        else:
-            order = contexts.sample(fraction=1, shuffle=True, seed=seed)
-            place = pl.coalesce(pl.col("pair") - 1, pl.int_range(pl.len())) % order.len()
-            context = order.gather(chosen.select(place).to_series())
-            chosen = chosen.with_columns(target=context + "\n\n" + chosen["target"])
     members = int(chosen["member"].sum())
     if min(members, chosen.height - members) < LEAST_PAIRS:
         made.built.append(Built(setting=setting, texts=chosen.clear(), verdict=None, upper=None))
@@ -175,6 +166,8 @@ def _build(
     outside = ask_outside(chosen, held_out, seed) if held_out.height else None
     if outside is not None:
         made.add(outside, setting, "after")
+    if setting == "concatenated":  # what stands before is equal in a pair and tells nothing
+        chosen = _after_contexts(chosen, held_out, seed)
     made.built.append(
         Built(
             setting=setting,
@@ -183,6 +176,16 @@ def _build(
             upper=_higher(within, outside),
         )
     )
+
+
+def _after_contexts(chosen: pl.DataFrame, held_out: pl.DataFrame, seed: int) -> pl.DataFrame:
+    """Put a text of a held-out non-member before each text, the same for both of a pair."""
+    contexts = held_out.filter(~pl.col("member"), from_word=0)["target"]
+    if contexts.is_empty():
+        return chosen.clear()
+    order = contexts.sample(fraction=1, shuffle=True, seed=seed)
+    place = chosen.select((pl.col("pair") - 1) % order.len()).to_series()
+    return chosen.with_columns(target=order.gather(place) + "\n\n" + chosen["target"])
 
 
 def _tested(chosen: pl.DataFrame) -> pl.DataFrame:

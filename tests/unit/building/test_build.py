@@ -103,6 +103,11 @@ def test_concatenated(repaired):
     )
     both = both.unnest("text")
     original = built.texts(_N_WORDS).select("pair", "member", "text")
+    tests = [
+        built.tests.filter(stage="after", setting=setting, learnt_from="held out").drop("setting")
+        for setting in ("original", "concatenated")
+    ]
+    assert tests[0].equals(tests[1])
     joined = both.join(original, on=["pair", "member"])
     assert (joined["own"] == joined["text"]).all()
     assert (both.group_by("pair").agg(pl.col("context").n_unique())["context"] == 1).all()
