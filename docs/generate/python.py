@@ -8,7 +8,7 @@ import mia_batch
 
 __all__ = ["ROOMS", "sections"]
 
-ROOMS = ("attacks", "corpus", "targets", "features", "metrics.evaluate", "kernels")
+ROOMS = ("attacks", "building", "corpus", "targets", "features", "metrics.evaluate", "kernels")
 """Modules that users import beside the package's own page."""
 
 

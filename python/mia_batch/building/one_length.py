@@ -141,10 +141,10 @@ def _build(
     made: OneLength, setting: str, chosen: pl.DataFrame, held_out: pl.DataFrame, seed: int
 ) -> None:
     """Make the texts of a setting, and test them."""
+    was_matched = held_out.height > 0
     if setting == "paraphrased":
-        spans = chosen.select("paraphrase", "from_word").iter_rows()
-        targets = [words_of(text, start, made.length) for text, start in spans]
-        chosen = chosen.with_columns(target=pl.Series(targets, dtype=pl.String))
+        chosen, held_out = (_paraphrased(each, made.length) for each in (chosen, held_out))
+        held_out = held_out.filter(pl.col("target").is_not_null())
         whole = pl.col("target").is_not_null()
         if chosen["pair"].is_not_null().all():  # its partner goes with it
             whole = whole.all().over("pair")
@@ -163,7 +163,7 @@ def _build(
         return
     within = ask_within(_tested(chosen), seed + 1)
     made.add(within, setting, "after")
-    outside = ask_outside(chosen, held_out, seed) if held_out.height else None
+    outside = ask_outside(chosen, held_out, seed) if was_matched else None
     if outside is not None:
         made.add(outside, setting, "after")
     if setting == "concatenated":  # what stands before is equal in a pair and tells nothing
@@ -176,6 +176,13 @@ def _build(
             upper=_higher(within, outside),
         )
     )
+
+
+def _paraphrased(texts: pl.DataFrame, length: int) -> pl.DataFrame:
+    """Take the same words of the paraphrases; null where they are too short."""
+    spans = texts.select("paraphrase", "from_word").iter_rows()
+    targets = [words_of(text, start, length) for text, start in spans]
+    return texts.with_columns(target=pl.Series(targets, dtype=pl.String))
 
 
 def _after_contexts(chosen: pl.DataFrame, held_out: pl.DataFrame, seed: int) -> pl.DataFrame:

@@ -28,6 +28,7 @@ which a one-sided limit of confidence 0.95 adds, are 0.10 at n = 45.1.
 
 _SEPARABLE_ABOVE = 0.55  # as in the blind baseline
 _N_TREES = 200
+_LEAST_TO_LEARN = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,11 @@ def ask_outside(texts: pl.DataFrame, held_out: pl.DataFrame, seed: int) -> Teste
         "n_members": int(member.sum()),
         "n_nonmembers": int((~member).sum()),
     }
+    learnt = int(held_out["member"].sum())
+    if min(learnt, held_out.height - learnt) < _LEAST_TO_LEARN:
+        reason = f"fewer than {_LEAST_TO_LEARN} texts of a class were held out"
+        row = same | {"classifier": "blind_forest_v1", "reason": reason}
+        return Tested(rows=[row], verdict=None, upper=None)
     scores = _outside_scores(texts, held_out, seed)
     rows, firm, uppers = [], [], []
     for name, score in scores.items():

@@ -44,12 +44,14 @@ def frame(n_plain, n_telling, seed=0):
 @pytest.fixture(scope="module")
 def repaired(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sets")
-    frame(300, 200).write_parquet(folder / "documents.parquet")
+    documents = frame(300, 200).with_columns(rewritten=pl.col("text").str.to_uppercase())
+    documents.write_parquet(folder / "documents.parquet")
     built = build_set(
         documents=folder / "documents.parquet",
         out=folder / "sets",
         lengths=(_N_WORDS,),
-        settings=("original", "concatenated"),
+        settings=("original", "concatenated", "paraphrased"),
+        paraphrase_column="rewritten",
     )
     return folder, built
 
@@ -118,12 +120,23 @@ def test_concatenated(repaired):
     assert both["context"].is_in(documents["text"].implode()).all()
 
 
+def test_paraphrases_are_tested_by_paraphrases(repaired):
+    """They differ from the originals in case only, which no classifier of words sees."""
+    _, built = repaired
+    words = ["blind_naive_bayes_v1", "blind_logistic_v1", "blind_ngrams_v1", "blind_forest_v1"]
+    original, rewritten = (
+        figures(built, "after", "held out", setting) for setting in ("original", "paraphrased")
+    )
+    assert [original[name] for name in words] == [rewritten[name] for name in words]
+
+
 def test_again(repaired):
     folder, built = repaired
     request = {
         "documents": folder / "documents.parquet",
         "lengths": (_N_WORDS,),
-        "settings": ("original", "concatenated"),
+        "settings": ("original", "concatenated", "paraphrased"),
+        "paraphrase_column": "rewritten",
     }
     again = build_set(out=folder / "sets", **request)
     assert not again.is_new
