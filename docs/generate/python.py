@@ -9,8 +9,8 @@ import mia_batch
 __all__ = ["ROOMS", "sections"]
 
 ROOMS = (
-    *("attacks", "corpus", "targets", "features", "metrics.evaluate", "kernels"),
-    "inversion.inverting",
+    *("attacks", "building", "corpus", "targets", "features", "metrics.evaluate", "kernels"),
+    *("inversion.inverting", "privacy.audit", "privacy.plan"),
 )
 """Modules that users import beside the package's own page."""
 

@@ -21,7 +21,7 @@ __all__ = ["schema_classes", "sections"]
 
 _MODULES = (
     *("texts", "evidence", "answers", "extraction", "controls", "summary", "comparisons"),
-    "inversion",
+    *("building", "inversion"),
 )
 """Of `mia_batch.schemas`, in the order in which an audit makes their tables."""
 

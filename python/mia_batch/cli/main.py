@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from mia_batch.cli.build_set import build_set
 from mia_batch.cli.compare import compare
 from mia_batch.cli.finetune import finetune
 from mia_batch.cli.invert import invert
@@ -39,6 +40,7 @@ Examples:
   mia-batch verify runs/corpus-MODEL
   mia-batch finetune --base MODEL --data texts.parquet --out TUNED
   mia-batch invert --data texts.parquet --embedder MODEL --out INVERTED
+  mia-batch build-set --documents dated.parquet --cutoff 2023-01-01 --out SETS
   mia-batch privacy --base MODEL --data texts.parquet --task generation --out PRIVACY
   mia-batch compare runs/corpus-BEFORE runs/corpus-AFTER --retrained runs/corpus-RETRAINED
   mia-batch attacks
@@ -298,6 +300,7 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
     _audit(load_settings({"input": str(prepared.corpus)}, prepared.config))
 
 
+command.add_command(build_set)
 command.add_command(finetune)
 command.add_command(privacy)
 command.add_command(compare)

@@ -14,6 +14,7 @@ from mia_batch.schemas.answers import (
     VerdictLevel,
     Verdicts,
 )
+from mia_batch.schemas.building import BuiltTests, BuiltTexts, ThrownAway
 from mia_batch.schemas.comparisons import Comparisons
 from mia_batch.schemas.controls import Controls
 from mia_batch.schemas.evidence import Features, LogProbs, Prompts, Samples
@@ -24,6 +25,8 @@ from mia_batch.schemas.texts import Documents, Role, Targets
 
 __all__ = [
     "Blind",
+    "BuiltTests",
+    "BuiltTexts",
     "Comparisons",
     "Controls",
     "Curves",
@@ -43,6 +46,7 @@ __all__ = [
     "Samples",
     "Scores",
     "Targets",
+    "ThrownAway",
     "Unscored",
     "VerdictLevel",
     "Verdicts",

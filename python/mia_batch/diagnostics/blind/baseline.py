@@ -103,7 +103,7 @@ def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0)
     generator = np.random.default_rng(seed)
     folds = deal_folds(chosen.label, chosen.cluster, n_folds=_N_FOLDS, generator=generator)
     outcomes = cross_validate(
-        build_classifiers(chosen),
+        build_classifiers(chosen.frame),
         chosen.label,
         folds,
         n_permutations=_N_PERMUTATIONS,

@@ -25,7 +25,14 @@ if TYPE_CHECKING:
 
     from mia_batch.diagnostics.blind.classifiers import Classifier
 
-__all__ = ["MAX_CHARACTERS", "MAX_TEXTS_PER_CLASS", "BlindTexts", "build_classifiers", "read_texts"]
+__all__ = [
+    "MAX_CHARACTERS",
+    "MAX_TEXTS_PER_CLASS",
+    "BlindTexts",
+    "build_classifiers",
+    "read_texts",
+    "seen_of_texts",
+]
 
 MAX_TEXTS_PER_CLASS = 500
 """More are left out: the upper limit of so many is 0.56 on average where there is no difference."""
@@ -75,7 +82,7 @@ def read_texts(texts: pl.LazyFrame, label: str) -> BlindTexts:
     ).filter(pl.col("label").is_not_null())
     chosen, n_labelled = _choose(keys)
     wanted = texts.filter(pl.col("target_id").is_in(chosen["target_id"].implode()))
-    seen = wanted.select("target_id", text=_beginning(), year=_year(), surface=_surface())
+    seen = wanted.select("target_id", *seen_of_texts())
     frame = chosen.join(seen.collect(engine="streaming"), on="target_id", maintain_order="left")
     return BlindTexts(
         frame=frame.drop("cluster"),
@@ -84,17 +91,22 @@ def read_texts(texts: pl.LazyFrame, label: str) -> BlindTexts:
     )
 
 
-def build_classifiers(texts: BlindTexts) -> Mapping[str, Classifier]:
-    """Make every classifier, none of them trained yet."""
-    text = texts.frame["text"]
+def seen_of_texts() -> list[pl.Expr]:
+    """Take from each ``target`` what the classifiers see: ``text``, ``year`` and ``surface``."""
+    return [_beginning().alias("text"), _year().alias("year"), _surface().alias("surface")]
+
+
+def build_classifiers(seen: pl.DataFrame) -> Mapping[str, Classifier]:
+    """Make every classifier of the columns of `seen_of_texts`, none of them trained yet."""
+    text = seen["text"]
     words = _counts(text, token_pattern=r"(?u)\w+")
     grams = _counts(text, analyzer="char_wb", ngram_range=(3, 5)).sign()
     return {
         "blind_naive_bayes_v1": NaiveBayes(words),
         "blind_logistic_v1": Logistic(words.sign()),
         "blind_ngrams_v1": Ridge((grams @ grams.T).toarray(), penalty=0.05),
-        "blind_surface_v1": Ridge(_similarity(texts.frame["surface"]), penalty=1.0),
-        "blind_year_v1": Direction(-texts.frame["year"].to_numpy().astype(float)),
+        "blind_surface_v1": Ridge(_similarity(seen["surface"]), penalty=1.0),
+        "blind_year_v1": Direction(-seen["year"].to_numpy().astype(float)),
     }
 
 

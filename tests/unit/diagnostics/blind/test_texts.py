@@ -24,7 +24,7 @@ def frame(*rows):
 
 
 def words_of(found):
-    classifier = build_classifiers(found)["blind_naive_bayes_v1"]
+    classifier = build_classifiers(found.frame)["blind_naive_bayes_v1"]
     assert isinstance(classifier, NaiveBayes)
     return classifier.counts.toarray()
 

@@ -1,0 +1,7 @@
+"""Evaluation sets: built from dated or labelled documents, tested at once, repaired by matching."""
+
+from __future__ import annotations
+
+from mia_batch.building.build import BuiltSet, build_set
+
+__all__ = ["BuiltSet", "build_set"]

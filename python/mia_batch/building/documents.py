@@ -1,0 +1,155 @@
+"""Documents with a membership: by their date and a cutoff, or by labels that are there."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+import polars as pl
+
+from mia_batch.corpus import read_documents
+from mia_batch.errors import CorpusError, SettingsError
+from mia_batch.kernels import count_words, shared_runs
+from mia_batch.schemas import ThrownAway
+from mia_batch.targets.copies import Passages
+
+if TYPE_CHECKING:
+    from datetime import date
+    from pathlib import Path
+
+    from mia_batch.corpus import ColumnNames
+
+__all__ = ["Further", "read_labelled", "thrown"]
+
+_RUN_WORDS = 8
+_THROWN = ThrownAway.create_empty().schema
+
+
+class Further(NamedTuple):
+    """The user's names of further columns; None: there is none."""
+
+    date: str | None
+    source: str | None
+    paraphrase: str | None
+
+
+def thrown(documents: pl.DataFrame, reason: str, **more: pl.Expr | int | str) -> pl.DataFrame:
+    """Make rows of what is thrown away, for one reason."""
+    given = {
+        name: value if isinstance(value, pl.Expr) else pl.lit(value) for name, value in more.items()
+    }
+    rows = documents.select("document_id", "member", reason=pl.lit(reason), **given)
+    missing = [pl.lit(None).alias(name) for name in _THROWN if name not in rows.columns]
+    return rows.with_columns(missing).select(
+        pl.col(name).cast(kind) for name, kind in _THROWN.items()
+    )
+
+
+def read_labelled(
+    path: Path | str,
+    names: ColumnNames,
+    further: Further,
+    *,
+    cutoff: date | None,
+    gap_days: int,
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Read documents with ``member``, and what is thrown away at once.
+
+    Documents: ``document_id``, ``text``, ``member``, ``group``, ``date``, ``source``,
+    ``paraphrase`` and ``n_words``, in the order of the input.
+    """
+    rows = _read(path, names, further).with_row_index("row", offset=1)
+    has_labels = rows["member"].is_not_null().any()
+    if cutoff is None and not has_labels:
+        msg = f"{path} does not say who is a member; give --cutoff and dates, or a column of labels"
+        raise SettingsError(msg)
+    if cutoff is not None and has_labels:
+        msg = f"{path} has labels, and a cutoff is given; give one or the other"
+        raise SettingsError(msg)
+    rows = rows.with_columns(
+        pl.coalesce("document_id", pl.format("row {}", "row")),
+        date=_dates(rows, further.date, path),
+        n_words=count_words("text").fill_null(0),
+    )
+    if cutoff is not None:
+        gap = timedelta(days=gap_days)
+        rows = rows.with_columns(member=pl.col("date") < cutoff)
+        near = pl.col("date").is_between(cutoff - gap, cutoff + gap, closed="left")
+        near = near if gap_days else pl.lit(value=False)
+    else:
+        near = pl.lit(value=False)
+    unknown = "undated" if cutoff is not None else "membership unknown"
+    return _divide(
+        rows.drop("row"),
+        {
+            "no text": pl.col("n_words") == 0,
+            unknown: pl.col("member").is_null(),
+            "near the cutoff": near,
+        },
+    )
+
+
+def _read(path: Path | str, names: ColumnNames, further: Further) -> pl.DataFrame:
+    documents = read_documents(path, names).documents
+    present = documents.collect_schema().names()
+    for part, name in further._asdict().items():
+        if name is not None and name not in present:
+            msg = f"{path} has no column {name!r}; name the {part} with --{part}-column"
+            raise CorpusError(msg)
+    further_columns = {
+        part: pl.lit(None, pl.String) if name is None else pl.col(name)
+        for part, name in further._asdict().items()
+    }
+    wanted = documents.select("document_id", "text", "member", "group", **further_columns)
+    strings = pl.col("source", "paraphrase").cast(pl.String)
+    return wanted.with_columns(strings).collect(engine="streaming")
+
+
+def _dates(rows: pl.DataFrame, name: str | None, path: Path | str) -> pl.Series:
+    found = rows["date"]
+    if found.dtype.is_temporal():
+        return found.cast(pl.Date)
+    text = found.cast(pl.String)
+    dates = text.str.head(10).str.to_date("%Y-%m-%d", strict=False)
+    wrong = text.is_not_null() & (text != "") & dates.is_null()
+    if (row := wrong.arg_max()) is not None and wrong[row]:
+        msg = (
+            f"{path}, document {row + 1}: column {name!r} is {text[row]!r}, no date; write dates "
+            "as 2023-01-31, or leave them empty"
+        )
+        raise CorpusError(msg)
+    return dates
+
+
+def _divide(rows: pl.DataFrame, faults: dict[str, pl.Expr]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    away = []
+    for reason, fault in faults.items():
+        is_wrong = fault.fill_null(value=False)
+        away.append(thrown(rows.filter(is_wrong), reason))
+        rows = rows.filter(~is_wrong)
+    rows, copies = _without_copies(rows)
+    return rows, pl.concat([*away, copies])
+
+
+def _without_copies(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Take away copies: of members before non-members, of longer documents before shorter ones.
+
+    So a non-member that stands in a member goes: its words were there before the cutoff.
+    """
+    ordered = rows.with_row_index("place").sort(
+        ~pl.col("member"), -pl.col("n_words").cast(pl.Int64), maintain_order=True
+    )
+    is_copy = pl.Series(Passages().are_copies(ordered["text"].to_list()), dtype=pl.Boolean)
+    is_copy |= ~ordered["text"].is_first_distinct()
+    kept, copies = ordered.filter(~is_copy), ordered.filter(is_copy)
+    shared = shared_runs(
+        copies["text"].str.to_lowercase(),
+        kept["text"].str.to_lowercase(),
+        run_words=_RUN_WORDS,
+        words="unicode",
+    )
+    other = kept["document_id"].gather(shared["other"])
+    away = thrown(
+        copies.with_columns(other=other), "copy of another document", other_document=pl.col("other")
+    )
+    return kept.sort("place").drop("place"), away

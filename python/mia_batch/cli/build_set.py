@@ -1,0 +1,123 @@
+"""The command that builds evaluation sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from mia_batch.cli.output import console_of
+from mia_batch.storage import place_of
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+__all__ = ["build_set"]
+
+
+def _comma_separated(_context: click.Context, _option: click.Parameter, value: str) -> list[str]:
+    return [part.strip() for part in value.split(",")]
+
+
+def _numbers(context: click.Context, option: click.Parameter, value: str) -> list[int]:
+    try:
+        return [int(part) for part in _comma_separated(context, option, value)]
+    except ValueError:
+        msg = f"{value!r} is no list of whole numbers such as 32,64"
+        raise click.BadParameter(msg) from None
+
+
+@click.command("build-set")
+@click.option(
+    "--documents",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Documents with dates, or with labels.",
+)
+@click.option("--out", required=True, type=place_of, metavar="FOLDER", help="The sets.")
+@click.option(
+    "--cutoff",
+    type=click.DateTime(["%Y-%m-%d"]),
+    metavar="DATE",
+    help="Members are dated before it, non-members from it on.  [default: labels say it]",
+)
+@click.option(
+    "--gap-days",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    help="Days around the cutoff that are left out.",
+)
+@click.option(
+    "--lengths",
+    callback=_numbers,
+    default="32,64,128,256",
+    show_default=True,
+    metavar="N,N",
+    help="Words of the texts.",
+)
+@click.option(
+    "--settings",
+    callback=_comma_separated,
+    default="original",
+    show_default=True,
+    metavar="NAME,NAME",
+    help="Some of original, paraphrased, concatenated.",
+)
+@click.option(
+    "--repair/--no-repair",
+    default=True,
+    show_default=True,
+    help="Match members with non-members where they can be told apart, or only test.",
+)
+@click.option("--text-column", default="text", show_default=True, metavar="COLUMN")
+@click.option("--document-id-column", metavar="COLUMN")
+@click.option("--member-column", metavar="COLUMN", help="Column of true/false, without a cutoff.")
+@click.option("--label-column", metavar="COLUMN", help="Column of 1/0, without a cutoff.")
+@click.option("--group-column", metavar="COLUMN")
+@click.option("--date-column", default="date", show_default=True, metavar="COLUMN")
+@click.option("--source-column", metavar="COLUMN", help="Pairs are of one source.")
+@click.option("--paraphrase-column", metavar="COLUMN", help="Paraphrases of whole documents.")
+@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True)
+def build_set(  # an option each
+    *,
+    documents: Path,
+    out: Path | str,
+    cutoff: datetime | None,
+    text_column: str,
+    document_id_column: str | None,
+    member_column: str | None,
+    label_column: str | None,
+    group_column: str | None,
+    **settings: object,
+) -> None:
+    """Build evaluation sets, members before a date and non-members after, and test them at once.
+
+    Says whether members can be told from non-members without any model, and matches them until they
+    cannot be. The same command again builds nothing.
+    """
+    from mia_batch.building import build_set as build
+    from mia_batch.cli.console import ConsoleObserver
+    from mia_batch.corpus import ColumnNames
+
+    observer = ConsoleObserver(console_of(stderr=True))
+    built = build(
+        documents=documents,
+        out=out,
+        cutoff=None if cutoff is None else cutoff.date(),
+        columns=ColumnNames(
+            text=text_column,
+            document_id=document_id_column,
+            member=member_column,
+            label=label_column,
+            group=group_column,
+        ),
+        observer=observer,
+        **settings,  # type: ignore[arg-type]
+    )
+    observer.ended()
+    console = console_of(stderr=False)
+    for sentence in built.summary["sentences"]:
+        console.print(sentence, markup=False, highlight=False)

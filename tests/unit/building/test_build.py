@@ -1,0 +1,295 @@
+"""Evaluation sets: who is in, what is thrown away, what is said."""
+
+from __future__ import annotations
+
+import json
+from datetime import date, timedelta
+
+import numpy as np
+import polars as pl
+import pytest
+
+from mia_batch.building import build_set
+from mia_batch.corpus import ColumnNames, read_documents
+from mia_batch.errors import CorpusError, RunFolderError, SettingsError
+
+_CUTOFF = date(2023, 1, 1)
+_N_WORDS = 24
+
+
+def texts(n, *, tell, generator, words=_N_WORDS):
+    """Texts of words of one vocabulary, a quarter of them replaced by words of a class's own."""
+    common = generator.integers(0, 300, (n, words))
+    made = np.char.add("w", common.astype(str))
+    if tell is not None:
+        own = np.char.add(tell, generator.integers(0, 12, (n, words)).astype(str))
+        made = np.where(generator.random((n, words)) < 0.25, own, made)
+    return [" ".join(row) for row in made]
+
+
+def frame(n_plain, n_telling, seed=0):
+    """Dated documents of both classes: some alike, some with words of their class."""
+    generator = np.random.default_rng(seed)
+    rows = [
+        {"document_id": f"{tell}{kind}{number}", "text": text, "member": tell == "old"}
+        for tell in ("old", "new")
+        for kind, n in (("plain", n_plain), ("telling", n_telling))
+        for number, text in enumerate(
+            texts(n, tell=None if kind == "plain" else tell, generator=generator)
+        )
+    ]
+    return pl.DataFrame(rows)
+
+
+@pytest.fixture(scope="module")
+def repaired(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sets")
+    documents = frame(300, 200).with_columns(rewritten=pl.col("text").str.to_uppercase())
+    documents.write_parquet(folder / "documents.parquet")
+    built = build_set(
+        documents=folder / "documents.parquet",
+        out=folder / "sets",
+        lengths=(_N_WORDS,),
+        settings=("original", "concatenated", "paraphrased"),
+        paraphrase_column="rewritten",
+    )
+    return folder, built
+
+
+def figures(built, stage, learnt_from, setting="original"):
+    rows = built.tests.filter(stage=stage, learnt_from=learnt_from, setting=setting)
+    return dict(rows.select("classifier", "roc_auc").iter_rows())
+
+
+def test_repair_keeps_the_texts_that_are_alike(repaired):
+    """The truth is known: 3 of 5 documents of each class are drawn alike."""
+    _, built = repaired
+    assert figures(built, "before", "the set")["blind_logistic_v1"] > 0.65
+    kept = built.texts(_N_WORDS)
+    is_plain = kept["from_document"].str.contains("plain")
+    assert is_plain.mean() > 0.9
+    assert kept.height > 250
+    assert built.summary["sets"][0]["verdict"] == "not separable"
+    assert max(figures(built, "after", "held out").values()) < 0.58
+
+
+def test_pairs(repaired):
+    """A pair is a member and a non-member; no document is in two pairs, none was held out."""
+    _, built = repaired
+    kept = built.texts(_N_WORDS)
+    assert kept.group_by("pair").agg(pl.col("member").sum(), n=pl.len()).select(
+        (pl.col("member") == 1).all(), (pl.col("n") == 2).all()
+    ).row(0) == (True, True)
+    assert kept["from_document"].is_unique().all()
+    assert kept["group"].to_list() == [f"pair {pair}" for pair in kept["pair"]]
+    away = built.thrown_away
+    assert not kept["from_document"].is_in(away["document_id"].implode()).any()
+    counts = dict(away.group_by("reason").len().iter_rows())
+    assert counts["held out to test the set"] == 2 * 167
+    assert sum(counts.values()) + kept.height == 1000
+
+
+def test_an_audit_takes_it(repaired):
+    _, built = repaired
+    corpus = read_documents(built.path / f"original-{_N_WORDS}.parquet")
+    columns = corpus.documents.collect()
+    assert columns["member"].sum() == built.texts(_N_WORDS).height // 2
+    assert columns["group"].n_unique() == built.texts(_N_WORDS)["pair"].n_unique()
+
+
+def test_concatenated(repaired):
+    """Both of a pair follow the same text, of a held-out non-member."""
+    folder, built = repaired
+    both = built.texts(_N_WORDS, "concatenated").with_columns(
+        pl.col("text").str.split("\n\n").list.to_struct(fields=["context", "own"])
+    )
+    both = both.unnest("text")
+    original = built.texts(_N_WORDS).select("pair", "member", "text")
+    tests = [
+        built.tests.filter(stage="after", setting=setting, learnt_from="held out").drop("setting")
+        for setting in ("original", "concatenated")
+    ]
+    assert tests[0].equals(tests[1])
+    joined = both.join(original, on=["pair", "member"])
+    assert (joined["own"] == joined["text"]).all()
+    assert (both.group_by("pair").agg(pl.col("context").n_unique())["context"] == 1).all()
+    held_out = built.thrown_away.filter(
+        ~pl.col("member"), reason="held out to test the set"
+    ).select("document_id")
+    documents = pl.read_parquet(folder / "documents.parquet").join(held_out, on="document_id")
+    assert both["context"].is_in(documents["text"].implode()).all()
+
+
+def test_paraphrases_are_tested_by_paraphrases(repaired):
+    """They differ from the originals in case only, which no classifier of words sees."""
+    _, built = repaired
+    words = ["blind_naive_bayes_v1", "blind_logistic_v1", "blind_ngrams_v1", "blind_forest_v1"]
+    original, rewritten = (
+        figures(built, "after", "held out", setting) for setting in ("original", "paraphrased")
+    )
+    assert [original[name] for name in words] == [rewritten[name] for name in words]
+
+
+def test_again(repaired):
+    folder, built = repaired
+    request = {
+        "documents": folder / "documents.parquet",
+        "lengths": (_N_WORDS,),
+        "settings": ("original", "concatenated", "paraphrased"),
+        "paraphrase_column": "rewritten",
+    }
+    again = build_set(out=folder / "sets", **request)
+    assert not again.is_new
+    assert again.summary == built.summary
+    with pytest.raises(RunFolderError, match="other documents or settings"):
+        build_set(out=folder / "sets", seed=1, **request)
+
+
+def test_equal_seeds_give_equal_files(tmp_path):
+    frame(150, 50).write_parquet(tmp_path / "documents.parquet")
+    for name, seed in (("one", 0), ("same", 0), ("other", 1)):
+        build_set(
+            documents=tmp_path / "documents.parquet",
+            out=tmp_path / name,
+            lengths=(_N_WORDS,),
+            seed=seed,
+        )
+    one, same, other = (
+        {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()}
+        for name in ("one", "same", "other")
+    )
+    assert one == same
+    assert one[f"original-{_N_WORDS}.parquet"] != other[f"original-{_N_WORDS}.parquet"]
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path):
+    frame(50, 0).write_parquet(tmp_path / "documents.parquet")
+    out = tmp_path / "mine"
+    out.mkdir()
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(RunFolderError, match="holds no set"):
+        build_set(documents=tmp_path / "documents.parquet", out=out, lengths=(16,))
+    assert [file.name for file in out.iterdir()] == ["notes.txt"]
+
+
+def test_dates(tmp_path):
+    """Members are dated before the cutoff; what cannot be used has a reason each."""
+    generator = np.random.default_rng(0)
+    days = [_CUTOFF + timedelta(days=each) for each in [*range(-60, 0), *range(60)]]
+    rows = pl.DataFrame(
+        {
+            "document_id": [f"d{each}" for each in range(len(days))],
+            "text": texts(len(days), tell=None, generator=generator),
+            "date": [str(day) for day in days],
+        }
+    )
+    copied = rows["text"][5] + " more"
+    odd = pl.DataFrame(
+        {
+            "document_id": ["undated", "copy", "empty", "short"],
+            "text": [rows["text"][0][::-1], copied, " ", "w1 w2 w3"],
+            "date": [None, "2023-03-01", "2022-01-01", "2022-01-01"],
+        }
+    )
+    pl.concat([rows, odd]).write_parquet(tmp_path / "dated.parquet")
+    built = build_set(
+        documents=tmp_path / "dated.parquet",
+        out=tmp_path / "sets",
+        cutoff=_CUTOFF,
+        gap_days=5,
+        lengths=(16, _N_WORDS),
+        repair=False,
+    )
+    away = built.thrown_away
+    found = {
+        (row["document_id"], row["reason"], row["length"])
+        for row in away.filter(~pl.col("document_id").str.contains(r"^d\d")).iter_rows(named=True)
+    }
+    assert found == {
+        ("undated", "undated", None),
+        ("copy", "copy of another document", None),
+        ("empty", "no text", None),
+        ("short", "too short", 16),
+        ("short", "too short", _N_WORDS),
+    }
+    assert away.filter(document_id="copy")["other_document"].to_list() == ["d5"]
+    near = away.filter(reason="near the cutoff")["document_id"].to_list()
+    assert near == [f"d{each}" for each in range(55, 65)]
+    kept = built.texts(16)
+    assert (kept["member"] == (kept["date"] < _CUTOFF)).all()
+    assert kept["member"].sum() == 55
+    assert kept["text"][0] == " ".join(
+        rows.filter(document_id=kept["from_document"][0])["text"][0].split()[:16]
+    )
+
+
+def test_paraphrases(tmp_path):
+    documents = frame(60, 0).with_columns(rewritten=pl.col("text").str.to_uppercase())
+    first = documents["document_id"][0]
+    lost = pl.when(document_id=first).then(pl.lit("too short")).otherwise("rewritten")
+    documents.with_columns(rewritten=lost).write_parquet(tmp_path / "documents.parquet")
+    built = build_set(
+        documents=tmp_path / "documents.parquet",
+        out=tmp_path / "sets",
+        lengths=(16,),
+        settings=("paraphrased",),
+        paraphrase_column="rewritten",
+        repair=False,
+    )
+    kept = built.texts(16, "paraphrased")
+    assert kept.height == 119
+    assert kept["text"].str.contains(r"^W[0-9W ]*$").all()
+    away = built.thrown_away.filter(reason="no paraphrase of this length")
+    assert away["document_id"].to_list() == [first]
+
+
+def test_too_few_are_refused_in_one_sentence(tmp_path):
+    """All documents tell their class, so that no pair is alike; nothing is written."""
+    frame(0, 80).write_parquet(tmp_path / "documents.parquet")
+    with pytest.raises(
+        CorpusError, match=r"matching leaves \d+ pairs of the others; with fewer than 46"
+    ):
+        build_set(
+            documents=tmp_path / "documents.parquet", out=tmp_path / "sets", lengths=(_N_WORDS,)
+        )
+    assert not (tmp_path / "sets").exists()
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        ({"cutoff": _CUTOFF, "date_column": "text"}, "has labels, and a cutoff is given"),
+        ({"columns": ColumnNames(text="body")}, "no column 'body'"),
+        ({"lengths": (4,)}, "at least 8 words"),
+        ({"lengths": ()}, "at least 8 words"),
+        ({"settings": ("original", "reversed")}, "give some of original, paraphrased"),
+        ({"settings": ("paraphrased",)}, "--paraphrase-column"),
+        ({"gap_days": -1}, "must not be negative"),
+        ({"source_column": "site"}, "no column 'site'; name the source with --source-column"),
+        ({"out": "s3://bucket/sets"}, "on a disk only"),
+    ],
+)
+def test_wrong_requests(tmp_path, request_, message):
+    frame(5, 0).write_parquet(tmp_path / "documents.parquet")
+    given = {"documents": tmp_path / "documents.parquet", "out": tmp_path / "sets"} | request_
+    with pytest.raises((SettingsError, CorpusError), match=message):
+        build_set(**given)
+    assert not (tmp_path / "sets").exists()
+
+
+def test_dates_that_are_none(tmp_path):
+    rows = pl.DataFrame({"text": ["a b", "c d"], "date": ["2022-01-01", "spring"]})
+    rows.write_parquet(tmp_path / "dated.parquet")
+    with pytest.raises(CorpusError, match="document 2: column 'date' is 'spring', no date"):
+        build_set(documents=tmp_path / "dated.parquet", out=tmp_path / "s", cutoff=_CUTOFF)
+    with pytest.raises(SettingsError, match="does not say who is a member"):
+        build_set(documents=tmp_path / "dated.parquet", out=tmp_path / "s")
+
+
+def test_summary_is_a_page(repaired):
+    _, built = repaired
+    page = (built.path / "summary.md").read_text()
+    assert json.loads((built.path / "summary.json").read_text()) == built.summary
+    assert built.summary["sentences"][0] in page
+    assert "| all |" not in page  # nothing was thrown away for all lengths
+    assert f"| {_N_WORDS} | held out to test the set | 334 |" in page
