@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from mia_batch.diagnostics.blind.folds import deal_folds
 from mia_batch.diagnostics.blind.texts import build_classifiers
+from mia_batch.stats.folds import deal_folds
 from mia_batch.stats.roc import roc_auc
 
 if TYPE_CHECKING:

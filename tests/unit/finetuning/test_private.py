@@ -1,6 +1,7 @@
 """DP-SGD against algorithm 1 of Abadi et al. 2016, written out, and against other libraries."""
 
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,7 +59,7 @@ def one_by_one(model, form, batch, clip):
         if form == "seq2seq":
             given["labels"] = labels.clamp(min=0)
         loss = losses(form, model(**given).logits, labels)[0]
-        found = torch.autograd.grad(loss, [*weights.values()], allow_unused=True)
+        found: Any = torch.autograd.grad(loss, [*weights.values()], allow_unused=True)
         there = {name: each for name, each in zip(weights, found, strict=True) if each is not None}
         norm = torch.stack([each.norm() for each in there.values()]).norm()
         for name, each in there.items():
