@@ -51,6 +51,7 @@ bench: setup
 	@$(STEP) "An audit of twelve books" python -m benches.book_audit
 	@$(STEP) "Time and memory of a large report" python -m benches.report
 	@$(STEP) "Fine-tuned targets" python -m benches.finetuned
+	@$(STEP) "Privacy of tuned models" python -m benches.privacy
 	@$(STEP) "Many workers: kills, two engines, scheduling" python -m benches.scale
 	@$(STEP) "Going on with a run in an object store" python -m benches.storage
 

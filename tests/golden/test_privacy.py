@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import polars as pl
 import pytest
 
-from mia_batch.errors import CorpusError, RunFolderError, SettingsError
+from mia_batch.errors import CorpusError, EngineError, RunFolderError, SettingsError
+from mia_batch.finetuning import making
 from mia_batch.privacy.audit import audit_privacy
 from mia_batch.privacy.formats import Format
 from mia_batch.privacy.page import conclusions
 from mia_batch.privacy.plan import Plan
 from tests.bases import save_bases
-from tests.tuning import contents
+from tests.broken import broken_training
+from tests.forked import forked_training
+from tests.tuning import contents, make
 
 PIN = Format(
     name="pin", template="PIN {}", question="PIN?", slots=[[*"0123456789"]] * 3, between=" "
@@ -141,3 +145,34 @@ def test_what_does_not_fit_is_said_before_anything_is_trained(bases, data, tmp_p
     (out / "mine.txt").write_text("mine")
     with pytest.raises(RunFolderError, match="holds something else"):
         audit(bases["llama"], data, out)
+
+
+@pytest.mark.parametrize("fault", ["no clipping", "noise of another scale"])
+def test_a_privacy_that_is_not_kept_is_said_first(bases, data, tmp_path, monkeypatch, fault):
+    monkeypatch.setattr(making, "_spawn", partial(broken_training, fault=fault))
+    found = audit(
+        bases["llama"], data, tmp_path / "out", epsilons=(0.5,), clip=1e-3, epochs=40, canaries=0
+    )
+    (row,) = found.summary.to_dicts()
+    assert row["epsilon"] == pytest.approx(0.5, abs=0.02)
+    assert row["is_contradicted"]
+    assert row["epsilon"] < row["epsilon_bound"] <= row["epsilon_ceiling"]
+    first, *_ = conclusions(found.summary)
+    assert "the training says epsilon 0.50, and an attack shows at least" in first
+    assert first.endswith("it does not keep the privacy that it says.")
+
+
+def test_a_private_training_that_was_killed_ends_the_same(bases, tmp_path, monkeypatch):
+    how = {"method": "lora", "epsilon": 4.0, "epochs": 3}
+    whole = make(bases["llama"], tmp_path / "whole", **how)
+    with monkeypatch.context() as patch:
+        patch.setattr(making, "_spawn", partial(forked_training, saves=2))
+        with pytest.raises(EngineError, match="the training was killed"):
+            make(bases["llama"], tmp_path / "model", **how)
+    said = []
+    made = make(bases["llama"], tmp_path / "model", said.append, **how)
+    assert [sentence[:12] for sentence in said] == ["epoch 3 of 3"]
+    assert contents(tmp_path / "model") == contents(tmp_path / "whole")
+    assert made.privacy == whole.privacy
+    assert made.privacy["epsilon"] == pytest.approx(4, abs=0.05)
+    assert made.privacy["steps"] == 6  # of 3 epochs of 8 texts, 4 of which are expected in each

@@ -13,6 +13,7 @@ from mia_batch.storage import place_of
 
 __all__ = ["finetune"]
 
+_HELD_OUT = 0.1
 _OF_A_TARGET = 10
 """Epochs by default: those of targets in the SPV-MIA paper."""
 
@@ -56,9 +57,7 @@ _OF_A_TARGET = 10
 @click.option(
     "--held-out",
     type=NumberRange(0, 0.9),
-    default=0.1,
-    show_default=True,
-    help="Share of the texts for early stopping; 0: none.",
+    help="Share of the texts for early stopping; 0: none. By default 0.1, with --epsilon 0.",
 )
 @click.option(
     "--patience",
@@ -74,6 +73,26 @@ _OF_A_TARGET = 10
     show_default=True,
     help="Of LoRA; virtual tokens of prefix tuning and P-tuning.",
 )
+@click.option(
+    "--epsilon",
+    type=NumberRange(0.01, 1000),
+    metavar="NUMBER",
+    help="Train with differential privacy (DP-SGD), to this privacy loss.",
+)
+@click.option(
+    "--delta",
+    type=NumberRange(0, 0.1, min_open=True),
+    default=1e-5,
+    show_default=True,
+    help="Of it.",
+)
+@click.option(
+    "--clip",
+    type=NumberRange(0, 1e6, min_open=True),
+    default=0.1,
+    show_default=True,
+    help="Norm to which the gradient of a text is cut.",
+)
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True)
 def finetune(  # an option each
     *,
@@ -83,6 +102,8 @@ def finetune(  # an option each
     text_column: str | None,
     member_column: str | None,
     out: Path | str,
+    epsilon: float | None,
+    held_out: float | None,
     **settings: object,
 ) -> None:
     """Fine-tune a model on texts: a target whose truth is known, or a reference.
@@ -92,15 +113,24 @@ def finetune(  # an option each
     from mia_batch.cli.console import ConsoleObserver
     from mia_batch.finetuning.finetune import finetune as make
 
+    if epsilon is not None and held_out:
+        message = "early stopping looks at held-out texts, which --epsilon does not protect"
+        raise click.BadParameter(message, param_hint="--held-out")
+    if held_out is None:
+        held_out = _HELD_OUT if epsilon is None else 0.0
     observer = ConsoleObserver(console_of(stderr=True))
-    make(
+    made = make(
         base=base,
         revision=revision,
         data=data,
         text_column=text_column,
         member_column=member_column,
         out=out,
-        recipe=Recipe(**settings),  # type: ignore[arg-type]
+        recipe=Recipe(epsilon=epsilon, held_out=held_out, **settings),  # type: ignore[arg-type]
         observer=observer,
     )
+    if made.privacy is not None:
+        observer.stage(
+            f"epsilon {made.privacy['epsilon']:.3f} at delta {made.privacy['delta']:g}, of one text"
+        )
     observer.ended()

@@ -71,7 +71,7 @@ def finetune(
     EngineError
         If training fails; given again, the same request goes on from the last epoch.
     """
-    if (reason := why_no_finetuning()) is not None:
+    if (reason := why_no_finetuning(with_privacy=recipe.epsilon is not None)) is not None:
         raise SettingsError(reason)
     if is_url(out):
         msg = f"'out' is {str(out)!r}: a model can be made on a disk only; copy it from there"
@@ -101,12 +101,13 @@ def finetune(
     return made
 
 
-def why_no_finetuning() -> str | None:
-    """Say which package is missing; None where models can be tuned."""
-    missing = [name for name in _NEEDED if find_spec(name) is None]
+def why_no_finetuning(*, with_privacy: bool = False) -> str | None:
+    """Say which package is missing; None where models can be tuned, and with privacy if asked."""
+    needed = (*_NEEDED, "dp_accounting") if with_privacy else _NEEDED
+    missing = [name for name in needed if find_spec(name) is None]
     if not missing:
         return None
     return (
         f"tuning a model needs {' and '.join(missing)}: install it with "
-        "pip install 'mia-batch[finetune]'"
+        f"pip install 'mia-batch[{'privacy' if with_privacy else 'finetune'}]'"
     )

@@ -87,8 +87,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         expected = self._rate * len(self.train_dataset)
         for name, weight in model.named_parameters():
             if weight.requires_grad:
-                noise = torch.normal(0, spread, weight.shape, device=weight.device)
-                weight.grad = ((sums[name] + noise) / expected).to(weight.dtype)
+                noisy = sums[name] + noise_like(sums[name], spread)
+                weight.grad = (noisy / expected).to(weight.dtype)
         return loss.detach()
 
     def _sums(self, model: Any, inputs: Batch) -> tuple[Gradients, torch.Tensor]:  # noqa: ANN401
@@ -116,6 +116,11 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
             "sampling_rate": self._rate,
             "steps": taken,
         }
+
+
+def noise_like(sums: torch.Tensor, spread: float) -> torch.Tensor:
+    """Draw Gaussian noise for the sum of gradients."""
+    return torch.normal(0, spread, sums.shape, device=sums.device)
 
 
 def clipped_sums(

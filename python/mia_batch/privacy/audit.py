@@ -127,7 +127,8 @@ def audit_privacy(
     EngineError
         If a training fails; given again, the same request goes on.
     """
-    if (reason := why_no_finetuning()) is not None:
+    with_privacy = any(epsilon is not None for epsilon in plan.epsilons)
+    if (reason := why_no_finetuning(with_privacy=with_privacy)) is not None:
         raise SettingsError(reason)
     say = (observer or Observer()).stage
     texts = read_texts(
