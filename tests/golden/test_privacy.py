@@ -107,7 +107,7 @@ def test_the_same_request_makes_nothing_and_another_is_refused(bases, data, tmp_
 def test_an_encoder_and_its_shadow_models(bases, data, tmp_path):
     found = audit(
         bases["bert"], data, tmp_path / "out", task="classification", target="label",
-        epsilons=(None,), epochs=30, shadows=4,
+        epsilons=(None,), epochs=30, shadows=4, inverts=True,
     )  # fmt: skip
     (row,) = found.summary.to_dicts()
     assert row["attack"] == "lira_online_fixed_v1"
@@ -116,6 +116,8 @@ def test_an_encoder_and_its_shadow_models(bases, data, tmp_path):
     assert row["auc"] is not None
     assert row["mean_exposure"] is None  # an encoder generates nothing
     assert found.exposures is None
+    assert 0 <= row["inversion_f1_low"] < row["inversion_f1"] < row["inversion_f1_high"]
+    assert {*found.inversion["method"]} == {"inverter", "nearest", "shuffled", "unconditional"}
     assert {"rmia_v1", "loss_v1"} < {*found.metrics["attack"]}
 
 

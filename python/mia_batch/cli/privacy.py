@@ -104,6 +104,12 @@ class _Epsilon(click.ParamType[float | None]):
     metavar="FILE",
     help="JSON list of formats; by default the seven of PrivLM-Bench.",
 )
+@click.option(
+    "--inversion",
+    "inverts",
+    is_flag=True,
+    help="Also give texts back from embeddings, by a decoder that is trained for it.",
+)
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True)
 @click.option("--dry-run", is_flag=True, help="Say what would be trained, and start nothing.")
 def privacy(  # an option each

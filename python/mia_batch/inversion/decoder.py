@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import SettingsError
 from mia_batch.finetuning.base import longest_text
-from mia_batch.inversion.quiet import quiet
 from mia_batch.models.causes import cause_of
 from mia_batch.models.checkpoint import check_model
+from mia_batch.models.quiet import quiet
 from mia_batch.tables.files import temporary_path
 from mia_batch.tables.system import system_errors
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from mia_batch.errors import SettingsError
-from mia_batch.inversion.quiet import quiet
 from mia_batch.models.causes import cause_of
 from mia_batch.models.identity import digest_folder, identify_model
+from mia_batch.models.quiet import quiet
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from mia_batch.inversion.quiet import quiet
+from mia_batch.models.quiet import quiet
 
 if TYPE_CHECKING:
     from pathlib import Path

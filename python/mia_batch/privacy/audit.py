@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,36 +14,25 @@ from filelock import FileLock, Timeout
 
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.finetuning.finetune import why_no_finetuning
-from mia_batch.finetuning.making import Making, made_of
 from mia_batch.models.identity import identify_model
 from mia_batch.observer import Observer
-from mia_batch.privacy.canaries import draw, exposed, words_of
-from mia_batch.privacy.data import learnt_by, read_texts
+from mia_batch.privacy.canaries import draw, words_of
+from mia_batch.privacy.data import read_texts
 from mia_batch.privacy.formats import paper_formats
-from mia_batch.privacy.membership import attacks_of, metrics_of, scores_of
 from mia_batch.privacy.page import page_of
 from mia_batch.privacy.plan import form_of
-from mia_batch.privacy.signals import Opened
-from mia_batch.privacy.summary import summary_of
-from mia_batch.privacy.utility import utility
+from mia_batch.privacy.variant import VariantAudit, write_table
 from mia_batch.tables import write_text
-from mia_batch.tables.files import replacing
 from mia_batch.tables.system import system_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from mia_batch.finetuning.making import Made
-    from mia_batch.finetuning.recipe import Form
     from mia_batch.privacy.canaries import Inserted
     from mia_batch.privacy.formats import Format
-    from mia_batch.privacy.plan import Plan, Variant
+    from mia_batch.privacy.plan import Plan
 
 __all__ = ["Privacy", "audit_privacy"]
-
-_TARGET_SEED = 0
-_CANARY_SEED = 1
-_SHADOW_SEED = 2  # of the first shadow model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +49,8 @@ class Privacy:
     exposures
         A row for each canary that a model learnt; None where no canaries are asked for, or the
         model generates nothing.
+    inversion
+        Figures of the inversion of embeddings, with ``variant``; None where it is not asked for.
     page
         The report.
     """
@@ -66,6 +58,7 @@ class Privacy:
     summary: pl.DataFrame
     metrics: pl.DataFrame
     exposures: pl.DataFrame | None
+    inversion: pl.DataFrame | None
     page: Path
 
 
@@ -151,13 +144,13 @@ def audit_privacy(
     folder = Path(out).absolute()
     request: dict[str, object] = {
         "base": identify_model(base, revision).digest,
-        "texts": str(texts.hash_rows(seed=0).sum()),
+        "texts": _digest(value for row in texts.iter_rows() for value in row),
         "plan": plan.described(),
-        "canaries": [each.form.text(each.numbers[0]) for each in inserted],
+        "canaries": _digest(each.form.text(n) for each in inserted for n in each.numbers),
     }
     with _own(folder, request):
         found = [
-            _Variant(
+            VariantAudit(
                 base=base,
                 revision=revision,
                 folder=folder,
@@ -172,22 +165,30 @@ def audit_privacy(
             ).tables()
             for variant, form in forms.items()
         ]
-        names = ("summary", "metrics", "exposures")
+        names = ("summary", "metrics", "exposures", "inversion")
         tables = {
             name: pl.concat(some, how="diagonal_relaxed")
             for name in names
             if (some := [each[name] for each in found if name in each])
         }
         for name, table in tables.items():
-            _write(table, folder / f"{name}.parquet")
+            write_table(table, folder / f"{name}.parquet")
         page = folder / "privacy.html"
         write_text(page, page_of(base, str(data), plan, tables))
     return Privacy(
         summary=tables["summary"],
         metrics=tables["metrics"],
         exposures=tables.get("exposures"),
+        inversion=tables.get("inversion"),
         page=page,
     )
+
+
+def _digest(values: Iterable[object]) -> str:
+    found = sha256()
+    for value in values:
+        found.update(json.dumps(value).encode() + b"\n")
+    return found.hexdigest()
 
 
 def _labels(texts: pl.DataFrame, plan: Plan, column: str | None) -> tuple[str, ...]:
@@ -233,100 +234,3 @@ def _own(folder: Path, request: dict[str, object]) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _write(table: pl.DataFrame, path: Path) -> None:
-    with replacing(path) as stream:
-        table.write_parquet(stream)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Variant:
-    """One way to tune, and all that is made of it."""
-
-    base: str
-    revision: str | None
-    folder: Path
-    texts: pl.DataFrame
-    plan: Plan
-    variant: Variant
-    form: Form
-    labels: Sequence[str]
-    all_labels: Sequence[str]
-    inserted: Sequence[Inserted]
-    say: Callable[[str], None]
-
-    def tables(self) -> dict[str, pl.DataFrame]:
-        """Make and attack what there is; tables that are there are read."""
-        place = self.folder / self.variant.name
-        place.mkdir(exist_ok=True)
-        target = self._made("target", learnt_by(self.texts, None, self.plan.seed), _TARGET_SEED)
-        attacks = attacks_of(self.form, self.plan.shadows)
-        scores = self._kept("scores", lambda: self._scores(target, attacks))
-        metrics = metrics_of(scores, attacks, self.plan.seed)
-        used = self._kept("utility", lambda: self._utility(target))
-        found = {}
-        if self.inserted:
-            found["exposures"] = self._kept("exposures", self._exposures)
-        found["metrics"] = metrics.select(pl.lit(self.variant.name).alias("variant"), pl.all())
-        found["summary"] = summary_of(
-            self.variant, self.plan, target, scores, metrics, used, found.get("exposures"), attacks
-        )
-        return found
-
-    def _kept(self, name: str, make: Callable[[], pl.DataFrame]) -> pl.DataFrame:
-        path = self.folder / self.variant.name / f"{name}.parquet"
-        if not path.exists():
-            _write(make(), path)
-        return pl.read_parquet(path)
-
-    def _made(
-        self, name: str, learnt: pl.DataFrame, seed: int, extra: Sequence[tuple[str, str]] = ()
-    ) -> Made:
-        """Tune a model on texts, and on canaries where there are any."""
-        is_seq2seq = self.form == "seq2seq"
-        given = [question if is_seq2seq else sentence for question, sentence in extra]
-        said = [sentence if is_seq2seq else None for _, sentence in extra]
-        what = f"{self.variant.name}: {name}"
-        self.say(f"{what}, {learnt.height + len(given):,} texts")
-        making = Making(
-            base=self.base,
-            revision=self.revision,
-            texts=[*learnt["text"], *given],
-            targets=[*learnt["target"], *said],
-            recipe=self.plan.recipe(self.variant, self.form, self.labels, seed),
-        )
-        path = self.folder / self.variant.name / name
-        return made_of(making, path, lambda said: self.say(f"{what}: {said}"))
-
-    def _opened(self, made: Made) -> Opened:
-        recipe = self.plan.recipe(self.variant, self.form, self.labels, 0)
-        return Opened(str(made.path), None, recipe)
-
-    def _scores(self, target: Made, attacks: Sequence[str]) -> pl.DataFrame:
-        audited = self.texts.filter(part="audited")
-        texts, targets = audited["text"].to_list(), audited["target"].to_list()
-        told = {"target": [*self._opened(target).logprobs(texts, targets)]}
-        trained = {}
-        if self.form != "classifier":
-            recipe = self.plan.recipe(self.variant, self.form, self.labels, 0)
-            pretrained = Opened(self.base, self.revision, recipe)
-            told["reference"] = [*pretrained.logprobs(texts, targets)]
-        for number in range(self.plan.shadows):
-            learnt = learnt_by(self.texts, number, self.plan.seed)
-            name = f"shadow-{number}"
-            made = self._made(name, learnt, _SHADOW_SEED + number)
-            told[name] = [*self._opened(made).logprobs(texts, targets)]
-            trained[name] = audited["id"].is_in(learnt["id"].implode()).to_list()
-        return scores_of(audited, told, trained, attacks)
-
-    def _utility(self, target: Made) -> pl.DataFrame:
-        rest = self.texts.filter(part="auxiliary")
-        return utility(self._opened(target), rest, self.plan.task, self.all_labels)
-
-    def _exposures(self) -> pl.DataFrame:
-        learnt = learnt_by(self.texts, None, self.plan.seed)
-        rows = [row for each in self.inserted for row in each.rows()]
-        made = self._made("canaries", learnt, _CANARY_SEED, rows)
-        found = exposed(self._opened(made), self.inserted, is_seq2seq=self.form == "seq2seq")
-        return found.select(pl.lit(self.variant.name).alias("variant"), pl.all())

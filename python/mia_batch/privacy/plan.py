@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from mia_batch.finetuning.recipe import Form, Method
 
-__all__ = ["TUNINGS", "Plan", "Task", "Tuning", "Variant", "form_of"]
+__all__ = ["TUNINGS", "VIRTUAL", "Plan", "Task", "Tuning", "Variant", "form_of"]
 
 Task: TypeAlias = Literal["classification", "generation"]
 Tuning: TypeAlias = Literal["full", "lora", "prefix", "prompt", "infilling"]
@@ -27,7 +27,7 @@ TUNINGS: dict[Tuning, Method] = {
 """How models are tuned, as in PrivLM-Bench, and the method of each."""
 
 _VIRTUAL_RATE = 1e-2  # of virtual tokens, as in the paper, section 4.4
-_VIRTUAL = ("prefix", "prompt")
+VIRTUAL = ("prefix", "prompt")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,9 @@ class Plan:
         The i-th of them is learnt i times as often.
     candidates
         Canaries of each format that are compared, those learnt included.
+    inverts
+        Whether texts are to be given back from the target's embeddings, too, by a decoder that is
+        trained for it (`mia_batch.inversion.inverting.invert`).
     seed
         Of all that is drawn.
     """
@@ -79,6 +82,7 @@ class Plan:
     canaries: int = 40
     repetitions: int = 10
     candidates: int = 100
+    inverts: bool = False
     seed: int = 0
 
     def described(self) -> dict[str, Any]:
@@ -93,7 +97,7 @@ class Plan:
         """Say how a model of a variant is tuned; ``seed`` tells models of it apart."""
         rate = self.learning_rate
         if rate is None:
-            rate = _VIRTUAL_RATE if variant.tuning in _VIRTUAL else 1e-4
+            rate = _VIRTUAL_RATE if variant.tuning in VIRTUAL else 1e-4
         return Recipe(
             method=TUNINGS[variant.tuning],
             form=form,

@@ -36,16 +36,18 @@ class Opened:
         from mia_batch.finetuning.base import longest_text
         from mia_batch.finetuning.forms import encoder, model_class
         from mia_batch.models.adapter import tokenizer_source, weights_source
+        from mia_batch.models.quiet import quiet
 
         base, base_revision = weights_source(path, revision)
         head = {"num_labels": len(recipe.labels)} if recipe.form == "classifier" else {}
-        model = model_class(recipe.form).from_pretrained(
-            base, revision=base_revision, dtype=torch.float32, trust_remote_code=False, **head
-        )
-        if base != path:
-            from peft import PeftModel
+        with quiet():
+            model = model_class(recipe.form).from_pretrained(
+                base, revision=base_revision, dtype=torch.float32, trust_remote_code=False, **head
+            )
+            if base != path:
+                from peft import PeftModel
 
-            model = PeftModel.from_pretrained(model, path)
+                model = PeftModel.from_pretrained(model, path)
         self.device = "cuda" if torch.cuda.is_available() else "cpu"
         self.model = model.to(self.device).eval()
         name, revision = tokenizer_source(path, revision)

@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 from mia_batch.privacy.empirical import clopper_pearson_bound, one_run_bound
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from mia_batch.finetuning.making import Made
     from mia_batch.privacy.plan import Plan, Variant
@@ -28,7 +28,7 @@ def summary_of(
     scores: pl.DataFrame,
     metrics: pl.DataFrame,
     utility: pl.DataFrame,
-    exposures: pl.DataFrame | None,
+    found: Mapping[str, pl.DataFrame],
     attacks: Sequence[str],
 ) -> pl.DataFrame:
     """Sum a variant up.
@@ -39,8 +39,11 @@ def summary_of(
     above the accountant's epsilon); ``utility_measure``, ``utility`` with limits; of the first
     attack ``auc`` with limits, ``tpr_at_0.1%``, ``tpr_at_1%``; ``exposure_rate``,
     ``mean_exposure``, ``unlearnt_exposure`` (its mean without any memory), ``exposure_trend``
-    (Spearman's correlation with repetitions) and its p.
+    (Spearman's correlation with repetitions) and its p; ``inversion_precision``,
+    ``inversion_recall``, ``inversion_f1`` of the tokens that come back from embeddings, with limits
+    of the last, and ``nearest_f1``, that of the nearest auxiliary text.
     """
+    exposures = found.get("exposures")
     row: dict[str, Any] = {"variant": variant.name, "tuning": variant.tuning}
     row |= _privacy(target, exposures) | _bounds(scores, attacks[0], plan)
     bounds = [row["epsilon_bound"], row["epsilon_bound_by_rates"]]
@@ -50,6 +53,7 @@ def summary_of(
     row |= {"utility_measure": used["measure"], "utility": used["value"]}
     row |= {"utility_low": used["low"], "utility_high": used["high"]}
     row |= _membership(metrics, attacks[0]) | _extraction(exposures)
+    row |= _inversion(found.get("inversion"))
     return pl.DataFrame([row], infer_schema_length=None)
 
 
@@ -109,3 +113,20 @@ def _extraction(exposures: pl.DataFrame | None) -> dict[str, Any]:
     )
     row: dict[str, Any] = dict(zip(names, values, strict=True)) | {"exposure_trend_p": trend.pvalue}
     return {name: None if np.isnan(value) else float(value) for name, value in row.items()}
+
+
+def _inversion(figures: pl.DataFrame | None) -> dict[str, Any]:
+    """Take what comes back from embeddings; null where it was not asked."""
+    row: dict[str, Any] = {}
+    for metric in ("precision", "recall", "f1"):
+        row[f"inversion_{metric}"], *limits = _figure(figures, "inverter", metric)
+    row["inversion_f1_low"], row["inversion_f1_high"] = limits
+    row["nearest_f1"], *_ = _figure(figures, "nearest", "f1")
+    return row
+
+
+def _figure(figures: pl.DataFrame | None, method: str, metric: str) -> tuple[Any, Any, Any]:
+    if figures is None:
+        return None, None, None
+    own = figures.filter(pl.col("versus").is_null(), method=method, unit="tokens", metric=metric)
+    return own.select("value", "low", "high").row(0)

@@ -1,0 +1,148 @@
+"""One way to tune a model: what is made of it, and how it is attacked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from mia_batch.finetuning.making import Making, made_of
+from mia_batch.inversion.inverting import invert
+from mia_batch.privacy.canaries import exposed
+from mia_batch.privacy.data import learnt_by
+from mia_batch.privacy.membership import attacks_of, metrics_of, scores_of
+from mia_batch.privacy.plan import VIRTUAL
+from mia_batch.privacy.signals import Opened
+from mia_batch.privacy.summary import summary_of
+from mia_batch.privacy.utility import utility
+from mia_batch.tables.files import replacing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from mia_batch.finetuning.making import Made
+    from mia_batch.finetuning.recipe import Form
+    from mia_batch.privacy.canaries import Inserted
+    from mia_batch.privacy.plan import Plan, Variant
+
+__all__ = ["VariantAudit", "write_table"]
+
+_TARGET_SEED = 0
+_CANARY_SEED = 1
+_SHADOW_SEED = 2  # of the first shadow model
+
+
+def write_table(table: pl.DataFrame, path: Path) -> None:
+    """Write a table to Parquet, whole or not at all."""
+    with replacing(path) as stream:
+        table.write_parquet(stream)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VariantAudit:
+    """One way to tune, and all that is made of it."""
+
+    base: str
+    revision: str | None
+    folder: Path
+    texts: pl.DataFrame
+    plan: Plan
+    variant: Variant
+    form: Form
+    labels: Sequence[str]
+    all_labels: Sequence[str]
+    inserted: Sequence[Inserted]
+    say: Callable[[str], None]
+
+    def tables(self) -> dict[str, pl.DataFrame]:
+        """Make and attack what there is; tables that are there are read."""
+        place = self.folder / self.variant.name
+        place.mkdir(exist_ok=True)
+        target = self._made("target", learnt_by(self.texts, None, self.plan.seed), _TARGET_SEED)
+        attacks = attacks_of(self.form, self.plan.shadows)
+        scores = self._kept("scores", lambda: self._scores(target, attacks))
+        metrics = metrics_of(scores, attacks, self.plan.seed)
+        used = self._kept("utility", lambda: self._utility(target))
+        found = {}
+        if self.inserted:
+            found["exposures"] = self._kept("exposures", self._exposures)
+        if self.plan.inverts and self.variant.tuning not in VIRTUAL:
+            found["inversion"] = self._kept("inversion", lambda: self._inverted(target))
+        found["metrics"] = metrics.select(pl.lit(self.variant.name).alias("variant"), pl.all())
+        found["summary"] = summary_of(
+            self.variant, self.plan, target, scores, metrics, used, found, attacks
+        )
+        return found
+
+    def _kept(self, name: str, make: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+        path = self.folder / self.variant.name / f"{name}.parquet"
+        if not path.exists():
+            write_table(make(), path)
+        return pl.read_parquet(path)
+
+    def _made(
+        self, name: str, learnt: pl.DataFrame, seed: int, extra: Sequence[tuple[str, str]] = ()
+    ) -> Made:
+        """Tune a model on texts, and on canaries where there are any."""
+        is_seq2seq = self.form == "seq2seq"
+        given = [question if is_seq2seq else sentence for question, sentence in extra]
+        said = [sentence if is_seq2seq else None for _, sentence in extra]
+        what = f"{self.variant.name}: {name}"
+        self.say(f"{what}, {learnt.height + len(given):,} texts")
+        making = Making(
+            base=self.base,
+            revision=self.revision,
+            texts=[*learnt["text"], *given],
+            targets=[*learnt["target"], *said],
+            recipe=self.plan.recipe(self.variant, self.form, self.labels, seed),
+        )
+        path = self.folder / self.variant.name / name
+        return made_of(making, path, lambda said: self.say(f"{what}: {said}"))
+
+    def _opened(self, made: Made) -> Opened:
+        recipe = self.plan.recipe(self.variant, self.form, self.labels, 0)
+        return Opened(str(made.path), None, recipe)
+
+    def _scores(self, target: Made, attacks: Sequence[str]) -> pl.DataFrame:
+        audited = self.texts.filter(part="audited")
+        texts, targets = audited["text"].to_list(), audited["target"].to_list()
+        told = {"target": [*self._opened(target).logprobs(texts, targets)]}
+        trained = {}
+        if self.form != "classifier":
+            recipe = self.plan.recipe(self.variant, self.form, self.labels, 0)
+            pretrained = Opened(self.base, self.revision, recipe)
+            told["reference"] = [*pretrained.logprobs(texts, targets)]
+        for number in range(self.plan.shadows):
+            learnt = learnt_by(self.texts, number, self.plan.seed)
+            name = f"shadow-{number}"
+            made = self._made(name, learnt, _SHADOW_SEED + number)
+            told[name] = [*self._opened(made).logprobs(texts, targets)]
+            trained[name] = audited["id"].is_in(learnt["id"].implode()).to_list()
+        return scores_of(audited, told, trained, attacks)
+
+    def _utility(self, target: Made) -> pl.DataFrame:
+        rest = self.texts.filter(part="auxiliary")
+        return utility(self._opened(target), rest, self.plan.task, self.all_labels)
+
+    def _inverted(self, target: Made) -> pl.DataFrame:
+        """Train a decoder on embeddings of auxiliary texts, as in GEIA."""
+        self.say(f"{self.variant.name}: inversion of embeddings")
+        texts = self.folder / "texts.parquet"
+        write_table(self.texts.select("text", "group"), texts)
+        found = invert(
+            data=texts,
+            embedder=str(target.path),
+            out=self.folder / self.variant.name / "inverted",
+            share=1 - self.plan.audited,
+            seed=self.plan.seed,
+        )
+        return found.figures.select(pl.lit(self.variant.name).alias("variant"), pl.all())
+
+    def _exposures(self) -> pl.DataFrame:
+        learnt = learnt_by(self.texts, None, self.plan.seed)
+        rows = [row for each in self.inserted for row in each.rows()]
+        made = self._made("canaries", learnt, _CANARY_SEED, rows)
+        found = exposed(self._opened(made), self.inserted, is_seq2seq=self.form == "seq2seq")
+        return found.select(pl.lit(self.variant.name).alias("variant"), pl.all())
