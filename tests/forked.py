@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import chdir
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -43,8 +44,9 @@ class Forked:
 
     def __init__(self, target: Callable[..., None], *arguments: object) -> None:
         self._process = _CONTEXT.Process(target=target, args=arguments)
-        with chdir(_REPOSITORY):  # the parent of all, started with the first, finds tests.warm here
-            self._process.start()
+        with chdir(_REPOSITORY):  # where the parent of all finds tests.warm
+            forkserver.ensure_running()
+        self._process.start()  # in the folder in which this is called
         assert self._process.pid is not None
         self.pid = self._process.pid
 
@@ -140,14 +142,13 @@ def _work(connection: Connection, log: str) -> None:
 
 def fork_on() -> pytest.MonkeyPatch:
     """In a forked process: fork what it starts, too."""
-    from multiprocessing import forkserver
-
     from mia_batch.evidence import process
     from mia_batch.finetuning import making
 
     patch = pytest.MonkeyPatch()
     own = forkserver._forkserver  # this process comes from it: there is none to start
     patch.setattr(own, "ensure_running", lambda: None)
+    patch.setattr(forkserver, "ensure_running", lambda: None)
     patch.setattr(process, "_spawn", forked_worker)
     patch.setattr(making, "_spawn", forked_training)
     return patch
