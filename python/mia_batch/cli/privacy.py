@@ -136,12 +136,11 @@ def privacy(  # an option each
 
     plan = Plan(**settings)
     formats = None if canary_formats is None else read_formats(canary_formats)
-    each = 1 + plan.shadows + (1 if plan.canaries else 0)
+    models = ["a target", f"{plan.shadows:,} shadow models", "one with canaries"]
+    wanted = [name for name, n in zip(models, (1, plan.shadows, plan.canaries), strict=True) if n]
+    ways = [variant.name for variant in plan.variants()]
     observer = ConsoleObserver(console_of(stderr=True))
-    observer.stage(
-        f"{len(plan.variants()):,} ways to tune, each with up to {each:,} trainings of "
-        f"{plan.epochs:,} epochs: the target, {plan.shadows:,} shadow models, one with canaries"
-    )
+    observer.stage(f"to tune {', '.join(ways)}: {', '.join(wanted)} each; epochs: {plan.epochs:,}")
     if dry_run:
         observer.ended()
         return

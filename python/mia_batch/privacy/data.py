@@ -27,7 +27,7 @@ def read_texts(
 
     ``part`` is ``audited`` for a share of the groups, drawn by a hash, else ``auxiliary``: of which
     no model learns anything, and on which it is tested. Of audited ones ``member`` says whether the
-    target learns them. Equal texts are one group where there is no column of groups.
+    target learns them. Equal texts are one group where no group is given.
 
     Raises `CorpusError` if a column is missing, a row lacks its text or target, or there are too
     few.
@@ -46,7 +46,7 @@ def read_texts(
     texts = rows.select(
         text=pl.col(text).cast(pl.String),
         target=none if target is None else pl.col(target).cast(pl.String),
-        group=pl.col(text if group is None else group).cast(pl.String),
+        group=pl.col(text if group is None else group).cast(pl.String).fill_null(pl.col(text)),
     ).with_row_index("id")
     needed = ["text", *(["target"] if target else [])]
     for name in needed:
@@ -61,7 +61,7 @@ def read_texts(
     if texts["group"].n_unique() < _FEWEST:
         msg = f"{data} has {texts['group'].n_unique()} different texts or groups; give {_FEWEST}"
         raise CorpusError(msg)
-    names = texts["group"].fill_null(pl.lit("")).to_list()
+    names = texts["group"].to_list()
     place = [_place(name, seed) for name in names]
     member = in_half(names, 0, seed)
     return texts.with_columns(

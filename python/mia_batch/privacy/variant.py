@@ -16,6 +16,7 @@ from mia_batch.privacy.plan import VIRTUAL
 from mia_batch.privacy.signals import Opened
 from mia_batch.privacy.summary import summary_of
 from mia_batch.privacy.utility import utility
+from mia_batch.tables import is_sound
 from mia_batch.tables.files import replacing
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ class VariantAudit:
 
     def _kept(self, name: str, make: Callable[[], pl.DataFrame]) -> pl.DataFrame:
         path = self.folder / self.variant.name / f"{name}.parquet"
-        if not path.exists():
+        if not (path.exists() and is_sound(path)):
             write_table(make(), path)
         return pl.read_parquet(path)
 
