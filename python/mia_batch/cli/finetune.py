@@ -113,9 +113,6 @@ def finetune(  # an option each
     from mia_batch.cli.console import ConsoleObserver
     from mia_batch.finetuning.finetune import finetune as make
 
-    if epsilon is not None and held_out:
-        message = "early stopping looks at held-out texts, which --epsilon does not protect"
-        raise click.BadParameter(message, param_hint="--held-out")
     if held_out is None:
         held_out = _HELD_OUT if epsilon is None else 0.0
     observer = ConsoleObserver(console_of(stderr=True))

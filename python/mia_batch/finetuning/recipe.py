@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field
 from math import ceil
 from typing import Any, Literal, TypeAlias, get_args
 
+from mia_batch.errors import SettingsError
+
 __all__ = ["METHODS", "Form", "Method", "Recipe"]
 
 Method: TypeAlias = Literal["lora", "ia3", "prefix", "p-tuning", "prompt", "full"]
@@ -54,6 +56,11 @@ class Recipe:
         Probability with which DP-SGD may exceed it.
     clip
         Euclidean norm to which DP-SGD cuts the gradient of a text.
+
+    Raises
+    ------
+    SettingsError
+        If texts are held out of a training with privacy, which would look at them without noise.
     """
 
     method: Method = "lora"
@@ -70,6 +77,11 @@ class Recipe:
     epsilon: float | None = None
     delta: float = 1e-5
     clip: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.epsilon is not None and self.held_out:
+            msg = "early stopping looks at held-out texts, which epsilon does not protect; take 0"
+            raise SettingsError(msg)
 
     def described(self) -> dict[str, Any]:
         """Return it as JSON."""

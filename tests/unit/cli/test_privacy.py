@@ -58,10 +58,3 @@ def test_what_is_no_setting(asked, given, reason, tmp_path):
     done = CliRunner().invoke(command, [*asked, f"--out={tmp_path / 'out'}", given])
     assert done.exit_code == 2
     assert reason in done.stderr
-
-
-def test_early_stopping_would_look_at_texts_without_privacy(tmp_path):
-    given = ["--base=x", "--data=x.parquet", f"--out={tmp_path}", "--epsilon=8", "--held-out=0.2"]
-    done = CliRunner().invoke(command, ["finetune", *given])
-    assert done.exit_code == 2
-    assert "early stopping looks at held-out texts, which --epsilon does not" in done.stderr

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from math import ceil
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mia_batch.errors import SettingsError
 from mia_batch.finetuning.recipe import Recipe
 
 
@@ -21,3 +23,9 @@ def test_held_out_texts_and_steps_are_counted(n_texts, held_out, batch_size, epo
 
 def test_everything_that_decides_what_comes_out_is_described():
     assert Recipe(**Recipe(rank=3, seed=2).described()) == Recipe(rank=3, seed=2)
+
+
+def test_early_stopping_would_look_at_texts_without_privacy():
+    assert Recipe(epsilon=8.0).held_out == 0
+    with pytest.raises(SettingsError, match="early stopping looks at held-out texts"):
+        Recipe(epsilon=8.0, held_out=0.1)
