@@ -41,7 +41,11 @@ def read_texts(
             there = ", ".join(map(repr, columns))
             msg = f"{data} has no column {name!r}, only {there}; name the one that is meant"
             raise CorpusError(msg)
-    rows = pl.concat(reader.read_rows(source.files, columns, [*dict.fromkeys(wanted)]))
+    found = [*reader.read_rows(source.files, columns, [*dict.fromkeys(wanted)])]
+    if not any(rows.height for rows in found):
+        msg = f"{data} has no rows; give at least {_FEWEST} texts"
+        raise CorpusError(msg)
+    rows = pl.concat(found)
     none = pl.lit(None, pl.String)
     texts = rows.select(
         text=pl.col(text).cast(pl.String),
@@ -53,13 +57,15 @@ def read_texts(
         empty = texts.filter(pl.col(name).fill_null("").str.strip_chars() == "")
         if empty.height:
             column = {"text": text, "target": target}[name]
+            others = f" and {empty.height - 1:,} others" if empty.height > 1 else ""
             msg = (
-                f"{data}: row {empty['id'][0] + 1:,} and {empty.height - 1:,} others have nothing "
-                f"in column {column!r}; leave them out"
+                f"{data}: row {empty['id'][0] + 1:,}{others}: nothing in column {column!r}; leave "
+                "such rows out"
             )
             raise CorpusError(msg)
     if texts["group"].n_unique() < _FEWEST:
-        msg = f"{data} has {texts['group'].n_unique()} different texts or groups; give {_FEWEST}"
+        n = texts["group"].n_unique()
+        msg = f"{data} has {n} different texts or groups; give at least {_FEWEST}"
         raise CorpusError(msg)
     names = texts["group"].to_list()
     place = [_place(name, seed) for name in names]
