@@ -51,7 +51,7 @@ class Recipe:
         Classes of a ``classifier``, in the order of its outputs.
     epsilon
         Privacy loss that DP-SGD is to keep to, of adding or removing one text; None: plain
-        training. Of a text that is given k times it is k times as much, or more.
+        training. Of a text that is given k times it can be k times as much, and delta more.
     delta
         Probability with which DP-SGD may exceed it.
     clip
