@@ -26,12 +26,12 @@ from mia_batch.finetuning import making
 from mia_batch.privacy.audit import audit_privacy
 from mia_batch.privacy.plan import Plan
 from tests.bases import save_bases
-from tests.broken import broken_training
+from tests.broken import Fault, broken_training
 from tests.forked import forked_training
 
 BOOKS = ("moby_dick", "jane_eyre")
 WORDS = 24
-FAULTS = ("no clipping", "noise of another scale")
+FAULTS: tuple[Fault, ...] = ("no clipping", "noise of another scale")
 SHOWN = (
     *("variant", "epsilon", "epsilon_bound", "epsilon_ceiling", "epsilon_bound_by_rates"),
     *("is_contradicted", "utility_measure", "utility", "utility_low", "utility_high", "attack"),
@@ -51,10 +51,10 @@ def windows(n: int) -> pl.DataFrame:
 
 
 def measure(
-    base: Path, data: Path, out: Path, plan: Plan, fault: str | None
+    base: Path, data: Path, out: Path, plan: Plan, fault: Fault | None
 ) -> list[dict[str, Any]]:
     """Audit one base, rightly or by trainings with a fault."""
-    spawn = partial(broken_training, fault=fault) if fault else forked_training
+    spawn: Any = partial(broken_training, fault=fault) if fault else forked_training
     making._spawn = spawn
     found = audit_privacy(base=str(base), data=data, out=out, plan=plan, target_column="label")
     rows = found.summary.select(name for name in SHOWN if name in found.summary.columns).to_dicts()

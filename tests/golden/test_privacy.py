@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import partial
+from typing import Any
 
 import polars as pl
 import pytest
@@ -165,16 +166,17 @@ def test_a_privacy_that_is_not_kept_is_said_first(bases, data, tmp_path, monkeyp
 
 
 def test_a_private_training_that_was_killed_ends_the_same(bases, tmp_path, monkeypatch):
-    how = {"method": "lora", "epsilon": 4.0, "epochs": 3}
+    how: dict[str, Any] = {"method": "lora", "epsilon": 4.0, "epochs": 3}
     whole = make(bases["llama"], tmp_path / "whole", **how)
     with monkeypatch.context() as patch:
         patch.setattr(making, "_spawn", partial(forked_training, saves=2))
         with pytest.raises(EngineError, match="the training was killed"):
             make(bases["llama"], tmp_path / "model", **how)
-    said = []
+    said: list[str] = []
     made = make(bases["llama"], tmp_path / "model", said.append, **how)
     assert [sentence[:12] for sentence in said] == ["epoch 3 of 3"]
     assert contents(tmp_path / "model") == contents(tmp_path / "whole")
+    assert made.privacy is not None
     assert made.privacy == whole.privacy
     assert made.privacy["epsilon"] == pytest.approx(4, abs=0.05)
     assert made.privacy["steps"] == 6  # of 3 epochs of 8 texts, 4 of which are expected in each

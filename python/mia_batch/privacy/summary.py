@@ -117,12 +117,15 @@ def _extraction(exposures: pl.DataFrame | None) -> dict[str, Any]:
 
 def _inversion(figures: pl.DataFrame | None) -> dict[str, Any]:
     """Take what comes back from embeddings; null where it was not asked."""
-    row: dict[str, Any] = {}
-    for metric in ("precision", "recall", "f1"):
-        row[f"inversion_{metric}"], *limits = _figure(figures, "inverter", metric)
-    row["inversion_f1_low"], row["inversion_f1_high"] = limits
-    row["nearest_f1"], *_ = _figure(figures, "nearest", "f1")
-    return row
+    f1, low, high = _figure(figures, "inverter", "f1")
+    return {
+        "inversion_precision": _figure(figures, "inverter", "precision")[0],
+        "inversion_recall": _figure(figures, "inverter", "recall")[0],
+        "inversion_f1": f1,
+        "inversion_f1_low": low,
+        "inversion_f1_high": high,
+        "nearest_f1": _figure(figures, "nearest", "f1")[0],
+    }
 
 
 def _figure(figures: pl.DataFrame | None, method: str, metric: str) -> tuple[Any, Any, Any]:
