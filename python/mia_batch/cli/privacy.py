@@ -24,7 +24,7 @@ class _Epsilon(click.ParamType[float | None]):
 
     def convert(
         self,
-        value: Any,  # noqa: ANN401
+        value: Any,  # noqa: ANN401 - as click has it
         param: Parameter | None,
         ctx: Context | None,
     ) -> float | None:
@@ -123,7 +123,7 @@ def privacy(  # an option each
     group_column: str | None,
     canary_formats: Path | None,
     dry_run: bool,
-    **settings: Any,  # noqa: ANN401
+    **settings: Any,  # noqa: ANN401 - of the plan
 ) -> None:
     """Tune a model with and without differential privacy, and attack it (PrivLM-Bench).
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from contextlib import contextmanager
 from math import ceil
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 import torch
 from torch.func import functional_call, grad_and_value, vmap
@@ -170,5 +169,9 @@ def clipped_sums(
 @contextmanager
 def _no_look_at_values() -> Iterator[None]:
     """Let transformers build masks as when it is traced, whatever stands in them."""
-    with patch.object(masking_utils, "is_tracing", lambda _=None: True):
+    usual = masking_utils.is_tracing
+    masking_utils.is_tracing = lambda _=None: True
+    try:
         yield
+    finally:
+        masking_utils.is_tracing = usual

@@ -146,7 +146,7 @@ def audit_privacy(
         "base": identify_model(base, revision).digest,
         "texts": _digest(value for row in texts.iter_rows() for value in row),
         "plan": plan.described(),
-        "canaries": _digest(each.form.text(n) for each in inserted for n in each.numbers),
+        "canaries": _digest(each.format.text(n) for each in inserted for n in each.numbers),
     }
     with _own(folder, request):
         found = [
@@ -158,8 +158,7 @@ def audit_privacy(
                 plan=plan,
                 variant=variant,
                 form=form,
-                labels=labels if form == "classifier" else (),
-                all_labels=labels,
+                labels=labels,
                 inserted=inserted if form in ("causal", "seq2seq") else [],
                 say=say,
             ).tables()

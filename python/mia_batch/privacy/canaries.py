@@ -28,7 +28,7 @@ _SHORTEST_WORD = 4
 class Inserted:
     """Canaries of a format: the first ``n_learnt`` numbers are learnt, the rest compared."""
 
-    form: Format
+    format: Format
     numbers: tuple[int, ...]
     n_learnt: int
     repetitions: int
@@ -36,30 +36,32 @@ class Inserted:
     def rows(self) -> Iterator[tuple[str, str]]:
         """Yield question and sentence of each row that is learnt: the i-th, i times as often."""
         for place, number in enumerate(self.numbers[: self.n_learnt], start=1):
-            yield from [(self.form.question, self.form.text(number))] * (place * self.repetitions)
+            yield from [(self.format.question, self.format.text(number))] * (
+                place * self.repetitions
+            )
 
 
 def draw(formats: Sequence[Format], plan: Plan) -> list[Inserted]:
     """Draw the canaries of each format, in an order that says nothing of them."""
     return [
         Inserted(
-            form=form,
-            numbers=tuple(_numbers(form, min(plan.candidates, form.size), [plan.seed, place])),
-            n_learnt=min(plan.canaries, plan.candidates - 1, form.size // 2),
+            format=each,
+            numbers=tuple(_numbers(each, min(plan.candidates, each.size), [plan.seed, place])),
+            n_learnt=min(plan.canaries, plan.candidates - 1, each.size // 2),
             repetitions=plan.repetitions,
         )
-        for place, form in enumerate(formats)
+        for place, each in enumerate(formats)
     ]
 
 
-def _numbers(form: Format, n: int, seed: list[int]) -> list[int]:
+def _numbers(wanted: Format, n: int, seed: list[int]) -> list[int]:
     """Draw numbers without replacement; where they are few among many, by drawing again."""
     rng = np.random.default_rng(seed)
-    if form.size <= 4 * n:
-        return list(map(int, rng.permutation(form.size)[:n]))
+    if wanted.size <= 4 * n:
+        return list(map(int, rng.permutation(wanted.size)[:n]))
     found: dict[int, None] = {}
     while len(found) < n:
-        found |= dict.fromkeys(map(int, rng.integers(form.size, size=n)))
+        found |= dict.fromkeys(map(int, rng.integers(wanted.size, size=n)))
     return list(found)[:n]
 
 
@@ -67,9 +69,9 @@ def exposed(opened: Opened, inserted: Sequence[Inserted], *, is_seq2seq: bool) -
     """Ask a model about all canaries: a row for each that it learnt."""
 
     def losses(each: Inserted, numbers: Sequence[int]) -> np.ndarray:
-        texts = [each.form.text(number) for number in numbers]
+        texts = [each.format.text(number) for number in numbers]
         if is_seq2seq:
-            found = opened.sums([each.form.question] * len(texts), texts)
+            found = opened.sums([each.format.question] * len(texts), texts)
         else:
             found = opened.sums(texts, [None] * len(texts))
         return found.fill_null(float("nan")).to_numpy()
@@ -81,11 +83,11 @@ def exposed(opened: Opened, inserted: Sequence[Inserted], *, is_seq2seq: bool) -
             losses(each, others[start : start + _AT_ONCE])
             for start in range(0, len(others), _AT_ONCE)
         )
-        found = exposures(losses(each, learnt), pieces, each.form.size)
+        found = exposures(losses(each, learnt), pieces, each.format.size)
         frames.append(
             found.select(
-                pl.lit(each.form.name).alias("format"),
-                pl.Series("canary", [each.form.text(number) for number in learnt]),
+                pl.lit(each.format.name).alias("format"),
+                pl.Series("canary", [each.format.text(number) for number in learnt]),
                 pl.int_range(1, pl.len() + 1).alias("repetitions") * each.repetitions,
                 pl.all(),
                 pl.lit(len(others), pl.UInt32).alias("n_others"),

@@ -26,6 +26,7 @@ _WITH_SHADOWS = (
     "rmia_v1",
 )
 _RATIO = "reference_token_difference_v1"
+_LISTS = pl.List(pl.Float32)
 
 
 def attacks_of(form: Form, n_shadows: int) -> tuple[str, ...]:
@@ -78,9 +79,6 @@ def scores_of(
     wanted = [get(name) for name in attacks]
     found = score(Features.create_empty().lazy(), targets.lazy(), wanted, logprobs=logprobs.lazy())
     return pl.concat(found)
-
-
-_LISTS = pl.List(pl.Float32)
 
 
 def _completed(rows: pl.DataFrame) -> pl.DataFrame:

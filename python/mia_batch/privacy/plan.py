@@ -101,7 +101,7 @@ class Plan:
         return Recipe(
             method=TUNINGS[variant.tuning],
             form=form,
-            labels=[*labels],
+            labels=[*labels] if form == "classifier" else [],
             epochs=self.epochs,
             learning_rate=rate,
             batch_size=self.batch_size,

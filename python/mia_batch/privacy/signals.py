@@ -77,10 +77,12 @@ class Opened:
 
     def losses(self, texts: Sequence[str], targets: Sequence[str | None]) -> pl.Series:
         """Mean negative log-likelihood of each text, in nats a token; null where it has none."""
-        found = pl.Series([*self.logprobs(texts, targets)], dtype=pl.List(pl.Float64))
-        return -found.list.mean()
+        return -self._lists(texts, targets).list.mean()
 
     def sums(self, texts: Sequence[str], targets: Sequence[str | None]) -> pl.Series:
         """Log-perplexity of each text: the sum over its tokens, in nats; null where it has none."""
-        found = pl.Series([*self.logprobs(texts, targets)], dtype=pl.List(pl.Float64))
+        found = self._lists(texts, targets)
         return pl.select(pl.when(found.list.len() > 0).then(-found.list.sum())).to_series()
+
+    def _lists(self, texts: Sequence[str], targets: Sequence[str | None]) -> pl.Series:
+        return pl.Series([*self.logprobs(texts, targets)], dtype=pl.List(pl.Float64))

@@ -60,16 +60,13 @@ def summary_of(
 def _privacy(target: Made, exposures: pl.DataFrame | None) -> dict[str, Any]:
     """Say the accountant's epsilon, if it can be believed."""
     said = target.privacy
-    reason = None
-    if said is not None and exposures is not None and exposures["loss"].has_nulls():
-        reason = "a canary has no loss, so that nobody knows whether it was learnt"
-    known = said is not None and reason is None
-    return {
-        "epsilon": said["epsilon"] if said is not None and known else None,
-        "delta": said["delta"] if said is not None else None,
-        "noise_multiplier": said["noise_multiplier"] if said is not None else None,
-        "epsilon_reason": reason,
-    }
+    if said is None:
+        return dict.fromkeys(("epsilon", "delta", "noise_multiplier", "epsilon_reason"))
+    row: dict[str, Any] = {name: said[name] for name in ("epsilon", "delta", "noise_multiplier")}
+    if exposures is None or not exposures["loss"].has_nulls():
+        return row | {"epsilon_reason": None}
+    reason = "a canary has no loss, so that nobody knows whether it was learnt"
+    return row | {"epsilon": None, "epsilon_reason": reason}
 
 
 def _bounds(scores: pl.DataFrame, attack: str, plan: Plan) -> dict[str, Any]:

@@ -53,7 +53,6 @@ class VariantAudit:
     variant: Variant
     form: Form
     labels: Sequence[str]
-    all_labels: Sequence[str]
     inserted: Sequence[Inserted]
     say: Callable[[str], None]
 
@@ -125,7 +124,7 @@ class VariantAudit:
 
     def _utility(self, target: Made) -> pl.DataFrame:
         rest = self.texts.filter(part="auxiliary")
-        return utility(self._opened(target), rest, self.plan.task, self.all_labels)
+        return utility(self._opened(target), rest, self.plan.task, self.labels)
 
     def _inverted(self, target: Made) -> pl.DataFrame:
         """Train a decoder on embeddings of auxiliary texts, as in GEIA."""
