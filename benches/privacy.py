@@ -22,7 +22,7 @@ import polars as pl
 from benches.pairs import DATA
 from benches.results import append_results, versions
 
-from mia_batch.finetuning import making
+from mia_batch.finetuning import process as training
 from mia_batch.privacy.audit import audit_privacy
 from mia_batch.privacy.plan import Plan
 from tests.bases import save_bases
@@ -55,7 +55,7 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Audit one base, rightly or by trainings with a fault."""
     spawn: Any = partial(broken_training, fault=fault) if fault else forked_training
-    making._spawn = spawn
+    training.spawn = spawn
     found = audit_privacy(base=str(base), data=data, out=out, plan=plan, target_column="label")
     rows = found.summary.select(name for name in SHOWN if name in found.summary.columns).to_dicts()
     return [{"base": base.name, "fault": fault} | row for row in rows]

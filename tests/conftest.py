@@ -67,7 +67,7 @@ _OF_STARTS = (
 def quick_workers():
     """Engines' processes are forked where tests are about something else than how they start."""
     from mia_batch.evidence import process
-    from mia_batch.finetuning import making
+    from mia_batch.finetuning import process as training
     from tests.forked import forked_training, forked_worker
 
     def spawn(connection, log):
@@ -77,7 +77,7 @@ def quick_workers():
     started = process._spawn
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "_spawn", spawn)
-        patch.setattr(making, "_spawn", forked_training)
+        patch.setattr(training, "spawn", forked_training)
         yield
 
 

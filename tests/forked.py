@@ -143,14 +143,14 @@ def _work(connection: Connection, log: str) -> None:
 def fork_on() -> pytest.MonkeyPatch:
     """In a forked process: fork what it starts, too."""
     from mia_batch.evidence import process
-    from mia_batch.finetuning import making
+    from mia_batch.finetuning import process as training
 
     patch = pytest.MonkeyPatch()
     own = forkserver._forkserver  # this process comes from it: there is none to start
     patch.setattr(own, "ensure_running", lambda: None)
     patch.setattr(forkserver, "ensure_running", lambda: None)
     patch.setattr(process, "_spawn", forked_worker)
-    patch.setattr(making, "_spawn", forked_training)
+    patch.setattr(training, "spawn", forked_training)
     return patch
 
 

@@ -169,7 +169,7 @@ def rmia(rows: Sequence[Row]) -> float:
 
 def rmia_offline(rows: Sequence[Row], a: float = 1.0) -> float:
     p_out = per_token([*map(math.exp, shadows(rows, trained=False))])
-    p_in = a * p_out + 1 - a
+    p_in = a * p_out + (1 - a)
     return ratio(p(text(rows)), (p_in + p_out) / 2)
 
 

@@ -22,7 +22,7 @@ from transformers import T5Config
 
 from mia_batch.cli.main import command
 from mia_batch.errors import EngineError, MiaBatchError, RunFolderError, SettingsError
-from mia_batch.finetuning import making
+from mia_batch.finetuning import making, process
 from tests.adapters import save_gpt2
 from tests.checkpoints import save_masked_checkpoint
 from tests.damage import damage
@@ -55,7 +55,7 @@ def undisturbed(checkpoint, tmp_path_factory):
 def kill(base, out, monkeypatch, n_epochs, say=lambda _: None, **changed):
     """Make a model, whose training is killed after some epochs."""
     with monkeypatch.context() as patch:
-        patch.setattr(making, "_spawn", partial(forked_training, saves=n_epochs))
+        patch.setattr(process, "spawn", partial(forked_training, saves=n_epochs))
         with pytest.raises(EngineError, match="the training was killed"):
             make(base, out, say, **(HELD_OUT | changed))
     assert not out.exists()
@@ -86,7 +86,7 @@ def test_a_training_killed_at_random_goes_on(
     for _ in range(4):
         said: list[str] = []
         with monkeypatch.context() as patch, suppress(EngineError):
-            patch.setattr(making, "_spawn", killed_after(dice.uniform(0, 0.5)))
+            patch.setattr(process, "spawn", killed_after(dice.uniform(0, 0.5)))
             make(checkpoint, out, said.append, method=method, **HELD_OUT)
         assert epochs(said)[:1] in ([], [whole + 1])
         hashes = (tmp_path / ".model.work/checkpoints").glob("*/sha256.json")
@@ -134,7 +134,7 @@ def test_a_command_killed_at_random_goes_on(checkpoint, undisturbed, data, tmp_p
 def test_the_same_request_again_trains_nothing(checkpoint, undisturbed, tmp_path, monkeypatch):
     make(checkpoint, tmp_path / "model", **HELD_OUT)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    monkeypatch.setattr(making, "_spawn", lambda *_: pytest.fail("something is trained"))
+    monkeypatch.setattr(process, "spawn", lambda *_: pytest.fail("something is trained"))
     again = make(checkpoint, tmp_path / "model", **HELD_OUT)
     assert not again.is_new
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
@@ -227,7 +227,7 @@ def test_damage_of_a_finished_model_is_named(name, checkpoint, undisturbed, tmp_
     at = text.index(b'"loss": ') + 8 if name == "training.json" else len(text) - 9
     (out / name).write_bytes(text[:at] + bytes([text[at] ^ 1]) + text[at + 1 :])
     before = contents(out)
-    monkeypatch.setattr(making, "_spawn", lambda *_: pytest.fail("something is trained"))
+    monkeypatch.setattr(process, "spawn", lambda *_: pytest.fail("something is trained"))
     with pytest.raises(
         RunFolderError, match=rf"{name} was changed after it was made; delete .*mod"
     ):
@@ -293,7 +293,7 @@ def test_a_program_that_prints_numbers_is_no_news(checkpoint, tmp_path, monkeypa
         process.stdout = open(_printed(tmp_path, process), encoding="utf-8")  # noqa: PTH123, SIM115
         return process
 
-    monkeypatch.setattr(making, "_spawn", spawn)
+    monkeypatch.setattr(process, "spawn", spawn)
     assert make(checkpoint, tmp_path / "model", epochs=1).is_new
 
 
@@ -314,7 +314,7 @@ def invoke(**given):
 
 
 def test_what_cannot_be_is_refused_in_a_sentence(checkpoint, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(making, "_spawn", lambda *_: pytest.fail("something is trained"))
+    monkeypatch.setattr(process, "spawn", lambda *_: pytest.fail("something is trained"))
     columns = pl.DataFrame({"text": LEARNT, "member": [False] * len(LEARNT), "body": LEARNT})
     columns.write_parquet(tmp_path / "none.parquet")
     columns.with_columns(member=pl.col("text") == LEARNT[0]).write_parquet(tmp_path / "one.parquet")

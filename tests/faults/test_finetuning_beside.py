@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.finetuning import making as making_module
+from mia_batch.finetuning import process
 from mia_batch.finetuning.beside import made_beside, shares
 from tests.forked import Forked, fork_on
 from tests.processes import wait_until
@@ -46,7 +46,7 @@ def started(monkeypatch):
     """Trainings in the order of their starts, and how many lived then."""
     processes: list[Any] = []
     alive: list[int] = []
-    spawn = making_module._spawn
+    spawn = process.spawn
 
     def counted(*given):
         process = spawn(*given)
@@ -54,7 +54,7 @@ def started(monkeypatch):
         alive.append(sum(each.poll() is None for each in processes))
         return process
 
-    monkeypatch.setattr(making_module, "_spawn", counted)
+    monkeypatch.setattr(process, "spawn", counted)
     return processes, alive
 
 
@@ -75,13 +75,13 @@ def test_models_made_beside_each_other_are_those_made_alone(
 
 def test_each_has_its_share_in_turn(checkpoint, tmp_path, monkeypatch):
     given: list[str] = []
-    spawn = making_module._spawn
+    spawn = process.spawn
 
     def noted(work, log, share):
         given.append(share["SHARE"])
         return spawn(work, log, share)
 
-    monkeypatch.setattr(making_module, "_spawn", noted)
+    monkeypatch.setattr(process, "spawn", noted)
     of_two = [{"SHARE": "first"}, {"SHARE": "second"}]
     made = dict(made_beside(wanted(checkpoint, tmp_path, 1), of_two, lambda _: None))
     assert all(each.is_new for each in made.values())
@@ -100,8 +100,8 @@ def test_one_that_fails_ends_the_others_and_all_go_on(checkpoint, alone, started
     with pytest.raises(EngineError, match="the training was killed"):
         all_made(checkpoint, tmp_path, 2, kill)
     assert len(processes) == 2
-    for process in processes:
-        assert process.poll() == -signal.SIGKILL
+    for ended in processes:
+        assert ended.poll() == -signal.SIGKILL
     assert not any((tmp_path / name).exists() for name in NAMES)
     assert [*tmp_path.glob(".*.work/checkpoints/*/sha256.json")]
     said: list[str] = []

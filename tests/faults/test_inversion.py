@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from mia_batch.errors import EngineError
-from mia_batch.finetuning import making
+from mia_batch.finetuning import process
 from mia_batch.finetuning.recipe import Recipe
 from mia_batch.inversion.inverting import invert
 from tests.forked import forked_command, forked_training
@@ -59,7 +59,7 @@ def test_a_training_that_is_killed_goes_on(data, checkpoint, undisturbed, tmp_pa
     out = tmp_path / "out"
     said: list[str] = []
     with monkeypatch.context() as patch:
-        patch.setattr(making, "_spawn", partial(forked_training, saves=2))
+        patch.setattr(process, "spawn", partial(forked_training, saves=2))
         with pytest.raises(EngineError, match="the training was killed"):
             run(data, checkpoint, out)
     assert not (out / "inverter").exists()

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from mia_batch.errors import CorpusError, EngineError, RunFolderError, SettingsError
-from mia_batch.finetuning import making
+from mia_batch.finetuning import process
 from mia_batch.privacy.audit import audit_privacy
 from mia_batch.privacy.formats import Format
 from mia_batch.privacy.page import conclusions
@@ -152,7 +152,7 @@ def test_what_does_not_fit_is_said_before_anything_is_trained(bases, data, tmp_p
 
 @pytest.mark.parametrize("fault", ["no clipping", "noise of another scale"])
 def test_a_privacy_that_is_not_kept_is_said_first(bases, data, tmp_path, monkeypatch, fault):
-    monkeypatch.setattr(making, "_spawn", partial(broken_training, fault=fault))
+    monkeypatch.setattr(process, "spawn", partial(broken_training, fault=fault))
     found = audit(
         bases["llama"], data, tmp_path / "out", epsilons=(0.5,), clip=1e-3, epochs=40, canaries=0
     )
@@ -169,7 +169,7 @@ def test_a_private_training_that_was_killed_ends_the_same(bases, tmp_path, monke
     how: dict[str, Any] = {"method": "lora", "epsilon": 4.0, "epochs": 3}
     whole = make(bases["llama"], tmp_path / "whole", **how)
     with monkeypatch.context() as patch:
-        patch.setattr(making, "_spawn", partial(forked_training, saves=2))
+        patch.setattr(process, "spawn", partial(forked_training, saves=2))
         with pytest.raises(EngineError, match="the training was killed"):
             make(bases["llama"], tmp_path / "model", **how)
     said: list[str] = []

@@ -18,13 +18,12 @@ from mia_batch.cli.options import TopicGroup, settings_options
 from mia_batch.cli.output import console_of
 from mia_batch.cli.privacy import privacy
 from mia_batch.cli.report import report
+from mia_batch.cli.samples import show, verify
 from mia_batch.cli.stopping import Stopping, command_line
 from mia_batch.errors import MiaBatchError, RequestError
 from mia_batch.storage import copy_of, is_url, place_of
 
 if TYPE_CHECKING:
-    from polars import DataFrame
-
     from mia_batch.pipeline import Run
 
 __all__ = ["main"]
@@ -193,77 +192,6 @@ def score(run: Path | str, **options: object) -> None:
     _show(scored)
 
 
-command.add_command(report)
-
-
-@command.command("verify")
-@click.argument("place", type=place_of, metavar="RUN")
-@click.option(
-    "--input",
-    "inputs",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    metavar="PATH",
-    help="Where inputs lie by now; repeatable.",
-)
-@click.option(
-    "--again",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Draw N of the run's samples again with its model, and compare.",
-)
-@click.option("--seed", default=0, show_default=True, help="Seed of the choice of samples.")
-def verify(place: Path | str, inputs: tuple[Path, ...], again: int | None, seed: int) -> int:
-    """Compare every byte of a finished run and its inputs with what was recorded.
-
-    Exit 0 if nothing has changed and all samples that are drawn again agree, else 1.
-    """
-    from mia_batch.cli.evidence import show_checked
-    from mia_batch.pipeline import Run
-    from mia_batch.pipeline.custody.again import choose_samples
-    from mia_batch.pipeline.custody.root import verify
-
-    checked = verify(place, inputs)
-    show_checked(checked, console_of(stderr=False))
-    if checked.faults or again is None:
-        return int(bool(checked.faults))
-    run = Run(place)
-    return _draw_again(run, choose_samples(run, again, seed))
-
-
-@command.command("show")
-@click.argument("place", type=place_of, metavar="RUN")
-@click.argument("target_id")
-@click.option("--again", is_flag=True, help="Draw its samples again with the model, and compare.")
-def show(place: Path | str, target_id: str, *, again: bool) -> int:
-    """Show what the model answered about one target, beside the true text.
-
-    The beginning of TARGET_ID suffices where no other target begins so.
-    """
-    from mia_batch.cli.evidence import find_target, show_answers, show_target
-    from mia_batch.pipeline import Run
-    from mia_batch.pipeline.answers import answers_of
-
-    run, console = Run(place), console_of(stderr=False)
-    target = find_target(run, target_id)
-    answers = answers_of(run, target)
-    show_target(run, target, console)
-    show_answers(answers, target, run, console)
-    return _draw_again(run, answers) if again else 0
-
-
-def _draw_again(run: Run, samples: DataFrame) -> int:
-    """Draw samples again and say how many agree; 0 if all do, else 1."""
-    from mia_batch.cli.console import ConsoleObserver
-    from mia_batch.cli.evidence import show_agreement
-    from mia_batch.pipeline.custody.again import draw_again
-
-    observer = ConsoleObserver(console_of(stderr=True))
-    drawn = draw_again(run, samples, observer)
-    observer.ended()
-    return int(not show_agreement(drawn, console_of(stderr=False)))
-
-
 @command.command("attacks")
 @click.argument("name", required=False)
 def attacks(name: str | None) -> None:
@@ -300,8 +228,5 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
     _audit(load_settings({"input": str(prepared.corpus)}, prepared.config))
 
 
-command.add_command(build_set)
-command.add_command(finetune)
-command.add_command(privacy)
-command.add_command(compare)
-command.add_command(invert)
+for other in (build_set, compare, finetune, invert, privacy, report, show, verify):
+    command.add_command(other)

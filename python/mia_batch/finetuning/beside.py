@@ -12,7 +12,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, TypeAlias
 
 from mia_batch.errors import EngineError
-from mia_batch.finetuning import making
+from mia_batch.finetuning import process as training
 from mia_batch.finetuning.making import Made, made_of
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class _Trainings:
             if self._ended:
                 msg = "another training has failed"
                 raise EngineError(msg)
-            process = making._spawn(work, log, share)
+            process = training.spawn(work, log, share)
             self._running.append(process)
             return process
 

@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from itertools import chain
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import polars as pl
 from filelock import FileLock, Timeout
 
-from mia_batch.errors import EngineError, RunFolderError, SettingsError
+from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.finetuning import process
 from mia_batch.finetuning.base import check_base
 from mia_batch.models.identity import identify_model
 from mia_batch.tables import digest
@@ -27,7 +24,8 @@ from mia_batch.tables.files import put_copy, sync_folder
 from mia_batch.tables.system import system_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    import subprocess
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from mia_batch.finetuning.recipe import Recipe
@@ -39,12 +37,6 @@ TRAINING_LOCK = ".training.lock"
 _RECORD = "training.json"
 _SECONDS_FOR_OTHERS = 5.0
 _SECONDS_TO_END = 10.0  # of the training of a killed process
-_ENVIRONMENT = {
-    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "WANDB_DISABLED": "true",
-    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-}
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: digests are kept
@@ -143,7 +135,7 @@ def made_of(
             return _recorded(making, path)
         with _alone(work, path):
             _prepare(making, work)
-        done = _train(work, say, start or _spawn)
+        done = process.train(work, say, start or process.spawn)
         return _place(making, work / "made", path, done)
 
 
@@ -247,81 +239,6 @@ def _holds(job: Path, wanted: dict[str, Any]) -> bool:
         return bool(json.loads(job.read_text("utf-8")) == wanted)
     except (OSError, ValueError):
         return False
-
-
-def _train(
-    work: Path,
-    say: Callable[[str], None],
-    start: Callable[[Path, Path], subprocess.Popen[str]],
-) -> dict[str, Any]:
-    """Train in a process of its own, which ends with this one."""
-    log = work / "training.log"
-    process = start(work, log)
-    told: dict[str, Any] = {}
-    try:
-        for line in process.stdout or ():
-            if (said := _told(line)) is None:
-                continue
-            told = said
-            if (sentence := _sentence(told)) is not None:
-                say(sentence)
-        code_of_end = process.wait()
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
-    if "done" in told and code_of_end == 0:
-        return {"losses": told["done"], "privacy": told["privacy"]}
-    if "failed" in told:
-        msg = f"the model cannot be tuned: {told['failed']}; the whole log is in {log}"
-    elif code_of_end == -signal.SIGKILL:
-        msg = (
-            "the training was killed, most likely because the machine ran out of memory; take "
-            "smaller batches, or fewer tokens of a text"
-        )
-    else:
-        msg = f"the training ended with exit code {code_of_end}; its log is {log}"
-    raise EngineError(msg)
-
-
-def _spawn(
-    work: Path, log: Path, share: Mapping[str, str] = MappingProxyType({})
-) -> subprocess.Popen[str]:
-    code = (
-        f"import sys; sys.path[:] = {sys.path!r}; from mia_batch.finetuning.training import main; "
-        f"main({str(work)!r}, {os.getpid()})"
-    )
-    with log.open("ab") as errors:
-        return subprocess.Popen(
-            [sys.executable, "-c", code],
-            env={**_ENVIRONMENT, **os.environ, **share},
-            process_group=0,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-
-
-def _told(line: str) -> dict[str, Any] | None:
-    """Read what the training tells; None of what a library prints."""
-    with suppress(ValueError):
-        if isinstance(told := json.loads(line), dict):
-            return told
-    return None
-
-
-def _sentence(told: dict[str, Any]) -> str | None:
-    if "damaged" in told:
-        then = f"goes on from {told['then']}" if told["then"] else "begins anew"
-        return f"{told['damaged']} is damaged or was cut short; training {then}"
-    if "epoch" not in told:
-        return None
-    losses = {"loss": "loss", "held_out_loss": "on held-out texts"}
-    found = ", ".join(f"{text} {told[name]:.3f}" for name, text in losses.items() if name in told)
-    return f"epoch {told['epoch']} of {told['of']}: {found}"
 
 
 def _place(making: Making, made: Path, path: Path, done: dict[str, Any]) -> Made:

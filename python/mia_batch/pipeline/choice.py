@@ -1,7 +1,8 @@
-"""Which attacks a run computes, and what prevents others."""
+"""Which attacks a run computes, what prevents others, and what is decided by them."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from mia_batch.attacks import defaults, get
@@ -11,13 +12,15 @@ from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines.registry import why_not
 from mia_batch.evidence.executors.ray.cluster import why_no_ray
 from mia_batch.evidence.logprobs import NOISE, QUESTION
+from mia_batch.inference.plan import VerdictPlan
 from mia_batch.pipeline.stages.views import is_made
 from mia_batch.similarity import why_no_similarity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from mia_batch.attacks import Attack
+    from mia_batch.evidence.replay.recording import Recording
     from mia_batch.settings import Settings
 
 __all__ = [
@@ -28,8 +31,13 @@ __all__ = [
     "chosen_attacks",
     "engine_abilities",
     "engine_columns",
+    "recorded_settings",
+    "verdict_plan",
 ]
 
+_PRIMARY = ("probe_leading_rarity_v1", "samia_matched_v1", "min_k_plus_plus_20_v1")
+_PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1")
+_LABELLED_FALSE = "texts of the input that are labelled member = false"
 _COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
 """Columns of the logprobs table that not every engine can compute."""
 _FEWEST_COMBINED = 2
@@ -191,3 +199,37 @@ def engine_abilities(attacks: Iterable[Attack]) -> frozenset[str]:
     read = {view for attack in attacks for _, view in attack.reads_of("logprobs")}
     answers = {QUESTION} if CHOICE[1] in read else set()
     return engine_columns(attacks) | (read & {NOISE}) | answers
+
+
+def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
+    """Say what the run is to decide and how.
+
+    The primary attack is the one asked for, else the first of `probe_leading_rarity_v1`,
+    `samia_matched_v1` and `min_k_plus_plus_20_v1` that is computed, else the first attack.
+    With preset ``spv`` `wbc_v1` and `self_prompt_difference_v1` come before these: they tell most
+    of tuned models (``benches.finetuned``).
+    """
+    likely = _PRIMARY_OF_TUNED + _PRIMARY if settings.preset == "spv" else _PRIMARY
+    primary = settings.primary or next((name for name in likely if name in attacks), attacks[0])
+    if primary not in attacks:
+        msg = f"setting 'primary' is {primary!r}, which is not computed; name it in 'attacks' too"
+        raise SettingsError(msg)
+    same = settings.model_dump(include={field.name for field in fields(VerdictPlan)} - {"primary"})
+    null_set = settings.non_members_known or _LABELLED_FALSE
+    return VerdictPlan(primary=primary, null_set=null_set, **same)
+
+
+def recorded_settings(settings: Settings, recording: Recording) -> Settings:
+    """Fill in what a recording decides where the request does not.
+
+    As many samples as were recorded; where these are no probes, the length-matched family, and the
+    whole SaMIA family where candidates count as whole.
+    """
+    filled: dict[str, object] = {}
+    if "samples" not in settings.model_fields_set:
+        filled["samples"] = recording.most_samples()
+    by_default = settings.attacks is None and settings.preset == "default"
+    if by_default and not recording.has_probes:
+        whole = () if recording.has_finish_reason else defaults("samia")
+        filled["attacks"] = (*defaults("matched"), *whole)
+    return settings.model_copy(update=filled)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mia_batch.attacks import defaults
 from mia_batch.attacks.attack import CONTINUATION
 from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
@@ -17,7 +16,6 @@ from mia_batch.evidence.kept import KeptEngine
 from mia_batch.evidence.replay.recording import Recording
 from mia_batch.evidence.request import Decoding, EngineSpec
 from mia_batch.evidence.shard import Shard
-from mia_batch.inference.plan import VerdictPlan
 from mia_batch.models.identity import identify_model
 from mia_batch.pipeline.choice import (
     check_cluster,
@@ -25,6 +23,8 @@ from mia_batch.pipeline.choice import (
     check_made,
     check_shard,
     chosen_attacks,
+    recorded_settings,
+    verdict_plan,
 )
 from mia_batch.pipeline.corpora import check_paths, open_corpora, with_windows
 from mia_batch.pipeline.manifest import Manifest
@@ -33,7 +33,7 @@ from mia_batch.pipeline.shards.locks import others_at_work
 from mia_batch.settings.client import endpoint_settings, endpoint_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     import polars as pl
 
@@ -41,19 +41,17 @@ if TYPE_CHECKING:
     from mia_batch.corpus import SourceFile
     from mia_batch.evidence.budget import DecodeScope
     from mia_batch.evidence.request import EvidenceKind
+    from mia_batch.inference.plan import VerdictPlan
     from mia_batch.observer import Observer
     from mia_batch.pipeline.corpora import Corpora
     from mia_batch.prompts.view import View
     from mia_batch.settings import Settings
 
-__all__ = ["Audit", "verdict_plan"]
+__all__ = ["Audit"]
 
-_PRIMARY = ("probe_leading_rarity_v1", "samia_matched_v1", "min_k_plus_plus_20_v1")
-_PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1")
 _ATTEMPTS_AT_PROBES = 3  # a word that does not end is none
 _SPARE_AT_PROBES = 1  # token, so that a word is followed by something
 _ANSWER_TOKENS = 8  # "The answer is B." and some more
-_LABELLED_FALSE = "texts of the input that are labelled member = false"
 _REMOTE = ("openai", "replay")
 _OF_MODELS = {
     "target": ("model", "revision"),
@@ -89,7 +87,7 @@ class Audit:
             recording = Recording.open(
                 settings.samples_from, candidate_column=settings.candidate_column
             )
-            settings = _recorded_settings(settings, recording)
+            settings = recorded_settings(settings, recording)
         settings = with_windows(settings)
         audit = cls(settings, observer, chosen_attacks(settings), recording, Run(settings.folder))
         _ = audit.plan
@@ -191,19 +189,13 @@ class Audit:
 
     def budget(self, view: View, max_model_len: int, max_attempts: int | None = None) -> Budget:
         """Return the rule for the tokens to decode in a model with this context."""
-        if view.name == "generation":
+        generates = view.name == "generation"
+        if generates or view.question:
             return Budget(
                 scope="whole",
                 max_length=max_model_len,
                 max_model_len=max_model_len,
-                most_new=self.settings.generation_tokens,
-            )
-        if view.question:
-            return Budget(
-                scope="whole",
-                max_length=max_model_len,
-                max_model_len=max_model_len,
-                most_new=_ANSWER_TOKENS,
+                most_new=self.settings.generation_tokens if generates else _ANSWER_TOKENS,
             )
         if view.key != CONTINUATION and view.name != "control":
             return Budget(
@@ -304,37 +296,3 @@ class Audit:
         evidence = self.settings.evidence_values | {"engine": engine}
         models = {"target": {"source": self.source("target")}}
         return Manifest(evidence=evidence, engine_choice=why, models=models)
-
-
-def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
-    """Say what the run is to decide and how.
-
-    The primary attack is the one asked for, else the first of `probe_leading_rarity_v1`,
-    `samia_matched_v1` and `min_k_plus_plus_20_v1` that is computed, else the first attack.
-    With preset ``spv`` `wbc_v1` and `self_prompt_difference_v1` come before these: they tell most
-    of tuned models (``benches.finetuned``).
-    """
-    likely = _PRIMARY_OF_TUNED + _PRIMARY if settings.preset == "spv" else _PRIMARY
-    primary = settings.primary or next((name for name in likely if name in attacks), attacks[0])
-    if primary not in attacks:
-        msg = f"setting 'primary' is {primary!r}, which is not computed; name it in 'attacks' too"
-        raise SettingsError(msg)
-    same = settings.model_dump(include={field.name for field in fields(VerdictPlan)} - {"primary"})
-    null_set = settings.non_members_known or _LABELLED_FALSE
-    return VerdictPlan(primary=primary, null_set=null_set, **same)
-
-
-def _recorded_settings(settings: Settings, recording: Recording) -> Settings:
-    """Fill in what a recording decides where the request does not.
-
-    As many samples as were recorded; where these are no probes, the length-matched family, and the
-    whole SaMIA family where candidates count as whole.
-    """
-    filled: dict[str, object] = {}
-    if "samples" not in settings.model_fields_set:
-        filled["samples"] = recording.most_samples()
-    by_default = settings.attacks is None and settings.preset == "default"
-    if by_default and not recording.has_probes:
-        whole = () if recording.has_finish_reason else defaults("samia")
-        filled["attacks"] = (*defaults("matched"), *whole)
-    return settings.model_copy(update=filled)

@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from mia_batch.errors import RunFolderError
-from mia_batch.pipeline.context import verdict_plan
+from mia_batch.pipeline.choice import verdict_plan
 from mia_batch.pipeline.custody.root import record_file
 from mia_batch.pipeline.custody.stamps import described
 from mia_batch.pipeline.run import PARTS, TABLES

@@ -18,7 +18,7 @@ from mia_batch.cli.main import command
 from mia_batch.errors import EngineError, RunFolderError, SettingsError
 from mia_batch.evidence import process
 from mia_batch.evidence.kept import KeptEngine
-from mia_batch.finetuning import making
+from mia_batch.finetuning import process as training
 from mia_batch.observer import Observer
 from mia_batch.pipeline import Run, context, plan, rescore
 from mia_batch.pipeline.context import Audit
@@ -53,14 +53,14 @@ MADE = ("self_prompt", "candidate", "shadow-0", "shadow-1")
 @pytest.fixture(scope="module", autouse=True)
 def counted_trainings():
     """It is known what is trained."""
-    spawn = making._spawn
+    spawn = training.spawn
 
     def counted(work, *given):
         STARTED.append(str(work))
         return spawn(work, *given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(making, "_spawn", counted)
+        patch.setattr(training, "spawn", counted)
         yield
 
 
@@ -149,7 +149,7 @@ def nothing_starts(monkeypatch):
         pytest.fail("something was started")
 
     monkeypatch.setattr(process, "_spawn", start)
-    monkeypatch.setattr(making, "_spawn", start)
+    monkeypatch.setattr(training, "spawn", start)
 
 
 def tables(run) -> dict[str, bytes]:
@@ -547,7 +547,7 @@ def test_a_training_that_was_killed_can_be_given_another_way(settings, tmp_path,
     """Generations are kept; the model that failed binds nobody."""
     given = fresh(settings, tmp_path)
 
-    spawn = making._spawn
+    spawn = training.spawn
 
     def killed(*given):
         process = spawn(*given)
@@ -555,7 +555,7 @@ def test_a_training_that_was_killed_can_be_given_another_way(settings, tmp_path,
         return process
 
     with monkeypatch.context() as patch:
-        patch.setattr(making, "_spawn", killed)
+        patch.setattr(training, "spawn", killed)
         with pytest.raises(EngineError, match="take smaller batches"):
             mia_batch.audit(**given)
     listener = Listener()

@@ -24,7 +24,7 @@ from mia_batch.inference.power import power_findings
 from mia_batch.inference.sampling_error import score_errors
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.metrics.measure import measure
-from mia_batch.pipeline.context import verdict_plan
+from mia_batch.pipeline.choice import verdict_plan
 from mia_batch.pipeline.stages.given import given_findings
 from mia_batch.pipeline.stages.sets import OF_SETS, set_answers
 from mia_batch.pipeline.stages.stage import Stage
