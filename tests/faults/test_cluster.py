@@ -111,16 +111,11 @@ def test_whatever_is_killed_the_tables_are_the_same(asked, undisturbed, cluster,
     assert "has been started again" in said()
 
 
-def test_ray_of_this_machine_alone(asked, checkpoint, tmp_path):
-    """With an engine that is no one's but ours, and without kills."""
-    corpus = write_corpus(tmp_path / "corpus.parquet", 4)
-    asked_for = {"--model": checkpoint, "--probes": 2, "--dtype": "float32"}
-    options = [str(word) for pair in asked_for.items() for word in pair]
-    options += ["--engine", "transformers"]
-    run_undisturbed(corpus, tmp_path / "alone", *options)
-    with started(corpus, tmp_path / "two", *options, "--workers", "2") as process:
-        assert process.wait(150) == 0, (tmp_path / "two.log").read_text()
-    assert contents(tmp_path / "two") == contents(tmp_path / "alone")
+def test_ray_of_this_machine_alone(undisturbed, tmp_path):
+    corpus, options, expected = undisturbed
+    with started(corpus, tmp_path / "run", *options, "--workers", "2") as process:
+        assert process.wait(150) == 0, (tmp_path / "run.log").read_text()
+    assert contents(tmp_path / "run") == expected
 
 
 def test_a_block_that_hangs_is_asked_elsewhere_too(undisturbed, cluster, tmp_path):

@@ -156,15 +156,15 @@ def test_an_endpoint_which_is_asked_for_no_journalled_answer_again(tmp_path):
     assert 2 * distinct <= len(asked) <= 2 * distinct + 3 * in_flight  # two runs, three kills
 
 
-def test_a_recording_killed_twenty_times(tmp_path):
-    corpus = write_corpus(tmp_path / "corpus.parquet", 1000)  # 125 parts
+def test_a_recording_killed_ten_times(tmp_path):
+    corpus = write_corpus(tmp_path / "corpus.parquet", 480)  # 60 parts
     texts = pl.read_parquet(corpus)["text"]
     prefixes = texts.str.split(" ").list.head(8).list.join(" ")
     rows = [(text, f" candidate {number} of it") for text in prefixes for number in range(2)]
     recorded = pl.DataFrame(rows, schema=["prefix", "candidate"], orient="row")
     recorded.sample(fraction=1.0, shuffle=True, seed=0).write_parquet(tmp_path / "made.parquet")
     options = ("--samples-from", str(tmp_path / "made.parquet"))
-    kill_and_compare(corpus, tmp_path, 20, *options, longest_pause=0.02)
+    kill_and_compare(corpus, tmp_path, 10, *options, longest_pause=0.02)
 
 
 def test_probes_that_wait_for_rarity(tmp_path):
