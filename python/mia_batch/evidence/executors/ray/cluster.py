@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import EngineError
+from mia_batch.evidence.executors.ray.failures import is_full, reason_of
 from mia_batch.tables.files import is_followed, temporary_path
 
 if TYPE_CHECKING:
@@ -37,8 +38,23 @@ def connected(address: str | None, n_cpus: int | None = None) -> Iterator[None]:
     """Join the cluster at an address (``auto``: the one that runs here); None starts one here.
 
     A connection that exists already is used, and stays. Raises `EngineError` if the cluster cannot
-    be reached.
+    be reached, or holds no more objects.
     """
+    with _joined(address, n_cpus):
+        try:
+            yield
+        except Exception as error:
+            if not is_full(error):
+                raise
+            msg = (
+                f"Ray's object store is full and cannot spill: {reason_of(error)}; free space on "
+                "its disk, or start Ray with more --object-store-memory: the same command goes on"
+            )
+            raise EngineError(msg) from error
+
+
+@contextmanager
+def _joined(address: str | None, n_cpus: int | None) -> Iterator[None]:
     own = {}
     if not address and "ray" not in sys.modules:  # which reads this as it is imported
         own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # in no file
