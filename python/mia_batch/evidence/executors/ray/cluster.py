@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["connected", "marked", "resources", "room", "why_no_ray"]
 
 _SECONDS_TO_ANSWER = 10.0
+_OWN: dict[str, str] = {}  # what every Ray that this process starts has in its environment
 
 
 def why_no_ray() -> str | None:
@@ -55,11 +56,10 @@ def connected(address: str | None, n_cpus: int | None = None) -> Iterator[None]:
 
 @contextmanager
 def _joined(address: str | None, n_cpus: int | None) -> Iterator[None]:
-    own = {}
-    if not address and "ray" not in sys.modules:  # which reads this as it is imported
-        own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # in no file
+    if not address and "ray" not in sys.modules:  # which reads this as it is imported, and keeps it
+        _OWN.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))  # in no file
     handlers = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
-    with _environment(own):
+    with _environment({} if address else _OWN):
         import ray
 
         if ray.is_initialized():
