@@ -1,14 +1,15 @@
 """Many workers: what kills cost, how two engines scale, and what scheduling costs with many.
 
-Four measurements, each against a real Ray on this machine:
+Five measurements, each against a real Ray on this machine:
 
 * ``kills``: an audit by the demo's model on a cluster of two nodes, of which actors, raylets and
   the driver are killed at random, held against the same audit without a cluster.
+* ``tuned``: an audit with models that it tunes, by two workers (`benches.tuned_workers`).
 * ``engines``: two engines, each pinned to a core, against one: tokens per second once ready.
 * ``sleepers``: what scheduling costs with as many actors as fit (`benches.sleepers`).
 * ``features``: those of recorded samples by one core of a cluster, and by two.
 
-    python -m benches.scale [kills] [engines] [features] [sleepers] [--actors N] [--kills N]
+    python -m benches.scale [kills] [tuned] [engines] [features] [sleepers] [--actors N] [--kills N]
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ import polars as pl
 from benches.features import SAMPLES, write_input
 from benches.results import append_results, machine, versions
 from benches.sleepers import projection, sleepers
+from benches.tuned_workers import tuned
 
 from mia_batch.evidence.executors.ray import pool as pool_module
 from mia_batch.evidence.executors.ray.worker import EngineWorker, Joined, Start
@@ -42,6 +44,7 @@ from tests.cluster import Cluster, actors
 DEMO = Path("demo")
 COPIES = 6  # of the demo's 256 texts
 PROBES = 8
+MEASURED = ["kills", "tuned", "engines", "features", "sleepers"]
 TABLES = ("targets", "rarity", "scores", "unscored", "verdicts", "rollup", "curves", "metrics")
 
 
@@ -212,7 +215,7 @@ def seconds_of_features(said: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", nargs="*", default=["kills", "engines", "features", "sleepers"])
+    parser.add_argument("what", nargs="*", default=MEASURED)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--targets", type=int, default=1_000_000)
@@ -223,6 +226,9 @@ def main() -> None:
     if "kills" in given.what:
         figures["kills"] = kill(given.kills)
         print(figures["kills"])
+    if "tuned" in given.what:
+        figures["tuned"] = tuned(2)
+        print(figures["tuned"])
     if "engines" in given.what:
         figures["engines"] = engines(given.rounds)
         print(figures["engines"], "median", median(figures["engines"]["two_to_one"]))
