@@ -1,16 +1,15 @@
 """Many workers: what kills cost, how two engines scale, and what scheduling costs with many.
 
-Four measurements, each against a real Ray on this machine:
+Five measurements, each against a real Ray on this machine:
 
 * ``kills``: an audit by the demo's model on a cluster of two nodes, of which actors, raylets and
   the driver are killed at random, held against the same audit without a cluster.
+* ``tuned``: an audit with models that it tunes, by two workers (`benches.tuned_workers`).
 * ``engines``: two engines, each pinned to a core, against one: tokens per second once ready.
-* ``sleepers``: as many actors as fit, which sleep as long as a block takes; what the driver adds,
-  its memory, and how many blocks it can hand out in a second. From these a projection to many GPUs.
-
+* ``sleepers``: what scheduling costs with as many actors as fit (`benches.sleepers`).
 * ``features``: those of recorded samples by one core of a cluster, and by two.
 
-    python -m benches.scale [kills] [engines] [features] [sleepers] [--actors N] [--kills N]
+    python -m benches.scale [kills] [tuned] [engines] [features] [sleepers] [--actors N] [--kills N]
 """
 
 from __future__ import annotations
@@ -19,43 +18,33 @@ import argparse
 import os
 import random
 import re
-import resource
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 import polars as pl
 from benches.features import SAMPLES, write_input
 from benches.results import append_results, machine, versions
+from benches.sleepers import projection, sleepers
+from benches.tuned_workers import tuned
 
-from mia_batch.evidence.blocks import Block
 from mia_batch.evidence.executors.ray import pool as pool_module
-from mia_batch.evidence.executors.ray.cluster import connected
-from mia_batch.evidence.executors.ray.executor import RayExecutor
-from mia_batch.evidence.executors.ray.pool import Pool
-from mia_batch.evidence.executors.ray.worker import Answered, EngineWorker, Joined, Start
-from mia_batch.evidence.request import EngineInfo, EngineSpec
+from mia_batch.evidence.executors.ray.worker import EngineWorker, Joined, Start
 from mia_batch.observer import Observer
 from mia_batch.pipeline.auditing import run_audit
 from mia_batch.settings import load_settings
 from tests.cluster import Cluster, actors
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 DEMO = Path("demo")
 COPIES = 6  # of the demo's 256 texts
 PROBES = 8
-SECONDS_OF_A_BLOCK = 2.0
-GPU_TOKENS_PER_SECOND = 10_000  # assumed of one GPU and a model of 7 B, continuous batching
-TOKENS_OF_A_BLOCK = 64 * 118  # decoded by the default preset for a block of the demo's texts
+MEASURED = ["kills", "tuned", "engines", "features", "sleepers"]
 TABLES = ("targets", "rarity", "scores", "unscored", "verdicts", "rollup", "curves", "metrics")
 
 
@@ -224,128 +213,22 @@ def seconds_of_features(said: str) -> float:
     return float(seconds)
 
 
-class Sleeper:
-    """A worker that sleeps for as long as a block would take."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def start(self, start: Start) -> Joined:
-        del start
-        info = EngineInfo(
-            engine="none",
-            version="0",
-            device="none",
-            dtype="float32",
-            max_model_len=1024,
-            max_sequences=64,
-        )
-        return Joined(info=info, node="here", shared=True)
-
-    def work(self, job: int, what: list[Any], block: Block) -> Answered:
-        del job, what
-        time.sleep(block.first / 1000)
-        return Answered(None, [("target-probe", 7552, 0)], [])
-
-
-def blocks(n: int, seconds: float) -> Iterator[Block]:
-    """Blocks as large as real ones, whose time stands where the first sample would."""
-    text = " ".join(["word"] * 128)
-    units = pl.DataFrame({"target_id": ["0" * 64] * 64, "context": [text] * 64})
-    for index in range(n):
-        yield Block(
-            index=index,
-            first=round(1000 * seconds),
-            last=1,
-            attempt=0,
-            label="target-probe",
-            units=units.with_columns(view_index=pl.lit(index)),
-        )
-
-
-def sleepers(n_actors: int) -> dict[str, Any]:
-    """Measure what handing out costs: time beside that of the blocks, memory, blocks a second."""
-    spec = EngineSpec(engine="none", kind="samples", model="none")
-    start = Start(
-        spec=spec, tokenizer=None, strides=False, digest=None, version="", mark=Path("none")
-    )
-    with (
-        patch.object(pool_module, "EngineWorker", Sleeper),
-        patch.object(pool_module, "_THREADS", 1),  # one block at a time, as an engine
-        connected(None, n_actors),
-    ):
-        pool = Pool(start, wanted=n_actors, name="sleeper", say=lambda _: None)
-        try:
-            while len(pool.workers) < n_actors:
-                list(pool.events())
-            executor = RayExecutor(pool, lambda _: None)
-
-            def took(n: int, seconds: float) -> float:
-                began = time.perf_counter()
-                asked = blocks(n, seconds)
-                task: Any = None  # nobody looks at it
-                deque(executor.collect(task, asked, lambda *_: None, _keep), maxlen=0)
-                return time.perf_counter() - began
-
-            took(4 * n_actors, 0.0)
-            memory = [peak_mb()]
-            each = 30
-            seconds = took(each * n_actors, SECONDS_OF_A_BLOCK)
-            overhead = seconds / (each * SECONDS_OF_A_BLOCK) - 1
-            memory.append(peak_mb())
-            n = 4000
-            per_second = n / took(n, 0.0)
-            memory.append(peak_mb())
-            took(2 * n, 0.0)
-            memory.append(peak_mb())
-        finally:
-            pool.close()
-    return {
-        "actors": n_actors,
-        "blocks_of_each": each,
-        "seconds_of_a_block": SECONDS_OF_A_BLOCK,
-        "overhead": round(overhead, 4),
-        "blocks_per_second": round(per_second, 1),
-        "driver_peak_mb": memory,
-    }
-
-
-def _keep(block: Block, rows: pl.DataFrame) -> None:
-    del block, rows
-
-
-def peak_mb() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-
-
-def projection(found: dict[str, Any]) -> str:
-    """Say what 1,000 GPUs would do, and what breaks first."""
-    seconds = TOKENS_OF_A_BLOCK / GPU_TOKENS_PER_SECOND
-    most = found["blocks_per_second"] * seconds
-    needed = 1000 / seconds
-    return (
-        f"Assumed: {GPU_TOKENS_PER_SECOND:,} tokens/s a GPU, {TOKENS_OF_A_BLOCK:,} tokens a block: "
-        f"{seconds:.2f} s a block and {needed:,.0f} blocks/s on 1,000 GPUs. The driver hands out "
-        f"{found['blocks_per_second']:,.0f} blocks/s here, enough for {most:,.0f} such GPUs. What "
-        "breaks first is the driver's one core, then the names that a shared disk makes in a "
-        "second: one of samples and one of features a block. Larger models and longer texts need "
-        "fewer blocks a second."
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", nargs="*", default=["kills", "engines", "features", "sleepers"])
+    parser.add_argument("what", nargs="*", default=MEASURED)
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--targets", type=int, default=1_000_000)
-    parser.add_argument("--actors", type=int, default=100)
+    parser.add_argument("--actors", type=int, default=200)
     given = parser.parse_args()
     print(machine())
     figures: dict[str, Any] = {}
     if "kills" in given.what:
         figures["kills"] = kill(given.kills)
         print(figures["kills"])
+    if "tuned" in given.what:
+        figures["tuned"] = tuned(2)
+        print(figures["tuned"])
     if "engines" in given.what:
         figures["engines"] = engines(given.rounds)
         print(figures["engines"], "median", median(figures["engines"]["two_to_one"]))

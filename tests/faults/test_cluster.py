@@ -118,6 +118,19 @@ def test_ray_of_this_machine_alone(undisturbed, tmp_path):
     assert contents(tmp_path / "run") == expected
 
 
+def test_ray_of_this_machine_starts_again_for_the_next_model(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    code = (
+        "from mia_batch.evidence.executors.ray.cluster import connected, room\n"
+        "for _ in range(2):\n"
+        "    with connected(None, 3):\n"
+        "        print(room(1))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout == "3\n3\n", done.stderr
+    assert not (tmp_path / ".ray").exists(), "Ray has left a token there"
+
+
 def test_a_block_that_hangs_is_asked_elsewhere_too(undisturbed, cluster, tmp_path):
     corpus, options, expected = undisturbed
     out = tmp_path / "run"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BLOCK_TARGETS",
     "LOGPROB_BLOCK_TARGETS",
-    "PIECE_BYTES",
+    "PIECE_TOKENS",
     "RECORDED_BLOCK_TARGETS",
     "Block",
     "Missing",
@@ -32,9 +32,9 @@ RECORDED_BLOCK_TARGETS = 8 * BLOCK_TARGETS
 LOGPROB_BLOCK_TARGETS = 4 * BLOCK_TARGETS
 """The same of log-probabilities: one forward pass a text, not one a token."""
 
-PIECE_BYTES = 1 << 20
-"""Bytes of prompts and texts of a piece, which is stored by itself: some 250,000 tokens."""
-_MOST_PIECES = 4  # of a block
+PIECE_TOKENS = 1 << 18
+"""Work of a piece, which is stored by itself: half a minute of a GPU and a model of 8 B."""
+_MOST_PIECES = 10  # of a block; their names are in order
 
 _NO_FAILED = pl.DataFrame(schema={"key": pl.UInt64, "index": pl.UInt32})
 
@@ -76,8 +76,9 @@ class Missing:
     """What the parts of a run lack: ``n_rows`` of each unit.
 
     With ``retry_failed`` rows that have a reason count as missing. Of a ``shard`` only its own
-    blocks are looked at. Blocks of more than ``piece_bytes``, each text counted as often as it is
-    wanted, are cut into up to 4 pieces; where is a matter of their texts, whatever is missing.
+    blocks are looked at. ``work`` estimates the work of a unit, in tokens; blocks of more than
+    `PIECE_TOKENS` are cut into up to 10 pieces of about the same work. Where is a matter of their
+    texts, whatever is missing.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Missing:
         *,
         retry_failed: bool = False,
         shard: Shard | None = None,
-        piece_bytes: int | None = None,
+        work: pl.Expr | None = None,
     ) -> None:
         self._units = units
         self._block = pl.col("target_row") // parts.block_targets
@@ -97,7 +98,7 @@ class Missing:
         self._n_rows = n_rows
         self._done = _find_done(parts)
         self._failed = _find_failed(parts) if retry_failed else _NO_FAILED
-        self._piece_bytes = piece_bytes
+        self._work = work
         self._names = {part.name for part in parts.paths()}
         self._attempts = _next_attempts(parts)
 
@@ -151,12 +152,12 @@ class Missing:
     @property
     def _piece(self) -> pl.Expr:
         """Number the piece of each unit."""
-        if self._piece_bytes is None:
-            return pl.lit(0, pl.UInt64)
-        n_bytes = pl.col("context").str.len_bytes() + self._n_rows * pl.col("text").str.len_bytes()
-        n_bytes = n_bytes.fill_null(0).cast(pl.UInt64)
-        size = pl.max_horizontal(n_bytes.sum() // _MOST_PIECES + 1, self._piece_bytes)
-        return ((n_bytes.cum_sum() - n_bytes) // size).over(self._block)
+        if self._work is None:
+            return pl.lit(0, pl.Int64)
+        work = self._work.cast(pl.Int64)
+        pieces = (work.sum() // PIECE_TOKENS + 1).clip(upper_bound=_MOST_PIECES)
+        size = work.sum() // pieces + 1
+        return ((work.cum_sum() - work) // size).over(self._block)
 
     def _made(
         self, index: int, piece: int, last_piece: int, first: int, last: int, units: pl.DataFrame

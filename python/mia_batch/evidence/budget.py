@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import polars as pl
+
 __all__ = ["Budget", "DecodeScope"]
 
 DecodeScope = Literal["matched", "whole"]
@@ -49,6 +51,15 @@ class Budget:
             return room
         usual = reference_tokens + reference_tokens // 4 + self.spare
         return min(usual if self.max_attempts != 1 else 2 * usual, room)
+
+    def expected(self, prompt_tokens: pl.Expr, reference_tokens: pl.Expr) -> pl.Expr:
+        """Give `first` of columns, and 0 where there is no room."""
+        limit = self.max_length if self.scope == "whole" else self.max_model_len
+        most = pl.min_horizontal(limit - prompt_tokens, self.most_new)
+        if self.scope == "matched":
+            usual = reference_tokens + reference_tokens // 4 + self.spare
+            most = pl.min_horizontal(usual if self.max_attempts != 1 else 2 * usual, most)
+        return most.clip(lower_bound=0)
 
     def next(self, prompt_tokens: int, tried: int, attempts: int) -> int | None:
         """Tokens to decode after ``attempts`` of which the last, of ``tried``, were too few.

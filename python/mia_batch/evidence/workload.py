@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from mia_batch.models.measure import estimated_tokens
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -14,10 +16,20 @@ if TYPE_CHECKING:
     from mia_batch.evidence.budget import Budget
     from mia_batch.models.measure import Measure
 
-__all__ = ["Workload", "forecast"]
+__all__ = ["Workload", "forecast", "work_of"]
 
 _MOST_MEASURED = 2048
 """Prompts whose tokens are counted; of more, so many spread evenly stand for all."""
+
+
+_READ_FOR_ONE = 4
+"""Tokens read that count as one decoded: GPUs read in batches some four times as fast (assumed)."""
+
+
+def work_of(budget: Budget, samples: int) -> pl.Expr:
+    """Estimate the work of prompts in tokens decoded; those read count a quarter, once a prompt."""
+    read, reference = estimated_tokens("context"), estimated_tokens("text")
+    return read // _READ_FOR_ONE + samples * budget.expected(read, reference)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mia_batch import tables
 from mia_batch.evidence.blocks import (
     BLOCK_TARGETS,
+    PIECE_TOKENS,
     RECORDED_BLOCK_TARGETS,
     Block,
     Missing,
@@ -275,19 +276,24 @@ def long_texts(run, sizes):
     make_prompts(run, VIEW)
 
 
+def a_byte(tokens: int) -> pl.Expr:
+    """Work of texts whose every byte is worth so many tokens."""
+    return tokens * pl.col("text").str.len_bytes().cast(pl.Int64)
+
+
 @given(
     sizes=st.lists(st.integers(1, 400), min_size=N_TARGETS, max_size=N_TARGETS),
-    piece_bytes=st.integers(100, 20_000),
+    tokens=st.integers(1, 1000),
     n=st.integers(1, 3),
     data=st.data(),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=15)
-def test_pieces_of_long_blocks_are_the_same_whatever_is_there(run, sizes, piece_bytes, n, data):
+def test_pieces_of_long_blocks_are_even_and_the_same_whatever_is_there(run, sizes, tokens, n, data):
     """Killed at any time, what is left has the names that it would have had."""
     for part in (run / "samples").iterdir():
         part.unlink()
     long_texts(run, sizes)
-    pieces = missing(run, n, piece_bytes=piece_bytes)
+    pieces = missing(run, n, work=a_byte(tokens))
     names = [piece.part_name for piece in pieces]
     assert len({*names}) == len(names)
     assert sorted(names) == names
@@ -295,20 +301,18 @@ def test_pieces_of_long_blocks_are_the_same_whatever_is_there(run, sizes, piece_
     assert asked == [target for block in missing(run, n) for target in block.units["target_id"]]
     for index in {piece.index for piece in pieces}:
         own = [piece.units for piece in pieces if piece.index == index]
-        size = [1 + n * units["text"].str.len_bytes() for units in own]
-        weights = [int(each.sum()) for each in size]
-        bound = max(piece_bytes, sum(weights) // 4 + 1)
-        assert len(own) <= 4
-        assert (len(own) > 1) == (len(own[0]) < sum(map(len, own)))
-        for weight, each in zip(weights, size, strict=True):
-            assert weight < bound + int(each.max())
-        assert len(own) > 1 or sum(weights) <= bound + int(size[0].max())
+        work = [units.select(a_byte(tokens)).to_series() for units in own]
+        largest, total = max(each.max() for each in work), sum(each.sum() for each in work)
+        wanted = min(total // PIECE_TOKENS + 1, 10)
+        assert len(own) <= wanted
+        for each in work:
+            assert abs(each.sum() - total / wanted) <= largest + wanted
     drawn = data.draw(st.lists(st.booleans(), min_size=len(pieces), max_size=len(pieces)))
     there = [piece.part_name for piece, kept in zip(pieces, drawn, strict=True) if kept]
     for piece in pieces:
         if piece.part_name in there:
             store(run, piece)
-    left = missing(run, n, piece_bytes=piece_bytes)
+    left = missing(run, n, work=a_byte(tokens))
     assert [*map(named, left)] == [named(piece) for piece in pieces if piece.part_name not in there]
 
 
@@ -318,13 +322,13 @@ def named(piece):
 
 def test_a_piece_that_is_tried_again_gets_a_name_that_none_of_its_block_has(run):
     long_texts(run, [100] * N_TARGETS)
-    first = [piece for piece in missing(run, 1, piece_bytes=2_000) if piece.index == 0]
+    work = a_byte(PIECE_TOKENS // 2_000)  # of 6,300 bytes and more
+    first = [piece for piece in missing(run, 1, work=work) if piece.index == 0]
     assert [piece.attempt for piece in first] == [0, 1, 2, 3]
     for piece in first[1:3]:
         store(run, piece, failed={(0, 0)})
-    again = [
-        piece for piece in missing(run, 1, piece_bytes=2_000, retry_failed=True) if piece.index == 0
-    ]
+    lacking = missing(run, 1, work=work, retry_failed=True)
+    again = [piece for piece in lacking if piece.index == 0]
     assert sorted((piece.attempt, piece.units.height) for piece in again) == [
         (0, first[0].units.height),
         (3, first[3].units.height),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import polars as pl
 import pytest
 
 from mia_batch.evidence.budget import Budget
@@ -54,3 +55,20 @@ def test_the_most_is_the_sum_of_all_attempts():
     assert replace(MATCHED, max_attempts=3).most(100, 80) == 108 + 216 + 432
     assert MATCHED.most(1900, 40) == 58 + 116 + 148
     assert WHOLE.most(100, 80) == 924
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        MATCHED,
+        WHOLE,
+        replace(MATCHED, max_attempts=1),
+        replace(MATCHED, max_model_len=120),
+        replace(WHOLE, most_new=50),
+    ],
+)
+def test_what_is_expected_of_columns_is_the_first_of_each(budget):
+    rows = [(0, 0), (7, 3), (100, 80), (115, 80), (1000, 1), (5000, 9)]
+    columns = pl.DataFrame(rows, schema=["prompt", "reference"], orient="row")
+    found = columns.select(budget.expected(pl.col("prompt"), pl.col("reference"))).to_series()
+    assert found.to_list() == [max(budget.first(*row), 0) for row in rows]

@@ -7,7 +7,7 @@ import pytest
 
 from mia_batch.evidence.blocks import Block
 from mia_batch.evidence.budget import Budget
-from mia_batch.evidence.workload import Workload, forecast
+from mia_batch.evidence.workload import Workload, forecast, work_of
 from mia_batch.models.measure import estimate_tokens
 
 BUDGET = Budget(scope="matched", max_length=1024, max_model_len=100)
@@ -53,3 +53,19 @@ def test_of_many_prompts_some_spread_evenly_stand_for_all():
 
 def test_nothing_to_decode_is_nothing():
     assert forecast([], estimate_tokens, BUDGET) == Workload()
+
+
+def test_the_work_of_prompts_is_what_is_decoded_and_a_quarter_of_what_is_read():
+    units = block(("a" * 400, "b" * 78), ("ü" * 8, ""), ("", "b")).units
+    whole = Budget(scope="whole", max_length=1024, max_model_len=4096)
+    budget = Budget(scope="matched", max_length=1024, max_model_len=4096)
+    assert units.select(work_of(whole, 2)).to_series().to_list() == [
+        100 // 4 + 2 * (1024 - 100),
+        4 // 4 + 2 * (1024 - 4),
+        2 * 1024,
+    ]
+    assert units.select(work_of(budget, 10)).to_series().to_list() == [
+        100 // 4 + 10 * (20 + 5 + 8),
+        4 // 4 + 10 * 8,
+        10 * (1 + 8),
+    ]

@@ -14,7 +14,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.evidence.endpoint import Endpoint, estimate_cost
 from mia_batch.evidence.executors.local import LocalExecutor
 from mia_batch.evidence.sampling import SampleTask
-from mia_batch.evidence.workload import Workload
+from mia_batch.evidence.workload import Workload, work_of
 from mia_batch.models.identity import identify_model
 from mia_batch.models.measure import estimate_tokens
 from mia_batch.models.tokens import Tokenizer
@@ -39,6 +39,7 @@ __all__ = [
     "Session",
     "cost_lines",
     "expected",
+    "expected_work",
     "is_remote",
     "open_session",
     "sample_task",
@@ -210,6 +211,11 @@ def expected(
     stated = own.get("max_model_len") or identify_model(name, revision).max_model_len
     measure = Tokenizer.load(name, revision).measure
     return measure, partial(audit.budget, max_model_len=int(stated or settings.max_length))
+
+
+def expected_work(audit: Audit, view: View) -> pl.Expr:
+    """Estimate the work of a view's prompts, whatever model and context they meet."""
+    return work_of(audit.budget(view, _UNSTATED_CONTEXT), view.samples)
 
 
 def cost_lines(settings: Settings, workload: Workload) -> Iterator[tuple[str, str]]:

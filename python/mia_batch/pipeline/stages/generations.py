@@ -17,6 +17,7 @@ from mia_batch.models.tokens import Tokenizer
 from mia_batch.pipeline.sessions.session import (
     cost_lines,
     expected,
+    expected_work,
     is_remote,
     open_session,
     sample_task,
@@ -116,8 +117,14 @@ class GenerationsStage(Stage):
         return replace(view, samples=ceil(view.samples / self._prompts.height))
 
     def _missing(self, units: _Texts) -> Missing:
-        view, retry = self._view, self.audit.settings.retry_failed
-        return Missing(units, sample_parts(self.audit, view), view.samples, retry_failed=retry)
+        audit, view = self.audit, self._view
+        return Missing(
+            units,
+            sample_parts(audit, view),
+            view.samples,
+            retry_failed=audit.settings.retry_failed,
+            work=expected_work(audit, view),
+        )
 
     def _warn(self) -> None:
         """Say where generations are not drawn from the target's distribution (equation 7)."""

@@ -7,11 +7,12 @@ from operator import add
 from typing import TYPE_CHECKING
 
 from mia_batch.attacks.attack import NEXT_TOKEN
-from mia_batch.evidence.blocks import LOGPROB_BLOCK_TARGETS, PIECE_BYTES, Missing, Work
+from mia_batch.evidence.blocks import LOGPROB_BLOCK_TARGETS, Missing, Work
 from mia_batch.evidence.frequencies import stored_frequencies
 from mia_batch.evidence.logprobs import FREQUENCY, LogprobTask, abilities
 from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.units import FreshUnits, PromptUnits
+from mia_batch.models.measure import estimated_tokens
 from mia_batch.pipeline.choice import engine_columns
 from mia_batch.pipeline.sessions.session import is_remote, open_session, text_cost
 from mia_batch.pipeline.stages.halves import trained_on
@@ -220,7 +221,7 @@ class LogprobsStage(Stage):
             *self._asked(view),
             retry_failed=retry,
             shard=audit.shard,
-            piece_bytes=PIECE_BYTES,
+            work=estimated_tokens("context") + estimated_tokens("text"),
         )
 
     def _left(self, view: View) -> bool:

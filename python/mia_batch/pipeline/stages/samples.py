@@ -9,10 +9,16 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
 
-from mia_batch.evidence.blocks import PIECE_BYTES, Missing, Work
+from mia_batch.evidence.blocks import Missing, Work
 from mia_batch.evidence.units import FreshUnits, PromptUnits
 from mia_batch.evidence.workload import forecast
-from mia_batch.pipeline.sessions.session import cost_lines, expected, open_session, sample_task
+from mia_batch.pipeline.sessions.session import (
+    cost_lines,
+    expected,
+    expected_work,
+    open_session,
+    sample_task,
+)
 from mia_batch.pipeline.stages.features import FeatureWriter, sample_parts
 from mia_batch.pipeline.stages.prompts import columns_for, prompt_parts
 from mia_batch.pipeline.stages.rarity import weighed_views
@@ -87,7 +93,7 @@ class SamplesStage(Stage):
             view.samples,
             retry_failed=retry,
             shard=audit.shard,
-            piece_bytes=None if recorded else PIECE_BYTES,
+            work=None if recorded else expected_work(audit, view),
         )
 
     def answered(self) -> Work:

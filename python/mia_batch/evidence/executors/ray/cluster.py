@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import EngineError
+from mia_batch.evidence.executors.ray.failures import is_full, reason_of
 from mia_batch.tables.files import is_followed, temporary_path
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["connected", "marked", "resources", "room", "why_no_ray"]
 
 _SECONDS_TO_ANSWER = 10.0
+_OWN: dict[str, str] = {}  # what every Ray that this process starts has in its environment
 
 
 def why_no_ray() -> str | None:
@@ -37,13 +39,27 @@ def connected(address: str | None, n_cpus: int | None = None) -> Iterator[None]:
     """Join the cluster at an address (``auto``: the one that runs here); None starts one here.
 
     A connection that exists already is used, and stays. Raises `EngineError` if the cluster cannot
-    be reached.
+    be reached, or holds no more objects.
     """
-    own = {}
-    if not address and "ray" not in sys.modules:  # which reads this as it is imported
-        own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # in no file
+    with _joined(address, n_cpus):
+        try:
+            yield
+        except Exception as error:
+            if not is_full(error):
+                raise
+            msg = (
+                f"Ray's object store is full and cannot spill: {reason_of(error)}; free space on "
+                "its disk, or start Ray with more --object-store-memory: the same command goes on"
+            )
+            raise EngineError(msg) from error
+
+
+@contextmanager
+def _joined(address: str | None, n_cpus: int | None) -> Iterator[None]:
+    if not address and "ray" not in sys.modules:  # which reads this as it is imported, and keeps it
+        _OWN.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))  # in no file
     handlers = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
-    with _environment(own):
+    with _environment({} if address else _OWN):
         import ray
 
         if ray.is_initialized():

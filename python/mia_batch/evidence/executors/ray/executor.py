@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mia_batch.errors import EngineError, MiaBatchError
 from mia_batch.evidence.collect import Collector
 from mia_batch.evidence.executors.pieces import Refusals
-from mia_batch.evidence.executors.ray.failures import is_lost, origin
+from mia_batch.evidence.executors.ray.failures import is_lost, origin, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -137,7 +137,7 @@ class _Job:
             cause = origin(error)
             if isinstance(cause, MiaBatchError):
                 raise cause
-            msg = f"{asked.worker.name} cannot go on: {cause}"
+            msg = f"{asked.worker.name} cannot go on: {reason_of(error)}"
             raise EngineError(msg) from error
         self.tries[id(block)] += 1
         if any(each.block is block for each in pool.in_hand):

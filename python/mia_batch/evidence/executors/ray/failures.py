@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from mia_batch.errors import EngineError, MiaBatchError
 
-__all__ = ["is_lost", "origin", "reason_of"]
+__all__ = ["is_full", "is_lost", "origin", "reason_of"]
 
 
 def origin(error: Exception) -> Exception:
     """Return what was raised on the other side, where Ray has wrapped it."""
     return getattr(error, "cause", None) or error
+
+
+def is_full(error: Exception) -> bool:
+    """Whether an error says that a machine holds no more objects, in memory or on its disk."""
+    from ray import exceptions
+
+    return isinstance(origin(error), (exceptions.ObjectStoreFullError, exceptions.OutOfDiskError))
 
 
 def is_lost(error: Exception) -> bool:
@@ -30,6 +37,6 @@ def reason_of(error: Exception) -> str:
     cause = origin(error)
     if isinstance(cause, MiaBatchError):
         return str(cause)
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or [repr(cause)]
     said = next((line for line in lines if line.startswith("The actor is dead")), lines[0])
     return said.partition(". ")[0]

@@ -1,0 +1,140 @@
+"""At the end of a run all workers are busy until less than two blocks' time is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from unittest.mock import patch
+
+import polars as pl
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mia_batch.evidence.blocks import Block
+from mia_batch.evidence.executors.ray import executor
+from mia_batch.evidence.executors.ray.pool import Asked, Worker
+from mia_batch.evidence.executors.ray.worker import Answered, Joined
+from mia_batch.evidence.request import EngineInfo
+
+INFO = EngineInfo(
+    engine="none",
+    version="0",
+    device="none",
+    dtype="float32",
+    max_model_len=1024,
+    max_sequences=64,
+)
+JOINED = Joined(info=INFO, node="here", shared=True)
+NO_UNITS = pl.DataFrame({"target_id": []})
+SECONDS_TO_LOOK = 1.0
+
+
+@dataclass
+class SimulatedPool:
+    """A pool whose workers take as long as its blocks cost, by a clock of its own.
+
+    A worker works on its blocks one after the other or, with ``batches``, on all at once, each of
+    which then takes longer.
+    """
+
+    costs: list[float]
+    n_workers: int
+    batches: bool
+    now: float = 0.0
+    workers: list[Worker] = field(default_factory=list)
+    left: dict[Asked, float] = field(default_factory=dict)
+    seen: set[int] = field(default_factory=set)
+    firsts: set[Asked] = field(default_factory=set)
+    busy_until: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self):
+        for number in range(self.n_workers):
+            self.workers.append(Worker(f"worker {number}", None, joined=JOINED))
+            self.busy_until[f"worker {number}"] = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    @property
+    def in_hand(self):
+        return [*self.left]
+
+    def states(self):
+        return []
+
+    def hand(self, worker, _job, _what, block):
+        asked = Asked(worker, block, since=self.now)
+        worker.in_hand += 1
+        self.left[asked] = self.costs[block.index]
+        if block.index not in self.seen:  # else it is asked elsewhere, too
+            self.seen.add(block.index)
+            self.firsts.add(asked)
+
+    def events(self):
+        """Let time pass until a block is done, or for as long as the real one waits."""
+        speeds = self.speeds()
+        passed = min(SECONDS_TO_LOOK, *(self.left[each] / speeds[each] for each in speeds))
+        self.now += passed
+        for each, speed in speeds.items():
+            self.left[each] -= passed * speed
+        for asked in [each for each, left in self.left.items() if left <= 1e-9]:
+            del self.left[asked]
+            asked.worker.in_hand -= 1
+            if asked in self.firsts:
+                self.busy_until[asked.worker.name] = self.now
+            yield asked, Answered(None, [], [])
+
+    def speeds(self):
+        found = {}
+        for worker in self.workers:
+            own = [asked for asked in self.left if asked.worker is worker]
+            at_work = own if self.batches else own[:1]
+            found |= {asked: 1 / len(at_work) for asked in at_work}
+        return found
+
+    def tail(self):
+        """Time at the end in which some worker had no block that was first its own."""
+        at_work = {asked.worker.name for asked in self.left if asked in self.firsts}
+        ended = [self.now if name in at_work else end for name, end in self.busy_until.items()]
+        return self.now - min(ended)
+
+
+def run(pool):
+    """Work on all blocks; give their numbers as they come."""
+    blocks = (
+        Block(index=index, first=0, last=1, attempt=0, label="", units=NO_UNITS)
+        for index in range(len(pool.costs))
+    )
+    with (
+        patch.object(executor, "time", pool),
+        patch.object(executor._Job, "_order", lambda *_: None),
+    ):
+        ray = executor.RayExecutor(pool, lambda _: None)
+        kept = ray.collect(None, blocks, lambda *_: None, lambda *_: None)
+        return [block.index for block, _ in kept]
+
+
+@given(
+    costs=st.lists(st.floats(0.01, 100.0), max_size=60),
+    n_workers=st.integers(1, 8),
+    batches=st.booleans(),
+)
+def test_the_tail_is_shorter_than_two_blocks(costs, n_workers, batches):
+    pool = SimulatedPool(costs, n_workers, batches)
+    assert sorted(run(pool)) == [*range(len(costs))]
+    assert pool.tail() <= 2 * max(costs, default=0.0) + 1e-6
+    assert pool.now >= sum(costs) / n_workers - 1e-6
+
+
+def test_by_hand():
+    """Each has two in hand: the one who is free first ends when the other has a block left."""
+    pool = SimulatedPool([3.0, 1.0, 3.0, 1.0, 1.0], 2, batches=False)
+    assert run(pool) == [1, 3, 0, 4, 2]
+    assert pool.now == 6.0
+    assert pool.tail() == 3.0
+    assert pool.busy_until == {"worker 0": 6.0, "worker 1": 3.0}
+
+
+def test_one_that_takes_long_is_asked_elsewhere_too():
+    pool = SimulatedPool([1.0] * 10 + [30.0], 2, batches=False)
+    assert sorted(run(pool)) == [*range(11)]
+    assert len(pool.left) == 1, "the copy is still worked on"
