@@ -53,11 +53,12 @@ def find_unscored(
         rows = with_shadows(logprobs, attacks)
         of_tokens = _first_reasons(_rows_read(rows, [pairs for _, pairs in sets]))
         why = pl.concat([why, of_tokens]).unique(["target_id", "reads"], maintain_order=True)
+    lacking_targets = missing.select("target_id")  # without the join: samples would wait for it
     missing = missing.join(why, on=["target_id", "reads"], how="left", maintain_order="left")
     nothing = pl.col("n_samples") == 0
     if any(sets[number][0] != {CONTINUATION} for number in of_samples):
         there = sampled.filter(pl.col("reason").is_null(), pl.col("reads").is_in(of_samples))
-        there = there.join(missing, on="target_id", how="semi")  # few: unique keeps all in memory
+        there = there.join(lacking_targets, on="target_id", how="semi")  # few: unique holds all
         there = there.select("target_id", "reads", there=True).unique()
         missing = missing.join(there, on=["target_id", "reads"], how="left", maintain_order="left")
         nothing = ~pl.col("there")

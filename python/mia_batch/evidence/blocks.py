@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
+from mia_batch.evidence.held import Held
+from mia_batch.evidence.parts import TARGET_KEY
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -96,26 +99,25 @@ class Missing:
         self._own = pl.lit(value=True) if shard is None else shard.has(self._block)
         self._parts = parts
         self._n_rows = n_rows
-        self._done = _find_done(parts)
-        self._failed = _find_failed(parts) if retry_failed else _NO_FAILED
+        self._held = Held(parts)
+        self._retry_failed = retry_failed
         self._work = work
         self._names = {part.name for part in parts.paths()}
         self._attempts = _next_attempts(parts)
 
     def count(self) -> Work:
         """Count the units."""
-        lacking = pl.col("done").fill_null(0) < self._n_rows
-        failed = self._failed.lazy().select(pl.col("key").unique(), failed=True)
-        total, left = (
-            self._units.keys()
-            .filter(self._own)
-            .join(self._done.lazy(), on="key", how="left")
-            .join(failed, on="key", how="left")
-            .select(pl.len(), (lacking | pl.col("failed").is_not_null()).sum().alias("left"))
-            .collect(engine="streaming")
-            .row(0)
-        )
-        return Work(left=left, done=total - left)
+        total = done = 0
+        for units in self._units.keys():  # noqa: SIM118 - no dictionary
+            own = units.filter(self._own)
+            total += own.height
+            whole = self._held.done(own["target"]).filter(pl.col("done") >= self._n_rows)
+            complete = own.join(whole, on="key", how="semi")
+            done += complete.join(self._failed(own["target"]), on="key", how="anti").height
+        return Work(left=total - done, done=done)
+
+    def _failed(self, targets: pl.Series) -> pl.DataFrame:
+        return self._held.failed(targets) if self._retry_failed else _NO_FAILED
 
     def blocks(self) -> Iterator[Block]:
         """Yield what is to be had, in the targets' order."""
@@ -124,6 +126,7 @@ class Missing:
 
     def _split(self, units: pl.DataFrame) -> Iterator[Block]:
         """One block for each range of rows that units of one block lack."""
+        targets = units.select(TARGET_KEY).to_series()
         rows = (
             units.select(
                 key="unit_key",
@@ -132,13 +135,13 @@ class Missing:
                 last_piece=self._piece.max().over(self._block),
                 position=pl.int_range(pl.len(), dtype=pl.UInt32),
             )
-            .join(self._done, on="key", how="left", maintain_order="left")
+            .join(self._held.done(targets), on="key", how="left", maintain_order="left")
             .with_columns(done=pl.col("done").fill_null(0))
         )
         new = rows.filter(pl.col("done") < self._n_rows).select(
             "position", first="done", last=pl.lit(self._n_rows, pl.UInt32)
         )
-        failed = _ranges(self._failed.join(rows, on="key", how="semi"))
+        failed = _ranges(self._failed(targets).join(rows, on="key", how="semi"))
         again = rows.join(failed, on="key").select("position", "first", "last")
         ranges = pl.concat([new, again.filter(pl.col("last") <= self._n_rows)])
         grouped = rows.join(ranges, on="position", maintain_order="left").group_by(
@@ -181,20 +184,6 @@ def _next_attempts(parts: Parts) -> Counter[str]:
         block, _, attempt = part.stem.partition(".attempt-")
         following[block] = max(following[block], int(attempt) + 1)
     return following
-
-
-def _find_done(parts: Parts) -> pl.DataFrame:
-    """Count the rows of each unit that the parts hold: ``key`` (UInt64), ``done`` (UInt32)."""
-    counted = parts.scan().group_by("key").agg(done=pl.col("index").max() + 1)
-    return counted.collect(engine="streaming")  # a part holds whole ranges
-
-
-def _find_failed(parts: Parts) -> pl.DataFrame:
-    """Find rows with a reason in every part that has them: ``key``, ``index``."""
-    rows = parts.scan()
-    failed = rows.filter(pl.col("reason").is_not_null()).drop("reason").unique()
-    had = rows.filter(pl.col("reason").is_null())
-    return failed.join(had, on=["key", "index"], how="anti").collect(engine="streaming")
 
 
 def _ranges(failed: pl.DataFrame) -> pl.DataFrame:

@@ -14,6 +14,7 @@ from mia_batch.schemas import Features, LogProbs, Prompts, Samples
 from mia_batch.tables import scan, sink_new
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import dataframely as dy
@@ -66,11 +67,11 @@ class Parts:
         """Write the part of a block, unless another worker did; tell whether this one wrote it."""
         return sink_new(rows, self.folder / block.part_name, self.schema)
 
-    def scan(self) -> pl.LazyFrame:
-        """Open the rows as ``key`` (UInt64), ``index`` (UInt32) and ``reason``."""
+    def scan(self, paths: Sequence[Path]) -> pl.LazyFrame:
+        """Open rows as ``target`` and ``key`` (UInt64), ``index`` (UInt32) and ``reason``."""
         key, number = _NUMBERS[self.schema]
-        rows = scan(self.paths(), self.schema)
-        return rows.select(key=key, index=number, reason="reason")
+        rows = scan(paths, self.schema)
+        return rows.select(target=TARGET_KEY, key=key, index=number, reason="reason")
 
 
 def scan_parts(

@@ -25,6 +25,8 @@ __all__ = ["TARGETS_AT_ONCE", "FreshUnits", "PromptUnits", "TargetUnits", "Units
 TARGETS_AT_ONCE = 4096
 """Targets of a slice; whole blocks of every size, and one block of prompts."""
 
+_KEYS_AT_ONCE = 65536
+_KEY = pl.col("target") + pl.col("index")
 _PARTS_HELD = 2
 _HAS_TEXT = pl.col("target").is_not_null()
 _NAMES = ("target_id", "document_id", "n_words")
@@ -33,8 +35,8 @@ _NAMES = ("target_id", "document_id", "n_words")
 class Units(Protocol):
     """Targets or prompts that rows are wanted of."""
 
-    def keys(self) -> pl.LazyFrame:
-        """Open the ``key`` and ``target_row`` of each."""
+    def keys(self) -> Iterator[pl.DataFrame]:
+        """Yield the ``key``, the ``target``'s key and its ``target_row`` of each, in any order."""
 
     def slices(self) -> Iterator[pl.DataFrame]:
         """Yield them in the targets' order: ``unit_key``, ``target_row``, and what is asked."""
@@ -47,9 +49,11 @@ class TargetUnits:
     targets: pl.LazyFrame
     columns: tuple[str, ...] = ()
 
-    def keys(self) -> pl.LazyFrame:
-        """Open the ``key`` and ``target_row`` of each."""
-        return _numbered(self.targets).filter(_HAS_TEXT).select("target_row", key=TARGET_KEY)
+    def keys(self) -> Iterator[pl.DataFrame]:
+        """Yield the ``key``, the ``target``'s key and its ``target_row`` of each."""
+        there = _numbered(self.targets).filter(_HAS_TEXT)
+        rows = there.select("target_row", target=TARGET_KEY, key=TARGET_KEY)
+        yield from rows.collect_batches(chunk_size=_KEYS_AT_ONCE)
 
     def slices(self) -> Iterator[pl.DataFrame]:
         """Yield rows of the targets table."""
@@ -72,12 +76,13 @@ class FreshUnits:
     view: View
     columns: tuple[str, ...] = ()
 
-    def keys(self) -> pl.LazyFrame:
-        """Open the ``key`` and ``target_row`` of each, those that cannot be asked included."""
+    def keys(self) -> Iterator[pl.DataFrame]:
+        """Yield the keys and ``target_row`` of each, those that cannot be asked included."""
         index = pl.lit(list(range(self.view.n)), dtype=pl.List(pl.UInt32))
         there = _numbered(self.targets).filter(_HAS_TEXT)
         each = there.select("target_row", target=TARGET_KEY, index=index).explode("index")
-        return each.select("target_row", key=pl.col("target") + pl.col("index"))
+        rows = each.select("target_row", "target", key=_KEY)
+        yield from rows.collect_batches(chunk_size=_KEYS_AT_ONCE)
 
     def slices(self) -> Iterator[pl.DataFrame]:
         """Yield prompts that can be asked, with ``context`` and ``text``."""
@@ -103,13 +108,14 @@ class PromptUnits:
     view: View
     askable: bool = False
 
-    def keys(self) -> pl.LazyFrame:
-        """Open ``key`` and ``target_row`` of each prompt of a target that the run still has."""
-        rows = scan(self.parts.paths(), Prompts)
-        rows = rows.filter(self._wanted).select(target=TARGET_KEY, index="view_index")
-        there = _numbered(scan(self.targets, Targets)).select("target_row", target=TARGET_KEY)
-        known = rows.join(there, on="target")
-        return known.select("target_row", key=pl.col("target") + pl.col("index"))
+    def keys(self) -> Iterator[pl.DataFrame]:
+        """Yield the keys and ``target_row`` of each prompt of a target that the run still has."""
+        there = RowIndex(scan(self.targets, Targets).select(TARGET_KEY))
+        rows = scan(self.parts.paths(), Prompts).filter(self._wanted)
+        keys = rows.select(target=TARGET_KEY, index="view_index").select("target", key=_KEY)
+        for batch in keys.collect_batches(chunk_size=_KEYS_AT_ONCE, maintain_order=True):
+            which, found = there.find(batch["target"])
+            yield batch[which].with_columns(target_row=pl.Series(found, dtype=pl.UInt32))
 
     def slices(self) -> Iterator[pl.DataFrame]:
         """Yield prompts with ``target_id``, ``document_id``, ``context`` and ``text``."""

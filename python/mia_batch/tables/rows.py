@@ -25,8 +25,8 @@ class RowIndex:
     """The rows of a table by the hash of a key, in their order; rows without key are left out.
 
     Keys are known by 64 bits of their hash: of a million foreign keys, the chance that one is
-    taken for one of a million rows' is 5 in 100 million. ``keys`` is one column, strings or null,
-    of at most 2^32 rows; it is read twice.
+    taken for one of a million rows' is 5 in 100 million. ``keys`` is one column of at most 2^32
+    rows; it is read twice.
     """
 
     def __init__(self, keys: pl.LazyFrame) -> None:

@@ -149,6 +149,15 @@ def test_more_samples_ask_only_for_those_that_are_missing(run):
     assert {(block.first, block.last) for block in missing(run, 10)} == {(4, 10)}
 
 
+def test_what_is_stored_while_blocks_are_asked_for_does_not_change_them(run):
+    wanted = [named(block) for block in missing(run, 4)]
+    found = []
+    for block in find(run, 4).blocks():
+        store(run, block)
+        found.append(named(block))
+    assert found == wanted
+
+
 def test_targets_with_fewer_samples_than_their_block_get_a_part_of_their_own(run):
     store(run, missing(run, 4)[0], rows=5)
     first, second, *_ = missing(run, 10)
@@ -223,6 +232,7 @@ def test_a_corpus_that_has_grown_lacks_only_what_is_new(run):
     blocks = missing(run, 3)
     asked = [name for block in blocks for name in block.units["target_id"]]
     assert asked == names[: TARGETS_AT_ONCE + 7]
+    assert work(run, 3) == Work(left=TARGETS_AT_ONCE + 7, done=N_TARGETS - 1)
     assert all(block.units["context"].to_list() == ["a"] * block.units.height for block in blocks)
     more = [name for block in missing(run, 4) for name in block.units["target_id"]]
     assert sorted(more) == sorted(set(names) - {f"{3:016x}{3:016x}"})

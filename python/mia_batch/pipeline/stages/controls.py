@@ -202,9 +202,9 @@ class _Passages:
     passages: pl.DataFrame
     view: View
 
-    def keys(self) -> pl.LazyFrame:
-        """Open the ``key`` and ``target_row`` of each."""
-        return self._own.lazy().select("target_row", key=TARGET_KEY)
+    def keys(self) -> Iterator[pl.DataFrame]:
+        """Yield the keys and ``target_row`` of all of them."""
+        yield self._own.select("target_row", target=TARGET_KEY, key=TARGET_KEY)
 
     @property
     def _own(self) -> pl.DataFrame:

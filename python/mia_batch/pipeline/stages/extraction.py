@@ -235,9 +235,10 @@ class _Asked:
 
     prompts: pl.DataFrame
 
-    def keys(self) -> pl.LazyFrame:
-        """Open the ``key`` and ``target_row`` of each."""
-        return next(self.slices()).lazy().select("target_row", key="unit_key")
+    def keys(self) -> Iterator[pl.DataFrame]:
+        """Yield the keys and ``target_row`` of all of them."""
+        for rows in self.slices():
+            yield rows.select("target_row", target=TARGET_KEY, key="unit_key")
 
     def slices(self) -> Iterator[pl.DataFrame]:
         """Yield them in the targets' order."""

@@ -184,9 +184,9 @@ class _Texts:
 
     prompts: pl.DataFrame
 
-    def keys(self) -> pl.LazyFrame:
-        """Open the ``key`` and ``target_row`` of each."""
-        return self._numbered.lazy().select("target_row", key="unit_key")
+    def keys(self) -> Iterator[pl.DataFrame]:
+        """Yield the keys and ``target_row`` of all of them."""
+        yield self._numbered.select("target_row", target=TARGET_KEY, key="unit_key")
 
     def slices(self) -> Iterator[pl.DataFrame]:
         """Yield all of them."""
