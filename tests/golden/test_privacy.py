@@ -52,7 +52,7 @@ def data(tmp_path_factory):
     return path
 
 
-def audit(base, data, out, task="generation", target=None, **plan):
+def audit(base, data, out, task="generation", target=None, workers=1, **plan):
     return audit_privacy(
         base=str(base),
         data=data,
@@ -60,6 +60,7 @@ def audit(base, data, out, task="generation", target=None, **plan):
         plan=Plan(task=task, **(PLAN | plan)),
         target_column=target,
         formats=[PIN],
+        workers=workers,
     )
 
 
@@ -103,6 +104,30 @@ def test_the_same_request_makes_nothing_and_another_is_refused(bases, data, tmp_
     assert again.summary.equals(once.summary)
     with pytest.raises(RunFolderError, match="out is of another request: plan differ"):
         audit(bases["llama"], data, out, epsilons=(None,), epochs=2)
+
+
+def test_models_tuned_at_once_are_those_tuned_in_turn(bases, data, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    spawn, begun = making._spawn, []
+    at_once: dict[int, int] = {}
+
+    def counted(*given):
+        begun.append(spawn(*given))
+        at_once[n] = max(at_once.get(n, 0), sum(each.poll() is None for each in begun))
+        return begun[-1]
+
+    monkeypatch.setattr(making, "_spawn", counted)
+    found = {}
+    for n in (1, 2):
+        out = tmp_path / str(n)
+        found[n] = audit(
+            bases["llama"], data, out, workers=n, epsilons=(None,), epochs=1, shadows=2, canaries=2
+        )
+    assert at_once == {1: 1, 2: 2}
+    for model in ("target", "shadow-0", "shadow-1", "canaries"):
+        assert contents(tmp_path / "1/full" / model) == contents(tmp_path / "2/full" / model)
+    assert found[1].summary.equals(found[2].summary)
+    assert found[1].metrics.equals(found[2].metrics)
 
 
 def test_an_encoder_and_its_shadow_models(bases, data, tmp_path):
