@@ -204,4 +204,5 @@ def test_a_private_training_that_was_killed_ends_the_same(bases, tmp_path, monke
     assert made.privacy is not None
     assert made.privacy == whole.privacy
     assert made.privacy["epsilon"] == pytest.approx(4, abs=0.05)
+    assert made.privacy["clipping"] == "ghost"
     assert made.privacy["steps"] == 6  # of 3 epochs of 8 texts, 4 of which are expected in each
