@@ -32,9 +32,9 @@ def _train(
     patch = pytest.MonkeyPatch()
     clipped, noise = private.clipped_sums, private.noise_like
 
-    def unclipped(model: Any, form: Any, batch: Any, clip: float, at_once: int) -> Any:
+    def unclipped(model: Any, form: Any, batch: Any, clip: float, *rest: Any) -> Any:
         del clip
-        return clipped(model, form, batch, 1e9, at_once)
+        return clipped(model, form, batch, 1e9, *rest)
 
     if fault == "no clipping":
         patch.setattr(private, "clipped_sums", unclipped)

@@ -37,7 +37,11 @@ class _Epsilon(click.ParamType[float | None]):
 @click.option("--base", required=True, metavar="MODEL", help="Model to tune.")
 @click.option("--revision", metavar="NAME", help="Hub revision of the base.")
 @click.option(
-    "--data", required=True, type=click.Path(path_type=Path), metavar="PATH", help="Texts."
+    "--data",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Texts: files, or a task of GLUE, such as glue:sst2.",
 )
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FOLDER")
 @click.option("--task", required=True, type=click.Choice(["classification", "generation"]))

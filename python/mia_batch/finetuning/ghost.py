@@ -5,7 +5,8 @@ section 4; Lee & Kifer 2021, arXiv:2009.03106). The gradient of a text by the we
 layer is a sum over its tokens of outer products, of the slope l of what comes out with what goes
 in, r. The inner product of two such sums is that of all pairs of tokens: (l_t . l_s) (r_t . r_s).
 An embedding is a linear layer of one-hot vectors, so that a weight that is tied to both has its
-norm from the same sum. Other layers have few weights, and their gradients are had for each text.
+norm from the same sum. Gradients that are smaller than that, and those of other layers, which have
+few weights, are had for each text, of one layer at a time.
 """
 
 from __future__ import annotations
@@ -125,7 +126,7 @@ class _Uses:
 
     def _see(self, module: nn.Module, given: Any, output: Any) -> Any:  # noqa: ANN401
         """Note a use; what comes out leads to the root, and tells its slope on the way there."""
-        own = {
+        own: Gradients = {
             part: each
             for part, each in module.named_parameters(recurse=False)
             if id(each) in self._names
@@ -173,9 +174,19 @@ class _Uses:
     def _square(self, name: str) -> None:
         """Add the squared norm of the gradient by a weight, of all its uses together."""
         uses = self._factors.pop(name)
+        if len(uses) == 1 and _is_smaller_whole(*uses[0]):
+            left, right = uses[0]
+            self._squares += (left.mT @ right).square().sum((1, 2))
+            return
         for one, other in product(uses, repeat=2):
             left, right = map(_dots, one, other)
             self._squares += (left * right).sum((1, 2))
+
+
+def _is_smaller_whole(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Whether a text's gradient has fewer numbers than pairs of its tokens (Bu et al. 2022)."""
+    n_tokens = right.shape[1]
+    return left.is_floating_point() and left.shape[2] * right.shape[2] < n_tokens**2
 
 
 def _linear(_: nn.Module, given: torch.Tensor, slope: torch.Tensor) -> _Use:
@@ -222,12 +233,15 @@ def _by_text(
 ) -> Gradients:
     """Differentiate one layer for each text, with the slopes of what comes out."""
 
-    def one(row: torch.Tensor, direction: torch.Tensor) -> Gradients:
-        def output(weights: Gradients) -> torch.Tensor:
-            return functional_call(module, weights, (row[None],))
+    def output(weights: Gradients, row: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = functional_call(module, weights, (row[None],))
+        return found
 
-        _, back = vjp(output, own)
-        return back(direction[None])[0]
+    def one(row: torch.Tensor, direction: torch.Tensor) -> Gradients:
+        back: Any = vjp(partial(output, row=row), own)[1]
+        found: Gradients = back(direction[None])[0]
+        return found
 
     own = {part: each.detach() for part, each in own.items()}
-    return vmap(one)(given, slope)
+    by_text: Gradients = vmap(one)(given, slope)
+    return by_text

@@ -89,8 +89,8 @@ def audit_privacy(
     base
         Model to tune, a folder or a hub name: an encoder, a decoder or an encoder-decoder.
     data
-        Texts, in any format of an audit's input; one text is one record whose privacy is asked
-        about.
+        Texts, in any format of an audit's input, or a task of GLUE, such as ``glue:sst2``; one
+        text is one record whose privacy is asked about.
     out
         Folder of models and tables.
     plan
