@@ -1,4 +1,4 @@
-"""Tiny bases of three kinds for fine-tuning: a decoder, an encoder, an encoder-decoder."""
+"""Tiny bases of three kinds for fine-tuning: decoders, an encoder, an encoder-decoder."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ def save_bases(folder: Path, *, hidden: int = 32) -> dict[str, Path]:
     from transformers import (
         BertConfig,
         BertForMaskedLM,
+        GPT2Config,
+        GPT2LMHeadModel,
         LlamaConfig,
         LlamaForCausalLM,
         PreTrainedTokenizerFast,
@@ -45,6 +47,9 @@ def save_bases(folder: Path, *, hidden: int = 32) -> dict[str, Path]:
     torch.manual_seed(0)
     models = {
         "llama": LlamaForCausalLM(LlamaConfig(**shared, **usual, tie_word_embeddings=True)),
+        "gpt2": GPT2LMHeadModel(
+            GPT2Config(**shared, n_embd=hidden, n_layer=2, n_head=2, n_positions=128)
+        ),
         "bert": BertForMaskedLM(BertConfig(**shared, **usual)),
         "t5": T5ForConditionalGeneration(
             T5Config(

@@ -27,14 +27,14 @@ def broken_training(
 def _train(
     work: str, log: str, parent: int, share: dict[str, str], fault: Fault, told: Connection
 ) -> None:
-    from mia_batch.finetuning import private
+    from mia_batch.finetuning import clipping, private
 
     patch = pytest.MonkeyPatch()
-    clipped, noise = private.clipped_sums, private.noise_like
+    clipped, noise = clipping.clipped_sums, private.noise_like
 
-    def unclipped(model: Any, form: Any, batch: Any, clip: float, at_once: int) -> Any:
+    def unclipped(model: Any, form: Any, batch: Any, clip: float, *rest: Any) -> Any:
         del clip
-        return clipped(model, form, batch, 1e9, at_once)
+        return clipped(model, form, batch, 1e9, *rest)
 
     if fault == "no clipping":
         patch.setattr(private, "clipped_sums", unclipped)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from functools import partial
 from typing import Any
@@ -52,7 +53,7 @@ def data(tmp_path_factory):
     return path
 
 
-def audit(base, data, out, task="generation", target=None, **plan):
+def audit(base, data, out, task="generation", target=None, workers=1, **plan):
     return audit_privacy(
         base=str(base),
         data=data,
@@ -60,6 +61,7 @@ def audit(base, data, out, task="generation", target=None, **plan):
         plan=Plan(task=task, **(PLAN | plan)),
         target_column=target,
         formats=[PIN],
+        workers=workers,
     )
 
 
@@ -70,6 +72,8 @@ def test_a_decoder_with_and_without_privacy(bases, data, tmp_path):
     assert plain["epsilon"] is None
     assert private["epsilon"] == pytest.approx(1, abs=0.02)
     assert private["noise_multiplier"] > 1
+    record = json.loads((tmp_path / "out/full-epsilon-1/target/training.json").read_text("utf-8"))
+    assert record["privacy"]["clipping"] == "ghost"
     # What was learnt without privacy comes out, and more of what was learnt more often.
     assert plain["auc_low"] > 0.6
     assert plain["mean_exposure"] > plain["unlearnt_exposure"] + 3
@@ -103,6 +107,30 @@ def test_the_same_request_makes_nothing_and_another_is_refused(bases, data, tmp_
     assert again.summary.equals(once.summary)
     with pytest.raises(RunFolderError, match="out is of another request: plan differ"):
         audit(bases["llama"], data, out, epsilons=(None,), epochs=2)
+
+
+def test_models_tuned_at_once_are_those_tuned_in_turn(bases, data, tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    spawn, begun = process.spawn, []
+    at_once: dict[int, int] = {}
+
+    def counted(*given):
+        begun.append(spawn(*given))
+        at_once[n] = max(at_once.get(n, 0), sum(each.poll() is None for each in begun))
+        return begun[-1]
+
+    monkeypatch.setattr(process, "spawn", counted)
+    found = {}
+    for n in (1, 2):
+        out = tmp_path / str(n)
+        found[n] = audit(
+            bases["llama"], data, out, workers=n, epsilons=(None,), epochs=1, shadows=2, canaries=2
+        )
+    assert at_once == {1: 1, 2: 2}
+    for model in ("target", "shadow-0", "shadow-1", "canaries"):
+        assert contents(tmp_path / "1/full" / model) == contents(tmp_path / "2/full" / model)
+    assert found[1].summary.equals(found[2].summary)
+    assert found[1].metrics.equals(found[2].metrics)
 
 
 def test_an_encoder_and_its_shadow_models(bases, data, tmp_path):
@@ -179,4 +207,5 @@ def test_a_private_training_that_was_killed_ends_the_same(bases, tmp_path, monke
     assert made.privacy is not None
     assert made.privacy == whole.privacy
     assert made.privacy["epsilon"] == pytest.approx(4, abs=0.05)
+    assert made.privacy["clipping"] == "per text: adapters are small"
     assert made.privacy["steps"] == 6  # of 3 epochs of 8 texts, 4 of which are expected in each

@@ -37,7 +37,11 @@ class _Epsilon(click.ParamType[float | None]):
 @click.option("--base", required=True, metavar="MODEL", help="Model to tune.")
 @click.option("--revision", metavar="NAME", help="Hub revision of the base.")
 @click.option(
-    "--data", required=True, type=click.Path(path_type=Path), metavar="PATH", help="Texts."
+    "--data",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="Texts: files, or a task of GLUE, such as glue:sst2.",
 )
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FOLDER")
 @click.option("--task", required=True, type=click.Choice(["classification", "generation"]))
@@ -110,6 +114,14 @@ class _Epsilon(click.ParamType[float | None]):
     is_flag=True,
     help="Also give texts back from embeddings, by a decoder that is trained for it.",
 )
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Models that are tuned at once, each on its share of the GPUs or cores.",
+)
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True)
 @click.option("--dry-run", is_flag=True, help="Say what would be trained, and start nothing.")
 def privacy(  # an option each
@@ -122,6 +134,7 @@ def privacy(  # an option each
     target_column: str | None,
     group_column: str | None,
     canary_formats: Path | None,
+    workers: int,
     dry_run: bool,
     **settings: Any,  # noqa: ANN401 - of the plan
 ) -> None:
@@ -154,6 +167,7 @@ def privacy(  # an option each
         target_column=target_column,
         group_column=group_column,
         formats=formats,
+        workers=workers,
         observer=observer,
     )
     observer.ended()

@@ -94,14 +94,15 @@ class Made:
         held out.
     privacy
         What a training with differential privacy comes to: ``epsilon``, ``delta``,
-        ``noise_multiplier``, ``clip``, ``sampling_rate``, ``steps``; else None.
+        ``noise_multiplier``, ``clip``, ``sampling_rate``, ``steps``, and as ``clipping`` ``ghost``,
+        or ``per text`` and why; else None.
     is_new
         Whether it was trained just now.
     """
 
     path: Path
     losses: list[dict[str, float]]
-    privacy: dict[str, float] | None
+    privacy: dict[str, Any] | None
     is_new: bool
 
 

@@ -7,28 +7,26 @@ the number of texts that is expected.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import nullcontext
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.func import functional_call, grad_and_value, vmap
 from torch.utils.data import DataLoader, Sampler
-from transformers import Trainer, masking_utils
+from transformers import Trainer
 
 from mia_batch.errors import EngineError
 from mia_batch.finetuning.accounting import epsilon_of, noise_of
-from mia_batch.finetuning.forms import losses
+from mia_batch.finetuning.clipping import clipped_sums, per_text
+from mia_batch.finetuning.ghost import ghost, why_no_ghost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mia_batch.finetuning.recipe import Form, Recipe
+    from mia_batch.finetuning.clipping import Batch, Gradients
+    from mia_batch.finetuning.recipe import Recipe
 
-__all__ = ["PoissonBatches", "PrivateTrainer", "clipped_sums"]
-
-Gradients = dict[str, torch.Tensor]
-Batch = dict[str, torch.Tensor]
+__all__ = ["PoissonBatches", "PrivateTrainer"]
 
 
 class PoissonBatches(Sampler[list[int]]):
@@ -69,6 +67,13 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         self._noise = noise_of(
             recipe.epsilon, recipe.delta, self._rate, self._steps * recipe.epochs
         )
+        self._why_no_ghost = self._tried() if recipe.method == "full" else "adapters are small"
+
+    def _tried(self) -> str | None:
+        """Try ghost clipping on the shortest and the longest text."""
+        rows = sorted(self.train_dataset, key=lambda row: len(row["input_ids"]))
+        two = self._prepare_inputs(self.data_collator([rows[0], rows[-1]]))
+        return why_no_ghost(self.model, self._recipe.form, two)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return batches by Poisson sampling."""
@@ -92,10 +97,13 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
 
     def _sums(self, model: Any, inputs: Batch) -> tuple[Gradients, torch.Tensor]:  # noqa: ANN401
         recipe, batch = self._recipe, self._prepare_inputs(inputs)
-        with self.compute_loss_context_manager():
-            return clipped_sums(model, recipe.form, batch, recipe.clip, self._at_once)
+        is_ghost = self._why_no_ghost is None
+        # Norms of a ghost hold in float32 only.
+        with nullcontext() if is_ghost else self.compute_loss_context_manager():
+            way = ghost if is_ghost else per_text
+            return clipped_sums(model, recipe.form, batch, recipe.clip, self._at_once, way)
 
-    def privacy(self) -> dict[str, float]:
+    def privacy(self) -> dict[str, Any]:
         """Return what the training comes to: its privacy loss, and what that is made of.
 
         Raises `EngineError` if no text has a gradient: noise alone moves weights, too, and that of
@@ -112,6 +120,7 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
             "delta": self._recipe.delta,
             "noise_multiplier": self._noise,
             "clip": self._recipe.clip,
+            "clipping": "per text: " + why if (why := self._why_no_ghost) else "ghost",
             "sampling_rate": self._rate,
             "steps": taken,
         }
@@ -120,58 +129,3 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
 def noise_like(sums: torch.Tensor, spread: float) -> torch.Tensor:
     """Draw Gaussian noise for the sum of gradients."""
     return torch.normal(0, spread, sums.shape, device=sums.device)
-
-
-def clipped_sums(
-    model: Any,  # noqa: ANN401 - models are of many types
-    form: Form,
-    batch: Batch,
-    clip: float,
-    at_once: int,
-) -> tuple[Gradients, torch.Tensor]:
-    """Sum the gradients of texts, each cut to a norm; also return the mean loss.
-
-    The whole model is differentiated for each text (torch.func), so that it does not matter how its
-    weights are used: tied, as virtual tokens, or within layers that nobody knows. Libraries that
-    attach to single layers fail or differ there. It takes memory for the gradients of ``at_once``
-    texts.
-
-    Raises `EngineError` if a gradient is no number: then nothing that is said of privacy holds.
-    """
-    weights = {name: each.detach() for name, each in model.named_parameters() if each.requires_grad}
-    sums = {name: torch.zeros_like(each, dtype=torch.float32) for name, each in weights.items()}
-    total = torch.zeros((), device=next(iter(sums.values())).device)
-
-    def loss_of(weights: Gradients, row: Batch) -> torch.Tensor:
-        each = {name: value[None] for name, value in row.items()}
-        labels = each.pop("labels")
-        given = each | ({"labels": labels.clamp(min=0)} if form == "seq2seq" else {})
-        logits = functional_call(model, weights, kwargs=given, tie_weights=True).logits
-        return losses(form, logits, labels)[0]
-
-    gradients = vmap(grad_and_value(loss_of), in_dims=(None, 0), randomness="different")
-    n_rows = batch["labels"].shape[0]
-    for start in range(0, n_rows, at_once):
-        some = {name: value[start : start + at_once] for name, value in batch.items()}
-        with _no_look_at_values():
-            found, loss = gradients(weights, some)
-        norms = sum(each.float().flatten(1).square().sum(1) for each in found.values()).sqrt()
-        if not norms.isfinite().all():
-            msg = "the gradient of a text is no number; take a lower learning rate"
-            raise EngineError(msg)
-        share = (clip / norms).clamp(max=1)
-        for name, each in found.items():
-            sums[name] += torch.einsum("i,i...->...", share, each.float())
-        total += loss.sum()
-    return sums, total / max(1, n_rows)
-
-
-@contextmanager
-def _no_look_at_values() -> Iterator[None]:
-    """Let transformers build masks as when it is traced, whatever stands in them."""
-    usual = masking_utils.is_tracing
-    masking_utils.is_tracing = lambda _=None: True
-    try:
-        yield
-    finally:
-        masking_utils.is_tracing = usual

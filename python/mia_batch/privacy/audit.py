@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import polars as pl
 from filelock import FileLock, Timeout
 
 from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.finetuning.beside import made_beside, shares
 from mia_batch.finetuning.finetune import why_no_finetuning
 from mia_batch.models.identity import identify_model
 from mia_batch.observer import Observer
@@ -73,6 +75,7 @@ def audit_privacy(
     target_column: str | None = None,
     group_column: str | None = None,
     formats: Sequence[Format] | None = None,
+    workers: int = 1,
     observer: Observer | None = None,
 ) -> Privacy:
     """Tune a model with and without differential privacy, and attack each (PrivLM-Bench, table 3).
@@ -86,8 +89,8 @@ def audit_privacy(
     base
         Model to tune, a folder or a hub name: an encoder, a decoder or an encoder-decoder.
     data
-        Texts, in any format of an audit's input; one text is one record whose privacy is asked
-        about.
+        Texts, in any format of an audit's input, or a task of GLUE, such as ``glue:sst2``; one
+        text is one record whose privacy is asked about.
     out
         Folder of models and tables.
     plan
@@ -103,6 +106,9 @@ def audit_privacy(
         Column of texts that belong together, such as one person's: all are learnt, or none.
     formats
         Formats of canaries; by default the paper's seven.
+    workers
+        Models that are tuned at once, each with its share of the GPUs, else of the cores; fewer
+        where there are fewer GPUs. The models are the same, however many.
     observer
         Is told what is being done.
 
@@ -149,7 +155,7 @@ def audit_privacy(
         "canaries": _digest(each.format.text(n) for each in inserted for n in each.numbers),
     }
     with _own(folder, request):
-        found = [
+        audits = [
             VariantAudit(
                 base=base,
                 revision=revision,
@@ -161,9 +167,14 @@ def audit_privacy(
                 labels=labels,
                 inserted=inserted if form in ("causal", "seq2seq") else [],
                 say=say,
-            ).tables()
+            )
             for variant, form in forms.items()
         ]
+        wanted = chain.from_iterable(audit.wanted() for audit in audits)
+        shared = shares(workers) if workers > 1 else [{}]
+        with closing(made_beside(wanted, shared, say)) as made:
+            models = dict(made)
+        found = [audit.tables(models) for audit in audits]
         names = ("summary", "metrics", "exposures", "inversion")
         tables = {
             name: pl.concat(some, how="diagonal_relaxed")

@@ -11,8 +11,10 @@ from mia_batch.corpus.files import find_files
 from mia_batch.corpus.formats import FORMATS
 from mia_batch.errors import CorpusError
 from mia_batch.finetuning.halves import in_half
+from mia_batch.privacy.glue import GLUE, glue_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
 __all__ = ["learnt_by", "read_texts"]
@@ -32,20 +34,7 @@ def read_texts(
     Raises `CorpusError` if a column is missing, a row lacks its text or target, or there are too
     few.
     """
-    source = find_files(data)
-    reader = FORMATS[source.kind]
-    columns = reader.read_schema(source.files)
-    wanted = [name for name in (text, target, group) if name is not None]
-    for name in wanted:
-        if name not in columns:
-            there = ", ".join(map(repr, columns))
-            msg = f"{data} has no column {name!r}, only {there}; name the one that is meant"
-            raise CorpusError(msg)
-    found = [*reader.read_rows(source.files, columns, [*dict.fromkeys(wanted)])]
-    if not any(rows.height for rows in found):
-        msg = f"{data} has no rows; give at least {_FEWEST} texts"
-        raise CorpusError(msg)
-    rows = pl.concat(found)
+    rows = _rows(data, [name for name in (text, target, group) if name is not None])
     none = pl.lit(None, pl.String)
     texts = rows.select(
         text=pl.col(text).cast(pl.String),
@@ -76,6 +65,31 @@ def read_texts(
         .otherwise(pl.lit("auxiliary")),
         member=pl.Series(member),
     ).with_columns(member=pl.when(part="audited").then("member"))
+
+
+def _rows(data: Path | str, wanted: Sequence[str]) -> pl.DataFrame:
+    """Read some columns of files, or of a task of GLUE."""
+    if str(data).startswith(GLUE):
+        rows = glue_rows(str(data))
+        _check(data, rows.columns, wanted)
+        return rows
+    source = find_files(data)
+    reader = FORMATS[source.kind]
+    columns = reader.read_schema(source.files)
+    _check(data, columns, wanted)
+    found = [*reader.read_rows(source.files, columns, [*dict.fromkeys(wanted)])]
+    if not any(rows.height for rows in found):
+        msg = f"{data} has no rows; give at least {_FEWEST} texts"
+        raise CorpusError(msg)
+    return pl.concat(found)
+
+
+def _check(data: Path | str, columns: Collection[str], wanted: Sequence[str]) -> None:
+    for name in wanted:
+        if name not in columns:
+            there = ", ".join(map(repr, columns))
+            msg = f"{data} has no column {name!r}, only {there}; name the one that is meant"
+            raise CorpusError(msg)
 
 
 def _place(name: str, seed: int) -> float:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from mia_batch.finetuning.making import Making, made_of
+from mia_batch.finetuning.making import Making
 from mia_batch.inversion.inverting import invert
 from mia_batch.privacy.canaries import exposed
 from mia_batch.privacy.data import learnt_by
@@ -20,9 +20,10 @@ from mia_batch.tables import is_sound
 from mia_batch.tables.files import replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from mia_batch.finetuning.beside import Wanted
     from mia_batch.finetuning.making import Made
     from mia_batch.finetuning.recipe import Form
     from mia_batch.privacy.canaries import Inserted
@@ -56,18 +57,29 @@ class VariantAudit:
     inserted: Sequence[Inserted]
     say: Callable[[str], None]
 
-    def tables(self) -> dict[str, pl.DataFrame]:
-        """Make and attack what there is; tables that are there are read."""
-        place = self.folder / self.variant.name
-        place.mkdir(exist_ok=True)
-        target = self._made("target", learnt_by(self.texts, None, self.plan.seed), _TARGET_SEED)
+    def wanted(self) -> Iterator[Wanted]:
+        """Name the models that the tables still need, and say what each is made of."""
+        (self.folder / self.variant.name).mkdir(exist_ok=True)
+        own = learnt_by(self.texts, None, self.plan.seed)
+        yield self._wanted("target", own, _TARGET_SEED)
+        if not self._has("scores"):
+            for number in range(self.plan.shadows):
+                learnt = learnt_by(self.texts, number, self.plan.seed)
+                yield self._wanted(_shadow(number), learnt, _SHADOW_SEED + number)
+        if self.inserted and not self._has("exposures"):
+            rows = [row for each in self.inserted for row in each.rows()]
+            yield self._wanted("canaries", own, _CANARY_SEED, rows)
+
+    def tables(self, models: Mapping[str, Made]) -> dict[str, pl.DataFrame]:
+        """Attack the models; tables that are there are read."""
+        target = models[self._name("target")]
         attacks = attacks_of(self.form, self.plan.shadows)
-        scores = self._kept("scores", lambda: self._scores(target, attacks))
+        scores = self._kept("scores", lambda: self._scores(models, attacks))
         metrics = metrics_of(scores, attacks, self.plan.seed)
         used = self._kept("utility", lambda: self._utility(target))
         found = {}
         if self.inserted:
-            found["exposures"] = self._kept("exposures", self._exposures)
+            found["exposures"] = self._kept("exposures", lambda: self._exposures(models))
         if self.plan.inverts and self.variant.tuning not in VIRTUAL:
             found["inversion"] = self._kept("inversion", lambda: self._inverted(target))
         found["metrics"] = metrics.select(pl.lit(self.variant.name).alias("variant"), pl.all())
@@ -76,21 +88,30 @@ class VariantAudit:
         )
         return found
 
-    def _kept(self, name: str, make: Callable[[], pl.DataFrame]) -> pl.DataFrame:
-        path = self.folder / self.variant.name / f"{name}.parquet"
-        if not (path.exists() and is_sound(path)):
-            write_table(make(), path)
-        return pl.read_parquet(path)
+    def _name(self, model: str) -> str:
+        """Name a model among those of all variants."""
+        return f"{self.variant.name}: {model}"
 
-    def _made(
-        self, name: str, learnt: pl.DataFrame, seed: int, extra: Sequence[tuple[str, str]] = ()
-    ) -> Made:
-        """Tune a model on texts, and on canaries where there are any."""
+    def _path(self, table: str) -> Path:
+        return self.folder / self.variant.name / f"{table}.parquet"
+
+    def _has(self, table: str) -> bool:
+        path = self._path(table)
+        return path.exists() and is_sound(path)
+
+    def _kept(self, table: str, make: Callable[[], pl.DataFrame]) -> pl.DataFrame:
+        if not self._has(table):
+            write_table(make(), self._path(table))
+        return pl.read_parquet(self._path(table))
+
+    def _wanted(
+        self, model: str, learnt: pl.DataFrame, seed: int, extra: Sequence[tuple[str, str]] = ()
+    ) -> Wanted:
+        """Say what a model learns: texts, and canaries where there are any."""
         is_seq2seq = self.form == "seq2seq"
         given = [question if is_seq2seq else sentence for question, sentence in extra]
         said = [sentence if is_seq2seq else None for _, sentence in extra]
-        what = f"{self.variant.name}: {name}"
-        self.say(f"{what}, {learnt.height + len(given):,} texts")
+        self.say(f"{self._name(model)}, {learnt.height + len(given):,} texts")
         making = Making(
             base=self.base,
             revision=self.revision,
@@ -98,27 +119,28 @@ class VariantAudit:
             targets=[*learnt["target"], *said],
             recipe=self.plan.recipe(self.variant, self.form, self.labels, seed),
         )
-        path = self.folder / self.variant.name / name
-        return made_of(making, path, lambda said: self.say(f"{what}: {said}"))
+        return self._name(model), making, self.folder / self.variant.name / model
 
     def _opened(self, made: Made) -> Opened:
         recipe = self.plan.recipe(self.variant, self.form, self.labels, 0)
         return Opened(str(made.path), None, recipe)
 
-    def _scores(self, target: Made, attacks: Sequence[str]) -> pl.DataFrame:
+    def _scores(self, models: Mapping[str, Made], attacks: Sequence[str]) -> pl.DataFrame:
         audited = self.texts.filter(part="audited")
         texts, targets = audited["text"].to_list(), audited["target"].to_list()
-        told = {"target": [*self._opened(target).logprobs(texts, targets)]}
+
+        def asked(model: str) -> list[list[float]]:
+            return [*self._opened(models[self._name(model)]).logprobs(texts, targets)]
+
+        told = {"target": asked("target")}
         trained = {}
         if self.form != "classifier":
             recipe = self.plan.recipe(self.variant, self.form, self.labels, 0)
             pretrained = Opened(self.base, self.revision, recipe)
             told["reference"] = [*pretrained.logprobs(texts, targets)]
         for number in range(self.plan.shadows):
-            learnt = learnt_by(self.texts, number, self.plan.seed)
-            name = f"shadow-{number}"
-            made = self._made(name, learnt, _SHADOW_SEED + number)
-            told[name] = [*self._opened(made).logprobs(texts, targets)]
+            name, learnt = _shadow(number), learnt_by(self.texts, number, self.plan.seed)
+            told[name] = asked(name)
             trained[name] = audited["id"].is_in(learnt["id"].implode()).to_list()
         return scores_of(audited, told, trained, attacks)
 
@@ -140,9 +162,11 @@ class VariantAudit:
         )
         return found.figures.select(pl.lit(self.variant.name).alias("variant"), pl.all())
 
-    def _exposures(self) -> pl.DataFrame:
-        learnt = learnt_by(self.texts, None, self.plan.seed)
-        rows = [row for each in self.inserted for row in each.rows()]
-        made = self._made("canaries", learnt, _CANARY_SEED, rows)
-        found = exposed(self._opened(made), self.inserted, is_seq2seq=self.form == "seq2seq")
+    def _exposures(self, models: Mapping[str, Made]) -> pl.DataFrame:
+        opened = self._opened(models[self._name("canaries")])
+        found = exposed(opened, self.inserted, is_seq2seq=self.form == "seq2seq")
         return found.select(pl.lit(self.variant.name).alias("variant"), pl.all())
+
+
+def _shadow(number: int) -> str:
+    return f"shadow-{number}"

@@ -11,14 +11,23 @@ from transformers import AutoTokenizer
 from mia_batch.errors import EngineError
 from mia_batch.finetuning.accounting import epsilon_of, noise_of
 from mia_batch.finetuning.adapters import adapted
+from mia_batch.finetuning.clipping import clipped_sums, per_text
 from mia_batch.finetuning.forms import encoder, losses, model_class, padded
-from mia_batch.finetuning.private import PoissonBatches, clipped_sums
+from mia_batch.finetuning.ghost import ghost
+from mia_batch.finetuning.private import PoissonBatches
 from mia_batch.finetuning.recipe import Recipe
 from tests.bases import save_bases
 from tests.tuning import LEARNT
 
-FORMS = {"causal": "llama", "classifier": "bert", "infilling": "bert", "seq2seq": "t5"}
+BASES = [
+    ("llama", "causal"),
+    ("gpt2", "causal"),
+    ("bert", "classifier"),
+    ("bert", "infilling"),
+    ("t5", "seq2seq"),
+]
 METHODS = ("full", "lora", "prefix", "prompt")
+NO_GHOST = {("t5", "full"), *((base, "prompt") for base, _ in BASES)}
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +35,11 @@ def bases(tmp_path_factory):
     return save_bases(tmp_path_factory.mktemp("bases"))
 
 
-def opened(bases, form, method):
+def opened(bases, base, form, method):
     """Return a model with adapters that are not 0, without dropout, and a batch."""
     torch.manual_seed(1)
-    base = bases[FORMS[form]]
     head = {"num_labels": 2} if form == "classifier" else {}
-    model = model_class(form).from_pretrained(base, attn_implementation="eager", **head)
+    model = model_class(form).from_pretrained(bases[base], attn_implementation="eager", **head)
     model = adapted(model, Recipe(method=method, form=form, rank=3))
     for name, weight in model.named_parameters():
         if "lora_B" in name:
@@ -41,7 +49,7 @@ def opened(bases, form, method):
             module.p = 0.0
         if isinstance(getattr(module, "dropout", None), float):  # T5's attention
             module.dropout = 0.0
-    tokenizer = AutoTokenizer.from_pretrained(base)
+    tokenizer = AutoTokenizer.from_pretrained(bases[base])
     row_of = encoder(form, tokenizer, 24, ("a", "b"))
     targets = ["a", "b", "a", "b", "b"]
     rows = [row_of(text, target) for text, target in zip(LEARNT[:5], targets, strict=True)]
@@ -69,31 +77,32 @@ def one_by_one(model, form, batch, clip):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("base", "form"), BASES)
 @pytest.mark.filterwarnings("ignore::UserWarning:transformers")  # attention text by text is slow
-def test_each_text_is_cut_by_itself(bases, form, method):
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_each_text_is_cut_by_itself(bases, base, form, method):
     if form == "infilling" and method in ("prefix", "prompt"):
         pytest.skip("peft has no virtual tokens for masked models")
-    model, batch = opened(bases, form, method)
+    model, batch = opened(bases, base, form, method)
+    ways = [per_text] if (base, method) in NO_GHOST else [per_text, ghost]
     for clip in (1e-3, 1e3):  # each is cut, none is
         wanted, mean = one_by_one(model, form, batch, clip)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="There is a performance drop")
-            found, loss = clipped_sums(model, form, batch, clip, at_once=2)
-        assert float(loss) == pytest.approx(mean, rel=1e-4)
-        assert found.keys() == wanted.keys()
-        assert any(bool(each.any()) for each in found.values())
         largest = max(float(each.abs().max()) for each in wanted.values())
-        for name, each in found.items():
-            assert torch.allclose(each, wanted[name], atol=1e-4 * largest), name
+        for way in ways:
+            found, loss = clipped_sums(model, form, batch, clip, at_once=2, way=way)
+            assert float(loss) == pytest.approx(mean, rel=1e-4)
+            assert found.keys() == wanted.keys()
+            assert any(bool(each.any()) for each in found.values())
+            for name, each in found.items():
+                assert torch.allclose(each, wanted[name], atol=1e-4 * largest), name
 
 
 def test_as_opacus_does(bases):
     from opacus.grad_sample import GradSampleModule
 
-    model, batch = opened(bases, "causal", "full")
+    model, batch = opened(bases, "llama", "causal", "full")
     clip = 0.05
-    found, _ = clipped_sums(model, "causal", batch, clip, at_once=5)
+    found, _ = clipped_sums(model, "causal", batch, clip, at_once=5, way=per_text)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         other = GradSampleModule(model, loss_reduction="sum", strict=False)
@@ -107,18 +116,18 @@ def test_as_opacus_does(bases):
 
 
 def test_no_batch_is_no_gradient(bases):
-    model, _ = opened(bases, "causal", "lora")
-    found, loss = clipped_sums(model, "causal", padded([]), 1.0, at_once=2)
+    model, _ = opened(bases, "llama", "causal", "lora")
+    found, loss = clipped_sums(model, "causal", padded([]), 1.0, at_once=2, way=per_text)
     assert not any(bool(each.any()) for each in found.values())
     assert float(loss) == 0
 
 
 def test_a_gradient_that_is_no_number_ends_the_training(bases):
-    model, batch = opened(bases, "causal", "full")
+    model, batch = opened(bases, "llama", "causal", "full")
     with torch.no_grad():
         next(model.parameters())[0, 0] = torch.nan
     with pytest.raises(EngineError, match="the gradient of a text is no number"):
-        clipped_sums(model, "causal", batch, 1.0, at_once=2)
+        clipped_sums(model, "causal", batch, 1.0, at_once=2, way=per_text)
 
 
 def test_each_row_comes_by_a_coin_of_its_own():
