@@ -37,7 +37,8 @@ def tuned(n_kills: int) -> dict[str, Any]:
             "ray": ("--ray", cluster.address),
             "killed": ("--workers", "2"),
         }
-        seconds, killed_in = {}, []
+        seconds: dict[str, float] = {}
+        killed_in: list[str] = []
         one_thread = os.environ | {"OMP_NUM_THREADS": "1"}  # another number may change last digits
         with (folder / "log").open("w") as log:
             for way, options in ways.items():

@@ -29,8 +29,8 @@ def undisturbed(checkpoint, tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
     with counting_engine(folder):
         corpus = write_corpus(folder / "corpus.parquet", N_BLOCKS, 500)
-        options = ("--model", str(checkpoint), "--engine", "counting", "--preset", "matched")
-        options += ("--prefix-ratio", "0.1", "--samples", "1")
+        options = ["--model", str(checkpoint), "--engine", "counting", "--preset", "matched"]
+        options += ["--prefix-ratio", "0.1", "--samples", "1"]
         run_undisturbed(corpus, folder / "run", *options)
         yield corpus, options, contents(folder / "run")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 from unittest.mock import patch
 
 import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
+from ray.exceptions import RayActorError
 
 from mia_batch.evidence.blocks import Block
 from mia_batch.evidence.executors.ray import executor
@@ -24,6 +27,8 @@ INFO = EngineInfo(
     max_sequences=64,
 )
 JOINED = Joined(info=INFO, node="here", shared=True)
+DEAD = RayActorError()
+TASK: Any = None  # nobody looks at it
 NO_UNITS = pl.DataFrame({"target_id": []})
 SECONDS_TO_LOOK = 1.0
 
@@ -42,9 +47,10 @@ class SimulatedPool:
     now: float = 0.0
     workers: list[Worker] = field(default_factory=list)
     left: dict[Asked, float] = field(default_factory=dict)
-    seen: set[int] = field(default_factory=set)
+    asked: Counter[int] = field(default_factory=Counter)
     firsts: set[Asked] = field(default_factory=set)
     busy_until: dict[str, float] = field(default_factory=dict)
+    deadly: int | None = None  # number of a block that ends whoever works on it
 
     def __post_init__(self):
         for number in range(self.n_workers):
@@ -63,10 +69,10 @@ class SimulatedPool:
 
     def hand(self, worker, _job, _what, block):
         asked = Asked(worker, block, since=self.now)
+        self.asked[block.index] += 1
         worker.in_hand += 1
         self.left[asked] = self.costs[block.index]
-        if block.index not in self.seen:  # else it is asked elsewhere, too
-            self.seen.add(block.index)
+        if self.asked[block.index] == 1:  # else it is asked elsewhere, too
             self.firsts.add(asked)
 
     def events(self):
@@ -81,10 +87,10 @@ class SimulatedPool:
             asked.worker.in_hand -= 1
             if asked in self.firsts:
                 self.busy_until[asked.worker.name] = self.now
-            yield asked, Answered(None, [], [])
+            yield asked, DEAD if asked.block.index == self.deadly else Answered(None, [], [])
 
     def speeds(self):
-        found = {}
+        found: dict[Asked, float] = {}
         for worker in self.workers:
             own = [asked for asked in self.left if asked.worker is worker]
             at_work = own if self.batches else own[:1]
@@ -109,7 +115,7 @@ def run(pool):
         patch.object(executor._Job, "_order", lambda *_: None),
     ):
         ray = executor.RayExecutor(pool, lambda _: None)
-        kept = ray.collect(None, blocks, lambda *_: None, lambda *_: None)
+        kept = ray.collect(TASK, blocks, lambda *_: None, lambda *_: None)
         return [block.index for block, _ in kept]
 
 
@@ -132,6 +138,14 @@ def test_by_hand():
     assert pool.now == 6.0
     assert pool.tail() == 3.0
     assert pool.busy_until == {"worker 0": 6.0, "worker 1": 3.0}
+
+
+def test_a_block_that_has_lost_five_workers_is_refused():
+    pool = SimulatedPool([1.0] * 10, 2, batches=False, deadly=3)
+    with patch.object(executor.RayExecutor, "_refuse", lambda _, __, block, *___: block.index):
+        assert sorted(run(pool)) == [*range(10)]
+    assert pool.asked[3] == 5
+    assert pool.asked.total() == 9 + 5
 
 
 def test_one_that_takes_long_is_asked_elsewhere_too():
