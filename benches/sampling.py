@@ -26,10 +26,11 @@ from benches.results import append_results, machine
 
 from mia_batch import tables
 from mia_batch.corpus import ColumnNames, read_documents
-from mia_batch.evidence.blocks import BLOCK_TARGETS, Missing
+from mia_batch.evidence.blocks import BLOCK_TARGETS
 from mia_batch.evidence.budget import Budget
 from mia_batch.evidence.collect import Collector
 from mia_batch.evidence.local import LocalSource
+from mia_batch.evidence.missing import Missing
 from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.process import EngineProcess
 from mia_batch.evidence.request import EngineSpec

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from mia_batch.evidence.blocks import Block
 
+
 __all__ = ["TARGET_KEY", "Parts", "scan_parts"]
 
 TARGET_KEY = pl.col("target_id").str.slice(0, 16).str.to_integer(base=16, dtype=pl.UInt64)

@@ -9,6 +9,7 @@ import polars as pl
 
 from mia_batch.errors import SettingsError
 from mia_batch.observer import Observer
+from mia_batch.pipeline.choice import is_made
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan
 from mia_batch.pipeline.custody.root import seal
@@ -29,7 +30,7 @@ from mia_batch.pipeline.stages.summary import SummaryStage
 from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.stages.tuning import BeforeTuningStage, TuningStage
 from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
-from mia_batch.pipeline.stages.views import BESIDE_ATTACKS, is_made, models_of
+from mia_batch.pipeline.stages.views import BESIDE_ATTACKS, models_of
 from mia_batch.pipeline.times import record_requests, run_timed
 from mia_batch.settings import load_settings
 from mia_batch.storage.copies import fetched, mirrored

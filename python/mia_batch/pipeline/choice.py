@@ -13,7 +13,6 @@ from mia_batch.evidence.engines.registry import why_not
 from mia_batch.evidence.executors.ray.cluster import why_no_ray
 from mia_batch.evidence.logprobs import NOISE, QUESTION
 from mia_batch.inference.plan import VerdictPlan
-from mia_batch.pipeline.stages.views import is_made
 from mia_batch.similarity import why_no_similarity
 
 if TYPE_CHECKING:
@@ -31,16 +30,23 @@ __all__ = [
     "chosen_attacks",
     "engine_abilities",
     "engine_columns",
+    "is_made",
     "recorded_settings",
     "verdict_plan",
 ]
 
+_GIVEN = ("target", "reference", "masked")
 _PRIMARY = ("probe_leading_rarity_v1", "samia_matched_v1", "min_k_plus_plus_20_v1")
 _PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1")
 _LABELLED_FALSE = "texts of the input that are labelled member = false"
 _COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
 """Columns of the logprobs table that not every engine can compute."""
 _FEWEST_COMBINED = 2
+
+
+def is_made(model: str) -> bool:
+    """Whether a run makes a model itself."""
+    return model not in _GIVEN
 
 
 def chosen_attacks(settings: Settings) -> list[Attack]:

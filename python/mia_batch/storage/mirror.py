@@ -23,9 +23,9 @@ from mia_batch.tables.files import sync_folder
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mia_batch.storage.copies import WorkingCopy
     from mia_batch.storage.lease import Lease
     from mia_batch.storage.store import Store
+    from mia_batch.storage.working_copy import WorkingCopy
 
 __all__ = ["Mirror"]
 

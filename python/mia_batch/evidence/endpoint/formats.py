@@ -45,7 +45,7 @@ class RequestFormat:
 
     def read(self, body: bytes, n: int) -> Choices:
         """Read a reply to a request for ``n`` choices."""
-        return read_choices(body, n, self)
+        return read_choices(body, n, self.text, self.settings.redact)
 
     def prompt(self, request: Request) -> str:
         """Take what is sent of a request's texts."""

@@ -14,7 +14,8 @@ from mia_batch.evidence.request import Continuation
 from mia_batch.models.causes import cause_of
 
 if TYPE_CHECKING:
-    from mia_batch.evidence.endpoint.formats import RequestFormat
+    from collections.abc import Callable
+
     from mia_batch.evidence.endpoint.settings import EndpointSettings
     from mia_batch.evidence.endpoint.transport import Reply
     from mia_batch.evidence.request import FinishReason
@@ -85,15 +86,16 @@ class _Choice(_Strict):
     token_ids: list[int] | None = None
 
 
-def read_choices(body: bytes, n: int, request_format: RequestFormat) -> Choices:
+def read_choices(
+    body: bytes, n: int, text_of: Callable[[dict[str, Any]], object], redact: Callable[[str], str]
+) -> Choices:
     """Read a reply of up to ``n`` choices; one that is not what was asked for has nothing."""
-    redact = request_format.settings.redact
     document: dict[str, Any] | None = decode_object(body)
     if document is None:
         quoted = shorten(redact(body.decode(errors="replace"))) or "nothing"
         return Choices(found={}, problem=f"it is not JSON: {quoted}", document={})
     used = read_usage(document)
-    found, problem = _find_choices(document, n, request_format, used)
+    found, problem = _find_choices(document, n, text_of, used)
     problem = None if problem is None else redact(problem)
     return Choices(found=found, used=used, problem=problem, document=document)
 
@@ -140,7 +142,10 @@ def read_usage(document: dict[str, Any]) -> Tokens | None:
 
 
 def _find_choices(
-    document: dict[str, Any], n: int, request_format: RequestFormat, used: Tokens | None
+    document: dict[str, Any],
+    n: int,
+    text_of: Callable[[dict[str, Any]], object],
+    used: Tokens | None,
 ) -> tuple[dict[int, Continuation], str | None]:
     raw = document.get("choices")
     if not isinstance(raw, list) or not raw:
@@ -153,7 +158,7 @@ def _find_choices(
     problem = None
     for position, item in enumerate(raw):
         try:
-            index, continuation = _read_choice(item, position, request_format, alone)
+            index, continuation = _read_choice(item, position, text_of, alone)
             if not 0 <= index < n or index in found:
                 return {}, f"its choices have index {index} twice or beyond {n - 1}"
             found[index] = continuation
@@ -163,12 +168,15 @@ def _find_choices(
 
 
 def _read_choice(
-    item: object, position: int, request_format: RequestFormat, n_tokens: int | None
+    item: object,
+    position: int,
+    text_of: Callable[[dict[str, Any]], object],
+    n_tokens: int | None,
 ) -> tuple[int, Continuation]:
     if not isinstance(item, dict):
         msg = "it is not an object"
         raise ValueError(msg)  # noqa: TRY004 - one kind for whatever is wrong with a choice
-    choice = _Choice.model_validate({**item, "text": request_format.text(item)})
+    choice = _Choice.model_validate({**item, "text": text_of(item)})
     if not _is_text(choice.text):
         msg = "its text is not valid Unicode"
         raise ValueError(msg)

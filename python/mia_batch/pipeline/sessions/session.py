@@ -26,9 +26,9 @@ from mia_batch.settings.client import endpoint_settings, endpoint_tokenizer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from mia_batch.evidence.blocks import Missing
     from mia_batch.evidence.budget import Budget
     from mia_batch.evidence.executors.executor import Executor
+    from mia_batch.evidence.missing import Missing
     from mia_batch.evidence.request import EvidenceKind
     from mia_batch.models.measure import Measure
     from mia_batch.pipeline.context import Audit

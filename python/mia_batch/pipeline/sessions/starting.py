@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from mia_batch.evidence.executors.local import LocalExecutor
 from mia_batch.evidence.executors.ray.cluster import connected, marked
 from mia_batch.evidence.local import LocalSource
-from mia_batch.pipeline.stages.views import is_made
+from mia_batch.pipeline.choice import is_made
 from mia_batch.tables.background import in_background
 from mia_batch.tables.files import is_followed
 

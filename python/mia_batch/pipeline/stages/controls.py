@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from mia_batch.attacks.attack import CONTINUATION
-from mia_batch.evidence.blocks import Missing
+from mia_batch.evidence.missing import Missing
 from mia_batch.evidence.parts import TARGET_KEY, scan_parts
 from mia_batch.evidence.units import TARGETS_AT_ONCE, PromptUnits
 from mia_batch.inference.controls import control_rows, counts_of

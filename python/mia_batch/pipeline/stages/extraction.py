@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.blocks import Missing
+from mia_batch.evidence.missing import Missing
 from mia_batch.evidence.parts import TARGET_KEY, scan_parts
 from mia_batch.pipeline.sessions.session import open_session, sample_task
 from mia_batch.pipeline.stages.features import sample_parts

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.blocks import Missing
+from mia_batch.evidence.missing import Missing
 from mia_batch.evidence.parts import TARGET_KEY, scan_parts
 from mia_batch.evidence.workload import forecast
 from mia_batch.models.tokens import Tokenizer

@@ -7,9 +7,10 @@ from operator import add
 from typing import TYPE_CHECKING
 
 from mia_batch.attacks.attack import NEXT_TOKEN
-from mia_batch.evidence.blocks import LOGPROB_BLOCK_TARGETS, Missing, Work
+from mia_batch.evidence.blocks import LOGPROB_BLOCK_TARGETS
 from mia_batch.evidence.frequencies import stored_frequencies
 from mia_batch.evidence.logprobs import FREQUENCY, LogprobTask, abilities
+from mia_batch.evidence.missing import Missing, Work
 from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.units import FreshUnits, PromptUnits
 from mia_batch.models.measure import estimated_tokens

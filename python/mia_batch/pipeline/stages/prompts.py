@@ -11,13 +11,15 @@ import polars as pl
 
 from mia_batch.corpus import ColumnNames, Corpus, read_documents
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.blocks import LOGPROB_BLOCK_TARGETS, Missing
+from mia_batch.evidence.blocks import LOGPROB_BLOCK_TARGETS
 from mia_batch.evidence.fills import FillTask
+from mia_batch.evidence.missing import Missing
 from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.units import TARGETS_AT_ONCE, TargetUnits
+from mia_batch.pipeline.choice import is_made
 from mia_batch.pipeline.sessions.session import open_session
 from mia_batch.pipeline.stages.stage import Stage
-from mia_batch.pipeline.stages.views import is_made, views_of
+from mia_batch.pipeline.stages.views import views_of
 from mia_batch.prompts.shots import after_shots, choose_shots
 from mia_batch.prompts.view import View
 from mia_batch.schemas import Prompts

@@ -9,7 +9,7 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
 
-from mia_batch.evidence.blocks import Missing, Work
+from mia_batch.evidence.missing import Missing, Work
 from mia_batch.evidence.units import FreshUnits, PromptUnits
 from mia_batch.evidence.workload import forecast
 from mia_batch.pipeline.sessions.session import (

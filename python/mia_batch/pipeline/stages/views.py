@@ -19,11 +19,10 @@ if TYPE_CHECKING:
     from mia_batch.pipeline.context import Audit
     from mia_batch.settings import Settings
 
-__all__ = ["BESIDE_ATTACKS", "is_made", "models_of", "view_of", "views_of"]
+__all__ = ["BESIDE_ATTACKS", "models_of", "view_of", "views_of"]
 
 BESIDE_ATTACKS = ("walk", "drawn_walk", "control", "walk_control", "generation")
 """Views that stages ask for and no attack reads."""
-_GIVEN = ("target", "reference", "masked")
 
 
 def views_of(audit: Audit, kind: EvidenceKind | None = None) -> list[View]:
@@ -43,11 +42,6 @@ def models_of(audit: Audit) -> list[str]:
     """Name the models that attacks read, and the target and the reference in any case."""
     read = (view.model for view in views_of(audit))
     return list(dict.fromkeys(("target", "reference", *read)))
-
-
-def is_made(model: str) -> bool:
-    """Whether a run makes a model itself."""
-    return model not in _GIVEN
 
 
 def _models(settings: Settings, model: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -13,16 +13,18 @@ from hypothesis import strategies as st
 from mia_batch.evidence.endpoint import EndpointSettings
 from mia_batch.evidence.endpoint.cost import Tokens
 from mia_batch.evidence.endpoint.formats import Chat, RequestFormat
-from mia_batch.evidence.endpoint.replies import Choices, read_choices
 from mia_batch.evidence.request import Continuation
 from tests.unit.evidence.endpoint.asking import KEY
+
+if TYPE_CHECKING:
+    from mia_batch.evidence.endpoint.replies import Choices
 
 SETTINGS = EndpointSettings(base_url="http://host/v1", model="m", api_key=KEY)
 
 
 def read(document: Any, n: int = 2) -> Choices:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return read_choices(body, n, RequestFormat(SETTINGS))
+    return RequestFormat(SETTINGS).read(body, n)
 
 
 def choices(*items: Any, **more: Any) -> dict[str, Any]:
@@ -156,6 +158,6 @@ def test_chat_answers_hold_the_text_in_a_message():
     body = json.dumps(
         choices({"message": {"content": "upon"}, "finish_reason": "stop"}, {"message": None})
     ).encode()
-    answer = read_choices(body, 2, chat)
+    answer = chat.read(body, 2)
     assert answer.found == {0: continuation("upon", None, "stop")}
     assert answer.problem == "choice 1 cannot be used (Input should be a valid string)"

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from mia_batch.evidence.blocks import RECORDED_BLOCK_TARGETS, Missing
+from mia_batch.evidence.blocks import RECORDED_BLOCK_TARGETS
+from mia_batch.evidence.missing import Missing
 from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.replay import Recording
 from mia_batch.evidence.units import FreshUnits

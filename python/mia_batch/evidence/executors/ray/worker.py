@@ -15,7 +15,6 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import mia_batch
 from mia_batch.errors import EngineError
 from mia_batch.evidence.executors.local import LocalExecutor
 from mia_batch.evidence.local import LocalSource
@@ -33,6 +32,8 @@ if TYPE_CHECKING:
     from mia_batch.models.tokens import Tokenizer
 
 __all__ = ["Answered", "EngineWorker", "Joined", "Start", "package_version"]
+
+_PACKAGE = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,6 +197,6 @@ class _News:
 def package_version() -> str:
     """Name the version of this package, and its own files, which an unfinished one shares."""
     digest = sha256()
-    for path in sorted(Path(mia_batch.__file__).parent.rglob("*.py")):
+    for path in sorted(_PACKAGE.rglob("*.py")):
         digest.update(path.read_bytes())
     return f"{metadata.version('mia-batch')} ({digest.hexdigest()[:12]})"
