@@ -25,7 +25,8 @@ from mia_batch.evidence.executors.ray.cluster import connected
 from mia_batch.evidence.executors.ray.executor import RayExecutor
 from mia_batch.evidence.executors.ray.pool import Pool
 from mia_batch.evidence.executors.ray.worker import Answered, Joined, Start
-from mia_batch.evidence.request import EngineInfo, EngineSpec
+from mia_batch.evidence.request import EngineSpec
+from tests.cluster import JOINED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -46,15 +47,7 @@ class Sleeper:
 
     def start(self, start: Start) -> Joined:
         del start
-        info = EngineInfo(
-            engine="none",
-            version="0",
-            device="none",
-            dtype="float32",
-            max_model_len=1024,
-            max_sequences=64,
-        )
-        return Joined(info=info, node="here", shared=True)
+        return JOINED
 
     def work(self, job: int, what: list[Any], block: Block) -> Answered:
         del job, what

@@ -7,8 +7,23 @@ from typing import Any, Self
 
 from ray.cluster_utils import Cluster as RayCluster
 
+from mia_batch.evidence.executors.ray.worker import Joined
+from mia_batch.evidence.request import EngineInfo
 from tests.processes import children
 
+JOINED = Joined(
+    info=EngineInfo(
+        engine="none",
+        version="0",
+        device="none",
+        dtype="float32",
+        max_model_len=1024,
+        max_sequences=64,
+    ),
+    node="here",
+    shared=True,
+)
+"""What a worker without an engine says of itself."""
 _LEAN = {"include_dashboard": False, "no_monitor": True, "include_log_monitor": False}
 """Of a head: programs of Ray's that no test looks at are not started."""
 

@@ -15,18 +15,9 @@ from ray.exceptions import RayActorError
 from mia_batch.evidence.blocks import Block
 from mia_batch.evidence.executors.ray import executor
 from mia_batch.evidence.executors.ray.pool import Asked, Worker
-from mia_batch.evidence.executors.ray.worker import Answered, Joined
-from mia_batch.evidence.request import EngineInfo
+from mia_batch.evidence.executors.ray.worker import Answered
+from tests.cluster import JOINED
 
-INFO = EngineInfo(
-    engine="none",
-    version="0",
-    device="none",
-    dtype="float32",
-    max_model_len=1024,
-    max_sequences=64,
-)
-JOINED = Joined(info=INFO, node="here", shared=True)
 DEAD = RayActorError()
 TASK: Any = None  # nobody looks at it
 NO_UNITS = pl.DataFrame({"target_id": []})

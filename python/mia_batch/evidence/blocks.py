@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 __all__ = [
     "BLOCK_TARGETS",
     "LOGPROB_BLOCK_TARGETS",
-    "PIECE_TOKENS",
     "RECORDED_BLOCK_TARGETS",
     "Block",
     "part_stem",
@@ -23,9 +22,6 @@ RECORDED_BLOCK_TARGETS = 8 * BLOCK_TARGETS
 """The same where samples are only read from a recording."""
 LOGPROB_BLOCK_TARGETS = 4 * BLOCK_TARGETS
 """The same of log-probabilities: one forward pass a text, not one a token."""
-
-PIECE_TOKENS = 1 << 18
-"""Work of a piece, which is stored by itself: half a minute of a GPU and a model of 8 B."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from mia_batch.evidence.blocks import PIECE_TOKENS, Block, part_stem
+from mia_batch.evidence.blocks import Block, part_stem
 from mia_batch.evidence.held import Held
 from mia_batch.evidence.parts import TARGET_KEY
 
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
     from mia_batch.evidence.shard import Shard
     from mia_batch.evidence.units import Units
 
-__all__ = ["Missing", "Work"]
+__all__ = ["PIECE_TOKENS", "Missing", "Work"]
 
+PIECE_TOKENS = 1 << 18
+"""Work of a piece, which is stored by itself: half a minute of a GPU and a model of 8 B."""
 _MOST_PIECES = 10  # of a block; their names are in order
 _NO_FAILED = pl.DataFrame(schema={"key": pl.UInt64, "index": pl.UInt32})
 
