@@ -10,7 +10,7 @@ __all__ = ["ROOMS", "sections"]
 
 ROOMS = (
     *("attacks", "building", "corpus", "targets", "features", "metrics.evaluate", "kernels"),
-    *("inversion.inverting", "privacy.audit", "privacy.plan"),
+    *("inversion.inverting", "pipeline.paraphrasing", "privacy.audit", "privacy.plan"),
 )
 """Modules that users import beside the package's own page."""
 

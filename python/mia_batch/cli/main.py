@@ -16,6 +16,7 @@ from mia_batch.cli.finetune import finetune
 from mia_batch.cli.invert import invert
 from mia_batch.cli.options import TopicGroup, settings_options
 from mia_batch.cli.output import console_of
+from mia_batch.cli.paraphrase import paraphrase
 from mia_batch.cli.privacy import privacy
 from mia_batch.cli.report import report
 from mia_batch.cli.samples import show, verify
@@ -39,6 +40,7 @@ Examples:
   mia-batch verify runs/corpus-MODEL
   mia-batch finetune --base MODEL --data texts.parquet --out TUNED
   mia-batch invert --data texts.parquet --embedder MODEL --out INVERTED
+  mia-batch paraphrase --input passages.parquet --model MODEL --out PARAPHRASED
   mia-batch build-set --documents dated.parquet --cutoff 2023-01-01 --out SETS
   mia-batch privacy --base MODEL --data texts.parquet --task generation --out PRIVACY
   mia-batch compare runs/corpus-BEFORE runs/corpus-AFTER --retrained runs/corpus-RETRAINED
@@ -228,5 +230,5 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
     _audit(load_settings({"input": str(prepared.corpus)}, prepared.config))
 
 
-for other in (build_set, compare, finetune, invert, privacy, report, show, verify):
+for other in (build_set, compare, finetune, invert, paraphrase, privacy, report, show, verify):
     command.add_command(other)

@@ -189,8 +189,8 @@ class Audit:
 
     def budget(self, view: View, max_model_len: int, max_attempts: int | None = None) -> Budget:
         """Return the rule for the tokens to decode in a model with this context."""
-        generates = view.name == "generation"
-        if generates or view.question:
+        generates, rewrites = view.name == "generation", view.name == "rewriting"
+        if generates or (view.question and not rewrites):
             return Budget(
                 scope="whole",
                 max_length=max_model_len,
@@ -198,11 +198,12 @@ class Audit:
                 most_new=self.settings.generation_tokens if generates else _ANSWER_TOKENS,
             )
         if view.key != CONTINUATION and view.name != "control":
+            most = 1 if rewrites else _ATTEMPTS_AT_PROBES
             return Budget(
                 scope="matched",
                 max_length=max_model_len,
                 max_model_len=max_model_len,
-                max_attempts=min(max_attempts or _ATTEMPTS_AT_PROBES, _ATTEMPTS_AT_PROBES),
+                max_attempts=min(max_attempts or most, most),
                 spare=_SPARE_AT_PROBES,
             )
         return Budget(

@@ -14,7 +14,7 @@ from mia_batch.schemas.answers import (
     VerdictLevel,
     Verdicts,
 )
-from mia_batch.schemas.building import BuiltTests, BuiltTexts, ThrownAway
+from mia_batch.schemas.building import BuiltTests, BuiltTexts, Paraphrases, ThrownAway
 from mia_batch.schemas.comparisons import Comparisons
 from mia_batch.schemas.controls import Controls
 from mia_batch.schemas.evidence import Features, LogProbs, Prompts, Samples
@@ -39,6 +39,7 @@ __all__ = [
     "InversionTexts",
     "LogProbs",
     "Metrics",
+    "Paraphrases",
     "Perplexities",
     "Prompts",
     "Role",

@@ -1,10 +1,10 @@
-"""Tables of an evaluation set that was built: its texts, its tests, what was thrown away."""
+"""Tables of what was built to be audited: evaluation sets with their tests, paraphrases."""
 
 from __future__ import annotations
 
 import dataframely as dy
 
-__all__ = ["BuiltTests", "BuiltTexts", "ThrownAway"]
+__all__ = ["BuiltTests", "BuiltTexts", "Paraphrases", "ThrownAway"]
 
 
 class BuiltTexts(dy.Schema):
@@ -100,3 +100,23 @@ class ThrownAway(dy.Schema):
     """Why."""
     other_document = dy.String(nullable=True)
     """Of a copy: a document that has most of its words; null for other reasons."""
+
+
+class Paraphrases(dy.Schema):
+    """One text per row with what a model made of it, as an audit takes it.
+
+    Written by ``mia-batch paraphrase``.
+    """
+
+    document_id = dy.String(nullable=True)
+    """As in the corpus; of a window, with its number after ``#``."""
+    text = dy.String(nullable=True)
+    """The text that was paraphrased; null where the corpus' is, or a window repeats another."""
+    member = dy.Bool(nullable=True)
+    """As in the corpus."""
+    group = dy.String(nullable=True)
+    """As in the corpus; of a window, its document where the corpus has no groups."""
+    paraphrases = dy.List(dy.String(), nullable=True)
+    """All that differ from the text and each other, in the order drawn; null where none does."""
+    paraphrases_reason = dy.String(nullable=True)
+    """Why there are fewer than three; null where there are not."""

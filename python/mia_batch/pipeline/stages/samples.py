@@ -27,7 +27,7 @@ from mia_batch.pipeline.stages.views import views_of
 from mia_batch.tables.background import in_background
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     import polars as pl
@@ -175,7 +175,7 @@ class SamplesStage(Stage):
         each = decoded / max(n_texts, 1)
         audit.observer.stage(f"decoded {decoded:,} tokens, {each:,.0f} a text")
 
-    def _store(self, view: View) -> _Store:
+    def _store(self, view: View) -> Callable[[Block, pl.DataFrame], object]:
         audit = self.audit
         weighed = weighed_views(audit)  # for which all samples must be there first
         return _Store(sample_parts(audit, view), None if weighed else FeatureWriter.of(audit, view))

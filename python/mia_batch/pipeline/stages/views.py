@@ -11,6 +11,7 @@ from mia_batch.prompts.continuation import continuation, extraction
 from mia_batch.prompts.control import after_unrelated, own_prefix
 from mia_batch.prompts.given import given
 from mia_batch.prompts.probes import probes
+from mia_batch.prompts.rewriting import rewriting
 from mia_batch.prompts.text import lowercase, pairs, text
 from mia_batch.prompts.view import View
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BESIDE_ATTACKS", "models_of", "view_of", "views_of"]
 
-BESIDE_ATTACKS = ("walk", "drawn_walk", "control", "walk_control", "generation")
+BESIDE_ATTACKS = ("walk", "drawn_walk", "control", "walk_control", "generation", "rewriting")
 """Views that stages ask for and no attack reads."""
 
 
@@ -128,6 +129,12 @@ def _values(settings: Settings, name: str) -> dict[str, Any] | None:
             "columns": ("target",),
             "n": 2 * settings.paraphrases,
             "noise": settings.noise,
+        },
+        "rewriting": {
+            "make": rewriting,
+            "columns": ("target",),
+            "samples": settings.continuations,
+            "question": True,
         },
         "generation": {"make": None, "samples": settings.generations},
         "walk": {"make": None, "greedy": True},
