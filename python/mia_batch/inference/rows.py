@@ -49,7 +49,7 @@ def typed_rows(
     for name, dtype in types.items():
         value = columns.get(name)
         if value is None or isinstance(value, str | float | int):
-            made.append(pl.repeat(value, height, dtype=dtype, eager=True).alias(name))
+            made.append(pl.Series(name, [value], dtype=dtype).new_from_index(0, height))
         else:
             series = pl.Series(name, value).cast(dtype)
             made.append(series.fill_nan(None) if dtype.is_float() else series)
