@@ -1,10 +1,10 @@
-"""What all attacks show together: the learned combination, and dataset inference.
+"""What all attacks show together: the learned combination, and dataset inference; and CoDeC.
 
 A small model is trained on windows of books, half of them by lot never seen, the others two or four
 times. It is audited once by all attacks on log-probabilities. Then texts are drawn from these, many
 times: as teachers of the combination, and as sets that were seen, in part or not at all.
 
-    python -m benches.sets [--keep FOLDER] [--runs N]
+    python -m benches.sets [simulations] [codec] [--keep FOLDER] [--runs N]
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from benches.power import FOREIGN, train_model
 from benches.results import append_results, versions
 
 import mia_batch
+from mia_batch.attacks.prefix_shots import CODEC
 from mia_batch.inference.combination import combine
 from mia_batch.inference.dataset_inference import infer_dataset
 from mia_batch.inference.groups import collection_test
 from mia_batch.inference.plan import VerdictPlan
 from mia_batch.schemas import Role
 from mia_batch.stats.difference import auc_difference
+from mia_batch.stats.rates import clopper_pearson
 from mia_batch.stats.roc import roc_auc, roc_curve
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 TIMES = {0: 800, 2: 400, 4: 400}  # windows seen so often
 OTHERS, WORDS = 3000, 64
+SHOTS = 4  # windows before each text, where CoDeC asks
 TEACHERS = (50, 100, 200)  # of each class
 SIZES = (40, 80, 160)  # texts of a set
 ALONE = "min_k_plus_plus_20_v1"  # the attack that such runs rest on by default
@@ -55,6 +58,7 @@ def write_corpus(folder: Path) -> tuple[list[str], list[str]]:
     times = [rung for rung, n in TIMES.items() for _ in range(n)]
     draw.shuffle(times)
     asked, others = texts[: len(times)], texts[len(times) : len(times) + OTHERS]
+    pl.DataFrame({"text": texts[-SHOTS:]}).write_parquet(folder / "shots.parquet")  # unseen
     corpus = pl.DataFrame({"text": asked, "times": times})
     corpus = corpus.with_columns(member=pl.col("times") > 0)
     corpus.write_parquet(folder / "corpus.parquet")
@@ -62,13 +66,17 @@ def write_corpus(folder: Path) -> tuple[list[str], list[str]]:
     return often, others
 
 
-def audit(folder: Path) -> pl.DataFrame:
-    """Train a model and a smaller one that saw no asked window, and score all windows."""
+def train(folder: Path) -> None:
+    """Train a model, and a smaller one that saw no asked window."""
     often, others = write_corpus(folder)
     texts = [*pl.read_parquet(folder / "corpus.parquet")["text"], *others]
     if not (folder / "reference").exists():
         train_model(folder / "model", texts, [*often, *others], {"hidden": 128, "layers": 2})
         train_model(folder / "reference", texts, others, {"hidden": 64, "layers": 1})
+
+
+def audit(folder: Path) -> pl.DataFrame:
+    """Score all windows by all attacks on log-probabilities."""
     run: mia_batch.Run = mia_batch.audit(
         input=str(folder / "corpus.parquet"),
         model=str(folder / "model"),
@@ -78,6 +86,29 @@ def audit(folder: Path) -> pl.DataFrame:
         engine="transformers",
     )
     return pl.DataFrame(run.scores)
+
+
+def codec(folder: Path) -> Iterator[Figure]:
+    """The share of windows that become less likely after others, by how often they were seen."""
+    run = mia_batch.audit(
+        input=str(folder / "corpus.parquet"),
+        model=str(folder / "model"),
+        nonmember_shots=str(folder / "shots.parquet"),
+        out=str(folder / "run-codec"),
+        attacks=f"{CODEC},recall_prefix_v1",
+        engine="transformers",
+    )
+    scores = run.scores
+    for times in TIMES:
+        own = scores.filter(times=times)[CODEC].drop_nulls()
+        limits = clopper_pearson(int(own.sum()), own.len())
+        yield {"case": "CoDeC", "seen": times, "texts": own.len(), "share": own.mean()} | {
+            "low": limits.low,
+            "high": limits.high,
+        }
+    label = scores["member"].to_numpy()
+    for name in (CODEC, "recall_prefix_v1"):
+        yield {"case": name, "auc": roc_auc(label, scores[name].to_numpy())}
 
 
 def drawn(rng: np.random.Generator, scores: pl.DataFrame, **roles: tuple[Any, int]) -> pl.DataFrame:
@@ -155,26 +186,36 @@ def dataset_inference(
                 yield {"case": what, "texts": n, "share": share, "sets": len(p), **rate}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--keep", type=Path, help="folder of models and run, used again")
-    parser.add_argument("--runs", type=int, default=200, help="sets drawn of each kind")
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = options.keep or Path(temporary)
-        folder.mkdir(exist_ok=True)
-        scores = audit(folder)
+def simulated(folder: Path, runs: int) -> Iterator[Figure]:
+    """Draw sets and teachers from one audit, many times."""
+    scores, rng = audit(folder), np.random.default_rng(5)
     names = [name for name in scores.columns if name.endswith("_v1")]
     names = [name for name in names if scores[name].count() > scores.height // 2]
     sets = {
         "attacks on both models": names,
         "attacks on one model": [name for name in names if not name.startswith(OF_TWO_MODELS)],
     }
-    figures, rng = [], np.random.default_rng(5)
-    for simulate, runs in ((dataset_inference, options.runs), (combinations, options.runs // 20)):
-        for figure in simulate(rng, scores, sets, runs):
-            figures.append(figure)
-            print(figure, flush=True)
+    yield from dataset_inference(rng, scores, sets, runs)
+    yield from combinations(rng, scores, sets, runs // 20)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="*", default=["simulations", "codec"])
+    parser.add_argument("--keep", type=Path, help="folder of models and runs, used again")
+    parser.add_argument("--runs", type=int, default=200, help="sets drawn of each kind")
+    options = parser.parse_args()
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = options.keep or Path(temporary)
+        folder.mkdir(exist_ok=True)
+        train(folder)
+        if "simulations" in options.what:
+            figures += simulated(folder, options.runs)
+        if "codec" in options.what:
+            figures += codec(folder)
+    for figure in figures:
+        print(figure)
     append_results("sets", {"runs": options.runs, "figures": figures} | versions("scikit-learn"))
 
 
