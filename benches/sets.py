@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 TIMES = {0: 800, 2: 400, 4: 400}  # windows seen so often
 OTHERS, WORDS = 3000, 64
-SHOTS = 4  # windows before each text, where CoDeC asks
+SHOTS = 3  # windows before each text, where CoDeC asks
+PACKED, PASSES = 4, 3  # windows of a row of a model that learnt texts behind others
 TEACHERS = (50, 100, 200)  # of each class
 SIZES = (40, 80, 160)  # texts of a set
 ALONE = "min_k_plus_plus_20_v1"  # the attack that such runs rest on by default
@@ -88,27 +89,44 @@ def audit(folder: Path) -> pl.DataFrame:
     return pl.DataFrame(run.scores)
 
 
+def packed(folder: Path) -> None:
+    """Train a model on the same windows, some at a time, so that texts stand behind others."""
+    often, others = write_corpus(folder)
+    if not (folder / "packed").exists():
+        draw, rows, seen = Random(6), list[str](), [*often, *others]
+        for _ in range(PASSES):
+            draw.shuffle(seen)
+            rows += ["\n\n".join(seen[at : at + PACKED]) for at in range(0, len(seen), PACKED)]
+        texts = [*pl.read_parquet(folder / "corpus.parquet")["text"], *others]
+        train_model(folder / "packed", texts, rows, {"hidden": 128, "layers": 2})
+
+
 def codec(folder: Path) -> Iterator[Figure]:
     """The share of windows that become less likely after others, by how often they were seen."""
-    run = mia_batch.audit(
-        input=str(folder / "corpus.parquet"),
-        model=str(folder / "model"),
-        nonmember_shots=str(folder / "shots.parquet"),
-        out=str(folder / "run-codec"),
-        attacks=f"{CODEC},recall_prefix_v1",
-        engine="transformers",
-    )
-    scores = run.scores
-    for times in TIMES:
-        own = scores.filter(times=times)[CODEC].drop_nulls()
-        limits = clopper_pearson(int(own.sum()), own.len())
-        yield {"case": "CoDeC", "seen": times, "texts": own.len(), "share": own.mean()} | {
-            "low": limits.low,
-            "high": limits.high,
-        }
-    label = scores["member"].to_numpy()
-    for name in (CODEC, "recall_prefix_v1"):
-        yield {"case": name, "auc": roc_auc(label, scores[name].to_numpy())}
+    packed(folder)
+    for model, passes in (("model", 1), ("packed", PASSES)):
+        run = mia_batch.audit(
+            input=str(folder / "corpus.parquet"),
+            model=str(folder / model),
+            nonmember_shots=str(folder / "shots.parquet"),
+            out=str(folder / f"run-codec-{model}"),
+            attacks=f"{CODEC},recall_prefix_v1,loss_v1",
+            engine="transformers",
+        )
+        label = run.scores["member"].to_numpy()
+        for times in TIMES:
+            own = run.scores.filter(times=times)[CODEC].drop_nulls()
+            limits = clopper_pearson(int(own.sum()), own.len())
+            share = {"share": own.mean(), "low": limits.low, "high": limits.high}
+            yield {
+                "case": "CoDeC",
+                "model": model,
+                "seen": passes * times,
+                "texts": own.len(),
+            } | share
+        for name in (CODEC, "recall_prefix_v1", "loss_v1"):
+            auc = roc_auc(label, run.scores[name].to_numpy())
+            yield {"case": name, "model": model, "auc": auc}
 
 
 def drawn(rng: np.random.Generator, scores: pl.DataFrame, **roles: tuple[Any, int]) -> pl.DataFrame:
