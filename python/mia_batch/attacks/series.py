@@ -122,8 +122,8 @@ SERIES_ATTACKS = (
                 f"share of the tokens, from the end, that hold at most {percent} % of those with "
                 "-logprob < 1"
             ),
-            source=f"{_CHANG}: find_t of the authors' code, over the number of tokens; not negated, "
-            f"for losses of members are low early, too; {_SIGN}",
+            source=f"{_CHANG}: find_t of the authors' code, over the number of tokens; not "
+            f"negated, for losses of members are low early, too; {_SIGN}",
             undefined="no token of the text has a log-probability above -1",
         )
         for percent in _PERCENTS
