@@ -209,13 +209,13 @@ def slope(rows: Sequence[Row]) -> float:
 
 def from_end_of(percent: int) -> Reference:
     def reference(rows: Sequence[Row]) -> float:
-        """Place in the series from its end, over its length, at which that share is exceeded."""
+        """Minus the place from the end, over the length, at which that share is exceeded."""
         low = [loss < 1 for loss in reversed(losses(rows))]
         if not any(low):
             raise Undefined
         places = range(len(low))
         exceeded = (at for at in places if 100 * sum(low[: at + 1]) > percent * sum(low))
-        return next(exceeded) / len(low)
+        return -next(exceeded) / len(low)
 
     return reference
 

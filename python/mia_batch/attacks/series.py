@@ -117,13 +117,13 @@ SERIES_ATTACKS = (
     *(
         of_texts(
             f"low_losses_from_end_{percent}",
-            _from_end(percent),
+            -_from_end(percent),
             formula=(
-                f"share of the tokens, from the end, that hold at most {percent} % of those with "
-                "-logprob < 1"
+                f"minus the share of the tokens, from the end, that hold at most {percent} % of "
+                "those with -logprob < 1"
             ),
-            source=f"{_CHANG}: find_t of the authors' code, over the number of tokens; not "
-            f"negated, for losses of members are low early, too; {_SIGN}",
+            source=f"{_CHANG}: find_t of the authors' code, over the number of tokens; "
+            f"negated as the slope is, for losses of members fall faster; {_SIGN}",
             undefined="no token of the text has a log-probability above -1",
         )
         for percent in _PERCENTS
@@ -163,6 +163,6 @@ SERIES_ATTACKS = (
     ),
 )
 """``losses_below_1_v1`` .. ``_3_v1``, ``_mean_v1``, ``_previous_v1``, in [0, 1]; ``loss_slope_v1``;
-``low_losses_from_end_40_v1`` .. ``_60_v1``, in [0, 1); ``loss_by_diversity_v1``;
+``low_losses_from_end_40_v1`` .. ``_60_v1``, in (-1, 0]; ``loss_by_diversity_v1``;
 ``loss_complexity_3_v1`` .. ``_5_v1``, ``loss_entropy_v1``.
 """

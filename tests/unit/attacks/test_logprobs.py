@@ -94,7 +94,7 @@ BY_HAND = {
     "losses_below_3_v1": 1.0,
     "losses_below_previous_v1": 0.0,
     "loss_slope_v1": -LOG_2,
-    "low_losses_from_end_40_v1": 2 / 3,  # the first of three is below 1
+    "low_losses_from_end_40_v1": -2 / 3,  # the first of three is below 1
     "loss_by_diversity_v1": -2 * LOG_2 / (2 / 3),  # 6, 5, 6 of those with a log-probability
     "loss_complexity_3_v1": -1.0,  # levels 99, 50, 0 are symbols 2, 1, 0
 }
@@ -131,10 +131,10 @@ def test_where_low_losses_stand_by_hand():
     """Of six tokens the second, third and sixth are low; 40 % and 60 % of them are 1.2 and 1.8."""
     series = [-4.0, -0.5, -0.25, -1.0, -2.0, -0.125]
     found = scores({"view": "text", "logprob": [None, *series]})
-    assert found["low_losses_from_end_40_v1"] == 3 / 6  # the third is the second from the end
-    assert found["low_losses_from_end_60_v1"] == 3 / 6
+    assert found["low_losses_from_end_40_v1"] == -3 / 6  # the third is the second from the end
+    assert found["low_losses_from_end_60_v1"] == -3 / 6
     at_the_end = scores({"view": "text", "logprob": [*series[:1] * 7, -0.5, -0.5, -0.5]})
-    assert at_the_end["low_losses_from_end_50_v1"] == 1 / 10
+    assert at_the_end["low_losses_from_end_50_v1"] == -1 / 10
     none = scores({"view": "text", "logprob": [-1.0, -2.0]})
     assert none["low_losses_from_end_50_v1"] is None
 
