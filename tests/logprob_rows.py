@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from mia_batch.attacks import get
+from mia_batch.attacks.series import with_series
 from mia_batch.schemas import LogProbs
 
 if TYPE_CHECKING:
@@ -33,7 +34,9 @@ def table(rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
 
 def raw_scores(frame: pl.DataFrame, names: Iterable[str], **options: Any) -> pl.DataFrame:
     """Values of the expressions, one row per target, as they come."""
-    grouped = frame.lazy().group_by("target_id", maintain_order=True)
+    names = [*names]
+    rows = with_series(frame.lazy(), map(get, names))
+    grouped = rows.group_by("target_id", maintain_order=True)
     found: pl.DataFrame = grouped.agg(**{name: get(name).expr for name in names}).collect(**options)
     return found
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from tests import reference_complexity
+
 Row = dict[str, Any]
 Reference = Callable[[Sequence[Row]], float | None]
 
@@ -205,6 +207,41 @@ def slope(rows: Sequence[Row]) -> float:
     return -float(np.polynomial.Polynomial.fit(range(len(series)), series, 1).convert().coef[-1])
 
 
+def from_end_of(percent: int) -> Reference:
+    def reference(rows: Sequence[Row]) -> float:
+        """Minus the place from the end, over the length, at which that share is exceeded."""
+        low = [loss < 1 for loss in reversed(losses(rows))]
+        if not any(low):
+            raise Undefined
+        places = range(len(low))
+        exceeded = (at for at in places if 100 * sum(low[: at + 1]) > percent * sum(low))
+        return -next(exceeded) / len(low)
+
+    return reference
+
+
+def loss_by_diversity(rows: Sequence[Row]) -> float:
+    ids = [token for (token,) in tokens(text(rows), "token_ids")]
+    return ratio(log_likelihood(text(rows)), ratio(len(set(ids)), len(ids)))
+
+
+def defined(value: float | None) -> float:
+    if value is None:
+        raise Undefined
+    return value
+
+
+def complexity_of(bins: int) -> Reference:
+    """Fewer words, more likely a member."""
+    return lambda rows: (
+        -defined(reference_complexity.lempel_ziv([-loss for loss in losses(rows)[:200]], bins))
+    )
+
+
+def series_entropy(rows: Sequence[Row]) -> float:
+    return defined(reference_complexity.entropy(losses(rows)[:200], 8, 0.8))
+
+
 def column_mean(column: str, of: Callable[[float], float]) -> Reference:
     return lambda rows: per_token([of(value) for (value,) in tokens(text(rows), column)])
 
@@ -261,6 +298,10 @@ REFERENCES: dict[str, Reference] = {
     "losses_below_mean_v1": lambda rows: share_below(rows, lambda all_, _: sum(all_) / len(all_)),
     "losses_below_previous_v1": share_below_previous,
     "loss_slope_v1": slope,
+    **{f"low_losses_from_end_{percent}_v1": from_end_of(percent) for percent in (40, 50, 60)},
+    "loss_by_diversity_v1": loss_by_diversity,
+    **{f"loss_complexity_{bins}_v1": complexity_of(bins) for bins in (3, 4, 5)},
+    "loss_entropy_v1": series_entropy,
 }
 """Reference implementation of each attack but those on tuned models, by name."""
 

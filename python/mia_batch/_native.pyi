@@ -15,9 +15,11 @@ from typing import Protocol, Self, final, type_check_only
 __all__ = [
     "RarityTable",
     "__version__",
+    "approximate_entropy",
     "book_coverage",
     "build_profile",
     "count_words",
+    "lempel_ziv_complexity",
     "near_verbatim_passages",
     "pair_features",
     "pair_fields",
@@ -84,6 +86,12 @@ def book_coverage(
     trim_words: int,
 ) -> ArrowArray:
     """One struct: what of a book any of the generations covers."""
+
+def lempel_ziv_complexity(logprobs: ArrowArray | ArrowStream, *, bins: int) -> ArrowArray:
+    """Float64 per list: words over values; null where there are none. `LargeList` of Float64."""
+
+def approximate_entropy(values: ArrowArray | ArrowStream, *, m: int, r: float) -> ArrowArray:
+    """Float64 per list: its approximate entropy; null where it is too short. As above."""
 
 @final
 class RarityTable:

@@ -11,7 +11,7 @@ from mia_batch.errors import SchemaMismatchError
 from mia_batch.kernel_arguments import (
     WordRule,
     as_column,
-    check_n_words,
+    check_count,
     check_rule,
     check_series,
 )
@@ -173,8 +173,8 @@ def book_coverage(
     (0.8333333333333334, 5, 4)
     """
     check_rule(words)
-    check_n_words("k", k)
-    check_n_words("m", m)
+    check_count("k", k)
+    check_count("m", m)
     if instructions is None:
         instructions = pl.repeat(None, generations.len(), dtype=pl.String, eager=True)
     check_series("generations", generations)

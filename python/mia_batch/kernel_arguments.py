@@ -16,7 +16,7 @@ __all__ = [
     "Group",
     "WordRule",
     "as_column",
-    "check_n_words",
+    "check_count",
     "check_rule",
     "check_series",
     "checked_groups",
@@ -94,7 +94,7 @@ Group: TypeAlias = Literal[
 GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 """Every group, in the order of its fields."""
 
-_MAX_WORDS: Final = 2**32 - 1
+_MAX_COUNT: Final = 2**32 - 1
 
 
 def as_column(name: str, column: object) -> pl.Expr:
@@ -121,14 +121,14 @@ def check_rule(words: str) -> None:
         raise SettingsError(msg)
 
 
-def check_n_words(name: str, n_words: int) -> None:
-    """Refuse what is not a whole number of words, at least 1."""
+def check_count(name: str, count: int) -> None:
+    """Refuse what is not a whole number, at least 1."""
     try:
-        is_allowed = 1 <= index(n_words) <= _MAX_WORDS
+        is_allowed = 1 <= index(count) <= _MAX_COUNT
     except TypeError:
         is_allowed = False
     if not is_allowed:
-        msg = f"{name} is {n_words!r}; use a whole number of 1 to {_MAX_WORDS}"
+        msg = f"{name} is {count!r}; use a whole number of 1 to {_MAX_COUNT}"
         raise SettingsError(msg)
 
 

@@ -1,7 +1,7 @@
 """The compiled kernels as Polars expressions: text in, numbers out.
 
-Only this file, `extraction` and `rarity` name the compiled library. Every expression is
-elementwise: it runs in eager, lazy and streaming queries, over all cores and without the GIL. A
+Only this file, `complexity`, `extraction` and `rarity` name the compiled library. Every expression
+is elementwise: it runs in eager, lazy and streaming queries, over all cores and without the GIL. A
 literal is repeated for every row. Null gives null. A column that is not text is a
 ``SchemaMismatchError``, and a text of more than 1 GiB or with bytes that are not UTF-8 a
 ``MiaBatchError``, when the query runs.
@@ -22,7 +22,7 @@ from mia_batch.kernel_arguments import (
     Group,
     WordRule,
     as_column,
-    check_n_words,
+    check_count,
     check_rule,
     check_series,
     checked_groups,
@@ -132,7 +132,7 @@ def pair_features(
     """
     check_rule(words)
     groups = checked_groups(groups)
-    check_n_words("near_verbatim_min_words", near_verbatim_min_words)
+    check_count("near_verbatim_min_words", near_verbatim_min_words)
     kernel = partial(
         _native.pair_features,
         words=words,
@@ -235,7 +235,7 @@ def shared_runs(
     (3, 2, 1)
     """
     check_rule(words)
-    check_n_words("run_words", run_words)
+    check_count("run_words", run_words)
     check_series("texts", texts)
     check_series("others", others)
     kernel = partial(_native.shared_runs, words=words, run_words=run_words)

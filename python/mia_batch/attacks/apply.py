@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from mia_batch.attacks.attack import CONTINUATION
+from mia_batch.attacks.series import with_series
 from mia_batch.attacks.shadows import with_shadows
 from mia_batch.attacks.terms import among
 from mia_batch.attacks.whole_targets import count_rows, whole_targets
@@ -133,7 +134,7 @@ def score(
         like an attack, or if the evidence holds a row twice.
     """
     if logprobs is not None:
-        logprobs = with_shadows(logprobs, attacks)
+        logprobs = with_series(with_shadows(logprobs, attacks), attacks)
     mixed = [attack for attack in attacks if attack.logprobs]
     alone = [attack for attack in attacks if not attack.logprobs]
     kinds = [_samples(features, [attack for attack in alone if attack.evidence == "samples"])]

@@ -33,7 +33,7 @@ from mia_batch.attacks.rank import RANK_ATTACKS
 from mia_batch.attacks.reference import REFERENCE_ATTACKS, TUNED_REFERENCE_ATTACKS
 from mia_batch.attacks.rouge import ROUGE_ATTACKS
 from mia_batch.attacks.sampling import MATCHED_ATTACKS, SAMIA_ATTACKS
-from mia_batch.attacks.series import SERIES_ATTACKS
+from mia_batch.attacks.series import SERIES_ATTACKS, SHAPE_ATTACKS
 from mia_batch.attacks.shadows import SHADOW_ATTACKS
 from mia_batch.attacks.spv import SPV_ATTACKS, SPV_UNCALIBRATED_ATTACKS
 from mia_batch.errors import SettingsError
@@ -77,6 +77,7 @@ _FAMILIES = {
     "Extraction": EXTRACTION_ATTACKS,
     "Ranks and entropy": RANK_ATTACKS,
     "Series of losses": SERIES_ATTACKS,
+    "Shapes of series of losses": SHAPE_ATTACKS,
     "Learned from all scores": LEARNED_ATTACKS,
 }
 _SAMPLING = {
@@ -110,7 +111,8 @@ SPV_PAPER = (
 models."""
 
 _BUILT_IN = {attack.name: attack for family in _FAMILIES.values() for attack in family}
-_COSTLY = {attack.name for attack in SPV_UNCALIBRATED_ATTACKS}
+_BY_NAME = {attack.name for attack in (*SPV_UNCALIBRATED_ATTACKS, *SHAPE_ATTACKS)}
+"""Not among the defaults: they take many passes and no setting of their own, or have no sign."""
 _PAPERS = {"min-k": MIN_K_PAPER, "spv": SPV_PAPER}
 _REGISTERED: dict[str, Attack] = {}
 
@@ -245,11 +247,11 @@ def defaults(preset: Preset, evidence: Collection[str] = ("samples",)) -> tuple[
     sampling = _SAMPLING.get(preset, ())
     if preset in _PAPERS:
         of_tokens = (*PROBE_LOGPROB_ATTACKS, *map(get, _PAPERS[preset]))
-    else:  # without those that take many forward passes and no setting of their own
+    else:
         of_tokens = tuple(
             attack
             for attack in _BUILT_IN.values()
-            if attack.evidence == "logprobs" and attack.name not in _COSTLY
+            if attack.evidence == "logprobs" and attack.name not in _BY_NAME
         )
     both = COMBINED_ATTACKS if preset == "default" and len(evidence) > 1 else ()
     wanted = (*sampling, *of_tokens, *both)

@@ -1,16 +1,50 @@
-"""The losses of a text's tokens as a series: how many are low, and whether they fall."""
+"""The losses of a text's tokens as a series: how many are low, whether they fall, how complex."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import polars as pl
 
-from mia_batch.attacks.terms import mean, total
-from mia_batch.attacks.tokens import UNSCORED, logprobs, of_texts
+from mia_batch.attacks.terms import among, mean, total
+from mia_batch.attacks.tokens import TEXT, UNSCORED, average, first, logprobs, of_texts, scored
+from mia_batch.complexity import approximate_entropy, lempel_ziv_complexity
 
-__all__ = ["SERIES_ATTACKS"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mia_batch.attacks.attack import Attack
+
+__all__ = ["SERIES_ATTACKS", "SERIES_COLUMNS", "SHAPE_ATTACKS", "with_series"]
 
 _CHANG = "Chang et al. 2024 (arXiv:2409.13745), CAMIA's signals"
 _LIMITS = (1, 2, 3)  # nats, the authors' thresholds
+_PERCENTS = (40, 50, 60)
+_BINS = (3, 4, 5)
+_M, _R = 8, 0.8
+_AT_MOST = 200  # log-probabilities that the authors compare with each other
+_NOT_FINITE = "one is no finite number"
+_SIGN = "no sign is right everywhere, and the authors' code takes it from the labels"
+
+SERIES_COLUMNS = (*(f"complexity_{bins}" for bins in _BINS), "approximate_entropy")
+"""Numbers of each row's ``logprob`` that attacks read as columns beside those of the table."""
+
+
+def with_series(rows: pl.LazyFrame, attacks: Iterable[Attack]) -> pl.LazyFrame:
+    """Rows of evidence with those of `SERIES_COLUMNS` that attacks read, where they read them.
+
+    An attack calls no Python function, and these kernels are called by one.
+    """
+    reading = [each for each in attacks if set(each.columns).intersection(SERIES_COLUMNS)]
+    used = {column for attack in reading for column in attack.columns}
+    pairs = {pair for attack in reading for pair in attack.reads_of("logprobs")}
+    if not pairs:
+        return rows
+    series = pl.when(among(pairs)).then("logprob").list.drop_nulls().list.head(_AT_MOST)
+    made = [lempel_ziv_complexity(series, bins=bins) for bins in _BINS]
+    made.append(approximate_entropy(series, m=_M, r=_R))
+    columns = zip(SERIES_COLUMNS, made, strict=True)
+    return rows.with_columns(**{name: expr for name, expr in columns if name in used})
 
 
 def _share(low: pl.Expr) -> pl.Expr:
@@ -33,6 +67,19 @@ def _slope() -> pl.Expr:
     n = losses.count()
     middle = losses.cum_count().cast(float) - (n + 1) / 2
     return pl.when(n > 1).then(total(middle * losses) / total(middle * middle))
+
+
+def _from_end(percent: int) -> pl.Expr:
+    """Share of the tokens that stand, from the end, before that share of low losses is exceeded."""
+    low = _losses() < 1
+    short_of = low.reverse().cum_sum() * 100 <= percent * low.sum()
+    return pl.when(low.any()).then(_share(short_of))
+
+
+def _diversity() -> pl.Expr:
+    """Distinct tokens over tokens, of those with a log-probability."""
+    ids = scored("token_ids").drop_nulls()
+    return pl.when(ids.count() > 0).then(ids.n_unique() / ids.count())
 
 
 SERIES_ATTACKS = (
@@ -67,9 +114,58 @@ SERIES_ATTACKS = (
         "where the authors also take the first 600, 800 and 1,000",
         undefined=f"{UNSCORED}, or only one has",
     ),
+    of_texts(
+        "loss_by_diversity",
+        average(TEXT) / _diversity(),
+        formula="-loss / (distinct token_ids / tokens)",
+        source=f"{_CHANG}: the loss calibrated by the diversity of tokens, of all that have a "
+        "log-probability",
+        undefined=f"{UNSCORED}, or they are not known by number",
+    ),
 )
-"""``losses_below_1_v1`` .. ``_3_v1``, ``_mean_v1``, ``_previous_v1``, in [0, 1]; ``loss_slope_v1``.
+"""``losses_below_1_v1`` .. ``_3_v1``, ``_mean_v1``, ``_previous_v1``, in [0, 1]; ``loss_slope_v1``;
+``loss_by_diversity_v1``."""
 
-Of CAMIA's signals approximate entropy and Lempel-Ziv complexity are left out: they compare pieces
-of the series with each other, and no expression does.
-"""
+SHAPE_ATTACKS = (
+    *(
+        of_texts(
+            f"low_losses_from_end_{percent}",
+            -_from_end(percent),
+            formula=(
+                f"minus the share of the tokens, from the end, that hold at most {percent} % of "
+                "those with -logprob < 1"
+            ),
+            source=f"{_CHANG}: find_t of the authors' code, over the number of tokens; "
+            f"negated as the slope is, for losses of members fall faster; {_SIGN}",
+            undefined="no token of the text has a log-probability above -1",
+        )
+        for percent in _PERCENTS
+    ),
+    *(
+        of_texts(
+            f"loss_complexity_{bins}",
+            -first(f"complexity_{bins}"),
+            formula=(
+                f"minus the Lempel-Ziv complexity of the first {_AT_MOST} logprob in {bins} bins"
+            ),
+            source=f"{_CHANG}: Lempel-Ziv complexity, of values binned twice as in the authors' "
+            f"code; negated, for few words make up what is learnt by heart; {_SIGN}",
+            undefined=f"{UNSCORED}, or {_NOT_FINITE}",
+        )
+        for bins in _BINS
+    ),
+    of_texts(
+        "loss_entropy",
+        first("approximate_entropy"),
+        formula=(
+            f"approximate entropy of the first {_AT_MOST} logprob, m = {_M}, r = {_R} of their "
+            "standard deviation"
+        ),
+        source=f"{_CHANG}: approximate entropy, with the paper's m and r; the authors' code has 0 "
+        "for shorter texts; not negated, for it was higher for members until hardly a loss was "
+        f"left; {_SIGN}",
+        undefined=f"fewer than {_M + 2} tokens have a log-probability, or {_NOT_FINITE}",
+    ),
+)
+"""``low_losses_from_end_40_v1`` .. ``_60_v1``, in (-1, 0]; ``loss_complexity_3_v1`` .. ``_5_v1``;
+``loss_entropy_v1``. Computed where they are named: no sign of theirs is right everywhere."""

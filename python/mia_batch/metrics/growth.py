@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 
 from mia_batch.attacks.attack import CONTINUATION, PROBE
+from mia_batch.attacks.series import with_series
 from mia_batch.attacks.terms import among
 from mia_batch.stats.roc import roc_curve
 
@@ -47,7 +48,8 @@ def growth(
             and attack.evidence in evidence
         ]
         for attack in reading[:1]:
-            points = [*_points(_rows(evidence[attack.evidence], attack, labels), attack, index)]
+            rows = _rows(with_series(evidence[attack.evidence], [attack]), attack, labels)
+            points = [*_points(rows, attack, index)]
             made = pl.DataFrame(points, schema=["x", "y", "n"], orient="row")
             yield made.with_columns(attack=pl.lit(attack.name), subject=pl.lit(kind))
 

@@ -5,6 +5,7 @@
 //! [`WordRule`] serve texts that stand alone, and [`RunIndex`] finds what a text shares with any
 //! of many; [`RecallReader`] and [`BookCoverage`] measure how much of a
 //! book long generations give back. Readers keep their buffers, so a batch allocates nothing per word.
+//! [`lempel_ziv_complexity`] and [`approximate_entropy`] read numbers instead of texts.
 
 mod automaton;
 mod bits;
@@ -13,6 +14,7 @@ mod book_coverage;
 mod candidate;
 mod character_runs;
 mod characters;
+mod complexity;
 mod coverage;
 mod distinct;
 mod duplicates;
@@ -45,6 +47,7 @@ mod words;
 mod zlib;
 
 pub use book_coverage::{BookCoverage, CoverageRules, Covered, LONG_SPAN_WORDS};
+pub use complexity::{approximate_entropy, lempel_ziv_complexity};
 pub use duplicates::{RunIndex, RunReader, SharedRuns};
 pub use error::{KernelError, MAX_BYTES};
 pub use features::{PairReader, Settings};

@@ -15,6 +15,8 @@ pub(crate) enum NativeError {
     NotUtf8 { name: &'static str, row: usize },
     #[error("{name} must be an Arrow column of UInt32 without nulls")]
     NotNumbers { name: &'static str },
+    #[error("{name} must be an Arrow column of large lists of Float64; cast it")]
+    NotLists { name: &'static str },
     #[error("candidate has {candidate} rows and reference {reference}; pass columns of one length")]
     UnequalLengths { candidate: usize, reference: usize },
     #[error("unknown word rule {0:?}; use those of mia_batch.kernels.WORD_RULES")]
@@ -33,9 +35,9 @@ impl From<NativeError> for PyErr {
     fn from(error: NativeError) -> Self {
         let message = error.to_string();
         match error {
-            NativeError::NotText { .. } | NativeError::NotNumbers { .. } => {
-                PyTypeError::new_err(message)
-            }
+            NativeError::NotText { .. }
+            | NativeError::NotNumbers { .. }
+            | NativeError::NotLists { .. } => PyTypeError::new_err(message),
             NativeError::NotUtf8 { .. }
             | NativeError::UnequalLengths { .. }
             | NativeError::UnknownRule(_)

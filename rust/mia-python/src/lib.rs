@@ -1,6 +1,7 @@
 //! The kernels of mia-batch for Python: Arrow arrays in, Arrow arrays out, without the GIL.
 
 mod columns;
+mod complexity;
 mod duplicates;
 mod error;
 mod features;
@@ -18,6 +19,7 @@ use pyo3::prelude::*;
 use pyo3_arrow::PyArray;
 
 use crate::columns::TextColumn;
+use crate::complexity::{approximate_entropy, lempel_ziv_complexity};
 use crate::duplicates::compare_runs;
 use crate::error::NativeError;
 use crate::features::{Pair, struct_array};
@@ -226,6 +228,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(word_spans, module)?)?;
     module.add_function(wrap_pyfunction!(near_verbatim_passages, module)?)?;
     module.add_function(wrap_pyfunction!(book_coverage, module)?)?;
+    module.add_function(wrap_pyfunction!(lempel_ziv_complexity, module)?)?;
+    module.add_function(wrap_pyfunction!(approximate_entropy, module)?)?;
     module.add_class::<RarityTable>()?;
     module.add_function(wrap_pyfunction!(build_profile, module)?)
 }

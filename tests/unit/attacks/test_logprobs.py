@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mia_batch.attacks import get, names
+from mia_batch.attacks import Attack, get, names
 from mia_batch.attacks.attack import CHOICE
+from mia_batch.attacks.series import SERIES_COLUMNS, with_series
 from tests import logprob_rows, reference_logprobs, reference_tuned
 from tests.logprob_rows import LISTS, SCHEMA
 
@@ -93,6 +94,9 @@ BY_HAND = {
     "losses_below_3_v1": 1.0,
     "losses_below_previous_v1": 0.0,
     "loss_slope_v1": -LOG_2,
+    "low_losses_from_end_40_v1": -2 / 3,  # the first of three is below 1
+    "loss_by_diversity_v1": -2 * LOG_2 / (2 / 3),  # 6, 5, 6 of those with a log-probability
+    "loss_complexity_3_v1": -1.0,  # levels 99, 50, 0 are symbols 2, 1, 0
 }
 
 
@@ -121,6 +125,60 @@ def test_a_series_of_losses_by_hand():
     assert found["losses_below_mean_v1"] == 0.75
     assert found["losses_below_previous_v1"] == pytest.approx(2 / 3)
     assert found["loss_slope_v1"] == pytest.approx(0.2)
+
+
+def test_where_low_losses_stand_by_hand():
+    """Of six tokens the second, third and sixth are low; 40 % and 60 % of them are 1.2 and 1.8."""
+    series = [-4.0, -0.5, -0.25, -1.0, -2.0, -0.125]
+    found = scores({"view": "text", "logprob": [None, *series]})
+    assert found["low_losses_from_end_40_v1"] == -3 / 6  # the third is the second from the end
+    assert found["low_losses_from_end_60_v1"] == -3 / 6
+    at_the_end = scores({"view": "text", "logprob": [*series[:1] * 7, -0.5, -0.5, -0.5]})
+    assert at_the_end["low_losses_from_end_50_v1"] == -1 / 10
+    none = scores({"view": "text", "logprob": [-1.0, -2.0]})
+    assert none["low_losses_from_end_50_v1"] is None
+
+
+def test_complexity_and_entropy_by_hand():
+    """Symbols 2, 0, 0, 2, 2, 2, 2, 0, 0, 0 are the words 2, 0, 02, 22, 20 and 00."""
+    series = [0.0, -9.0, -9.0, 0.0, 0.0, 0.0, 0.0, -9.0, -9.0, -9.0]
+    found = scores({"view": "text", "logprob": [None, *series]})
+    assert found["loss_complexity_3_v1"] == -6 / 10
+    assert found["loss_entropy_v1"] == pytest.approx(math.log(3) - math.log(2))  # none are alike
+    assert scores({"view": "text", "logprob": series[:9]})["loss_entropy_v1"] is None
+
+
+def test_only_the_first_200_log_probabilities_are_compared_with_each_other():
+    series = [-0.25, -3.0, -1.0, -2.0, -3.0, -0.5, -1.0, -4.0] * 25
+    short = scores({"view": "text", "logprob": [None, *series]})
+    long = scores({"view": "text", "logprob": [None, *series, -9.0, 0.0, -3.0]})
+    for name in ("loss_complexity_3_v1", "loss_complexity_5_v1", "loss_entropy_v1"):
+        assert long[name] == short[name] is not None
+    assert long["loss_by_diversity_v1"] is None  # nobody knows the tokens
+    assert long["low_losses_from_end_50_v1"] != short["low_losses_from_end_50_v1"]
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.inf])
+def test_a_series_with_a_broken_number_is_not_compared(bad):
+    found = scores({"view": "text", "logprob": [-1.0, -2.0] * 6 + [bad]})
+    assert found["loss_complexity_4_v1"] is None
+    assert found["loss_entropy_v1"] is None
+
+
+def test_series_are_made_of_the_rows_that_attacks_read_alone():
+    mine = Attack(
+        name="mine_v1",
+        expr=pl.col("complexity_4").filter(pl.col("view") == "lowercase").first(),
+        evidence="logprobs",
+        reads=(("target", "lowercase"),),
+        source="none",
+        undefined="never",
+    )
+    table = logprob_rows.table([TEXT, *OTHERS]).lazy()
+    made = with_series(table, [mine]).collect()
+    assert made.columns == [*SCHEMA, "complexity_4"]
+    assert made.filter(pl.col("complexity_4").is_not_null())["view"].to_list() == ["lowercase"]
+    assert with_series(table, [get("loss_v1")]) is table
 
 
 def test_a_suffix_that_greedy_decoding_misses():
@@ -177,7 +235,7 @@ def test_what_members_look_like_scores_higher():
 
     member, other = learnt([-0.1, -0.2, -0.1], [1, 1, 1]), learnt([-2.0, -3.0, -5.0], [3, 4, 9])
     of_text = [name for name in reference_logprobs.REFERENCES if TARGET in get(name).reads]
-    excepted = {"min_k_plus_plus", "surprising", "con_recall"}
+    excepted = {"min_k_plus_plus", "surprising", "con_recall", "low_losses", "loss_entropy"}
     for name in of_text:
         if not name.startswith(tuple(excepted)):
             assert member[name] >= other[name], name
@@ -285,7 +343,7 @@ def test_each_attack_says_what_it_needs(name):
     attack = get(name)
     assert attack.reads
     assert not attack.whole_candidates
-    assert set(attack.columns) <= set(SCHEMA)
+    assert set(attack.columns) <= {*SCHEMA, *SERIES_COLUMNS}
     assert attack.source.split(" (arXiv:")[0][-4:].isdecimal()
     reference = any(role == "reference" for role, _ in attack.reads)
     assert ("reference_model" in attack.settings) == reference

@@ -10,6 +10,7 @@ from sklearn.metrics import roc_auc_score
 from mia_batch.attacks.attack import PROBE
 from mia_batch.metrics import growth as module
 from mia_batch.metrics.growth import growth
+from tests import logprob_rows
 from tests.frames import attack, features, target_id
 
 N, MOST = 40, 11
@@ -81,3 +82,16 @@ def test_one_sample_cannot_grow_and_mixed_attacks_have_no_index():
     mixed = attack("mixed_v1", pl.len(), reads=(PROBE, ("target", "continuation")))
     beside = attack("beside_v1", pl.len(), logprobs=(PROBE,))
     assert [*growth(scores(), EVIDENCE, [mixed, beside])] == []
+
+
+def test_numbers_of_series_are_made_where_an_attack_reads_them():
+    """Two words of two different values, one of two that are equal."""
+    places = [(n, k) for n in range(N) for k in range(2)]
+    table = logprob_rows.table(
+        {"target_id": target_id(n), "view": PROBE[1], "view_index": k}
+        | {"logprob": [-1.0, 0.0] if MEMBER[n] else [0.0, 0.0]}
+        for n, k in places
+    )
+    words = attack("words_v1", pl.col("complexity_3").mean(), evidence="logprobs", reads=(PROBE,))
+    (found,) = growth(scores(), {"logprobs": table.lazy()}, [words])
+    assert found.select("x", "y").rows() == [(1, 1.0), (2, 1.0)]

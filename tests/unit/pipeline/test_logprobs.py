@@ -142,7 +142,7 @@ def test_every_attack_equals_its_reference(scored):
     _, run = scored
     rows = run.logprobs
     names = [name for name in run.manifest.made["scores"]["attacks"] if name in REFERENCES]
-    assert len(names) == 49
+    assert len(names) == 57
     Scores.validate(run.scores)
     compared = 0
     for row in run.scores.iter_rows(named=True):
