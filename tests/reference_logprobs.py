@@ -269,6 +269,9 @@ REFERENCES: dict[str, Reference] = {
     ),
     "recall_prefix_v1": recall,
     "con_recall_prefix_v1": con_recall,
+    "repeated_difference_v1": lambda rows: (
+        log_likelihood(text(rows)) - log_likelihood(text(rows, "repeated"))
+    ),
     "codec_v1": lambda rows: float(
         log_likelihood(text(rows, "nonmember_shots")) < log_likelihood(text(rows))
     ),

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from mia_batch.attacks.terms import among, mean, total
-from mia_batch.attacks.tokens import TEXT, UNSCORED, average, first, logprobs, of_texts, scored
+from mia_batch.attacks.tokens import (
+    REPEATED,
+    TEXT,
+    UNSCORED,
+    average,
+    first,
+    logprobs,
+    of_texts,
+    scored,
+)
 from mia_batch.complexity import approximate_entropy, lempel_ziv_complexity
 
 if TYPE_CHECKING:
@@ -127,6 +136,15 @@ SERIES_ATTACKS = (
 ``loss_by_diversity_v1``."""
 
 SHAPE_ATTACKS = (
+    of_texts(
+        "repeated_difference",
+        average(TEXT) - average(REPEATED),
+        formula="loss(repeated) - loss",
+        source=f"{_CHANG}: the fall of the loss where the text stands behind itself; negated, "
+        "for a member's has less to fall. The authors repeat it five times, a space between",
+        undefined="no token of the text, alone or behind itself, has a log-probability",
+        reads=(TEXT, REPEATED),
+    ),
     *(
         of_texts(
             f"low_losses_from_end_{percent}",
@@ -167,5 +185,6 @@ SHAPE_ATTACKS = (
         undefined=f"fewer than {_M + 2} tokens have a log-probability, or {_NOT_FINITE}",
     ),
 )
-"""``low_losses_from_end_40_v1`` .. ``_60_v1``, in (-1, 0]; ``loss_complexity_3_v1`` .. ``_5_v1``;
-``loss_entropy_v1``. Computed where they are named: no sign of theirs is right everywhere."""
+"""``repeated_difference_v1``; ``low_losses_from_end_40_v1`` .. ``_60_v1``, in (-1, 0];
+``loss_complexity_3_v1`` .. ``_5_v1``; ``loss_entropy_v1``. Computed where they are named: the first
+takes a pass of its own, and of the others no sign is right everywhere."""

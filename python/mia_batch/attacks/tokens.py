@@ -20,6 +20,7 @@ __all__ = [
     "NONMEMBER_SHOTS",
     "PERTURBATION",
     "REFERENCE_TEXT",
+    "REPEATED",
     "SELF_PROMPT_TEXT",
     "TEXT",
     "UNSCORED",
@@ -37,6 +38,7 @@ __all__ = [
 
 TEXT = ("target", "text")
 LOWERCASE = ("target", "lowercase")
+REPEATED = ("target", "repeated")
 NEIGHBOUR = ("target", "neighbour")
 PERTURBATION = ("target", "perturbation")
 NONMEMBER_SHOTS = ("target", "nonmember_shots")

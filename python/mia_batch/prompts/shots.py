@@ -12,9 +12,10 @@ from mia_batch.errors import SettingsError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Shots", "after_shots", "choose_shots"]
+__all__ = ["BETWEEN", "Shots", "after_shots", "choose_shots"]
 
-_BETWEEN = "\n\n"
+BETWEEN = "\n\n"
+"""What stands between a text and what is before it."""
 _IS_SHOT = "the text is one of those that are put before others"
 
 
@@ -58,7 +59,7 @@ def choose_shots(
     context, n_tokens = "", 0
     there = [text for text in texts if text.strip()]
     for n_shots, text in enumerate(there, start=1):
-        context += text + _BETWEEN
+        context += text + BETWEEN
         (n_tokens,) = count_tokens([context])
         if n_tokens > room:
             break

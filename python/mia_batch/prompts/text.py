@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import polars as pl
 
-__all__ = ["lowercase", "pairs", "text"]
+from mia_batch.prompts.shots import BETWEEN
+
+__all__ = ["lowercase", "pairs", "repeated", "text"]
 
 
 def text(targets: pl.DataFrame) -> pl.DataFrame:
     """Take the target as it is."""
     return targets.select("target_id", cut=pl.lit(0))
+
+
+def repeated(targets: pl.DataFrame) -> pl.DataFrame:
+    """Take the target behind itself, a blank line between; its tokens stay what they are."""
+    return targets.select("target_id", cut=pl.lit(0), context=pl.col("target") + BETWEEN)
 
 
 def lowercase(targets: pl.DataFrame) -> pl.DataFrame:

@@ -41,6 +41,7 @@ TEXT: dict[str, Any] = {
 }
 OTHERS: list[dict[str, Any]] = [
     {"view": "lowercase", "logprob": [None, -4 * LOG_2]},
+    {"view": "repeated", "logprob": [-LOG_2, 0.0]},
     {"view": "nonmember_shots", "logprob": [-3 * LOG_2, -5 * LOG_2]},
     {"view": "member_shots", "logprob": [-2 * LOG_2]},
     {"model": "reference", "view": "text", "n_bytes": 10, "token_ids": [5, 6, 5, 6]}
@@ -73,6 +74,7 @@ BY_HAND = {
     "reference_ratio_v1": -0.5,
     "recall_prefix_v1": 2.0,
     "con_recall_prefix_v1": (4 - 0.5 * 2) / 2,
+    "repeated_difference_v1": -1.5 * LOG_2,  # a loss of log 2 / 2 behind itself
     "codec_v1": 1.0,  # -4 log 2 after the shots, -2 log 2 alone
     "neighbour_difference_v1": -2 * LOG_2 + 3 * LOG_2,
     "neighbour_ratio_v1": -2 / 3,

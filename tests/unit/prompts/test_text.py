@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from mia_batch.prompts.text import lowercase, pairs, text
+from mia_batch.prompts.text import lowercase, pairs, repeated, text
 from tests import frames
 
 
@@ -13,6 +13,11 @@ def test_every_letter_is_lowered():
 
 def test_a_whole_target_is_cut_before_its_first_byte():
     assert text(frames.targets({"target": "a"}))["cut"].to_list() == [0]
+
+
+def test_a_target_stands_behind_itself():
+    made = repeated(frames.targets({"target": "a b"}))
+    assert made.select("context", "cut").rows() == [("a b\n\n", 0)]
 
 
 def test_a_target_is_taken_twice_for_each_pair():

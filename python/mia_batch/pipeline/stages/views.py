@@ -12,7 +12,7 @@ from mia_batch.prompts.control import after_unrelated, own_prefix
 from mia_batch.prompts.given import given
 from mia_batch.prompts.probes import probes
 from mia_batch.prompts.rewriting import rewriting
-from mia_batch.prompts.text import lowercase, pairs, text
+from mia_batch.prompts.text import lowercase, pairs, repeated, text
 from mia_batch.prompts.view import View
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ def _values(settings: Settings, name: str) -> dict[str, Any] | None:
         },
         "text": {"make": text, "columns": ("target",)},
         "lowercase": {"make": lowercase},
+        "repeated": {"make": repeated, "columns": ("target",)},
         "neighbour": {"make": column and partial(given, column=column, n=n), "n": n},
         "perturbation": {"make": None, "n": n},
         "paraphrase": {
