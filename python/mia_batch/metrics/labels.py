@@ -33,7 +33,8 @@ class Labelled:
     scores
         Their scores.
     calibration
-        Scores of labelled texts that choose thresholds; None where there is no ``role``.
+        Scores of labelled texts that choose thresholds, and whether each is a member; None where
+        there is no ``role``.
     member
         Whether each target is a member.
     cluster
@@ -43,7 +44,7 @@ class Labelled:
     """
 
     scores: pl.LazyFrame
-    calibration: pl.LazyFrame | None
+    calibration: tuple[pl.LazyFrame, NDArray[np.bool_]] | None
     member: NDArray[np.bool_]
     cluster: NDArray[np.int32] | None
     slices: dict[str, NDArray[np.intp] | slice]
@@ -58,7 +59,8 @@ class Labelled:
         if "role" in scores.collect_schema():
             role = pl.col("role").cast(pl.String)
             counts = _LABELLED & role.is_in(["target", "non_member"])
-            calibration = scores.filter(_LABELLED & (role == "calibration"))
+            chooses = scores.filter(_LABELLED & (role == "calibration"))
+            calibration = (chooses, _member(chooses))
         labelled = scores.filter(counts)
         return cls(
             scores=labelled,
@@ -94,8 +96,10 @@ class Labelled:
         """
         if self.calibration is None:
             return None
-        member = _member(self.calibration)
-        score = read_finite(self.calibration, attack, member.size)
+        scores, member = self.calibration
+        if not member.size:
+            return None
+        score = read_finite(scores, attack, member.size)
         scored = ~np.isnan(score)
         member, score = member[scored], score[scored]
         if member.all() or not member.any():

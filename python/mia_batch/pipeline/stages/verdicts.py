@@ -142,7 +142,10 @@ def _verdicts(
         errors = _sampling_errors(settings.continuations, primary, run)
     names = [attack.name for attack in attacks]
     for rows in verdicts(scores, names, plan, blind_warns=blind_warns(found)):
-        yield rows if errors is None else _with_errors(rows, errors, plan.primary)
+        if errors is None or rows.is_empty() or rows["attack"][0] != plan.primary:
+            yield rows  # frames are of one attack each
+        else:
+            yield _with_errors(rows, errors)
 
 
 def blind_warns(findings: pl.DataFrame) -> bool:
@@ -151,12 +154,12 @@ def blind_warns(findings: pl.DataFrame) -> bool:
     return not told.is_empty()
 
 
-def _with_errors(rows: pl.DataFrame, errors: pl.DataFrame, primary: str) -> pl.DataFrame:
+def _with_errors(rows: pl.DataFrame, errors: pl.DataFrame) -> pl.DataFrame:
     found = rows.select("key").join(
         errors, left_on="key", right_on="target_id", how="left", maintain_order="left"
     )
-    own = (pl.col("attack") == primary) & (pl.col("level") == "target")
-    return rows.with_columns(standard_error=pl.when(own).then(found["standard_error"]))
+    is_target = pl.col("level") == "target"
+    return rows.with_columns(standard_error=pl.when(is_target).then(found["standard_error"]))
 
 
 def _sampling_errors(samples: int, attack: Attack, run: Run) -> pl.DataFrame:
