@@ -88,9 +88,9 @@ def test_each_text_has_what_differs_from_it_and_from_each_other(made):
     assert said["long"] is None
     assert table["paraphrases_reason"].to_list() == [
         None,
-        "1 answers that end, differ from the text and from each other, of 24; three are needed",
-        "there is no text",
-        "0 answers that end, differ from the text and from each other, of 24; three are needed",
+        "1 of 24 answers end and differ from the text and from each other; three are needed",
+        "the text is null",
+        "0 of 24 answers end and differ from the text and from each other; three are needed",
     ]
     words = sum(len(each.split()) for each in TAUGHT[SEA]) / len(TAUGHT[SEA]) / len(SEA.split())
     told = (

@@ -61,8 +61,9 @@ def paraphrase(*, observer: Observer | None = None, **settings: object) -> pl.Da
         If the folder cannot be used.
     """
     wanted = _settings(settings)
-    with mirrored(wanted.place) as folder:
-        audit, stages = _begin(wanted, observer or Observer())
+    observer = observer or Observer()
+    with mirrored(wanted.place, observer.stage) as folder:
+        audit, stages = _begin(wanted, observer)
         with audit.run.held(), damage_set_aside(stages), closing(audit.kept):
             take_up(audit, stages)
             run_timed(audit, [(stage, stage.run) for stage in stages])

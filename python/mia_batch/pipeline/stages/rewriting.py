@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["RewritingStage"]
 
 _WANTED = len(LABELS) - 1
-_NO_TEXT = "there is no text"
-_TOO_FEW = "{} answers that end, differ from the text and from each other, of {}; three are needed"
+_TOO_FEW = "{} of {} answers end and differ from the text and from each other; three are needed"
 _PARAPHRASE = pl.col("candidate").str.strip_chars()
 _COUNTS = (
     pl.col("finish_reason").ne_missing(pl.lit("length"))
@@ -90,7 +89,7 @@ def _table(targets: pl.LazyFrame, samples: pl.LazyFrame) -> pl.LazyFrame:
         group=pl.when(is_window).then(pl.coalesce("group", "document_id")).otherwise("group"),
         paraphrases=pl.when(n > 0).then("paraphrases"),
         paraphrases_reason=pl.when(pl.col("target").is_null())
-        .then(pl.lit(_NO_TEXT))
+        .then("reason")
         .when(n < _WANTED)
         .then(pl.coalesce("refused", pl.format(_TOO_FEW, n, "n"))),
     )
