@@ -60,6 +60,7 @@ def request(folder: Path, model: object, **changed: Any) -> dict[str, Any]:
         "text": [SEA, RAIN, None, LONG],
         "group": ["Sea Stories", "Inns", "Inns", None],
         "member": [True, False, None, True],
+        "paraphrases": ["of", "a", "former", "run"],
     }
     pl.DataFrame(rows).write_parquet(folder / "passages.parquet")
     usual = {"input": str(folder / "passages.parquet"), "model": str(model), "samples": 24}

@@ -12,7 +12,7 @@ from mia_batch.pipeline.stages.prompts import prompts_missing, write_prompts
 from mia_batch.pipeline.stages.samples import SamplesStage
 from mia_batch.pipeline.stages.views import view_of
 from mia_batch.prompts.choices import LABELS
-from mia_batch.schemas import Paraphrases, Samples
+from mia_batch.schemas import Paraphrases, Samples, Targets
 from mia_batch.tables import sink
 
 if TYPE_CHECKING:
@@ -82,7 +82,8 @@ def _table(targets: pl.LazyFrame, samples: pl.LazyFrame) -> pl.LazyFrame:
     )
     is_window, n = pl.col("n_windows") > 1, pl.col("paraphrases").list.len()
     number = pl.format("{}#{}", "document_id", "window_index")
-    return targets.join(said, on="target_id", how="left", maintain_order="left").select(
+    own = targets.select(Targets.column_names())  # further columns may be called as ours
+    return own.join(said, on="target_id", how="left", maintain_order="left").select(
         document_id=pl.when(is_window).then(number).otherwise("document_id"),
         text="target",
         member="member",
