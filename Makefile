@@ -91,10 +91,10 @@ rust-checks:
 pages:
 	@$(STEP) --quiet "Documentation: mkdocs" env NO_MKDOCS_2_WARNING=1 python -m mkdocs build --strict --quiet
 
-# The workers take all cores, one more the time in which others wait: further threads of each would
-# spin against the others.
+# The workers take all cores, two more the time in which others wait for processes: further threads
+# of each would spin against the others.
 python-tests:
-	@$(STEP) "Tests: pytest" env OMP_NUM_THREADS=1 pytest --numprocesses $$(($$(nproc) + 1)) --maxprocesses 4 \
+	@$(STEP) "Tests: pytest" env OMP_NUM_THREADS=1 pytest --numprocesses $$(($$(nproc) + 2)) --maxprocesses 6 \
 		--dist loadfile --no-loadscope-reorder --durations=15
 
 test-arm: export RUSTC := $(CURDIR)/.arm/bin/rustc

@@ -88,7 +88,7 @@ def test_attacks_lists_every_attack_with_its_source():
     code, out, _ = run("attacks")
     assert code == 0
     lines, _, _ = out.partition("\n\n")
-    assert len(lines.splitlines()) < 45
+    assert len(lines.splitlines()) < 50
     listed = [
         f"{name}_v1"
         for line in lines.splitlines()

@@ -12,6 +12,7 @@ from polars.testing import assert_frame_equal
 
 import mia_batch
 from mia_batch.attacks import get
+from mia_batch.attacks.series import SHAPE_ATTACKS
 from mia_batch.errors import SettingsError
 from mia_batch.schemas import LogProbs, Scores, Unscored
 from tests.checkpoints import TEXTS, save_checkpoint, save_masked_checkpoint
@@ -140,18 +141,29 @@ def reference(name: str, rows: list[dict[str, Any]]) -> float | None:
 
 def test_every_attack_equals_its_reference(scored):
     _, run = scored
-    rows = run.logprobs
     names = [name for name in run.manifest.made["scores"]["attacks"] if name in REFERENCES]
-    assert len(names) == 57
+    assert len(names) == 50
+    assert compared(run, names) > 300
+
+
+def test_shapes_of_series_equal_their_references(copied):
+    names = [attack.name for attack in SHAPE_ATTACKS]
+    run = mia_batch.audit(**copied | {"attacks": names, "evidence": "logprobs"})
+    assert compared(run, names) > 40
+
+
+def compared(run: mia_batch.Run, names: list[str]) -> int:
+    """Compare all scores with their references; how many there are."""
+    rows = run.logprobs
     Scores.validate(run.scores)
-    compared = 0
+    n = 0
     for row in run.scores.iter_rows(named=True):
         of_target = rows.filter(target_id=row["target_id"]).to_dicts()
         for name in names:
             wanted = reference(name, of_target)
             assert row[name] == (wanted and pytest.approx(wanted, rel=1e-6, abs=1e-9)), name
-            compared += wanted is not None
-    assert compared > 300
+            n += wanted is not None
+    return n
 
 
 def test_what_cannot_be_scored_has_its_reason(scored):
