@@ -6,11 +6,13 @@ from what the target says after first words of a third book (``domain``) or of b
 (``irrelevant``), from other windows of the private book (``identical``), and from shadow models.
 
     python -m benches.finetuned [--keep FOLDER] [--epochs 4 8 16] [--shadows 16]
+    python -m benches.finetuned generations --large --epochs 8
 
-It measures four things: a table as Table 1 of the SPV-MIA paper, by epochs; the reference of
+The first measures four things: a table as Table 1 of the SPV-MIA paper, by epochs; the reference of
 generations beside one of identically distributed texts; LiRA with shadow models, and whether its
 p-values are uniform on texts that were not seen; and TPR at 1 % FPR of members beside that of
-non-members, which is what the released code of SPV-MIA prints.
+non-members, which is what the released code of SPV-MIA prints. The second, with a base of 4.5
+million weights, asks how many generations are best, and how often they are learnt.
 """
 
 from __future__ import annotations
@@ -38,9 +40,15 @@ from mia_batch.stats.intervals import auc_interval
 from mia_batch.stats.roc import roc_curve
 
 PRIVATE, DOMAIN, IRRELEVANT = "great_expectations", "sherlock_holmes", "don_quijote"
-WORDS, N_BASE = 64, 6000
+WORDS = 64
 N_TEXTS, N_PUBLIC, N_SHADOWED = 400, 400, 1000
-SIZE = {"hidden": 128, "layers": 2, "seed": 5}
+SIZES = {
+    "small": (6000, {"hidden": 128, "layers": 2, "seed": 5}),
+    "large": (9000, {"hidden": 256, "layers": 4, "seed": 5}),
+}
+"""Windows that a base learns, and how large it is."""
+GENERATIONS = ((500, 4), (1000, 4), (2000, 2), (2000, 4), (6000, 1), (6000, 4))
+"""How many generations a reference learns, and how often."""
 RATE, RANK, PARAPHRASES, NEIGHBOURS = 2e-3, 16, 5, 10
 COLUMNS = [
     *("loss_v1", "min_k_20_v1", "min_k_plus_plus_20_v1", "neighbour_difference_v1"),
@@ -56,7 +64,7 @@ def windows(book: str) -> list[str]:
     return [" ".join(words[at : at + WORDS]) for at in range(0, len(words) - WORDS + 1, WORDS)]
 
 
-def write_texts(folder: Path) -> None:
+def write_texts(folder: Path, n_base: int) -> None:
     """Deal the books out, once."""
     draw = Random(0)
     private = windows(PRIVATE)
@@ -81,20 +89,23 @@ def write_texts(folder: Path) -> None:
         for text in windows(book)
     ]
     draw.shuffle(others)
-    pl.DataFrame({"text": others[:N_BASE]}).write_parquet(folder / "base.parquet")
+    pl.DataFrame({"text": others[:n_base]}).write_parquet(folder / "base.parquet")
 
 
-def train_base(folder: Path) -> None:
-    """Train the base on other books, and a masked model that fills gaps."""
+def texts_of(folder: Path) -> tuple[list[str], list[str]]:
+    """What the base learns, and that with the public texts."""
+    seen = pl.read_parquet(folder / "base.parquet")["text"].to_list()
+    public = [pl.read_parquet(folder / f"{name}.parquet") for name in ("domain", "irrelevant")]
+    return seen, [*seen, *pl.concat(public)["text"]]
 
+
+def train_masked(folder: Path) -> None:
+    """Train a masked model that fills gaps on other books."""
     from transformers import BertConfig, BertForMaskedLM
 
     from mia_batch.demo.train import save, train, train_tokenizer
 
-    seen = pl.read_parquet(folder / "base.parquet")["text"].to_list()
-    public = [pl.read_parquet(folder / f"{name}.parquet") for name in ("domain", "irrelevant")]
-    texts = [*seen, *pl.concat(public)["text"]]
-    train_model(folder / "base", texts, seen, SIZE)
+    seen, texts = texts_of(folder)
     settings = DemoSettings(seed=0, context=512)
     tokenizer = train_tokenizer(texts, settings.vocabulary)
     tokenizer.add_special_tokens(["<|mask|>"])
@@ -178,26 +189,43 @@ def by_epochs(folder: Path, epochs: list[int]) -> list[dict[str, Any]]:
     return rows
 
 
-def by_source(folder: Path, epochs: str) -> list[dict[str, Any]]:
-    """Generations after other prompts, and references of identically distributed texts."""
+def with_references(
+    folder: Path,
+    epochs: str,
+    prompts: str,
+    **settings: Any,  # noqa: ANN401
+) -> list[dict[str, Any]]:
+    """Audit a target beside references of its generations, and of texts, of one source."""
+    named = "-".join(map(str, (epochs, prompts, *settings.values())))
+    run = mia_batch.audit(
+        input=str(folder / "corpus.parquet"),
+        model=str(folder / f"target-{epochs}"),
+        reference_model=str(folder / "base"),
+        out=str(folder / f"run-{named}"),
+        engine="transformers",
+        attacks="loss_v1,reference_token_difference_v1,self_prompt_difference_v1,"
+        "candidate_difference_v1",
+        prompts_from=str(folder / f"{prompts}.parquet"),
+        candidate_from=str(folder / f"{prompts}.parquet"),
+        generation_tokens=100,
+        tuning_rate=RATE,
+        tuning_rank=RANK,
+        top_k=0,
+        report=False,
+        **settings,
+    )
+    return measured(run, epochs=epochs, prompts=prompts, **settings)
+
+
+def by_generations(folder: Path, epochs: int) -> list[dict[str, Any]]:
+    """References of more and fewer generations, learnt more or less often, beside each other."""
+    recipe = Recipe(epochs=epochs, learning_rate=RATE, rank=RANK, max_tokens=256)
+    target = folder / f"target-{epochs}"
+    finetune(base=str(folder / "base"), data=folder / "corpus.parquet", out=target, recipe=recipe)
     rows = []
-    for prompts in ("irrelevant", "identical"):
-        run = mia_batch.audit(
-            input=str(folder / "corpus.parquet"),
-            model=str(folder / f"target-{epochs}"),
-            reference_model=str(folder / "base"),
-            out=str(folder / f"run-{epochs}-{prompts}"),
-            engine="transformers",
-            attacks="loss_v1,self_prompt_difference_v1,candidate_difference_v1",
-            prompts_from=str(folder / f"{prompts}.parquet"),
-            candidate_from=str(folder / f"{prompts}.parquet"),
-            generation_tokens=100,
-            tuning_rate=RATE,
-            tuning_rank=RANK,
-            top_k=0,
-            report=False,
-        )
-        rows += measured(run, epochs=epochs, prompts=prompts)
+    for n, times in GENERATIONS:
+        learnt = {"generations": n, "tuning_epochs": times}
+        rows += with_references(folder, str(epochs), "identical", **learnt)
     return rows
 
 
@@ -262,26 +290,38 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="folder for texts, models and runs")
     parser.add_argument("--epochs", type=int, nargs="+", default=[4, 8, 16])
     parser.add_argument("--shadows", type=int, default=16)
+    parser.add_argument("--large", action="store_true", help="a base of 4.5 million weights")
     given = parser.parse_args()
     if not DATA.is_dir():
         print("skipped: no real text in ../shared/data")
         return
     print(machine())
+    n_base, size = SIZES["large" if given.large else "small"]
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.keep or Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / "corpus.parquet").exists():
-            write_texts(folder)
-        if not (folder / "masked").exists():
-            train_base(folder)
+            write_texts(folder, n_base)
+        if not (folder / "base").exists():
+            seen, texts = texts_of(folder)
+            train_model(folder / "base", texts, seen, size)
+        if "generations" not in given.what and not (folder / "masked").exists():
+            train_masked(folder)
         figures: dict[str, Any] = {}
         middle = given.epochs[len(given.epochs) // 2]
         if "epochs" in given.what:
             figures["epochs"] = by_epochs(folder, given.epochs)
             show(figures["epochs"])
         if "source" in given.what:
-            figures["source"] = by_source(folder, str(middle))
+            figures["source"] = [
+                row
+                for prompts in ("irrelevant", "identical")
+                for row in with_references(folder, str(middle), prompts)
+            ]
             show(figures["source"])
+        if "generations" in given.what:
+            figures["generations"] = by_generations(folder, middle)
+            print(pl.DataFrame(figures["generations"]))
         if "shadows" in given.what:
             figures["shadows"] = shadowed(folder, given.epochs[0], given.shadows)
             show(figures["shadows"]["rows"])
