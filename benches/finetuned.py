@@ -47,7 +47,7 @@ SIZES = {
     "large": (9000, {"hidden": 256, "layers": 4, "seed": 5}),
 }
 """Windows that a base learns, and how large it is."""
-GENERATIONS = ((500, 4), (1000, 4), (2000, 2), (2000, 4), (6000, 1), (6000, 4))
+GENERATIONS = ((500, 4), (1000, 4), (2000, 2), (2000, 4), (6000, 1), (6000, 4), (12000, 1))
 """How many generations a reference learns, and how often."""
 RATE, RANK, PARAPHRASES, NEIGHBOURS = 2e-3, 16, 5, 10
 COLUMNS = [
