@@ -418,6 +418,17 @@ def test_a_corpus_that_grows_has_shadows_tuned_anew(copied, tmp_path):
     assert rows.select(columns).sort(columns[:2]).equals(only.select(columns).sort(columns[:2]))
 
 
+def test_scores_are_those_of_the_model_that_more_generations_make(settings, tmp_path):
+    """Its answers lie in parts of the same names as those of the model before."""
+    name = "self_prompt_difference_v1"
+    asked = settings | {"attacks": (name, "loss_v1"), "out": str(tmp_path / "run")}
+    before = mia_batch.audit(**asked).scores[name]
+    more = asked | {"generations": 12}
+    found = mia_batch.audit(**more).scores[name]
+    assert not found.equals(before)
+    assert found.equals(mia_batch.audit(**more | {"out": str(tmp_path / "alone")}).scores[name])
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [

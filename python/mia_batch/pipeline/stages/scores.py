@@ -13,9 +13,10 @@ from mia_batch.attacks.terms import among
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.features import feature_fields
 from mia_batch.inference.combination import combine
+from mia_batch.pipeline.choice import is_made
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.verdicts import record_plan
-from mia_batch.pipeline.stages.views import views_of
+from mia_batch.pipeline.stages.views import models_of, views_of
 from mia_batch.schemas import LogProbs, Scores, Unscored
 from mia_batch.tables import sink, sink_frames
 
@@ -51,6 +52,7 @@ class ScoresStage(Stage):
         audit = self.audit
         folders = (audit.run.path("features"), audit.run.path("logprobs"))
         parts = sorted(part.name for folder in folders for part in folder.glob("*.parquet"))
+        made = {name: audit.source(name)["digest"] for name in filter(is_made, models_of(audit))}
         return {
             "attacks": [attack.name for attack in audit.attacks],
             "formulas": sha256(b"".join(map(_formula, audit.attacks))).hexdigest(),
@@ -58,6 +60,7 @@ class ScoresStage(Stage):
             "logprobs": {"-".join(view.key): view.n for view in views_of(audit, "logprobs")},
             "targets": audit.manifest.made["targets"],
             **({"seed": audit.settings.seed} if _is_learned(audit) else {}),
+            **({"made": made} if made else {}),
             "parts": sha256("\n".join(parts).encode()).hexdigest(),
         }
 
