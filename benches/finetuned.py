@@ -193,7 +193,7 @@ def with_references(
     folder: Path,
     epochs: str,
     prompts: str,
-    **settings: Any,  # noqa: ANN401
+    **settings: Any,  # noqa: ANN401 - settings
 ) -> list[dict[str, Any]]:
     """Audit a target beside references of its generations, and of texts, of one source."""
     named = "-".join(map(str, (epochs, prompts, *settings.values())))

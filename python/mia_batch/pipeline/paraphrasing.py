@@ -14,7 +14,7 @@ from mia_batch.pipeline.stages.rewriting import RewritingStage
 from mia_batch.pipeline.stages.stage import damage_set_aside
 from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.times import record_requests, run_timed
-from mia_batch.prompts.choices import LABELS
+from mia_batch.prompts.choices import N_PARAPHRASES
 from mia_batch.schemas import Paraphrases
 from mia_batch.settings import load_settings
 from mia_batch.storage.copies import mirrored
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from mia_batch.settings import Settings
 
 __all__ = ["paraphrase", "plan_paraphrasing"]
-
-_WANTED = len(LABELS) - 1
 
 
 def paraphrase(*, observer: Observer | None = None, **settings: object) -> pl.DataFrame:
@@ -82,12 +80,13 @@ def plan_paraphrasing(**settings: object) -> Iterator[tuple[str, str]]:
 
 def _settings(given: dict[str, object]) -> Settings:
     """Complete and validate what was asked for."""
-    settings = load_settings({"samples": _WANTED} | given, use_config=False)
+    settings = load_settings({"samples": N_PARAPHRASES} | given, use_config=False)
     if settings.out is None:
         msg = "setting 'out' is missing; name the folder that the paraphrases go to"
         raise SettingsError(msg)
-    if settings.continuations < _WANTED:
-        msg = f"setting 'samples' is {settings.samples}; of each text at least {_WANTED} are needed"
+    if settings.continuations < N_PARAPHRASES:
+        least = f"of each text at least {N_PARAPHRASES} are needed"
+        msg = f"setting 'samples' is {settings.samples}; {least}"
         raise SettingsError(msg)
     return settings
 

@@ -6,10 +6,12 @@ from itertools import permutations
 
 import polars as pl
 
-__all__ = ["CHOICE_FIELDS", "LABELS", "MOST_ORDERS", "choice", "choices"]
+__all__ = ["CHOICE_FIELDS", "LABELS", "MOST_ORDERS", "N_PARAPHRASES", "choice", "choices"]
 
 LABELS = ("A", "B", "C", "D")
 """Of the passages, as they are shown; in order k the verbatim one has label k modulo 4."""
+N_PARAPHRASES = len(LABELS) - 1
+"""That a text needs."""
 CHOICE_FIELDS = (pl.Field("choice", pl.UInt8()),)
 """What `choice` gives."""
 

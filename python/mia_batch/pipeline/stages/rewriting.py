@@ -11,7 +11,7 @@ from mia_batch.pipeline.stages.features import sample_parts
 from mia_batch.pipeline.stages.prompts import prompts_missing, write_prompts
 from mia_batch.pipeline.stages.samples import SamplesStage
 from mia_batch.pipeline.stages.views import view_of
-from mia_batch.prompts.choices import LABELS
+from mia_batch.prompts.choices import N_PARAPHRASES
 from mia_batch.schemas import Paraphrases, Samples, Targets
 from mia_batch.tables import sink
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["RewritingStage"]
 
-_WANTED = len(LABELS) - 1
 _TOO_FEW = "{} of {} answers end and differ from the text and from each other; three are needed"
 _PARAPHRASE = pl.col("candidate").str.strip_chars()
 _COUNTS = (
@@ -91,7 +90,7 @@ def _table(targets: pl.LazyFrame, samples: pl.LazyFrame) -> pl.LazyFrame:
         paraphrases=pl.when(n > 0).then("paraphrases"),
         paraphrases_reason=pl.when(pl.col("target").is_null())
         .then("reason")
-        .when(n < _WANTED)
+        .when(n < N_PARAPHRASES)
         .then(pl.coalesce("refused", pl.format(_TOO_FEW, n, "n"))),
     )
 
