@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 from mia_batch.attacks import Attack, registry
-from mia_batch.errors import SettingsError
+from mia_batch.errors import RequestError, SettingsError
 from mia_batch.kernels import WORD_RULES
-from mia_batch.settings import CONFIG_NAME, Mark, Settings, load_settings
+from mia_batch.settings import CONFIG_NAME, Mark, Settings, load_settings, stored_settings
 
 GIVEN = {"input": "corpus.parquet", "model": "models/llama"}
 
@@ -26,6 +26,7 @@ def _elsewhere(tmp_path, monkeypatch):
     """No settings file of the working directory takes part, and no attack stays registered."""
     monkeypatch.setattr(registry, "_REGISTERED", {})
     monkeypatch.chdir(tmp_path)
+    Path("corpus.parquet").touch()
 
 
 def test_defaults_are_the_papers_decoding_and_the_matched_preset():
@@ -82,14 +83,64 @@ def test_options_as_text_are_parsed():
     }
 
 
-def test_the_file_beside_the_input_is_read_options_win_and_paths_are_the_files_own(tmp_path):
+def test_a_named_file_is_read_options_win_and_paths_are_the_files_own(tmp_path):
     folder = tmp_path / "demo"
     (folder / "model").mkdir(parents=True)
     (folder / CONFIG_NAME).write_text('model = "model"\nsamples = 4\nseed = 7\nout = "run"\n')
-    settings = load_settings({"input": "demo/corpus.parquet", "samples": "2"})
+    settings = load_settings({"config": "demo/mia-batch.toml", "input": "c", "samples": "2"})
     assert settings.model == str(Path("demo/model"))
     assert settings.out == Path("demo/run")
-    assert (settings.samples, settings.seed) == (2, 7)
+    assert (settings.samples, settings.seed, settings.config) == (2, 7, "demo/mia-batch.toml")
+
+
+def test_a_file_beside_the_input_is_not_read(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / CONFIG_NAME).write_text("samples = \n")  # would be refused
+    for source in ("data", "data/corpus.parquet", tmp_path / "data"):
+        settings = load_settings(GIVEN | {"input": source})
+        assert (settings.samples, settings.config) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("attacks_from = 'mine.py'", "setting 'attacks_from' runs code and cannot be set in mia-b"),
+        ("attacks-from = 'mine.py'", "setting 'attacks_from' runs code and cannot be set in mia-b"),
+        ("config = 'other.toml'", "setting 'config' names this file and cannot be set in mia-batc"),
+        ("[engine_arg]\ntrust_remote_code = true", "mia-batch.toml sets trust_remote_code, which"),
+        ("engine_arg = ['worker-cls=a.B']", "mia-batch.toml sets worker_cls, which may load code"),
+    ],
+)
+def test_a_file_of_settings_cannot_name_code(tmp_path, content, said):
+    (tmp_path / "mine.py").write_text("open('ran', 'w').close()\n" + MINE)
+    (tmp_path / CONFIG_NAME).write_text(content)
+    assert said in refusal()
+    assert not Path("ran").exists()
+
+
+def test_a_file_of_settings_may_set_arguments_that_load_nothing(tmp_path):
+    (tmp_path / CONFIG_NAME).write_text("[engine_arg]\nmax_model_len = 64\n")
+    assert load_settings(GIVEN).engine_arg == {"max_model_len": 64}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"samples": "0"}, {"input": "none.parquet"}, {"primary": 3}, {"max_failed": "2"}]
+)
+def test_code_of_attacks_runs_only_after_all_else_was_found_right(tmp_path, wrong):
+    (tmp_path / "mine.py").write_text("open('ran', 'w').close()\n" + MINE)
+    with pytest.raises(RequestError):
+        load_settings(GIVEN | {"attacks_from": "mine.py"} | wrong)
+    assert not Path("ran").exists()
+    load_settings(GIVEN | {"attacks_from": "mine.py"})
+    assert Path("ran").exists()
+
+
+def test_of_a_stored_run_no_code_is_loaded_and_unknown_attacks_stay_names(tmp_path):
+    (tmp_path / "mine.py").write_text("open('ran', 'w').close()\n" + MINE)
+    stored = GIVEN | {"attacks_from": "mine.py", "attacks": ["own_v1"], "primary": "own_v1"}
+    settings = stored_settings(stored)
+    assert (settings.attacks, settings.primary) == (("own_v1",), "own_v1")
+    assert not Path("ran").exists()
 
 
 def test_a_hub_name_in_the_file_stays_a_hub_name(tmp_path):
@@ -97,11 +148,11 @@ def test_a_hub_name_in_the_file_stays_a_hub_name(tmp_path):
     assert load_settings({"input": "corpus.parquet"}).model == "owner/name"
 
 
-def test_a_named_file_wins_over_the_one_beside_the_input(tmp_path):
+def test_a_named_file_wins_over_that_of_the_working_directory(tmp_path):
     (tmp_path / CONFIG_NAME).write_text("samples = 4\n")
     other = tmp_path / "other.toml"
     other.write_text("samples = 5\nprefix-ratio = 0.25\n")
-    settings = load_settings(GIVEN, other)
+    settings = load_settings(GIVEN | {"config": other})
     assert (settings.samples, settings.prefix_ratio) == (5, 0.25)
 
 
@@ -217,12 +268,12 @@ def test_a_broken_file_is_named(tmp_path, content):
     path = tmp_path / "broken.toml"
     path.write_bytes(content)
     with pytest.raises(SettingsError, match=r"^setting 'config': .*broken.toml cannot be read"):
-        load_settings(GIVEN, path)
+        load_settings(GIVEN | {"config": path})
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(SettingsError, match=r"^setting 'config': there is no file .*none.toml$"):
-        load_settings(GIVEN, tmp_path / "none.toml")
+        load_settings(GIVEN | {"config": tmp_path / "none.toml"})
 
 
 def test_evidence_settings_are_settings_and_how_many_samples_is_none_of_them():
@@ -290,7 +341,7 @@ def test_a_file_of_attacks_that_is_wrong_is_named_with_its_line(tmp_path, conten
 
 def test_a_file_with_a_byte_order_mark_is_read(tmp_path):
     (tmp_path / "c.toml").write_bytes(b'\xef\xbb\xbfmodel = "m"\r\ninput = "i"\r\n')
-    assert load_settings({}, tmp_path / "c.toml").model == "m"
+    assert load_settings({"config": tmp_path / "c.toml"}).model == "m"
 
 
 @pytest.mark.parametrize(

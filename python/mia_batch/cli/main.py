@@ -114,18 +114,10 @@ def _fail(message: str, status: int) -> NoReturn:
 
 @click.group(cls=TopicGroup, invoke_without_command=True, epilog=_EPILOG)
 @settings_options()
-@click.option(
-    "--config",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="TOML file of settings.  [default: mia-batch.toml beside the input, else here]",
-)
 @click.option("--dry-run", is_flag=True, help="Show settings, targets and decode budget; stop.")
 @click.version_option(package_name="mia-batch")
 @click.pass_context
-def command(
-    context: click.Context, /, *, config: Path | None, dry_run: bool, **options: object
-) -> None:
+def command(context: click.Context, /, *, dry_run: bool, **options: object) -> None:
     """Audit which texts a language model remembers.
 
     Sample the model's continuations of the corpus' texts, compare them with the true ones, and say
@@ -133,16 +125,16 @@ def command(
     """
     given = {name: value for name, value in options.items() if value not in (None, ())}
     if context.invoked_subcommand is not None:
-        if given or config or dry_run:
+        if given or dry_run:
             msg = f"{context.invoked_subcommand} takes its own options, after its name"
             raise click.UsageError(msg)
         return
-    if not given and config is None and not dry_run and len(sys.argv) == 1:
+    if not given and not dry_run and len(sys.argv) == 1:
         click.echo(context.get_help())
         return
     from mia_batch.settings import load_settings
 
-    settings = load_settings(given, config)
+    settings = load_settings(given)
     if dry_run:
         from mia_batch.cli.show import show_plan
         from mia_batch.pipeline import plan
@@ -226,8 +218,8 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
     prepared = prepare(folder, fresh=fresh, notify=lambda line: console.print(line, markup=False))
     if fresh:
         goes_on.remove("--fresh")
-    console.print(f"mia-batch --input {prepared.corpus}", style="bold", highlight=False)
-    _audit(load_settings({"input": str(prepared.corpus)}, prepared.config))
+    console.print(f"mia-batch --config {prepared.config}", style="bold", highlight=False)
+    _audit(load_settings({"config": prepared.config}))
 
 
 for other in (build_set, compare, finetune, invert, paraphrase, privacy, report, show, verify):

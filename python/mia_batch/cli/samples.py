@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mia_batch.cli.options import settings_options
 from mia_batch.cli.output import console_of
 from mia_batch.storage import place_of
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from mia_batch.pipeline import Run
 
 __all__ = ["show", "verify"]
+
+
+_HOW_TO_ASK = ("base_url", "api_key_env", "engine_arg")
 
 
 @click.command("verify")
@@ -35,7 +39,10 @@ __all__ = ["show", "verify"]
     help="Draw N of the run's samples again with its model, and compare.",
 )
 @click.option("--seed", default=0, show_default=True, help="Seed of the choice of samples.")
-def verify(place: Path | str, inputs: tuple[Path, ...], again: int | None, seed: int) -> int:
+@settings_options(*_HOW_TO_ASK)
+def verify(
+    place: Path | str, inputs: tuple[Path, ...], again: int | None, seed: int, **options: object
+) -> int:
     """Compare every byte of a finished run and its inputs with what was recorded.
 
     Exit 0 if nothing has changed and all samples that are drawn again agree, else 1.
@@ -50,14 +57,15 @@ def verify(place: Path | str, inputs: tuple[Path, ...], again: int | None, seed:
     if checked.faults or again is None:
         return int(bool(checked.faults))
     run = Run(place)
-    return _draw_again(run, choose_samples(run, again, seed))
+    return _draw_again(run, choose_samples(run, again, seed), options)
 
 
 @click.command("show")
 @click.argument("place", type=place_of, metavar="RUN")
 @click.argument("target_id")
 @click.option("--again", is_flag=True, help="Draw its samples again with the model, and compare.")
-def show(place: Path | str, target_id: str, *, again: bool) -> int:
+@settings_options(*_HOW_TO_ASK)
+def show(place: Path | str, target_id: str, *, again: bool, **options: object) -> int:
     """Show what the model answered about one target, beside the true text.
 
     The beginning of TARGET_ID suffices where no other target begins so.
@@ -71,16 +79,17 @@ def show(place: Path | str, target_id: str, *, again: bool) -> int:
     answers = answers_of(run, target)
     show_target(run, target, console)
     show_answers(answers, target, run, console)
-    return _draw_again(run, answers) if again else 0
+    return _draw_again(run, answers, options) if again else 0
 
 
-def _draw_again(run: Run, samples: DataFrame) -> int:
+def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int:
     """Draw samples again and say how many agree; 0 if all do, else 1."""
     from mia_batch.cli.console import ConsoleObserver
     from mia_batch.cli.evidence import show_agreement
     from mia_batch.pipeline.custody.again import draw_again
 
     observer = ConsoleObserver(console_of(stderr=True))
-    drawn = draw_again(run, samples, observer)
+    asked = {name: value for name, value in options.items() if value not in (None, ())}
+    drawn = draw_again(run, samples, observer, **asked)
     observer.ended()
     return int(not show_agreement(drawn, console_of(stderr=False)))

@@ -11,7 +11,7 @@ from rich.table import Table
 from mia_batch.cli.plain import plain
 from mia_batch.pipeline.reporting import REPORT
 from mia_batch.pipeline.stages.verdicts import conclusions
-from mia_batch.settings import load_settings
+from mia_batch.settings import stored_settings
 from mia_batch.storage import is_url
 
 if TYPE_CHECKING:
@@ -133,7 +133,8 @@ def needs(attack: Attack) -> str:
 def show_plan(plan: Iterable[tuple[str, str]], settings: Settings, console: Console) -> None:
     """Show resolved settings, less those that are not set, then what is left to do."""
     table = Table(box=None, pad_edge=False, show_header=False)
-    resolved = settings.model_dump(mode="json") | {"out": str(settings.place)}
+    resolved = {"config": settings.config} | settings.model_dump(mode="json")
+    resolved["out"] = str(settings.place)
     for name, value in resolved.items():
         if value is not None and value != {}:
             table.add_row(
@@ -148,7 +149,7 @@ def show_plan(plan: Iterable[tuple[str, str]], settings: Settings, console: Cons
 def show_run(run: Run, console: Console) -> None:
     """Show what may be concluded, then metrics or the highest scores, and where the files are."""
     manifest = run.manifest
-    settings = load_settings(manifest.settings, use_config=False)
+    settings = stored_settings(manifest.settings)
     for sentence in conclusions(run, settings, manifest.made["scores"]["attacks"]):
         console.print(plain(sentence), highlight=False)
     metrics = run.metrics.filter(

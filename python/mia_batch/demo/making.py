@@ -28,9 +28,9 @@ __all__ = ["DemoFolder", "make_demo", "recipe_of", "write_config"]
 _RECIPE = 3  # increase it when the same settings come to mean another demo
 _STAGING = ".making-"
 _CONFIG = """\
-# What `mia-batch demo` audits. The ordinary command reads it, too:
-#     mia-batch --input corpus.parquet
+# What `mia-batch demo` audits: mia-batch --config mia-batch.toml
 # With --reference-model reference, attacks that compare two models are computed, too.
+input = "corpus.parquet"
 model = "model"
 masked_model = "masked"
 neighbours = 5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -10,7 +10,7 @@ from mia_batch.observer import Observer
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.stages.views import view_of
 from mia_batch.prompts.seeds import sample_seed
-from mia_batch.settings import load_settings
+from mia_batch.settings import stored_settings
 
 if TYPE_CHECKING:
     from mia_batch.pipeline.run import Run
@@ -21,14 +21,17 @@ __all__ = ["SAMPLE", "answers_of", "prompts_of", "taken_up"]
 SAMPLE = ["target_id", "model", "view", "view_index", "sample_index"]
 """What names a sample."""
 _ASKED = {"cut": pl.UInt32, "context": pl.String, "text": pl.String, "seed": pl.UInt64}
-_OF_SCORING = ("attacks", "attacks_from", "primary", "rarity_from")
 
 
-def taken_up(run: Run, observer: Observer | None = None, work: Run | None = None) -> Audit:
+def taken_up(
+    run: Run,
+    observer: Observer | None = None,
+    work: Run | None = None,
+    **changed: Any,  # noqa: ANN401 - settings
+) -> Audit:
     """Take up a run to look at its evidence; what is written goes to ``work``."""
     manifest = run.manifest
-    asked = {name: value for name, value in manifest.settings.items() if name not in _OF_SCORING}
-    settings = load_settings(asked, use_config=False)
+    settings = stored_settings(manifest.settings, **changed)
     return Audit(settings, observer or Observer(), [], None, work or run, manifest)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from mia_batch.attacks import names
 from mia_batch.errors import SettingsError
 from mia_batch.observer import Observer
 from mia_batch.pipeline.choice import is_made
@@ -33,11 +34,12 @@ from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
 from mia_batch.pipeline.stages.views import BESIDE_ATTACKS, models_of
 from mia_batch.pipeline.times import record_requests, run_timed
 from mia_batch.settings import load_settings
+from mia_batch.settings.part import names as split_names
 from mia_batch.storage.copies import fetched, mirrored
 from mia_batch.tables import remove
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from mia_batch.pipeline.stages.stage import Stage
@@ -76,20 +78,17 @@ def stages_of(audit: Audit) -> list[Stage]:
     ]
 
 
-def audit(
-    *, config: Path | None = None, observer: Observer | None = None, **settings: object
-) -> Run:
+def audit(*, observer: Observer | None = None, **settings: object) -> Run:
     """Audit a corpus against a model, or go on with an audit that stopped.
 
     Parameters
     ----------
-    config
-        A TOML file of settings; by default ``mia-batch.toml`` beside the input, else in the
-        working directory, where there is one.
     observer
         Is told what the run does; by default nobody is.
     **settings
-        The settings of ``mia-batch`` by name: ``input``, ``model``, ``samples``, ...
+        The settings of ``mia-batch`` by name: ``input``, ``model``, ``samples``, ... ``config``
+        names a TOML file of settings; by default it is ``mia-batch.toml`` in the working directory,
+        where there is one.
 
     Returns
     -------
@@ -113,11 +112,13 @@ def audit(
     ...
     mia_batch.errors.SettingsError: setting 'samples' is 0: input should be greater than or equal...
     """
-    return run_audit(load_settings(settings, config), observer or Observer())
+    return run_audit(load_settings(settings), observer or Observer())
 
 
 def run_audit(settings: Settings, observer: Observer) -> Run:
     """Run an audit from validated settings; see `audit`."""
+    if settings.config is not None:
+        observer.stage(f"settings are read from {settings.config}")
     with mirrored(settings.place, observer.stage):
         return _run_audit(settings, observer)
 
@@ -216,10 +217,24 @@ def rescore(
     stored = dict(Run(place).manifest.settings)
     if changed.get("attacks_from") and not changed.get("attacks"):
         stored["attacks"] = None  # those of an earlier request would hide those of the file
+    _refuse_stored_code(stored, changed)
     settings = load_settings({**stored, "out": str(place), **changed}, use_config=False)
     observer = observer or Observer()
     with mirrored(place, observer.stage) as folder:
         return _rescore(Audit.finished(Run(folder), settings, observer))
+
+
+def _refuse_stored_code(stored: dict[str, Any], changed: Mapping[str, object]) -> None:
+    """Leave out the file of attacks that the run names; refuse where its attacks need it."""
+    path = stored.pop("attacks_from", None)
+    wanted = split_names(changed.get("attacks") or stored.get("attacks") or ())
+    unknown = [name for name in wanted if isinstance(name, str) and name not in names()]
+    if path and unknown and not changed.get("attacks_from"):
+        msg = (
+            f"setting 'attacks': {unknown[0]} may be defined in {path}, whose code is run only if "
+            f"you name it; give --attacks-from {path} too, or other --attacks"
+        )
+        raise SettingsError(msg)
 
 
 def _rescore(audit: Audit) -> Run:

@@ -13,7 +13,7 @@ from mia_batch.pipeline.custody.stamps import described
 from mia_batch.pipeline.run import PARTS, TABLES
 from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.report.html import Contents, as_csv, as_markdown, render
-from mia_batch.settings import Settings, load_settings
+from mia_batch.settings import Settings, stored_settings
 from mia_batch.tables import write_text
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def _contents(run: Run) -> Contents:
     if "verdicts" not in manifest.made:
         msg = f"{run.folder} is not finished; give the audit's command again, then ask for a report"
         raise RunFolderError(msg)
-    settings = load_settings(manifest.settings, use_config=False)
+    settings = stored_settings(manifest.settings)
     stored = json.loads((run.folder / "run.json").read_text("utf-8"))
     tables = {name: run.scan(name) for name in (*TABLES, *PARTS) if run.path(name).exists()}
     attacks = manifest.made["scores"]["attacks"]
@@ -75,6 +75,8 @@ def _command(settings: Settings) -> Iterator[str]:
     yield "mia-batch"
     for name, value in settings.model_dump(mode="json").items():
         field, option = Settings.model_fields[name], f"--{name.replace('_', '-')}"
+        if name == "config":  # what the file set follows
+            continue
         if getattr(settings, name) == field.get_default(call_default_factory=True):
             continue
         if isinstance(value, bool):

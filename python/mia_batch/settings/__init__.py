@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from mia_batch.settings.load import CONFIG_NAME, load_settings
+from mia_batch.settings.load import CONFIG_NAME, load_settings, refuse_code, stored_settings
 from mia_batch.settings.model import PARTS, Settings
 from mia_batch.settings.part import Mark
 from mia_batch.settings.verdict import VerdictSettings
 
-__all__ = ["CONFIG_NAME", "PARTS", "Mark", "Settings", "VerdictSettings", "load_settings"]
+__all__ = [
+    "CONFIG_NAME",
+    "PARTS",
+    "Mark",
+    "Settings",
+    "VerdictSettings",
+    "load_settings",
+    "refuse_code",
+    "stored_settings",
+]

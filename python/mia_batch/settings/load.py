@@ -10,46 +10,100 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from mia_batch.errors import SettingsError
-from mia_batch.settings.model import Settings
+from mia_batch.settings.model import RESOURCES, Settings
 from mia_batch.settings.part import Mark
 from mia_batch.storage import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from pydantic_core import ErrorDetails
 
-__all__ = ["CONFIG_NAME", "load_settings"]
+__all__ = ["CONFIG_NAME", "load_settings", "refuse_code", "stored_settings"]
 
 CONFIG_NAME = "mia-batch.toml"
-"""Name of the settings file that is looked for beside the input, then in the working directory."""
+"""Name of the settings file that is looked for in the working directory, never beside the input."""
+
+_SAFE_ARGUMENTS = RESOURCES | {
+    "block_size",
+    "device_map",
+    "enable_chunked_prefill",
+    "enable_prefix_caching",
+    "enforce_eager",
+    "kv_cache_dtype",
+    "max_model_len",
+    "pipeline_parallel_size",
+    "quantization",
+    "seed",
+}
+"""Arguments of engines that can load no code, whatever their value."""
 
 
-def load_settings(
-    options: Mapping[str, object], config: Path | None = None, *, use_config: bool = True
-) -> Settings:
+def load_settings(options: Mapping[str, object], *, use_config: bool = True) -> Settings:
     """Join options and the settings file, options first, and validate the whole.
 
-    Settings that are None count as not given. The file is ``config``, by default
-    ``mia-batch.toml`` beside the input, else in the working directory, where there is one; paths in
-    it are relative to its own folder. Without ``use_config`` none is looked for. `SettingsError`
-    has a line for each setting that is wrong: its name, what came, what is allowed.
+    Settings that are None count as missing. The file is the option ``config``, by default
+    ``mia-batch.toml`` in the working directory, where there is one; paths in it are relative to its
+    own folder, and it can name no code. Without ``use_config`` no file is read. The code that
+    ``attacks_from`` names runs last, after all else was found right and the input was found.
+    `SettingsError` has a line for each setting that is wrong: its name, what came, what is allowed.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    path = config or (_find_config(given.get("input")) if use_config else None)
-    values = (_read_config(path) if path else {}) | given
+    path = None
+    if use_config:
+        named = given.get("config") or (CONFIG_NAME if Path(CONFIG_NAME).is_file() else None)
+        path = None if named is None else Path(str(named))
+    if path is not None:
+        given = _read_config(path) | given | {"config": path}
+    settings = _validated(given, path, stored="attacks_from" in given)
+    if settings.attacks_from is None:
+        return settings
+    from mia_batch.attacks import load_file
+    from mia_batch.corpus import find_files
+
+    if use_config:
+        find_files(settings.input)
+    own = load_file(settings.attacks_from)
+    return _validated({"attacks": own} | given, path)
+
+
+def stored_settings(stored: Mapping[str, object], **changed: object) -> Settings:
+    """Take up the settings that a run stored, and validate them together with what has changed.
+
+    A run may be a stranger's: no code that it names is loaded, and attacks that nobody here knows
+    stay names.
+    """
+    values = {name: value for name, value in stored.items() if value is not None}
+    return _validated(values | changed, None, stored=True)
+
+
+def _validated(
+    values: Mapping[str, object], path: Path | None, *, stored: bool = False
+) -> Settings:
     try:
-        return Settings.model_validate(values)
+        return Settings.model_validate(values, context={"unknown attacks": stored})
     except ValidationError as error:
         lines = [_sentence(detail, path) for detail in error.errors()]
         raise SettingsError("\n".join(lines)) from None
 
 
-def _find_config(source: object) -> Path | None:
-    folders = [Path()] if source is None else [Path(str(source)).parent, Path()]
-    if source is not None and Path(str(source)).is_dir():
-        folders.insert(0, Path(str(source)))
-    return next((found for folder in folders if (found := folder / CONFIG_NAME).is_file()), None)
+def refuse_code(engine_arg: object, where: str, *, but: Iterable[str] = ()) -> None:
+    """Refuse arguments of engines that may load code, since a file may be a stranger's.
+
+    ``but`` names those that the user set as well.
+    """
+    pairs = engine_arg if isinstance(engine_arg, dict | list | tuple) else ()
+    for name in (_name_of(pair) for pair in pairs):
+        if name not in _SAFE_ARGUMENTS and name not in map(_name_of, but):
+            msg = (
+                f"setting 'engine_arg': {where} sets {name}, which may load code; give it on the "
+                f"command line instead: --engine-arg {name}=VALUE"
+            )
+            raise SettingsError(msg)
+
+
+def _name_of(argument: object) -> str:
+    return str(argument).partition("=")[0].replace("-", "_")
 
 
 def _read_config(path: Path) -> dict[str, Any]:
@@ -62,6 +116,12 @@ def _read_config(path: Path) -> dict[str, Any]:
         msg = f"setting 'config': {path} cannot be read as TOML: {error}"
         raise SettingsError(msg) from None
     values = {name.replace("-", "_"): value for name, value in values.items()}
+    for name in ("attacks_from", "config"):
+        if name in values:
+            what = "runs code" if name == "attacks_from" else "names this file"
+            msg = f"setting {name!r} {what} and cannot be set in {path}; give it as an option"
+            raise SettingsError(msg)
+    refuse_code(values.get("engine_arg"), str(path))
     paths = Settings.marked(Mark.PATH)
     for name in paths + Settings.marked(Mark.MODEL):
         value = values.get(name)

@@ -18,9 +18,9 @@ from mia_batch.settings.source import EndpointSettings, RecordingSettings
 from mia_batch.settings.verdict import VerdictSettings
 from mia_batch.storage import copy_of, is_url
 
-__all__ = ["PARTS", "Settings"]
+__all__ = ["PARTS", "RESOURCES", "Settings"]
 
-_RESOURCES = frozenset(
+RESOURCES = frozenset(
     {
         "batch_size",
         "cpu_offload_gb",
@@ -71,7 +71,7 @@ class Settings(
     def _dependent_defaults(cls, values: object) -> object:
         if not isinstance(values, dict):
             return values
-        values = _with_own_attacks(dict(values))
+        values = _with_attacks_as_objects(dict(values))
         if values.get("preset") == "samia":
             values.setdefault("word_rule", "space")
         if values.get("preset") in ("min-k", "spv"):
@@ -116,15 +116,15 @@ class Settings(
 
     @field_validator("attacks")
     @classmethod
-    def _known_attacks(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        from mia_batch.attacks import get
-
+    def _known_attacks(
+        cls, names: tuple[str, ...] | None, info: ValidationInfo
+    ) -> tuple[str, ...] | None:
         if names is None:
             return None
         if not names:
             msg = "name at least one attack; `mia-batch attacks` lists them"
             raise ValueError(msg)
-        return tuple(get(name).name for name in dict.fromkeys(names))
+        return tuple(_known(name, info) for name in dict.fromkeys(names))
 
     @model_validator(mode="after")
     def _consistent_engine(self) -> Self:
@@ -211,10 +211,8 @@ class Settings(
 
     @field_validator("primary")
     @classmethod
-    def _known_primary(cls, name: str | None) -> str | None:
-        from mia_batch.attacks import get
-
-        return None if name is None else get(name).name
+    def _known_primary(cls, name: str | None, info: ValidationInfo) -> str | None:
+        return None if name is None else _known(name, info)
 
     @model_validator(mode="after")
     def _consistent_verdict(self) -> Self:
@@ -265,26 +263,30 @@ class Settings(
         """The settings that change a sample, by name, as JSON values."""
         values = self.model_dump(mode="json", include=set(self.marked(Mark.EVIDENCE)))
         arguments = values["engine_arg"].items()
-        kept = {name: value for name, value in arguments if name not in _RESOURCES}
+        kept = {name: value for name, value in arguments if name not in RESOURCES}
         cut = "samia" if self.preset == "samia" else "default"  # presets that sample alike
         return values | {"engine_arg": kept, "preset": cut}
 
 
-def _with_own_attacks(values: dict[str, Any]) -> dict[str, Any]:
-    """Register attacks that are given as objects, or in a file, and put their names in."""
-    from mia_batch.attacks import Attack, load_file, register
+def _with_attacks_as_objects(values: dict[str, Any]) -> dict[str, Any]:
+    """Register attacks that are objects, and put their names in."""
+    from mia_batch.attacks import Attack, register
 
-    path, given = values.get("attacks_from"), values.get("attacks")
-    own = load_file(os.fspath(path)) if path and isinstance(path, str | os.PathLike) else ()
-    if isinstance(given, Attack):
-        given = [given]
-    if given is None and own:
-        values["attacks"] = own
-    elif isinstance(given, list | tuple):
+    named = values.get("attacks")
+    if isinstance(named, Attack):
+        named = [named]
+    if isinstance(named, list | tuple):
         values["attacks"] = [
-            register(each).name if isinstance(each, Attack) else each for each in given
+            register(each).name if isinstance(each, Attack) else each for each in named
         ]
     return values
+
+
+def _known(name: str, info: ValidationInfo) -> str:
+    """Look up an attack, unless the context says that its code has not been loaded."""
+    from mia_batch.attacks import get
+
+    return name if info.context and info.context["unknown attacks"] else get(name).name
 
 
 def _file_name(path_or_name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from enum import Enum
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -48,7 +48,7 @@ class Part(BaseModel):
     )
 
 
-def names(value: object) -> object:
+def names(value: Any) -> Any:  # noqa: ANN401 - it is validated later
     """Accept ``"a,b"`` as well as a list."""
     if isinstance(value, str):
         return tuple(name.strip() for name in value.split(",") if name.strip())

@@ -32,6 +32,12 @@ class SamplingSettings(Part):
         description="Run folder, here or in an object store (s3://bucket/run).  "
         "[default: runs/INPUT-MODEL]",
     )
+    config: Annotated[str | None, Mark.PATH, Mark.USUAL] = Field(
+        None,
+        min_length=1,
+        description="TOML file of settings.  [default: mia-batch.toml in the working directory, if "
+        "there]",
+    )
     evidence: Annotated[
         Literal["samples", "logprobs", "probe-logprobs", "both"] | None, Mark.USUAL
     ] = Field(

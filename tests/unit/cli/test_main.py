@@ -146,7 +146,9 @@ def test_a_finished_run_is_scored_with_other_attacks_without_a_model(tmp_path):
         return pl.read_parquet(tmp_path / "run" / "scores.parquet")
 
     assert scored("--attacks-from", "mine.py")["most_words_v1"].to_list() == [3.0, 2.0]
-    both = scored("--attacks", "rouge_l_v1,most_words_v1")
+    code, _, err = run("score", "run", "--attacks", "rouge_l_v1,most_words_v1", cwd=tmp_path)
+    assert (code, "whose code is run only if you name it; give --attacks-from" in err) == (2, True)
+    both = scored("--attacks", "rouge_l_v1,most_words_v1", "--attacks-from", "mine.py")
     assert both.columns[-2:] == ["rouge_l_v1", "most_words_v1"]
     assert both["rouge_l_v1"].to_list() == [0.5, 1.0]
     before = (tmp_path / "run" / "scores.parquet").read_bytes()

@@ -42,7 +42,11 @@ def corpus(checkpoint, tmp_path_factory):
 @pytest.fixture(scope="module")
 def undisturbed(corpus):
     """Tables of a run that nothing stopped."""
-    run = mia_batch.audit(input=str(corpus / "the corpus.parquet"), out=str(corpus / "undisturbed"))
+    run = mia_batch.audit(
+        config=corpus / "mia-batch.toml",
+        input=str(corpus / "the corpus.parquet"),
+        out=str(corpus / "undisturbed"),
+    )
     return tables(run.folder)
 
 

@@ -85,12 +85,12 @@ def test_nothing_else_is_left_in_the_folder(made):
     assert names - {".demo.lock"} == corpora | models | {"mia-batch.toml", "demo.json"}
 
 
-def test_the_ordinary_command_finds_the_settings(made):
+def test_the_ordinary_command_reads_the_settings(made):
     from mia_batch.settings import load_settings
 
     parts, folder, _ = made
-    settings = load_settings({"input": str(parts.corpus)})
-    assert settings.model == str(parts.model)
+    settings = load_settings({"config": parts.config})
+    assert (settings.input, settings.model) == (str(parts.corpus), str(parts.model))
     assert settings.dtype == "float32"
     assert settings.folder.parent == folder
 

@@ -63,7 +63,7 @@ def test_only_a_run_may_be_in_a_store(setting):
 
 def test_an_address_in_a_settings_file_is_no_path_below_its_folder(tmp_path):
     (tmp_path / "settings.toml").write_text('out = "s3://bucket/run"')
-    assert load_settings(GIVEN, tmp_path / "settings.toml").out == "s3://bucket/run"
+    assert load_settings(GIVEN | {"config": tmp_path / "settings.toml"}).out == "s3://bucket/run"
 
 
 def refusal(url):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -15,6 +15,7 @@ from mia_batch.pipeline.answers import SAMPLE, prompts_of, taken_up
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.sessions.session import open_session, sample_task
 from mia_batch.pipeline.stages.views import view_of
+from mia_batch.settings import Settings, refuse_code
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +39,12 @@ def choose_samples(run: Run, n: int, seed: int) -> pl.DataFrame:
     return rows.drop("row").sort(SAMPLE).collect(engine="streaming")
 
 
-def draw_again(run: Run, samples: pl.DataFrame, observer: Observer) -> pl.DataFrame:
+def draw_again(
+    run: Run,
+    samples: pl.DataFrame,
+    observer: Observer,
+    **changed: Any,  # noqa: ANN401 - settings
+) -> pl.DataFrame:
     """Draw samples of a run anew, each with its own seed; the run is not touched.
 
     Parameters
@@ -49,6 +55,9 @@ def draw_again(run: Run, samples: pl.DataFrame, observer: Observer) -> pl.DataFr
         Rows of its samples table.
     observer
         Is told what is done.
+    **changed
+        Settings that say how the model is asked: a run may be a stranger's, so what it stored sends
+        no key and loads no code. An endpoint is asked only at the ``base_url`` named here.
 
     Returns
     -------
@@ -59,7 +68,8 @@ def draw_again(run: Run, samples: pl.DataFrame, observer: Observer) -> pl.DataFr
     Raises
     ------
     SettingsError
-        If there are no samples, they came from a recording, or the model is another one.
+        If there are no samples, they came from a recording, the model is another one, or
+        ``base_url`` or an argument of the engine must be given again.
     EngineError
         If the engine cannot start or go on.
     """
@@ -69,15 +79,31 @@ def draw_again(run: Run, samples: pl.DataFrame, observer: Observer) -> pl.DataFr
     if samples.is_empty():
         msg = f"{run.folder} has no such samples: there is nothing to draw again"
         raise SettingsError(msg)
+    changed = _how_to_ask(run, changed)
     drawn = [samples.clear().select(*SAMPLE, again="candidate")]
     with tempfile.TemporaryDirectory() as folder:
-        audit = taken_up(run, observer, Run(Path(folder)))
+        audit = taken_up(run, observer, Run(Path(folder)), **changed)
         try:
             for (model,), rows in samples.group_by("model", maintain_order=True):
                 drawn += _draw(audit, run, str(model), rows)
         except SettingsError as error:
             raise SettingsError(str(error).replace(folder, str(run.folder))) from error
     return samples.join(pl.concat(drawn), on=SAMPLE, how="left").sort(SAMPLE)
+
+
+def _how_to_ask(run: Run, changed: dict[str, Any]) -> dict[str, Any]:
+    """Take no address, no name of a key and no code from the run alone."""
+    stored = run.manifest.settings
+    refuse_code(stored["engine_arg"], str(run.folder), but=changed.get("engine_arg", ()))
+    if run.manifest.evidence["engine"] != "openai":
+        return changed
+    if not changed.get("base_url"):
+        msg = (
+            f"the samples of {run.folder} came from {stored['base_url']}, and your key is sent to "
+            "no address that only the run names; give it yourself with --base-url"
+        )
+        raise SettingsError(msg)
+    return {"api_key_env": Settings.model_fields["api_key_env"].default} | changed
 
 
 def _draw(audit: Audit, run: Run, model: str, samples: pl.DataFrame) -> Iterator[pl.DataFrame]:
