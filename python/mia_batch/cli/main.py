@@ -155,6 +155,15 @@ def _audit(settings: Any) -> None:  # noqa: ANN401 - Settings is imported at use
     if settings.shard is not None:
         return
     _show(run)
+    set_aside = run.manifest.input.get("n_set_aside", 0)
+    n = run.manifest.input["n_documents"] + set_aside
+    if set_aside > settings.max_failed * n:
+        _fail(
+            f"{set_aside:,} of {n:,} files or rows of the input could not be read and were set "
+            f"aside (reasons above and in the table set_aside), more than --max-failed "
+            f"({settings.max_failed:g}) allows",
+            1,
+        )
     failed = run.manifest.failed
     if failed["targets"] > settings.max_failed * failed["of"]:
         msg = (

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from mia_batch.errors import CorpusError
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from mia_batch.corpus.columns import Columns
 
-__all__ = ["Fault", "check_rows", "refuse_first"]
+__all__ = ["Fault", "check_rows", "faulty_rows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,26 +30,31 @@ def check_rows(
     frames: Callable[[list[str]], Iterator[pl.DataFrame]],
     columns: Columns,
     *,
-    locate: Callable[[int], str],
+    place_of: Callable[[int], str],
+    wrong: Callable[[int, str], None],
 ) -> int:
-    """Read all rows once, refuse the first wrong one, and return how many there are.
+    """Read all rows once, and return how many there are.
 
-    ``frames`` yields some of the user's columns, all rows in order; ``locate`` says where a row is,
-    counted from 0. Memory grows by a few bytes a row, and only where there is a ``document_id``.
+    ``frames`` yields some of the user's columns, all rows in order; ``place_of`` says where a row
+    is, counted from 0; ``wrong`` takes a wrong row and what to do about it, and may raise. Memory
+    grows by a few bytes a row, and only where there is a ``document_id``.
     """
     faults = _faults(columns)
     identifier = columns.expression("document_id")
     hashes: list[np.ndarray] = []
     n_rows = 0
     for frame in frames(columns.raw.names()):
-        refuse_first(frame, faults, locate, start=n_rows)
+        for row, what in faulty_rows(frame, faults):
+            wrong(n_rows + row, what)
         n_rows += frame.height
         if "document_id" in columns.parts:
             hashes.append(frame.select(identifier.hash()).to_series().to_numpy())
     repeated = _repeated(hashes)
     if not repeated.is_empty():
         names = frames(columns.needed(["document_id"]))
-        _refuse_duplicate((frame.select(identifier) for frame in names), repeated, locate)
+        for row, before, name in _duplicates((each.select(identifier) for each in names), repeated):
+            what = f"document_id {name!r} is also in {place_of(before)}; identifiers must be unique"
+            wrong(row, what)
     return n_rows
 
 
@@ -78,17 +81,13 @@ def _faults(columns: Columns) -> list[Fault]:
     return faults
 
 
-def refuse_first(
-    frame: pl.DataFrame, faults: list[Fault], locate: Callable[[int], str], *, start: int
-) -> None:
-    """Refuse a frame with a wrong row; ``start`` rows of the table stand before the frame."""
+def faulty_rows(frame: pl.DataFrame, faults: list[Fault]) -> Iterator[tuple[int, str]]:
+    """Yield each wrong row of a frame, with what is wrong and what to do."""
     for fault in faults:
-        row = frame.select(fault.wrong.arg_true().first()).item()
-        if row is not None:
+        for row in frame.select(fault.wrong.arg_true()).to_series():
             value = frame[fault.name][row]
             shown = "null" if value is None else reprlib.repr(value)
-            msg = f"{locate(start + row)}: column {fault.name!r} is {shown}{fault.rest}"
-            raise CorpusError(msg)
+            yield row, f"column {fault.name!r} is {shown}{fault.rest}"
 
 
 def _repeated(hashes: list[np.ndarray]) -> pl.Series:
@@ -97,9 +96,9 @@ def _repeated(hashes: list[np.ndarray]) -> pl.Series:
     return pl.Series(np.unique(ordered[1:][ordered[1:] == ordered[:-1]]))
 
 
-def _refuse_duplicate(
-    frames: Iterator[pl.DataFrame], repeated: pl.Series, locate: Callable[[int], str]
-) -> None:
+def _duplicates(
+    frames: Iterator[pl.DataFrame], repeated: pl.Series
+) -> Iterator[tuple[int, int, str]]:
     """Compare the identifiers of equal hash in full; different ones may share a hash."""
     first: dict[str, int] = {}
     start = 0
@@ -108,7 +107,5 @@ def _refuse_duplicate(
         for row in names.hash().is_in(repeated.implode()).arg_true():
             before = first.setdefault(names[row], start + row)
             if before != start + row:
-                both = f"{locate(before)} and in {locate(start + row)}"
-                msg = f"document_id {names[row]!r} is in {both}; identifiers must be unique"
-                raise CorpusError(msg)
+                yield start + row, before, names[row]
         start += frame.height

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal
 
+from mia_batch.corpus.formats.lines import PACKED
 from mia_batch.errors import CorpusError
 from mia_batch.tables import digest, side_by_side
 
@@ -26,19 +27,16 @@ __all__ = [
     "find_files",
 ]
 
-Kind = Literal["parquet", "jsonl", "csv", "books"]
+Kind = Literal["columnar", "jsonl", "csv", "books"]
 
 _KINDS: dict[str, Kind] = {
-    ".parquet": "parquet",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".jsonl.gz": "jsonl",
-    ".ndjson.gz": "jsonl",
-    ".csv": "csv",
-    ".csv.gz": "csv",
+    **dict.fromkeys((".parquet", ".arrow", ".feather", ".ipc"), "columnar"),
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
+    **dict.fromkeys((".csv", ".tsv"), "csv"),
     **dict.fromkeys((".txt", ".epub", ".html", ".htm", ".xhtml"), "books"),
 }
-_KNOWN = "one of " + ", ".join(_KINDS)
+_PACKABLE = ("jsonl", "csv")
+_KNOWN = f"one of {', '.join(_KINDS)}; JSON, CSV and TSV also with {', '.join(PACKED)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,8 +161,9 @@ def _source(given: str, base: Path, found: list[Path]) -> Source:
 
 
 def _kind(path: PurePath) -> Kind | None:
-    name = path.name.lower()
-    return next((kind for ending, kind in _KINDS.items() if name.endswith(ending)), None)
+    packed = path.suffix.lower() in PACKED
+    kind = _KINDS.get((PurePath(path.stem) if packed else path).suffix.lower())
+    return None if packed and kind not in _PACKABLE else kind
 
 
 def _source_file(path: Path, base: Path) -> SourceFile:

@@ -12,7 +12,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.observer import Observer
 from mia_batch.pipeline.choice import is_made
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.corpora import target_plan
+from mia_batch.pipeline.corpora import target_plan, with_files
 from mia_batch.pipeline.custody.root import seal
 from mia_batch.pipeline.reporting import REPORT, write_report
 from mia_batch.pipeline.run import Run
@@ -88,7 +88,7 @@ def audit(*, observer: Observer | None = None, **settings: object) -> Run:
     **settings
         The settings of ``mia-batch`` by name: ``input``, ``model``, ``samples``, ... ``config``
         names a TOML file of settings; by default it is ``mia-batch.toml`` in the working directory,
-        where there is one.
+        where there is one. Texts may be tables or lists instead of files.
 
     Returns
     -------
@@ -112,7 +112,7 @@ def audit(*, observer: Observer | None = None, **settings: object) -> Run:
     ...
     mia_batch.errors.SettingsError: setting 'samples' is 0: input should be greater than or equal...
     """
-    return run_audit(load_settings(settings), observer or Observer())
+    return run_audit(load_settings(with_files(settings)), observer or Observer())
 
 
 def run_audit(settings: Settings, observer: Observer) -> Run:
@@ -126,7 +126,8 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
 def _run_audit(settings: Settings, observer: Observer) -> Run:
     audit = Audit.begin(settings, observer)
     corpora = audit.corpora
-    observer.stage(_corpus_sentence(audit))
+    for sentence in (_corpus_sentence(audit), *corpora.notes()):
+        observer.stage(sentence)
     del corpora
     stages = stages_of(audit)
     if audit.shard is not None:
@@ -180,6 +181,7 @@ def plan(settings: Settings) -> Iterator[tuple[str, str]]:
     yield "attacks", ", ".join(attack.name for attack in audit.attacks)
     yield "plan", f"SHA-256 {audit.plan.digest()}"
     yield "documents", f"{audit.corpora.input.n_documents:,}{_windows(audit.settings)}"
+    yield from (("note", sentence) for sentence in audit.corpora.notes())
     for stage in stages_of(audit):
         yield from stage.left()
 
@@ -263,14 +265,8 @@ def _refuse_missing(stage: LogprobsStage | SamplesStage) -> None:
 
 
 def _corpus_sentence(audit: Audit) -> str:
-    """Say how many documents there are, and whether files were left out."""
-    corpus = audit.corpora.input
-    cut = _windows(audit.settings)
-    sentence = f"{audit.settings.input}: {corpus.n_documents:,} documents{cut}"
-    if not corpus.ignored:
-        return sentence
-    left_out = f"{len(corpus.ignored):,} files of other kinds, such as {corpus.ignored[0]}"
-    return f"{sentence}; left out: {left_out}"
+    n_documents, cut = audit.corpora.input.n_documents, _windows(audit.settings)
+    return f"{audit.settings.input}: {n_documents:,} documents{cut}"
 
 
 def _windows(settings: Settings) -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +25,10 @@ from mia_batch.corpus import (
 )
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.metrics.slices import find_slices
-from mia_batch.schemas import Documents
+from mia_batch.schemas import Documents, SetAside
+from mia_batch.storage import is_url
 from mia_batch.tables import generate
+from mia_batch.tables.files import replacing
 from mia_batch.targets import TargetPlan, build_targets
 
 if TYPE_CHECKING:
@@ -31,9 +36,30 @@ if TYPE_CHECKING:
 
     from mia_batch.settings import Settings
 
-__all__ = ["Corpora", "check_paths", "open_corpora", "target_plan", "with_windows"]
+__all__ = [
+    "Corpora",
+    "check_paths",
+    "how_to_read",
+    "open_corpora",
+    "target_plan",
+    "with_files",
+    "with_windows",
+]
 
 _BOOK_WINDOW_WORDS = 128
+_LONGEST_PATH = 1024
+_TEXTS = (
+    "input",
+    "non_members",
+    "calibration",
+    "nonmember_shots",
+    "member_shots",
+    "frequencies_from",
+    "prompts_from",
+    "candidate_from",
+    "samples_from",
+)
+"""Settings that name texts, which Python may hand over as they are."""
 _ROLES = {"non_members": "non_member", "calibration": "calibration", "canaries": "canary"}
 """Settings that name the reference sets, and the role of their texts."""
 
@@ -53,10 +79,32 @@ class Corpora:
         read["input"] = self.input
         return {setting: digest_each(corpus.files) for setting, corpus in read.items()}
 
+    @cached_property
+    def set_aside(self) -> pl.DataFrame:
+        """What was not read of every set, in the columns of the schema `SetAside`."""
+        sets = self.reference_sets
+        named = {setting: sets[role] for setting, role in _ROLES.items() if role in sets}
+        rows = [
+            (setting, place, reason)
+            for setting, corpus in ({"input": self.input} | named).items()
+            for place, reason in (corpus.ignored | corpus.set_aside).items()
+        ]
+        return pl.DataFrame(rows, schema=SetAside.create_empty().schema, orient="row")
+
+    def notes(self) -> Iterator[str]:
+        """Say what was left out of each set, and why, and which columns have other names."""
+        yield from self.input.notes
+        reasons = self.set_aside.group_by("setting", "reason", maintain_order=True)
+        for (setting, reason), rows in reasons:
+            more = f" and {rows.height - 1:,} more" if rows.height > 1 else ""
+            yield f"left out of {setting}: {rows['place'][0]}{more}: {reason}"
+
     def fingerprint(self, settings: Settings) -> dict[str, Any]:
         """SHA-256 of the input and each reference set, names of columns, most windows of a text."""
         digests = {name: digest_of(each) for name, each in self.digests.items()}
+        left_out = self.set_aside.write_json() if self.set_aside.height else None
         return {
+            **({"set_aside": sha256(left_out.encode()).hexdigest()} if left_out else {}),
             "input": digests.pop("input"),
             "columns": settings.columns,
             "max_windows_per_document": settings.max_windows_per_document,
@@ -93,6 +141,53 @@ class Corpora:
         return generate(asked.collect_schema(), frames)
 
 
+def with_files(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Write texts that are no files into the run's folder, and name the files instead.
+
+    They are a table of any library that exports Arrow, columns by name, a list of texts, or one of
+    records.
+    """
+    given = dict(settings)
+    for name in _TEXTS:
+        value = given.get(name)
+        if value is None or isinstance(value, str | os.PathLike):
+            continue
+        table = _as_table(name, value)
+        content = BytesIO()
+        table.write_parquet(content)
+        digest = sha256(content.getvalue()).hexdigest()[:8]
+        model = Path(str(given.get("model", "recorded"))).name
+        given["out"] = given.get("out") or Path("runs", f"table-{digest}-{model}")
+        if is_url(given["out"]):
+            msg = f"setting {name!r} is no file, and a run in an object store needs one; write it"
+            raise SettingsError(msg)
+        Path(given["out"]).mkdir(parents=True, exist_ok=True)
+        path = Path(given["out"], f"{name}.parquet")
+        with replacing(path) as new:
+            new.write(content.getvalue())
+        given[name] = path
+    return given
+
+
+def _as_table(name: str, value: Any) -> pl.DataFrame:  # noqa: ANN401 - whatever the user has
+    if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
+        if value and all(len(each) < _LONGEST_PATH and Path(each).is_file() for each in value):
+            msg = f"setting {name!r} is a list of files; give their folder, or a glob"
+            raise SettingsError(msg)
+        value = {"text": list(value)}
+    try:
+        table = value.collect() if isinstance(value, pl.LazyFrame) else pl.DataFrame(value)
+    except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
+        msg = (
+            f"setting {name!r} is a {type(value).__name__}, which is no table of texts; give a "
+            "path, a list of texts, or a table with a column of texts"
+        )
+        raise SettingsError(msg) from error
+    if table.is_empty():
+        raise CorpusError(f"setting {name!r} has no rows; give at least one text")
+    return table
+
+
 def target_plan(settings: Settings) -> TargetPlan:
     """Say how texts are cut into targets."""
     same = {field.name for field in fields(TargetPlan)} - {"words"}
@@ -116,6 +211,11 @@ def check_paths(settings: Settings) -> None:
             find_files(path)
 
 
+def how_to_read(settings: Settings) -> dict[str, Any]:
+    """Say how the texts of a run are read, whatever setting names them."""
+    return {"encoding": settings.encoding, "bad_input": settings.bad_input}
+
+
 def open_corpora(settings: Settings) -> Corpora:
     """Read and check the input and the reference sets.
 
@@ -124,7 +224,7 @@ def open_corpora(settings: Settings) -> Corpora:
     """
     parts = {name.removesuffix("_column"): value for name, value in settings.columns.items()}
     columns = ColumnNames(**parts)
-    taken = frozenset(names())
+    taken, how = frozenset(names()), how_to_read(settings)
     sets = {}
     for setting, role in _ROLES.items():
         path = getattr(settings, setting)
@@ -134,9 +234,9 @@ def open_corpora(settings: Settings) -> Corpora:
             sets[role] = _open_canaries(path)
             continue
         wanted = columns if role == "calibration" else replace(columns, member=None, label=None)
-        sets[role] = read_documents(path, wanted, reserved=taken)
+        sets[role] = read_documents(path, wanted, reserved=taken, **how)
         _check_rows(sets[role], role, f"setting {setting!r}", path)
-    asked = read_documents(settings.input, columns, reserved=taken)
+    asked = read_documents(settings.input, columns, reserved=taken, **how)
     corpora = Corpora(input=asked, reference_sets=sets)
     _check_slices(settings.slice_by, corpora)
     return corpora
@@ -184,7 +284,7 @@ def _check_rows(corpus: Corpus, role: str, setting: str, path: str) -> None:
 def _open_canaries(path: str) -> Corpus:
     documents = canary_documents(read_canaries(Path(path)))
     files = find_files(path).files
-    return Corpus(documents=documents.lazy(), files=files, ignored=(), n_documents=documents.height)
+    return Corpus(documents=documents.lazy(), files=files, n_documents=documents.height)
 
 
 def _labelled(documents: pl.LazyFrame, role: str) -> pl.LazyFrame:

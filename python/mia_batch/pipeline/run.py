@@ -26,6 +26,7 @@ from mia_batch.schemas import (
     Rollup,
     Samples,
     Scores,
+    SetAside,
     Targets,
     Unscored,
     Verdicts,
@@ -48,6 +49,7 @@ __all__ = ["PARTS", "TABLES", "Run"]
 
 TABLES: dict[str, type[dy.Schema]] = {
     "targets": Targets,
+    "set_aside": SetAside,
     "findings": Findings,
     "blind": Blind,
     "blind_metrics": Metrics,
@@ -133,6 +135,13 @@ class Run:
     def targets(self) -> pl.DataFrame:
         """The targets table."""
         return self.scan("targets").collect()
+
+    @property
+    def set_aside(self) -> pl.DataFrame:
+        """The files and rows that were not read, with their reasons; empty where all were."""
+        if not self.path("set_aside").exists():
+            return SetAside.create_empty()
+        return self.scan("set_aside").collect()
 
     @property
     def prompts(self) -> pl.DataFrame:

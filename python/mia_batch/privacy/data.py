@@ -9,6 +9,7 @@ import polars as pl
 
 from mia_batch.corpus.files import find_files
 from mia_batch.corpus.formats import FORMATS
+from mia_batch.corpus.formats.lines import Reading
 from mia_batch.errors import CorpusError
 from mia_batch.finetuning.halves import in_half
 from mia_batch.privacy.glue import GLUE, glue_rows
@@ -75,9 +76,10 @@ def _rows(data: Path | str, wanted: Sequence[str]) -> pl.DataFrame:
         return rows
     source = find_files(data)
     reader = FORMATS[source.kind]
-    columns = reader.read_schema(source.files)
+    reading = Reading()
+    columns = reader.read_schema(source.files, reading)
     _check(data, columns, wanted)
-    found = [*reader.read_rows(source.files, columns, [*dict.fromkeys(wanted)])]
+    found = [*reader.read_rows(source.files, columns, [*dict.fromkeys(wanted)], reading)]
     if not any(rows.height for rows in found):
         msg = f"{data} has no rows; give at least {_FEWEST} texts"
         raise CorpusError(msg)

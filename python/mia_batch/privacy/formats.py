@@ -126,7 +126,7 @@ def read_formats(path: Path | str) -> tuple[Format, ...]:
         found = json.loads(Path(path).read_text("utf-8"))
         formats = tuple(Format(**{"question": "", **each}) for each in found)
         if not formats:
-            raise ValueError("it holds none")  # noqa: TRY301, EM101
+            raise ValueError("it holds none")  # noqa: TRY301
         for each in formats:
             _check(each)
     except (OSError, TypeError, ValueError) as error:

@@ -21,7 +21,7 @@ from mia_batch.schemas.evidence import Features, LogProbs, Prompts, Samples
 from mia_batch.schemas.extraction import ExtractedDocuments, Extraction
 from mia_batch.schemas.inversion import Inversion, InversionTexts
 from mia_batch.schemas.summary import Curves, Perplexities, Rollup
-from mia_batch.schemas.texts import Documents, Role, Targets
+from mia_batch.schemas.texts import Documents, Role, SetAside, Targets
 
 __all__ = [
     "Blind",
@@ -46,6 +46,7 @@ __all__ = [
     "Rollup",
     "Samples",
     "Scores",
+    "SetAside",
     "Targets",
     "ThrownAway",
     "Unscored",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataframely as dy
 import polars as pl
 
-__all__ = ["Documents", "Role", "Targets"]
+__all__ = ["Documents", "Role", "SetAside", "Targets"]
 
 Role = pl.Enum(["target", "non_member", "calibration", "canary", "shot", "copy"])
 """Why a text is in the targets table: its membership is asked, or it helps to answer.
@@ -29,6 +29,17 @@ class Documents(dy.Schema):
     """The user's own prefix; null = cut from the text."""
     reference = dy.String(nullable=True)
     """The user's own reference; null = cut from the text."""
+
+
+class SetAside(dy.Schema):
+    """One row per file or row that was not read, the audit going on without it."""
+
+    setting = dy.String()
+    """The setting that names the texts: ``input``, ``non_members`` ..."""
+    place = dy.String()
+    """The file, or the file and its line, item or row, counted from 1."""
+    reason = dy.String()
+    """Why it was not read."""
 
 
 class Targets(dy.Schema):

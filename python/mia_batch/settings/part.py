@@ -8,7 +8,16 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["Column", "Mark", "Part", "addresses", "arguments", "names", "shard_name"]
+__all__ = [
+    "Column",
+    "Mark",
+    "Part",
+    "addresses",
+    "arguments",
+    "known_encoding",
+    "names",
+    "shard_name",
+]
 
 Column = Annotated[str | None, Field(min_length=1)]
 """Name of a column; None = that of the part it plays."""
@@ -60,6 +69,15 @@ def addresses(value: object) -> object:
     given = [value] if isinstance(value, str) else value
     if isinstance(given, list | tuple) and all(isinstance(item, str) for item in given):
         return tuple(address.strip() for item in given for address in item.split(","))
+    return value
+
+
+def known_encoding(value: str) -> str:
+    """Refuse what is no encoding of text."""
+    try:
+        "".encode(value)
+    except LookupError:
+        raise ValueError("name an encoding of text, such as cp1252, latin-1 or gb18030") from None
     return value
 
 

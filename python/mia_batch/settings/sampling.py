@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator
 
-from mia_batch.settings.part import Column, Mark, Part, arguments, names
+from mia_batch.settings.part import Column, Mark, Part, arguments, known_encoding, names
 from mia_batch.storage import check_url, is_url, place_of
 
 __all__ = ["SamplingSettings"]
@@ -20,8 +20,8 @@ class SamplingSettings(Part):
 
     input: Annotated[str, Mark.PATH, Mark.USUAL] = Field(
         min_length=1,
-        description="Corpus: a file, folder or glob of Parquet, JSONL, CSV, or books (.txt, .epub, "
-        ".html).",
+        description="Corpus: a file, folder or glob of Parquet, Arrow, JSON, CSV, TSV, or books "
+        "(.txt, .epub, .html).",
     )
     model: Annotated[str, Mark.MODEL, Mark.USUAL] = Field(
         min_length=1,
@@ -101,6 +101,15 @@ class SamplingSettings(Part):
     engine_arg: Annotated[dict[str, Any], BeforeValidator(arguments), Mark.EVIDENCE] = Field(
         default_factory=dict,
         description="KEY=VALUE for the engine itself, such as max_model_len=2048; repeatable.",
+    )
+    encoding: Annotated[str, AfterValidator(known_encoding)] | None = Field(
+        None,
+        description="Encoding of text files that declare none.  [default: UTF-8]",
+    )
+    bad_input: Literal["refuse", "set-aside"] = Field(
+        "refuse",
+        description="Files and rows that cannot be read: refuse the first, or list them with their "
+        "reasons in the table set_aside and go on with the others.",
     )
     prefix_ratio: Annotated[float, Mark.EVIDENCE] = Field(
         0.5, gt=0, lt=1, description="Share of a target's words that is given to the model."

@@ -1,19 +1,27 @@
 from __future__ import annotations
 
+import bz2
+import codecs
 import gzip
 import hashlib
 import json
+import lzma
 import re
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import polars as pl
 import pytest
+from backports import zstd
 
 from mia_batch import tables
 from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.errors import CorpusError
 from mia_batch.schemas import Documents
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @pytest.fixture
@@ -59,7 +67,7 @@ def test_every_kind_gives_the_same_documents(corpus, name):
     found = read_documents(corpus(name, **FULL))
     tables.check(found.documents, Documents, what="documents")
     assert found.n_documents == 2
-    assert found.ignored == ()
+    assert found.ignored == {}
     documents = found.documents.collect()
     assert documents.columns == [*Documents.column_names(), "year"]
     assert documents.rows() == [
@@ -160,13 +168,6 @@ def test_parts_are_read_in_the_order_of_their_names(corpus, tmp_path, parts, kin
     assert [file.path.stem for file in found.files] == ["1", "10", "2"]
     assert found.documents.collect()["text"].to_list() == list("aabbcc")
     assert found.n_documents == 6
-
-
-def test_compressed_lines(tmp_path):
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b'{"text": "a"}\n'))
-    assert read_documents(tmp_path / "a.jsonl.gz").documents.collect()["text"].item() == "a"
-    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"text\nb\n"))
-    assert read_documents(tmp_path / "b.csv.gz").documents.collect()["text"].item() == "b"
 
 
 def test_the_digest_is_of_the_content_alone(tmp_path):
@@ -289,7 +290,7 @@ def test_a_duplicate_document_id_is_refused_with_both_rows(corpus, name):
     places = {"corpus.csv": ("line 2", "line 4"), "corpus.parquet": ("row 1", "row 3")}
     first, second = places.get(name, ("line 1", "line 3"))
     assert refusal(path) == (
-        f"document_id 'x' is in {path}, {first} and in {path}, {second}; identifiers must be unique"
+        f"{path}, {second}: document_id 'x' is also in {path}, {first}; identifiers must be unique"
     )
 
 
@@ -298,14 +299,14 @@ def test_a_duplicate_across_parts_and_batches_is_found(corpus, tmp_path):
     first = corpus("parts/1.parquet", text=["a"] * 10_000, document_id=keys)
     second = corpus("parts/2.parquet", text=["a", "b"], document_id=["new", "9999"])
     assert refusal(tmp_path / "parts").startswith(
-        f"document_id '9999' is in {first}, row 10000 and in {second}, row 2; "
+        f"{second}, row 2: document_id '9999' is also in {first}, row 10000; "
     )
 
 
 def test_integers_and_strings_of_the_same_digits_are_one_identifier(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a", "document_id": 1}\n{"text": "b", "document_id": 1}\n')
-    assert refusal(path).startswith("document_id '1' is in")
+    assert "document_id '1' is also in" in refusal(path)
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -317,17 +318,178 @@ def test_a_null_document_id_is_refused(corpus, name):
     )
 
 
-@pytest.mark.parametrize("name", ["target_id", "candidate", "n_samples", "samia_v1"])
-def test_a_column_named_like_one_of_ours_is_refused(corpus, name):
-    path = corpus(**{"text": ["a"], name: [1]})
-    assert refusal(path, reserved={"samia_v1"}) == (
-        f"{path} has a column {name!r}, a name that this program writes; rename it"
+@pytest.mark.parametrize("name", ["prompt", "model", "reason", "role", "n_words", "samia_v1"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_column_named_like_one_of_ours_is_kept_under_another_name(corpus, kind, name):
+    path = corpus(kind, **{"text": ["a"], name: ["b"], f"input_{name}": ["c"]})
+    found = read_documents(path, reserved={"samia_v1"})
+    documents = found.documents.collect()
+    assert documents[f"input_input_{name}"].to_list() == ["b"]
+    assert documents[f"input_{name}"].to_list() == ["c"]
+    assert found.notes == (f"column {name!r} is kept as 'input_input_{name}'",)
+
+
+def test_a_further_column_that_a_named_one_would_overwrite_is_kept_under_another_name(corpus):
+    path = corpus(text=["a"], author=["b"], group=["c"])
+    found = read_documents(path, ColumnNames(group="author")).documents.collect()
+    assert found.select("group", "input_group").row(0) == ("b", "c")
+
+
+@pytest.mark.parametrize(
+    ("columns", "text", "member"),
+    [
+        ({"text": ["a"], " label": [1]}, "a", True),
+        ({"Text": ["a"], "LABEL": [0]}, "a", False),
+        ({"input": ["a"], "Is Member": [1]}, "a", True),
+        ({"input": ["a"], "text": ["b"], "member ": [0]}, "b", False),
+        ({"text": ["a"], "Membership": ["True "]}, "a", True),
+    ],
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_columns_are_known_by_their_spelling(corpus, kind, columns, text, member):
+    found = read_documents(corpus(kind, **columns))
+    assert found.documents.collect().select("text", "member").row(0) == (text, member)
+    assert found.notes
+
+
+def test_two_columns_that_may_both_be_the_label_are_asked_about(corpus):
+    path = corpus(text=["a"], Label=[1], **{"label ": [0]})
+    assert refusal(path) == (
+        f"{path}: columns 'Label' and 'label ' may both be the label; name one with --label-column"
     )
 
 
-def test_a_further_column_that_a_named_one_would_overwrite_is_refused(corpus):
-    path = corpus(text=["a"], author=["b"], group=["c"])
-    assert "has a column 'group'" in refusal(path, ColumnNames(group="author"))
+@pytest.mark.parametrize("names", [("member", "nonmember"), ("member", "non_member")])
+def test_texts_in_pairs_are_two_documents_a_row(corpus, names):
+    member, other = names
+    path = corpus(**{member: ["a", "b"], other: ["c", "d"], "document_id": ["x", "y"]})
+    found = read_documents(path)
+    assert found.n_documents == 4
+    documents = found.documents.collect().select("text", "member", "pair_id").rows()
+    assert documents == [("a", True, "x"), ("c", False, "x"), ("b", True, "y"), ("d", False, "y")]
+    assert found.notes == (f"each row is two texts: a member in {member!r}, another in {other!r}",)
+    assert found.documents.select("member").collect()["member"].to_list() == [True, False] * 2
+
+
+def test_an_array_of_records_is_read_like_lines(tmp_path):
+    records = [{"text": f"text {n} \u2028 ]", "n": [n, {"k": "}"}]} for n in range(20_000)]
+    for name, indent in (("a.json", None), ("b.json", 2)):
+        (tmp_path / name).write_text("\n " + json.dumps(records, indent=indent) + "\n")
+        found = read_documents(tmp_path / name).documents.collect()
+        assert found["text"].to_list() == [record["text"] for record in records]
+        assert json.loads(found["n"][7]) == [7, {"k": "}"}]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('[{"text": "a"}, {"text": ]', "item 2: not valid JSON, Expecting value"),
+        ('[{"text": "a"}', "item 2: not valid JSON, Expecting value"),
+        ('[{"text": "a"}] x', "item 2: there is text after the array"),
+        ('[{"text": "a"}, 3]', "item 2: not a JSON object"),
+        ('{"text": "a",\n"b": 1}', "line 1: not valid JSON, EOF while parsing a value"),
+    ],
+)
+def test_an_array_that_is_broken_is_refused(tmp_path, content, said):
+    (tmp_path / "a.json").write_text(content)
+    assert f"a.json, {said}" in refusal(tmp_path / "a.json")
+
+
+def test_what_is_no_number_is_null(tmp_path):
+    lines = '{"text": "NaN a", "x": NaN, "y": [Infinity, 1]}\n{"text": "b", "x": 0.5, "y": []}\n'
+    (tmp_path / "a.jsonl").write_text(lines)
+    (tmp_path / "b.json").write_text(f"[{lines.strip().replace(chr(10), ', ')}]")
+    for name in ("a.jsonl", "b.json"):
+        found = read_documents(tmp_path / name).documents.select("text", "x", "y").collect()
+        first, second = found.with_columns(pl.col("y").str.replace_all(" ", "")).rows()
+        assert (first, second) == (("NaN a", None, "[null,1]"), ("b", 0.5, "[]"))
+
+
+_PACK: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": zstd.compress,
+}
+
+
+@pytest.mark.parametrize("packed", [*_PACK])
+@pytest.mark.parametrize(
+    ("ending", "content"),
+    [
+        ("jsonl", b'{"text": "a"}\n'),
+        ("json", b'{"text": "a"}\n'),  # as C4 and Dolma are
+        ("json", b'[{"text": "a"}]'),
+        ("csv", b"text\na\n"),
+        ("tsv", b"text\tx\na\t1\n"),
+    ],
+)
+def test_packed_files_are_read(tmp_path, ending, content, packed):
+    path = tmp_path / f"a.{ending}.{packed}"
+    path.write_bytes(_PACK[packed](content) + _PACK[packed](b"\n"))
+    assert read_documents(path).documents.collect()["text"].to_list() == ["a"]
+    path.write_bytes(_PACK[packed](content)[:-3])
+    assert f"{path} cannot be read: " in refusal(path)
+
+
+@pytest.mark.parametrize("packed", [*_PACK])
+@pytest.mark.parametrize("ending", ["jsonl", "csv", "json"])
+def test_a_small_file_that_unpacks_to_one_line_without_end_is_refused(tmp_path, ending, packed):
+    path = tmp_path / f"a.{ending}.{packed}"
+    path.write_bytes(_PACK[packed](b'["' * (ending == "json") + bytes([97]) * (70 << 20)))
+    assert "more than 64 MiB" in refusal(path)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32", "utf-16-be"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.tsv"])
+def test_a_byte_order_mark_is_believed(tmp_path, name, encoding):
+    content = {"a.jsonl": '{"text": "é 🦆"}\n', "a.json": '[{"text": "é 🦆"}]'}.get(
+        name, "text\né 🦆"
+    )
+    mark = codecs.BOM_UTF16_BE if encoding == "utf-16-be" else b""
+    (tmp_path / name).write_bytes(mark + content.encode(encoding))
+    assert read_documents(tmp_path / name).documents.collect()["text"].item() == "é 🦆"
+
+
+def test_an_encoding_may_be_named(tmp_path):
+    (tmp_path / "a.csv").write_bytes("text\ncafé\n".encode("latin-1"))
+    assert refusal(tmp_path / "a.csv", bad_input="refuse").endswith(
+        "line 2: byte 0xe9 is not valid UTF-8; save the file as UTF-8; or name its encoding with "
+        "--encoding, or set aside what cannot be read with --bad-input set-aside"
+    )
+    found = read_documents(tmp_path / "a.csv", encoding="latin-1").documents.collect()
+    assert found["text"].item() == "café"
+
+
+def test_bad_files_and_rows_are_set_aside_with_their_reasons(tmp_path):
+    (tmp_path / "1.jsonl").write_text('{"text": "a", "label": 1}\n{"text": "\\ud800"}\nnull\n')
+    (tmp_path / "2.jsonl").write_text('{"text": "b", "label": 7}\n{"text": "c", "label": 0}\n')
+    (tmp_path / "3.jsonl.gz").write_bytes(b"no gzip")
+    found = read_documents(tmp_path, bad_input="set-aside")
+    assert found.n_documents == 2
+    assert found.documents.collect().select("text", "member").rows() == [("a", True), ("c", False)]
+    assert [file.name for file in found.files] == ["1.jsonl", "2.jsonl"]
+    assert found.set_aside == {
+        f"{tmp_path}/1.jsonl, line 2": "not valid JSON, unexpected end of hex escape at column 17",
+        f"{tmp_path}/1.jsonl, line 3": "not a JSON object",
+        f"{tmp_path}/2.jsonl, line 1": "column 'label' is 7, neither 0 nor 1",
+        f"{tmp_path}/3.jsonl.gz": "cannot be read: Not a gzipped file (b'no')",
+    }
+
+
+def test_bad_lines_of_a_table_and_its_duplicates_are_set_aside(tmp_path):
+    (tmp_path / "a.csv").write_text("document_id,text\n1,a\n2,b,c\n1,d\n3,e\n")
+    found = read_documents(tmp_path / "a.csv", bad_input="set-aside")
+    assert found.documents.collect()["text"].to_list() == ["a", "e"]
+    assert found.documents.filter(pl.col("text") == "e").collect()["document_id"].item() == "3"
+    assert [place[-6:] for place in found.set_aside] == ["line 3", "line 4"]
+
+
+def test_nothing_left_is_refused(tmp_path):
+    (tmp_path / "a.jsonl").write_text("null\n")
+    assert "has no rows" in refusal(tmp_path / "a.jsonl", bad_input="set-aside")
+    (tmp_path / "a.jsonl").write_bytes(b"\x00")
+    assert "has no rows" in refusal(tmp_path, bad_input="set-aside")
 
 
 @pytest.mark.parametrize(("there", "lacking"), [("prefix", "reference"), ("reference", "prefix")])

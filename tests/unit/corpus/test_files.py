@@ -24,7 +24,7 @@ def test_one_file(tmp_path):
     touch(tmp_path, "Corpus.PARQUET")
     source = find_files(tmp_path / "Corpus.PARQUET")
     (file,) = source.files
-    assert (source.kind, file.name, file.size) == ("parquet", "Corpus.PARQUET", 1)
+    assert (source.kind, file.name, file.size) == ("columnar", "Corpus.PARQUET", 1)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,11 @@ def test_one_file(tmp_path):
     [
         ("a.ndjson", "jsonl"),
         ("a.jsonl.gz", "jsonl"),
+        ("a.json.GZ", "jsonl"),
+        ("a.jsonl.zst", "jsonl"),
+        ("a.json", "jsonl"),
+        ("a.tsv.xz", "csv"),
+        ("a.arrow", "columnar"),
         ("a.csv", "csv"),
         ("a.b.txt", "books"),
         ("a.EPUB", "books"),

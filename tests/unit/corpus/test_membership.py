@@ -13,7 +13,8 @@ from mia_batch.corpus.columns import membership
         ([1, 0, 2, -1, None], [True, False, None, None, None]),
         ([1.0, -0.0, 0.5, float("nan"), float("inf")], [True, False, None, None, None]),
         (["1", "0", "TRUE", "False", "1.0", "0.0"], [True, False, True, False, True, False]),
-        (["", " 1", "yes", "01", None], [None] * 5),
+        (["", "yes", "01", None], [None] * 4),
+        ([" 1", "0 ", " True"], [True, False, True]),
         ([None, None], [None, None]),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import polars as pl
 import pytest
@@ -10,7 +11,8 @@ import pytest
 import mia_batch
 from mia_batch.corpus import commitment, draw
 from mia_batch.errors import CorpusError, RequestError, SettingsError
-from mia_batch.pipeline.corpora import open_corpora
+from mia_batch.observer import Observer
+from mia_batch.pipeline.corpora import open_corpora, with_files
 from mia_batch.schemas import Targets
 from mia_batch.settings import load_settings
 
@@ -153,3 +155,124 @@ def test_columns_that_make_no_slices_are_refused(tmp_path, values, message):
     labelled = write(tmp_path / "labelled.parquet", range(51), member=[True] * 51, of=values)
     with pytest.raises(RequestError, match=message):
         open_corpora(load_settings({"input": labelled, "model": "m", "slice_by": "of"}))
+
+
+def test_what_cannot_be_read_is_listed_said_and_under_the_root(checkpoint, tmp_path):
+    books = tmp_path / "books"
+    books.mkdir()
+    (books / "good.txt").write_text(SENTENCE.format("good") * 20)
+    (books / "latin.txt").write_bytes(b"caf\xe9 " * 20)
+    (books / "broken.epub").write_bytes(b"no zip")
+    for name in ("paper.pdf", "letter.docx", "second.pdf"):
+        (books / name).write_bytes(b"x")
+    said: list[str] = []
+
+    class Listening(Observer):
+        def stage(self, sentence: str) -> None:
+            said.append(sentence)
+
+    settings: dict[str, Any] = {"input": str(books), "model": str(checkpoint)}
+    settings["out"] = str(tmp_path / "run")
+    with pytest.raises(CorpusError, match="; or set aside what cannot be read with --bad-input"):
+        mia_batch.audit(**settings)
+    settings |= {"bad_input": "set-aside", "engine": "transformers", "probes": 1}
+    run = mia_batch.audit(observer=Listening(), **settings)
+    left = {place.rpartition("/")[2]: reason for _, place, reason in run.set_aside.iter_rows()}
+    assert len(left) == 5
+    assert left["latin.txt, line 1"] == "byte 0xe9 is not valid UTF-8"
+    assert left["paper.pdf"] == "files of kind .pdf are not read"
+    assert (
+        f"left out of input: {books}/paper.pdf and 1 more: files of kind .pdf are not read" in said
+    )
+    assert run.manifest.input["n_set_aside"] == 2
+    assert "set_aside.parquet" in run.manifest.custody["tables"]
+    root = run.manifest.custody["root"]
+    (books / "broken.epub").unlink()
+    again = mia_batch.audit(**settings)
+    assert again.set_aside.height == 4
+    assert again.manifest.custody["root"] != root
+
+
+def test_an_input_that_has_changed_is_said_and_another_is_refused(checkpoint, tmp_path):
+    said: list[str] = []
+
+    class Listening(Observer):
+        def stage(self, sentence: str) -> None:
+            said.append(sentence)
+
+    source = tmp_path / "c.parquet"
+    settings: dict[str, Any] = {"input": write(source, "abc"), "model": str(checkpoint)}
+    settings |= {"probes": 1} | {"out": str(tmp_path / "run"), "engine": "transformers"}
+    mia_batch.audit(**settings)
+    write(source, "bcde")
+    mia_batch.audit(observer=Listening(), **settings)
+    assert (
+        "the input is not the run's earlier one: 2 targets are new, 1 are gone, 2 are kept; all "
+        "are scored anew"
+    ) in said
+    write(source, "xy")
+    with pytest.raises(SettingsError, match="holds a run about other texts: none of its 4 targets"):
+        mia_batch.audit(**settings)
+
+
+TEXTS_OF_PYTHON = [SENTENCE.format(name) for name in "ab"]
+
+
+class Exported:
+    """A table of another library."""
+
+    def __arrow_c_stream__(self, requested_schema=None):
+        return pl.DataFrame({"text": TEXTS_OF_PYTHON}).__arrow_c_stream__(requested_schema)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        TEXTS_OF_PYTHON,
+        [{"text": text, "n": n} for n, text in enumerate(TEXTS_OF_PYTHON)],
+        {"text": TEXTS_OF_PYTHON},
+        pl.DataFrame({"text": TEXTS_OF_PYTHON}),
+        pl.LazyFrame({"text": TEXTS_OF_PYTHON}),
+        Exported(),
+    ],
+    ids=["texts", "records", "columns", "frame", "lazy", "arrow"],
+)
+def test_texts_of_python_are_written_into_the_runs_folder(tmp_path, texts):
+    wanted = with_files({"input": texts, "model": "owner/m", "out": tmp_path / "run"})
+    assert wanted["input"] == tmp_path / "run" / "input.parquet"
+    assert pl.read_parquet(wanted["input"])["text"].to_list() == TEXTS_OF_PYTHON
+    assert with_files(wanted) == wanted
+
+
+def test_texts_of_python_name_the_run_by_what_they_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first, same, other = (
+        with_files({"input": texts, "model": "owner/m"})["out"]
+        for texts in (["a b"], ["a b"], ["a c"])
+    )
+    assert first == same != other
+    assert first.name.startswith("table-")
+    assert first.name.endswith("-m")
+
+
+@pytest.mark.parametrize(
+    ("texts", "said"),
+    [
+        ([], "setting 'input' has no rows; give at least one text"),
+        (pl.DataFrame({"text": []}), "setting 'input' has no rows; give at least one text"),
+        (["a.txt", "b.txt"], "setting 'input' is a list of files; give their folder, or a glob"),
+        (7, "setting 'input' is a int, which is no table of texts"),
+    ],
+)
+def test_what_is_no_table_of_texts_is_refused(tmp_path, monkeypatch, texts, said):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).touch()
+    with pytest.raises(RequestError, match=said):
+        mia_batch.audit(input=texts, model="m")
+
+
+def test_a_path_object_is_a_path(tmp_path):
+    path = tmp_path / "c.parquet"
+    write(path, "a")
+    assert load_settings(with_files({"input": path, "model": "m"})).input == str(path)

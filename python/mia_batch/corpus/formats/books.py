@@ -12,16 +12,16 @@ from mia_batch.corpus.books.boilerplate import find_cut
 from mia_batch.corpus.books.book import Book, BookError
 from mia_batch.corpus.books.epub import read_epub
 from mia_batch.corpus.books.markup import read_html
-from mia_batch.corpus.formats.lines import BOM, not_utf8, open_bytes
-from mia_batch.errors import CorpusError
+from mia_batch.corpus.formats.lines import BOM, BadInputError, not_utf8, open_bytes
 from mia_batch.tables import in_batches
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mia_batch.corpus.files import SourceFile
+    from mia_batch.corpus.formats.lines import Reading
 
-__all__ = ["locate", "read_rows", "read_schema"]
+__all__ = ["places", "read_rows", "read_schema"]
 
 _BATCH_BYTES = 4 << 20
 _ROW_BYTES = 1 << 10  # what a row costs besides its text
@@ -33,13 +33,13 @@ _SCHEMA = pl.Schema(
 )
 
 
-def read_schema(_files: Sequence[SourceFile]) -> pl.Schema:
+def read_schema(_files: Sequence[SourceFile], _reading: Reading) -> pl.Schema:
     """Return the columns, which are the same whatever the files are."""
     return _SCHEMA
 
 
 def read_rows(
-    files: Sequence[SourceFile], schema: pl.Schema, columns: Sequence[str]
+    files: Sequence[SourceFile], schema: pl.Schema, columns: Sequence[str], _reading: Reading
 ) -> Iterator[pl.DataFrame]:
     """Yield one row per file; line ends of texts are kept, a byte-order mark is not."""
     needs_content = set(columns) != {"document_id"}
@@ -48,9 +48,9 @@ def read_rows(
         yield pl.DataFrame(batch, schema=schema).select(columns)
 
 
-def locate(files: Sequence[SourceFile], row: int) -> str:
-    """Name the file that is the row."""
-    return str(files[row].path)
+def places(files: Sequence[SourceFile], _reading: Reading) -> Iterator[str]:
+    """Name the file that is each row."""
+    return (str(file.path) for file in files)
 
 
 def _row(file: SourceFile) -> dict[str, Any]:
@@ -82,5 +82,5 @@ def _read(file: SourceFile, content: bytes) -> Book:
     except UnicodeDecodeError as error:
         raise not_utf8(file) from error
     except BookError as error:
-        msg = f"{file.path} {error}"
-        raise CorpusError(msg) from error
+        what, _, way_out = str(error).rpartition("; ")
+        raise BadInputError(file.path, what, way_out) from error

@@ -13,6 +13,7 @@ import polars as pl
 
 from mia_batch.corpus.files import find_files
 from mia_batch.corpus.formats import FORMATS
+from mia_batch.corpus.formats.lines import Reading
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.evidence.blocks import RECORDED_BLOCK_TARGETS
 from mia_batch.evidence.replay.columns import resolve
@@ -88,11 +89,11 @@ class Recording:
         a recording.
         """
         found = find_files(source)
-        if found.kind not in ("parquet", "jsonl"):
+        if found.kind not in ("columnar", "jsonl"):
             kind = found.files[0].path.suffix.lstrip(".")
             msg = f"{source} is {kind}, which has no types; give Parquet or JSON Lines"
             raise CorpusError(msg)
-        raw = FORMATS[found.kind].read_schema(found.files)
+        raw = FORMATS[found.kind].read_schema(found.files, Reading())
         columns = resolve(raw, candidate=candidate_column, where=source) if raw else None
         n_rows, most, has_probes = check_rows(found, columns) if columns else (0, 0, False)
         if columns is None or n_rows == 0:  # JSON Lines without a line have no columns

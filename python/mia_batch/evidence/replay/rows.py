@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import polars as pl
 
-from mia_batch.corpus.check import refuse_first
+from mia_batch.corpus.check import faulty_rows
 from mia_batch.corpus.formats import FORMATS
+from mia_batch.corpus.formats.lines import Reading
+from mia_batch.errors import CorpusError
 from mia_batch.targets import Ordinals
 
 if TYPE_CHECKING:
@@ -32,8 +34,12 @@ def check_rows(source: Source, columns: Columns) -> tuple[int, int, bool]:
     ordinals = Ordinals()
     n_rows = most_samples = 0
     has_probes = False
-    for frame in reader.read_rows(source.files, columns.raw, columns.small):
-        refuse_first(frame, columns.faults, partial(reader.locate, source.files), start=n_rows)
+    reading = Reading()
+    for frame in reader.read_rows(source.files, columns.raw, columns.small, reading):
+        for row, what in faulty_rows(frame, columns.faults):
+            place = next(islice(reader.places(source.files, reading), n_rows + row, None))
+            msg = f"{place}: {what}"
+            raise CorpusError(msg)
         n_rows += frame.height
         rows = _numbered(frame.select(columns.small_rows), columns, ordinals)
         most_samples = max(most_samples, int(rows["sample_index"].to_numpy().max()) + 1)
@@ -49,7 +55,8 @@ def read_rows(source: Source, columns: Columns) -> Iterator[pl.DataFrame]:
     ordinals = Ordinals()
     held: list[pl.DataFrame] = []
     n_rows = n_bytes = 0
-    for frame in FORMATS[source.kind].read_rows(source.files, columns.raw, columns.needed):
+    reader = FORMATS[source.kind]
+    for frame in reader.read_rows(source.files, columns.raw, columns.needed, Reading()):
         held.append(_numbered(frame.select(columns.rows), columns, ordinals))
         n_rows += frame.height
         n_bytes += text_bytes(held[-1])

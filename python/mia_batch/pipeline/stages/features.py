@@ -195,10 +195,14 @@ class _Maker:
     def __call__(self, group: list[Path]) -> None:
         of_samples, of_prompts = inputs_of(self.writer.preset)
         rows = pl.collect_all([scan(part, Samples).select(of_samples) for part in group])
-        samples = dict(zip((part.name for part in group), rows, strict=True))
         names = pl.concat(part["target_id"] for part in rows)
         places = dict.fromkeys(map(self.samples.targets_of, group))
-        asked = self.prompts.of(self._targets.of(names, places), places, of_prompts)
+        targets = self._targets.of(names, places)
+        # Samples of texts that the input no longer has stay, and have no features.
+        own = pl.col("target_id").is_in(targets["target_id"].implode())
+        samples = {part.name: each.filter(own) for part, each in zip(group, rows, strict=True)}
+        names = pl.concat(part["target_id"] for part in samples.values())
+        asked = self.prompts.of(targets, places, of_prompts)
         if not names.is_in(asked["target_id"].implode()).all():
             folder = self.prompts.parts.folder
             msg = f"{folder} lacks prompts of samples; give the audit's command again"

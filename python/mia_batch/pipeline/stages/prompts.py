@@ -17,6 +17,7 @@ from mia_batch.evidence.missing import Missing
 from mia_batch.evidence.parts import Parts
 from mia_batch.evidence.units import TARGETS_AT_ONCE, TargetUnits
 from mia_batch.pipeline.choice import is_made
+from mia_batch.pipeline.corpora import how_to_read
 from mia_batch.pipeline.sessions.session import open_session
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
@@ -248,7 +249,7 @@ def _is_filled(view: View) -> bool:
 def texts_for(audit: Audit, setting: str) -> Corpus:
     """Open the texts that a setting names."""
     columns = ColumnNames(text=audit.settings.text_column)
-    return read_documents(getattr(audit.settings, setting), columns)
+    return read_documents(getattr(audit.settings, setting), columns, **how_to_read(audit.settings))
 
 
 def _texts_of(corpus: Corpus, n: int) -> list[str]:

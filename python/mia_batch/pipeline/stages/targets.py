@@ -11,7 +11,7 @@ import polars as pl
 
 from mia_batch.errors import SettingsError
 from mia_batch.pipeline.stages.stage import Stage
-from mia_batch.schemas import Targets
+from mia_batch.schemas import SetAside, Targets
 from mia_batch.tables import RowIndex, move, remove, scan, sink
 from mia_batch.targets.reasons import COPY
 
@@ -34,9 +34,9 @@ class TargetsStage(Stage):
     name = "targets"
 
     def files(self) -> list[Path]:
-        """List the targets table."""
-        path = self.audit.run.path("targets")
-        return [path] if path.exists() else []
+        """List the targets table, and what was not read."""
+        paths = map(self.audit.run.path, ("targets", "set_aside"))
+        return [path for path in paths if path.exists()]
 
     def fingerprint(self) -> dict[str, Any]:
         """Content and columns of the corpus; how it is cut cannot change within a run."""
@@ -57,13 +57,15 @@ class TargetsStage(Stage):
     def run(self) -> None:
         """Write the targets table, unless there is one of the same columns of the same corpus.
 
-        Raises `SettingsError` if a target that the run has already is now cut in another place, or
-        a text has two roles.
+        Raises `SettingsError` if a target that the run has already is now cut in another place, if
+        it has none of them, or a text has two roles.
         """
         audit = self.audit
         path = audit.run.path("targets")
         audit.manifest.inputs |= audit.corpora.digests
-        if not (self.is_fresh and path.exists()):
+        left_out, listed = audit.corpora.set_aside, audit.run.path("set_aside")
+        is_listed = listed.exists() == (left_out.height > 0)
+        if not (self.is_fresh and path.exists() and is_listed):
             if path.exists():
                 audit.refuse_others("the texts are others than before")
             new = audit.run.folder / "targets.new.parquet"
@@ -71,13 +73,17 @@ class TargetsStage(Stage):
             if audit.corpora.reference_sets:
                 _refuse_two_roles(new)
             if path.exists():
-                _check_same_cut(path, new)
+                audit.observer.stage(_changes(path, new))
             self.forget()
             move(new, path)
+            remove(listed)
+            if left_out.height:
+                sink(left_out, listed, SetAside)
             audit.manifest.targets = _count(scan(path, Targets))
             audit.manifest.input = {
                 "files": [str(file.path) for file in audit.corpora.input.files],
                 "n_documents": audit.corpora.input.n_documents,
+                "n_set_aside": len(audit.corpora.input.set_aside),
             }
             self.done()
         table = scan(path, Targets)
@@ -137,10 +143,12 @@ def _refuse_two_roles(path: Path) -> None:
     raise SettingsError(msg)
 
 
-def _check_same_cut(old: Path, new: Path) -> None:
-    """Refuse targets that kept their text but not their prefix: their samples would be mixed.
+def _changes(old: Path, new: Path) -> str:
+    """Say how many targets are new, and how many are gone.
 
-    Windows that repeat another's text have no prefix; which ones do depends on the whole corpus.
+    Refuse targets that kept their text but not their prefix, whose samples would be mixed, and
+    texts of which the run has none. Windows that repeat another's text have no prefix; which ones
+    do depends on the whole corpus.
     """
     index = RowIndex(_cut_targets(new).select("target_id"))
     cuts = np.empty(index.height, np.uint64)
@@ -148,17 +156,29 @@ def _check_same_cut(old: Path, new: Path) -> None:
     for _, hashes in _cuts(new):
         cuts[start : start + hashes.size] = hashes
         start += hashes.size
-    moved = 0
+    moved = kept = n_old = 0
     for target_ids, hashes in _cuts(old):
         which, rows = index.find(target_ids)
         moved += int((hashes[which] != cuts[rows]).sum())
+        kept, n_old = kept + len(rows), n_old + len(target_ids)
+    msg = None
     if moved:
-        remove(new)
         msg = (
             f"the prefix or reference of {moved:,} targets differs from the run's own although "
             "their text is the same; choose another --out"
         )
+    elif not kept and n_old:
+        msg = (
+            f"{old.parent} holds a run about other texts: none of its {n_old:,} targets is among "
+            f"the {index.height:,} of this input; choose another --out"
+        )
+    if msg is not None:
+        remove(new)
         raise SettingsError(msg)
+    return (
+        f"the input is not the run's earlier one: {index.height - kept:,} targets are new, "
+        f"{n_old - kept:,} are gone, {kept:,} are kept; all are scored anew"
+    )
 
 
 def _cuts(targets: Path) -> Iterator[tuple[pl.Series, NDArray[np.uint64]]]:

@@ -106,5 +106,10 @@ def test_a_header_must_name_each_column_once(table):
 def test_parts_with_other_columns_are_refused(table, tmp_path):
     first, second = table(b"text,x\na,1\n", "1.csv"), table(b"text\nb\n", "2.csv")
     assert refusal(tmp_path) == (
-        f"{first} has a column 'x' that {second} lacks; give files with the same columns"
+        f"{first} has a column 'x' and {second} has none; give files with the same columns"
     )
+
+
+def test_tabs_separate_the_fields_of_tsv(table):
+    path = table(b'text\tlabel, x\na, b\t1\n"c\td"\t0\n', "a.tsv")
+    assert rows(path, "text", "label, x") == [("a, b", "1"), ("c\td", "0")]

@@ -78,7 +78,6 @@ def test_files_may_lack_each_others_keys(lines, tmp_path):
     [
         (b'{"text": "b"', "not valid JSON, EOF while parsing an object at column 12"),
         (b'{"text": "b"} {"text": "c"}', "not valid JSON, trailing characters at column 15"),
-        (b'{"text": "b", "x": NaN}', "not valid JSON, expected value at column 20"),
         (b'{"text": "b\x00"}', "not valid JSON, control character"),
         (b'["b"]', "not a JSON object"),
         (b"null", "not a JSON object"),

@@ -254,7 +254,6 @@ def test_odd_texts_survive(targets, replay, tmp_path):
         ("rows.dat", "a", "unknown extension"),
         ("csv.jsonl", "target_id,candidate\na,b\n", "line 1: not valid JSON"),
         ("csv.parquet", "target_id,candidate\na,b\n", "cannot be read as Parquet"),
-        ("nan.jsonl", '{"target_id": "a", "candidate": NaN}', "not valid JSON"),
         ("cut.jsonl", '{"target_id": "a", "cand', "not valid JSON"),
         ("other.jsonl", '{"target_id": "a", "text": "b"}', "no column 'candidate'.*'text'"),
         ("unnamed.jsonl", '{"id": "a", "candidate": "b"}', "names no targets.*'id', 'candidate'"),

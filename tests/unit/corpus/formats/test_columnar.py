@@ -4,7 +4,8 @@ import polars as pl
 import pytest
 
 from mia_batch.corpus import read_documents
-from mia_batch.corpus.formats import parquet
+from mia_batch.corpus.formats import columnar
+from mia_batch.corpus.formats.columnar import agreed_schema
 from mia_batch.errors import CorpusError
 
 TEXTS = [f"text number {n:05d} of many" for n in range(5000)]
@@ -26,7 +27,7 @@ def plain(tmp_path):
 
 
 def test_one_large_row_group_is_read_in_slices(tmp_path, monkeypatch):
-    monkeypatch.setattr(parquet, "_SLICE_BYTES", 1000)
+    monkeypatch.setattr(columnar, "_SLICE_BYTES", 1000)
     path = tmp_path / "a.parquet"
     pl.DataFrame({"text": TEXTS, "n": range(5000)}).write_parquet(path, row_group_size=5000)
     found = read_documents(path)
@@ -91,3 +92,50 @@ def test_names_of_folders_are_no_columns(tmp_path):
     path.parent.mkdir()
     pl.DataFrame({"text": ["a"]}).write_parquet(path)
     assert "year" not in read_documents(path).documents.collect_schema()
+
+
+def test_one_schema_is_agreed_with_itself():
+    schema = pl.Schema({"a": pl.Int64(), "b": pl.Null()})
+    assert agreed_schema({"x": schema}) == schema
+
+
+def test_columns_of_nulls_take_the_others_type():
+    schemas = {
+        "x": pl.Schema({"a": pl.Null(), "b": pl.Int64()}),
+        "y": pl.Schema({"b": pl.Null(), "a": pl.String()}),
+    }
+    assert agreed_schema(schemas) == pl.Schema({"a": pl.String(), "b": pl.Int64()})
+
+
+def test_a_column_that_only_one_file_has_is_refused():
+    schemas = {
+        "x": pl.Schema({"a": pl.Int64()}),
+        "y": pl.Schema({"a": pl.Int64(), "b": pl.Int64()}),
+    }
+    with pytest.raises(CorpusError, match=r"^y has a column 'b' and x has none; give files"):
+        agreed_schema(schemas)
+    with pytest.raises(CorpusError, match=r"^y has a column 'b' and x has none; give files"):
+        agreed_schema(dict(reversed(schemas.items())))
+
+
+def test_a_column_of_two_types_is_refused():
+    schemas = {"x": pl.Schema({"a": pl.Int64()}), "y": pl.Schema({"a": pl.Int32()})}
+    with pytest.raises(CorpusError, match=r"^column 'a' is Int64 in x but Int32 in y; give it one"):
+        agreed_schema(schemas)
+
+
+def test_arrow_files_and_streams_are_read(tmp_path):
+    frame = pl.DataFrame({"text": TEXTS, "n": range(5000)})
+    frame.write_ipc(tmp_path / "1.arrow")
+    frame.write_ipc_stream(tmp_path / "2.arrow")  # as the datasets library writes them
+    frame.write_ipc(tmp_path / "3.feather", compression="zstd")
+    found = read_documents(tmp_path)
+    assert found.documents.collect()["text"].to_list() == 3 * TEXTS
+    assert found.documents.collect()["n"].sum() == 3 * sum(range(5000))
+
+
+@pytest.mark.parametrize("content", [b"", b"ARROW1\0\0", b"\xff\xff\xff\xff\x10\0\0\0rubbish"])
+def test_a_broken_arrow_file_is_refused(tmp_path, content):
+    path = tmp_path / "a.arrow"
+    path.write_bytes(content)
+    assert refusal(path).startswith(f"{path} cannot be read as Arrow: ")
