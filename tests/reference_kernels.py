@@ -25,10 +25,30 @@ SPLIT: Mapping[WordRule, Callable[[str], list[str]]] = {
     "space": lambda text: [word for word in text.split(" ") if word != ""],
     "rouge": lambda text: re.findall("[a-z0-9]+", text.lower()),
     "unicode": lambda text: [word for word in segments(text) if any(map(_is_alphanumeric, word))],
+    "script": lambda text: [word for run in text.split() for word in _in_run(run)],
 }
 QUICK_RULES: Sequence[WordRule] = ("whitespace", "space", "rouge")
 """Those whose references do for texts of any length."""
 LENGTHS = range(2, 13)
+
+
+_UNSPACED = re.compile(
+    "[\u0e00-\u109f\u1780-\u17ff\u1950-\u19ff\u1a20-\u1aaf\u3005\u3007\u3041-\u312f\u31a0-\u31bf"
+    "\u31f0-\u31ff\u3400-\u4dbf\u4e00-\ua4cf\ua980-\ua9ff\uaa60-\uaadf\uf900-\ufaff\uff66-\uff9f"
+    "\U0001b000-\U0001b16f\U00020000-\U0003ffff]+"
+)
+
+
+def _in_run(run: str) -> Iterator[str]:
+    """Words of a run without white space, by scripts."""
+    if _UNSPACED.search(run) is None:
+        yield run
+        return
+    for stretch in re.split(f"({_UNSPACED.pattern})", run):
+        if _UNSPACED.fullmatch(stretch):
+            yield from SPLIT["unicode"](stretch)
+        elif any(map(_is_alphanumeric, stretch)):
+            yield stretch
 
 
 def _is_alphanumeric(character: str) -> bool:

@@ -22,7 +22,7 @@ __all__ = [
     "checked_groups",
 ]
 
-WordRule: TypeAlias = Literal["whitespace", "space", "rouge", "unicode"]
+WordRule: TypeAlias = Literal["whitespace", "space", "rouge", "unicode", "script"]
 """How a text is cut into words.
 
 ``whitespace`` cuts at white space, as ``text.split()`` does; ``space`` at U+0020 only, as
@@ -31,7 +31,10 @@ takes the runs of ASCII letters and digits of the lower-cased text, as the rouge
 does without stemming: text of other scripts has no words. ``unicode`` takes the segments of
 UAX #29 that hold a letter or a number, for text without spaces: a word in most scripts, one
 character in Chinese, hiragana and Thai. Where a colon or its like follows a letter and a joiner
-and a pictograph follow it, the annex ends the word before the colon; here they all are one."""
+and a pictograph follow it, the annex ends the word before the colon; here they all are one.
+``script`` is ``whitespace`` where a script has spaces between words; stretches of one that has none
+(Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan ...) are cut as ``unicode`` does, and
+punctuation beside them is no word."""
 
 WORD_RULES: Final[tuple[WordRule, ...]] = get_args(WordRule)
 """Every word rule."""

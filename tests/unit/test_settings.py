@@ -40,7 +40,7 @@ def test_defaults_are_the_papers_decoding_and_the_matched_preset():
     assert (settings.max_length, settings.prefix_ratio) == (1024, 0.5)
     assert (settings.preset, settings.word_rule, settings.engine) == (
         "default",
-        "whitespace",
+        "script",
         "auto",
     )
 

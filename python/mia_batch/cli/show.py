@@ -9,6 +9,7 @@ import polars as pl
 from rich.table import Table
 
 from mia_batch.cli.plain import plain
+from mia_batch.diagnostics.unscored import count_reasons
 from mia_batch.pipeline.reporting import REPORT
 from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.settings import stored_settings
@@ -256,14 +257,8 @@ def _failed_lines(run: Run) -> list[str]:
 
 
 def _unscored_lines(run: Run) -> list[str]:
-    counts = (
-        run.unscored.lazy()
-        .group_by("reason")
-        .agg(pl.col("target_id").n_unique())
-        .sort("target_id", "reason", descending=[True, False])
-        .collect()
-    )
-    lines = [f"unscored: {count:,} targets: {reason}" for reason, count in counts.iter_rows()]
+    counts = count_reasons(run.scan("unscored"))
+    lines = [f"unscored: {count:,} targets: {reason}" for reason, count in counts.items()]
     if short := run.scores["n_short"].sum():
         lines.append(f"short: {short:,} candidates ended before their reference's length")
     return lines

@@ -17,10 +17,30 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["ClassGaps", "UnevenScores", "find_uneven_scores", "uneven_findings"]
+__all__ = ["ClassGaps", "UnevenScores", "count_reasons", "find_uneven_scores", "uneven_findings"]
 
 _SIGNIFICANT = 0.01
 _WORTH_SAYING = 0.01
+
+
+def count_reasons(rows: pl.LazyFrame) -> dict[str, int]:
+    """Count targets by ``reason``, the most frequent first.
+
+    Reasons that differ in their numbers alone count as one, without the numbers.
+    """
+    shape = pl.col("reason").str.replace_all(r"\d+(?:[,.]\d+)*", "…")
+    several = pl.col("reason").n_unique() > 1
+    return dict(
+        rows.group_by(shape=shape)
+        .agg(
+            reason=pl.when(several).then(shape.first()).otherwise(pl.col("reason").first()),
+            n=pl.col("target_id").n_unique(),
+        )
+        .sort("n", "reason", descending=[True, False])
+        .select("reason", "n")
+        .collect(engine="streaming")
+        .iter_rows()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

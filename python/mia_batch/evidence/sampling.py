@@ -179,5 +179,5 @@ def _ends_words(last: str, words: WordRule) -> bool:
             return last == " "
         case "rouge":
             return re.fullmatch("[a-z0-9]", last.lower()) is None
-        case "whitespace" | "unicode":
+        case "whitespace" | "unicode" | "script":
             return last.isspace()

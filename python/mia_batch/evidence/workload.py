@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,8 @@ _MOST_MEASURED = 2048
 """Prompts whose tokens are counted; of more, so many spread evenly stand for all."""
 
 
+_MEASURED = ("context", "text", "document_id")
+_MOST_NAMED = 3
 _READ_FOR_ONE = 4
 """Tokens read that count as one decoded: GPUs read in batches some four times as fast (assumed)."""
 
@@ -39,6 +42,7 @@ class Workload:
     prompts: int = 0
     samples: int = 0
     too_long: int = 0  # prompts without room to continue
+    unfit: Counter[str] = field(default_factory=Counter)  # of these by document, as far as measured
     prompt_bytes: int = 0  # each prompt counted once
     first_tokens: int = 0  # most at the first attempt
     most_tokens: int = 0  # most if every candidate stays too short at every attempt
@@ -59,8 +63,13 @@ class Workload:
         yield "prompts", f"{self.prompts:,}"
         yield "samples", f"{self.samples:,}"
         if self.too_long:
-            yield "prompts without room to continue", f"{about}{self.too_long:,}"
+            most = ", ".join(f"{n:,} of {name}" for name, n in self.unfit.most_common(_MOST_NAMED))
+            named = f", such as {most}" if most else ""
+            yield "prompts that do not fit the context", f"{about}{self.too_long:,}{named}"
         yield "tokens to decode", f"{about}{self.first_tokens:,}, at most {self.most_tokens:,}"
+
+
+_Row = tuple[str, str, int, str | None]  # context, text, samples, document
 
 
 @dataclass(slots=True)
@@ -69,9 +78,9 @@ class _Thinned:
 
     step: int = 1
     seen: int = 0
-    rows: list[tuple[str, str, int]] = field(default_factory=list)
+    rows: list[_Row] = field(default_factory=list)
 
-    def add(self, row: tuple[str, str, int]) -> None:
+    def add(self, row: _Row) -> None:
         if self.seen % self.step == 0:
             self.rows.append(row)
             if len(self.rows) > _MOST_MEASURED:
@@ -92,8 +101,11 @@ def forecast(
         n = block.last - block.first
         samples += n * block.units.height
         prompt_bytes += int(block.units.select(pl.col("context").str.len_bytes().sum()).item())
-        for context, text in block.units.select("context", "text").iter_rows():
-            some.add((context, text, n))
+        units = block.units
+        if "document_id" not in units.columns:
+            units = units.with_columns(document_id=pl.lit(None, pl.String))
+        for context, text, document in units.select(_MEASURED).iter_rows():
+            some.add((context, text, n, document))
     found = _sums(some.rows, measure, budget)
     if not some.rows or some.step == 1:
         return found
@@ -103,6 +115,7 @@ def forecast(
         prompts=some.seen - left_out,
         samples=samples - round(samples * found.too_long / len(some.rows)),
         too_long=left_out,
+        unfit=found.unfit,
         prompt_bytes=prompt_bytes,
         first_tokens=round(share * found.first_tokens),
         most_tokens=round(share * found.most_tokens),
@@ -111,17 +124,18 @@ def forecast(
 
 
 def _sums(
-    rows: list[tuple[str, str, int]],
+    rows: list[_Row],
     measure: Callable[[list[str], list[str]], list[Measure]],
     budget: Budget,
 ) -> Workload:
     found = Workload()
-    measures = measure([context for context, _, _ in rows], [text for _, text, _ in rows])
-    for (context, _, n), measured in zip(rows, measures, strict=True):
+    measures = measure([row[0] for row in rows], [row[1] for row in rows])
+    for (context, _, n, document), measured in zip(rows, measures, strict=True):
         prompt, reference = measured.prompt_tokens, measured.reference_tokens
         first = budget.first(prompt, reference)
         if prompt == 0 or first <= 0:
             found.too_long += 1
+            found.unfit.update([document] if document else [])
             continue
         found.prompts += 1
         found.samples += n

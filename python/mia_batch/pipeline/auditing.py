@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from mia_batch.attacks import names
+from mia_batch.diagnostics.unscored import count_reasons
 from mia_batch.errors import SettingsError
 from mia_batch.observer import Observer
 from mia_batch.pipeline.choice import is_made
@@ -295,10 +296,9 @@ def _count_failures(audit: Audit) -> dict[str, Any]:
         .unique()
         .collect(engine="streaming")
     )
-    reasons = failed.group_by("reason").len().sort("len", "reason", descending=[True, False])
     targets = audit.manifest.targets
     return {
         "targets": failed["target_id"].n_unique(),
         "of": 2 * targets["total"] - sum(targets.values()),
-        "reasons": dict(reasons.iter_rows()),
+        "reasons": count_reasons(failed.lazy()),
     }

@@ -114,10 +114,13 @@ class SamplingSettings(Part):
     prefix_ratio: Annotated[float, Mark.EVIDENCE] = Field(
         0.5, gt=0, lt=1, description="Share of a target's words that is given to the model."
     )
-    word_rule: Annotated[Literal["whitespace", "space", "rouge", "unicode"], Mark.EVIDENCE] = Field(
-        "whitespace",
-        description="How text is split into words; unicode: for text without spaces.  "
-        "[default: whitespace; samia preset: space]",
+    word_rule: Annotated[
+        Literal["whitespace", "space", "rouge", "unicode", "script"], Mark.EVIDENCE
+    ] = Field(
+        "script",
+        description="How text is split into words; script: at white space, and character by "
+        "character or so where a script has none between words.  [default: script; samia preset: "
+        "space]",
     )
     window_words: Annotated[int | None, Mark.EVIDENCE, Mark.USUAL] = Field(
         None,

@@ -9,8 +9,10 @@ use std::borrow::Cow;
 use std::iter;
 use std::ops::BitOr;
 
+mod mixed;
 mod segments;
 
+use mixed::{Mixed, has_unspaced};
 use segments::Segments;
 
 use crate::error::KernelError;
@@ -32,6 +34,10 @@ pub enum WordRule {
     Rouge,
     /// Segments of UAX #29 that hold a letter or a number.
     Unicode,
+    /// As [`Whitespace`](Self::Whitespace); within its words, stretches of a script that is written
+    /// without spaces, such as Chinese or Thai, are cut as [`Unicode`](Self::Unicode) cuts them, and
+    /// punctuation beside them is no word.
+    Script,
 }
 
 impl WordRule {
@@ -64,6 +70,8 @@ impl WordRule {
             Self::Space => Rest::Runs(Runs::new(rest, space_block)),
             Self::Rouge => Rest::Runs(Runs::new(rest, rouge_block)),
             Self::Unicode => Rest::Unicode(Segments::new(text)),
+            Self::Script if !has_unspaced(text) => Rest::Runs(Runs::new(rest, whitespace_block)),
+            Self::Script => Rest::Script(Mixed::new(text)),
         })
     }
 
@@ -76,7 +84,11 @@ impl WordRule {
         places.clear();
         let bytes = text.as_bytes();
         match self {
-            Self::Whitespace => Runs::new(
+            Self::Script if has_unspaced(text) => Mixed::new(text).for_each(|word| {
+                let start = word.as_ptr().addr() - text.as_ptr().addr();
+                places.push(start, start + word.len());
+            }),
+            Self::Whitespace | Self::Script => Runs::new(
                 bytes,
                 #[inline(always)]
                 |text, start| whitespace_block(text, start),
@@ -133,6 +145,7 @@ enum Rest<'a> {
     Runs(Runs<'a, Separators<'a>>),
     Rouge(&'a [u8]),
     Unicode(Segments<'a>),
+    Script(Mixed<'a>),
 }
 
 impl<'a> Iterator for Words<'a> {
@@ -143,6 +156,7 @@ impl<'a> Iterator for Words<'a> {
             Rest::Runs(runs) => runs.next(),
             Rest::Rouge(rest) => next_rouge_word(rest),
             Rest::Unicode(segments) => segments.next().map(str::as_bytes),
+            Rest::Script(mixed) => mixed.next().map(str::as_bytes),
         }
     }
 
@@ -151,6 +165,7 @@ impl<'a> Iterator for Words<'a> {
             Rest::Runs(runs) => runs.fold(first, fold),
             Rest::Rouge(mut rest) => iter::from_fn(|| next_rouge_word(&mut rest)).fold(first, fold),
             Rest::Unicode(segments) => segments.map(str::as_bytes).fold(first, fold),
+            Rest::Script(mixed) => mixed.map(str::as_bytes).fold(first, fold),
         }
     }
 }

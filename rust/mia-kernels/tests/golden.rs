@@ -83,6 +83,26 @@ fn space_keeps_newlines_and_tabs_inside_words() {
     assert_eq!(words(WordRule::Space, text), ["to\nbe", "or\tnot\u{a0}to"]);
 }
 
+#[test]
+fn scripts_without_spaces_are_cut_within() {
+    for (text, expected) in [
+        (
+            "Moby-Dick, “我们”的。",
+            &["Moby-Dick,", "我", "们", "的"][..],
+        ),
+        (
+            "a-b我 2024年 — ไท",
+            &["a-b", "我", "2024", "年", "—", "ไ", "ท"],
+        ),
+        ("カタカナ、ひら\u{1c}x", &["カタカナ", "ひ", "ら", "x"]),
+        ("한국어 문장", &["한국어", "문장"]),
+        ("，。", &["，。"]),
+        ("我，", &["我"]),
+    ] {
+        assert_eq!(words(WordRule::Script, text), expected, "{text}");
+    }
+}
+
 /// Words: a 3 b 2 c 1 against a 2 b 2. Pairs: ab 2 ba 2 ac 1 against ab 2 ba 1.
 /// Triples: aba 2 bab 1 bac 1 against aba 1 bab 1. Then abab 1 against abab 1.
 #[test]

@@ -203,7 +203,7 @@ proptest! {
             Group::Distinct,
             Group::Matched,
         ];
-        for rule in [WordRule::Whitespace, WordRule::Rouge, WordRule::Unicode] {
+        for rule in [WordRule::Whitespace, WordRule::Rouge, WordRule::Unicode, WordRule::Script] {
             // A mark after a space makes a word of both under UAX #29.
             let with_space = |word: &[u8]| word.contains(&b' ');
             prop_assume!(!rule.words(&a).chain(rule.words(&b)).any(with_space));
@@ -216,11 +216,24 @@ proptest! {
 
     #[test]
     fn sizes_are_those_of_the_words_joined(text in spaced_text()) {
-        for rule in [WordRule::Whitespace, WordRule::Space, WordRule::Rouge, WordRule::Unicode] {
+        for rule in [
+            WordRule::Whitespace,
+            WordRule::Space,
+            WordRule::Rouge,
+            WordRule::Unicode,
+            WordRule::Script,
+        ] {
             let found = numbers(&mut reader(rule, &[Group::Zlib]), &text, &text);
             let size = StockZlib::default().size(joined(rule, &text).as_bytes());
             prop_assert_eq!(found.last(), Some(&size));
         }
+    }
+
+    /// Where scripts have spaces, the rule for those without changes nothing.
+    #[test]
+    fn scripts_with_spaces_are_cut_at_them(text in "[ -~\u{80}-\u{dff}\u{2000}-\u{2fff}\u{ac00}-\u{d7ff}]*") {
+        let words: Vec<_> = WordRule::Script.words(&text).collect();
+        prop_assert_eq!(words, WordRule::Whitespace.words(&text).collect::<Vec<_>>());
     }
 
     #[test]

@@ -186,6 +186,7 @@ fn word_rule(name: &str) -> Result<WordRule, NativeError> {
         "space" => Ok(WordRule::Space),
         "rouge" => Ok(WordRule::Rouge),
         "unicode" => Ok(WordRule::Unicode),
+        "script" => Ok(WordRule::Script),
         _ => Err(NativeError::UnknownRule(name.to_owned())),
     }
 }

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mia_batch.diagnostics.unscored import ClassGaps, find_uneven_scores
+from mia_batch.diagnostics.unscored import ClassGaps, count_reasons, find_uneven_scores
 
 LABELLED = pl.col("member").is_not_null()
 
@@ -147,3 +147,21 @@ def test_false_alarms_are_rare_where_books_are_lost_at_random():
         scores = frame(200, 200, group=group, a_v1=lost)
         alarms += find_uneven_scores(scores, LABELLED, ["a_v1"]) is not None
     assert alarms <= 3
+
+
+def test_reasons_that_differ_in_numbers_alone_count_as_one():
+    rows = [
+        ("a", "the prefix has 10,587 tokens, the context 256"),
+        ("b", "the prefix has 312.5 tokens, the context 256"),
+        ("b", "status 400: no"),
+        ("c", "status 400: no"),
+        ("d", "status 400: no"),
+        ("d", "status 400: no"),
+        ("e", "the text is empty"),
+    ]
+    table = pl.LazyFrame(rows, schema=["target_id", "reason"], orient="row")
+    assert list(count_reasons(table).items()) == [
+        ("status 400: no", 3),
+        ("the prefix has … tokens, the context …", 2),
+        ("the text is empty", 1),
+    ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import polars as pl
 import pytest
 
@@ -15,6 +17,7 @@ BUDGET = Budget(scope="matched", max_length=1024, max_model_len=100)
 
 def block(*rows: tuple[str, str]) -> Block:
     units = pl.DataFrame(rows, schema=["context", "text"], orient="row")
+    units = units.with_columns(document_id=pl.col("context").str.slice(0, 1))
     return Block(index=0, first=0, last=10, attempt=0, label="", units=units)
 
 
@@ -26,11 +29,14 @@ def test_the_sums_of_two_targets_and_one_without_room():
         prompts=2,
         samples=20,
         too_long=1,
+        unfit=Counter("e"),
         prompt_bytes=120,
         first_tokens=10 * sum(first),
         most_tokens=10 * (33 + 66 + 90 + 20 + 40 + 80),
     )
-    assert dict(workload.lines())["tokens to decode"] == "530, at most 3,290"
+    lines = dict(workload.lines())
+    assert lines["tokens to decode"] == "530, at most 3,290"
+    assert lines["prompts that do not fit the context"] == "1, such as 1 of e"
 
 
 def test_of_many_prompts_some_spread_evenly_stand_for_all():

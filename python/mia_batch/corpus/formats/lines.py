@@ -7,15 +7,19 @@ import codecs
 import gzip
 import io
 import lzma
+import sys
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backports import zstd
-
 from mia_batch.errors import CorpusError
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,6 +9,7 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
 
+from mia_batch.errors import SettingsError
 from mia_batch.evidence.missing import Missing, Work
 from mia_batch.evidence.units import FreshUnits, PromptUnits
 from mia_batch.evidence.workload import forecast
@@ -144,6 +145,12 @@ class SamplesStage(Stage):
         measure, budget = expected(audit, self.model)
         each = [forecast(lacks.blocks(), measure, budget(view)) for view, lacks in missing.items()]
         workload = reduce(add, each)
+        if workload.too_long and not workload.prompts:
+            room = next(budget(view).max_model_len for view in missing)
+            raise SettingsError(
+                f"none of the {workload.too_long:,} prompts fits the model's context of {room:,} "
+                "tokens; set fewer --window-words, or take a model with a longer context"
+            )
         lines = [*workload.lines()]
         if self.model == "target" and audit.manifest.evidence["engine"] == "openai":
             lines += cost_lines(audit.settings, workload)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["TargetsStage"]
 
 _TARGETS_AT_ONCE = 8192
+_NAMES_SHOWN = 3
+_UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]"
 _CUTS = pl.col("cut_start", "cut_end")
 
 
@@ -84,10 +86,19 @@ class TargetsStage(Stage):
                 "files": [str(file.path) for file in audit.corpora.input.files],
                 "n_documents": audit.corpora.input.n_documents,
                 "n_set_aside": len(audit.corpora.input.set_aside),
+                "without_spaces": _without_spaces(scan(path, Targets)),
             }
             self.done()
         table = scan(path, Targets)
         audit.observer.stage(_sentence(audit.manifest.targets, self._share(table)))
+        if audit.settings.word_rule == "script" and (
+            names := audit.manifest.input.get("without_spaces")
+        ):
+            shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
+            audit.observer.stage(
+                f"{len(names):,} documents are in a script without spaces between words, of which "
+                f"a word is a character or a few ({shown}); --word-rule sets another rule"
+            )
         if audit.corpora.input.are_books and (sentence := _cut_sentence(table)):
             audit.observer.stage(sentence)
 
@@ -122,6 +133,18 @@ def _cut_sentence(targets: pl.LazyFrame) -> str:
         f"headers, licences, notes and tables of contents cut from {n_cut:,} of {n_books:,} books: "
         f"{before:,} characters before the text, {after:,} after it"
     )
+
+
+def _without_spaces(targets: pl.LazyFrame) -> list[str]:
+    """Name the documents, or else targets, that are mostly of characters of such scripts."""
+    asked = targets.filter(role="target").select(
+        name=pl.coalesce("document_id", "target_id"),
+        n=pl.col("target").str.len_chars().cast(pl.Int64),
+        unspaced=pl.col("target").str.count_matches(_UNSPACED).cast(pl.Int64),
+    )
+    sums = asked.group_by("name").agg(pl.col("n", "unspaced").sum())
+    found = sums.filter(2 * pl.col("unspaced") > pl.col("n")).select("name").sort("name")
+    return found.collect(engine="streaming")["name"].to_list()
 
 
 def _refuse_two_roles(path: Path) -> None:
