@@ -204,6 +204,11 @@ def test_a_missing_setting_names_option_and_file():
         ),
         ({"temperature": "inf"}, "setting 'temperature' is 'inf': input should be a finite number"),
         ({"engine_arg": ("dtype",)}, "setting 'engine_arg' is ('dtype',): each must read KEY=VAL"),
+        (
+            {"base_url": ["http://a/v1", "http://b/v1"]},
+            "setting 'base_url' is ['http://a/v1', 'htt",
+        ),
+        ({"base_url": "http://a/v1,http://b/v1"}, "setting 'base_url': give one address; in front"),
         ({"engine": "openai"}, "engine 'openai' needs setting 'base_url' beside it"),
         ({"engine": "vllm", "base_url": "http://a/v1"}, "setting 'base_url' belongs to engine 'op"),
         ({"engine": "replay"}, "engine 'replay' needs setting 'samples_from' beside it"),

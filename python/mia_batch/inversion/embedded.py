@@ -56,7 +56,7 @@ def embed_all(
             if isinstance(embedder, EndpointSettings):
                 from mia_batch.evidence.endpoint.embeddings import embed_at
 
-                embed_at(embedder, missing, folder / "journal.sqlite", take, tell=observer.stage)
+                embed_at(embedder, missing, folder / "journal.sqlite", take)
             else:
                 for number, block in enumerate(missing):
                     take(number, embedder.embed(block))

@@ -128,7 +128,7 @@ def check_cluster(settings: Settings) -> None:
 def check_shard(settings: Settings) -> None:
     """Raise `SettingsError` if a shard is asked for where one process has to do all."""
     reasons = {
-        "openai": "an endpoint is asked by one process; give several --base-url",
+        "openai": "an endpoint is asked by one process; raise --max-concurrency",
         "replay": "a recording is read by one process",
     }
     if settings.shard is not None and (reason := reasons.get(settings.engine)):

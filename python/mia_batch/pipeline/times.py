@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from mia_batch.errors import RunFolderError
 from mia_batch.evidence.endpoint.journal import Journal
 from mia_batch.pipeline.manifest import Manifest
-from mia_batch.pipeline.sessions.endpoints import ever_asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -81,7 +80,7 @@ def record_requests(audit: Audit) -> None:
     with Journal(journal) as answers:
         found = answers.answered()
     found["times"]["each"] = "journal.sqlite: sent of each row of answers"
-    manifest.requests = {"endpoint": ever_asked(manifest), **found, **_REMOTE}
+    manifest.requests = {"endpoint": audit.settings.base_url, **found, **_REMOTE}
 
 
 def _add(manifest: Manifest, seconds: Mapping[str, float]) -> None:

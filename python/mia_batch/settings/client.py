@@ -22,10 +22,8 @@ def endpoint_settings(settings: Settings) -> EndpointSettings:
             "variable; set it to the endpoint's key"
         )
         raise SettingsError(msg)
-    addresses = settings.base_url or ("",)
     return EndpointSettings(
-        base_url=addresses[0],
-        replicas=addresses,
+        base_url=settings.base_url or "",
         model=settings.model,
         api_key=key,
         chat=settings.chat,

@@ -12,10 +12,10 @@ __all__ = [
     "Column",
     "Mark",
     "Part",
-    "addresses",
     "arguments",
     "known_encoding",
     "names",
+    "one_address",
     "shard_name",
 ]
 
@@ -64,12 +64,12 @@ def names(value: Any) -> Any:  # noqa: ANN401 - it is validated later
     return value
 
 
-def addresses(value: object) -> object:
-    """Accept ``"a,b"`` as well as a list; an empty one is kept, as it can only be a mistake."""
+def one_address(value: object) -> object:
+    """Refuse several addresses: what spreads requests over servers is a load balancer."""
     given = [value] if isinstance(value, str) else value
-    if isinstance(given, list | tuple) and all(isinstance(item, str) for item in given):
-        return tuple(address.strip() for item in given for address in item.split(","))
-    return value
+    if not isinstance(given, list | tuple) or len(given) != 1 or "," in str(given[0]):
+        raise ValueError("give one address; in front of several servers put a load balancer")
+    return given[0]
 
 
 def known_encoding(value: str) -> str:

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import BeforeValidator, Field
 
-from mia_batch.settings.part import Mark, Part, addresses
+from mia_batch.settings.part import Mark, Part, one_address
 
 __all__ = ["EndpointSettings", "RecordingSettings"]
-
-Addresses = Annotated[
-    tuple[str, ...], BeforeValidator(addresses), PlainSerializer(", ".join, return_type=str)
-]
-"""Addresses of servers of one model; stored as one text, which is read likewise."""
 
 
 class EndpointSettings(Part):
@@ -23,11 +18,10 @@ class EndpointSettings(Part):
     engine_of = "openai"
     key = "base_url"
 
-    base_url: Annotated[Addresses | None, Mark.USUAL] = Field(
+    base_url: Annotated[str | None, BeforeValidator(one_address), Mark.USUAL] = Field(
         None,
         min_length=1,
-        description="Address of an OpenAI-compatible endpoint, such as http://host:8000/v1; "
-        "repeatable, for several servers of the same model.",
+        description="Address of an OpenAI-compatible endpoint, such as http://host:8000/v1.",
     )
     api_key_env: str = Field(
         "OPENAI_API_KEY", min_length=1, description="Environment variable with the endpoint's key."
@@ -44,15 +38,9 @@ class EndpointSettings(Part):
         description="Folder or hub name of the endpoint's tokenizer; probe-logprobs need it.  "
         "[default: tokens estimated]",
     )
-    max_concurrency: int = Field(
-        32, ge=1, le=4096, description="Most requests in flight at an address."
-    )
-    requests_per_minute: float | None = Field(
-        None, gt=0, description="Limit of an address, kept by the client."
-    )
-    tokens_per_minute: float | None = Field(
-        None, gt=0, description="Limit of an address, kept by the client."
-    )
+    max_concurrency: int = Field(32, ge=1, le=4096, description="Most requests in flight.")
+    requests_per_minute: float | None = Field(None, gt=0, description="Kept by the client.")
+    tokens_per_minute: float | None = Field(None, gt=0, description="Kept by the client.")
     timeout: float = Field(600.0, gt=0, description="Seconds that an endpoint's answer may take.")
     max_retries: int = Field(8, ge=0, le=100, description="Times that a request is repeated.")
     price_in: float | None = Field(None, ge=0, description="Money per million prompt tokens.")

@@ -48,7 +48,7 @@ def test_each_block_belongs_to_one_shard_and_no_run_remembers_it():
     [
         (
             {"base_url": "http://127.0.0.1:1/v1"},
-            "'openai': an endpoint is asked by one process; gi",
+            "'openai': an endpoint is asked by one process; ra",
         ),
         ({"samples_from": "made.parquet"}, "'replay': a recording is read by one process"),
     ],

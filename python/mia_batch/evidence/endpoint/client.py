@@ -12,7 +12,6 @@ from threading import Thread
 from typing import TYPE_CHECKING, Self
 
 from mia_batch.errors import EngineError, MiaBatchError, SettingsError
-from mia_batch.evidence.endpoint.agreement import agree
 from mia_batch.evidence.endpoint.echo import Echo
 from mia_batch.evidence.endpoint.formats import Chat, RequestFormat
 from mia_batch.evidence.endpoint.journal import Journal
@@ -21,7 +20,6 @@ from mia_batch.evidence.request import Answer
 from mia_batch.models.causes import cause_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from mia_batch.evidence.endpoint.capabilities import Capabilities
@@ -47,13 +45,11 @@ class Endpoint:
         request_format: RequestFormat,
         kind: EvidenceKind,
         tokenizer: Tokenizer | None,
-        tell: Callable[[str], None],
     ) -> None:
         self._format = request_format
         self._kind = kind
         self._tokenizer = tokenizer
-        self._tell = tell
-        self._results: queue.SimpleQueue[Answer | MiaBatchError | str] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[Answer | MiaBatchError] = queue.SimpleQueue()
         self._failure: MiaBatchError | None = None
         self._stack = AsyncExitStack()
         self._loop = asyncio.new_event_loop()
@@ -69,7 +65,6 @@ class Endpoint:
         tokenizer: Tokenizer | None = None,
         at_points: bool = False,
         rng: Random | None = None,
-        tell: Callable[[str], None] = lambda _: None,
     ) -> Self:
         """Connect to an endpoint and learn what it honours.
 
@@ -77,8 +72,7 @@ class Endpoint:
         none, and one client at a time holds it. Without the model's ``tokenizer`` contexts cannot
         be cut to a number of tokens. With ``at_points`` log-probabilities are those of the first
         token of each text alone, for which the prompt need not be echoed; they need a tokenizer.
-        ``rng`` gives the jitter between retries. ``tell`` takes a sentence for each server that
-        differs from the first, fails or answers again; it is called by whoever opens or reads.
+        ``rng`` gives the jitter between retries.
 
         Raises `SettingsError` if the endpoint takes no request with these settings or cannot give
         this kind of evidence, or if httpx is missing; `EngineError` if the endpoint cannot be
@@ -88,12 +82,11 @@ class Endpoint:
             msg = "setting 'engine': openai needs httpx; install mia-batch[openai]"
             raise SettingsError(msg)
         made = _at_points(settings, tokenizer) if at_points else _request_format(settings, kind)
-        endpoint = cls(made, kind, tokenizer, tell)
+        endpoint = cls(made, kind, tokenizer)
         endpoint._thread.start()
         starting = endpoint._start(journal, rng or Random())
         try:
-            for sentence in asyncio.run_coroutine_threadsafe(starting, endpoint._loop).result():
-                tell(sentence)
+            asyncio.run_coroutine_threadsafe(starting, endpoint._loop).result()
         except BaseException as error:
             endpoint.close()
             if isinstance(error, MiaBatchError) or not isinstance(error, Exception):
@@ -109,8 +102,7 @@ class Endpoint:
 
     def has_room(self, *, requests: int, samples: int) -> bool:  # noqa: ARG002 - of the protocol
         """Keep so many requests submitted that the client never waits for the next."""
-        settings = self._format.settings
-        return requests < 2 * settings.max_concurrency * len(settings.addresses)
+        return requests < 2 * self._format.settings.max_concurrency
 
     def submit(self, request: Request) -> None:
         """Queue a request; raises `EngineError` if the client has been closed."""
@@ -132,8 +124,6 @@ class Endpoint:
                 item = self._results.get(timeout=0.0 if results else timeout)
                 if isinstance(item, MiaBatchError):
                     self._failure = item
-                elif isinstance(item, str):
-                    self._tell(item)
                 else:
                     results.append(item)
         if self._failure is not None and not results:
@@ -175,24 +165,19 @@ class Endpoint:
             runner.get_loop().run_forever()
             runner.run(self._stack.aclose())
 
-    async def _start(self, journal_path: Path, rng: Random) -> list[str]:
-        """Put the parts together, and probe every server; say how they differ."""
+    async def _start(self, journal_path: Path, rng: Random) -> None:
+        """Put the parts together, and probe the endpoint."""
         from mia_batch.evidence.endpoint.dispatch import Dispatcher
         from mia_batch.evidence.endpoint.probe import Probe
-        from mia_batch.evidence.endpoint.replica import Replica
         from mia_batch.evidence.endpoint.runner import RequestRunner
 
         journal = self._stack.enter_context(Journal(journal_path))
-        replicas = [Replica(settings) for settings in self._format.settings.of_each()]
-        for replica in replicas:
-            self._stack.push_async_callback(replica.transport.close)
-        runner = RequestRunner(self._format, replicas, journal, rng, self._results.put)
-        probes = [Probe(runner.probing(replica)) for replica in replicas]
-        found = await asyncio.gather(*(probe.run() for probe in probes))
-        self.capabilities, sentences = agree(probes, found)
+        runner = RequestRunner(self._format, journal, rng)
+        self._stack.push_async_callback(runner.transport.aclose)
+        self.capabilities = await Probe(runner).run()
+        runner.probing = False
         self._dispatcher = Dispatcher(runner, self.capabilities, self._results.put)
         self._stack.push_async_callback(self._dispatcher.cancel)
-        return sentences
 
 
 def _at_points(settings: EndpointSettings, tokenizer: Tokenizer | None) -> NextToken:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from itertools import islice
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,6 @@ import numpy as np
 from mia_batch.evidence.endpoint.cost import Tokens, most_prompt_tokens
 from mia_batch.evidence.endpoint.formats import RequestFormat, WireRequest
 from mia_batch.evidence.endpoint.journal import Journal
-from mia_batch.evidence.endpoint.replica import Replica
 from mia_batch.evidence.endpoint.replies import Choices, decode_object, read_usage
 from mia_batch.evidence.endpoint.retry import RefusedError
 from mia_batch.evidence.endpoint.runner import RequestRunner
@@ -71,7 +71,6 @@ def embed_at(
     take: Callable[[int, list[NDArray[np.float32] | str]], None],
     *,
     rng: Random | None = None,
-    tell: Callable[[str], None] = lambda _: None,
 ) -> None:
     """Ask for the embeddings of blocks of texts, a request a block, many at once.
 
@@ -81,7 +80,7 @@ def embed_at(
 
     Raises `EngineError` if the endpoint cannot be reached or takes no more requests.
     """
-    asyncio.run(_embed_all(settings, blocks, journal, take, rng or Random(), tell))
+    asyncio.run(_embed_all(settings, blocks, journal, take, rng or Random()))
 
 
 async def _embed_all(
@@ -90,9 +89,7 @@ async def _embed_all(
     journal_path: Path,
     take: Callable[[int, list[NDArray[np.float32] | str]], None],
     rng: Random,
-    tell: Callable[[str], None],
 ) -> None:
-    replicas = [Replica(each) for each in settings.of_each()]
     numbers = iter(range(len(blocks)))
 
     async def work(numbers: Iterable[int]) -> None:
@@ -101,17 +98,14 @@ async def _embed_all(
 
     try:
         with Journal(journal_path) as journal:
-            request_format = _Embeddings(settings)
-            runner = RequestRunner(request_format, replicas, journal, rng, tell)
-            await work(islice(numbers, 1))  # alone: what is wrong with all is found once
-            async with asyncio.TaskGroup() as group:
-                for _ in range(settings.max_concurrency * len(replicas)):
-                    group.create_task(work(numbers))
+            runner = RequestRunner(_Embeddings(settings), journal, rng)
+            async with aclosing(runner.transport):
+                await work(islice(numbers, 1))  # alone: what is wrong with all is found once
+                async with asyncio.TaskGroup() as group:
+                    for _ in range(settings.max_concurrency):
+                        group.create_task(work(numbers))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    finally:
-        for replica in replicas:
-            await replica.transport.close()
 
 
 async def _embed(

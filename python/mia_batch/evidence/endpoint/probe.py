@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,11 +37,9 @@ class Probe:
 
     def __init__(self, runner: RequestRunner) -> None:
         self._runner = runner
+        runner.probing = True
         self._format = runner.request_format
         self._settings = runner.request_format.settings
-        self.address = self._settings.base_url
-        self.drawn = ""  # the text that the first seed gave
-        self.logprobs: dict[str, float] = {}  # of tokens of the prompt, or of the most likely next
 
     async def run(self) -> Capabilities:
         """Ask all questions that the format allows.
@@ -93,7 +90,6 @@ class Probe:
                 f"prompts ({found}); take another endpoint, or engine transformers or vllm"
             )
             raise SettingsError(msg)
-        self.logprobs = {str(i): value for i, value in enumerate(found[1].tolist()) if i}
         return Capabilities(echo_logprobs=True, max_model_len=await self._max_model_len())
 
     async def _run_next_token(self, request_format: NextToken) -> Capabilities:
@@ -101,9 +97,7 @@ class Probe:
         retries = self._settings.max_retries
 
         async def ask(fields: dict[str, object]) -> Choices:
-            answer = await self._ask(fields, max_tokens=1, max_retries=retries)
-            self.logprobs = self.logprobs or dict(json.loads(answer.text))
-            return answer
+            return await self._ask(fields, max_tokens=1, max_retries=retries)
 
         try:
             found = await probe_next_token(request_format, ask)
@@ -124,7 +118,6 @@ class Probe:
     async def _seed(self) -> tuple[Honour, bool]:
         answers = [await self._try(seed=seed) for seed in (_SEED, _SEED, _SEED + 1)]
         seed: Honour = "refused"
-        self.drawn = _text(answers[0])
         if None in answers:
             answers = [await self._try() for _ in range(2)]
         else:
@@ -168,7 +161,7 @@ class Probe:
 
     async def _max_model_len(self) -> int | None:
         try:
-            reply = await self._runner.replicas[0].transport.send("/models")
+            reply = await self._runner.transport.send("/models")
         except UnansweredError:
             return None
         models = (decode_object(reply.body) or {}).get("data") if reply.status == 200 else None

@@ -23,7 +23,6 @@ __all__ = [
     "after_refusal",
     "backoff",
     "concerns_all",
-    "rest",
     "stated_wait",
 ]
 
@@ -61,11 +60,10 @@ class Next:
     """What to do after a failure.
 
     ``give_up``: this request has failed; ``exhausted``: the account is empty; ``later``: the
-    endpoint asks for a longer wait than anyone should stand by for; ``elsewhere``: another server
-    of the model is to be asked.
+    endpoint asks for a longer wait than anyone should stand by for.
     """
 
-    step: Literal["again", "give_up", "exhausted", "later", "elsewhere"]
+    step: Literal["again", "give_up", "exhausted", "later"]
     wait: float | None = None  # seconds, as the endpoint asks of every request
 
 
@@ -92,11 +90,6 @@ def after_refusal(
 def backoff(attempt: int, rng: Random) -> float:
     """Seconds to wait where the endpoint names none: full jitter over a doubling span."""
     return rng.uniform(0.0, min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(attempt, 16)))
-
-
-def rest(failures: int) -> float:
-    """Seconds for which one server of several is left alone that has failed so many times."""
-    return min(_LONGEST_WAIT, 2.0 ** (failures - 1))
 
 
 def stated_wait(headers: Mapping[str, str], now: datetime) -> float | None:

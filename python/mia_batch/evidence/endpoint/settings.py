@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from mia_batch.errors import SettingsError
@@ -21,7 +21,6 @@ class EndpointSettings:
     """Everything that the client of an OpenAI-compatible endpoint follows."""
 
     base_url: str  # up to and including the version, such as https://api.openai.com/v1
-    replicas: tuple[str, ...] = ()  # addresses that are asked instead; () = base_url
     model: str  # its name at the endpoint
     api_key: str | None = field(default=None, repr=False)  # a bearer token, never shown or stored
     chat: bool = False  # ask /chat/completions instead of /completions
@@ -31,7 +30,7 @@ class EndpointSettings:
     top_p: float = 1.0
     requests_per_minute: float | None = None  # this and the next are kept by the client itself
     tokens_per_minute: float | None = None
-    max_concurrency: int = 32  # requests in flight; this and those per minute: at each address
+    max_concurrency: int = 32  # requests in flight
     timeout: float = 600.0  # seconds that one answer may take
     max_retries: int = 8  # of one request
     price_in: float | None = None  # money per million tokens of prompt; None = unknown
@@ -39,22 +38,11 @@ class EndpointSettings:
     max_cost: float | None = None  # money that the run never exceeds; needs both prices
 
     def __post_init__(self) -> None:
-        for address in self.addresses:
-            _check_address(address)
-        _check_distinct(self.addresses)
+        _check_address(self.base_url)
         _check_key(self.api_key)
         if self.max_cost is not None and (self.price_in is None or self.price_out is None):
             msg = "setting 'max_cost' needs prices; give 'price_in' and 'price_out' beside it"
             raise SettingsError(msg)
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Where servers of the model are asked."""
-        return self.replicas or (self.base_url,)
-
-    def of_each(self) -> list[EndpointSettings]:
-        """Return the settings of each server alone."""
-        return [replace(self, base_url=address, replicas=()) for address in self.addresses]
 
     def redact(self, text: str) -> str:
         """Take the key out of a text that came from elsewhere."""
@@ -63,8 +51,7 @@ class EndpointSettings:
     def sample_identity(self, *, sends_top_k: bool) -> dict[str, object]:
         """Describe what changes a sample, as JSON values; only equal ones may share answers.
 
-        ``sends_top_k``: whether ``top_k`` reaches the model. Neither the key nor ``replicas`` are
-        part of it: whichever server answers, the answer is kept under ``base_url``.
+        ``sends_top_k``: whether ``top_k`` reaches the model. The key is no part of it.
         """
         return {
             "base_url": self.base_url.rstrip("/"),
@@ -96,14 +83,6 @@ def _check_address(base_url: str) -> None:
             "write it like https://api.openai.com/v1"
         )
         raise SettingsError(msg)
-
-
-def _check_distinct(addresses: tuple[str, ...]) -> None:
-    known = [address.rstrip("/") for address in addresses]
-    for i, address in enumerate(known):
-        if address in known[:i]:
-            msg = f"setting 'base_url' names {address} twice; give each server once"
-            raise SettingsError(msg)
 
 
 def _check_key(api_key: str | None) -> None:

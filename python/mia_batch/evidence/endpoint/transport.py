@@ -49,7 +49,7 @@ class Transport:
             limits=httpx.Limits(max_connections=most, max_keepalive_connections=most),
             follow_redirects=False,
         )
-        self.close = self._client.aclose
+        self.aclose = self._client.aclose
 
     async def send(self, path: str, payload: Mapping[str, object] | None = None) -> Reply:
         """Post JSON to a path below the base address, or get it; a `Reply` whatever its status.

@@ -1,59 +1,23 @@
-"""What a run keeps of its endpoint, whose servers come and go, and what it says of it."""
+"""What a run says of its endpoint."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-    from mia_batch.evidence.endpoint import Capabilities, EndpointSettings
-    from mia_batch.evidence.request import EvidenceKind
-    from mia_batch.pipeline.manifest import Manifest
+    from mia_batch.evidence.endpoint import Capabilities
     from mia_batch.settings import Settings
 
-__all__ = ["ever_asked", "findings", "with_known_address"]
-
-
-def with_known_address(
-    manifest: Manifest, endpoint: EndpointSettings, kind: EvidenceKind
-) -> EndpointSettings:
-    """Keep answers under the address that the run began with, if one asked now was asked before.
-
-    Otherwise that address is another one than the run's, which `Manifest.agree_model` refuses. All
-    addresses that were ever asked for this ``kind`` are recorded where there are several.
-    """
-    evidence = "endpoint" if kind == "samples" else "logprobs"
-    target = manifest.models["target"]
-    asked = [url.rstrip("/") for url in endpoint.addresses]
-    known = _known(target, evidence) or asked[:1]
-    if not set(known) & set(asked):
-        return endpoint
-    if len(ever := list(dict.fromkeys([*known, *asked]))) > 1:
-        target[f"{evidence} replicas"] = ever
-    return replace(endpoint, base_url=target.get(f"{evidence} base_url", endpoint.base_url))
-
-
-def ever_asked(manifest: Manifest) -> str:
-    """Name all addresses that a run has asked."""
-    target = manifest.models["target"]
-    return ", ".join(dict.fromkeys(_known(target, "endpoint") + _known(target, "logprobs")))
-
-
-def _known(target: Mapping[str, Any], evidence: str) -> list[str]:
-    first = target.get(f"{evidence} base_url")
-    known = target.get(f"{evidence} replicas", [] if first is None else [first])
-    return [url.rstrip("/") for url in known]
+__all__ = ["findings"]
 
 
 def findings(settings: Settings, found: Capabilities, *, drawn: bool) -> Iterator[str]:
     """Say what the endpoint honours, and what follows for samples that are drawn."""
     known = found.max_model_len
     context = f"context {known:,} tokens" if known else "context unknown"
-    addresses = settings.base_url or ()
-    verb = "serves" if len(addresses) == 1 else "serve"
-    yield f"{', '.join(addresses)} {verb} {settings.model}, {context}"
+    yield f"{settings.base_url} serves {settings.model}, {context}"
     if found.named_token is not None:
         yield _exactness(found)
     if not drawn:

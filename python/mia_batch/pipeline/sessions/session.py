@@ -18,7 +18,7 @@ from mia_batch.evidence.workload import Workload, work_of
 from mia_batch.models.identity import identify_model
 from mia_batch.models.measure import estimate_tokens
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.pipeline.sessions.endpoints import findings, with_known_address
+from mia_batch.pipeline.sessions.endpoints import findings
 from mia_batch.pipeline.sessions.starting import started
 from mia_batch.pipeline.times import asking
 from mia_batch.settings.client import endpoint_settings, endpoint_tokenizer
@@ -138,21 +138,19 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iter
     if kind == "logprobs" and settings.long_texts == "stride":
         msg = "setting 'long_texts': an endpoint cannot be asked in strides; leave it at 'refuse'"
         raise SettingsError(msg)
-    endpoint = with_known_address(audit.manifest, endpoint_settings(settings), kind)
-    where = ", ".join(endpoint.addresses)
+    endpoint = endpoint_settings(settings)
     tokenizer = endpoint_tokenizer(settings)
     digest = tokenizer.digest if tokenizer else None
     audit.manifest.agree_model("target", {"tokenizer": digest}, audit.run.folder)
     what = " for log-probabilities" if kind == "logprobs" else ""
     what += " at points" if at_points else ""
-    audit.observer.stage(f"probing {where}{what}")
+    audit.observer.stage(f"probing {endpoint.base_url}{what}")
     with Endpoint.open(
         endpoint,
         kind=kind,
         journal=audit.run.folder / "journal.sqlite",
         tokenizer=tokenizer,
         at_points=at_points,
-        tell=audit.observer.stage,
     ) as opened:
         found = opened.capabilities
         identity: dict[str, object] = {
@@ -172,7 +170,7 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iter
         audit.manifest.agree_model("target", identity, audit.run.folder)
         audit.manifest.engines[f"{'probe-' * at_points}{kind} of target"] = {
             "engine": "openai",
-            "base_url": where,
+            "base_url": endpoint.base_url,
             "capabilities": asdict(found),
         }
         audit.save()

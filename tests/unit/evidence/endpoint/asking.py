@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence.endpoint import Endpoint, EndpointSettings
 from mia_batch.evidence.request import Request
-from tests.hostile_server import MODEL, HostileServer, TinyModel
+from tests.hostile_server import MODEL, HostileServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable
     from pathlib import Path
 
     from mia_batch.evidence.request import Answer, Source
-    from tests.hostile_server import Asked, Reply
 
 KEY = "sk-never-to-be-seen"
 
@@ -53,25 +52,11 @@ def settings_for(server: HostileServer, **changed: Any) -> EndpointSettings:
 
 
 def opened(server: HostileServer, folder: Path, **changed: Any) -> Endpoint:
-    """``kind``, ``tokenizer``, ``at_points`` and ``tell`` are not settings; all else is."""
-    usual: dict[str, Any] = {
-        "kind": "samples", "tokenizer": None, "at_points": False, "tell": lambda _: None
-    }  # fmt: skip
+    """``kind``, ``tokenizer`` and ``at_points`` are not settings; all else is."""
+    usual: dict[str, Any] = {"kind": "samples", "tokenizer": None, "at_points": False}
     given = {name: changed.pop(name, value) for name, value in usual.items()}
     settings = settings_for(server, **changed)
     return Endpoint.open(settings, journal=folder / "journal.sqlite", rng=NoJitter(), **given)
-
-
-@contextmanager
-def servers(*answers: Callable[[Asked], Reply]) -> Iterator[list[HostileServer]]:
-    with ExitStack() as stack:
-        yield [stack.enter_context(HostileServer(answer)) for answer in answers]
-
-
-def opened_all(found: list[HostileServer], folder: Path, **changed: Any) -> Endpoint:
-    """Open several servers as one source."""
-    replicas = tuple(server.url for server in found)
-    return opened(found[0], folder, **{"replicas": replicas, **changed})
 
 
 def results(endpoint: Source, requests: Iterable[Request]) -> dict[int, Answer]:
@@ -100,15 +85,3 @@ def until_failure(endpoint: Endpoint) -> list[Answer]:
 def texts(result: Answer) -> list[str | None]:
     assert result.error is None
     return [output.text for output in result.continuations]
-
-
-def numbers(server: HostileServer) -> list[int]:
-    """Which requests a server got, in order."""
-    return [int(asked.prompt.rpartition(" ")[2]) for asked in server.asked]
-
-
-def all_sound(found: dict[int, Answer]) -> bool:
-    return all(
-        texts(answer) == [TinyModel().text(f"prompt number {i}", 65536 * i)]
-        for i, answer in found.items()
-    )

@@ -32,7 +32,6 @@ from mia_batch.evidence.endpoint import Endpoint, EndpointSettings
 from tests.unit.evidence.endpoint.asking import KEY, request, results, texts
 settings = EndpointSettings(
     base_url=sys.argv[1],
-    replicas=tuple(sys.argv[3:]),
     model="tiny",
     api_key=KEY,
     max_concurrency={IN_FLIGHT},
@@ -65,11 +64,8 @@ class Tripwire:
         return Reply(hold=threading.Event())
 
 
-def start_client(
-    server: HostileServer, journal: Path, *replicas: HostileServer
-) -> subprocess.Popen[str]:
+def start_client(server: HostileServer, journal: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", CLIENT, server.url, str(journal)]
-    command += [replica.url for replica in replicas]
     return subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
 
 
@@ -96,33 +92,6 @@ def test_killed_clients_ask_nothing_again_but_what_was_in_flight(tmp_path: Path)
     times = Counter(asked.prompt for asked in server.asked)
     assert len(times) == REQUESTS
     assert journal.read_bytes().count(KEY.encode()) == 0
-
-
-def test_a_killed_client_goes_on_with_another_number_of_servers(tmp_path: Path):
-    journal = tmp_path / "journal.sqlite"
-    with HostileServer(MODEL) as one, HostileServer(MODEL) as two, HostileServer(MODEL) as three:
-        kills = [(6, [one]), (10, [one, two, three]), (9, [two, three])]
-        for served, replicas in kills:
-            tripwire = Tripwire(served, IN_FLIGHT * len(replicas))
-            for server in replicas:
-                server._answer = tripwire
-            client = start_client(one, journal, *replicas)
-            assert tripwire.alarm.wait(120)  # all slots are full
-            client.send_signal(signal.SIGKILL)
-            client.communicate()
-            assert client.returncode == -signal.SIGKILL
-        three._answer = MODEL
-        client = start_client(one, journal, three)
-        output, _ = client.communicate(timeout=120)
-    assert output.strip() == str(
-        [
-            [MODEL.text(f"prompt number {i}", 65536 * i + j) for j in range(2)]
-            for i in range(REQUESTS)
-        ]
-    )
-    asked = [each.prompt for server in (one, two, three) for each in server.asked]
-    assert len(asked) == REQUESTS + IN_FLIGHT * (1 + 3 + 2)
-    assert len(set(asked)) == REQUESTS
 
 
 def test_a_client_killed_at_any_moment_repeats_at_most_what_was_in_flight(tmp_path: Path):
