@@ -18,9 +18,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 MODEL = "tiny"
+PENALTIES = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1}
+"""Fields that act on the draw, with the values at which they do not."""
 EVERYTHING = frozenset(
-    {"n", "seed", "top_k", "prompt_token_ids", "output_token_ids", "echo_logprobs"}
+    {"n", "seed", "top_k", "temperature", "min_p", *PENALTIES}
+    | {"prompt_token_ids", "output_token_ids", "echo_logprobs"}
 )
+
+
+_LIKELIEST = (("top_k", 1), ("temperature", 0), ("min_p", 1))
+"""Values at which only the most likely token can be drawn."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +110,11 @@ class TinyModel:
     def _choice(self, asked: Asked, index: int, given: int) -> dict[str, Any]:
         fields = asked.fields
         seed = fields["seed"] + index if self._takes(fields, "seed") else next(self._unseeded)
-        if fields.get("top_k") == 1 and "top_k" in self.honours:
+        if any(self._takes(fields, name) and fields[name] == value for name, value in _LIKELIEST):
             seed = 0
-        text = self.text(asked.prompt, seed)
+        taken = {name: fields[name] for name in PENALTIES if self._takes(fields, name)}
+        penalised = {name: value for name, value in taken.items() if value != PENALTIES[name]}
+        text = self.text(f"{asked.prompt} {penalised}" if penalised else asked.prompt, seed)
         choice: dict[str, Any] = {"index": index, "finish_reason": "length"}
         if fields.get("return_token_ids") and "output_token_ids" in self.honours:
             choice["token_ids"] = list(range(6))

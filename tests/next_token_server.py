@@ -48,7 +48,7 @@ class NextTokenModel:
         if refused := self.refuses & fields.keys():
             return failure(400, f"unknown field {sorted(refused)}")
         chat = asked.path.endswith("/chat/completions")
-        n = fields["top_logprobs"] if chat else fields["logprobs"]
+        n = fields.get("top_logprobs" if chat else "logprobs", 0)
         if 0 < self.most < n:
             return failure(400, f"at most {self.most}")
         values = self.logprobs(asked.prompt)
@@ -75,7 +75,7 @@ class NextTokenModel:
         choice: dict[str, Any] = {"index": 0, "finish_reason": "length", "text": text}
         if chat:
             choice["message"] = {"role": "assistant", "content": choice.pop("text")}
-        if not self.most:
+        if not (self.most and pairs):
             return choice | {"logprobs": None}
         entries = [{"token": name, "logprob": value} for name, value in pairs.items()]
         content = {"content": [{"token": text, "top_logprobs": entries}]}

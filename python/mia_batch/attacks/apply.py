@@ -29,13 +29,16 @@ _TARGETS_AT_ONCE = 1024
 _SAMPLES_AT_ONCE = 16384
 _TEXTS_AT_ONCE = 512  # each has numbers of every token
 _CONTINUATIONS = frozenset({CONTINUATION})
+_IS_ANSWER = pl.col("words_candidate").is_not_null()
+_IS_READ = pl.col("reason").is_null() | pl.col("n_bytes").is_null()  # what is not asked: not lost
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Evidence:
     """Rows of targets, as attacks read them."""
 
-    rows: tuple[pl.LazyFrame, ...]  # tables of the same columns
+    rows: tuple[pl.LazyFrame, ...]  # tables of the same columns, ``there`` among them
+    seen: pl.Expr  # which of them formulas see
     number: tuple[str, ...]  # columns that tell a target's rows apart
     counts: dict[str, pl.Expr]  # what is counted of the continuations
     at_once: int  # rows
@@ -45,7 +48,7 @@ class _Evidence:
 def _samples(features: pl.LazyFrame, attacks: list[Attack]) -> _Evidence:
     """Take candidates; where only continuations are read, no batch has the columns that say so."""
     number: tuple[str, ...] = ("view_index", "sample_index")
-    rows = features.filter(pl.col("words_candidate").is_not_null())
+    rows = features.with_columns(there=_IS_ANSWER)
     own = pl.lit(value=True)
     if _pairs(attacks) <= _CONTINUATIONS:
         rows = rows.filter(among(_CONTINUATIONS))
@@ -54,9 +57,10 @@ def _samples(features: pl.LazyFrame, attacks: list[Attack]) -> _Evidence:
         own = pl.col("model") == "target"
     return _Evidence(
         rows=(rows,),
+        seen=pl.col("there"),
         number=number,
         counts={
-            "n_samples": (pl.col("words_candidate").is_not_null() & own).sum(),
+            "n_samples": (pl.col("there") & own).sum(),
             "n_short": (pl.col("short") & own).sum(),
         },
         at_once=_SAMPLES_AT_ONCE,
@@ -66,7 +70,8 @@ def _samples(features: pl.LazyFrame, attacks: list[Attack]) -> _Evidence:
 
 def _logprobs(logprobs: pl.LazyFrame, attacks: list[Attack]) -> _Evidence:
     return _Evidence(
-        rows=(logprobs,),
+        rows=(logprobs.with_columns(there=_IS_READ),),
+        seen=pl.lit(value=True),
         number=("model", "view", "view_index"),
         counts={},
         at_once=_TEXTS_AT_ONCE,
@@ -76,19 +81,24 @@ def _logprobs(logprobs: pl.LazyFrame, attacks: list[Attack]) -> _Evidence:
 
 def _both(features: pl.LazyFrame, logprobs: pl.LazyFrame, attacks: list[Attack]) -> _Evidence:
     """Take rows of both tables, those of a target at about the same time."""
-    there = features.filter(pl.col("words_candidate").is_not_null())
-    types = logprobs.collect_schema() | there.collect_schema()
+    tables = (logprobs.with_columns(there=_IS_READ), features.with_columns(there=_IS_ANSWER))
+    types = tables[0].collect_schema() | tables[1].collect_schema()
     rows = [
         table.with_columns(
             pl.lit(None, dtype).alias(name)
             for name, dtype in types.items()
             if name not in table.collect_schema()
         ).select(*types)
-        for table in (logprobs, there)
+        for table in tables
     ]
     number = ("model", "view", "view_index", "sample_index")
     return _Evidence(
-        rows=tuple(rows), number=number, counts={}, at_once=_TEXTS_AT_ONCE, attacks=attacks
+        rows=tuple(rows),
+        seen=pl.col("there") | pl.col("sample_index").is_null(),
+        number=number,
+        counts={},
+        at_once=_TEXTS_AT_ONCE,
+        attacks=attacks,
     )
 
 
@@ -175,7 +185,7 @@ def _numbers(evidence: _Evidence, keys: pl.LazyFrame, index: RowIndex) -> Iterat
     types: dict[str, type[pl.DataType]] = dict.fromkeys(evidence.counts, pl.UInt32)
     types |= dict.fromkeys((attack.name for attack in attacks), pl.Float64)
     to_come = count_rows(_rows(evidence, index, set()), index.height)
-    used = {column for attack in attacks for column in attack.columns}
+    used = {"there"}.union(*(attack.columns for attack in attacks))
     used.update(*(count.meta.root_names() for count in evidence.counts.values()))
     batches = whole_targets(_rows(evidence, index, used), to_come, evidence.number)
     held = pl.DataFrame(schema={"row": pl.UInt32, **types})
@@ -217,24 +227,41 @@ def _aggregate(rows: pl.DataFrame, evidence: _Evidence) -> pl.DataFrame:
         read = frozenset(attack.reads + attack.logprobs)
         groups.setdefault(None if picks else read, []).append(attack)
     frames = []
+    complete = rows["there"].all()
     for pairs, attacks in groups.items():
         own = rows.lazy()
         if pairs is not None and "model" in evidence.number:
             own = own.filter(among(pairs))
         counts = evidence.counts if pairs == counted else {}
-        frames.append(
-            own.set_sorted("row")
+        made = (
+            own.filter(evidence.seen)
+            .set_sorted("row")
             .group_by("row")
             .agg(
                 **{name: count.cast(pl.UInt32) for name, count in counts.items()},
                 **{attack.name: attack.expr for attack in attacks},
             )
         )
+        if not complete:
+            shares = own.group_by("row").agg(**{a.name: _share_of(a, rows) for a in attacks})
+            made = made.join(shares, on="row", suffix=" there").with_columns(
+                pl.when(pl.col(f"{a.name} there") >= a.least).then(a.name).alias(a.name)
+                for a in attacks
+            )
+        frames.append(made.drop(f"{a.name} there" for a in attacks if not complete))
     found = reduce(lambda one, other: one.join(other, on="row", how="full", coalesce=True), frames)
     names = [attack.name for attack in evidence.attacks]
     value = pl.col(names).cast(pl.Float64)
     found = found.with_columns(pl.when(value.is_finite()).then(value))
     return found.select("row", *evidence.counts, *names).collect()
+
+
+def _share_of(attack: Attack, rows: pl.DataFrame) -> pl.Expr:
+    """Share of what an attack reads that is there."""
+    there = pl.col("there")
+    return (
+        there.filter(among(attack.reads + attack.logprobs)) if "model" in rows else there
+    ).mean()
 
 
 def _refuse_duplicates(rows: pl.DataFrame, number: tuple[str, ...], keys: pl.LazyFrame) -> None:

@@ -56,6 +56,9 @@ class Attack:
         For one on samples: pairs whose rows of the logprobs table it sees, too. Rows of both tables
         come one after the other; columns of the other table are null, and those of the same
         prompt follow each other, log-probabilities first.
+    least
+        The share, in [0, 1], of what it reads that must be there, else the score is null: an answer
+        that was refused, filtered or too long is left out.
     formula
         The expression on one line, for people; without it the expression itself is shown.
     settings
@@ -89,6 +92,7 @@ class Attack:
     reads: tuple[tuple[str, str], ...] = (CONTINUATION,)
     logprobs: tuple[tuple[str, str], ...] = ()
     settings: tuple[str, ...] = ()
+    least: float = 0.5
     formula: str = ""
 
     def __post_init__(self) -> None:

@@ -42,7 +42,7 @@ def find_unscored(
     lacking = [pl.when(pl.col(name).is_null()).then(pl.lit(name)) for name in undefined]
     missing = (
         pl.concat([scores, targets.select(own="reason")], how="horizontal")
-        .select("target_id", "n_samples", "own", attack=pl.concat_list(lacking).list.drop_nulls())
+        .select("target_id", "own", attack=pl.concat_list(lacking).list.drop_nulls())
         .filter(pl.col("attack").list.len() > 0)
         .explode("attack")
         .with_columns(reads=pl.col("attack").replace_strict(which, return_dtype=pl.UInt32))
@@ -55,13 +55,17 @@ def find_unscored(
         why = pl.concat([why, of_tokens]).unique(["target_id", "reads"], maintain_order=True)
     lacking_targets = missing.select("target_id")  # without the join: samples would wait for it
     missing = missing.join(why, on=["target_id", "reads"], how="left", maintain_order="left")
-    nothing = pl.col("n_samples") == 0
-    if any(sets[number][0] != {CONTINUATION} for number in of_samples):
-        there = sampled.filter(pl.col("reason").is_null(), pl.col("reads").is_in(of_samples))
-        there = there.join(lacking_targets, on="target_id", how="semi")  # few: unique holds all
-        there = there.select("target_id", "reads", there=True).unique()
-        missing = missing.join(there, on=["target_id", "reads"], how="left", maintain_order="left")
-        nothing = ~pl.col("there")
+    shares = (
+        sampled.filter(pl.col("reads").is_in(of_samples))
+        .join(lacking_targets, on="target_id", how="semi")  # few: all are held
+        .group_by("target_id", "reads")
+        .agg(there=pl.col("reason").is_null().mean())
+    )
+    missing = missing.join(shares, on=["target_id", "reads"], how="left", maintain_order="left")
+    nothing = pl.col("there") == 0
+    least = pl.col("attack").replace_strict(
+        {attack.name: attack.least for attack in attacks}, return_dtype=pl.Float64
+    )
     is_sampled = pl.col("reads").is_in(of_samples)
     continued = [number for number in of_samples if sets[number][0] == {CONTINUATION}]
     none = pl.when(pl.col("reads").is_in(continued)).then(pl.lit("no continuation was sampled"))
@@ -69,6 +73,7 @@ def find_unscored(
         pl.when(~is_sampled).then("why"),
         "own",
         pl.when(is_sampled, nothing.fill_null(value=True)).then(pl.coalesce("why", none)),
+        pl.when(pl.col("there") < least).then(pl.format("too few answers; the first: {}", "why")),
         pl.col("attack").replace_strict(undefined, return_dtype=pl.String),
     )
     return missing.select("target_id", "attack", reason=reason)

@@ -166,12 +166,13 @@ def _audit(settings: Any) -> None:  # noqa: ANN401 - Settings is imported at use
         )
     failed = run.manifest.failed
     if failed["targets"] > settings.max_failed * failed["of"]:
-        msg = (
+        again = "; the same command with --retry-failed tries them again"
+        _fail(
             f"{failed['targets']:,} of {failed['of']:,} targets have failed samples, more than "
-            f"setting 'max_failed' ({settings.max_failed:g}) allows; the same command with "
-            "--retry-failed tries them again"
+            f"setting 'max_failed' ({settings.max_failed:g}) allows"
+            + (again if failed["again"] else "; asking again would bring the same answers"),
+            1,
         )
-        _fail(msg, 1)
 
 
 def _show(run: Run) -> None:

@@ -61,7 +61,7 @@ def show_attack(attack: Attack, console: Console) -> None:
         ("needs", needs(attack)),
         ("reads", reads and f"{reads}; columns {', '.join(attack.columns)}"),
         ("settings", ", ".join(attack.settings).replace("|", " or ")),
-        ("null", f"where there is no evidence, or {attack.undefined}"),
+        ("null", f"where less than {attack.least:.0%} came back, or {attack.undefined}"),
         ("higher", "more likely a member"),
         ("formula", attack.formula or str(attack.expr)),
     ):

@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["ClassGaps", "UnevenScores", "count_reasons", "find_uneven_scores", "uneven_findings"]
+__all__ = [
+    "ClassGaps",
+    "UnevenScores",
+    "class_rows",
+    "count_reasons",
+    "find_uneven_scores",
+    "uneven_findings",
+]
 
 _SIGNIFICANT = 0.01
 _WORTH_SAYING = 0.01
@@ -110,13 +117,22 @@ def uneven_findings(
             for verdict, names in (("most", found.attacks), ("more", found.others))
             for name in names
         ]
-        for name, gaps in (("members", found.members), ("non-members", found.nonmembers)):
-            lost = {"statistic": "n_unscored", "value": gaps.n_unscored, "reason": gaps.reason}
-            rows.append({"subject": name, **lost})
-            rows.append({"subject": name, "statistic": "n_texts", "value": gaps.n_texts})
-            rows.append({"subject": name, "statistic": "share", "value": gaps.share})
+        rows += class_rows(found)
     of = {"check": "uneven_scores"}
     return pl.DataFrame([of | row for row in rows], schema=Findings.create_empty().schema)
+
+
+def class_rows(
+    found: UnevenScores, names: tuple[str, str] = ("members", "non-members")
+) -> list[dict[str, object]]:
+    """Make rows of findings of what each class lacks."""
+    rows: list[dict[str, object]] = []
+    for name, gaps in zip(names, (found.members, found.nonmembers), strict=True):
+        lost = {"statistic": "n_unscored", "value": gaps.n_unscored, "reason": gaps.reason}
+        rows.append({"subject": name, **lost})
+        rows.append({"subject": name, "statistic": "n_texts", "value": gaps.n_texts})
+        rows.append({"subject": name, "statistic": "share", "value": gaps.share})
+    return rows
 
 
 def find_uneven_scores(

@@ -69,10 +69,17 @@ class Parts:
         return sink_new(rows, self.folder / block.part_name, self.schema)
 
     def scan(self, paths: Sequence[Path]) -> pl.LazyFrame:
-        """Open rows as ``target`` and ``key`` (UInt64), ``index`` (UInt32) and ``reason``."""
+        """Open rows as ``target`` and ``key`` (UInt64), ``index`` (UInt32) and ``reason``.
+
+        The reason is null where asking again would bring the same answer.
+        """
         key, number = _NUMBERS[self.schema]
         rows = scan(paths, self.schema)
-        return rows.select(target=TARGET_KEY, key=key, index=number, reason="reason")
+        reason = pl.col("reason")
+        if self.schema is Samples:
+            answer = pl.col("answer").cast(pl.String)
+            reason = pl.when(answer.is_null() | (answer == "not_asked")).then(reason)
+        return rows.select(target=TARGET_KEY, key=key, index=number, reason=reason)
 
 
 def scan_parts(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer",
+    "AnswerKind",
     "Continuation",
     "Decoding",
     "Engine",
@@ -30,6 +31,19 @@ EvidenceKind: TypeAlias = Literal["samples", "logprobs", "fills"]
 
 FinishReason: TypeAlias = Literal["stop", "length"]
 """``stop``: the model ended the text; ``length``: the budget or the context ended it."""
+
+
+AnswerKind: TypeAlias = Literal[
+    "text",
+    "thought_removed",
+    "prompt_removed",
+    "prompt_repeated",
+    "empty",
+    "thinking",
+    "refusal",
+    "filtered",
+]
+"""What came back, as column ``answer`` of the samples table has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,13 +141,16 @@ class Request:
 class Continuation:
     """One text that a model gave; special tokens are removed from ``text``.
 
-    An engine gives ``token_ids`` (the end-of-text token included), a source of texts ``text``.
+    An engine gives ``token_ids`` (the end-of-text token included), a source of texts ``text``, or
+    the ``reason`` why there is none.
     """
 
     text: str | None = None
     token_ids: list[int] | None = None
     n_tokens: int | None = None
     finish_reason: FinishReason | None = None
+    answer: AnswerKind = "text"
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

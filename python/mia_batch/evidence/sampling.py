@@ -50,8 +50,8 @@ class SampleTask:
         for unit, ((target_id, index), measure) in enumerate(zip(rows, measures, strict=True)):
             budget = self.budget.first(measure.prompt_tokens, measure.reference_tokens)
             if measure.prompt_tokens == 0 or budget <= 0:
-                reason = self._too_long(measure)
-                yield None, [(unit, row) for row in _refused(block.first, n, reason)]
+                refused = _refused(block.first, n, self._too_long(measure), answer="not_asked")
+                yield None, [(unit, row) for row in refused]
                 continue
             request = Request(
                 request_id=0,
@@ -93,7 +93,9 @@ class SampleTask:
                     "prompt": differs,
                     "n_tokens": given.n_tokens,
                     "finish_reason": given.finish_reason,
-                    "short": _is_short(given.finish_reason, missing),
+                    "short": None if given.reason else _is_short(given.finish_reason, missing),
+                    "answer": given.answer,
+                    "reason": given.reason,
                 }
             )
         return rows, again
@@ -119,7 +121,8 @@ class SampleTask:
 
         The last of those words counts as whole once something follows it.
         """
-        if self.budget.scope == "whole" or given.finish_reason != "length" or missing < 0:
+        ended = given.finish_reason != "length" or given.reason is not None
+        if self.budget.scope == "whole" or ended or missing < 0:
             return None
         if missing == 0 and _ends_words((given.text or "")[-1:], self.words):
             return None
@@ -156,8 +159,9 @@ class SampleTask:
         return f"the prefix has {n_tokens} tokens, which leaves no room to continue within {limit}"
 
 
-def _refused(first: int, n: int, reason: str) -> list[Row]:
-    return [{"sample_index": index, "reason": reason} for index in range(first, first + n)]
+def _refused(first: int, n: int, reason: str, answer: str | None = None) -> list[Row]:
+    indices = range(first, first + n)
+    return [{"sample_index": index, "reason": reason, "answer": answer} for index in indices]
 
 
 def _is_short(finish_reason: FinishReason | None, missing: int) -> bool | None:

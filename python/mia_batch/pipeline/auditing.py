@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["audit", "plan", "rescore", "run_audit"]
 
+_MOST_LOST = 0.5
 _SAMPLED = ("target", "reference")
 _FROM_EVIDENCE = (RarityStage, FeaturesStage, ScoresStage, VerdictsStage, SummaryStage)
 
@@ -282,23 +283,28 @@ def _windows(settings: Settings) -> str:
 
 
 def _count_failures(audit: Audit) -> dict[str, Any]:
-    """Count the targets with a failed sample, or a text without log-probabilities.
+    """Count the targets with a failed request, or with more answers of no use than of use.
 
-    ``targets`` with a failure, ``of`` those that could be sampled, and ``reasons``: how many
-    targets have each, the most frequent first.
+    ``targets`` that have, ``of`` those that could be sampled, ``again``: those that another try may
+    mend, and ``reasons``: how many targets have each, the most frequent first.
     """
     asked = pl.col("n_bytes").is_not_null()
+    failed = pl.col("reason").is_not_null()
     drawn = audit.run.scan("samples").filter(~pl.col("view").is_in(BESIDE_ATTACKS))
-    kinds = (drawn, audit.run.scan("logprobs").filter(asked))
-    failed = (
-        pl.concat([kind.select("target_id", "reason") for kind in kinds])
-        .filter(pl.col("reason").is_not_null())
-        .unique()
-        .collect(engine="streaming")
-    )
+    read = audit.run.scan("logprobs").filter(asked, failed)
+    kinds = [
+        drawn.filter(failed).select("target_id", "reason", mends=pl.col("answer").is_null()),
+        read.select("target_id", "reason", mends=pl.lit(value=True)),
+    ]
+    reasons = pl.concat(kinds).unique().collect(engine="streaming")
+    again = reasons.filter("mends")["target_id"].unique()
+    of_no_use = pl.col("target_id").is_in(reasons["target_id"].unique().implode())
+    shares = drawn.filter(of_no_use).group_by("target_id", "model", "view").agg(failed.mean())
+    few = shares.filter(pl.col("reason") > _MOST_LOST).collect(engine="streaming")["target_id"]
     targets = audit.manifest.targets
     return {
-        "targets": failed["target_id"].n_unique(),
+        "targets": pl.concat([again, few]).n_unique(),
         "of": 2 * targets["total"] - sum(targets.values()),
-        "reasons": count_reasons(failed.lazy()),
+        "again": again.len(),
+        "reasons": count_reasons(reasons.lazy()),
     }

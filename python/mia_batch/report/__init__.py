@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mia_batch.inference.findings import role_counts
 from mia_batch.report.checks import (
+    answers_sentences,
     blind_row,
     copies_sentence,
     duplicates_sentence,
@@ -61,4 +62,5 @@ def sentences(
         labels = blind_row(findings, "members")
         warned = labels is not None and labels["verdict"] != "not separable"
         said.insert(int(warned), exploratory)  # after the blind baseline's warning alone
+    yield from answers_sentences(findings)
     yield from said

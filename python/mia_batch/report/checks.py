@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import polars as pl
-
 __all__ = [
+    "answers_sentences",
     "blind_row",
     "copies_sentence",
     "duplicates_sentence",
@@ -19,6 +20,24 @@ __all__ = [
 ]
 
 _NAMES_SHOWN = 3
+_ACTING = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
+_ANSWERS = {
+    "text": "texts",
+    "thought_removed": "texts after thoughts, which were taken off",
+    "prompt_removed": "texts after the prompt, which was taken off",
+    "prompt_repeated": "that begin with the prompt",
+    "thinking": "thoughts without an answer",
+    "refusal": "refusals",
+    "not_asked": "not asked for",
+}
 
 
 def blind_row(findings: pl.DataFrame, subject: str) -> dict[str, Any] | None:
@@ -95,6 +114,34 @@ def copies_sentence(findings: pl.DataFrame) -> Iterator[str]:
             "intervals and p-values count them as independent. Give copies the same group, or keep "
             "one of each."
         )
+
+
+def answers_sentences(findings: pl.DataFrame) -> Iterator[str]:
+    """Say what kinds of answers came where not all were texts, and what may have acted on them."""
+    unsure = findings.filter(
+        pl.col("verdict") != "honoured", pl.col("subject").is_in(_ACTING), check="endpoint"
+    )["subject"].to_list()
+    if unsure:
+        yield (
+            f"The endpoint takes no neutral value of {', '.join(unsure)}: what it sets itself may "
+            "change every answer, and a model asked elsewhere may answer otherwise."
+        )
+    for view, rows in findings.filter(check="answers").group_by("subject", maintain_order=True):
+        counts = dict(rows.select("statistic", "value").iter_rows())
+        n_cut = counts.pop("cut")
+        if counts.keys() == {"text"}:
+            continue
+        parts = [f"{n:,.0f} {_ANSWERS.get(kind, kind)}" for kind, n in counts.items()]
+        cut = f"; {n_cut:,.0f} were cut before the reference's length" if n_cut else ""
+        yield f"Of {sum(counts.values()):,.0f} samples ({view[0]}): {', '.join(parts)}{cut}."
+    for kind, verb in (("filtered", "The provider filtered"), ("refusal", "The model refused")):
+        found = findings.filter(check="held_back", statistic=kind)
+        for row in found.iter_rows(named=True):
+            yield (
+                f"{verb} answers about {row['subject']} and non-members unequally often: shares "
+                f"differ by {row['value']:.1%} (p = {row['p_value']:.3g}). What is held back is "
+                "evidence by itself, and scores are those of what was let through."
+            )
 
 
 def uneven_sentence(findings: pl.DataFrame) -> Iterator[str]:

@@ -51,6 +51,25 @@ class Samples(_OfPrompt):
     """``stop`` (the model ended the text) or ``length`` (the budget or the context ended it)."""
     short = dy.Bool(nullable=True)
     """True where the candidate ended by length with fewer words than its reference."""
+    answer = dy.Enum(
+        [
+            "text",
+            "thought_removed",
+            "prompt_removed",
+            "prompt_repeated",
+            "empty",
+            "thinking",
+            "refusal",
+            "filtered",
+            "not_asked",
+        ],
+        nullable=True,
+    )
+    """What came back: ``text``; text less the model's thoughts (``thought_removed``) or the prompt
+    (``prompt_removed``) before it; no text, because the answer was ``empty``, all ``thinking``, a
+    ``refusal``, ``filtered`` by the provider, or began with the prompt (``prompt_repeated``) where
+    others do not; ``not_asked`` where there was no room. Null where nothing came back, and of
+    recordings."""
     reason = dy.String(nullable=True)
     """Why there is no candidate; null where there is."""
 

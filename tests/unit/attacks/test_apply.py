@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -70,6 +71,26 @@ def test_the_number_of_candidates_stands_beside_the_score():
     scores, _ = run(features, frames.targets({}, {}, {}))
     assert scores["n_samples"].to_list() == [10, 1, 0]
     assert scores["n_short"].to_list() == [3, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("lost", "least", "value"), [(1, 0.5, 1 / 4), (3, 0.5, 1 / 4), (4, 0.5, None), (4, 0.3, 1 / 4)]
+)
+def test_of_six_answers_an_attack_needs_the_share_that_it_names(lost, least, value):
+    nothing = {"words": None, "words_candidate": None, "short": None}
+    features = frames.features(
+        *[pair(0, index, 1) for index in range(lost, 6)],
+        *[pair(0, index, None, **nothing) for index in range(lost)],
+        pair(1, 0, 3),
+    )
+    filtered = {"candidate": None, "reason": "the provider filtered the answer (safety)"}
+    samples = frames.samples([filtered] * lost + ["a"] * (6 - lost), ["a"])
+    attacks = [replace(RECALL, least=least)]
+    scores, unscored = run(features, frames.targets({}, {}), samples=samples, attacks=attacks)
+    assert scores["samia_v1"].to_list() == [value, 3 / 4]
+    assert scores["n_samples"].to_list() == [6 - lost, 1]
+    why = "too few answers; the first: the provider filtered the answer (safety)"
+    assert unscored["reason"].to_list() == ([] if value else [why])
 
 
 def test_a_sample_without_candidate_does_not_count_as_zero():
@@ -195,7 +216,8 @@ def test_features_that_lack_a_column_are_refused():
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_a_score_is_never_nan_or_infinite(value):
     wrong = Attack(name="wrong_v1", expr=pl.lit(value), source="none", undefined="it is no number")
-    scores, unscored = run(frames.features(pair(0, 0, 1)), frames.targets({}), attacks=[wrong])
+    given = frames.features(pair(0, 0, 1)), frames.targets({})
+    scores, unscored = run(*given, samples=frames.samples(["a"]), attacks=[wrong])
     assert scores["wrong_v1"].to_list() == [None]
     assert unscored["reason"].to_list() == ["it is no number"]
 

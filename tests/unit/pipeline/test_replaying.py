@@ -95,6 +95,7 @@ def test_more_samples_than_were_recorded_are_missing_with_their_reason(small_aud
     assert more.manifest.failed == {
         "targets": 6,
         "of": 6,
+        "again": 6,
         "reasons": {"the recording lacks this sample": 6},
     }
     assert more.scores.equals(run.scores)

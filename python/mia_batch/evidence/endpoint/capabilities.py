@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-__all__ = ["Capabilities", "Honour"]
+__all__ = ["NEUTRAL", "Capabilities", "Dialect", "Honour"]
+
+NEUTRAL: dict[str, object] = {
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "stream": False,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+}
+"""Fields that would act on the draw, with the values at which they do nothing."""
 
 Honour = Literal["honoured", "ignored", "refused"]
 """``honoured``: it showed an effect; ``ignored``: accepted without one; ``refused``: an error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How requests must be written for an endpoint, and what its answers hold beside the answer."""
+
+    limit: str = "max_tokens"  # name of the field with the most tokens to decode
+    withdrawn: tuple[str, ...] = ()  # fields that it refuses: they are not sent
+    added: dict[str, Any] = field(default_factory=dict)  # what keeps the model from thinking
+    thinking: int = 0  # tokens for thoughts that cannot be kept off, beside those of the answer
+    repeats_prompt: bool = False  # whether the prompt stands before each answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
     """What a probe of an endpoint found; every value is JSON."""
+
+    dialect: Dialect = field(default_factory=Dialect)
+    greedy: Honour | None = None  # whether temperature 0 gives the same text twice
+    neutral: dict[str, Honour] = field(default_factory=dict)  # of `NEUTRAL`, whether values act
 
     n: Honour = "refused"  # several continuations in one request; copies count as ``ignored``
     seed: Honour = "refused"  # whether the same seed gives the same text twice

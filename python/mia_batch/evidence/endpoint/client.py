@@ -176,6 +176,7 @@ class Endpoint:
         self._stack.push_async_callback(runner.transport.aclose)
         self.capabilities = await Probe(runner).run()
         runner.probing = False
+        self._format = runner.request_format
         self._dispatcher = Dispatcher(runner, self.capabilities, self._results.put)
         self._stack.push_async_callback(self._dispatcher.cancel)
 

@@ -54,8 +54,7 @@ class Dispatcher:
         self._deliver = deliver
         self._format = runner.request_format
         self._settings = runner.request_format.settings
-        sends_top_k = capabilities.top_k == "honoured"
-        self._identity = self._settings.sample_identity(sends_top_k=sends_top_k)
+        self._identity = self._settings.sample_identity(capabilities)
         self._waiting: deque[_Job] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._failure: MiaBatchError | None = None
@@ -135,7 +134,7 @@ class Dispatcher:
         fields = self._capabilities.sampling_fields(
             n=n, seed=request.seed + first, top_k=self._settings.top_k
         )
-        if request.greedy:
+        if request.greedy and self._capabilities.greedy != "refused":
             fields["temperature"] = 0.0
         fields |= self._format.fields(request, self._capabilities)
         prompt = self._format.prompt(request)

@@ -44,10 +44,10 @@ class _Embeddings(RequestFormat):
         most = most_prompt_tokens(self.settings, prompt_bytes=n_bytes, prompts=len(texts))
         return WireRequest(payload, len(texts), 0, Tokens(most, 0))
 
-    def read(self, body: bytes, n: int) -> Choices:
+    def read(self, body: bytes, request: WireRequest) -> Choices:
         """Read a reply; it is of use only if it has a vector of finite numbers for each text."""
         document: dict[str, Any] = decode_object(body) or {}
-        found = vectors_of(document, n)
+        found = vectors_of(document, request.n)
         problem = found if isinstance(found, str) else None
         return Choices(found={}, used=read_usage(document), problem=problem, document=document)
 

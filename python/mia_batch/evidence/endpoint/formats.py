@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from mia_batch.evidence.endpoint.capabilities import NEUTRAL, Dialect
 from mia_batch.evidence.endpoint.cost import Tokens, most_prompt_tokens
-from mia_batch.evidence.endpoint.replies import read_choices
+from mia_batch.evidence.endpoint.replies import find_answer, read_choices
 from mia_batch.evidence.request import Answer
 
 if TYPE_CHECKING:
     from mia_batch.evidence.endpoint.capabilities import Capabilities
-    from mia_batch.evidence.endpoint.replies import Choices
+    from mia_batch.evidence.endpoint.replies import Choices, Found, Spent
     from mia_batch.evidence.endpoint.settings import EndpointSettings
     from mia_batch.evidence.request import Continuation, Request
 
@@ -26,6 +28,7 @@ class WireRequest:
     n: int
     first: int
     most: Tokens  # the most that it can use
+    prompt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +36,11 @@ class RequestFormat:
     """The format of ``/completions``, which others vary."""
 
     path: ClassVar[str] = "/completions"
+    converses: ClassVar[bool] = (
+        False  # whether answers are a chat model's, which thinks and refuses
+    )
     settings: EndpointSettings
+    dialect: Dialect = field(default_factory=Dialect, kw_only=True)
 
     def prompt_fields(self, prompt: str) -> dict[str, object]:
         """Put the prompt into a request."""
@@ -43,9 +50,17 @@ class RequestFormat:
         """Find the text of a choice; anything but a string cannot be used."""
         return choice.get("text")
 
-    def read(self, body: bytes, n: int) -> Choices:
-        """Read a reply to a request for ``n`` choices."""
-        return read_choices(body, n, self.text, self.settings.redact)
+    def find(self, choice: dict[str, Any], prompt: str, spent: Spent) -> Found:
+        """Find what a choice answers to a prompt."""
+        repeats = self.dialect.repeats_prompt
+        return find_answer(
+            choice, self.text(choice), prompt, spent, repeats=repeats, chat=self.converses
+        )
+
+    def read(self, body: bytes, request: WireRequest) -> Choices:
+        """Read a reply to a request."""
+        find = partial(self.find, prompt=request.prompt)
+        return read_choices(body, request.n, find, self.settings.redact)
 
     def prompt(self, request: Request) -> str:
         """Take what is sent of a request's texts."""
@@ -66,17 +81,23 @@ class RequestFormat:
     def write(
         self, prompt: str, fields: dict[str, object], *, n: int, max_tokens: int, first: int = 0
     ) -> WireRequest:
-        """Write all fields, so that no default of the endpoint acts; those given come last."""
-        payload = {
-            "model": self.settings.model,
+        """Write all fields, so that no default of the endpoint acts; ``fields`` come last."""
+        acting = {
             "temperature": self.settings.temperature,
             "top_p": self.settings.top_p,
-            "max_tokens": max_tokens,
+            **NEUTRAL,
+        }
+        dialect, most = self.dialect, max_tokens + self.dialect.thinking
+        payload = {
+            "model": self.settings.model,
+            **{name: value for name, value in acting.items() if name not in dialect.withdrawn},
+            **dialect.added,
+            dialect.limit: most,
             **self.prompt_fields(prompt),
             **fields,
         }
-        given = most_prompt_tokens(self.settings, prompt_bytes=len(prompt.encode()))
-        return WireRequest(payload, n, first, Tokens(given, n * max_tokens))
+        sent = most_prompt_tokens(self.settings, prompt_bytes=len(prompt.encode()))
+        return WireRequest(payload, n, first, Tokens(sent, n * most), prompt)
 
 
 class Chat(RequestFormat):
@@ -86,6 +107,7 @@ class Chat(RequestFormat):
     """
 
     path = "/chat/completions"
+    converses = True
 
     def prompt_fields(self, prompt: str) -> dict[str, object]:
         """Put the prompt into a request."""
@@ -101,4 +123,8 @@ class Chat(RequestFormat):
     def text(self, choice: dict[str, Any]) -> object:
         """Find the text of a choice; anything but a string cannot be used."""
         message = choice.get("message")
-        return message.get("content") if isinstance(message, dict) else None
+        content = message.get("content") if isinstance(message, dict) else None
+        if not isinstance(content, list):
+            return content
+        parts = [part for part in content if isinstance(part, dict) and part.get("type") == "text"]
+        return "".join(str(part.get("text", "")) for part in parts)

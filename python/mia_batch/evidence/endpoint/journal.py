@@ -35,6 +35,8 @@ CREATE TABLE IF NOT EXISTS answers (
     finish_reason TEXT,
     sent TEXT,
     system_fingerprint TEXT,
+    answer TEXT,
+    reason TEXT,
     PRIMARY KEY (request, sample)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS spent (tokens_in INTEGER NOT NULL, tokens_out INTEGER NOT NULL);
@@ -42,8 +44,8 @@ INSERT INTO spent SELECT 0, 0 WHERE NOT EXISTS (SELECT * FROM spent);
 COMMIT;
 """
 _COLUMNS = (
-    "(request, sample, text, n_tokens, finish_reason, sent, system_fingerprint) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?)"
+    "(request, sample, text, n_tokens, finish_reason, answer, reason, sent, system_fingerprint) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _SECONDS_BETWEEN_COPIES = 30.0
 _MOST_TIME_COPYING = 0.05
@@ -71,12 +73,14 @@ class Journal:
         """Look up what has been answered of a request, by index among its samples."""
         with self._explained():
             rows = self._database.execute(
-                "SELECT sample, text, n_tokens, finish_reason FROM answers WHERE request = ?",
+                "SELECT sample, CASE WHEN reason IS NULL THEN text END, n_tokens, finish_reason, "
+                "coalesce(answer, 'text'), reason FROM answers WHERE request = ?",
                 (request,),
             ).fetchall()
+        names = ("text", "n_tokens", "finish_reason", "answer", "reason")
         return {
-            sample: Continuation(text=text, n_tokens=n_tokens, finish_reason=finish_reason)
-            for sample, text, n_tokens, finish_reason in rows
+            sample: Continuation(**dict(zip(names, values, strict=True)))
+            for sample, *values in rows
         }
 
     def record(
@@ -91,7 +95,16 @@ class Journal:
         """Store what one HTTP answer brought and cost; on disk when this returns."""
         of_all = (sent, system_fingerprint)
         rows = [
-            (request, sample, each.text, each.n_tokens, each.finish_reason, *of_all)
+            (
+                request,
+                sample,
+                each.text or "",
+                each.n_tokens,
+                each.finish_reason,
+                each.answer,
+                each.reason,
+                *of_all,
+            )
             for sample, each in found.items()
         ]
         with self._explained(), self._database:
@@ -143,7 +156,7 @@ class Journal:
     def _complete(self) -> None:
         """Give the table of an older version the columns that it lacks."""
         there = {row[1] for row in self._database.execute("PRAGMA table_info(answers)")}
-        for name in {"sent", "system_fingerprint"} - there:
+        for name in {"sent", "system_fingerprint", "answer", "reason"} - there:
             self._database.execute(f"ALTER TABLE answers ADD COLUMN {name} TEXT")
 
     def close(self) -> None:

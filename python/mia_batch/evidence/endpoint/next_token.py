@@ -6,7 +6,7 @@ import json
 import math
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -36,6 +36,7 @@ class NextToken(RequestFormat):
     """
 
     tokenizer: Tokenizer
+    converses: ClassVar[bool] = False
 
     def prepare(self, request: Request) -> Request | Answer:
         """Find the ids of the true token, or of all answers, and the prompt before them.

@@ -6,8 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.endpoint.capabilities import Capabilities
+from mia_batch.evidence.endpoint.capabilities import NEUTRAL, Capabilities
 from mia_batch.evidence.endpoint.echo import Echo, read_echo
+from mia_batch.evidence.endpoint.formats import Chat, RequestFormat
 from mia_batch.evidence.endpoint.next_token import NextToken
 from mia_batch.evidence.endpoint.next_token_probe import probe_next_token
 from mia_batch.evidence.endpoint.replies import decode_object
@@ -19,12 +20,28 @@ if TYPE_CHECKING:
     from mia_batch.evidence.endpoint.replies import Choices
     from mia_batch.evidence.endpoint.runner import RequestRunner
     from mia_batch.evidence.endpoint.settings import EndpointSettings
+    from mia_batch.evidence.request import AnswerKind
 
 __all__ = ["PROBE_PROMPT", "Probe"]
 
 PROBE_PROMPT = "On the first day of spring, the people of the town"
 """Open enough that two samples of it hardly ever agree."""
 
+_REPETITIVE = f"{PROBE_PROMPT} sang: {'one two three, ' * 6}one two"
+"""A prompt whose continuation repeats its words, which penalties forbid."""
+_PENALTIES = {"presence_penalty": 2.0, "frequency_penalty": 2.0, "repetition_penalty": 2.0}
+"""Fields that act on repeated words, with values at which they must."""
+_LIMITS = ("max_tokens", "max_completion_tokens")
+_UNTHINKING: tuple[dict[str, Any], ...] = (
+    {"reasoning_effort": "none"},
+    {"reasoning_effort": "minimal"},
+    {"reasoning_effort": "low"},
+    {"chat_template_kwargs": {"enable_thinking": False}},
+    {"thinking": {"type": "disabled"}},
+)
+"""Ways to keep a model from thinking before it answers, as servers name them."""
+_THOUGHTS = 4096  # tokens to allow for thoughts that cannot be kept off
+_UNKNOWN_FIELD = frozenset({400, 422, 501})
 _MAX_TOKENS = 24
 _SEED = 3 << 60  # as large as the seeds of samples are
 _TOKEN_IDS = [5, 6, 7]  # in every vocabulary
@@ -33,13 +50,16 @@ _CONTEXT_NAMES = ("max_model_len", "context_length", "max_context_length", "cont
 
 
 class Probe:
-    """Questions to one server of an endpoint, about ten small requests in all."""
+    """Questions to an endpoint, about twenty small requests in all."""
 
     def __init__(self, runner: RequestRunner) -> None:
         self._runner = runner
         runner.probing = True
-        self._format = runner.request_format
         self._settings = runner.request_format.settings
+
+    @property
+    def _format(self) -> RequestFormat:
+        return self._runner.request_format
 
     async def run(self) -> Capabilities:
         """Ask all questions that the format allows.
@@ -47,42 +67,134 @@ class Probe:
         Raises `SettingsError` if the endpoint takes no request of this format, or does not echo;
         `EngineError` if it cannot be reached, or gives nothing that can be used.
         """
-        if isinstance(self._format, Echo):
-            return await self._run_echo()
-        if isinstance(self._format, NextToken):
-            return await self._run_next_token(self._format)
-        try:
-            await self._ask_plainly()
-        except UnusableError as error:
-            msg = (
-                f"the endpoint {self._settings.base_url} gives no usable answer ({error}); "
-                "check setting 'base_url', which usually ends with /v1"
-            )
-            raise EngineError(msg) from None
+        wanted = self._format
+        self._runner.request_format = (Chat if self._settings.chat else RequestFormat)(
+            self._settings
+        )
+        answer = await self._agree(draws=type(wanted) in {RequestFormat, Chat})
+        dialect = self._format.dialect
+        self._runner.request_format = replace(wanted, dialect=dialect)
+        if isinstance(wanted, Echo):
+            return replace(await self._run_echo(), dialect=dialect)
+        if isinstance(wanted, NextToken):
+            return replace(await self._run_next_token(wanted), dialect=dialect)
+        await self._look_for_thoughts(answer)
+        self._speak(repeats_prompt=_kind(answer) == "prompt_repeated")
         seed, varied = await self._seed()
+        greedy = await self._greedy()
+        draws, limits_k = self._settings.temperature > 0, self._settings.top_k > 0
+        top_k = await self._top_k(seed, varied=varied) if draws else None
+        neutral = {} if top_k is None or limits_k else {"top_k": top_k}
         completes = not self._settings.chat
         return Capabilities(
+            dialect=self._format.dialect,
+            greedy=greedy,
+            neutral=neutral | await self._neutral(seed, greedy, varied=varied),
             n=await self._n(seed, varied=varied),
             seed=seed,
             varied=varied,
-            top_k=await self._top_k(seed, varied=varied) if self._limits_k else None,
+            top_k=top_k if limits_k else None,
             prompt_token_ids=completes and await self._prompt_token_ids(),
             output_token_ids=await self._output_token_ids(),
             echo_logprobs=completes and await self._echo_logprobs(),
             max_model_len=await self._max_model_len(),
         )
 
-    @property
-    def _limits_k(self) -> bool:
-        """Whether it makes a difference to the run if only the k most likely tokens are drawn."""
-        return self._settings.top_k > 0 and self._settings.temperature > 0
+    def _speak(self, **changed: Any) -> None:  # noqa: ANN401 - of the fields' types
+        """Write further requests in another dialect."""
+        dialect = replace(self._format.dialect, **changed)
+        self._runner.request_format = replace(self._format, dialect=dialect)
+
+    async def _agree(self, *, draws: bool) -> Choices:
+        """Find the fields that the endpoint takes: all of them, or as many as it takes together.
+
+        First without any, under each name of the limit, then with one more after the other; those
+        of which the user chose a value come first, and must be taken where answers are drawn.
+        """
+        try:
+            return await self._ask_plainly()
+        except UnusableError as error:
+            raise _unusable(error, self._settings) from None
+        except RefusedError as error:
+            if error.status not in _UNKNOWN_FIELD:
+                raise _first_refusal(error, self._settings) from None
+            first = error
+        chosen = {"temperature": self._settings.temperature, "top_p": self._settings.top_p}
+        optional = [*sorted(chosen, key=lambda name: chosen[name] == 1), *NEUTRAL]
+        for limit in _LIMITS:
+            self._speak(limit=limit, withdrawn=tuple(optional))
+            answer = await self._try()
+            if answer is not None:
+                break
+        else:
+            raise _first_refusal(first, self._settings)
+        for name in optional:
+            before = self._format.dialect.withdrawn
+            self._speak(withdrawn=tuple(each for each in before if each != name))
+            if (more := await self._try()) is not None:
+                answer = more
+                continue
+            self._speak(withdrawn=before)
+            if draws and chosen.get(name, 1) != 1:
+                raise SettingsError(
+                    f"the endpoint {self._settings.base_url} refuses {name} {chosen[name]:g} "
+                    f"({first}); leave setting {name!r} at 1"
+                )
+        return answer
+
+    async def _look_for_thoughts(self, answer: Choices) -> None:
+        """Keep a model from thinking before it answers, or allow tokens for it."""
+        if _kind(answer) != "thinking":
+            return
+        for added in _UNTHINKING:
+            self._speak(added=added)
+            if (found := await self._try()) is not None and _kind(found) != "thinking":
+                return
+        self._speak(added={}, thinking=_THOUGHTS)
+        if (found := await self._try()) is None or _kind(found) == "thinking":
+            raise EngineError(
+                f"the model {self._settings.model} spends {_THOUGHTS:,} tokens and more on "
+                "thoughts and gives no answer; take a model that does not think, or a server "
+                "setting that keeps it from thinking"
+            )
+
+    async def _greedy(self) -> Honour:
+        """Ask twice for the most likely text, which must be the same."""
+        if self._settings.temperature == 0:
+            return "honoured"
+        answers = [await self._try(temperature=0.0) for _ in range(2)]
+        if None in answers:
+            return "refused"
+        return "honoured" if _text(answers[0]) == _text(answers[1]) else "ignored"
+
+    async def _neutral(self, seed: Honour, greedy: Honour, *, varied: bool) -> dict[str, Honour]:
+        """Find whether the values act that keep the endpoint's own settings from acting.
+
+        Only an effect on answers that are the same otherwise shows it.
+        """
+        asked, withdrawn = (*_PENALTIES, "min_p"), self._format.dialect.withdrawn
+        found: dict[str, Honour] = {name: "refused" for name in asked if name in withdrawn}
+        likely: dict[str, object] = {} if greedy == "refused" else {"temperature": 0.0}
+        likely |= _seeded(seed, _SEED)
+        plain = await self._try(prompt=_REPETITIVE, **likely)
+        for name, value in _PENALTIES.items():
+            if name not in found:
+                other = await self._try(prompt=_REPETITIVE, **likely, **{name: value})
+                same = other is None or _text(other) == _text(plain)
+                certain = "honoured" in {seed, greedy}
+                found[name] = "honoured" if certain and not same else "ignored"
+        if "min_p" not in found:
+            answers = [await self._try(min_p=1.0, **_seeded(seed, _SEED + i)) for i in range(2)]
+            same = varied and None not in answers and _text(answers[0]) == _text(answers[1])
+            found["min_p"] = "honoured" if same else "ignored"
+        return {name: found[name] for name in asked}
 
     async def _run_echo(self) -> Capabilities:
         """Ask only whether it echoes; what was not asked counts as refused, so it is not sent."""
         try:
             choices = await self._ask_plainly(max_tokens=1)
             found = read_echo(choices.text, "", PROBE_PROMPT, n_drawn=None)
-        except UnusableError as error:
+        except RefusedError as error:
             found = str(error)
         if isinstance(found, str):
             msg = (
@@ -107,13 +219,7 @@ class Probe:
 
     async def _ask_plainly(self, *, max_tokens: int = _MAX_TOKENS) -> Choices:
         """Make the request that every endpoint must take."""
-        retries = self._settings.max_retries
-        try:
-            return await self._ask({}, max_tokens=max_tokens, max_retries=retries)
-        except UnusableError:
-            raise
-        except RefusedError as error:
-            raise _first_refusal(error, self._settings) from None
+        return await self._ask({}, max_tokens=max_tokens, max_retries=self._settings.max_retries)
 
     async def _seed(self) -> tuple[Honour, bool]:
         answers = [await self._try(seed=seed) for seed in (_SEED, _SEED, _SEED + 1)]
@@ -156,7 +262,7 @@ class Probe:
             return False
         logprobs = _choice(answer).get("logprobs")
         given = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
-        echoed = _text(answer).startswith(PROBE_PROMPT)
+        echoed = str(_choice(answer).get("text")).startswith(PROBE_PROMPT)
         return echoed and isinstance(given, list) and len(given) - answer.used.given in {0, 1}
 
     async def _max_model_len(self) -> int | None:
@@ -171,10 +277,14 @@ class Probe:
                 return next((n for n in stated if type(n) is int and n > 0), None)
         return None
 
-    async def _try(self, n: int = 1, /, **fields: object) -> Choices | None:
+    async def _try(
+        self, n: int = 1, /, prompt: object = PROBE_PROMPT, **fields: object
+    ) -> Choices | None:
         """Ask with a field more; None where the endpoint refuses it."""
+        if not isinstance(prompt, str):
+            fields, prompt = fields | {"prompt": prompt}, PROBE_PROMPT
         try:
-            return await self._ask(fields, n=n, max_retries=_RETRIES)
+            return await self._ask(fields, prompt=prompt, n=n, max_retries=_RETRIES)
         except RefusedError:
             return None
 
@@ -183,11 +293,12 @@ class Probe:
         fields: dict[str, object],
         *,
         max_retries: int,
+        prompt: str = PROBE_PROMPT,
         n: int = 1,
         max_tokens: int = _MAX_TOKENS,
     ) -> Choices:
         """Ask until the answer can be used, with the patience that every later request has."""
-        request = self._format.write(PROBE_PROMPT, fields, n=n, max_tokens=max_tokens)
+        request = self._format.write(prompt, fields, n=n, max_tokens=max_tokens)
         answers: list[Choices] = []
         await self._runner.complete(
             lambda: None if answers and answers[-1].problem is None else request,
@@ -211,6 +322,18 @@ def _text(answer: Choices | None) -> str:
     return "" if answer is None else answer.text
 
 
+def _kind(answer: Choices) -> AnswerKind | None:
+    return answer.found[0].answer if 0 in answer.found else None
+
+
+def _unusable(error: UnusableError, settings: EndpointSettings) -> EngineError:
+    """Say what an endpoint answers that is no answer; the address may be wrong if it is no JSON."""
+    start = f"the endpoint {settings.base_url} gives no usable answer ({error})"
+    if error.is_json:
+        return EngineError(f"{start}; its replies are not of the form that OpenAI's API has")
+    return EngineError(f"{start}; check setting 'base_url', which usually ends with /v1")
+
+
 def _first_refusal(error: RefusedError, settings: EndpointSettings) -> SettingsError | EngineError:
     """Say what to change, as far as the status tells."""
     start = f"the endpoint {settings.base_url} refuses model {settings.model!r} ({error})"
@@ -218,8 +341,8 @@ def _first_refusal(error: RefusedError, settings: EndpointSettings) -> SettingsE
         return SettingsError(f"{start}; check the API key and what it may use")
     if error.status in {404, 405}:
         other = "the completions endpoint" if settings.chat else "setting 'chat'"
-        way_out = f"check 'model', that 'base_url' ends with /v1, or try {other}"
-        return SettingsError(f"{start}; {way_out}")
+        address = "" if error.is_json else "that 'base_url' ends with /v1, "
+        return SettingsError(f"{start}; check 'model', {address}or try {other}")
     if error.status is not None and 300 <= error.status < 400:
         return SettingsError(f"{start}; set 'base_url' to the address that answers by itself")
     if error.status is not None and error.status < 500 and error.status not in {408, 409, 429}:

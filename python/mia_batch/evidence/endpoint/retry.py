@@ -43,12 +43,14 @@ _EXHAUSTED = frozenset(
 class RefusedError(Exception):
     """A request has failed after all retries; the sentence is without the key.
 
-    ``status`` is the HTTP status, None where no answer came or none that can be used.
+    ``status`` is the HTTP status, None where no answer came or none that can be used. ``is_json``:
+    the answer was JSON, so it is an API that gave it.
     """
 
-    def __init__(self, status: int | None, sentence: str) -> None:
+    def __init__(self, status: int | None, sentence: str, *, is_json: bool = False) -> None:
         super().__init__(sentence)
         self.status = status
+        self.is_json = is_json
 
 
 class UnusableError(RefusedError):

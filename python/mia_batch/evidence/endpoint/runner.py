@@ -86,7 +86,8 @@ class RequestRunner:
             if choices.problem is None:
                 continue
             if unusable == _MOST_UNUSABLE:
-                raise UnusableError(None, _with_tries(choices.problem, unusable))
+                said = _with_tries(choices.problem, unusable)
+                raise UnusableError(None, said, is_json=bool(choices.document))
             await asyncio.sleep(backoff(unusable, self._rng))
             unusable += 1
 
@@ -157,7 +158,7 @@ class RequestRunner:
                     self._concurrency.refused(sent_in_round)
                 return self._after_refusal(reply, attempt, max_retries)
             self._concurrency.succeeded()
-            choices = replace(self.request_format.read(reply.body, request.n), sent=sent)
+            choices = replace(self.request_format.read(reply.body, request), sent=sent)
             used = choices.used or used
         except UnansweredError as error:
             if error.sent:
@@ -178,7 +179,8 @@ class RequestRunner:
         if step.step == "again":
             return step
         if step.step == "give_up" and (self.probing or not concerns_all(reply.status)):
-            raise RefusedError(reply.status, _with_tries(refusal.sentence, attempt))
+            said = _with_tries(refusal.sentence, attempt)
+            raise RefusedError(reply.status, said, is_json=refusal.is_json)
         way_out = {
             "give_up": "check the API key and the model, and",
             "exhausted": "the account is exhausted: pay in, then",
@@ -192,8 +194,9 @@ class RequestRunner:
         said = _with_tries(str(error), attempt)
         if not error.sent and (attempt >= max_retries or not self._reached):
             raise EngineError(
-                f"the endpoint {self._settings.base_url} cannot be reached: {said}; check setting "
-                "'base_url' and that its server runs, and give the same command again"
+                f"the endpoint {self._settings.base_url} cannot be reached: {said}; check "
+                + ("" if self._reached else "setting 'base_url' and ")
+                + "that its server runs, and give the same command again"
             )
         if attempt >= max_retries:
             raise RefusedError(None, said)

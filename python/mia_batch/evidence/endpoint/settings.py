@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from mia_batch.errors import SettingsError
 
+if TYPE_CHECKING:
+    from mia_batch.evidence.endpoint.capabilities import Capabilities
+
 __all__ = ["CHAT_INSTRUCTION", "EndpointSettings"]
 
+_SHORTEST_SECRET = 8  # a shorter key, such as "x" for a server that wants none, is in many words
 CHAT_INSTRUCTION = (
     "Continue the following text verbatim, from exactly where it ends. "
     "Write only the continuation: no comment, no repetition, no quotation marks."
@@ -45,21 +50,27 @@ class EndpointSettings:
             raise SettingsError(msg)
 
     def redact(self, text: str) -> str:
-        """Take the key out of a text that came from elsewhere."""
-        return text.replace(self.api_key, "[key]") if self.api_key else text
+        """Take the key out of a text that came from elsewhere, unless it is too short to be one."""
+        key = self.api_key or ""
+        return text.replace(key, "[key]") if len(key) >= _SHORTEST_SECRET else text
 
-    def sample_identity(self, *, sends_top_k: bool) -> dict[str, object]:
+    def sample_identity(self, found: Capabilities) -> dict[str, object]:
         """Describe what changes a sample, as JSON values; only equal ones may share answers.
 
-        ``sends_top_k``: whether ``top_k`` reaches the model. The key is no part of it.
+        The key is no part of it.
         """
+        dialect = found.dialect
         return {
             "base_url": self.base_url.rstrip("/"),
             "model": self.model,
             "chat_instruction": self.chat_instruction if self.chat else None,
             "temperature": self.temperature,
-            "top_k": self.top_k if sends_top_k else None,
+            "top_k": self.top_k if found.top_k == "honoured" else None,
             "top_p": self.top_p,
+            "fields not sent": sorted(dialect.withdrawn),
+            "fields against thinking": dialect.added,
+            "tokens for thinking": dialect.thinking,
+            "prompt before the answer": dialect.repeats_prompt,
         }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["Reply", "Transport", "UnansweredError"]
 
 _SECONDS_TO_CONNECT = 30.0
-_MOST_BYTES = 64 << 20  # no honest answer is as large
+_MOST_BYTES = 16 << 20  # no honest answer is as large
+_WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # of zlib, by content coding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +27,7 @@ class Reply:
 
     status: int
     headers: Mapping[str, str]  # found by names in lower case
-    body: bytes  # decompressed
+    body: bytes  # unpacked
 
 
 class UnansweredError(Exception):
@@ -44,7 +46,8 @@ class Transport:
         key, timeout, most = settings.api_key, settings.timeout, settings.max_concurrency
         self._client = httpx.AsyncClient(
             base_url=settings.base_url,
-            headers={} if key is None else {"Authorization": f"Bearer {key}"},
+            headers={"Accept-Encoding": "identity"}
+            | ({} if key is None else {"Authorization": f"Bearer {key}"}),
             timeout=httpx.Timeout(timeout, connect=min(timeout, _SECONDS_TO_CONNECT)),
             limits=httpx.Limits(max_connections=most, max_keepalive_connections=most),
             follow_redirects=False,
@@ -79,10 +82,20 @@ class Transport:
 
 
 async def _read(response: httpx.Response) -> bytes:
+    """Read a body, and unpack no more of it than an honest answer has.
+
+    httpx would unpack whatever the header says, as often as it says, before any limit.
+    """
+    coding = response.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in {"identity", *_WINDOWS}:
+        raise httpx.DecodingError(f"an answer packed as {coding!r}, which was not asked for")
+    unpacker = zlib.decompressobj(_WINDOWS[coding]) if coding in _WINDOWS else None
     body = bytearray()
-    async for chunk in response.aiter_bytes():
-        body += chunk
+    async for chunk in response.aiter_raw():
+        try:
+            body += chunk if unpacker is None else unpacker.decompress(chunk, _MOST_BYTES + 1)
+        except zlib.error as error:
+            raise httpx.DecodingError(f"an answer that cannot be unpacked: {error}") from error
         if len(body) > _MOST_BYTES:
-            msg = f"an answer of more than {_MOST_BYTES >> 20} MiB"
-            raise httpx.DecodingError(msg)
+            raise httpx.DecodingError(f"an answer of more than {_MOST_BYTES >> 20} MiB")
     return bytes(body)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from mia_batch.kernels import WordRule, count_words
+from mia_batch.schemas import Samples
 
 if TYPE_CHECKING:
     from mia_batch.evidence.blocks import Block
@@ -69,6 +70,7 @@ def answer(
             n_tokens=pl.when(has_text).then("n_tokens"),
             finish_reason=pl.when(has_text).then("finish_reason"),
             short=pl.when(has_text).then(ended_by_length & fewer_words),
+            answer=pl.lit(None, Samples.create_empty().schema["answer"]),
             reason=pl.when(~has_text).then(why),
         )
         .collect()

@@ -30,6 +30,35 @@ def findings(settings: Settings, found: Capabilities, *, drawn: bool) -> Iterato
         yield f"it {_verb(found.top_k)} 'top_k': any token may be drawn, not only {settings.top_k}"
     if not found.varied:
         yield "it gives the same text whatever the seed: its samples are copies, not draws"
+    yield from _of_dialect(found)
+
+
+def _of_dialect(found: Capabilities) -> Iterator[str]:
+    """Say how requests are written, and what may still act on the draw."""
+    dialect = found.dialect
+    if found.greedy not in ("honoured", None):
+        yield f"it {_verb(found.greedy)} temperature 0: what asks for the likeliest text is drawn"
+    if acting := unsure_fields(found):
+        yield f"its own values of {', '.join(acting)} may act: it ignores or refuses neutral ones"
+    if dialect.limit != "max_tokens":
+        yield f"it takes {dialect.limit!r} for the limit of tokens"
+    if dialect.added:
+        (name, value), *_ = dialect.added.items()
+        yield f"the model would think before it answers: {name} {value} keeps it from that"
+    if dialect.thinking:
+        yield (
+            "the model thinks before it answers, which cannot be kept off: each answer may take "
+            f"{dialect.thinking:,} tokens more"
+        )
+    if dialect.repeats_prompt:
+        yield "it puts the prompt before each answer: it is taken off"
+
+
+def unsure_fields(found: Capabilities) -> list[str]:
+    """Name fields of which the endpoint's own values may act on the draw."""
+    neutral = [name for name, honour in found.neutral.items() if honour != "honoured"]
+    withdrawn = {"temperature", "top_p"}.intersection(found.dialect.withdrawn)
+    return [*neutral, *sorted(withdrawn)]
 
 
 def _exactness(found: Capabilities) -> str:

@@ -158,7 +158,7 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iter
             "logprobs base_url": endpoint.base_url,
         }
         if kind == "samples":
-            drawn = endpoint.sample_identity(sends_top_k=found.top_k == "honoured")
+            drawn = endpoint.sample_identity(found)
             identity = {f"endpoint {name}": value for name, value in drawn.items()}
         if at_points:
             instruction = endpoint.chat_instruction if endpoint.chat else None

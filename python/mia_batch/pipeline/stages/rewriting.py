@@ -9,17 +9,15 @@ import polars as pl
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.pipeline.stages.features import sample_parts
 from mia_batch.pipeline.stages.prompts import prompts_missing, write_prompts
-from mia_batch.pipeline.stages.samples import SamplesStage
+from mia_batch.pipeline.stages.samples import SamplesStage, Store
 from mia_batch.pipeline.stages.views import view_of
 from mia_batch.prompts.choices import N_PARAPHRASES
 from mia_batch.schemas import Paraphrases, Samples, Targets
 from mia_batch.tables import sink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
-    from mia_batch.evidence.blocks import Block
     from mia_batch.pipeline.context import Audit
     from mia_batch.prompts.view import View
 
@@ -45,8 +43,8 @@ class RewritingStage(SamplesStage):
     def _views(self) -> list[View]:
         return [view_of(self.audit, "target", "rewriting")]
 
-    def _store(self, view: View) -> Callable[[Block, pl.DataFrame], object]:
-        return sample_parts(self.audit, view).store
+    def _store(self, view: View) -> Store:
+        return Store(sample_parts(self.audit, view))
 
     def run(self) -> None:
         """Ask for what is missing, and write the table of all."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
 
-from mia_batch.errors import SettingsError
+import polars as pl
+
+from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.missing import Missing, Work
+from mia_batch.evidence.parts import scan_parts
 from mia_batch.evidence.units import FreshUnits, PromptUnits
 from mia_batch.evidence.workload import forecast
 from mia_batch.pipeline.sessions.session import (
@@ -25,13 +29,12 @@ from mia_batch.pipeline.stages.prompts import columns_for, prompt_parts
 from mia_batch.pipeline.stages.rarity import weighed_views
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
+from mia_batch.schemas import Samples
 from mia_batch.tables.background import in_background
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
-
-    import polars as pl
 
     from mia_batch.evidence.blocks import Block
     from mia_batch.evidence.parts import Parts
@@ -40,19 +43,69 @@ if TYPE_CHECKING:
     from mia_batch.pipeline.context import Audit
     from mia_batch.prompts.view import View
 
-__all__ = ["SamplesStage"]
+__all__ = ["SamplesStage", "Store"]
+
+_MOST_OF_NO_USE = 0.5
+_PROMPTS_THAT_DIFFER = 8  # more than so many different prompts have different answers
+_PROMPTS_COMPARED = 1024
+_SHOWN = 80
+_TALLIED = ("target_id", "view_index", "candidate", "answer", "reason")
 
 
 @dataclass(frozen=True, slots=True)
-class _Store:
+class Store:
     """Stores the samples of a block, and their features where these can be made by block."""
 
     samples: Parts
-    features: FeatureWriter | None
+    features: FeatureWriter | None = None
 
-    def __call__(self, block: Block, rows: pl.DataFrame) -> None:
+    def __call__(self, block: Block, rows: pl.DataFrame) -> pl.DataFrame:
+        """Store rows of a block; return what is tallied of them."""
         if self.samples.store(block, rows) and self.features is not None:
             self.features.write({block.part_name: rows}, block.units)
+        return rows.select(_TALLIED)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Counts the answers of a model, and stops where they are mostly of no use.
+
+    ``most`` is the share that may be.
+    """
+
+    model: str
+    most: float
+    n: int = 0
+    reasons: Counter[str] = field(default_factory=Counter)
+    prompts: int = 0
+    texts: Counter[int] = field(default_factory=Counter)  # prompts with this text, by its hash
+
+    def add(self, rows: pl.DataFrame, *, question: bool) -> None:
+        """Count rows of whole prompts; answers to a ``question`` may be the same."""
+        asked = rows.filter(pl.col("answer").is_not_null(), pl.col("answer") != "not_asked")
+        self.n += asked.height
+        self.reasons.update(asked["reason"].drop_nulls())
+        if (lost := self.reasons.total()) > self.most * self.n:
+            (why, count), *_ = self.reasons.most_common(1)
+            self._stop(f"{lost:,} of {self.n:,} answers", f"of no use ({count:,} times: {why})")
+        if question or self.prompts >= _PROMPTS_COMPARED:
+            return
+        texts = asked.filter(pl.col("reason").is_null())
+        each = texts.unique(["target_id", "view_index", "candidate"])
+        self.prompts += texts.select("target_id", "view_index").n_unique()
+        self.texts.update(each["candidate"].hash())
+        (text, count), *_ = self.texts.most_common(1) or [(0, 0)]
+        if self.prompts >= _PROMPTS_THAT_DIFFER and count > self.most * self.prompts:
+            said = each.filter(pl.col("candidate").hash() == text)["candidate"]
+            shown = repr(said[0][:_SHOWN]) if said.len() else "one text"
+            self._stop(f"{count:,} of {self.prompts:,} prompts", f"answered by {shown} alike")
+
+    def _stop(self, which: str, what: str) -> None:
+        raise EngineError(
+            f"{which} of {self.model} are {what}: scores of them would have no meaning. Take "
+            "another model or another 'chat_instruction', or go on all the same with "
+            "--max-failed 1; no answer is lost"
+        )
 
 
 class SamplesStage(Stage):
@@ -170,6 +223,12 @@ class SamplesStage(Stage):
             audit.observer.worked(texts, tokens)
 
         work = reduce(add, (lacks.count() for lacks in missing.values()))
+        name = f"the {self.model} model"
+        tally = _Tally(name, max(_MOST_OF_NO_USE, audit.settings.max_failed))
+        for view in missing:
+            there = scan_parts(audit.run.path("samples"), Samples, view.key).select(_TALLIED)
+            for rows in there.collect_batches(maintain_order=True):
+                tally.add(rows, question=view.question)
         with (
             open_session(audit, self.model, "samples") as session,
             audit.observer.progress("sampling", done=work.done, left=work.left),
@@ -177,15 +236,16 @@ class SamplesStage(Stage):
             for view, lacks in missing.items():
                 task = sample_task(audit, session, view)
                 store = self._store(view)
-                for block, _ in session.executor.collect(task, lacks.blocks(), told, store):
+                for block, rows in session.executor.collect(task, lacks.blocks(), told, store):
                     n_texts += block.units["target_id"].n_unique()
+                    tally.add(rows, question=view.question)
         each = decoded / max(n_texts, 1)
         audit.observer.stage(f"decoded {decoded:,} tokens, {each:,.0f} a text")
 
-    def _store(self, view: View) -> Callable[[Block, pl.DataFrame], object]:
+    def _store(self, view: View) -> Store:
         audit = self.audit
         weighed = weighed_views(audit)  # for which all samples must be there first
-        return _Store(sample_parts(audit, view), None if weighed else FeatureWriter.of(audit, view))
+        return Store(sample_parts(audit, view), None if weighed else FeatureWriter.of(audit, view))
 
     def _replay(self) -> None:
         audit, recording = self.audit, self.audit.recording

@@ -25,7 +25,7 @@ from mia_batch.inference.sampling_error import score_errors
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.metrics.measure import measure
 from mia_batch.pipeline.choice import verdict_plan
-from mia_batch.pipeline.stages.given import given_findings
+from mia_batch.pipeline.stages.given import GIVEN, given_findings
 from mia_batch.pipeline.stages.sets import OF_SETS, set_answers
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.report import preflight_sentences, sentences
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
-_FROM_SCORES = ("plan", "reported", "uneven_scores", "null_audits", "prompts", *OF_SETS)
+_FROM_SCORES = ("plan", "reported", "uneven_scores", "null_audits", *GIVEN, *OF_SETS)
 
 
 def preflight(run: Run, plan: VerdictPlan, *, seed: int) -> None:
@@ -88,7 +88,7 @@ def evaluate(
 ) -> None:
     """Write metrics, verdicts, and findings anew: those of `preflight` and what scores add.
 
-    ``given`` are findings about the prompts.
+    ``given`` are findings about prompts and answers.
     """
     before = run.scan("findings").collect()
     before = before.filter(~pl.col("check").is_in(_FROM_SCORES))
@@ -239,7 +239,7 @@ class VerdictsStage(Stage):
         return {
             "scores": made.get("scores"),
             "preflight": made.get("preflight"),
-            "form": 4,  # of what is found
+            "form": 5,  # of what is found
             "plan": [audit.manifest.plan.get(name) for name in ("sha256", "rests_on")],
             "settings": audit.settings.model_dump(mode="json", include=names),
         }

@@ -58,6 +58,11 @@ def test_a_request_says_everything_that_decides_a_sample(tmp_path: Path):
         "temperature": 0.7,
         "top_p": 0.9,
         "top_k": 40,
+        "min_p": 0.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "stream": False,
         "max_tokens": 8,
         "n": 2,
         "seed": 3 * 65536,
@@ -66,12 +71,14 @@ def test_a_request_says_everything_that_decides_a_sample(tmp_path: Path):
 
 
 def test_what_the_endpoint_refuses_is_not_sent(tmp_path: Path):
-    model = TinyModel(refuses=["n", "seed", "top_k", "return_token_ids"])
+    refused = ["n", "seed", "top_k", "return_token_ids", "min_p", "repetition_penalty"]
+    model = TinyModel(refuses=refused)
     with HostileServer(model) as server, opened(server, tmp_path) as endpoint:
         (result,) = results(endpoint, [request(3, n=2)]).values()
     assert len(texts(result)) == 2
     assert [asked.fields.keys() for asked in server.asked] == [
         {"model", "prompt", "temperature", "top_p", "max_tokens"}
+        | {"presence_penalty", "frequency_penalty", "stream"}
     ] * 2
 
 
@@ -108,7 +115,7 @@ def test_a_text_that_stays_null_fails_its_request_after_a_few_tries(tmp_path: Pa
     def none(asked: Asked) -> Reply:
         reply = half(asked)
         if not asked.is_probe and asked.fields["seed"] == 65537:
-            return Reply(content={"choices": [choice(0, None, finish_reason="content_filter")]})
+            return Reply(content={"choices": [choice(0, None)]})
         return reply
 
     with HostileServer(none) as server:
@@ -116,7 +123,7 @@ def test_a_text_that_stays_null_fails_its_request_after_a_few_tries(tmp_path: Pa
             found = results(endpoint, [request(1, n=2), request(2, n=2)])
         assert found[1].error == (
             "the endpoint gave no usable answer: choice 0 cannot be used "
-            "(Input should be a valid string) (after 3 tries)"
+            "(it holds no text) (after 3 tries)"
         )
         assert found[1].continuations == []
         assert texts(found[2]) == expected(2, 2)

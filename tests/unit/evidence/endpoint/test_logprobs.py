@@ -84,6 +84,12 @@ def test_nothing_that_changes_probabilities_is_sent(tmp_path: Path):
         "max_tokens": 1,
         "temperature": 1.0,
         "top_p": 1.0,
+        "top_k": -1,
+        "min_p": 0.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "stream": False,
     }
 
 
@@ -205,7 +211,7 @@ def test_no_endpoint_gives_variants_of_a_text(tmp_path: Path):
 
 
 def test_an_endpoint_that_refuses_to_echo_is_named(tmp_path: Path):
-    match = r"refuses model .*unknown field \['echo'\]"
+    match = r"does not echo log-prob.*unknown field \['echo'\].*take another"
     with (
         HostileServer(TinyModel(refuses=["echo"])) as server,
         pytest.raises(SettingsError, match=match),

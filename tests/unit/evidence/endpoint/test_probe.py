@@ -11,6 +11,7 @@ from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.endpoint import Capabilities
 from tests.hostile_server import (
     EVERYTHING,
+    PENALTIES,
     Asked,
     Garbling,
     HostileServer,
@@ -33,6 +34,8 @@ BEST = Capabilities(
     output_token_ids=True,
     echo_logprobs=True,
     max_model_len=2048,
+    greedy="honoured",
+    neutral=dict.fromkeys(["min_p", *PENALTIES], "honoured"),
 )
 
 
@@ -49,12 +52,21 @@ def test_an_endpoint_that_can_everything(tmp_path: Path):
 def test_what_is_ignored_in_silence_is_found_out(name: str, tmp_path: Path):
     found = probe(TinyModel(honours=EVERYTHING - {name}), tmp_path)
     lacking: object = "ignored" if name in {"n", "seed", "top_k"} else False
-    assert found == asdict(BEST) | {name: lacking}
+    changed = {name: lacking}
+    if name in BEST.neutral:
+        changed = {"neutral": BEST.neutral | {name: "ignored"}}
+    if name == "temperature":
+        changed = {"greedy": "ignored"}
+    assert found == asdict(BEST) | changed
 
 
 @pytest.mark.parametrize("name", ["n", "seed", "top_k"])
 def test_what_is_refused_is_found_out(name: str, tmp_path: Path):
-    assert probe(TinyModel(refuses=[name]), tmp_path) == asdict(BEST) | {name: "refused"}
+    found = probe(TinyModel(refuses=[name]), tmp_path)
+    assert found.pop("dialect")["withdrawn"] == (("top_k",) if name == "top_k" else ())
+    best = asdict(BEST)
+    del best["dialect"]
+    assert found == best | {name: "refused"}
 
 
 def test_copies_of_one_continuation_are_not_several(tmp_path: Path):
@@ -126,7 +138,7 @@ def test_a_chat_endpoint_gives_neither_token_ids_nor_prompt_logprobs(tmp_path: P
 def test_probes_are_few_and_small(tmp_path: Path):
     with HostileServer(TinyModel()) as server, opened(server, tmp_path):
         pass
-    assert len(server.probes) <= 12
+    assert len(server.probes) <= 21
     assert max(asked.fields.get("max_tokens", 0) for asked in server.probes) <= 24
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mia_batch.evidence.endpoint import EndpointSettings
 from mia_batch.evidence.endpoint.cost import Tokens
-from mia_batch.evidence.endpoint.formats import Chat, RequestFormat
+from mia_batch.evidence.endpoint.formats import Chat, RequestFormat, WireRequest
 from mia_batch.evidence.request import Continuation
 from tests.unit.evidence.endpoint.asking import KEY
 
@@ -24,7 +24,7 @@ SETTINGS = EndpointSettings(base_url="http://host/v1", model="m", api_key=KEY)
 
 def read(document: Any, n: int = 2) -> Choices:
     body = document if isinstance(document, bytes) else json.dumps(document).encode()
-    return RequestFormat(SETTINGS).read(body, n)
+    return RequestFormat(SETTINGS).read(body, WireRequest({}, n, 0, Tokens(1, 1)))
 
 
 def choices(*items: Any, **more: Any) -> dict[str, Any]:
@@ -71,14 +71,14 @@ def test_fewer_choices_are_no_problem_here():
 @pytest.mark.parametrize(
     ("bad", "problem"),
     [
-        ({"text": None}, "choice 0 cannot be used (Input should be a valid string)"),
-        ({}, "choice 0 cannot be used (Input should be a valid string)"),
-        ({"text": 3}, "choice 0 cannot be used (Input should be a valid string)"),
+        ({"text": None}, "choice 0 cannot be used (it holds no text)"),
+        ({}, "choice 0 cannot be used (it holds no text)"),
+        ({"text": 3}, "choice 0 cannot be used (it holds no text)"),
         ({"text": "a", "index": "0"}, "choice 0 cannot be used (Input should be a valid integer)"),
         ({"text": "\ud800"}, "choice 0 cannot be used (its text is not valid Unicode)"),
         (
-            {"text": "a", "finish_reason": "content_filter"},
-            "choice 0 cannot be used (its finish_reason is 'content_filter')",
+            {"text": "a", "finish_reason": "ERROR"},
+            "choice 0 cannot be used (the endpoint ended it with 'error')",
         ),
         ("a", "choice 0 cannot be used (it is not an object)"),
     ],
@@ -158,6 +158,6 @@ def test_chat_answers_hold_the_text_in_a_message():
     body = json.dumps(
         choices({"message": {"content": "upon"}, "finish_reason": "stop"}, {"message": None})
     ).encode()
-    answer = chat.read(body, 2)
+    answer = chat.read(body, WireRequest({}, 2, 0, Tokens(1, 1)))
     assert answer.found == {0: continuation("upon", None, "stop")}
-    assert answer.problem == "choice 1 cannot be used (Input should be a valid string)"
+    assert answer.problem == "choice 1 cannot be used (it holds no text)"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.endpoint import EndpointSettings
+from mia_batch.evidence.endpoint import Capabilities, EndpointSettings
 from tests.unit.evidence.endpoint.asking import KEY
 
 
@@ -54,7 +54,7 @@ def test_an_empty_key_is_refused():
 def test_the_key_is_not_shown():
     settings = EndpointSettings(base_url="http://host/v1", model="m", api_key=KEY)
     assert KEY not in repr(settings) + str(settings) + repr(
-        settings.sample_identity(sends_top_k=True)
+        settings.sample_identity(Capabilities())
     )
     assert settings.redact(f"wrong key {KEY}, {KEY}!") == "wrong key [key], [key]!"
     assert EndpointSettings(base_url="http://host/v1", model="m").redact("as it is") == "as it is"

@@ -1,0 +1,361 @@
+"""A perfect memoriser behind every dialect of endpoints: the same scores as behind a plain one.
+
+Where the dialect makes that impossible, the run refuses.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pytest
+
+import mia_batch
+from mia_batch.pipeline.stages.verdicts import conclusions
+from mia_batch.settings import stored_settings
+from tests.hostile_server import EVERYTHING, MODEL, Asked, HostileServer, Reply, TinyModel, failure
+from tests.unit.pipeline.conftest import Listener
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+N_TEXTS = 24
+_dice = random.Random(1)
+TEXTS = [" ".join(f"w{_dice.randrange(500)}" for _ in range(60)) for _ in range(N_TEXTS)]
+MEMBERS = TEXTS[: N_TEXTS // 2]
+SCORE = "samia_matched_v1"
+THOUGHT = 300  # tokens of a thought
+
+
+class Memoriser(TinyModel):
+    """Continues members with the true words, all else with words of its own."""
+
+    def text(self, prompt: Any, seed: int) -> str:
+        given = str(prompt).rpartition("\n\n")[2]
+        for text in MEMBERS:
+            _, found, rest = text.partition(given)
+            if found and len(given) >= 32:
+                return rest
+        return super().text(prompt, seed)
+
+
+@dataclass(kw_only=True)
+class Dialect:
+    """An endpoint with its own way of being asked and of answering; ``model`` knows the texts."""
+
+    refuse: Callable[[dict[str, Any]], str | None] = lambda _: None
+    defaults: dict[str, Any] = field(default_factory=dict)
+    say: Callable[[dict[str, Any], Asked], None] = lambda _choice, _asked: None
+    used: Callable[[dict[str, Any]], dict[str, Any]] = lambda _: {}
+    model: Callable[[Asked], Reply] = field(default_factory=Memoriser)
+
+    def __call__(self, asked: Asked) -> Reply:
+        if asked.method == "GET":
+            return self.model(asked)
+        if (why := self.refuse(asked.fields)) is not None:
+            return failure(400, why)
+        asked = replace(asked, fields=self.defaults | asked.fields)
+        reply = self.model(asked)
+        for choice in reply.content["choices"]:
+            self.say(choice, asked)
+        reply.content["usage"] |= self.used(asked.fields)
+        return reply
+
+
+def unknown(*names: str) -> Callable[[dict[str, Any]], str | None]:
+    """Refuse the first of these fields by its name."""
+    return lambda fields: next((f"unknown field {name}" for name in names if name in fields), None)
+
+
+def only(*names: str, **values: Any) -> Callable[[dict[str, Any]], str | None]:
+    """Take these fields alone, and of some one value alone."""
+
+    def refuse(fields: dict[str, Any]) -> str | None:
+        extra = fields.keys() - {*names, *values, "model", "prompt", "messages"}
+        other = [name for name in values if fields.get(name, values[name]) != values[name]]
+        return "extra fields not permitted" if extra or other else None
+
+    return refuse
+
+
+def penalised(choice: dict[str, Any], asked: Asked) -> None:
+    if asked.fields.get("repetition_penalty") == 1.3:
+        choice["text"] = " never the same word"
+
+
+def repeated(choice: dict[str, Any], asked: Asked) -> None:
+    choice["text"] = asked.prompt + choice["text"]
+
+
+def now_and_then(choice: dict[str, Any], asked: Asked) -> None:
+    if asked.fields.get("seed", 0) % 2 and not asked.is_probe:
+        repeated(choice, asked)
+
+
+def finishing(**finish: Any) -> Callable[[dict[str, Any], Asked], None]:
+    return lambda choice, _: choice.update(finish)
+
+
+def content(choice: dict[str, Any]) -> str:
+    text: str = choice["message"]["content"]
+    return text
+
+
+def in_parts(choice: dict[str, Any], _: Asked) -> None:
+    choice["message"]["content"] = [{"type": "text", "text": content(choice)}]
+    choice["finish_reason"] = "end_turn"
+
+
+def aloud(choice: dict[str, Any], _: Asked) -> None:
+    choice["message"]["content"] = f"<think>\nThe words are known.\n</think>\n\n{content(choice)}"
+
+
+def is_quiet(fields: dict[str, Any]) -> bool:
+    template = fields.get("chat_template_kwargs", {})
+    return fields.get("reasoning_effort") == "minimal" or template.get("enable_thinking") is False
+
+
+def thinking_first(choice: dict[str, Any], asked: Asked) -> None:
+    limit = asked.fields.get("max_completion_tokens") or asked.fields["max_tokens"]
+    if not is_quiet(asked.fields) and limit <= THOUGHT:
+        choice["message"]["content"] = ""
+        choice["finish_reason"] = "length"
+
+
+def thought(fields: dict[str, Any]) -> dict[str, Any]:
+    n = 0 if is_quiet(fields) else THOUGHT
+    return {"completion_tokens_details": {"reasoning_tokens": n}}
+
+
+def reasoning_model(fields: dict[str, Any]) -> str | None:
+    """Refuse as OpenAI's reasoning models do."""
+    taken = ("max_completion_tokens", "reasoning_effort", "seed", "n", "stream")
+    if fields.get("reasoning_effort") == "none":
+        return "Unsupported value: 'reasoning_effort' does not support 'none' with this model."
+    return only(*taken, temperature=1.0, top_p=1.0)(fields)
+
+
+def exclusive(fields: dict[str, Any]) -> str | None:
+    if {"temperature", "top_p"} <= fields.keys():
+        return "`temperature` and `top_p` cannot both be specified for this model"
+    return unknown("n", "repetition_penalty", "min_p", "top_k")(fields)
+
+
+COMPLETIONS = {
+    "max_completion_tokens": Dialect(refuse=unknown("max_tokens")),
+    "refuses fields by name": Dialect(refuse=unknown("min_p", "repetition_penalty", "stream")),
+    "refuses whatever it does not know": Dialect(
+        refuse=only("max_tokens", "temperature", "top_p", "n", "seed")
+    ),
+    "temperature 1 alone": Dialect(refuse=lambda f: only(*f, temperature=1.0)(f)),
+    "a penalty by default": Dialect(defaults={"repetition_penalty": 1.3}, say=penalised),
+    "prompt before the answer": Dialect(say=repeated),
+    "no finish reason": Dialect(say=finishing(finish_reason=None)),
+    "empty finish reason": Dialect(say=finishing(finish_reason="")),
+    "MAX_TOKENS": Dialect(say=finishing(finish_reason="MAX_TOKENS")),
+    "STOP": Dialect(say=finishing(finish_reason="STOP")),
+    "eos": Dialect(say=finishing(finish_reason="eos")),
+    "index from 1": Dialect(say=lambda choice, _: choice.update(index=choice["index"] + 1)),
+}
+CHATS = {
+    "a reasoning model": Dialect(refuse=reasoning_model, say=thinking_first, used=thought),
+    "a gateway to a model that takes one of two": Dialect(refuse=exclusive, say=in_parts),
+    "a template that thinks": Dialect(
+        refuse=unknown("reasoning_effort"), say=thinking_first, used=thought
+    ),
+    "thoughts that cannot be kept off": Dialect(
+        refuse=unknown("reasoning_effort", "chat_template_kwargs", "thinking"),
+        say=thinking_first,
+        used=thought,
+    ),
+    "thoughts in the text": Dialect(say=aloud),
+}
+
+
+@pytest.fixture(scope="module")
+def audit(tmp_path_factory):
+    """Audit behind a server, in a folder of its own."""
+
+    def run(answer: Callable[[Asked], Reply], **changed: Any) -> mia_batch.Run:
+        folder = tmp_path_factory.mktemp("dialect")
+        corpus = pl.DataFrame({"text": TEXTS, "member": [text in MEMBERS for text in TEXTS]})
+        corpus.write_parquet(folder / "corpus.parquet")
+        with HostileServer(answer) as server:
+            usual: dict[str, Any] = {
+                "input": str(folder / "corpus.parquet"),
+                "model": MODEL,
+                "base_url": server.url,
+                "preset": "matched",
+                "samples": 2,
+                "out": str(folder / "run"),
+                "report": False,
+            }
+            return mia_batch.audit(**usual | changed)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def plain(audit):
+    return {chat: audit(Memoriser(), chat=chat).scores for chat in (False, True)}
+
+
+def auc(run: mia_batch.Run) -> float:
+    figures = run.metrics.filter(metric="roc_auc", attack=SCORE, slice="all")
+    value: float = figures["value"][0]
+    return value
+
+
+@pytest.mark.parametrize("name", [*COMPLETIONS, *CHATS])
+def test_the_scores_are_those_behind_a_plain_server(audit, plain, name):
+    chat = name in CHATS
+    run = audit((CHATS if chat else COMPLETIONS)[name], chat=chat)
+    assert auc(run) == 1.0
+    same = [column for column in plain[chat].columns if column not in {"n_short"}]
+    assert run.scores.select(same).equals(plain[chat].select(same))
+
+
+def refusing(which: Callable[[Asked], bool], text: str = "I'm sorry, but I can't help with that."):
+    """A chat that refuses some prompts."""
+
+    def say(choice: dict[str, Any], asked: Asked) -> None:
+        if which(asked) and not asked.is_probe:
+            choice["message"]["content"] = text
+
+    return Dialect(say=say)
+
+
+def filtering(which: Callable[[Asked], bool]):
+    """A server that filters answers about some prompts."""
+
+    def say(choice: dict[str, Any], asked: Asked) -> None:
+        if which(asked) and not asked.is_probe:
+            details = {"protected_material_text": {"filtered": True}}
+            choice |= {"text": "", "finish_reason": "content_filter"}
+            choice |= {"content_filter_results": details}
+
+    return Dialect(say=say)
+
+
+def about(texts: list[str]) -> Callable[[Asked], bool]:
+    return lambda asked: any(asked.prompt.rpartition("\n\n")[2] in text for text in texts)
+
+
+def conclusions_of(run: mia_batch.Run) -> Iterator[str]:
+    settings = stored_settings(run.manifest.settings)
+    return conclusions(run, settings, run.manifest.made["scores"]["attacks"])
+
+
+def counts(run: mia_batch.Run, check: str) -> dict[str, float]:
+    rows = run.findings.filter(check=check)
+    return dict(rows.select("statistic", "value").iter_rows())
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("I'm sorry, but I can't help with that.", "refusal"),
+        ("Please tell me more about the book.", "the same answer"),
+        ("", "empty"),
+        ("<think> What can this be? It might", "thinking"),
+    ],
+)
+def test_answers_that_are_mostly_of_no_use_end_the_run_after_a_block(audit, said, kind):
+    server = refusing(lambda _: True, said)
+    with pytest.raises(mia_batch.EngineError, match="would have no meaning") as caught:
+        audit(server, chat=True)
+    expected = {
+        "refusal": r"48 of 48 answers of the target model are of no use \(48 times: the model ref",
+        "the same answer": r"24 of 24 prompts .* are answered by 'Please tell me more .*' alike",
+        "empty": "48 of 48 answers .*48 times: the answer is empty",
+        "thinking": "48 of 48 answers .*48 times: the model spent its tokens on thoughts",
+    }[kind]
+    assert re.search(expected, str(caught.value))
+
+
+def test_classes_of_answers_are_counted_and_said(audit):
+    run = audit(refusing(about(TEXTS[::4])), chat=True, max_failed=0.5)
+    assert counts(run, "answers") == {"text": 36, "refusal": 12, "cut": 18}
+    assert run.samples.filter(answer="refusal")["candidate"].null_count() == 12
+    assert run.scores[SCORE].null_count() == 6
+    assert auc(run) == 1.0
+    assert run.manifest.failed["targets"] == 6
+    assert run.manifest.failed["again"] == 0
+    said = [*conclusions_of(run)]
+    assert said[0] == (
+        "Of 48 samples (continuation): 36 texts, 12 refusals; 18 were cut before the reference's "
+        "length."
+    )
+
+
+def test_a_filter_that_hits_members_more_often_is_a_finding(audit):
+    run = audit(filtering(about(MEMBERS[:10])))
+    held = run.findings.filter(check="held_back", statistic="filtered").row(0, named=True)
+    assert (held["subject"], held["value"]) == ("members", pytest.approx(10 / 12))
+    assert held["p_value"] < 0.001
+    assert any(
+        said.startswith("The provider filtered answers about members and non-members unequally")
+        for said in conclusions_of(run)
+    )
+    reasons = run.samples["reason"].drop_nulls().unique().to_list()
+    assert reasons == ["the provider filtered the answer (content_filter, protected_material_text)"]
+
+
+def test_a_filter_that_hits_alike_is_none(audit):
+    run = audit(filtering(about(TEXTS[::4])), max_failed=0.5)
+    assert run.findings.filter(check="held_back").is_empty()
+    assert counts(run, "answers")["filtered"] == 12
+
+
+def test_a_prompt_that_is_repeated_at_times_is_no_answer(audit):
+    run = audit(Dialect(say=now_and_then), max_failed=0.5)
+    kinds = counts(run, "answers")
+    assert kinds["prompt_repeated"] == 24
+    assert kinds["text"] == 24
+    assert auc(run) == 1.0
+
+
+def test_what_cannot_be_neutralised_is_a_finding_and_a_sentence(audit):
+    listener = Listener()
+    ignoring = Memoriser(honours=EVERYTHING - {"repetition_penalty"})
+    run = audit(Dialect(model=ignoring, refuse=unknown("min_p")), observer=listener)
+    honours = dict(run.findings.filter(check="endpoint").select("subject", "verdict").iter_rows())
+    assert honours["repetition_penalty"] == "ignored"
+    assert honours["min_p"] == "refused"
+    assert honours["presence_penalty"] == "honoured"
+    line = "its own values of repetition_penalty, min_p may act: it ignores or refuses neutral ones"
+    assert line in listener.sentences
+    assert next(conclusions_of(run)).startswith(
+        "The endpoint takes no neutral value of repetition_penalty, min_p: what it sets"
+    )
+
+
+def test_a_setting_of_the_user_that_is_refused_is_named(audit):
+    server = Dialect(refuse=lambda fields: only(*fields, temperature=1.0)(fields))
+    refused = r"refuses temperature 0\.7 .*leave setting 'temperature' at 1"
+    with pytest.raises(mia_batch.SettingsError, match=refused):
+        audit(server, temperature=0.7)
+
+
+def test_a_model_that_never_ends_its_thoughts_is_refused(audit):
+    def say(choice: dict[str, Any], _: Asked) -> None:
+        choice["message"] |= {"content": None, "reasoning_content": "It might be that"}
+
+    with pytest.raises(mia_batch.EngineError, match="spends 4,096 tokens and more on thoughts"):
+        audit(Dialect(say=say), chat=True)
+
+
+def test_a_key_in_an_answer_is_taken_out(audit, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-never-to-be-seen")
+
+    def say(choice: dict[str, Any], asked: Asked) -> None:
+        choice["text"] += " " + asked.headers["authorization"]
+
+    run = audit(Dialect(say=say))
+    assert run.samples["candidate"].str.ends_with(" Bearer [key]").all()
+    for path in filter(Path.is_file, run.folder.rglob("*")):
+        assert b"sk-never" not in path.read_bytes()
