@@ -300,6 +300,11 @@ HEADERS = {
         "7/ Pour obtenir un document de Gallica en haute définition, contacter\n"
         "utilisationcommerciale@bnf.fr.\n\n"
     ),
+    "feedbooks": (
+        "Copyright: This work is available for countries where copyright is Life+70.\n\n"
+        "Note: This book is brought to you by Feedbooks\nhttp://www.feedbooks.com\n"
+        "Strictly for personal use, do not use this file for commercial purposes.\n\n"
+    ),
     "google": (
         "This is a digital copy of a book that was preserved for generations on library shelves\n"
         "before it was carefully scanned by Google as part of a project to make the world's books\n"
@@ -335,6 +340,7 @@ FOOTERS = {
     "german": f"\n\nEnde dieses Projekt Gutenberg Etextes Der Rabe, von Poe\n\n{FULL_LICENCE}",
     "german alone": '\n\nEnde dieses Project Gutenberg Etextes "Der Rabe", von\nEdgar A. Poe\n',
     "german typo": f"\n\nEnde diese Project Gutenberg Etextes Der Rabe\n\n{FULL_LICENCE}",
+    "german etext": f"\n\nEnde dieses Etextes Der Rabe\n\n{_END}\n\n{FULL_LICENCE}",
     "spanish": f"\n\nFin del Proyecto Gutenberg EBook de El cuervo, por Poe\n\n{FULL_LICENCE}",
     "portuguese": f"\n\nFim do Projecto Gutenberg de O corvo, por Edgar A. Poe\n\n{FULL_LICENCE}",
     "italian": f"\n\nFine dell'etext Project Gutenberg: Il corvo\n\n{FULL_LICENCE}",

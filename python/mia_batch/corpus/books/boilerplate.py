@@ -37,7 +37,8 @@ _START = (
 )
 _STARTS = re.compile(
     rf"(?P<sure>^[ \t]*\*{{3}}[ \t]*(?:{_START}){_NAME}{_TITLE}"
-    r"|^[^\w\n]{0,9}END[ *]*(?:OF[ *]*)?THE SMALL PRINT\b[^\n]*$)"
+    r"|^[^\w\n]{0,9}END[ *]*(?:OF[ *]*)?THE SMALL PRINT\b[^\n]*$"
+    r"|^[^\n]*Strictly for personal use, do not use this file for commercial purposes[^\n]*$)"
     rf"|\*{{3}}[ \t]*(?:{_START}){_NAME}{_TITLE}"
     rf"|^[ \t]*(?:{_START}){_NAME}{_TITLE}"
     r"|^[^\n]*utilisation\.?commerciale@bnf\.fr[^\n]*$"
@@ -73,7 +74,7 @@ _ENDS = re.compile(
     r"|(?P<phrase>^[^\w\n]{0,20}(?:Updated editions will replace the previous|START:? FULL LICENSE"
     r"|START[ *]*THE SMALL PRINT|More information about this book is at the top of this file"
     r"|(?:This|Dit) (?:file|bestand) (?:should be named|moet) |This site is full of FREE ebooks"
-    rf"|THE FULL {_NAME}|Section 1\. {{1,3}}General Terms of Use|End of this {_EBOOK} of "
+    rf"|THE FULL {_NAME}|Section 1\. {{1,3}}General Terms of Use|End(?: of this|e dieses) {_EBOOK}"
     rf"|This is a COPYRIGHTED {_NAME}|About this digital edition\s{{1,9}}This e-book"
     r"|FIN DU FICHIER))"
     r"|^[^\w\n]{0,9}(?:\d{4}[^\n.]{0,40})?(?:https?://)?(?:www\.)?(?:Projekt Gutenberg-DE"

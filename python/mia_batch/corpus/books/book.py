@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["LEFT_OUT", "MOST_CHARS", "Book", "BookError", "codec", "decode"]
+__all__ = ["LEFT_OUT", "MOST_CHARS", "Book", "BookError", "codec", "declared_encoding", "decode"]
 
 MOST_CHARS = 32 << 20
 """Longer texts are refused, so that memory is bounded; the longest dictionaries have 28 million."""
@@ -20,10 +20,12 @@ LEFT_OUT = (
 )
 """Columns that count what stands within a book and is no text of it."""
 
-_BYTE_ORDER_MARKS = (
-    *((codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32")),  # LE begins as UTF-16 does
-    *((codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")),
-    (codecs.BOM_UTF8, "UTF-8"),
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),  # begins like that of UTF-16
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
 )
 _OF_TEXT = re.compile(
     r"ascii|big5|cp\d|euc_|gb|hz|iso|johab|koi8|kz1048|mac|ptcp|shift_jis|tis-620|utf-(?:8|16|32)"
@@ -52,6 +54,11 @@ class BookError(Exception):
         self.line = line
 
 
+def declared_encoding(start: bytes) -> str | None:
+    """Name the encoding that a byte-order mark declares."""
+    return next((encoding for mark, encoding in _MARKS if start.startswith(mark)), None)
+
+
 def codec(name: str) -> str | None:
     """Return Python's name for an encoding of text; None for others, such as ``hex``."""
     try:
@@ -67,8 +74,8 @@ def decode(content: bytes, *, declared: str | None = None, given: str | None = N
     UTF-8 comes before what is declared: hardly a text of another encoding is valid UTF-8, but many
     were saved as UTF-8 and declare what they were before.
     """
-    marked = next((name for mark, name in _BYTE_ORDER_MARKS if content.startswith(mark)), None)
-    labels = [label for label in (declared, given) if label] if marked is None else [marked]
+    marked = declared_encoding(content[:4])
+    labels = [marked.removesuffix("-sig").upper()] if marked else [*filter(None, (declared, given))]
     content = content.removeprefix(codecs.BOM_UTF8)
     tried = list[tuple[str, str]]()
     for label in labels:

@@ -28,10 +28,8 @@ _ENCRYPTION = "META-INF/encryption.xml"
 _HIDDEN_FONTS = ("http://www.idpf.org/2008/embedding", "http://ns.adobe.com/pdf/enc#RC")
 _BROKEN = (BadZipFile, EOFError, RuntimeError, ValueError, struct.error, zlib.error)
 _PAGE = re.compile(r"html|x-oeb1-document|x-dtbook")
-_NO_PAGE = re.compile(
-    r"(?:audio|font|image|video)/|css|font|javascript|ncx|pdf|smil"
-    r"|\.(?:gif|jpe?g|js|mp[34]|otf|png|svg|ttf|webp|woff2?)$"
-)
+_NO_PAGE = re.compile(r"(?:audio|font|image|video)/|css|font|javascript|ncx|pdf|smil")
+_OTHER_FILE = re.compile(r"\.(?:css|gif|jpe?g|js|mp[34]|ncx|otf|pdf|png|svg|ttf|webp|woff2?)$")
 _ISBN = re.compile(r"(?:urn:)?(?:isbn(?:-1[03])?[:\s]*)?([\d][\d\s-]{8,15}[\dx])", re.IGNORECASE)
 
 
@@ -154,7 +152,8 @@ class _Epub:
 
 def _is_page(name: str, media_type: str) -> bool:
     """Take what is to be read in order for a page, unless its type or name says it is another."""
-    return bool(_PAGE.search(media_type)) or not _NO_PAGE.search(f"{media_type} {name}")
+    is_other = _NO_PAGE.search(media_type) or _OTHER_FILE.search(name)
+    return _PAGE.search(media_type) is not None or is_other is None
 
 
 def _values(package: _Element, name: str) -> Iterator[str]:

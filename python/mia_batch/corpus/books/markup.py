@@ -6,7 +6,6 @@ import io
 import re
 from collections import Counter
 from functools import lru_cache
-from html import entities
 from typing import TYPE_CHECKING
 
 from mia_batch.corpus.books.book import MOST_CHARS, Book, BookError, decode
@@ -14,7 +13,7 @@ from mia_batch.corpus.books.book import MOST_CHARS, Book, BookError, decode
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lxml.etree import _Element, _FeedParser
+    from lxml.etree import _Element
 
 __all__ = ["MOST_PAGE_BYTES", "Pages", "parse_xml", "read_html"]
 
@@ -25,14 +24,13 @@ _MOST_DEEP = 512  # as in browsers
 _MOST_ELEMENTS = 2_000_000  # of a book; each takes some microseconds
 _MOST_LISTED = 200_000  # elements of a package; each takes about a kilobyte
 _PIECE = 1 << 16
-_TYPES = ("{http://www.idpf.org/2007/ops}type", "epub:type", "type", "role")
+_TYPES = ("epub:type", "type", "role")
 
 _DECLARED = re.compile(rb"""(?:encoding|charset)\s*=\s*["']?\s*([\w.:-]+)""")
 _DECLARED_WITHIN = 4096
-_NAMED = re.compile(rb"&(?!(?:amp|lt|gt|quot|apos);)\w+;")
-_DOCTYPE = re.compile(
-    rb"<!DOCTYPE[^>\[]*\[.*?\]\s*>", re.DOTALL | re.IGNORECASE
-)  # XML's, with entities
+_DOCTYPE = re.compile(rb"<!DOCTYPE[^>\[]*\[.*?\]\s*>", re.DOTALL | re.IGNORECASE)  # with entities
+_LITERAL = re.compile(rb"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
+_EMPTY = re.compile(rb"<((?!(?:br|hr|img|meta|link|wbr|input|col)\b)[\w:-]+)([^<>]*)/>")
 _AUTHORS = ("author", "dc.creator", "dcterms.creator")
 _SPACES = re.compile(r"\s+")
 
@@ -63,15 +61,15 @@ _NOTE_MARK = re.compile(
     re.IGNORECASE,
 )
 _SURE_MARK = re.compile(rf"\[\s*(?:\w{{1,4}}|{_SYMBOL})\s*\]|{_SYMBOL}")
+_TO_NOTE = re.compile(r"#[\W_]*(?:\w*note|fn|ftn|en)s?(?:ref)?[\W_]*\d", re.IGNORECASE)
 _LONGEST_MARK = 40
 _LICENCE_TYPE = re.compile(r"(?<!\S)(?:(?:doc-)?colophon|imprint|copyright-page)(?!\S)")
 _CALLED = re.compile(  # by type, role, class or id
     r"(?<!\S)(?:((?:doc-)?pagebreak|page[-_]?num(?:ber)?|pgnum|(?:x-ebookmaker-)?pageno)"
-    r"|((?:doc-)?(?:noteref|backlink)|fn(?:anchor|ref)|(?:foot|end)note-?ref)"
+    r"|((?:doc-)?(?:noteref|backlink)|fn(?:anchor|ref)|(?:foot|end)note-?ref|_idfootnotelink)"
     r"|(pg-boilerplate|pg-?(?:header|footer)|pg-\w+-(?:header|separator)))(?!\S)"
 )
 _MARKS = (("page_numbers", _PAGE_NUMBER), ("note_marks", _NOTE_MARK), ("licences", _ANY))
-_SAFE = {"resolve_entities": False, "no_network": True, "load_dtd": False, "huge_tree": False}
 
 
 class Pages:
@@ -100,27 +98,21 @@ class Pages:
         declared = found[1].decode().lower() if found else None
         declared = "cp1252" if declared in ("ascii", "us-ascii") else declared  # as browsers do
         source = decode(content, declared=declared, given=encoding).lstrip().encode()
-        before = self.left_out.copy(), self.title, self.author, self.length
         if b"<?xml" in source[:_DECLARED_WITHIN] or b"xmlns=" in source[:_DECLARED_WITHIN]:
-            parser = etree.XMLParser(target=self, encoding="utf-8", **_SAFE)
-            try:
-                _feed(parser, _NAMED.sub(_character, source))
-            except etree.XMLSyntaxError as error:
-                if "amplification" in error.msg:
-                    msg = "has entities that stand for very long texts; write the texts out"
-                    raise BookError(msg) from error
-            else:
-                return
-            self.left_out, self.title, self.author, length = before
-            self.cut(length)
-            self.close()
-        parser = etree.HTMLParser(target=self, encoding="utf-8", no_network=True, huge_tree=True)
-        _feed(parser, _DOCTYPE.sub(b"", source, count=1))
+            source = _DOCTYPE.sub(b"", source, count=1)
+            source = _EMPTY.sub(rb"<\1\2></\1>", _LITERAL.sub(_escape, source))
+        options = {"encoding": "utf-8", "no_network": True, "huge_tree": True}
+        parser = etree.HTMLParser(target=self, **options)
+        for start in range(
+            0, len(source) + 1, _PIECE
+        ):  # at an error it reads on to the piece's end
+            parser.feed(source[start : start + _PIECE])
+        parser.close()
 
     def close(self) -> None:
         """End a page."""
         self._open: list[tuple[str, re.Pattern[str], int, int, int, int] | None] = []
-        self._apart = _PARAGRAPH
+        self._apart, self._closing = _PARAGRAPH, ""
         self._is_title = self._is_left_out = False
         self._n_preformatted = self._n_links = self._n_sups = 0
 
@@ -153,6 +145,7 @@ class Pages:
         """Add characters of an element."""
         if self._is_title and len(self.title) < _DECLARED_WITHIN:
             self.title += text
+        text, self._closing = text.removeprefix(self._closing), ""
         if self._n_preformatted:
             self._write(text)
             return
@@ -174,17 +167,21 @@ class Pages:
         if mark is None:
             return
         kind, rule, length, apart, n_links, n_sups = mark
-        if rule is _ANY:
-            self._is_left_out = False
-        elif self._n_sups > n_sups if rule is _SURE_MARK else self._n_links > n_links:
-            rule = _NOTE_MARK if rule in (_SURE_MARK, _NOTHING) else rule
+        self._is_left_out &= rule is not _ANY
+        raised = rule is _SURE_MARK and self._n_sups > n_sups
+        if raised or (rule is _NOTHING and self._n_links > n_links):
+            rule = _NOTE_MARK
         if self.length > length + _LONGEST_MARK and rule is not _ANY:
             return
-        self._text.seek(length)
-        text = self._text.read()
+        self._text.seek(max(length - 2, 0))
+        before, text = self._text.read(min(length, 2)), self._text.read()
+        found = text.strip()
         if not kind:
             self._apart = apart
-        elif (found := text.strip()) and rule.fullmatch(found):
+        elif found and rule.fullmatch(found):
+            if before.endswith("[") and rule is _NOTE_MARK:  # its brackets go with it
+                text, self._closing = before[:-1] or text, "]"
+                length -= 1 + text[0].isspace()
             self._apart = max(self._apart, apart, _SPACE if text[0].isspace() else 0)
             self.left_out += Counter({kind: 1, "characters": len(found)})
         else:
@@ -231,20 +228,14 @@ def parse_xml(content: bytes) -> _Element:
     if len(content) > MOST_PAGE_BYTES or content.count(b"<") > _MOST_LISTED:
         msg = f"lists more than {_MOST_LISTED:,} parts; split the book"
         raise BookError(msg)
-    return etree.fromstring(content, etree.XMLParser(**_SAFE))
-
-
-def _feed(parser: _FeedParser, source: bytes) -> None:
-    """Parse a piece at a time: at an error the parser stops with the piece, not with the page."""
-    for start in range(0, len(source) + 1, _PIECE):
-        parser.feed(source[start : start + _PIECE])
-    parser.close()
+    options = {"resolve_entities": False, "no_network": True, "load_dtd": False}
+    return etree.fromstring(content, etree.XMLParser(**options))
 
 
 @lru_cache(1000)
 def _tag(name: str) -> tuple[str, int]:
-    """Return the name of an element, without its name space, and how it is laid out."""
-    tag = name.rpartition("}")[2].lower()
+    """Return the name of an element, without a prefix, and how it is laid out."""
+    tag = name.rpartition(":")[2].lower()
     found = _LAID_OUT.fullmatch(tag)
     return tag, _SPACE + (found.lastindex or 0) if found else 0
 
@@ -270,11 +261,9 @@ def _mark(
     if tag == "sup":
         return "note_marks", _NOTHING  # unless it holds a link
     if tag == "a" and "#" in attributes.get("href", ""):
-        return "note_marks", _SURE_MARK  # or holds a raised number
+        return "note_marks", _NOTE_MARK if _TO_NOTE.search(attributes["href"]) else _SURE_MARK
     return None
 
 
-def _character(entity: re.Match[bytes]) -> bytes:
-    """Write a named character as itself; XML does not know its name."""
-    found = entities.html5.get(entity[0][1:].decode())
-    return entity[0] if found is None else found.encode()
+def _escape(literal: re.Match[bytes]) -> bytes:
+    return literal[1].replace(b"&", b"&amp;").replace(b"<", b"&lt;")

@@ -59,6 +59,13 @@ def test_layout_is_lines_and_no_more(body, text):
         ("so<sup>[<a href='n.xhtml#1'>a</a>]</sup>, on", "so, on", "note_marks 1"),
         ("so <a href='#n'><sup>*</sup></a> on", "so on", "note_marks 1"),
         ("so<a class='fnanchor' href='#F1'>[1]</a> on<a href='#x'>†</a>", "so on", "note_marks 2"),
+        (
+            "so<a href='n.xhtml#_ftn3'>3</a> on<a href='#footnote-12'>12</a>",
+            "so on",
+            "note_marks 2",
+        ),
+        ("so<span class='_idFootnoteLink'><a href='#x'>1</a></span> on", "so on", "note_marks 1"),
+        ("so[<a href='#note1'>1</a>], on [<a href='#fn2'>2</a>]", "so, on", "note_marks 2"),
         ("<p>note 1 <a role='doc-backlink' href='#r'>↩</a></p>", "note 1", "note_marks 1"),
         ("con<span epub:type='pagebreak'>12</span>tinued", "continued", "page_numbers 1"),
         ("of <span class='pagenum'><a id='p'>[Pg 12]</a></span>the", "of the", "page_numbers 1"),
