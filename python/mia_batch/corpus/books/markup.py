@@ -56,8 +56,8 @@ _PAGE_NUMBER = re.compile(
 )
 _SYMBOL = r"[*†‡§¶‖^↑↩⏎]{1,4}\ufe0e?"
 _NOTE_MARK = re.compile(
-    rf"[\[({{]?\s*(?:(?:n|fn|note)?\.?\s*\d{{1,4}}|[a-z]{{1,2}}|[ivxlc]{{1,6}}|{_SYMBOL})"
-    r"\s*[\])}.:]?",
+    r"[\[({]?\s*(?:(?:n|fn|note)?\.?\s*\d{1,4}|[a-z]|x{0,3}(?:i[vx]|v?i{0,3})"
+    rf"|{_SYMBOL})\s*[\])}}.:]?",
     re.IGNORECASE,
 )
 _SURE_MARK = re.compile(rf"\[\s*(?:\w{{1,4}}|{_SYMBOL})\s*\]|{_SYMBOL}")
@@ -103,9 +103,7 @@ class Pages:
             source = _EMPTY.sub(rb"<\1\2></\1>", _LITERAL.sub(_escape, source))
         options = {"encoding": "utf-8", "no_network": True, "huge_tree": True}
         parser = etree.HTMLParser(target=self, **options)
-        for start in range(
-            0, len(source) + 1, _PIECE
-        ):  # at an error it reads on to the piece's end
+        for start in range(0, len(source) + 1, _PIECE):  # an error shows at the end of a piece
             parser.feed(source[start : start + _PIECE])
         parser.close()
 
@@ -257,7 +255,9 @@ def _mark(
             return "licences", _ANY
         names = f"{types} {attributes.get('class', '')} {attributes.get('id', '')}".lower()
         if called := _CALLED.search(names):
-            return _MARKS[(called.lastindex or 0) - 1]
+            is_style = called[0] == "pagebreak" and called[0] not in types  # headings have it
+            if not (is_style and layout):
+                return _MARKS[(called.lastindex or 0) - 1]
     if tag == "sup":
         return "note_marks", _NOTHING  # unless it holds a link
     if tag == "a" and "#" in attributes.get("href", ""):
