@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mia_batch.corpus import read_documents
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+INVISIBLE = "\u00ad\u200b\u200c\u200d\u2060\ufeff"  # and no text where they part no letters
 ROWS = st.lists(
     st.tuples(st.one_of(st.none(), TEXTS), st.sampled_from([True, False, None]), TEXTS),
     min_size=1,
@@ -63,10 +64,21 @@ def test_what_was_written_is_read(name, write, rows):
     assert found == rows
 
 
-@given(texts=st.lists(TEXTS, min_size=1, max_size=5))
+@given(texts=st.lists(TEXTS.filter(lambda text: not set(INVISIBLE) & set(text)), min_size=1))
 def test_text_files_are_read_as_they_are(texts):
     with tempfile.TemporaryDirectory() as folder:
         for place, text in enumerate(texts):
-            Path(folder, f"{place}.txt").write_bytes(text.encode())
+            Path(folder, f"{place:02}.txt").write_bytes(text.encode())
         found = read_documents(folder).documents.collect()["text"].to_list()
-    assert found == [text.removeprefix("\ufeff") for text in texts]
+    assert found == texts
+
+
+@given(text=st.text(st.sampled_from(f"{INVISIBLE} aé\u0e01\u0645[Pg 1]{{2}}\n\r"), max_size=60))
+def test_no_character_is_lost_unseen(text):
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "a.txt").write_bytes(text.encode())
+        (row,) = read_documents(folder).documents.collect().to_dicts()
+    lost = len(text) - len(row["text"]) - text.startswith("\ufeff")
+    assert (lost, row["n_characters"] - len(row["text"])) == (row["cut_inside"], row["cut_inside"])
+    kept = [character for character in text if character not in f"{INVISIBLE}[Pg 1]{{2}}\n\r"]
+    assert [character for character in row["text"] if character in "aé\u0e01\u0645"] == kept

@@ -92,9 +92,9 @@ def read_documents(
         ``label``, ``group``, ``prefix``, ``reference``, in any spelling. Columns ``member`` and
         ``nonmember`` of texts are two documents a row. Books have ``text``, ``document_id`` (the
         file's path below the folder), ``title``, ``author``, ``isbn`` (where the file says so),
-        ``sha256`` of the file, ``n_characters`` of the text before it was cut, and ``cut_start``
-        and ``cut_end``, the characters cut at either end. A book is its own ``group``, unless a
-        column is given.
+        ``sha256`` of the file, ``n_characters`` of the text before it was cut, ``cut_start``,
+        ``cut_inside`` and ``cut_end``, the characters cut at its ends and left out within, and how
+        many marks of each kind that was. A book is its own ``group``, unless a column is given.
     reserved
         Names that pass-through columns may not have, such as those of attacks; such a column gets
         another.

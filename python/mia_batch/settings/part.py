@@ -74,11 +74,12 @@ def one_address(value: object) -> object:
 
 def known_encoding(value: str) -> str:
     """Refuse what is no encoding of text."""
-    try:
-        "".encode(value)
-    except LookupError:
-        raise ValueError("name an encoding of text, such as cp1252, latin-1 or gb18030") from None
-    return value
+    from mia_batch.corpus.books.book import codec
+
+    found = codec(value)
+    if found is None:
+        raise ValueError("name an encoding of text, such as cp1252, latin-1 or gb18030")
+    return found
 
 
 def shard_name(value: str) -> str:

@@ -36,7 +36,8 @@ def books(tmp_path):
     folder = tmp_path / "books"
     folder.mkdir()
     (folder / "a.txt").write_text(HEADER + text("a"))
-    write_epub(folder / "b.epub", {"x": page(f"<p>{text('b')}</p>")})
+    marks = "<sup><a href='#1'>1</a></sup><a href='#2'>[2]</a><i class='pagenum'>12</i>"
+    write_epub(folder / "b.epub", {"x": page(f"<p>{text('b')}{marks}</p>")}, spine=["x", "y"])
     (folder / "c.html").write_text(f"<p>{text('a')}<p>{text('c', 256)}")
     given = {"input": str(folder), "out": str(tmp_path / "run"), "attacks": "samia_matched_v1"}
     settings = with_windows(load_settings(given | {"model": "m"}))
@@ -67,7 +68,8 @@ def test_books_are_cut_into_windows_and_counted_once(books):
         f"{books['input']}: 3 documents, cut into windows of 128 words",
         "17 targets (cannot be sampled: 5 the same passage as in earlier windows)",
         f"headers, licences, notes and tables of contents cut from 1 of 3 books: {len(HEADER)} "
-        "characters before the text, 0 after it",
+        "characters before the text, 0 after it; left out within the text: note marks (2), "
+        "page numbers (1), missing pages (1)",
     ]
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mia_batch.corpus.books.book import declared_encoding
 from mia_batch.errors import CorpusError
 
 if sys.version_info >= (3, 14):
@@ -33,8 +34,6 @@ __all__ = [
     "EncodingError",
     "Reading",
     "bounded",
-    "declared_encoding",
-    "not_utf8",
     "open_bytes",
     "open_text",
     "read_lines",
@@ -43,13 +42,6 @@ __all__ = [
 BOM = codecs.BOM_UTF8
 """The byte-order mark that some editors put before UTF-8 text; not part of the text."""
 _LONGEST_LINE = 64 << 20  # a small file may unpack to one line without end
-_MARKS = (
-    (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # begins like that of UTF-16
-    (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"),
-    (codecs.BOM_UTF16_BE, "utf-16"),
-)
 
 
 class BadInputError(CorpusError):
@@ -107,11 +99,6 @@ def open_bytes(file: SourceFile) -> Iterator[io.BufferedReader]:
         raise BadInputError(file.path, f"cannot be read: {reason}", "restore the file") from error
 
 
-def declared_encoding(start: bytes) -> str | None:
-    """Name the encoding that a byte-order mark declares."""
-    return next((encoding for mark, encoding in _MARKS if start.startswith(mark)), None)
-
-
 @contextmanager
 def open_text(file: SourceFile, reading: Reading, newline: str = "") -> Iterator[io.TextIOWrapper]:
     """Open a file for reading text; ``newline`` as of `io.TextIOWrapper`."""
@@ -142,11 +129,6 @@ def bounded(file: SourceFile, readline: Callable[[int], Any]) -> Iterator[Any]:
             what = f"has a line of more than {_LONGEST_LINE >> 20} MiB"
             raise BadInputError(file.path, what, "cut it into several texts")
         yield line
-
-
-def not_utf8(file: SourceFile) -> EncodingError:
-    """Return the error for a file that is not UTF-8, naming its first wrong line."""
-    return _not_decodable(file, "utf-8")
 
 
 def _not_decodable(file: SourceFile, encoding: str) -> EncodingError:

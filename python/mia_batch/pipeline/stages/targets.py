@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
+from mia_batch.corpus.books.book import LEFT_OUT
 from mia_batch.errors import SettingsError
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.schemas import SetAside, Targets
@@ -27,7 +28,7 @@ __all__ = ["TargetsStage"]
 _TARGETS_AT_ONCE = 8192
 _NAMES_SHOWN = 3
 _UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]"
-_CUTS = pl.col("cut_start", "cut_end")
+_CUT = ("cut_start", "cut_end")
 
 
 class TargetsStage(Stage):
@@ -121,18 +122,26 @@ def _sentence(targets: dict[str, int], share: str) -> str:
 
 
 def _cut_sentence(targets: pl.LazyFrame) -> str:
-    """Say how much was cut from books; nothing where nothing was."""
+    """Say how much was cut from books, and left out within them; nothing where nothing was."""
     asked = targets.filter(pl.col("role").is_in(["target", "copy"]))
-    books = asked.group_by("document_id").agg(_CUTS.first())
-    cut = pl.any_horizontal(_CUTS > 0).sum().alias("n_cut")
-    found = books.select(_CUTS.cast(pl.Int64).sum(), cut, n=pl.len()).collect(engine="streaming")
-    before, after, n_cut, n_books = found.row(0)
-    if n_cut == 0:
-        return ""
-    return (
-        f"headers, licences, notes and tables of contents cut from {n_cut:,} of {n_books:,} books: "
-        f"{before:,} characters before the text, {after:,} after it"
+    known = targets.collect_schema()  # of a run of an earlier version, they are fewer
+    kinds = [name for name in LEFT_OUT if name in known]
+    books = asked.group_by("document_id").agg(pl.col(*_CUT, *kinds).first())
+    n_cut = pl.any_horizontal(pl.col(*_CUT) > 0).sum()
+    sums = pl.col(*_CUT, *kinds).cast(pl.Int64).sum()
+    found = (
+        books.select(sums, n_cut=n_cut, n=pl.len()).collect(engine="streaming").row(0, named=True)
     )
+    said = list[str]()
+    if found["n_cut"]:
+        said.append(
+            "headers, licences, notes and tables of contents cut from "
+            f"{found['n_cut']:,} of {found['n']:,} books: {found['cut_start']:,} characters before "
+            f"the text, {found['cut_end']:,} after it"
+        )
+    if inside := [f"{name.replace('_', ' ')} ({found[name]:,})" for name in kinds if found[name]]:
+        said.append(f"left out within the text: {', '.join(inside)}")
+    return "; ".join(said)
 
 
 def _without_spaces(targets: pl.LazyFrame) -> list[str]:

@@ -148,6 +148,7 @@ FIELDS = (
     Field(10, "Digest of the texts", "run.json: made.targets.input"),
     Field(10, "Characters cut at the beginning of each text", "targets: cut_start", "documents"),
     Field(10, "Characters cut at its end", "targets: cut_end", "documents"),
+    Field(10, "Characters left out within it", "targets: cut_inside", "documents"),
     Field(11, "Texts outside the training data", "run.json: plan.null_set"),
     Field(11, "Reference model", "run.json: models.reference.source.name"),
     Field(11, "The same after an unrelated prefix", "run.json: controls.unrelated_prefix"),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import random
 import re
+import socket
 from contextlib import suppress
 from zipfile import ZIP_BZIP2, ZipFile
 
@@ -10,10 +11,10 @@ import pytest
 
 from mia_batch.corpus import read_documents
 from mia_batch.corpus.books import epub
-from mia_batch.corpus.books.book import BookError
-from mia_batch.corpus.books.isbn import find_isbn
+from mia_batch.corpus.books.book import LEFT_OUT, BookError
+from mia_batch.corpus.books.epub import find_isbn
 from mia_batch.errors import CorpusError
-from tests.books import CONTAINER, PACKAGE, page, write_epub
+from tests.books import CONTAINER, HEADER, LICENCE, PACKAGE, page, write_epub
 
 
 def read(path):
@@ -93,25 +94,113 @@ def test_an_archive_without_a_container_is_refused(tmp_path):
     )
 
 
-def test_names_outside_the_archive_are_not_looked_up(tmp_path):
-    (tmp_path / "secret").write_text("secret")
-    further = {
-        "OEBPS/book.opf": PACKAGE.format(
-            metadata="",
-            items='<item id="a" href="../../secret" media-type="application/xhtml+xml"/>',
-            spine='<itemref idref="a"/>',
-        )
-    }
-    assert refusal(write_epub(tmp_path / "b.epub", {}, further=further)) == (
-        "cannot be read as EPUB: there is no '../secret' in it; restore the file"
+def package(items, spine=("a",)):
+    """A package of items, each an identifier, a name and further attributes."""
+    listed = "".join(f'<item id="{name}" href="{href}" {more}/>' for name, href, more in items)
+    order = "".join(f'<itemref idref="{name}"/>' for name in spine)
+    return {"OEBPS/book.opf": PACKAGE.format(metadata="", items=listed, spine=order)}
+
+
+@pytest.mark.parametrize(
+    "href",
+    [
+        *("../../secret", "../../../../../../etc/passwd", "/etc/passwd", "file:///etc/passwd"),
+        *("http://127.0.0.1/a.xhtml", "//127.0.0.1/a.xhtml", "", "z.xhtml"),
+    ],
+)
+def test_what_is_not_in_the_archive_is_counted_and_looked_up_nowhere(tmp_path, href):
+    (tmp_path / "secret").write_text("<p>secret</p>")
+    items = [("a", "a.xhtml", ""), ("b", href, 'media-type="text/html"')]
+    further = {**package(items, ["b", "a", "nothing"]), "OEBPS/a.xhtml": page("text")}
+    row = read(write_epub(tmp_path / "b.epub", {}, further=further))
+    assert (row["text"], row["missing_pages"]) == ("text", 2)
+    further = package(items, ["b"])
+    assert refusal(write_epub(tmp_path / "c.epub", {}, further=further)) == (
+        "has no page that can be read; give a copy with all its files"
     )
 
 
-def test_a_spine_that_names_nothing_is_refused(tmp_path):
-    path = write_epub(tmp_path / "b.epub", {"a": page("")}, spine=["a", "z"])
+@pytest.mark.parametrize(
+    ("name", "media_type", "text"),
+    [
+        ("a.xhtml", "Application/XHTML+XML", "text"),
+        ("a.xml", "text/x-html", "text"),
+        ("a.xhtml", "", "text"),
+        ("a", "application/octet-stream", "text"),
+        ("a.HTM", "text/html; charset=utf-8", "text"),
+        ("ncx/fonts.css.xhtml", "", "text"),
+        ("a.xhtml", "image/svg+xml", None),
+        ("a.ncx", "application/x-dtbncx+xml", None),
+        ("a.css", "text/css", None),
+        ("a.JPG", "", None),
+    ],
+)
+def test_a_page_is_one_by_what_it_is(tmp_path, name, media_type, text):
+    items = [("a", name, f'media-type="{media_type}"'), ("z", "z.html", "")]
+    further = {
+        **package(items, ["a", "z"]),
+        f"OEBPS/{name}": page("text"),
+        "OEBPS/z.html": page(""),
+    }
+    assert read(write_epub(tmp_path / "b.epub", {}, further=further))["text"] == (text or "")
+
+
+def test_names_of_pages_are_found_as_readers_find_them(tmp_path):
+    items = [("a", "Text/A.xhtml#top", ""), ("b", "./B%20b.xhtml", ""), ("c", "b%20b.xhtml", "")]
+    files = {"OEBPS/text/a.XHTML": page("a"), "OEBPS/B b.xhtml": page("b")}
+    further = {**package(items, ["a", "b", "c", "a"]), **files}
+    row = read(write_epub(tmp_path / "b.epub", {}, further=further))
+    assert (row["text"], row["missing_pages"]) == ("a\n\nb", 0)  # each page once
+
+
+def test_a_page_of_contents_is_left_out_and_pages_out_of_line_are_not(tmp_path):
+    contents = page("<h1>Contents</h1><nav><ol><li>One</li></ol></nav>")
+    items = [("a", "a", ""), ("nav", "nav.xhtml", 'properties="nav"'), ("n", "n", 'linear="no"')]
+    files = {"OEBPS/a": page("One"), "OEBPS/nav.xhtml": contents, "OEBPS/n": page("A note.")}
+    path = write_epub(
+        tmp_path / "b.epub", {}, further={**package(items, ["nav", "a", "n"]), **files}
+    )
+    assert read(path)["text"] == "One\n\nA note."
+    files["OEBPS/nav.xhtml"] = page("<nav>One</nav>" + "the whole book " * 20)
+    path = write_epub(tmp_path / "c.epub", {}, further={**package(items, ["nav"]), **files})
+    assert read(path)["text"] == ("the whole book " * 20).rstrip()
+
+
+def test_what_is_left_out_is_counted_over_all_pages(tmp_path):
+    note = (
+        "<p>hy&#173;phen<a role='doc-noteref' href='#1'>1</a> <ruby>\u6f22<rt>kan</rt></ruby></p>"
+    )
+    colophon = page("<section role='doc-colophon'>Set in type</section>")
+    path = write_epub(tmp_path / "b.epub", {"a": page(note), "b": page(note), "c": colophon})
+    row = read(path)
+    assert row["text"] == "hyphen \u6f22\n\nhyphen \u6f22"
+    assert [row[name] for name in LEFT_OUT] == [2, 2, 2, 0, 1, 0]
+    assert row["cut_inside"] == 2 + 2 * 3 + 2 + len("Set in type")
+    assert row["n_characters"] == len(row["text"]) + row["cut_inside"]
+
+
+def test_the_licence_of_another_page_is_cut(tmp_path):
+    header = "".join(f"<p>{text}</p>" for text in HEADER.split("\n\n"))
+    pages = {
+        "a": page(header),
+        "b": page("<h1>I</h1><p>text</p>"),
+        "c": page(f"<pre>{LICENCE}</pre>"),
+    }
+    row = read(write_epub(tmp_path / "b.epub", pages, metadata=""))
+    assert (row["text"], row["author"]) == ("I\n\ntext", "Edgar A. Poe")
+
+
+def test_a_page_that_cannot_be_read_is_named(tmp_path):
+    path = write_epub(tmp_path / "b.epub", {"a": page("text"), "b": page("<b>" * 600)})
     assert refusal(path) == (
-        "cannot be read as EPUB: its spine names 'z', which is no item of its manifest; "
-        "restore the file"
+        "has a page 'OEBPS/b' that has elements nested more than 512 deep; simplify it"
+    )
+    further = {"OEBPS/b": "<p>\n\xe9".encode("latin-1")}
+    path = write_epub(tmp_path / "c.epub", {"a": page("text"), "b": ""}, further=further)
+    with pytest.raises(CorpusError) as error:
+        read(path)
+    assert str(error.value) == (
+        f"{path}, line 2: byte 0xe9 is not valid UTF-8 in 'OEBPS/b'; save the file as UTF-8"
     )
 
 
@@ -125,7 +214,9 @@ def test_a_broken_container_is_refused(tmp_path, container):
 def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(epub, "_MOST_BYTES", 1 << 20)
     path = write_epub(tmp_path / "b.epub", {"a": page("0" * (1 << 20))})
-    assert refusal(path) == "unpacks to more than 1 MiB of text; split the book"
+    assert refusal(path) == (
+        "has a page 'OEBPS/a' that unpacks to more than 1 MiB of text; split the book"
+    )
 
 
 def test_a_size_that_lies_is_found_out(tmp_path):
@@ -169,11 +260,25 @@ def test_hidden_fonts_are_no_matter(tmp_path):
     assert read(path)["text"] == "text"
 
 
-def test_entities_of_the_file_stay_unread(tmp_path):
+def test_nothing_outside_the_file_is_opened_or_asked_for(tmp_path):
     (tmp_path / "secret").write_text("secret")
-    doctype = f'<!DOCTYPE x [<!ENTITY a "many"><!ENTITY b SYSTEM "{tmp_path}/secret">]>'
-    text = page("x&a;y&b;z").replace("<!DOCTYPE html>", doctype)
-    assert read(write_epub(tmp_path / "b.epub", {"a": text}))["text"] == "xyz"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(0)
+        here = f"http://127.0.0.1:{server.getsockname()[1]}"
+        doctype = (
+            f'<!DOCTYPE html SYSTEM "{here}/dtd" [<!ENTITY a "many">'
+            f'<!ENTITY b SYSTEM "{tmp_path}/secret"><!ENTITY c SYSTEM "file://{tmp_path}/secret">'
+            f'<!ENTITY d SYSTEM "{here}/d"><!ENTITY % e SYSTEM "{here}/e"> %e; ]>'
+        )
+        links = f'<img src="{here}/i"/><link href="{here}/l"/><script src="{here}/s"></script>'
+        text = page(f"x&a;y&b;&c;&d;z{links}").replace("<!DOCTYPE html>", doctype)
+        further = package([("a", "a", "")])
+        opf = further["OEBPS/book.opf"].replace("?>", f"?>{doctype}", 1)
+        further["OEBPS/book.opf"] = opf.replace("<metadata", "<x>&b;&c;&d;</x><metadata")
+        path = write_epub(tmp_path / "b.epub", {"a": text}, further=further)
+        assert read(path)["text"] == "x&a;y&b;&c;&d;z"
+        with pytest.raises(BlockingIOError):
+            server.accept()
 
 
 def test_damage_of_any_kind_is_a_sentence(tmp_path):

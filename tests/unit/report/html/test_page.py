@@ -15,7 +15,7 @@ from mia_batch.report.html.checklist import FIELDS, NOT_RECORDED, READERS
 from mia_batch.schemas import Rollup
 from tests.reports import contents
 
-OF_BOOKS = {"title", "author", "isbn", "edition", "member", "cut_start", "cut_end"}
+OF_BOOKS = {"title", "author", "isbn", "edition", "member", "cut_start", "cut_inside", "cut_end"}
 
 LEVELS = ["document", "group", "outside"]
 EMPTY = replace(contents(), manifest={}, tables={})
