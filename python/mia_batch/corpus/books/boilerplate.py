@@ -125,7 +125,7 @@ _CONTENTS = re.compile(
     r"|[íi]ndice|sommaire)[.:]?[ \t\r_]*$",
     re.IGNORECASE | re.MULTILINE,
 )
-_LAST_NUMBER = re.compile(r"(?:[ \t]*[.…·][.…· \t]+|[ \t]{2,})\d+[ \t]*$")
+_LEADERS = " \t.…·"
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _WORDS = re.compile(r"[^\W_]+")
 _COLUMN_HEADINGS = ("page", "chapter", "chap page", "chapter page")
@@ -252,7 +252,11 @@ def _lines(text: str, start: int, end: int) -> Iterator[tuple[str, int]]:
     """Yield the words of each line that has some, in small letters, and where the line ends."""
     for found in _LINE.finditer(text, start, end):
         line = found[0] if len(found[0]) < _LINE_CHARS else found[0][:_LINE_CHARS]
-        content = _LAST_NUMBER.sub("", line.rstrip())
+        content = line.rstrip()
+        unnumbered = content.rstrip("0123456789")
+        stem = unnumbered.rstrip(_LEADERS)
+        if unnumbered != content and len(unnumbered) > len(stem) + 1:
+            content = stem  # without the number of a page
         if words := _WORDS.findall(content.casefold()):
             yield " ".join(words), found.end()
 

@@ -30,7 +30,7 @@ _DECLARED = re.compile(rb"""(?:encoding|charset)\s*=\s*["']?\s*([\w.:-]+)""")
 _DECLARED_WITHIN = 4096
 _DOCTYPE = re.compile(rb"<!DOCTYPE[^>\[]*\[.*?\]\s*>", re.DOTALL | re.IGNORECASE)  # with entities
 _LITERAL = re.compile(rb"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
-_EMPTY = re.compile(rb"<((?!(?:br|hr|img|meta|link|wbr|input|col)\b)[\w:-]+)([^<>]*)/>")
+_EMPTY = re.compile(rb"<((?!(?:br|hr|img|meta|link|wbr|input|col)\b)[\w:-]++)([^<>]*)/>")
 _AUTHORS = ("author", "dc.creator", "dcterms.creator")
 _SPACES = re.compile(r"\s+")
 
@@ -98,9 +98,13 @@ class Pages:
         declared = found[1].decode().lower() if found else None
         declared = "cp1252" if declared in ("ascii", "us-ascii") else declared  # as browsers do
         source = decode(content, declared=declared, given=encoding).lstrip().encode()
-        if b"<?xml" in source[:_DECLARED_WITHIN] or b"xmlns=" in source[:_DECLARED_WITHIN]:
-            source = _DOCTYPE.sub(b"", source, count=1)
-            source = _EMPTY.sub(rb"<\1\2></\1>", _LITERAL.sub(_escape, source))
+        head = source[:_DECLARED_WITHIN]
+        if b"<?xml" in head or b"xmlns=" in head:
+            if doctype := _DOCTYPE.match(source, max(0, head.lower().find(b"<!doctype"))):
+                source = source[: doctype.start()] + source[doctype.end() :]
+            last = source.rfind(b"]]>") + 3  # behind it, a search for an end would not end
+            source = _LITERAL.sub(_escape, source[:last]) + source[last:]
+            source = _EMPTY.sub(rb"<\1\2></\1>", source)
         options = {"encoding": "utf-8", "no_network": True, "huge_tree": True}
         parser = etree.HTMLParser(target=self, **options)
         for start in range(0, len(source) + 1, _PIECE):  # an error shows at the end of a piece

@@ -104,6 +104,11 @@ FILES = {
     "lol.xhtml": (lambda: with_doctype(entities("", "&"), "&l9;"), len("&l9;")),
     "lol-attribute.xhtml": (lambda: with_doctype(entities("", "&"), "x", "title='&l9;'"), 1),
     "lol-parameter.xhtml": (lambda: with_doctype(entities("%", "&#37;"), "x"), 1),
+    # ends that are searched for from each of many beginnings
+    "literals.xhtml": (lambda: page("<![CDATA[" * (MIB // 2)), 0),
+    "doctypes.xhtml": (lambda: page("<!DOCTYPE x [" * (MIB // 2)), 0),
+    "name.xhtml": (lambda: page(f"<{'a' * (5 * MIB)}"), 0),
+    "dots.txt": (lambda: "Contents\n" + f"a{' .' * 140} 5x\n" * 50_000, 9 + 285 * 50_000),
     "contents.txt": (lambda: "Contents\n" + "ab\n" * MIB, 9 + 3 * MIB),
     "braces.txt": (lambda: "{1} " * MIB, 4 * MIB),
     "spaces.txt": (lambda: " " * (4 * MIB) + "x" + "\n" * (4 * MIB) + "\U0001f600", 8 * MIB + 2),
