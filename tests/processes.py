@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 COMMAND = [sys.executable, str(Path(__file__).parent / "command" / "__main__.py")]
 """``mia-batch`` as a program of its own, which permutes as little as the tests' own process."""
 
-_SECONDS = 120.0
-_SECONDS_TO_GO = 30.0
+HANGS = 900.0
+"""Seconds after which something hangs, on however slow and busy a machine."""
 
 
-def wait_until(happened: Callable[[], object], what: str, seconds: float = _SECONDS) -> None:
+def wait_until(happened: Callable[[], object], what: str) -> None:
     """Look again and again."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + HANGS
     while not happened():
         assert time.monotonic() < deadline, f"in vain: {what}"
         time.sleep(0.02)
@@ -34,7 +34,7 @@ def is_alive(pid: int) -> bool:
 
 
 def wait_until_gone(pid: int) -> None:
-    wait_until(lambda: not is_alive(pid), f"process {pid} ends", _SECONDS_TO_GO)
+    wait_until(lambda: not is_alive(pid), f"process {pid} ends")
 
 
 def children(pid: int) -> list[int]:

@@ -113,7 +113,7 @@ def test_one_that_fails_ends_the_others_and_all_go_on(checkpoint, alone, started
 def test_one_that_cannot_be_made_ends_the_others(checkpoint, started, tmp_path):
     def given():
         yield "long", making(checkpoint, epochs=500), tmp_path / "long"
-        wait_until(lambda: started[0], "it is trained", 300)
+        wait_until(lambda: started[0], "it is trained")
         yield "short", making(checkpoint, LEARNT[:1]), tmp_path / "short"
 
     with pytest.raises(SettingsError, match="there are 1 texts to tune a model on"):

@@ -14,6 +14,7 @@ import pytest
 
 from mia_batch.errors import EngineError
 from tests.hostile_server import Asked, HostileServer, Reply, Script, TinyModel, failure
+from tests.processes import HANGS
 from tests.unit.evidence.endpoint.asking import (
     all_sound,
     numbers,
@@ -63,7 +64,7 @@ def test_every_server_has_as_many_requests_in_flight_as_may_be_at_one(n: int, tm
         assert not endpoint.has_room(requests=6 * n, samples=0)
         for i in range(12):
             endpoint.submit(request(i))
-        assert gate.full.wait(60)
+        assert gate.full.wait(HANGS)
         assert [len(server.asked) for server in several] == [3] * n
         gate.open.set()
         found: list[Answer] = []
@@ -95,7 +96,7 @@ def test_the_less_busy_server_is_asked(tmp_path: Path):
         opened_all(several, tmp_path, max_concurrency=2) as endpoint,
     ):
         endpoint.submit(request(0))
-        assert held.wait(60)
+        assert held.wait(HANGS)
         for i in range(1, 7):
             results(endpoint, [request(i)])
     assert sorted(map(numbers, several)) == [[0], [1, 2, 3, 4, 5, 6]]
@@ -141,7 +142,7 @@ def test_a_server_that_dies_is_left_to_the_others_and_asked_again_when_it_is_bac
         with opened_all([first, second], tmp_path, **settings) as endpoint:
             for i in range(40):
                 endpoint.submit(request(i))
-            assert dying.wait(60)
+            assert dying.wait(HANGS)
             stack.close()
             found: dict[int, Answer] = {}
             while len(found) < 40:
