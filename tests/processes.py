@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psutil
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +38,25 @@ def is_alive(pid: int) -> bool:
 
 def wait_until_gone(pid: int) -> None:
     wait_until(lambda: not is_alive(pid), f"process {pid} ends")
+
+
+def listening(pid: int) -> dict[str, set[str]]:
+    """Addresses at which a process, and all that it has started, wait for connections.
+
+    By the names of their programs.
+    """
+    found: dict[str, set[str]] = {}
+    with suppress(psutil.NoSuchProcess):
+        started = psutil.Process(pid)
+        for process in (started, *started.children(recursive=True)):
+            with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                hosts = {
+                    each.laddr.ip.removeprefix("::ffff:")  # IPv4 at a socket of IPv6
+                    for each in process.net_connections("tcp")
+                    if each.status == psutil.CONN_LISTEN
+                }
+                found.setdefault(process.name(), set()).update(hosts)
+    return {name: hosts for name, hosts in found.items() if hosts}
 
 
 def children(pid: int) -> list[int]:

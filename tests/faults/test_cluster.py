@@ -22,7 +22,7 @@ from mia_batch.settings import load_settings
 from tests.cluster import Cluster, actors
 from tests.counting import counting_engine
 from tests.faults.test_kills import WORDS, arguments, contents, parts, run_undisturbed, write_corpus
-from tests.processes import COMMAND, HANGS, children, wait_until
+from tests.processes import COMMAND, HANGS, children, listening, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -127,9 +127,17 @@ def test_whatever_is_killed_the_tables_are_the_same(asked, held, undisturbed, cl
 
 def test_ray_of_this_machine_alone(undisturbed, tmp_path):
     corpus, options, expected = undisturbed
+    seen: dict[str, set[str]] = {}
     with started(corpus, tmp_path / "run", *options, "--workers", "2") as process:
-        assert process.wait(HANGS) == 0, (tmp_path / "run.log").read_text()
+        while process.poll() is None:
+            for name, hosts in listening(process.pid).items():
+                seen.setdefault(name, set()).update(hosts)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.5)
+        assert process.poll() == 0, (tmp_path / "run.log").read_text()
     assert contents(tmp_path / "run") == expected
+    assert {"gcs_server", "raylet"} < seen.keys()
+    assert set().union(*seen.values()) == {"127.0.0.1"}  # nobody else on the network sees it
 
 
 def test_ray_of_this_machine_starts_again_for_the_next_model(tmp_path, monkeypatch):
