@@ -34,12 +34,18 @@ def large(*ends: int) -> ArrowColumn:
 
 
 def view(
-    length: int, prefix: bytes, buffer: int, start: int, *, valid: bytes | None = None
+    length: int,
+    prefix: bytes,
+    buffer: int,
+    start: int,
+    *,
+    valid: bytes | None = None,
+    size: int = len(LETTERS),
 ) -> ArrowColumn:
     """A text of this view."""
     own = ctypes.create_string_buffer(struct.pack("<i4sii", length, prefix, buffer, start))
     bits = None if valid is None else ctypes.create_string_buffer(valid)
-    return ArrowColumn(b"vu", 1, bits, own, LETTERS, (ctypes.c_int64 * 1)(len(LETTERS)))
+    return ArrowColumn(b"vu", 1, bits, own, LETTERS, (ctypes.c_int64 * 1)(size))
 
 
 def lists(*ends: int) -> ArrowColumn:
@@ -147,6 +153,7 @@ def test_native_functions_refuse_what_they_cannot_read():
         view(-2, b"twen", 0, 0),
         view(20, b"ten ", 0, 0),
         view(2, b"twen", 0, 0),
+        view(20, b"twen", 0, 0, size=-1),
         ArrowColumn(b"vu", 1, None, ctypes.create_string_buffer(16)),
         ArrowColumn(b"+s", 5, None, children=[small(0, 3, 9)]),
         ChunkedColumn([ArrowColumn(b"u", 2, None, None, LETTERS)]),

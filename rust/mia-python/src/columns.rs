@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, BinaryArray, BinaryViewArray, LargeBinaryArray};
+use arrow_buffer::Buffer;
 use arrow_schema::{ArrowError, DataType};
 use pyo3::prelude::*;
 use pyo3_arrow::PyChunkedArray;
@@ -117,6 +118,11 @@ impl TextColumn {
 /// The same bytes, if they lie within the buffers; the views of nulls may be anything.
 fn viewed(chunk: &ArrayRef) -> Result<BinaryViewArray, ArrowError> {
     let texts = chunk.as_string_view();
+    let mut sizes = texts.data_buffers().iter().map(Buffer::len);
+    if sizes.any(|size| isize::try_from(size).is_err()) {
+        let cause = "a buffer has a negative size";
+        return Err(ArrowError::CDataInterface(cause.to_owned()));
+    }
     let views = texts.views().iter().enumerate();
     let views = views.map(|(row, view)| if texts.is_valid(row) { *view } else { 0 });
     BinaryViewArray::try_new(
