@@ -105,7 +105,7 @@ def finetune(base, data, out):
     return ["finetune", *(f"--{name}={value}" for name, value in given.items())]
 
 
-ENDLESS = ("--epochs=100000", "--patience=100000")
+LONG = ("--epochs=1000", "--patience=1000")
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +250,7 @@ def is_held(path):
 
 def test_of_two_commands_at_once_one_makes_the_model(checkpoint, data, tmp_path, monkeypatch):
     monkeypatch.setattr(making, "_SECONDS_FOR_OTHERS", 0.1)
-    asked = [*finetune(checkpoint, data, tmp_path / "model"), *ENDLESS]
+    asked = [*finetune(checkpoint, data, tmp_path / "model"), *LONG]
     err = tmp_path / "err"
     with forked_command(asked, tmp_path / "out", err) as process:
         wait_until(lambda: err.exists() and "epoch 1 of" in err.read_text(), "an epoch")
@@ -393,7 +393,7 @@ def test_a_full_disk_is_said_and_survived(checkpoint, data, undisturbed, tmp_pat
 
 
 def test_a_command_that_is_interrupted_ends_and_leaves_no_process(checkpoint, data, tmp_path):
-    asked = [*COMMAND, *finetune(checkpoint, data, tmp_path / "model"), *ENDLESS]
+    asked = [*COMMAND, *finetune(checkpoint, data, tmp_path / "model"), *LONG]
     with subprocess.Popen(asked, stderr=subprocess.PIPE, text=True) as process:
         found = partial((tmp_path / ".model.work").glob, "checkpoints/*")
         wait_until(lambda: [*found()], "a checkpoint")
