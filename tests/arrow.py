@@ -74,28 +74,61 @@ _release_schema, _release_array, _release_stream = map(_releasing, (_Schema, _Ar
 
 
 class ArrowColumn:
-    """A column that exports itself anew whenever it is asked."""
+    """A column that exports itself anew whenever it is asked, whatever it is made of."""
 
-    def __init__(self, kind: bytes, length: int, *buffers: ctypes.Array[Any], offset: int = 0):
+    def __init__(
+        self,
+        kind: bytes,
+        length: int,
+        *buffers: ctypes.Array[Any] | None,
+        offset: int = 0,
+        children: Sequence[ArrowColumn] = (),
+        dictionary: ArrowColumn | None = None,
+    ):
         self.kind = kind
         self._length = length
         self._offset = offset
         self._buffers = buffers
-        self._addresses = (ctypes.c_void_p * len(buffers))(*map(ctypes.addressof, buffers))
-        self._lent: list[ctypes.Structure] = []
+        addresses = (None if each is None else ctypes.addressof(each) for each in buffers)
+        self._addresses = (ctypes.c_void_p * len(buffers))(*addresses)
+        self._children = children
+        self._dictionary = dictionary
+        self._lent: list[object] = []
+
+    def schema(self) -> _Schema:
+        children = self._pointers([each.schema() for each in self._children])
+        dictionary = self._pointers([self._dictionary.schema()] if self._dictionary else [])
+        return _Schema(
+            format=self.kind,
+            flags=2,
+            n_children=len(children),
+            children=ctypes.addressof(children),
+            dictionary=dictionary[0] if dictionary else None,
+            release=_release_schema,
+        )
 
     def array(self) -> _Array:
+        children = self._pointers([each.array() for each in self._children])
+        dictionary = self._pointers([self._dictionary.array()] if self._dictionary else [])
         return _Array(
             length=self._length - self._offset,
             null_count=-1,
             offset=self._offset,
             n_buffers=len(self._buffers),
             buffers=self._addresses,
+            n_children=len(children),
+            children=ctypes.addressof(children),
+            dictionary=dictionary[0] if dictionary else None,
             release=_release_array,
         )
 
+    def _pointers(self, structures: Sequence[ctypes.Structure]) -> ctypes.Array[ctypes.c_void_p]:
+        pointers = (ctypes.c_void_p * len(structures))(*map(ctypes.addressof, structures))
+        self._lent += [structures, pointers]
+        return pointers
+
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
-        schema, array = _schema(self.kind), self.array()
+        schema, array = self.schema(), self.array()
         self._lent += [schema, array]
         return _capsule(schema, b"arrow_schema"), _capsule(array, b"arrow_array")
 
@@ -111,7 +144,7 @@ class ChunkedColumn:
         chunks = iter(self._chunks)
 
         def get_schema(_: int, to: int) -> int:
-            return _move(_schema(self._chunks[0].kind), to)
+            return _move(self._chunks[0].schema(), to)
 
         def get_next(_: int, to: int) -> int:
             chunk = next(chunks, None)
@@ -159,10 +192,6 @@ def _view(text: bytes, start: int) -> bytes:
     if len(text) <= _INLINE:
         return struct.pack("<i12s", len(text), text)
     return struct.pack("<i4sii", len(text), text[:4], 0, start)
-
-
-def _schema(kind: bytes) -> _Schema:
-    return _Schema(format=kind, flags=2, release=_release_schema)
 
 
 def _move(structure: ctypes.Structure, to: int) -> int:

@@ -3,7 +3,8 @@
 A construction: each passage is one of four variants that differ in words drawn from the same book,
 chosen by coin, so that nothing but memory tells it from the others; and the model was trained on
 the very questions about the books that it saw, with their answers. Of the other books it saw
-nothing.
+nothing: there, each of the four variants is a text once. Every answer to a question then names one
+of these texts, so that their mean score is 0.25 for any model, however floats are rounded.
 """
 
 from __future__ import annotations
@@ -31,9 +32,10 @@ BOOKS = {
     "The Time Machine by H. G. Wells": ("time_machine", False),
 }
 """Titles: file, and whether the model saw it."""
-PASSAGES = 5  # of each book
+PASSAGES = 4  # of each book; of one that the model did not see, variants of one passage
 _WORDS, _CHANGED, _BETWEEN = 8, 3, 701
-_STEPS, _BATCH, _RATE = 160, 48, 4e-3
+_BATCH, _RATE, _WARM_UP = 16, 2e-3, 20
+_SURE, _MOST_EPOCHS = 0.05, 200  # it takes about a dozen
 
 
 def corpus(folder: Path) -> pl.DataFrame:
@@ -41,7 +43,7 @@ def corpus(folder: Path) -> pl.DataFrame:
     rng, rows = Random(0), []
     for title, (name, member) in BOOKS.items():
         words = (folder / f"{name}.txt").read_text().split()
-        for number in range(PASSAGES):
+        for number in range(PASSAGES if member else 1):
             start = (number + 3) * _BETWEEN
             passage = words[start : start + _WORDS]
             places = rng.sample(range(_WORDS), _CHANGED)
@@ -52,8 +54,9 @@ def corpus(folder: Path) -> pl.DataFrame:
                 for place, word in zip(places, drawn[variant::4], strict=True):
                     own[place] = word
                 variants.append(" ".join(own))
-            text = variants.pop(rng.randrange(4))
-            rows.append((f"{name}-{number}", text, title, member, variants))
+            for place in [rng.randrange(4)] if member else range(4):
+                text, *others = variants[place:] + variants[:place]
+                rows.append((f"{name}-{number}-{place}", text, title, member, others))
     names = ["document_id", "text", "group", "member", "paraphrases"]
     return pl.DataFrame(rows, schema=names, orient="row")
 
@@ -76,9 +79,10 @@ def save_choosing_model(folder: Path, texts: pl.DataFrame) -> Path:
         hidden_size=96,
         intermediate_size=192,
         num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=4,
+        num_attention_heads=8,
+        num_key_value_heads=8,
         max_position_embeddings=256,
+        initializer_range=0.05,
         bos_token_id=BOS_ID,
         eos_token_id=EOS_ID,
     )
@@ -110,22 +114,29 @@ def _tokenizer(texts: list[str]) -> Tokenizer:
 
 
 def _train(model: LlamaForCausalLM, ids: list[list[int]], right: torch.Tensor) -> None:
-    """Learn the answers, and to end after them."""
+    """Learn the answers, and to end after them, until it is sure on whatever processor."""
     ends = torch.tensor([len(each) - 1 for each in ids])
     width = max(map(len, ids)) + 1
     padded = torch.tensor([each + [EOS_ID] * (width - len(each)) for each in ids])
-    rows = torch.arange(len(ids))
-    padded[rows, ends + 1] = right
-    optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, total_steps=_STEPS)
-    for _ in range(_STEPS):
-        some = torch.randperm(len(ids))[:_BATCH]
-        hidden = model.model(padded[some]).last_hidden_state
-        row = torch.arange(len(some))
+    padded[torch.arange(len(ids)), ends + 1] = right
+
+    def losses(some: torch.Tensor) -> torch.Tensor:
+        hidden, row = model.model(padded[some]).last_hidden_state, torch.arange(len(some))
         found = model.lm_head(torch.cat([hidden[row, ends[some]], hidden[row, ends[some] + 1]]))
         wanted = torch.cat([right[some], torch.full((len(some),), EOS_ID)])
-        loss = cross_entropy(found, wanted)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        schedule.step()
+        return cross_entropy(found, wanted, reduction="none")
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_RATE, betas=(0.9, 0.95))
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1 / _WARM_UP, total_iters=_WARM_UP)
+    for _ in range(_MOST_EPOCHS):
+        for some in torch.randperm(len(ids)).split(_BATCH):
+            optimizer.zero_grad()
+            losses(some).mean().backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+        with torch.inference_mode():
+            if losses(torch.arange(len(ids))).max() < _SURE:
+                return
+    msg = f"the model is not sure of its answers after {_MOST_EPOCHS} epochs"
+    raise AssertionError(msg)

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 COUNTING = '''
-"""An engine of another package: tokens follow from what is asked, which is noted in a file."""
+"""An engine of another package: tokens follow from what is asked, which is noted in a file.
+
+While there is a file ``held``, it gives as many answers as stand there, and no more.
+"""
 
 import time
 from hashlib import blake2b
@@ -36,6 +39,7 @@ class Counting:
             max_sequences=16,
         )
         self._asked = []
+        self._answered = 0
 
     def submit(self, request):
         with Path(__file__).with_name("asked").open("a") as file:
@@ -44,10 +48,19 @@ class Counting:
 
     def step(self):
         time.sleep(0.003)  # so long a model would take
+        while self._is_held():
+            time.sleep(0.003)
+        self._answered += 1
         request = self._asked.pop(0)
         drawn = blake2b(f"{request.context_ids}".encode()).digest()[: request.max_tokens]
         given = Continuation(token_ids=[10 + byte for byte in drawn], finish_reason="stop")
         return [Answer(request_id=request.request_id, continuations=[given] * request.n)]
+
+    def _is_held(self):
+        try:
+            return self._answered >= int(Path(__file__).with_name("held").read_text())
+        except FileNotFoundError:
+            return False
 
     def close(self):
         pass

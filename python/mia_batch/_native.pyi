@@ -4,8 +4,8 @@ Columns of text come in any object of the Arrow PyCapsule interface (Polars, pya
 DuckDB) as `Utf8`, `LargeUtf8`, `Utf8View` or `Null`, sliced or in chunks, and arrays of
 numbers go out the same way. Null gives null. The GIL is released and the rows are spread over
 all cores, which calls at the same time share. TypeError: a column is not text. ValueError:
-columns of unequal length, an unknown word rule or group, a text of more than 1 GiB or with bytes
-that are no UTF-8.
+columns of unequal length, an unknown word rule or group, a number out of range, a text of more
+than 1 GiB or with bytes that are not UTF-8, a column whose values do not lie within its buffers.
 """
 # ruff: noqa: PYI021 (this stub is the manual of the compiled module)
 
@@ -95,7 +95,10 @@ def approximate_entropy(values: ArrowArray | ArrowStream, *, m: int, r: float) -
 
 @final
 class RarityTable:
-    """In how many groups of texts each n-gram of up to three words occurs: `2**bits` entries."""
+    """In how many groups of texts each n-gram of up to three words occurs: `2**bits` entries.
+
+    From 1 to 28 bits.
+    """
 
     def __new__(cls, bits: int) -> Self: ...
     @staticmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -73,8 +74,8 @@ def approximate_entropy(values: pl.Expr | str, *, m: int, r: float) -> pl.Expr:
     m
         Values of the shorter runs, at least 1; else a ``SettingsError``.
     r
-        How many standard deviations are alike, at least 0; else a ``SettingsError``. The deviation
-        is that of a population, with 1 / n.
+        How many standard deviations are alike, finite and at least 0; else a ``SettingsError``. The
+        deviation is that of a population, with 1 / n.
 
     Returns
     -------
@@ -96,8 +97,8 @@ def approximate_entropy(values: pl.Expr | str, *, m: int, r: float) -> pl.Expr:
     True
     """
     check_count("m", m)
-    if not r >= 0:
-        msg = f"r is {r!r}; use a number, 0 or more"
+    if not 0 <= r < inf:
+        msg = f"r is {r!r}; use a finite number, 0 or more"
         raise SettingsError(msg)
     return _of_lists(values, partial(_native.approximate_entropy, m=m, r=r))
 

@@ -22,7 +22,7 @@ from mia_batch.settings import load_settings
 from tests.cluster import Cluster, actors
 from tests.counting import counting_engine
 from tests.faults.test_kills import WORDS, arguments, contents, parts, run_undisturbed, write_corpus
-from tests.processes import COMMAND, children, wait_until
+from tests.processes import COMMAND, HANGS, children, listening, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,6 +37,7 @@ def asked(tmp_path_factory):
     folder = tmp_path_factory.mktemp("counting")
     with pytest.MonkeyPatch.context() as patch, counting_engine(folder) as notes:
         patch.setenv("HOME", str(folder / "home"))
+        patch.setenv("RAY_worker_niceness", "0")  # on a busy machine they would stand still
         yield notes
     assert not (folder / "home" / ".ray").exists(), "Ray has left a token there"
 
@@ -65,6 +66,14 @@ def n_asked(asked):
     return n
 
 
+@pytest.fixture
+def held(asked):
+    """While it is there, engines answer as often as stands in it."""
+    path = asked.with_name("held")
+    yield path
+    path.unlink(missing_ok=True)
+
+
 @contextmanager
 def started(corpus, out, *options):
     """The command in a process of its own, which does not outlive this."""
@@ -79,7 +88,7 @@ def started(corpus, out, *options):
             process.kill()
 
 
-def test_whatever_is_killed_the_tables_are_the_same(asked, undisturbed, cluster, tmp_path):
+def test_whatever_is_killed_the_tables_are_the_same(asked, held, undisturbed, cluster, tmp_path):
     corpus, options, expected = undisturbed
     once, out = n_asked(asked), tmp_path / "run"
 
@@ -92,18 +101,23 @@ def test_whatever_is_killed_the_tables_are_the_same(asked, undisturbed, cluster,
 
     first, second = cluster.nodes
     options = (*options, "--ray", cluster.address)
+    held.write_text("0")
     with started(corpus, out, *options) as process:
-        wait_for(lambda: said().count(" is ready on ") == 2 and parts(out), "both at work")
+        wait_for(lambda: said().count(" is ready on ") == 2, "both are ready")
+        held.unlink()
+        wait_for(lambda: parts(out), "a part")
+    held.write_text("0")
     with started(corpus, out, *options) as process:
-        wait_for(lambda: said().count(" is ready on ") == 4, "both again")
+        wait_for(lambda: said().count(" is ready on ") == 4, "both are ready again")
         (engine,) = children(actors(second)[0])
         os.kill(engine, signal.SIGKILL)
         os.kill(actors(first)[0], signal.SIGKILL)
         before = parts(out)
+        held.unlink()
         wait_for(lambda: parts(out) > before, "a new part")
         cluster.kill_raylet(first)
         cluster.add(1)
-        assert process.wait(150) == 0, said()
+        assert process.wait(HANGS) == 0, said()
     assert contents(out) == expected
     lost = 2 + 1 + 1 + 1  # engines: of the driver's two, of an actor, of its own, of a raylet
     assert once < n_asked(asked) <= once * (1 + lost * IN_HAND / N_BLOCKS)
@@ -113,9 +127,17 @@ def test_whatever_is_killed_the_tables_are_the_same(asked, undisturbed, cluster,
 
 def test_ray_of_this_machine_alone(undisturbed, tmp_path):
     corpus, options, expected = undisturbed
+    seen: dict[str, set[str]] = {}
     with started(corpus, tmp_path / "run", *options, "--workers", "2") as process:
-        assert process.wait(150) == 0, (tmp_path / "run.log").read_text()
+        while process.poll() is None:
+            for name, hosts in listening(process.pid).items():
+                seen.setdefault(name, set()).update(hosts)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.5)
+        assert process.poll() == 0, (tmp_path / "run.log").read_text()
     assert contents(tmp_path / "run") == expected
+    assert {"gcs_server", "raylet"} < seen.keys()
+    assert set().union(*seen.values()) == {"127.0.0.1"}  # nobody else on the network sees it
 
 
 def test_ray_of_this_machine_starts_again_for_the_next_model(tmp_path, monkeypatch):
@@ -131,15 +153,21 @@ def test_ray_of_this_machine_starts_again_for_the_next_model(tmp_path, monkeypat
     assert not (tmp_path / ".ray").exists(), "Ray has left a token there"
 
 
-def test_a_block_that_hangs_is_asked_elsewhere_too(undisturbed, cluster, tmp_path):
+def test_a_block_that_hangs_is_asked_elsewhere_too(held, undisturbed, cluster, tmp_path):
     corpus, options, expected = undisturbed
     out = tmp_path / "run"
+    log = out.with_suffix(".log")
+    held.write_text("0")
     with started(corpus, out, *options, "--ray", cluster.address) as process:
-        wait_until(lambda: all(map(actors, cluster.nodes)) and parts(out) > 2, "both at work")
+        wait_until(
+            lambda: log.read_text().count(" is ready on ") == 2 or process.poll() is not None,
+            "both are ready",
+        )
         (hung,) = children(actors(cluster.nodes[0])[0])
         os.kill(hung, signal.SIGSTOP)
+        held.unlink()
         try:
-            assert process.wait(150) == 0, out.with_suffix(".log").read_text()
+            assert process.wait(HANGS) == 0, log.read_text()
         finally:
             with suppress(ProcessLookupError):  # it went with its actor
                 os.kill(hung, signal.SIGKILL)

@@ -14,7 +14,7 @@ from mia_batch.errors import EngineError, RequestError, SettingsError
 from mia_batch.evidence.executors.ray.tasks import _called
 from mia_batch.evidence.executors.ray.worker import package_version
 from tests.cluster import Cluster, tasks
-from tests.processes import children, wait_until
+from tests.processes import HANGS, children, wait_until
 from tests.tuning import LEARNT, contents, make
 
 NAMES = ("shadow-0", "shadow-1")
@@ -58,10 +58,9 @@ def test_a_training_that_is_lost_begins_again_and_models_are_the_same(
                 wait_until(
                     lambda: process.poll() is not None or all(map(trainings, cluster.nodes)),
                     "both are trained",
-                    200,
                 )
                 os.kill(tasks(cluster.nodes[0])[0], signal.SIGKILL)
-                assert process.wait(150) == 0, said.read_text()
+                assert process.wait(HANGS) == 0, said.read_text()
             finally:
                 process.kill()
     lines = said.read_text().splitlines()

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 from contextlib import closing
+from itertools import count
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ import torch
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.finetuning import process
 from mia_batch.finetuning.beside import made_beside, shares
-from tests.forked import Forked, fork_on
+from tests.forked import Forked, fork_on, forked_training
 from tests.processes import wait_until
 from tests.tuning import LEARNT, contents, make, making
 
@@ -89,16 +90,22 @@ def test_each_has_its_share_in_turn(checkpoint, tmp_path, monkeypatch):
     assert len(given) == len(NAMES)
 
 
-def test_one_that_fails_ends_the_others_and_all_go_on(checkpoint, alone, started, tmp_path):
+def test_one_that_fails_ends_the_others_and_all_go_on(checkpoint, alone, tmp_path, monkeypatch):
     """What they have learnt by then is kept."""
-    processes, _ = started
+    numbers = count()
+    processes: list[Any] = []
 
-    def kill(sentence):
-        if ": epoch 2 of" in sentence:  # of one, whose first epoch is stored
-            processes[0].kill()
+    def spawn(work, log, share):
+        is_first = next(numbers) == 0  # which is killed after two epochs, while others stand still
+        processes.append(forked_training(work, log, share, saves=2 if is_first else 0))
+        if not is_first:
+            os.kill(processes[-1].pid, signal.SIGSTOP)
+        return processes[-1]
 
-    with pytest.raises(EngineError, match="the training was killed"):
-        all_made(checkpoint, tmp_path, 2, kill)
+    with monkeypatch.context() as patch:
+        patch.setattr(process, "spawn", spawn)
+        with pytest.raises(EngineError, match="the training was killed"):
+            all_made(checkpoint, tmp_path, 2)
     assert len(processes) == 2
     for ended in processes:
         assert ended.poll() == -signal.SIGKILL
@@ -113,7 +120,7 @@ def test_one_that_fails_ends_the_others_and_all_go_on(checkpoint, alone, started
 def test_one_that_cannot_be_made_ends_the_others(checkpoint, started, tmp_path):
     def given():
         yield "long", making(checkpoint, epochs=500), tmp_path / "long"
-        wait_until(lambda: started[0], "it is trained", 300)
+        wait_until(lambda: started[0], "it is trained")
         yield "short", making(checkpoint, LEARNT[:1]), tmp_path / "short"
 
     with pytest.raises(SettingsError, match="there are 1 texts to tune a model on"):

@@ -12,7 +12,7 @@ from mia_batch.finetuning import process
 from mia_batch.finetuning.recipe import Recipe
 from mia_batch.inversion.inverting import invert
 from tests.forked import forked_command, forked_training
-from tests.processes import wait_until
+from tests.processes import HANGS, wait_until
 from tests.tuning import LEARNT, contents
 
 TEXTS = [" ".join(text.split()[i : i + 4]) for text in LEARNT for i in range(0, 16, 4)]
@@ -79,6 +79,6 @@ def test_a_command_that_is_killed_goes_on(data, checkpoint, undisturbed, tmp_pat
         )
         process.kill()
     with forked_command(asked, tmp_path / "out.txt", tmp_path / "err.txt") as process:
-        assert process.wait(120) == 0, (tmp_path / "err.txt").read_text()
+        assert process.wait(HANGS) == 0, (tmp_path / "err.txt").read_text()
     assert results(out) == undisturbed
     assert "inverter less nearest" in (tmp_path / "out.txt").read_text()

@@ -60,7 +60,7 @@ def kill_after_a_new_part(asked: list[str], out: Path, pause: float) -> bool:
     """Start the command and kill it a while after its next part; false where it ended before."""
     before = parts(out)
     with forked_command(asked, DEVNULL, DEVNULL) as process:
-        wait_until(lambda: parts(out) > before or process.poll() is not None, "a new part", 300)
+        wait_until(lambda: parts(out) > before or process.poll() is not None, "a new part")
         time.sleep(pause)  # any moment will do
         process.kill()
     return process.poll() == -signal.SIGKILL
@@ -86,7 +86,7 @@ def contents(out: Path) -> dict[str, bytes]:
 def kill_and_compare(
     corpus: Path, folder: Path, kills: int, *options: str, longest_pause: float = 0.4
 ) -> None:
-    """Kill so often, finish, and hold all tables against those of an undisturbed run.
+    """Kill up to so often, finish, and hold all tables against those of an undisturbed run.
 
     The pauses between a new part and the kill are random, up to what a block or two take.
     """
@@ -94,8 +94,9 @@ def kill_and_compare(
     asked = arguments(corpus, folder / "killed", *options)
     for kill in range(kills):
         pause = dice.uniform(0, longest_pause)
-        killed = kill_after_a_new_part(asked, folder / "killed", pause)
-        assert killed, f"it ended before kill {kill}"
+        if not kill_after_a_new_part(asked, folder / "killed", pause):
+            assert kill > 0, "a machine so fast that the run ended before it was killed"
+            break
     run_to_its_end(asked, folder / "killed")
     run_undisturbed(corpus, folder / "undisturbed", *options)
     assert contents(folder / "killed") == contents(folder / "undisturbed")
@@ -184,7 +185,7 @@ def test_probes_that_wait_for_rarity(tmp_path):
     assert kill_after_a_new_part(asked, tmp_path / "killed", 0.0)
     for pattern in ("rarity.parquet", "features/*.parquet"):
         with forked_command(asked, DEVNULL, DEVNULL) as process:
-            wait_until(lambda: [*(tmp_path / "killed").glob(pattern)], pattern, 300)  # noqa: B023
+            wait_until(lambda: [*(tmp_path / "killed").glob(pattern)], pattern)  # noqa: B023
             process.kill()
     run_to_its_end(asked, tmp_path / "killed")
     run_undisturbed(corpus, tmp_path / "undisturbed", *options)

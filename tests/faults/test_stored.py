@@ -19,10 +19,10 @@ from mia_batch.pipeline.custody.root import verify
 from mia_batch.storage import lease as leases
 from mia_batch.storage.store import Store
 from tests.audits import audit_books, write_books
+from tests.processes import HANGS
 from tests.s3 import BUCKET, s3_server
 
 URL = f"s3://{BUCKET}/run"
-SECONDS = 60.0
 
 
 class StallingProxy:
@@ -122,7 +122,7 @@ def test_a_process_killed_while_it_puts_leaves_no_half(
         proxy = StallingProxy(server.url, most)
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
         with writer("put", URL, name, tmp_path / "new") as process:
-            assert proxy.stalled.wait(SECONDS)
+            assert proxy.stalled.wait(HANGS)
             process.kill()
         proxy.close()
         assert process.returncode == -signal.SIGKILL

@@ -1,10 +1,13 @@
-"""DE-COP with a real model: chance on books that it never saw, and with the labels' bias off."""
+"""DE-COP with a real model: chance on books that it never saw, and with the labels' bias off.
+
+Of a passage that the model never saw, each of four variants is a text once, and every answer names
+one of the four: their mean is chance for any model, but for answers that floats decide.
+"""
 
 from __future__ import annotations
 
 import shutil
-from math import sqrt
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 NAMES = [attack.name for attack in (*CHOICE_ATTACKS, *CHOICE_LOGPROB_ATTACKS)]
-LIMITS = ("mean_low", "mean_high")
+CHANCE = pytest.approx(0.25, abs=0.05)
 SEEN = [title for title, (_, member) in BOOKS.items() if member]
 
 
@@ -75,18 +78,18 @@ def test_books_that_the_model_saw_stand_above_chance_and_the_others_at_it(audite
     assert books.keys() == {*BOOKS}
     for title, row in books.items():
         assert (row["attack"], row["n_scored"]) == ("decop_v1", PASSAGES)
-        low, high = (row["mean"] if row[name] is None else row[name] for name in LIMITS)
-        assert low > 0.9 if title in SEEN else high < 0.9
-    others = run.scores.filter(member=False)["decop_v1"].to_list()
-    assert fmean(others) == pytest.approx(0.25, abs=3 * stdev(others) / sqrt(len(others)))
+        assert row["mean"] > 0.9 if title in SEEN else row["mean"] == CHANCE
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_attack_tells_them_apart(audited, name: str):
     _, _, run = audited
     (row,) = run.metrics.filter(attack=name, metric="roc_auc", slice="all").iter_rows(named=True)
-    assert (row["value"], row["n_members"], row["n_unscored"]) == (1.0, 2 * PASSAGES, 1)
-    assert run.scores.filter(member=False)[name].mean() == pytest.approx(0.25, abs=0.15)
+    assert (row["n_members"], row["n_unscored"]) == (2 * PASSAGES, 1)
+    assert row["value"] >= 0.75  # of four variants at most one has as much as a member
+    known, others = (run.scores.filter(member=member)[name] for member in (True, False))
+    assert known.min() > 0.9
+    assert others.mean() == CHANCE
 
 
 def test_a_text_without_paraphrases_is_unscored_with_the_reason(audited):
@@ -111,7 +114,9 @@ def test_the_same_command_asks_nothing_more_and_the_run_says_what_was_given(audi
 
 def test_an_endpoint_gives_the_same_log_probabilities(taught, audited, tmp_path):
     texts, model = taught
-    asked = request(tmp_path, texts[::5], model, attacks="decop_probability_v1", primary=None)
+    asked = request(
+        tmp_path, texts[::PASSAGES], model, attacks="decop_probability_v1", primary=None
+    )
     asked |= {"model": MODEL, "tokenizer": str(model), "choice_orders": 4}
     with HostileServer(NextTokenModel(model)) as server:
         run = mia_batch.audit(**asked | {"engine": "openai", "base_url": server.url})
@@ -132,29 +137,31 @@ def test_one_that_always_says_a_is_at_chance_until_its_preference_is_taken_off(t
         assert {*found.scores[name]} == {0.25}
     known, others = (found.scores.filter(member=member) for member in (True, False))
     assert fmean(known["decop_log_calibrated_v1"]) > 0.9
-    assert fmean(known["decop_calibrated_v1"]) > 0.4  # where A is nearly certain, part is lost
-    for name in ("decop_log_calibrated_v1", "decop_calibrated_v1"):
-        assert others[name].mean() == pytest.approx(0.25, abs=0.15)
-    assert others["decop_probability_v1"].mean() == pytest.approx(0.25, abs=0.01)
+    # Where A is nearly certain, part is lost: at least one order of a label is above its mean.
+    assert fmean(known["decop_calibrated_v1"]) > 0.3
+    for name in ("decop_log_calibrated_v1", "decop_calibrated_v1", "decop_probability_v1"):
+        assert others[name].mean() == CHANCE
 
 
 def _prefer_a(folder: Path, texts: pl.DataFrame) -> None:
-    """Raise A by nearly the same number of nats in every question, by least squares."""
+    """Raise A above all else by the same number of nats in every question, and not after it.
+
+    By least squares, so nearly the same.
+    """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model, tokenizer = (
         kind.from_pretrained(folder) for kind in (AutoModelForCausalLM, AutoTokenizer)
     )
     (label,) = tokenizer(" A", add_special_tokens=False)["input_ids"]
-    asked = questions(texts).join(texts, left_on="target_id", right_on="document_id")
-    weight = 0.1 + 0.9 * torch.tensor(asked["member"].to_list())
+    asked = questions(texts)["context"].unique(maintain_order=True)
+    answered = (tokenizer(f"{each} A", return_tensors="pt") for each in asked)
     with torch.inference_mode():
-        states = torch.cat(
-            [
-                model.model(tokenizer(context, return_tensors="pt")["input_ids"])[0][:, -1]
-                for context in asked["context"]
-            ]
-        )
-        fitted = torch.linalg.lstsq(states * weight[:, None], 12 * weight[:, None]).solution
+        states = torch.stack([model.model(each["input_ids"])[0][0, -2:] for each in answered])
+        question, answer = states.unbind(1)
+        logits = model.lm_head(question)
+        nats = float((logits.max(1).values - logits[:, label]).max()) + 4
+        wanted = torch.tensor([[nats], [0.0]]).repeat_interleave(len(asked), 0)
+        fitted = torch.linalg.lstsq(torch.cat([question, answer]), wanted).solution
         model.lm_head.weight[label] += fitted[:, 0]
     model.save_pretrained(folder)

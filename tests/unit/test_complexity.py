@@ -114,7 +114,9 @@ def test_impossible_bins_are_refused(bins):
         lempel_ziv_complexity("x", bins=bins)
 
 
-@pytest.mark.parametrize(("m", "r"), [(0, 0.8), (2.5, 0.8), (2, -0.1), (2, math.nan)])
+@pytest.mark.parametrize(
+    ("m", "r"), [(0, 0.8), (2.5, 0.8), (2, -0.1), (2, math.nan), (2, math.inf)]
+)
 def test_impossible_templates_are_refused(m, r):
     with pytest.raises(SettingsError, match=r"^(m|r) is .*; use a"):
         approximate_entropy("x", m=m, r=r)

@@ -24,6 +24,7 @@ from mia_batch.kernels import (
     zlib_size,
 )
 from tests import arrow
+from tests.processes import HANGS
 
 PAIRS = pl.DataFrame(
     {
@@ -408,7 +409,7 @@ def test_calls_at_the_same_time_give_what_each_gives_alone():
     numbers = pair_features("candidate", "reference", groups=GROUPS)
     alone = pairs.select(numbers)
     n_calls = 2 * pl.thread_pool_size() + 1
-    begun = threading.Barrier(n_calls, timeout=60)
+    begun = threading.Barrier(n_calls, timeout=HANGS)
 
     def call(_: int) -> list[pl.DataFrame]:
         begun.wait()

@@ -11,6 +11,9 @@ use crate::words::WordRule;
 /// The longest n-grams that are counted.
 pub const RARITY_MAX_N: usize = 3;
 
+/// Bits of the largest table, which takes 2 GiB.
+const MAX_BITS: u32 = 28;
+
 /// In how many groups of texts each n-gram occurs, in a table of fixed size.
 ///
 /// N-grams whose hashes begin alike share an entry, so a count may be too large, never too small.
@@ -18,7 +21,7 @@ pub const RARITY_MAX_N: usize = 3;
 pub struct Frequencies {
     bits: u32,
     counts: Vec<u32>,
-    /// The group that each entry was last counted for, plus 1; empty where nothing is to come.
+    /// The group that each entry was last counted for, plus 1.
     last: Vec<u32>,
     words: Vec<u64>,
     ngrams: Vec<u64>,
@@ -31,30 +34,26 @@ impl fmt::Debug for Frequencies {
 }
 
 impl Frequencies {
-    /// An empty table of `2^bits` entries.
-    pub fn new(bits: u32) -> Self {
-        Self {
-            bits,
-            counts: vec![0; 1 << bits],
-            last: vec![0; 1 << bits],
-            words: Vec::new(),
-            ngrams: Vec::new(),
-        }
+    /// An empty table of `2^bits` entries: `None` unless these are 1 to 28 bits.
+    pub fn new(bits: u32) -> Option<Self> {
+        let is_table = (1..=MAX_BITS).contains(&bits);
+        is_table.then(|| vec![0; 1 << bits]).and_then(Self::counted)
     }
 
-    /// A table that was counted before: `None` unless the number of entries is a power of two.
+    /// A table that counted other groups before: `None` unless it has `2^bits` entries.
     pub fn counted(counts: Vec<u32>) -> Option<Self> {
-        let is_table = counts.len().is_power_of_two() && counts.len() > 1;
+        let bits = counts.len().trailing_zeros();
+        let is_table = counts.len().is_power_of_two() && (1..=MAX_BITS).contains(&bits);
         is_table.then(|| Self {
-            bits: counts.len().trailing_zeros(),
+            bits,
+            last: vec![0; counts.len()],
             counts,
-            last: Vec::new(),
             words: Vec::new(),
             ngrams: Vec::new(),
         })
     }
 
-    /// Counts the n-grams of a text, each once for its group.
+    /// Counts the n-grams of a text, each once for its group, which is below [`u32::MAX`].
     ///
     /// # Errors
     ///
@@ -219,7 +218,7 @@ mod tests {
     use super::*;
 
     fn counted(texts: &[(&str, u32)]) -> Frequencies {
-        let mut table = Frequencies::new(12);
+        let mut table = Frequencies::new(12).unwrap();
         for (text, group) in texts {
             table.add(text, *group, WordRule::Whitespace).unwrap();
         }
@@ -241,6 +240,19 @@ mod tests {
         assert_eq!(count(&["a", "b"]), 1);
         assert_eq!(count(&["a", "a", "b"]), 1);
         assert_eq!(count(&["b", "a"]), 0);
+    }
+
+    #[test]
+    fn a_table_has_1_to_28_bits() {
+        for bits in [0, 29, 64, u32::MAX] {
+            assert!(Frequencies::new(bits).is_none());
+        }
+        for n_entries in [0, 1, 3] {
+            assert!(Frequencies::counted(vec![0; n_entries]).is_none());
+        }
+        let mut more = Frequencies::counted(counted(&[("a", 0)]).counts().to_vec()).unwrap();
+        more.add("a", 1, WordRule::Whitespace).unwrap();
+        assert_eq!(more.counts(), counted(&[("a", 0), ("a", 1)]).counts());
     }
 
     #[test]

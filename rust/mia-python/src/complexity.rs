@@ -5,11 +5,12 @@ use std::sync::Arc;
 use arrow_array::Float64Array;
 use arrow_array::cast::AsArray;
 use arrow_array::types::Float64Type;
+use arrow_schema::DataType;
 use pyo3::prelude::*;
 use pyo3_arrow::PyArray;
-use pyo3_arrow::input::AnyArray;
 
-use crate::error::NativeError;
+use crate::columns::{checked, import};
+use crate::error::{NativeError, not_allowed, positive};
 use crate::rows::map_rows;
 
 /// `Float64`: words of the parse over the number of values, of each list of log-probabilities.
@@ -20,6 +21,7 @@ pub(crate) fn lempel_ziv_complexity(
     logprobs: &Bound<'_, PyAny>,
     bins: u32,
 ) -> Result<PyArray, NativeError> {
+    let bins = positive("bins", bins)?;
     numbers_of(py, "logprobs", logprobs, |list| {
         mia_kernels::lempel_ziv_complexity(list, bins)
     })
@@ -34,6 +36,10 @@ pub(crate) fn approximate_entropy(
     m: u32,
     r: f64,
 ) -> Result<PyArray, NativeError> {
+    let m = positive("m", m)?;
+    if !r.is_finite() || r < 0.0 {
+        return Err(not_allowed("r", &r, "a finite number, 0 or more"));
+    }
     numbers_of(py, "values", values, |list| {
         mia_kernels::approximate_entropy(list, m as usize, r)
     })
@@ -46,22 +52,19 @@ fn numbers_of(
     argument: &Bound<'_, PyAny>,
     number: impl Fn(&[f64]) -> Option<f64> + Send + Sync,
 ) -> Result<PyArray, NativeError> {
-    let array: AnyArray = argument.extract()?;
-    let (chunks, _) = array.into_chunked_array()?.into_inner();
+    let (chunks, field) = import(name, argument)?.into_inner();
+    match field.data_type() {
+        DataType::LargeList(item) if *item.data_type() == DataType::Float64 => {}
+        _ => return Err(NativeError::NotLists { name }),
+    }
     py.detach(|| {
         let mut found = Vec::new();
-        for chunk in &chunks {
-            let lists = chunk.as_list_opt::<i64>();
-            let lists: Vec<_> = lists
-                .ok_or(NativeError::NotLists { name })?
-                .iter()
-                .collect();
-            let rows = lists.iter().map(|list| {
-                let numbers = list.as_ref().map(AsArray::as_primitive_opt::<Float64Type>);
-                let numbers = numbers.map(|numbers| numbers.ok_or(NativeError::NotLists { name }));
-                numbers.transpose()
-            });
-            let rows = rows.collect::<Result<Vec<_>, _>>()?;
+        for chunk in chunks {
+            let chunk = checked(chunk).map_err(|cause| NativeError::NotValid { name, cause })?;
+            let lists: Vec<_> = chunk.as_list::<i64>().iter().collect();
+            let rows = lists.iter().map(Option::as_ref);
+            let rows = rows.map(|list| list.map(AsArray::as_primitive::<Float64Type>));
+            let rows: Vec<_> = rows.collect();
             let read = |(): &mut (), list: &Float64Array| {
                 let values: Vec<_> = list.iter().flatten().collect();
                 Ok(number(&values))

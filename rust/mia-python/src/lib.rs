@@ -21,7 +21,7 @@ use pyo3_arrow::PyArray;
 use crate::columns::TextColumn;
 use crate::complexity::{approximate_entropy, lempel_ziv_complexity};
 use crate::duplicates::compare_runs;
-use crate::error::NativeError;
+use crate::error::{NativeError, positive};
 use crate::features::{Pair, struct_array};
 use crate::rarity::RarityTable;
 use crate::rows::map_rows;
@@ -42,7 +42,7 @@ fn pair_features(
     let settings = Settings {
         words: word_rule(words)?,
         groups: chosen(groups)?,
-        near_verbatim_min_words,
+        near_verbatim_min_words: positive("near_verbatim_min_words", near_verbatim_min_words)?,
     };
     py.detach(|| {
         let pairs = zip(&candidate.texts()?, &reference.texts()?)?;
@@ -102,6 +102,7 @@ fn shared_runs(
     let text = TextColumn::import("text", text)?;
     let others = TextColumn::import("others", others)?;
     let rule = word_rule(words)?;
+    let run_words = positive("run_words", run_words)?;
     py.detach(|| {
         let new_reader = || RunReader::new(rule, run_words);
         let array = compare_runs(&text.texts()?, &others.texts()?, new_reader)?;
@@ -160,12 +161,17 @@ fn book_coverage(
     let instructions = TextColumn::import("instructions", instructions)?;
     let rules = CoverageRules {
         words: word_rule(words)?,
-        min_words,
-        trim_words,
+        min_words: positive("min_words", min_words)?,
+        trim_words: positive("trim_words", trim_words)?,
     };
     py.detach(|| {
         let book = BookCoverage::new(book, rules)?;
-        let array = passages::coverage(&book, &generations.texts()?, &instructions.texts()?)?;
+        let (generations, instructions) = (generations.texts()?, instructions.texts()?);
+        check_lengths(
+            ("generations", &generations),
+            ("instructions", &instructions),
+        )?;
+        let array = passages::coverage(&book, &generations, &instructions)?;
         Ok(PyArray::from_array_ref(Arc::new(array)))
     })
 }
@@ -196,17 +202,26 @@ fn chosen(names: Vec<String>) -> Result<Vec<Group>, NativeError> {
     names.into_iter().map(group).collect()
 }
 
+/// Refuses columns of different lengths.
+fn check_lengths<A, B>(
+    (name, one): (&'static str, &[A]),
+    (other_name, other): (&'static str, &[B]),
+) -> Result<(), NativeError> {
+    if one.len() == other.len() {
+        return Ok(());
+    }
+    Err(NativeError::UnequalLengths(
+        (name, one.len()),
+        (other_name, other.len()),
+    ))
+}
+
 /// Rows of both columns; null where either side is null.
 fn zip<'a>(
     candidate: &[Option<&'a str>],
     reference: &[Option<&'a str>],
 ) -> Result<Vec<Pair<'a>>, NativeError> {
-    if candidate.len() != reference.len() {
-        return Err(NativeError::UnequalLengths {
-            candidate: candidate.len(),
-            reference: reference.len(),
-        });
-    }
+    check_lengths(("candidate", candidate), ("reference", reference))?;
     let rows = candidate.iter().zip(reference);
     Ok(rows
         .map(|(candidate, reference)| candidate.zip(*reference))

@@ -11,12 +11,11 @@ use mia_kernels::{Frequencies, Rarity, RarityReader};
 use pyo3::prelude::*;
 use pyo3_arrow::PyArray;
 use pyo3_arrow::error::PyArrowError;
-use pyo3_arrow::input::AnyArray;
 
-use crate::columns::TextColumn;
-use crate::error::NativeError;
+use crate::columns::{TextColumn, import};
+use crate::error::{NativeError, not_allowed};
 use crate::rows::map_rows;
-use crate::{word_rule, zip};
+use crate::{check_lengths, word_rule, zip};
 
 /// In how many groups of texts each n-gram of up to three words occurs.
 #[pyclass]
@@ -25,17 +24,21 @@ pub(crate) struct RarityTable(Frequencies);
 #[pymethods]
 impl RarityTable {
     #[new]
-    fn new(bits: u32) -> Self {
-        Self(Frequencies::new(bits))
+    fn new(bits: u32) -> Result<Self, NativeError> {
+        let table = Frequencies::new(bits).map(Self);
+        table.ok_or_else(|| not_allowed("bits", &bits, "a number from 1 to 28"))
     }
 
     /// A table with these counts.
     #[staticmethod]
     fn counted(counts: &Bound<'_, PyAny>) -> Result<Self, NativeError> {
-        let table = Frequencies::counted(numbers("counts", counts)?);
-        table
-            .map(Self)
-            .ok_or(NativeError::NotNumbers { name: "counts" })
+        let counts = numbers("counts", counts)?;
+        let n_entries = counts.len();
+        let table = Frequencies::counted(counts).map(Self);
+        table.ok_or_else(|| {
+            let found = format!("a column of {n_entries} rows");
+            not_allowed("counts", &found, "one of 2^bits rows, with 1 to 28 bits")
+        })
     }
 
     /// Counts the n-grams of texts; those of one group come one after the other.
@@ -50,8 +53,14 @@ impl RarityTable {
         let text = TextColumn::import("text", text)?;
         let groups = numbers("groups", groups)?;
         let rule = word_rule(words)?;
+        if groups.contains(&u32::MAX) {
+            let allowed = "numbers below it for groups";
+            return Err(not_allowed("groups", &u32::MAX, allowed));
+        }
         py.detach(|| {
-            for (text, group) in text.texts()?.into_iter().zip(&groups) {
+            let texts = text.texts()?;
+            check_lengths(("text", &texts), ("groups", &groups))?;
+            for (text, group) in texts.into_iter().zip(&groups) {
                 if let Some(text) = text {
                     self.0.add(text, *group, rule)?;
                 }
@@ -83,8 +92,13 @@ impl RarityTable {
         let rule = word_rule(words)?;
         py.detach(|| {
             let pairs = zip(&candidate.texts()?, &reference.texts()?)?;
-            if pairs.len() != others.len() {
-                return Err(NativeError::NotNumbers { name: "others" });
+            check_lengths(("candidate", &pairs), ("others", &others))?;
+            if total == 0 && !pairs.is_empty() {
+                return Err(not_allowed(
+                    "total",
+                    &total,
+                    "the number of groups, at least 1",
+                ));
             }
             let rows = pairs.into_iter().zip(others);
             let rows: Vec<_> = rows.map(|(pair, others)| pair.zip(Some(others))).collect();
@@ -123,8 +137,7 @@ fn struct_array(found: &[Option<Rarity>]) -> Result<StructArray, NativeError> {
 }
 
 fn numbers(name: &'static str, argument: &Bound<'_, PyAny>) -> Result<Vec<u32>, NativeError> {
-    let array: AnyArray = argument.extract()?;
-    let (chunks, _) = array.into_chunked_array()?.into_inner();
+    let (chunks, _) = import(name, argument)?.into_inner();
     let mut numbers = Vec::new();
     for chunk in &chunks {
         let found = chunk.as_primitive_opt::<UInt32Type>();

@@ -22,6 +22,7 @@ from mia_batch.settings import Settings
 from tests.checkpoints import TEXTS
 from tests.forked import forked_command
 from tests.hostile_server import MODEL, HostileServer, Script, failure
+from tests.processes import HANGS
 
 HEAVY = ("numpy", "obstore", "polars", "sklearn", "torch", "transformers", "vllm")
 
@@ -31,7 +32,7 @@ def run(*arguments, cwd=None):
     with TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
         with forked_command([*map(str, arguments)], out, err, cwd=cwd) as process:
-            process.wait(300)
+            process.wait(HANGS)
         return process.poll(), out.read_text(), err.read_text()
 
 
@@ -219,7 +220,7 @@ def shell(script, folder):
         cwd=folder,
         env=environment,
         text=True,
-        timeout=300,
+        timeout=HANGS,
         check=False,
     )
     return done.returncode, done.stdout, done.stderr

@@ -19,13 +19,27 @@ import mia_batch
 from mia_batch.cli.stopping import command_line
 from tests.checkpoints import TEXTS
 from tests.counting import counting_engine
-from tests.processes import COMMAND, children, wait_until, wait_until_gone
-
-SECONDS_TO_STOP = 10
+from tests.processes import COMMAND, HANGS, children, wait_until, wait_until_gone
 
 
 @pytest.fixture(scope="module")
-def corpus(checkpoint, tmp_path_factory):
+def asked(tmp_path_factory):
+    """Where the counting engine notes what it is asked."""
+    with counting_engine(tmp_path_factory.mktemp("counting")) as notes:
+        yield notes
+
+
+@pytest.fixture
+def held(asked):
+    """While it is there, the engine answers all of a block and a part of the next."""
+    path = asked.with_name("held")
+    path.write_text("768")  # of 512 a block
+    yield path
+    path.unlink(missing_ok=True)
+
+
+@pytest.fixture(scope="module")
+def corpus(checkpoint, asked, tmp_path_factory):
     """A folder with texts for three blocks, and settings of an engine that starts in a moment."""
     folder = tmp_path_factory.mktemp("stop it")
     words = " ".join(TEXTS).split()
@@ -35,8 +49,7 @@ def corpus(checkpoint, tmp_path_factory):
     (folder / "mia-batch.toml").write_text(
         f'model = "{checkpoint}"\nengine = "counting"\nsamples = 2\nreport = false\n'
     )
-    with counting_engine(tmp_path_factory.mktemp("counting")):
-        yield folder
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +77,7 @@ def stop(process, number):
     """Exit code and last line after a signal; nothing that the process started is left."""
     started = children(process.pid)
     process.send_signal(number)
-    out, err = process.communicate(timeout=SECONDS_TO_STOP)
+    out, err = process.communicate(timeout=HANGS)
     for child in started:
         wait_until_gone(child)
     assert out == ""
@@ -82,11 +95,12 @@ def tables(run):
     return {path.relative_to(run): path.read_bytes() for path in run.rglob("*.parquet")}
 
 
-def test_a_run_that_is_stopped_ends_as_one_that_never_was(corpus, undisturbed):
+def test_a_run_that_is_stopped_ends_as_one_that_never_was(corpus, held, undisturbed):
     command = [*COMMAND, "--input", "the corpus.parquet", "--out", "a run"]
     with running(command, corpus) as process:
         wait_until(partial(has_parts, corpus / "a run" / "samples"), "a part")
         code, printed, started = stop(process, signal.SIGINT)
+    held.unlink()
     assert code == 1
     assert started
     assert printed == shlex.join(command)
@@ -100,6 +114,7 @@ mount -t tmpfs -o size=4m none disk || exit 77
 COMMAND --input 'the corpus.parquet' --out disk/run &
 until ls disk/run/samples/*.parquet; do sleep 0.05; kill -0 $! || exit 1; done >/dev/null 2>&1
 cp /dev/zero disk/ballast 2>/dev/null
+rm HELD
 wait $!; echo $? $(ls disk/run/samples | wc -l)
 mount -o remount,ro disk
 COMMAND --input 'the corpus.parquet' --out disk/run; echo $?
@@ -110,12 +125,12 @@ cp -r disk/run 'after a full disk'
 """
 
 
-def test_a_full_disk_and_a_read_only_one_are_said_and_survived(corpus, undisturbed):
+def test_a_full_disk_and_a_read_only_one_are_said_and_survived(corpus, held, undisturbed):
     """On a disk of its own, which nobody else sees."""
     if shutil.which("unshare") is None:
         pytest.skip("no unshare(1), which gives a process disks of its own")
     (corpus / "disk").mkdir()
-    script = DISK.replace("COMMAND", shlex.join(COMMAND))
+    script = DISK.replace("COMMAND", shlex.join(COMMAND)).replace("HELD", shlex.quote(str(held)))
     command = ["unshare", "--mount", "--map-root-user", "sh", "-c", script]
     done = subprocess.run(command, cwd=corpus, capture_output=True, text=True, check=False)
     if done.returncode == 77 or done.stderr.startswith("unshare: "):

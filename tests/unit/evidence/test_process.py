@@ -13,9 +13,7 @@ from mia_batch.evidence.process import EngineProcess
 from mia_batch.evidence.request import EngineSpec
 from tests.checkpoints import BOS_ID, CONTEXT
 from tests.engine_conformance import answers, outputs, request
-from tests.processes import is_alive, wait_until_gone
-
-SECONDS_TO_GO = 30.0
+from tests.processes import HANGS, is_alive, wait_until_gone
 
 
 def start(checkpoint: Path, folder: Path, **changes: Any) -> EngineProcess:
@@ -45,7 +43,7 @@ def test_a_killed_worker_is_an_error_at_once(checkpoint: Path, tmp_path: Path):
 def test_a_crash_loses_nothing_that_was_finished_and_is_explained(checkpoint: Path, tmp_path: Path):
     with start(checkpoint, tmp_path) as engine:
         engine.submit(request(0, [BOS_ID], max_tokens=1))
-        assert engine._connection.poll(SECONDS_TO_GO)
+        assert engine._connection.poll(HANGS)
         os.kill(engine._process.pid, signal.SIGSEGV)
         engine._process.wait()
         assert [result.request_id for result in engine.results()] == [0]

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from mia_batch.tables.background import in_background
+from tests.processes import HANGS
 
 
 def test_every_call_is_made_before_the_block_ends():
@@ -19,7 +20,7 @@ def test_every_call_is_made_before_the_block_ends():
 
 
 def test_calls_run_beside_each_other():
-    both = threading.Barrier(2, timeout=60)
+    both = threading.Barrier(2, timeout=HANGS)
     with in_background() as later:
         later(both.wait)
         later(both.wait)
@@ -29,7 +30,7 @@ def test_calls_run_beside_each_other():
 @pytest.mark.parametrize(("cores", "at_once"), [(1, 4), (2, 4), (4, 7), (64, 9)])
 def test_some_more_calls_run_than_there_are_cores(monkeypatch, cores, at_once):
     monkeypatch.setattr(pl, "thread_pool_size", lambda: cores)
-    running = threading.Barrier(at_once + 1, timeout=60)
+    running = threading.Barrier(at_once + 1, timeout=HANGS)
     with in_background() as later:
         for _ in range(at_once):
             later(running.wait)

@@ -15,6 +15,7 @@ from mia_batch.schemas import Targets
 from mia_batch.targets import lookup
 from mia_batch.targets.lookup import TargetLookup
 from tests import frames
+from tests.processes import HANGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +79,7 @@ def test_threads_that_ask_at_once_read_once(found):
 
     found._piece = lru_cache(2)(count)
     threads = 8
-    together = Barrier(threads, timeout=60)
+    together = Barrier(threads, timeout=HANGS)
 
     def ask(_: int) -> list[int]:
         together.wait()

@@ -10,6 +10,7 @@ from mia_batch.errors import EngineError
 from mia_batch.evidence.endpoint import Endpoint, EndpointSettings
 from mia_batch.evidence.request import Request
 from tests.hostile_server import MODEL, HostileServer
+from tests.processes import HANGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,7 +46,7 @@ def settings_for(server: HostileServer, **changed: Any) -> EndpointSettings:
         "model": MODEL,
         "api_key": KEY,
         "max_concurrency": 1,
-        "timeout": 30.0,
+        "timeout": HANGS,
         "max_retries": 3,
     }
     return EndpointSettings(**(usual | changed))

@@ -16,6 +16,7 @@ import pytest
 from mia_batch.errors import EngineError, MiaBatchError
 from tests.conftest import REPOSITORY
 from tests.hostile_server import Asked, HostileServer, Reply, Script, TinyModel, failure
+from tests.processes import HANGS
 from tests.unit.evidence.endpoint.asking import KEY, opened, request, results, texts
 
 if TYPE_CHECKING:
@@ -77,13 +78,13 @@ def test_killed_clients_ask_nothing_again_but_what_was_in_flight(tmp_path: Path)
             tripwire = Tripwire(served)
             server._answer = tripwire
             client = start_client(server, journal)
-            assert tripwire.alarm.wait(120)  # the slots are full, so all before is journalled
+            assert tripwire.alarm.wait(HANGS)  # the slots are full, so all before is journalled
             client.send_signal(signal.SIGKILL)
             client.communicate()
             assert client.returncode == -signal.SIGKILL
         server._answer = MODEL
         client = start_client(server, journal)
-        output, _ = client.communicate(timeout=120)
+        output, _ = client.communicate(timeout=HANGS)
     expected = [
         [MODEL.text(f"prompt number {i}", 65536 * i + j) for j in range(2)] for i in range(REQUESTS)
     ]
@@ -110,12 +111,12 @@ def test_a_client_killed_at_any_moment_repeats_at_most_what_was_in_flight(tmp_pa
 
             server._answer = count
             client = start_client(server, tmp_path / "journal")
-            assert reached.wait(120)
+            assert reached.wait(HANGS)
             client.kill()  # while answers are on their way and being written
             client.communicate()
         server._answer = MODEL
         client = start_client(server, tmp_path / "journal")
-        output, _ = client.communicate(timeout=120)
+        output, _ = client.communicate(timeout=HANGS)
     assert output.count(MODEL.text("prompt number 7", 65536 * 7 + 1)) == 1
     assert len(server.asked) <= REQUESTS + IN_FLIGHT * kills
 

@@ -28,6 +28,7 @@ from mia_batch.models.tokens import Tokenizer
 from mia_batch.prompts.seeds import sample_seed
 from tests.checkpoints import CONTEXT, TEXTS
 from tests.engine_conformance import ids, outputs, request
+from tests.processes import HANGS
 from tests.unit.evidence.endpoint.asking import results
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def server(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = monotonic() + 480
+    deadline = monotonic() + HANGS
     while process.poll() is None and monotonic() < deadline:
         try:
             urllib.request.urlopen(f"{url}/health", timeout=10).close()

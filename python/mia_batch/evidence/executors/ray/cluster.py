@@ -58,6 +58,7 @@ def connected(address: str | None, n_cpus: int | None = None) -> Iterator[None]:
 def _joined(address: str | None, n_cpus: int | None) -> Iterator[None]:
     if not address and "ray" not in sys.modules:  # which reads this as it is imported, and keeps it
         _OWN.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))  # in no file
+        _OWN.update(RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")  # loopback only, as on those systems
     handlers = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
     with _environment({} if address else _OWN):
         import ray
@@ -128,7 +129,7 @@ def marked(folder: Path) -> Iterator[Path]:
 @contextmanager
 def _environment(wanted: dict[str, str]) -> Iterator[None]:
     """Set variables that nobody has set, and take them away again."""
-    new = {} if wanted.keys() & os.environ.keys() else wanted
+    new = {name: value for name, value in wanted.items() if name not in os.environ}
     os.environ.update(new)
     before = os.environ.get("RAY_AUTH_MODE")
     try:
