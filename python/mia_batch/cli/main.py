@@ -165,6 +165,8 @@ def _audit(settings: Any) -> None:  # noqa: ANN401 - Settings is imported at use
             1,
         )
     failed = run.manifest.failed
+    if not failed["of"]:
+        _fail("no text of the input could be asked about (reasons above)", 1)
     if failed["targets"] > settings.max_failed * failed["of"]:
         again = "; the same command with --retry-failed tries them again"
         _fail(

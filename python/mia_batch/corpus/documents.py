@@ -17,7 +17,7 @@ from mia_batch.errors import CorpusError
 from mia_batch.tables import generate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
     from mia_batch.corpus.columns import Columns
@@ -149,7 +149,7 @@ def _read(
     reader, files = FORMATS[source.kind], source.files
     raw = reader.read_schema(files, reading) if files else pl.Schema()
     if not raw:  # JSON Lines without a line
-        raise _empty(source)
+        raise _empty(source, reading.rejected or {})
     if source.kind == "books":
         identity = names.document_id or "document_id"
         names = replace(names, document_id=identity, group=names.group or identity)
@@ -177,8 +177,9 @@ def _read(
         bad_rows.setdefault(row, error)
 
     n_rows = check_rows(read_rows, found, place_of=place_of, wrong=wrong)
+    rejected = (reading.rejected or {}) | {each.place: each.what for each in bad_rows.values()}
     if n_rows == len(bad_rows):
-        raise _empty(source)
+        raise _empty(source, rejected)
     notes = [*found.notes()]
     if pair is not None:
         notes.insert(0, f"each row is two texts: a member in {pair[0]!r}, another in {pair[1]!r}")
@@ -191,7 +192,7 @@ def _read(
         },
         n_documents=n_rows - len(bad_rows),
         are_books=source.kind == "books",
-        set_aside=(reading.rejected or {}) | {each.place: each.what for each in bad_rows.values()},
+        set_aside=rejected,
         notes=tuple(notes),
     )
 
@@ -214,8 +215,12 @@ def _in_two(
         yield named.explode("text", "member").select(wanted)
 
 
-def _empty(source: Source) -> CorpusError:
-    return CorpusError(f"{source.given} has no rows; give a corpus with at least one text")
+def _empty(source: Source, rejected: Mapping[str, str]) -> CorpusError:
+    why = "has no rows"
+    if rejected:
+        place, reason = next(iter(rejected.items()))
+        why = f"has no row that can be read ({place}: {reason}; {len(rejected):,} set aside in all)"
+    return CorpusError(f"{source.given} {why}; give a corpus with at least one text")
 
 
 def _documents(

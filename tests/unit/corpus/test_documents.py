@@ -487,9 +487,12 @@ def test_bad_lines_of_a_table_and_its_duplicates_are_set_aside(tmp_path):
 
 def test_nothing_left_is_refused(tmp_path):
     (tmp_path / "a.jsonl").write_text("null\n")
-    assert "has no rows" in refusal(tmp_path / "a.jsonl", bad_input="set-aside")
+    said = refusal(tmp_path / "a.jsonl", bad_input="set-aside")
+    assert "a.jsonl has no row that can be read (" in said
+    assert "; 1 set aside in all)" in said
     (tmp_path / "a.jsonl").write_bytes(b"\x00")
-    assert "has no rows" in refusal(tmp_path, bad_input="set-aside")
+    said = refusal(tmp_path, bad_input="set-aside")
+    assert "has no row that can be read (" in said
 
 
 @pytest.mark.parametrize(("there", "lacking"), [("prefix", "reference"), ("reference", "prefix")])
