@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from torch import Tensor
 
 CONTEXT = 256
 TEXTS = [text for name, text in sorted(topics.items()) if len(text) > 500]
@@ -124,3 +127,30 @@ def save_checkpoint(folder: Path, generation: dict[str, Any] | None = None) -> P
     model.save_pretrained(folder)
     (folder / "generation_config.json").write_text(json.dumps(generation or {}))
     return folder
+
+
+def change(
+    folder: Path, changed: Callable[[dict[str, Tensor]], dict[str, Tensor]], **described: Any
+) -> Path:
+    """Change the tensors and the configuration of a checkpoint, or the tensors of an adapter."""
+    from safetensors.torch import load_file, save_file
+
+    file = next(folder.glob("*.safetensors"))
+    tensors = {name: each.clone() for name, each in changed(load_file(file)).items()}
+    save_file(tensors, file, metadata={"format": "pt"})
+    if described:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | described))
+    return folder
+
+
+def times(factor: float, *parts: str) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+    """Multiply the first row of the tensors whose names have one of these parts."""
+
+    def changed(own: dict[str, Tensor]) -> dict[str, Tensor]:
+        for name, each in own.items():
+            if any(part in name for part in parts):
+                each[0] *= factor
+        return own
+
+    return changed

@@ -335,7 +335,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(checkpoint, data, tmp_path, mon
         ({"data": tmp_path / "empty.parquet"}, "there are 0 texts to tune a model on"),
         ({"text_column": "nothing"}, "'nothing'"),
         ({"data": tmp_path / "nowhere.parquet"}, "nowhere.parquet"),
-        ({"base": masked}, "is a masked model (BertForMaskedLM), which"),
+        ({"base": masked}, "is a masked model (BertForMaskedLM); give a causal"),
         ({"base": other}, "is of the kind 't5', which is not a causal language model"),
         ({"base": tmp_path / "nowhere"}, "nowhere' does not exist"),
         ({"base": gpt2, "method": "prefix", "rank": 255}, "is too short for 255 virtual tokens"),

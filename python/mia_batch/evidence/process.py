@@ -13,14 +13,16 @@ import sys
 from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Self, cast
 
 from mia_batch.errors import EngineError, MiaBatchError
+from mia_batch.models.adapter import weights_source
+from mia_batch.models.weights import check_weights
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
-    from pathlib import Path
     from types import TracebackType
 
     from mia_batch.evidence.request import Answer, EngineInfo, EngineSpec, Request
@@ -75,6 +77,9 @@ class EngineProcess:
             self._send(self._spec)
             self._wait(None)
             self._info = cast("EngineInfo", self._receive())
+            spec = self._spec
+            if not Path(weights_source(spec.model, None)[0]).is_dir():  # a hub had its files before
+                check_weights(spec.model, spec.revision, spec.kind)
         except BaseException:
             self._end()
             raise

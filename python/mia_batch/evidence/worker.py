@@ -74,10 +74,11 @@ def _set_environment(spec: EngineSpec) -> None:
         "VLLM_DO_NOT_TRACK": "1",
         "VLLM_NO_USAGE_STATS": "1",
     }
-    if engine_types()[spec.engine].on_cpu():
+    if on_cpu := engine_types()[spec.engine].on_cpu():
         wanted["OMP_NUM_THREADS"] = "1"  # more threads spin against each other and other processes
-    if spec.kind == "logprobs" and not any(map(which, _COMPILERS)):
-        wanted["TORCH_COMPILE_DISABLE"] = "1"  # vLLM would compile what finds ranks
+    slow = on_cpu and spec.engine_args.get("enforce_eager", True)
+    if slow or (spec.kind == "logprobs" and not any(map(which, _COMPILERS))):
+        wanted["TORCH_COMPILE_DISABLE"] = "1"  # vLLM would compile what finds ranks, for nothing
     if spec.tensor_parallel_size == 1:
         wanted["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     for name, value in wanted.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import SettingsError
+from mia_batch.models.weights import check_weights
 
 if TYPE_CHECKING:
     from mia_batch.finetuning.recipe import Recipe
@@ -40,13 +41,7 @@ def check_base(base: str, revision: str | None, recipe: Recipe) -> None:
             "give one that is"
         )
         raise SettingsError(msg)
-    masked = [name for name in config.architectures or () if name.endswith("ForMaskedLM")]
-    if masked and recipe.form == "causal":
-        msg = (
-            f"{base!r} is a masked model ({masked[0]}), which reads texts from both sides; give a "
-            "causal language model"
-        )
-        raise SettingsError(msg)
+    check_weights(base, revision, "logprobs" if recipe.form == "causal" else "any")
     if longest_text(config, recipe) < _SHORTEST:
         msg = (
             f"the context of {base!r} is too short for {recipe.rank:,} virtual tokens and a text; "

@@ -64,7 +64,7 @@ class Making:
             content = b"" if text is None else text.encode()
             texts.update(len(content).to_bytes(8, "little") + content)
         return {
-            "base": identify_model(self.base, self.revision).digest,
+            "base": identify_model(self.base, self.revision, "any").digest,
             "texts": texts.hexdigest(),
             "recipe": self.recipe.described(),
         }

@@ -46,7 +46,7 @@ class TransformersEmbedder:
     def __init__(self, model: str, revision: str | None = None) -> None:
         from mia_batch.models.adapter import tokenizer_source
 
-        self.identity = identify_model(model, revision).digest
+        self.identity = identify_model(model, revision, "any").digest
         self._model = _load(model, revision)
         self._tokenizer = _tokenizer(*tokenizer_source(model, revision))
         self._longest = _context(self._model)

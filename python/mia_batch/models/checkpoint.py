@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mia_batch.errors import SettingsError
 from mia_batch.models.adapter import TOKENIZERS, read_adapter
 from mia_batch.models.causes import cause_of
+from mia_batch.models.weights import check_adapter, check_weights
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,21 +23,22 @@ _PARTS = {"config.json": ("config.json",), "weights": _WEIGHTS, "tokenizer": TOK
 _PARTS_OF_ADAPTER = {"adapter's weights": ("adapter_model.safetensors", "adapter_model.bin")}
 
 
-def check_model(model: str, revision: str | None = None) -> None:
-    """Check that a model can be found and is a checkpoint, or an adapter of one.
+def check_model(model: str, revision: str | None = None, asked: str = "logprobs") -> None:
+    """Check that a model can be found and is a whole checkpoint, or an adapter that fits one.
 
-    No weights are loaded. Raises `SettingsError` if the folder lacks a part of one, or the name
-    cannot be resolved.
+    No weights are loaded; for what is ``asked`` see `check_weights`. Raises `SettingsError` if the
+    folder lacks a part of a model, or the name cannot be resolved.
     """
     adapter = read_adapter(model)
     if adapter is None:
-        _check_checkpoint(model, revision, _PARTS)
+        _check_checkpoint(model, revision, _PARTS, asked)
     else:
         _check_folder(Path(model), _PARTS_OF_ADAPTER)
-        _check_base(adapter)
+        _check_base(adapter, asked)
+        check_adapter(adapter)
 
 
-def _check_base(adapter: Adapter) -> None:
+def _check_base(adapter: Adapter, asked: str) -> None:
     """Check an adapter's base, which needs a tokenizer where the adapter has none."""
     own = any(any(Path(adapter.folder).glob(pattern)) for pattern in TOKENIZERS)
     parts = {name: files for name, files in _PARTS.items() if not (own and name == "tokenizer")}
@@ -45,7 +47,7 @@ def _check_base(adapter: Adapter) -> None:
         msg = f"{named} is an adapter itself; merge one of them into its own base"
         raise SettingsError(msg)
     try:
-        _check_checkpoint(adapter.base, adapter.base_revision, parts)
+        _check_checkpoint(adapter.base, adapter.base_revision, parts, asked)
     except SettingsError as error:
         cause = str(error).removeprefix("setting 'model': ").rpartition(";")[0]
         msg = (
@@ -55,7 +57,9 @@ def _check_base(adapter: Adapter) -> None:
         raise SettingsError(msg) from error
 
 
-def _check_checkpoint(model: str, revision: str | None, parts: Mapping[str, Sequence[str]]) -> None:
+def _check_checkpoint(
+    model: str, revision: str | None, parts: Mapping[str, Sequence[str]], asked: str
+) -> None:
     path = Path(model)
     if path.is_dir():
         _check_folder(path, parts)
@@ -66,6 +70,7 @@ def _check_checkpoint(model: str, revision: str | None, parts: Mapping[str, Sequ
     else:
         _check_hub(model, revision)
     _check_config(model, revision)
+    check_weights(model, revision, asked)
 
 
 def _is_path(model: str) -> bool:

@@ -27,13 +27,13 @@ class ModelIdentity:
     max_model_len: int | None
 
 
-def identify_model(model: str, revision: str | None) -> ModelIdentity:
+def identify_model(model: str, revision: str | None, asked: str = "logprobs") -> ModelIdentity:
     """Check that a model is there, and say which one it is; no weights are loaded.
 
-    An adapter has a digest of itself and its base, and what its virtual tokens leave of the
-    base's context.
+    For what is ``asked`` see `check_weights`. An adapter has a digest of itself and its base, and
+    what its virtual tokens leave of the base's context.
     """
-    check_model(model, revision)
+    check_model(model, revision, asked)
     adapter = read_adapter(model)
     if adapter is None:
         return _identify(model, revision)

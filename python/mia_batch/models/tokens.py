@@ -10,10 +10,10 @@ from operator import eq
 from typing import TYPE_CHECKING, Self
 
 from mia_batch.errors import SettingsError
-from mia_batch.models.adapter import tokenizer_source
+from mia_batch.models.adapter import tokenizer_source, weights_source
 from mia_batch.models.causes import cause_of
 from mia_batch.models.measure import Measure
-from mia_batch.models.specials import NO_LIMIT, find_specials
+from mia_batch.models.specials import NO_LIMIT, find_specials, why_of_another
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -39,12 +39,12 @@ class Tokenizer:
     @classmethod
     def load(cls, model: str, revision: str | None = None, *, setting: str = "model") -> Self:
         """Load the tokenizer of a model; `SettingsError` names the ``setting`` that named it."""
-        from transformers import AutoTokenizer
+        from transformers import AutoConfig, AutoTokenizer
 
-        source, revision = tokenizer_source(model, revision)
+        source, source_revision = tokenizer_source(model, revision)
         try:
             loaded = AutoTokenizer.from_pretrained(
-                source, revision=revision, trust_remote_code=False
+                source, revision=source_revision, trust_remote_code=False
             )
         except Exception as error:  # every library behind a tokenizer raises its own kind
             way_out = "give a folder that a tokenizer was saved to, or a hub name"
@@ -55,6 +55,17 @@ class Tokenizer:
                 f"({cause_of(error)}); {way_out}"
             )
             raise SettingsError(msg) from error
+        if setting != "tokenizer":  # which has no model here
+            weights, of_weights = weights_source(model, revision)
+            config = AutoConfig.from_pretrained(
+                weights, revision=of_weights, trust_remote_code=False
+            )
+            if (reason := why_of_another(loaded, config)) is not None:
+                msg = (
+                    f"setting {setting!r}: the tokenizer of {model!r} is of another model: it "
+                    f"{reason}; save the model's own tokenizer beside its weights"
+                )
+                raise SettingsError(msg)
         return cls(loaded)
 
     @property

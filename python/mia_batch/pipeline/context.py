@@ -224,7 +224,8 @@ class Audit:
         digest = None
         if model != "target" or self.runs_here:
             try:
-                digest = identify_model(name, revision).digest
+                asked = "fills" if model == "masked" else "logprobs"
+                digest = identify_model(name, revision, asked).digest
             except SettingsError as error:
                 msg = str(error).replace("setting 'model'", f"setting {setting!r}")
                 raise SettingsError(msg) from error

@@ -149,7 +149,7 @@ def audit_privacy(
         inserted = draw(formats or paper_formats(words_of(base, revision), plan.seed), plan)
     folder = Path(out).absolute()
     request: dict[str, object] = {
-        "base": identify_model(base, revision).digest,
+        "base": identify_model(base, revision, "any").digest,
         "texts": _digest(value for row in texts.iter_rows() for value in row),
         "plan": plan.described(),
         "canaries": _digest(each.format.text(n) for each in inserted for n in each.numbers),

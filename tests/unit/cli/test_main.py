@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from itertools import product
@@ -19,7 +20,7 @@ from filelock import FileLock
 from mia_batch.attacks import names
 from mia_batch.cli.main import command
 from mia_batch.settings import Settings
-from tests.checkpoints import TEXTS
+from tests.checkpoints import TEXTS, change, save_masked_checkpoint
 from tests.forked import forked_command
 from tests.hostile_server import MODEL, HostileServer, Script, failure
 from tests.processes import HANGS
@@ -183,6 +184,18 @@ def test_a_dry_run_shows_settings_targets_and_budget_and_writes_nothing(checkpoi
     assert [path.name for path in tmp_path.iterdir()] == ["corpus.parquet"]
 
 
+@pytest.fixture(scope="module")
+def models(checkpoint, tmp_path_factory):
+    """Folders: a good model, one that lacks a tensor, with another's tokenizer, a masked one."""
+    folder = tmp_path_factory.mktemp("models")
+    lacking = shutil.copytree(checkpoint, folder / "lacking")
+    change(lacking, lambda own: {name: own[name] for name in own if name != "lm_head.weight"})
+    foreign = shutil.copytree(checkpoint, folder / "foreign")
+    change(foreign, lambda own: own, eos_token_id=7)
+    masked = save_masked_checkpoint(folder / "masked")
+    return {"model": checkpoint, "lacking": lacking, "foreign": foreign, "masked": masked}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -190,6 +203,11 @@ def test_a_dry_run_shows_settings_targets_and_budget_and_writes_nothing(checkpoi
         (["--input", "none.parquet", "--model", "nowhere/at/all", "--dry-run"], "none.parquet"),
         (["--input", "{corpus}", "--model", "nowhere/at/all"], "setting 'model'"),
         (["--input", "{corpus}", "--model", "{model}", "--samples", "0"], "setting 'samples' is"),
+        (["--input", "{corpus}", "--model", "{lacking}", "--dry-run"], "lack lm_head.weight"),
+        (["--input", "{corpus}", "--model", "{lacking}", "--engine", "vllm"], "lack lm_head.weig"),
+        (["--input", "{corpus}", "--model", "{lacking}", "--engine", "transformers"], "lack lm_h"),
+        (["--input", "{corpus}", "--model", "{foreign}", "--dry-run"], "is of another model: it"),
+        (["--input", "{corpus}", "--model", "{masked}", "--engine", "vllm"], "is a masked model"),
         (["--input", "{corpus}", "--model", "{model}", "--engine", "x"], "setting 'engine' is 'x'"),
         (["--input", "{corpus}"], "setting 'model' is missing"),
         (["--input", "{corpus}", "--model", "{model}", "--out", "{corpus}"], "setting 'out'"),
@@ -200,11 +218,11 @@ def test_a_dry_run_shows_settings_targets_and_budget_and_writes_nothing(checkpoi
     ],
 )
 def test_a_wrong_request_exits_with_2_one_sentence_and_no_traceback(
-    checkpoint, tmp_path, arguments, message
+    models, tmp_path, arguments, message
 ):
     corpus = tmp_path / "corpus.parquet"
     pl.DataFrame({"text": ["one two three four"]}).write_parquet(corpus)
-    filled = [text.format(corpus=corpus, model=checkpoint) for text in arguments]
+    filled = [text.format(corpus=corpus, **models) for text in arguments]
     code, out, err = run(*filled, cwd=tmp_path)
     assert (code, out) == (2, "")
     assert message in err

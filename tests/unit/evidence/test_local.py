@@ -39,7 +39,7 @@ def bare_tokenizer(tmp_path_factory, checkpoint):
 
     folder = tmp_path_factory.mktemp("bare")
     save_tokenizer(tokenizers.Tokenizer.from_file(str(checkpoint / "tokenizer.json")), folder, "$A")
-    return Tokenizer.load(str(folder))
+    return Tokenizer.load(str(folder), setting="tokenizer")
 
 
 def ask(engine, tokenizer, *, strides=False, **request):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.process import EngineProcess
 from mia_batch.evidence.request import EngineSpec
-from tests.checkpoints import BOS_ID, CONTEXT
+from tests.checkpoints import BOS_ID, CONTEXT, change
 from tests.engine_conformance import answers, outputs, request
 from tests.processes import HANGS, is_alive, wait_until_gone
 
@@ -140,3 +141,33 @@ def test_a_wrong_setting_arrives_as_it_was_raised(checkpoint: Path, tmp_path: Pa
 def test_a_model_that_cannot_start_names_its_cause_and_the_log(tmp_path: Path):
     with pytest.raises(EngineError, match=rf"cannot load .* \(\w+: .*\); .*log is {tmp_path}"):
         start(tmp_path / "nothing", tmp_path)
+
+
+OF_A_HUB = """
+import sys
+from pathlib import Path
+from mia_batch.errors import SettingsError
+from mia_batch.evidence.process import EngineProcess
+from mia_batch.evidence.request import EngineSpec
+spec = EngineSpec(engine="transformers", kind="samples", model="some/model")
+try:
+    EngineProcess.start(spec, log=Path(sys.argv[1]))
+except SettingsError as error:
+    print(error)
+"""
+
+
+def test_files_that_a_hub_had_are_checked_once_they_are_here(checkpoint: Path, tmp_path: Path):
+    cached = tmp_path / "models--some--model"
+    snapshot = shutil.copytree(checkpoint, cached / "snapshots" / "0123")
+    change(snapshot, lambda own: {name: own[name] for name in own if name != "lm_head.weight"})
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("0123")
+    done = subprocess.run(
+        [sys.executable, "-c", OF_A_HUB, tmp_path / "engine.log"],
+        capture_output=True,
+        check=True,
+        text=True,
+        env=os.environ | {"HF_HUB_CACHE": str(tmp_path), "HF_HUB_OFFLINE": "1"},
+    )
+    assert "the weights of 'some/model' lack lm_head.weight" in done.stdout

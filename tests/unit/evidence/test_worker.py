@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -50,18 +50,28 @@ def test_an_engine_on_a_cpu_has_one_thread(
 
 
 @pytest.mark.parametrize(
-    ("kind", "compilers", "disabled"),
-    [("logprobs", set(), True), ("logprobs", {"clang++"}, False), ("samples", set(), False)],
+    ("kind", "on_cpu", "compilers", "arguments", "disabled"),
+    [
+        ("samples", True, {"g++"}, {}, True),
+        ("samples", True, {"g++"}, {"enforce_eager": False}, False),
+        ("logprobs", False, {"clang++"}, {}, False),
+        ("logprobs", False, set(), {}, True),
+        ("samples", False, set(), {}, False),
+    ],
 )
-def test_log_probabilities_need_no_compiler(
+def test_log_probabilities_are_not_compiled_on_a_cpu_or_without_a_compiler(
     environment: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
     kind: EvidenceKind,
+    on_cpu: bool,
     compilers: set[str],
+    arguments: dict[str, Any],
     disabled: bool,
 ):
+    monkeypatch.setattr(machine, "_ACCELERATORS", ("no such device",) if on_cpu else ("null",))
     monkeypatch.setattr(worker, "which", lambda name: name if name in compilers else None)
-    _set_environment(EngineSpec(engine="vllm", kind=kind, model="m"))
+    spec = EngineSpec(engine="transformers", kind=kind, model="m", engine_args=arguments)
+    _set_environment(spec)
     assert ("TORCH_COMPILE_DISABLE" in environment) == disabled
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import json
+import shutil
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -11,17 +11,16 @@ from transformers import AutoConfig
 
 from mia_batch.errors import SettingsError
 from mia_batch.models.checkpoint import check_model
+from tests.checkpoints import change
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    (tmp_path / "model.safetensors").touch()
-    (tmp_path / "tokenizer.json").touch()
-    return tmp_path
+def folder(checkpoint: Path, tmp_path: Path) -> Path:
+    """A copy, to be damaged."""
+    return shutil.copytree(checkpoint, tmp_path / "model")
 
 
 def test_a_folder_with_configuration_weights_and_tokenizer_passes(folder: Path):
@@ -76,10 +75,15 @@ def test_a_model_from_the_hubs_cache_needs_no_hub(folder: Path, monkeypatch: pyt
     def refuse(*_: object, **__: object) -> None:
         raise ConnectionError
 
-    snapshot = str(folder / "config.json")
+    snapshot, config = str(folder / "config.json"), AutoConfig.from_pretrained(folder)
     monkeypatch.setattr(huggingface_hub, "model_info", refuse)
     monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_, **__: snapshot)
-    monkeypatch.setattr(AutoConfig, "from_pretrained", lambda *_, **__: None)
+    monkeypatch.setattr(AutoConfig, "from_pretrained", lambda *_, **__: config)
+    check_model("some/model")
+    change(folder, lambda own: {name: own[name] for name in own if name != "lm_head.weight"})
+    with pytest.raises(SettingsError, match=r"the weights of 'some/model' lack lm_head\.weight"):
+        check_model("some/model")
+    (folder / "model.safetensors").unlink()  # the hub has it still
     check_model("some/model")
 
 

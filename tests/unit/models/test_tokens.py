@@ -1,11 +1,13 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import shutil
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
+from transformers import AutoTokenizer
 
 from mia_batch.errors import SettingsError
 from mia_batch.models.tokens import Tokenizer
@@ -13,6 +15,7 @@ from tests.checkpoints import (
     BOS_ID,
     EOS_ID,
     byte_level_tokenizer,
+    change,
     metaspace_tokenizer,
     save_tokenizer,
 )
@@ -25,7 +28,7 @@ Pair = tuple[Tokenizer, Backend]
 
 def loaded(backend: Backend, folder: Path, template: str = "<s> $A") -> Pair:
     save_tokenizer(backend, folder, template)
-    return Tokenizer.load(str(folder)), backend
+    return Tokenizer.load(str(folder), setting="tokenizer"), backend
 
 
 @pytest.fixture(scope="module")
@@ -206,12 +209,50 @@ def test_the_digest_does_not_change_with_use(byte_level: Pair, tmp_path: Path):
     fresh, _ = loaded(byte_level_tokenizer(), tmp_path)
     before = fresh.digest
     fresh.encode_prompts(["import os"])
-    assert fresh.digest == before == Tokenizer.load(str(tmp_path)).digest
+    again = Tokenizer.load(str(tmp_path), setting="tokenizer")
+    assert fresh.digest == before == again.digest
 
 
 def test_a_folder_without_a_tokenizer_is_named(tmp_path: Path):
     with pytest.raises(SettingsError, match=r"^setting 'model': the tokenizer of '.*' cannot be"):
         Tokenizer.load(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("described", "words"),
+    [
+        ({"vocab_size": 599}, "has the token 599, and the model has 599 tokens"),
+        ({"eos_token_id": 7}, r"ends texts with token 1, and the model's config\.json with 7"),
+        ({"eos_token_id": [7, 9]}, r"ends texts with token 1, and the model's config\.json with 7"),
+    ],
+)
+def test_a_tokenizer_of_another_model_is_refused(
+    checkpoint: Path, tmp_path: Path, described: dict[str, Any], words: str
+):
+    folder = change(shutil.copytree(checkpoint, tmp_path / "model"), lambda own: own, **described)
+    named = f"'model': the tokenizer of '{folder}' is of another model"
+    with pytest.raises(SettingsError, match=f"{named}: it {words}; save the model's own"):
+        Tokenizer.load(str(folder))
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        {"vocab_size": 700},  # more than the tokenizer's
+        {"eos_token_id": 2},  # the default of the architecture, never set
+        {"eos_token_id": None},
+        {"eos_token_id": [7, 1]},
+        {"eos_token_id": 0},  # a special token, as that of a model which chats can be
+    ],
+)
+def test_a_tokenizer_need_not_say_all_that_its_model_says(
+    checkpoint: Path, tmp_path: Path, described: dict[str, Any]
+):
+    folder = change(shutil.copytree(checkpoint, tmp_path / "model"), lambda own: own, **described)
+    own = AutoTokenizer.from_pretrained(folder)
+    own.add_tokens(["<image>"])  # which the model cannot be given
+    own.save_pretrained(folder)
+    assert Tokenizer.load(str(folder)).vocabulary == 601
 
 
 def test_a_broken_tokenizer_file_is_named(tmp_path: Path):

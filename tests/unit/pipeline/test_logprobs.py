@@ -6,18 +6,28 @@ import math
 import shutil
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
+import torch
 from polars.testing import assert_frame_equal
+from transformers import AutoTokenizer
 
 import mia_batch
 from mia_batch.attacks import get
 from mia_batch.attacks.series import SHAPE_ATTACKS
 from mia_batch.errors import SettingsError
 from mia_batch.schemas import LogProbs, Scores, Unscored
-from tests.checkpoints import TEXTS, save_checkpoint, save_masked_checkpoint
+from tests.architectures import saved
+from tests.checkpoints import (
+    TEXTS,
+    change,
+    save_checkpoint,
+    save_masked_checkpoint,
+    times,
+)
 from tests.reference_logprobs import REFERENCES, Undefined
-from tests.unit.pipeline.conftest import documents
+from tests.unit.pipeline.conftest import Listener, documents
 
 
 def corpus_of_12() -> pl.DataFrame:
@@ -243,6 +253,60 @@ def test_what_cannot_be_done_is_refused(scored, tmp_path, given, words):
     settings = scored[0] | {"out": str(tmp_path / "run"), "evidence": "logprobs"} | given
     with pytest.raises(mia_batch.errors.RequestError, match=words):  # before any engine starts
         mia_batch.audit(**{name: value for name, value in settings.items() if value is not None})
+
+
+@pytest.mark.parametrize("setting", ["model", "reference_model", "masked_model"])
+def test_a_tensor_that_any_model_lacks_is_named_before_any_engine_starts(scored, tmp_path, setting):
+    settings = scored[0] | {"out": str(tmp_path / "run")}
+    broken = shutil.copytree(settings[setting], tmp_path / "broken")
+    change(broken, lambda own: {name: own[name] for name in sorted(own)[:-1]})
+    with pytest.raises(
+        SettingsError, match=f"^setting '{setting}': the weights of '{broken}' lack"
+    ):
+        mia_batch.audit(**settings | {setting: str(broken)})
+    assert not list(tmp_path.rglob("engine.log"))
+
+
+@pytest.mark.parametrize("setting", ["model", "reference_model", "masked_model"])
+def test_weights_of_any_model_that_are_no_numbers_are_named_before_it_is_asked(
+    copied, tmp_path, setting
+):
+    broken = shutil.copytree(copied[setting], tmp_path / "broken")
+    change(broken, times(float("nan"), "layers.1.mlp.up_proj", "layer.0.output.dense"))
+    with pytest.raises(SettingsError, match=f"the weights of '{broken}' have values that are not"):
+        mia_batch.audit(**copied | {setting: str(broken), "out": str(tmp_path / "other")})
+    role = {"model": "target", "reference_model": "reference", "masked_model": "masked"}[setting]
+    assert not list(tmp_path.glob(f"other/logprobs/*.{role}-*.parquet"))
+
+
+def save_unigrams(folder, texts):
+    """Write a model that knows how often a token is, and nothing else."""
+    saved(folder, "Phi")
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    counts = np.bincount(np.concatenate(tokenizer(texts)["input_ids"]), minlength=600)
+
+    def changed(own):
+        own["lm_head.weight"].zero_()
+        return own | {"lm_head.bias": torch.tensor(np.log(counts + 0.5), dtype=torch.float32)}
+
+    return str(change(folder, changed))
+
+
+@pytest.mark.parametrize("knows", [False, True])
+def test_a_model_that_predicts_no_better_than_chance_is_named(scored, tmp_path, knows):
+    settings, _ = scored
+    corpus = pl.read_parquet(settings["input"])
+    model = settings["model"]
+    if knows:
+        model = save_unigrams(tmp_path / "model", corpus["text"].drop_nulls().to_list())
+    listener = Listener()
+    given = {name: settings[name] for name in ("input", "engine")} | {"attacks": "loss_v1"}
+    run = mia_batch.audit(**given, model=model, out=str(tmp_path / "run"), observer=listener)
+    said = [each for each in listener.sentences if "no better than chance" in each]
+    loss = -float(run.logprobs["logprob"].explode().drop_nulls().to_numpy().mean())
+    assert (loss < math.log(600)) == knows
+    named = f"the target model predicts these texts no better than chance ({loss:.1f} nats a token"
+    assert [each.startswith(named) for each in said] == ([] if knows else [True])
 
 
 def test_a_recording_has_no_log_probabilities(scored, tmp_path):

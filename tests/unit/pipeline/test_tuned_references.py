@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
+import torch
 from click.testing import CliRunner
+from transformers import AutoConfig, LlamaForCausalLM
 
 import mia_batch
 from mia_batch.cli.main import command
@@ -593,7 +595,7 @@ def test_models_are_made_by_one_process(settings, tmp_path, nothing_starts):
 
 
 def save_llama_7b(folder: Path) -> str:
-    """Everything of a model of 7 billion weights but the weights."""
+    """Everything of a model of 7 billion weights but the weights, which are a hole in a file."""
     save_tokenizer(byte_level_tokenizer(), folder)
     config = {
         "architectures": ["LlamaForCausalLM"],
@@ -606,7 +608,17 @@ def save_llama_7b(folder: Path) -> str:
         "max_position_embeddings": 4096,
     }
     (folder / "config.json").write_text(json.dumps(config))
-    (folder / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    with torch.device("meta"):
+        weights = LlamaForCausalLM(AutoConfig.from_pretrained(folder)).half().state_dict()
+    header, end = {}, 0
+    for name, each in weights.items():
+        begin, end = end, end + each.nbytes
+        shape = list(each.shape)
+        header[name] = {"dtype": "F16", "shape": shape, "data_offsets": [begin, end]}
+    written = json.dumps(header).encode()
+    with (folder / "model.safetensors").open("wb") as file:
+        file.write(len(written).to_bytes(8, "little") + written)
+        file.truncate(file.tell() + end)
     return str(folder)
 
 

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, __version__
 
 from mia_batch.errors import EngineError, MiaBatchError, SettingsError
 from mia_batch.evidence.engines.adapted import add_adapter
+from mia_batch.evidence.engines.probe import check_probes, probes
 from mia_batch.evidence.request import EngineInfo
 from mia_batch.models.adapter import read_adapter, weights_source
 from mia_batch.models.causes import cause_of
@@ -41,6 +42,17 @@ class Pretrained:
     max_model_len: int
     batch_size: int | None
 
+    @torch.inference_mode()
+    def check(self, model: str, revision: str | None = None) -> None:
+        """Check what has been loaded, see `check_probes`; texts are read one by one."""
+        said = []
+        for text in probes(self.vocab_size, self.max_model_len):
+            ids = torch.tensor([text], device=self.model.device)
+            logits = (self.prompted or self.model)(ids, use_cache=False).logits[0, -len(text) : -1]
+            found = logits.float().log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
+            said.append(found.cpu().numpy())
+        check_probes(model, revision, str(self.model.dtype).removeprefix("torch."), said)
+
     def describe(self, max_sequences: int) -> EngineInfo:
         """Say what has been started, and how many sequences it works on at once."""
         device: torch.device = self.model.device
@@ -55,7 +67,7 @@ class Pretrained:
 
 
 def load_pretrained(spec: EngineSpec) -> Pretrained:
-    """Load a model as a specification says.
+    """Load a model as a specification says, and check it.
 
     Of ``engine_args``, ``batch_size`` and ``max_model_len`` stay here, all others go to
     ``AutoModelForCausalLM.from_pretrained``.
@@ -78,7 +90,7 @@ def load_pretrained(spec: EngineSpec) -> Pretrained:
         prompted = added if adapter.virtual_tokens else None
     config = model.config.get_text_config()
     context = _context(config) - (adapter.virtual_tokens if adapter is not None else 0)
-    return Pretrained(
+    loaded = Pretrained(
         model=model,
         added=added,
         prompted=prompted,
@@ -86,6 +98,8 @@ def load_pretrained(spec: EngineSpec) -> Pretrained:
         max_model_len=_shorten(context, max_model_len),
         batch_size=batch_size,
     )
+    loaded.check(spec.model, spec.revision)
+    return loaded
 
 
 def ran_out_of_memory(error: RuntimeError) -> bool:

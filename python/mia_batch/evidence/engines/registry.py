@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines import machine
-from mia_batch.models.adapter import differ_in_weights, peft_missing, read_adapter
+from mia_batch.models.adapter import differ_in_weights, read_adapter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,7 +124,6 @@ _BUILT_IN = (
         kinds=_BOTH,
         columns=frozenset(_NAMED),
         turns=frozenset({"logprobs"}),
-        adapter_obstacle=lambda _: peft_missing(),
         obstacle=machine.transformers_obstacle,
         missing=machine.transformers_obstacle,
     ),
@@ -189,7 +188,6 @@ def choose_engine(
         raise SettingsError(_none_can_run(name, obstacles))
     first = usable[0]
     if (reason := why_not(first, kind, columns, model)) is not None:
-        _check_adapter(model)
         return "transformers", reason
     if name != "auto":
         return first, "asked for"
@@ -228,7 +226,6 @@ def can_turn(spec: EngineSpec, other: EngineSpec) -> bool:
 def load_engine(spec: EngineSpec) -> Engine:
     """Start an engine in this process, which is best its own."""
     if (reason := why_not(spec.engine, spec.kind, spec.columns, spec.model)) is not None:
-        _check_adapter(spec.model)
         msg = f"{reason}; take engine transformers"
         raise SettingsError(msg)
     module, _, function = engine_types()[spec.engine].start.partition(":")
@@ -240,13 +237,6 @@ def load_engine(spec: EngineSpec) -> Engine:
 def _adapter_obstacle(engine: EngineType, model: str | None) -> str | None:
     adapter = None if model is None else read_adapter(model)
     return None if adapter is None else engine.adapter_obstacle(adapter)
-
-
-def _check_adapter(model: str | None) -> None:
-    """Raise `SettingsError` if transformers, the last resort, cannot run an adapter."""
-    if (obstacle := _adapter_obstacle(engine_types()["transformers"], model)) is not None:
-        msg = f"setting 'model': {obstacle}"
-        raise SettingsError(msg)
 
 
 def _sorted(columns: frozenset[str], engine: EngineType) -> list[str]:

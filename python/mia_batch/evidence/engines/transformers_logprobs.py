@@ -78,6 +78,7 @@ class TransformersLogprobs:
             msg = f"{model!r} is no adapter, which alone can take the place of another"
             raise EngineError(msg)
         exchange_adapter(added, adapter)
+        self._loaded.check(model)
         self._logits = ChunkedLogits(self._loaded.model, self._loaded.prompted)
 
     def submit(self, request: Request) -> None:

@@ -13,6 +13,7 @@ from vllm.sampling_params import RequestOutputKind
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.engines.ends import end_token_ids
+from mia_batch.evidence.engines.probe import check_probes, probes
 from mia_batch.evidence.engines.requests import why_impossible
 from mia_batch.evidence.engines.vllm_start import (
     check_arguments,
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["VllmEngine"]
 
 _GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
+_PLAIN = {"detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY}
+_OF_TEXTS = {"temperature": 0.0, "prompt_logprobs": 0, "flat_logprobs": True, **_PLAIN}
 _TEXTS = 64
 _ENTRY_BYTES = 12  # of the logits: they, their log-probabilities, and what finds ranks
 
@@ -57,18 +60,19 @@ class VllmEngine:
             self._parameters["stop_token_ids"] = sorted(_find_ends(self._engine))
             self._info = describe_vllm(self._engine)
         else:
-            self._parameters = {"temperature": 0.0, "prompt_logprobs": 0, "flat_logprobs": True}
+            self._parameters = dict(_OF_TEXTS)
             forced = {"enable_prefix_caching": False, "logprobs_mode": "raw_logprobs"}
             arguments = spec.engine_args | forced
             self._engine = start_vllm(replace(spec, engine_args=arguments), _in_pieces(spec))
             described = describe_vllm(self._engine)
             # The token that vLLM must draw takes a place of the context.
             self._info = replace(described, max_model_len=described.max_model_len - 1)
-        self._parameters |= {"detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY}
+        self._parameters |= _PLAIN
         self._lora = lora_of(spec.model)
         self._vocab_size = self._engine.model_config.get_vocab_size()
         self._waiting: dict[int, Request] = {}
         self._refused: list[Answer] = []
+        self._check(spec.model, spec.revision)
 
     @property
     def info(self) -> EngineInfo:
@@ -78,6 +82,7 @@ class VllmEngine:
     def turn_to(self, model: str) -> None:
         """Answer as another adapter, which differs from this one in its weights alone."""
         self._lora = exchange_lora(self._engine, self._lora, model)
+        self._check(model)
 
     def submit(self, request: Request) -> None:
         """Queue a request; one that cannot be answered comes back with its reason."""
@@ -108,6 +113,18 @@ class VllmEngine:
     def close(self) -> None:
         """Free the model."""
         self._engine.engine_core.shutdown()
+
+    def _check(self, model: str, revision: str | None = None) -> None:
+        """Check what has been started, see `check_probes`."""
+        parameters = vllm.SamplingParams(**_OF_TEXTS, max_tokens=1)
+        texts = probes(self._vocab_size, self._info.max_model_len - 1)
+        for number, text in enumerate(map(tokens_input, texts)):
+            self._engine.add_request(str(number), text, parameters, lora_request=self._lora)
+        said: dict[str, Any] = {}
+        while len(said) < len(texts):
+            said |= {each.request_id: each.prompt_logprobs for each in step_vllm(self._engine)}
+        found = [np.array(said[number].logprobs, dtype=np.float32) for number in sorted(said)]
+        check_probes(model, revision, self._info.dtype, found)
 
     def _add(self, request: Request) -> None:
         own: dict[str, Any] = {"max_tokens": 1}

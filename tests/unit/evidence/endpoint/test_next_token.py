@@ -288,7 +288,7 @@ def test_a_tokenizer_of_another_model_is_refused(
     checkpoint: Path, opened, tmp_path: Path, honours: tuple[str, ...]
 ):
     save_tokenizer(metaspace_tokenizer(), tmp_path / "other")
-    other = Tokenizer.load(str(tmp_path / "other"))
+    other = Tokenizer.load(str(tmp_path / "other"), setting="tokenizer")
     with (
         HostileServer(NextTokenModel(checkpoint, honours=honours)) as server,
         pytest.raises(

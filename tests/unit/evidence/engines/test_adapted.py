@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
-from mia_batch.errors import EngineError, SettingsError
+from mia_batch.errors import EngineError
 from mia_batch.evidence.engines.registry import load_engine
 from mia_batch.evidence.request import Decoding, EngineSpec
-from mia_batch.models import adapter as adapters
 from tests.adapters import (
     VIRTUAL_TOKENS,
     save_adapter,
@@ -133,34 +131,6 @@ def test_weights_cut_short_or_with_a_broken_header_are_named(checkpoint: Path, t
         file.write_bytes(broken)
         with pytest.raises(EngineError, match=r"lora' cannot be put on .*; save it again, or corr"):
             logprobs(adapter, texts(1))
-
-
-def test_an_adapter_of_another_base_is_named(checkpoint: Path, gpt2: Path, tmp_path: Path):
-    adapter = save_adapter(tmp_path / "lora", checkpoint)
-    file = adapter / "adapter_model.safetensors"
-    whole = load_file(file)
-    save_file({name.replace("layers.1", "layers.7"): each for name, each in whole.items()}, file)
-    with pytest.raises(EngineError, match=r"cannot be put on .*missing adapter keys"):
-        logprobs(adapter, texts(1))
-    more = {name.replace("layers.1", "layers.7"): each.clone() for name, each in whole.items()}
-    save_file(whole | more, file)
-    with pytest.raises(EngineError, match=r"no place for base_model\.model\.model\.layers\.7"):
-        logprobs(adapter, texts(1))
-    config = json.loads((adapter / "adapter_config.json").read_text())
-    (adapter / "adapter_config.json").write_text(
-        json.dumps(config | {"base_model_name_or_path": str(gpt2)})
-    )
-    with pytest.raises(EngineError, match=r"cannot be put on .*correct its base_model_name"):
-        logprobs(adapter, texts(1))
-
-
-def test_without_peft_the_way_out_is_named(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    adapter = save_adapter(tmp_path / "lora", checkpoint)
-    monkeypatch.setattr(adapters, "find_spec", lambda _: None)
-    with pytest.raises(SettingsError, match=r"package peft \(pip install 'mia-batch\[finetune\]'"):
-        logprobs(adapter, texts(1))
 
 
 def test_memory_holds_the_base_once(checkpoint: Path, tmp_path: Path):

@@ -6,47 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-import transformers
-from transformers import AutoModelForCausalLM
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence.engines.logits import ChunkedLogits
+from tests.architectures import ARCHITECTURES, made
 
 if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-SMALL = {
-    "vocab_size": 600,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "max_position_embeddings": 256,
-    "bos_token_id": 0,
-    "eos_token_id": 1,
-    "pad_token_id": 0,
-}
-ARCHITECTURES: dict[str, dict[str, Any]] = {
-    "Cohere": {"logit_scale": 0.06},
-    "Gemma2": {"head_dim": 32, "sliding_window": 16, "final_logit_softcapping": 2.0},
-    "GPT2": {"n_embd": 64, "n_layer": 2, "n_head": 2},
-    "Granite": {"logits_scaling": 8.0},
-    "Mamba": {"state_size": 8},
-    "Mixtral": {"num_local_experts": 4},
-    "OPT": {"ffn_dim": 128, "word_embed_proj_dim": 32},
-    "Phi": {"num_key_value_heads": 2},  # a head with a bias
-}
-
-
-def made(architecture: str, **changes: Any) -> PreTrainedModel:
-    config = getattr(transformers, f"{architecture}Config")(**SMALL | changes)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return AutoModelForCausalLM.from_config(config).eval()
 
 
 def text(n_tokens: int, step: int = 7) -> Tensor:
@@ -110,12 +79,6 @@ def test_a_model_that_only_gives_all_logits_at_once_is_an_error(monkeypatch: pyt
     monkeypatch.setattr(model, "forward", lambda ids, use_cache: whole(ids, use_cache=use_cache))
     with pytest.raises(EngineError, match=r"a LlamaForCausalLM in parts \(.*\); take engine vllm"):
         ChunkedLogits(model)
-
-
-@pytest.mark.filterwarnings("ignore")  # transformers warns, too
-def test_a_model_that_looks_at_later_tokens_is_an_error():
-    with pytest.raises(EngineError, match="BertLMHeadModel looks at later tokens"):
-        ChunkedLogits(made("Bert", initializer_range=0.2))
 
 
 @pytest.mark.parametrize(("kind", "may_pad"), [("longrope", False), ("default", True)])

@@ -12,7 +12,6 @@ from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines import machine, registry
 from mia_batch.evidence.engines.registry import EngineType, engine_types, load_engine, why_not
 from mia_batch.evidence.request import EngineSpec
-from mia_batch.models import adapter as adapters
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -225,17 +224,6 @@ def test_transformers_runs_the_adapters_that_vllm_cannot(
         assert re.search(f"engine vllm .*{words}", why)
     with pytest.raises(SettingsError, match=f"{words}.*; take engine transformers"):
         load_engine(EngineSpec(engine="vllm", kind="logprobs", model=model))
-
-
-@pytest.mark.usefixtures("cpu_build")
-def test_adapters_without_peft_are_refused_before_anything_starts(
-    installed: set[str], adapter: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(adapters, "find_spec", lambda _: None)
-    model = adapter("IA3")
-    for name in ("auto", "vllm", "transformers"):
-        with pytest.raises(SettingsError, match=r"'model': .* peft .*'mia-batch\[finetune\]'"):
-            registry.choose_engine(name, "samples", frozenset(), model=model)
 
 
 def test_an_unknown_engine_is_refused_with_those_that_are_known():

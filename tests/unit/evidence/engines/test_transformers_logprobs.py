@@ -184,7 +184,7 @@ def test_weights_that_are_no_numbers_fail_each_text_with_a_reason(checkpoint: Pa
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(checkpoint)
-    torch.nn.init.constant_(model.lm_head.weight[7], torch.nan)
+    torch.nn.init.constant_(model.model.embed_tokens.weight[50], torch.nan)
     model.save_pretrained(tmp_path)
     engine = started(tmp_path)
     engine.submit(text_request(0, [BOS_ID, 50]))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["MaskedModel"]
 
 _LOGIT_BYTES = 1 << 28
+_TEST_TOKENS = 12
 _UNUSED_POSITIONS = 2  # models of RoBERTa's kind number positions from 2
 
 
@@ -84,6 +85,8 @@ class MaskedModel:
         import torch
         from transformers import AutoModelForMaskedLM, AutoTokenizer
 
+        from mia_batch.evidence.engines.probe import why_not_finite
+
         options = {"revision": revision, "trust_remote_code": False}
         try:
             tokenizer = AutoTokenizer.from_pretrained(model, **options)
@@ -94,6 +97,9 @@ class MaskedModel:
                 "masked language model, with its tokenizer, such as distilroberta-base"
             )
             raise SettingsError(msg) from error
+        with torch.inference_mode():
+            if not loaded(torch.arange(_TEST_TOKENS)[None]).logits.isfinite().all():
+                raise SettingsError(why_not_finite(model, revision, "float32"))
         return cls(loaded.to(device), tokenizer)
 
     def predict(self, texts: Sequence[Gaps]) -> list[npt.NDArray[np.float32]]:

@@ -99,7 +99,7 @@ class EngineWorker:
         if start.digest is not None:
             found = digest_folder(spec.model)
             if found != start.digest:  # an adapter, or at a hub; this loads a large library
-                found = identify_model(spec.model, spec.revision).digest
+                found = identify_model(spec.model, spec.revision, spec.kind).digest
             if found != start.digest:
                 msg = f"{spec.model} on {node} is another model than the run's: its digest differs"
                 raise EngineError(msg)

@@ -10,7 +10,14 @@ import torch
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines.masked.gaps import Gaps, word_spans
 from mia_batch.evidence.engines.masked.model import MaskedModel
-from tests.checkpoints import BOS_ID, EOS_ID, TEXTS, save_masked_checkpoint
+from tests.checkpoints import (
+    BOS_ID,
+    EOS_ID,
+    TEXTS,
+    change,
+    save_masked_checkpoint,
+    times,
+)
 
 LONG = " ".join(TEXTS[3].split()[:60])
 SHORT = "The cat sat on the mat."
@@ -72,6 +79,13 @@ def test_a_tokenizer_without_a_mask_is_refused(tmp_path):
     kept = {k: v for k, v in json.loads(settings.read_text()).items() if k != "mask_token"}
     settings.write_text(json.dumps(kept))
     with pytest.raises(SettingsError, match="no mask token"):
+        MaskedModel.load(str(folder))
+
+
+def test_weights_that_are_no_numbers_are_named(tmp_path):
+    folder = change(save_masked_checkpoint(tmp_path), times(float("nan"), "attention.self.query"))
+    name = r"bert\.encoder\.layer\.0\.attention\.self\.query\.(weight|bias)"
+    with pytest.raises(SettingsError, match=f"not finite numbers .* in {name}; give another chec"):
         MaskedModel.load(str(folder))
 
 
