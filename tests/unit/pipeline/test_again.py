@@ -66,7 +66,7 @@ def asked(tmp_path):
 def test_an_endpoint_is_asked_anew(asked):
     run, server = asked
     n = len(server.asked)
-    drawn = draw_again(run, choose_samples(run, 4, 0), Observer())
+    drawn = draw_again(run, choose_samples(run, 4, 0), Observer(), base_url=server.url)
     assert drawn["again"].to_list() == drawn["candidate"].to_list()
     assert len(server.asked) >= n + 4
     assert answers_of(run, run.targets.head(1))["seed"].null_count() == 3

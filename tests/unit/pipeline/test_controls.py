@@ -63,6 +63,7 @@ def settings(tmp_path, monkeypatch):
         "samples": 2,
         "window_words": 64,
         "controls": True,
+        "max_failed": 1.0,  # most prompts are answered alike
         "out": str(tmp_path / "run"),
     }
 
@@ -205,8 +206,9 @@ def test_without_the_setting_nothing_is_asked_and_what_is_known_stays(audited, t
 
 
 def test_controls_are_drawn_again_and_verified(audited):
-    _, run, _ = audited
-    drawn = draw_again(run, run.samples.filter(view="control"), Observer())
+    settings, run, _ = audited
+    controls = run.samples.filter(view="control")
+    drawn = draw_again(run, controls, Observer(), base_url=settings["base_url"])
     assert drawn.height == 12
     assert drawn["again"].equals(drawn["candidate"])
     assert "controls.parquet" in run.manifest.custody["tables"]
@@ -298,7 +300,8 @@ def test_what_only_a_walk_gave_has_controls(settings, tmp_path):
         run = mia_batch.audit(**settings)
         other = settings | {"controls": False, "out": str(tmp_path / "other")}
         without = mia_batch.audit(**other).rollup
-        drawn = draw_again(run, run.samples.filter(view="walk_control"), Observer())
+        walks = run.samples.filter(view="walk_control")
+        drawn = draw_again(run, walks, Observer(), base_url=server.url)
     assert drawn["again"].equals(drawn["candidate"])
     found = controls(run)
     repeated = {key: row["longest_words"] for key, row in found.items()}

@@ -228,8 +228,8 @@ def test_exact_values_and_bounds_are_never_in_one_run(there, model, checkpoint):
 def test_a_run_that_stopped_asks_nothing_twice(there, model):
     prices = {"price_in": 0.0, "price_out": 1e6}  # a token, a coin
     with HostileServer(model) as server:
-        with pytest.raises(EngineError, match=r"'max_cost' is 20.* higher"):
-            mia_batch.audit(**there(server, **prices, max_cost=20.0))
+        with pytest.raises(EngineError, match=r"'max_cost' is 26.* higher"):
+            mia_batch.audit(**there(server, **prices, max_cost=26.0))
         stopped = len(server.asked)
         run = mia_batch.audit(**there(server, **prices, max_cost=1e6))
         asked = [(each.prompt, *each.fields[NAMED]) for each in server.asked]
