@@ -153,6 +153,9 @@ def uneven_sentence(findings: pl.DataFrame) -> Iterator[str]:
         found.filter(verdict=verdict)["subject"].to_list() for verdict in ("most", "more")
     )
     too = f" Uneven, too: {_listed(others)}." if others else ""
+    kinds = findings.filter(check="answers")["statistic"]
+    mends = kinds.is_empty() or "failed" in kinds  # classed answers would be the same again
+    again = "Ask again for what failed (--retry-failed), leave" if mends else "Leave"
     parts = []
     for name in ("members", "non-members"):
         row = {r["statistic"]: r for r in found.filter(subject=name).rows(named=True)}
@@ -165,9 +168,8 @@ def uneven_sentence(findings: pl.DataFrame) -> Iterator[str]:
     yield (
         f"Members and non-members do not lack scores alike: no score by {_listed(most)} for "
         f"{' and '.join(parts)}.{too} AUC and other metrics then describe a selected subset, and "
-        "may show how it was selected instead of memory. Ask again for what failed "
-        "(--retry-failed), leave such texts out of both classes by a rule that does not ask the "
-        "model, or rest the answer on an attack that scores both."
+        f"may show how it was selected instead of memory. {again} such texts out of both classes "
+        "by a rule that does not ask the model, or rest the answer on an attack that scores both."
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from mia_batch.diagnostics.preflight import check_targets
 from mia_batch.diagnostics.unscored import uneven_findings
+from mia_batch.inference.findings import finding_rows
 from mia_batch.report.checks import (
     copies_sentence,
     duplicates_sentence,
@@ -115,6 +116,18 @@ def test_uneven_scores_name_classes_and_their_reason():
         "both classes by a rule that does not ask the model, or rest the answer on an attack that "
         "scores both."
     ]
+
+
+def test_answers_that_would_be_the_same_again_are_not_offered_for_another_try():
+    lost = {"a_v1": range(70)}
+    reasons = pl.LazyFrame(schema=dict.fromkeys(("target_id", "attack", "reason"), pl.String))
+    found = uneven_findings(scores(1000, lost), list(lost), reasons)
+    for kind, advice in {"filtered": "Leave", "failed": "Ask again for what failed"}.items():
+        rows = [
+            {"subject": "continuation", "statistic": name, "value": 9} for name in (kind, "cut")
+        ]
+        (said,) = uneven_sentence(pl.concat([found, finding_rows("answers", rows)]))
+        assert f"instead of memory. {advice}" in said
 
 
 def test_uneven_scores_name_three_of_many_attacks():

@@ -58,6 +58,8 @@ def test_the_key_is_not_shown():
     )
     assert settings.redact(f"wrong key {KEY}, {KEY}!") == "wrong key [key], [key]!"
     assert EndpointSettings(base_url="http://host/v1", model="m").redact("as it is") == "as it is"
+    short = EndpointSettings(base_url="http://host/v1", model="m", api_key="e")
+    assert short.redact("the server refuses") == "the server refuses"
 
 
 @pytest.mark.parametrize("missing", ["price_in", "price_out"])
