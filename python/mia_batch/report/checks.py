@@ -118,6 +118,12 @@ def copies_sentence(findings: pl.DataFrame) -> Iterator[str]:
 
 def answers_sentences(findings: pl.DataFrame) -> Iterator[str]:
     """Say what kinds of answers came where not all were texts, and what may have acted on them."""
+    for row in findings.filter(check="chance", verdict="no_better").iter_rows(named=True):
+        yield (
+            f"The {row['subject']} model predicts these texts no better than chance "
+            f"({row['value']:.1f} nats a token, chance {row['high']:.1f}): its scores mean nothing "
+            "unless the texts are random themselves. Check that it is trained, and its tokenizer."
+        )
     unsure = findings.filter(
         pl.col("verdict") != "honoured", pl.col("subject").is_in(_ACTING), check="endpoint"
     )["subject"].to_list()

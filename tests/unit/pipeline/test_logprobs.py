@@ -17,7 +17,9 @@ import mia_batch
 from mia_batch.attacks import get
 from mia_batch.attacks.series import SHAPE_ATTACKS
 from mia_batch.errors import SettingsError
+from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.schemas import LogProbs, Scores, Unscored
+from mia_batch.settings import stored_settings
 from tests.architectures import saved
 from tests.checkpoints import (
     TEXTS,
@@ -27,7 +29,7 @@ from tests.checkpoints import (
     times,
 )
 from tests.reference_logprobs import REFERENCES, Undefined
-from tests.unit.pipeline.conftest import Listener, documents
+from tests.unit.pipeline.conftest import documents
 
 
 def corpus_of_12() -> pl.DataFrame:
@@ -299,14 +301,18 @@ def test_a_model_that_predicts_no_better_than_chance_is_named(scored, tmp_path, 
     model = settings["model"]
     if knows:
         model = save_unigrams(tmp_path / "model", corpus["text"].drop_nulls().to_list())
-    listener = Listener()
     given = {name: settings[name] for name in ("input", "engine")} | {"attacks": "loss_v1"}
-    run = mia_batch.audit(**given, model=model, out=str(tmp_path / "run"), observer=listener)
-    said = [each for each in listener.sentences if "no better than chance" in each]
+    run = mia_batch.audit(**given, model=model, out=str(tmp_path / "run"))
     loss = -float(run.logprobs["logprob"].explode().drop_nulls().to_numpy().mean())
     assert (loss < math.log(600)) == knows
-    named = f"the target model predicts these texts no better than chance ({loss:.1f} nats a token"
-    assert [each.startswith(named) for each in said] == ([] if knows else [True])
+    ((subject, value, chance, verdict),) = (
+        run.findings.filter(check="chance").select("subject", "value", "high", "verdict").rows()
+    )
+    assert (subject, verdict) == ("target", "better" if knows else "no_better")
+    assert (value, chance) == pytest.approx((loss, math.log(600)))
+    first = next(conclusions(run, stored_settings(run.manifest.settings), ["loss_v1"]))
+    named = f"The target model predicts these texts no better than chance ({loss:.1f} nats a token"
+    assert first.startswith(named) != knows
 
 
 def test_a_recording_has_no_log_probabilities(scored, tmp_path):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GIVEN", "given_findings"]
 
-GIVEN = ("prompts", "endpoint", "answers", "held_back")
+GIVEN = ("prompts", "endpoint", "answers", "held_back", "chance")
 """Checks of these rows."""
 _MOST = 1_000  # texts
 _HELD_BACK = ("filtered", "refusal")
@@ -26,7 +26,8 @@ _HELD_BACK = ("filtered", "refusal")
 
 def given_findings(audit: Audit) -> pl.DataFrame:
     """Rows about what was given and what came back, see `GIVEN`."""
-    return pl.concat([_prompts(audit), _endpoint(audit), _answers(audit), _held_back(audit)])
+    checks = (_prompts, _endpoint, _answers, _held_back, _chance)
+    return pl.concat([check(audit) for check in checks])
 
 
 def _endpoint(audit: Audit) -> pl.DataFrame:
@@ -71,6 +72,25 @@ def _answers(audit: Audit) -> pl.DataFrame:
         for view, value in cut.iter_rows()
     ]
     return finding_rows("answers", rows)
+
+
+def _chance(audit: Audit) -> pl.DataFrame:
+    """Rows of check ``chance``: the loss of each model here, beside that of guessing (``high``)."""
+    read = audit.run.scan("logprobs").filter(pl.col("view") == "text")
+    losses = dict(
+        read.group_by("model")
+        .agg(-pl.col("logprob").explode().mean())
+        .collect(engine="streaming")
+        .iter_rows()
+    )
+    rows: list[dict[str, object]] = []
+    for name, engine in audit.manifest.engines.items():
+        model, chance = name.removeprefix("logprobs of "), engine.get("chance")
+        if chance is not None and (loss := losses.get(model)) is not None:
+            verdict = "better" if loss < chance else "no_better"
+            row = {"statistic": "nats_per_token", "value": loss, "high": chance}
+            rows.append({"subject": model, "verdict": verdict, **row})
+    return finding_rows("chance", rows)
 
 
 def _held_back(audit: Audit) -> pl.DataFrame:

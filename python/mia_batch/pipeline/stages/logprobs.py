@@ -7,8 +7,6 @@ from math import log
 from operator import add
 from typing import TYPE_CHECKING
 
-import polars as pl
-
 from mia_batch.attacks.attack import NEXT_TOKEN
 from mia_batch.evidence.blocks import LOGPROB_BLOCK_TARGETS
 from mia_batch.evidence.frequencies import stored_frequencies
@@ -89,6 +87,9 @@ class LogprobsStage(Stage):
         at_points = all(map(_is_next_token, views))
         with open_session(audit, self.model, "logprobs", needed, at_points=at_points) as session:
             frequencies = self._prepared(session, wanted) if self.model == "target" else None
+            if session.tokenizer is not None:
+                engine = audit.manifest.engines[f"logprobs of {self.model}"]
+                engine["chance"] = log(session.tokenizer.vocabulary)  # nats
             missing = {view: self._missing(view) for view in views}
             work = reduce(add, map(Missing.count, missing.values()))
             progress = audit.observer.progress("log-probabilities", done=work.done, left=work.left)
@@ -119,18 +120,6 @@ class LogprobsStage(Stage):
         each = ", ".join(f"{name} {n:,}" for name, n in passes.items() if n)
         total = sum(passes.values())
         audit.observer.stage(f"forward passes of the {self.model} model: {total:,} ({each})")
-        if session.tokenizer is not None:
-            self._compare_with_chance(session.tokenizer.vocabulary)
-
-    def _compare_with_chance(self, vocabulary: int) -> None:
-        """Say so if the model predicts the texts no better than chance."""
-        own = self.audit.run.scan("logprobs").filter(model=self.model, view="text")
-        mean = own.select(pl.col("logprob").explode().mean()).collect(engine="streaming").item()
-        if mean is not None and -mean >= (chance := log(vocabulary)):
-            self.audit.observer.stage(
-                f"the {self.model} model predicts these texts no better than chance ({-mean:.1f} "
-                f"nats a token, chance {chance:.1f}): check that it is trained, and its tokenizer"
-            )
 
     def _prepared(self, session: Session, columns: frozenset[str]) -> NDArray[np.float32] | None:
         """Make the shots, and return the frequencies of tokens where they are wanted."""

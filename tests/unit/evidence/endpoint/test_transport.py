@@ -16,6 +16,7 @@ from tests.hostile_server import Asked, HostileServer, Reply, Script, TinyModel
 from tests.unit.evidence.endpoint.asking import KEY, opened, request, results
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 MODEL = TinyModel()
@@ -117,7 +118,8 @@ def test_an_answer_that_unpacks_to_a_gigabyte_costs_little_memory(
 
 @pytest.mark.parametrize("coding", ["gzip", "x-gzip", "deflate", "identity"])
 def test_an_answer_that_is_packed_once_is_read(coding: str, tmp_path: Path):
-    pack = {"deflate": zlib.compress, "identity": bytes}.get(coding, gzip.compress)
+    packs: dict[str, Callable[[bytes], bytes]] = {"deflate": zlib.compress, "identity": bytes}
+    pack = packs.get(coding, gzip.compress)
 
     def packed(asked: Asked) -> Reply:
         content = pack(json.dumps(MODEL(asked).content).encode())

@@ -110,11 +110,11 @@ def over_http(server: str, folder: Path) -> dict[int, list[Sample]]:
         for i, prompt in enumerate(PROMPTS)
     ]
     with Endpoint.open(settings, journal=folder / "journal.sqlite") as endpoint:
-        found = asdict(endpoint.capabilities)
-        neutral = found.pop("neutral")
+        capabilities = asdict(endpoint.capabilities)
+        neutral = capabilities.pop("neutral")
         assert (neutral["repetition_penalty"], neutral["min_p"]) == ("honoured", "honoured")
         assert "refused" not in neutral.values()  # the others act where words are repeated
-        assert found == {
+        assert capabilities == {
             "dialect": asdict(Dialect()),
             "greedy": "honoured",
             "n": "honoured",
@@ -221,11 +221,11 @@ def test_an_audit_over_http_has_the_tables_of_one_in_process(
     assert there.samples.height == 12 * SAMPLES
     others = pl.col("check") != "endpoint"
     for path in sorted(here.folder.rglob("*.parquet")):
-        same = there.folder / path.relative_to(here.folder)
+        over = there.folder / path.relative_to(here.folder)
         if path.name == "findings.parquet":
-            assert pl.read_parquet(same).filter(others).equals(pl.read_parquet(path))
+            assert pl.read_parquet(over).filter(others).equals(pl.read_parquet(path))
         else:
-            assert same.read_bytes() == path.read_bytes()
+            assert over.read_bytes() == path.read_bytes()
 
 
 def test_an_audit_from_log_probabilities_scores_as_the_engine_here(server, checkpoint, tmp_path):
