@@ -334,6 +334,18 @@ def test_what_cannot_be_neutralised_is_a_finding_and_a_sentence(audit):
     )
 
 
+def test_a_server_that_answers_with_another_model_is_said(audit):
+    listener, memoriser = Listener(), Memoriser()
+
+    def other(asked: Asked) -> Reply:
+        reply = memoriser(asked)
+        return replace(reply, content={**reply.content, "model": "a-model-loaded-before"})
+
+    audit(other, observer=listener)
+    line = "its answers say that a-model-loaded-before wrote them: check setting 'model'"
+    assert line in listener.sentences
+
+
 def test_a_setting_of_the_user_that_is_refused_is_named(audit):
     server = Dialect(refuse=lambda fields: only(*fields, temperature=1.0)(fields))
     refused = r"refuses temperature 0\.7 .*leave setting 'temperature' at 1"

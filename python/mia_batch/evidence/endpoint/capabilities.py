@@ -50,6 +50,7 @@ class Capabilities:
     named_token: Honour | None = None  # ``logprob_token_ids``; None where it is not asked for
     top_logprobs: int = 0  # most likely next tokens that it lists on request, as far as tried
     token_id_names: bool = False  # whether it then names tokens by their ids
+    serves: str | None = None  # what answers call the model, if that is no form of its name
     max_model_len: int | None = None  # tokens of prompt and output together; None = not stated
 
     def sampling_fields(self, *, n: int, seed: int, top_k: int) -> dict[str, object]:

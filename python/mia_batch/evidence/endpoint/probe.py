@@ -11,7 +11,7 @@ from mia_batch.evidence.endpoint.echo import Echo, read_echo
 from mia_batch.evidence.endpoint.formats import Chat, RequestFormat
 from mia_batch.evidence.endpoint.next_token import NextToken
 from mia_batch.evidence.endpoint.next_token_probe import probe_next_token
-from mia_batch.evidence.endpoint.replies import decode_object
+from mia_batch.evidence.endpoint.replies import decode_object, shorten
 from mia_batch.evidence.endpoint.retry import RefusedError, UnusableError
 from mia_batch.evidence.endpoint.transport import UnansweredError
 
@@ -73,11 +73,13 @@ class Probe:
         )
         answer = await self._agree(draws=type(wanted) in {RequestFormat, Chat})
         dialect = self._format.dialect
+        serves = _other_name(answer.document.get("model"), self._settings.model)
         self._runner.request_format = replace(wanted, dialect=dialect)
         if isinstance(wanted, Echo):
-            return replace(await self._run_echo(), dialect=dialect)
+            return replace(await self._run_echo(), dialect=dialect, serves=serves)
         if isinstance(wanted, NextToken):
-            return replace(await self._run_next_token(wanted), dialect=dialect)
+            found = await self._run_next_token(wanted)
+            return replace(found, dialect=dialect, serves=serves)
         await self._look_for_thoughts(answer)
         self._speak(repeats_prompt=_kind(answer) == "prompt_repeated")
         seed, varied = await self._seed()
@@ -97,6 +99,7 @@ class Probe:
             prompt_token_ids=completes and await self._prompt_token_ids(),
             output_token_ids=await self._output_token_ids(),
             echo_logprobs=completes and await self._echo_logprobs(),
+            serves=serves,
             max_model_len=await self._max_model_len(),
         )
 
@@ -316,6 +319,14 @@ def _choice(answer: Choices) -> dict[str, Any]:
     choices = answer.document.get("choices")
     first = choices[0] if isinstance(choices, list) and choices else None
     return first if isinstance(first, dict) else {}
+
+
+def _other_name(said: object, asked: str) -> str | None:
+    """Return what answers call a model, unless it is its name, shortened or with a version."""
+    if not isinstance(said, str) or not said.strip():
+        return None
+    one, other = (name.casefold().rstrip("/").rpartition("/")[2] for name in (said, asked))
+    return None if one in other or other in one else shorten(said)
 
 
 def _text(answer: Choices | None) -> str:

@@ -18,6 +18,8 @@ def findings(settings: Settings, found: Capabilities, *, drawn: bool) -> Iterato
     known = found.max_model_len
     context = f"context {known:,} tokens" if known else "context unknown"
     yield f"{settings.base_url} serves {settings.model}, {context}"
+    if found.serves is not None:
+        yield f"its answers say that {found.serves} wrote them: check setting 'model'"
     if found.named_token is not None:
         yield _exactness(found)
     if not drawn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +11,7 @@ from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.endpoint import Capabilities
 from tests.hostile_server import (
     EVERYTHING,
+    MODEL,
     PENALTIES,
     Asked,
     Garbling,
@@ -119,6 +120,26 @@ def test_unusable_answers_of_the_probe_are_paid_for_and_bounded(tmp_path: Path):
         server._answer = Garbling(1)
         with pytest.raises(EngineError, match="'max_cost' is 47, of which 24 is spent"):
             opened(server, tmp_path, **prices)
+
+
+@pytest.mark.parametrize(
+    ("said", "serves"),
+    [
+        (None, None),
+        (MODEL, None),
+        (f"vendor/{MODEL.upper()}-2026-01-01", None),
+        ("another", "another"),
+        ("a\nb", "a b"),
+    ],
+)
+def test_answers_of_another_model_are_noticed(said: str | None, serves: str | None, tmp_path: Path):
+    tiny = TinyModel()
+
+    def named(asked: Asked) -> Reply:
+        reply = tiny(asked)
+        return replace(reply, content={**reply.content, "model": said})
+
+    assert probe(named, tmp_path)["serves"] == serves
 
 
 def test_no_limit_no_question(tmp_path: Path):

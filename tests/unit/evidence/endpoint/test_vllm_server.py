@@ -127,6 +127,7 @@ def over_http(server: str, folder: Path) -> dict[int, list[Sample]]:
             "named_token": None,
             "top_logprobs": 0,
             "token_id_names": False,
+            "serves": None,
             "max_model_len": CONTEXT,
         }
         found = results(endpoint, asked)
