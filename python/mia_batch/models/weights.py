@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from contextlib import suppress
+from math import sqrt
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mia_batch.errors import SettingsError
@@ -27,6 +29,9 @@ _FILES = ("model.safetensors", "pytorch_model.bin")
 _FILES_OF_ADAPTER = ("adapter_model.safetensors", "adapter_model.bin")
 _OTHER_HEADS = ("Classification", "QuestionAnswering", "MultipleChoice")
 _KEYS = ("missing", "mismatched", "unexpected")
+_ROWS = 64
+_NOISE, _TRAINED, _LAYERS = 1.06, 1.3, 4
+"""What no layer of noise exceeds, see `_find_noise`; what the median of so many layers does."""
 _META = {"device_map": {"": "meta"}, "ignore_mismatched_sizes": True, "output_loading_info": True}
 
 
@@ -34,8 +39,8 @@ def check_weights(model: str, revision: str | None = None, asked: str = "logprob
     """Check that a checkpoint, or the base of an adapter, can answer what is asked and is whole.
 
     ``asked`` is a kind of evidence, or ``any`` of a model that is taken for what it says it is. It
-    must have every tensor of its architecture in the right shape, and no other of its layers. No
-    weights are read; files that a hub still has, and formats of vLLM's alone, are left out.
+    must have every tensor of its architecture in the right shape, no other of its layers, and no
+    layer of noise. Files that a hub still has, and formats of vLLM's alone, are left out.
     """
     model, revision = weights_source(model, revision)
     config, architecture = _load_config(model, revision, asked)
@@ -72,6 +77,11 @@ def check_weights(model: str, revision: str | None = None, asked: str = "logprob
         fault = _fault(owner, missing, shapes, lost)
     if fault is not None:
         _refuse(f"the weights of {model!r} {fault}; copy it again, or correct its config.json")
+    if not quantised and (layer := _find_noise(files)) is not None:
+        _refuse(
+            f"the weights of {model!r} are noise in {layer}, as before any training, and in most "
+            "other layers not; give another checkpoint of the model"
+        )
 
 
 def check_adapter(adapter: Adapter) -> None:
@@ -200,6 +210,35 @@ def _is_of_layer(name: str, tensors: Mapping[str, Tensor], model: Any) -> bool: 
         for of, layers in model.named_modules()
         if hasattr(layers, "append")
     )
+
+
+def _find_noise(files: Iterable[Path]) -> str | None:
+    """Find a layer that is as random as before training, where most others are not.
+
+    The largest singular value of n x m independent numbers of standard deviation s is close to
+    s(sqrt(n) + sqrt(m)); training raises it (Martin and Mahoney, JMLR 22, 2021). A layer is noise
+    where no matrix of it exceeds this in its first rows.
+    """
+    import torch
+    from safetensors import safe_open
+
+    highest: dict[str, float] = {}
+    for file in (each for each in files if each.suffix == ".safetensors"):
+        with safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118 - it is no mapping
+                part, layer = opened.get_slice(name), re.match(r".+?\.\d+(?=\.)", name)
+                if layer is None or len(shape := part.get_shape()) != 2 or min(shape) < _ROWS:
+                    continue
+                rows = part[:_ROWS].float()
+                rows -= rows.mean()
+                if not rows.std() > 0:  # all the same, or not finite, which a started model shows
+                    continue
+                largest = torch.linalg.eigvalsh(rows @ rows.T)[-1].sqrt() / rows.std()
+                found = largest.item() / (sqrt(_ROWS) + sqrt(shape[1]))
+                highest[layer[0]] = max(highest.get(layer[0], 0.0), found)
+    if len(highest) < _LAYERS or median(highest.values()) < _TRAINED:
+        return None
+    return next((layer for layer, found in highest.items() if found < _NOISE), None)
 
 
 def _fault(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -310,3 +311,49 @@ def test_without_peft_an_adapter_is_refused_with_the_way_out(
         SettingsError, match=r"'model': adapters need the package peft \(pip install"
     ):
         check_model(str(adapter))
+
+
+def trained_but(*layers: int, fill: float | None = None) -> Callable[[Tensors], Tensors]:
+    """Raise one direction of every matrix, as training does, but not in these layers."""
+
+    def changed(own: Tensors) -> Tensors:
+        for name, each in own.items():
+            number = name.split(".")[2] if ".layers." in name else ""
+            if each.dim() == 2 and number.isdigit():
+                if int(number) not in layers:
+                    own[name] = each + 3 * each.std() * torch.linspace(-1, 1, each.shape[1])
+                elif fill is not None:
+                    each.fill_(fill)
+        return own
+
+    return changed
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("deep")
+    made("Llama", num_hidden_layers=5).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("damage", "noise"),
+    [
+        (trained_but(), None),
+        (trained_but(2), "model.layers.2"),
+        (trained_but(3, 4), "model.layers.3"),
+        (trained_but(0, 1, 2), None),  # a model that has hardly been trained
+        (trained_but(2, fill=0.0), None),
+        (trained_but(2, fill=math.nan), None),
+    ],
+)
+def test_a_layer_of_noise_is_named_where_others_are_trained(
+    deep: Path, tmp_path: Path, damage: Callable[[Tensors], Tensors], noise: str | None
+):
+    folder = shutil.copytree(deep, tmp_path / "model")
+    change(folder, damage)
+    if noise is None:
+        check_weights(str(folder))
+    else:
+        with pytest.raises(SettingsError, match=f"are noise in {noise}, as before any training"):
+            check_weights(str(folder))
