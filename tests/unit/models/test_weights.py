@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
 
 from mia_batch.errors import SettingsError
 from mia_batch.models import adapter as adapters
@@ -311,6 +313,15 @@ def test_without_peft_an_adapter_is_refused_with_the_way_out(
         SettingsError, match=r"'model': adapters need the package peft \(pip install"
     ):
         check_model(str(adapter))
+
+
+def test_checks_of_several_threads_leave_loading_as_it_was(tmp_path: Path):
+    folder = saved(tmp_path, "Llama")  # its head is tied
+    before = PreTrainedModel.tie_weights
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(check_weights, [str(folder)] * 12))
+    assert PreTrainedModel.tie_weights is before
+    check_weights(str(folder))
 
 
 def trained_but(*layers: int, fill: float | None = None) -> Callable[[Tensors], Tensors]:

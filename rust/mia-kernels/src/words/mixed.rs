@@ -5,7 +5,8 @@ use super::segments::Segments;
 /// Words between white space; where a script has no spaces, its stretches are cut by UAX #29.
 ///
 /// What a word is depends on the characters up to the next white space or change of script alone,
-/// so that a text that is cut between two words has the same words.
+/// so that a text that is cut between two words has the same words. Marks without a letter are no
+/// word beside such a script; a cut that parts them from it leaves them one.
 #[derive(Debug)]
 pub(super) struct Mixed<'a> {
     /// Words of the stretch without spaces that comes before the rest.
