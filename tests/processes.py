@@ -61,5 +61,8 @@ def listening(pid: int) -> dict[str, set[str]]:
 
 def children(pid: int) -> list[int]:
     """Processes that a process has started."""
-    listed = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    return [int(child) for child in " ".join(listed).split()]
+    listed = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+            listed += path.read_text().split()
+    return [*map(int, listed)]

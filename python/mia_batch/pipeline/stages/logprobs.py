@@ -87,7 +87,7 @@ class LogprobsStage(Stage):
         at_points = all(map(_is_next_token, views))
         with open_session(audit, self.model, "logprobs", needed, at_points=at_points) as session:
             frequencies = self._prepared(session, wanted) if self.model == "target" else None
-            if session.tokenizer is not None:
+            if session.tokenizer is not None and not at_points:
                 engine = audit.manifest.engines[f"logprobs of {self.model}"]
                 engine["chance"] = log(session.tokenizer.vocabulary)  # nats
             missing = {view: self._missing(view) for view in views}
