@@ -9,7 +9,7 @@ import pytest
 from tests.adapters import save_gpt2
 from tests.tuning import make
 
-RATES = {"lora": 1e-2, "ia3": 3e-2, "prefix": 0.3, "p-tuning": 1e-2, "prompt": 0.3, "full": 3e-3}
+RATES = {"lora": 1e-2, "ia3": 3e-2, "prefix": 0.3, "p-tuning": 1e-2, "prompt": 1.0, "full": 3e-3}
 
 
 @pytest.fixture(scope="session")
