@@ -10,6 +10,7 @@ from mia_batch.attacks.prefix_shots import CODEC
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.findings import finding_rows
 from mia_batch.stats.design_effect import design_effect
+from mia_batch.stats.paired import few, is_enough
 from mia_batch.stats.rates import clopper_pearson
 from mia_batch.tables.numbers import read_finite
 
@@ -27,7 +28,8 @@ def codec_findings(scores: pl.LazyFrame) -> pl.DataFrame:
     """Rows of check ``codec``: the ``share`` of the targets, and of the non-members as control.
 
     Null with a reason where no text of a set has a score. The 95 % interval is Clopper and
-    Pearson's; counts are divided by the `design_effect` of groups.
+    Pearson's; counts are divided by the `design_effect` of groups. It has no limits, but a reason,
+    where texts share groups that are worth fewer than four of one size.
 
     Zawalski et al. (2025), arXiv:2510.27055, the CoDeC score of a data set.
     """
@@ -43,8 +45,13 @@ def _rows(scores: pl.LazyFrame, sets: ComparisonSets) -> Iterator[dict[str, obje
         if not scored.size:
             yield row | {"reason": "no text of the set has a score"}
             continue
+        share = float(falls[scored].mean())
+        sizes = np.unique(sets.cluster[scored], return_counts=True)[1]
+        effective = scored.size**2 / float(sizes @ sizes)
+        if sizes.size < scored.size and not is_enough(effective):
+            yield row | {"value": share, "reason": few(effective)}
+            continue
         effect = design_effect(falls[scored], sets.cluster[scored])
         n = max(1, int(scored.size / effect))
-        share = float(falls[scored].mean())
         interval = clopper_pearson(round(share * n), n)
         yield row | {"value": share, "low": interval.low, "high": interval.high}

@@ -1,13 +1,16 @@
 """Lower bounds of a training's privacy loss, from what an attack tells of its texts.
 
 A training that keeps to (epsilon, delta) makes it hard to tell who was learnt; an attack that can
-tells that epsilon is larger. Members must have been drawn by coins, one a text.
+tells that epsilon is larger. Members must have been drawn by coins. Where up to k texts share one,
+(epsilon, delta) of a text is (k epsilon, delta (e^(k epsilon) - 1) / (e^epsilon - 1)) of a coin
+(Dwork and Roth 2014, "The algorithmic foundations of differential privacy", theorem 2.2 and lemma
+2.2 of Vadhan 2017, "The complexity of differential privacy"); bounds are those of a text.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, inf
+from math import exp, expm1, inf
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,9 +51,12 @@ def clopper_pearson_bound(
     *,
     delta: float,
     seed: int,
+    texts: int = 1,
     confidence: float = 0.95,
 ) -> Bound:
     """Bound from a threshold: epsilon >= log((TPR - delta) / FPR), and the same of non-members.
+
+    At most so many ``texts`` share a coin, and so a value of ``member``.
 
     The rates have Clopper-Pearson limits, as in Nasr et al. 2021 (arXiv:2101.04535), section 4. The
     threshold is chosen on one half of the texts and its rates are counted on the other: the best
@@ -60,27 +66,44 @@ def clopper_pearson_bound(
     first = _half(member.size, seed)
     thresholds = np.unique(score[first])
     told = score[first] >= thresholds[:, None]
-    best = thresholds[_by_rates(member[first], told, delta, confidence).argmax()]
+    low, high = np.moveaxis(_rates(member[first], told, confidence), -1, 0)
+    best = thresholds[(np.maximum(low - delta, 0) / high).max(axis=0).argmax()]
     rest = member[~first]
-    found = _by_rates(rest, np.array([score[~first] >= best, rest]), delta, confidence)
-    return Bound(value=float(found[0]), ceiling=float(found[1]))
+    found = _rates(rest, np.array([score[~first] >= best, rest]), confidence)
+    value, ceiling = (
+        max(_by_rates(*limits, delta=delta, texts=texts) for limits in rule)
+        for rule in found.swapaxes(0, 1).tolist()
+    )
+    return Bound(value=value, ceiling=ceiling)
 
 
-def _by_rates(
-    member: NDArray[np.bool_], told: NDArray[np.bool_], delta: float, confidence: float
+def _rates(
+    member: NDArray[np.bool_], told: NDArray[np.bool_], confidence: float
 ) -> NDArray[np.float64]:
-    """Bounds of rules, a row each, that tell some texts to be members; 0 or more."""
+    """Limits of rules, a row each, that tell some texts to be members.
+
+    The least rate of those that are, and the highest of those that are not; then of non-members.
+    """
     share = (1 - confidence) / 4  # two rates and two ways to tell, one side of each
-    found = np.zeros(told.shape[0])
+    found = []
     for is_in, is_told in ((member, told), (~member, ~told)):
         n_in, n_out = is_in.sum(), (~is_in).sum()
         right, wrong = is_told[:, is_in].sum(1), is_told[:, ~is_in].sum(1)
         # Clopper and Pearson (1934); a parameter of 0 gives NaN, where the limit is 0 or 1.
         low = np.nan_to_num(beta.ppf(share, right, n_in - right + 1), nan=0.0)
         high = np.nan_to_num(beta.ppf(1 - share, wrong + 1, n_out - wrong), nan=1.0)
-        above = np.maximum(low - delta, 0)
-        found = np.maximum(found, np.log(above / high, where=above > 0, out=np.zeros_like(low)))
-    return found
+        found.append(np.stack([low, high], axis=-1))
+    return np.stack(found)
+
+
+def _by_rates(low: float, high: float, *, delta: float, texts: int) -> float:
+    """Largest epsilon that these rates contradict."""
+
+    def excess(epsilon: float) -> float:
+        spent, slack = _of_a_coin(epsilon, delta, texts)
+        return slack + exp(spent) * high - low
+
+    return _root(excess, texts)
 
 
 def one_run_bound(
@@ -89,9 +112,12 @@ def one_run_bound(
     *,
     delta: float,
     seed: int,
+    texts: int = 1,
     confidence: float = 0.95,
 ) -> Bound:
     """Bound from one training: how many of the guesses that an attack makes are right.
+
+    At most so many ``texts`` share a coin, and so a value of ``member``.
 
     Steinke et al. 2023 (arXiv:2305.08846), theorem 5.2: of r guesses under (epsilon, delta), the
     right ones are no more, in distribution, than r coins of e^epsilon / (1 + e^epsilon), but for
@@ -106,31 +132,31 @@ def one_run_bound(
         n_each = max(1, int(share * is_in.size / 2))
         right = int(is_in[order[-n_each:]].sum() + (~is_in[order[:n_each]]).sum())
         n_guesses = 2 * n_each
-        return _by_guesses(
-            n_guesses if is_ideal else right, n_guesses, is_in.size, delta, confidence
-        )
+        n_right = n_guesses if is_ideal else right
+
+        def excess(epsilon: float) -> float:
+            spent, slack = _of_a_coin(epsilon, delta, texts)
+            p = _p_of_guesses(n_right, n_guesses, is_in.size, spent, slack)
+            return p - (1 - confidence)
+
+        return _root(excess, texts)
 
     best = max(_SHARES, key=lambda share: bound(first, share))
     return Bound(value=bound(~first, best), ceiling=bound(~first, 1.0, is_ideal=True))
 
 
-def _by_guesses(
-    n_right: int, n_guesses: int, n_texts: int, delta: float, confidence: float
-) -> float:
-    """Largest epsilon under which so many right guesses are too many."""
-
-    def excess(epsilon: float) -> float:
-        return _p_of_guesses(n_right, n_guesses, n_texts, epsilon, delta) - (1 - confidence)
-
-    return _root(excess)
+def _of_a_coin(epsilon: float, delta: float, texts: int) -> tuple[float, float]:
+    """Turn (epsilon, delta) of a text into those of texts that share a coin."""
+    times = expm1(texts * epsilon) / expm1(epsilon) if epsilon else texts
+    return texts * epsilon, delta * times
 
 
-def _root(excess: Callable[[float], float]) -> float:
+def _root(excess: Callable[[float], float], texts: int) -> float:
     if excess(0.0) >= 0:
         return 0.0
-    if excess(_MOST) < 0:
+    if excess(_MOST / texts) < 0:
         return inf
-    return float(brentq(excess, 0.0, _MOST, xtol=1e-6))
+    return float(brentq(excess, 0.0, _MOST / texts, xtol=1e-6))
 
 
 def _p_of_guesses(

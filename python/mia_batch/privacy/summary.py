@@ -70,14 +70,15 @@ def _privacy(target: Made, exposures: pl.DataFrame | None) -> dict[str, Any]:
 
 
 def _bounds(scores: pl.DataFrame, attack: str, plan: Plan) -> dict[str, Any]:
-    """Bound epsilon by one text of each group, since those of a group share a coin."""
+    """Bound the epsilon of a text by one of each group, since those of a group share a coin."""
     one_each = scores.drop_nulls(attack).unique("group", keep="first", maintain_order=True)
     member, score = one_each["member"].to_numpy(), one_each[attack].to_numpy()
+    texts = int(scores["group"].value_counts()["count"].to_numpy().max(initial=1))
     names = ("epsilon_bound", "epsilon_ceiling", "epsilon_bound_by_rates", "epsilon_rates_ceiling")
     if not 0 < member.sum() < member.size:
         return dict.fromkeys(names)
     found = [
-        bound(member, score, delta=plan.delta, seed=plan.seed)
+        bound(member, score, delta=plan.delta, seed=plan.seed, texts=texts)
         for bound in (one_run_bound, clopper_pearson_bound)
     ]
     values = [number for each in found for number in (each.value, each.ceiling)]

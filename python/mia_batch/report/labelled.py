@@ -53,13 +53,17 @@ def labelled_sentences(
 def _blind_warning(row: dict[str, Any]) -> str | None:
     end = "attack figures are not evidence of memory"
     if row["verdict"] is None:
-        return f"Whether these labels can be told apart without the model is unknown: {end}."
+        return (
+            "Whether these labels can be told apart without the model is unknown "
+            f"({row['reason']}): attack figures alone are no evidence of memory."
+        )
     if row["verdict"] == "separable":
         return f"These labels can be told apart without the model ({row['found']}): {end}."
     if row["verdict"] == "undecided":
         return (
-            "These labels may be told apart without the model (an AUC up to "
-            f"{row['high']:.2f} is not excluded): {end}."
+            "Whether these labels can be told apart without the model is undecided (an AUC up to "
+            f"{row['high']:.2f} is not excluded): what an attack is worth is its lead over "
+            f"{row['strongest']}, which never sees the model."
         )
     return None
 

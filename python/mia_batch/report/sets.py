@@ -23,7 +23,12 @@ def set_sentences(findings: pl.DataFrame) -> Iterator[str]:
 
 def _codec(rows: pl.DataFrame) -> Iterator[str]:
     shares = [
-        f"{row['value']:.0%} of the {row['subject']} ({row['low']:.0%} to {row['high']:.0%})"
+        f"{row['value']:.0%} of the {row['subject']} "
+        + (
+            f"(no interval: {row['reason']})"
+            if row["low"] is None
+            else f"({row['low']:.0%} to {row['high']:.0%})"
+        )
         for row in rows.drop_nulls("value").iter_rows(named=True)
     ]
     if shares:

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mia_batch.stats.paired import few, is_enough
 from mia_batch.stats.roc import n_beaten, pieces, roc_curve
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["FEWEST_GROUPS", "AucEstimate", "estimate_auc"]
-
-FEWEST_GROUPS = 5
-"""Fewer groups of a class tell too little of how groups differ for any interval."""
+__all__ = ["AucEstimate", "estimate_auc"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,26 +29,31 @@ class AucEstimate:
     sizes
         Members and non-members; where texts are clustered, as many texts as there would be were
         those of a cluster equal (Kish's effective number of clusters).
-    n_groups
-        Clusters of the class that has fewer; None where texts are independent.
+    clustered
+        Whether texts share clusters.
     """
 
     value: float
     variance: float
     sizes: tuple[float, float]
-    n_groups: int | None
+    clustered: bool
 
     @property
     def lack(self) -> str | None:
         """Why there is no interval."""
-        if self.n_groups is None or self.n_groups >= FEWEST_GROUPS:
+        if self.n_groups is None or is_enough(self.n_groups):
             return None
-        return f"an interval needs {FEWEST_GROUPS} groups of each class, there are {self.n_groups}"
+        return few(self.n_groups, " in each class")
+
+    @property
+    def n_groups(self) -> float | None:
+        """Effective number of clusters of the class that has fewer; None of independent texts."""
+        return min(self.sizes) if self.clustered else None
 
     def quantile(self, z: float) -> float:
         """Widen a normal quantile where few groups tell of their own spread.
 
-        With ``n_groups - 1`` degrees of freedom, at the same probability.
+        With ``n_groups - 1`` degrees of freedom, an effective number, at the same probability.
         """
         if self.n_groups is None:
             return z
@@ -76,33 +79,36 @@ def estimate_auc(
     ----------
     Independent texts: DeLong, DeLong and Clarke-Pearson (1988), "Comparing the areas under two or
     more correlated receiver operating characteristic curves", equations 4 to 6. Clusters:
-    Obuchowski (1997), "Nonparametric analysis of clustered ROC curve data", section 2; the factor
-    K / (K - 1) of texts of both classes in one cluster is here the geometric mean of both classes'.
+    Obuchowski (1997), "Nonparametric analysis of clustered ROC curve data", section 2, where each
+    class has a factor K / (K - 1). It is here 1 / (1 - w) of each cluster, which has the share w of
+    the class's texts and draws the AUC towards itself by as much (Bell and McCaffrey 2002, "Bias
+    reduction in standard errors for linear regression with multi-stage samples"): the same where
+    clusters are of one size.
     """
     curve = roc_curve(member, score)
     value = curve.area
     codes = np.arange(member.size, dtype=np.int32) if cluster is None else cluster
     influence = np.zeros(int(codes.max()) + 1)
-    sizes, numbers = [], []
+    sizes, alone = [], False
     for rows, others, sign, mean in (
         (np.flatnonzero(member), curve.nonmembers, 1, value),
         (np.flatnonzero(~member), curve.members, -1, 1 - value),
     ):
         counts = np.zeros(influence.size, np.int32)
         np.add.at(counts, codes[rows], 1)
-        n_clusters = int(np.count_nonzero(counts))
-        numbers.append(n_clusters)
         sizes.append(float(rows.size**2 / np.square(counts, dtype=np.float64).sum()))
-        shrunk = np.sqrt(n_clusters / (n_clusters - 1)) if n_clusters > 1 else 0.0
+        own = np.zeros_like(influence)
         for piece in pieces(rows):
             placement = n_beaten(score[piece], others) / others.size - mean
-            np.add.at(influence, codes[piece], sign * placement * (shrunk / rows.size))
-    if min(numbers) < 2:
+            np.add.at(own, codes[piece], placement / rows.size)
+        influence += sign * own / np.sqrt(np.maximum(1 - counts / rows.size, 1 / rows.size))
+        alone |= bool(counts.max() == rows.size)
+    if alone:
         influence[:] = 0
     estimate = AucEstimate(
         value=value,
         variance=float(influence @ influence),
         sizes=(sizes[0], sizes[1]),
-        n_groups=None if cluster is None else min(numbers),
+        clustered=cluster is not None,
     )
     return estimate, influence

@@ -78,15 +78,15 @@ def estimate_interval(
 ) -> Interval | None:
     """Interval of an estimated ROC AUC, independent texts or clusters; never of zero width.
 
-    Independent texts as in `auc_interval`. Clusters: from 30 groups of each class percentiles of
-    the bootstrap of groups, where it was made; else the variance of groups on the logit scale with
-    Student's t of K - 1 degrees of freedom, K the groups of the class that has fewer. Where the
-    AUC lies below 0.05 or above 0.95, Newcombe's method 5 with the number of texts that there
+    Independent texts as in `auc_interval`. Clusters, whose number is the effective one of the class
+    that has fewer: from 30 groups percentiles of the bootstrap of groups, where it was made; else
+    the variance of groups on the logit scale with Student's t of K - 1 degrees of freedom. Where
+    the AUC lies below 0.05 or above 0.95, Newcombe's method 5 with the number of texts that there
     would be were those of a group equal.
 
     ``draws`` are the AUC in resamples of groups, NaN where a class was empty. The method is
     ``delong_logit`` or ``newcombe_5``; of clusters ``group_bootstrap``, ``group_logit_t`` or
-    ``newcombe_5_groups``, and None below 5 groups of a class.
+    ``newcombe_5_groups``, and None below 4 groups of a class.
 
     References
     ----------

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["FEWEST_CLUSTERS", "Means", "RemovedShare", "cluster_means", "few", "removed_share"]
+__all__ = ["Means", "RemovedShare", "cluster_means", "few", "is_enough", "removed_share"]
 
-FEWEST_CLUSTERS = 5
+_FEWEST_CLUSTERS = 4
 """A smaller effective number tells too little of how clusters differ for any interval."""
 
 _ROUNDING = 1e-12  # of the largest value: what is smaller is the error of sums
@@ -48,7 +48,7 @@ class Means:
     @property
     def enough(self) -> NDArray[np.bool_]:
         """Which units have clusters enough for an interval."""
-        return self.effective > FEWEST_CLUSTERS - _ROUNDING
+        return np.asarray(is_enough(self.effective))
 
     def half_widths(self, confidence: float = 0.95) -> NDArray[np.float64]:
         """Half of each interval, like ``value``; NaN where the data support none.
@@ -143,7 +143,7 @@ def removed_share(
     """
     from scipy.stats import t
 
-    if effective < FEWEST_CLUSTERS - _ROUNDING:
+    if not is_enough(effective):
         return RemovedShare(reason=few(effective))
     (x, y), ((v_x, c), (_, v_y)) = gaps.tolist(), covariance.tolist()
     squared = float(t.ppf((1 + confidence) / 2, effective - 1)) ** 2
@@ -158,9 +158,14 @@ def removed_share(
     return RemovedShare(value=x / y, low=(b - spread) / a, high=(b + spread) / a)
 
 
-def few(effective: float) -> str:
+def is_enough(effective: Any) -> Any:  # noqa: ANN401 - one number or an array of them
+    """Whether clusters are worth enough of one size for an interval."""
+    return effective > _FEWEST_CLUSTERS - _ROUNDING
+
+
+def few(effective: float, where: str = "") -> str:
     """Say that there are too few clusters for an interval."""
     return (
-        f"an interval needs {FEWEST_CLUSTERS} independent groups of texts of one size, these are "
-        f"worth {effective:.3g}"
+        f"an interval needs {_FEWEST_CLUSTERS} independent groups of texts of one size{where}, "
+        f"these are worth {effective:.3g}"
     )

@@ -78,7 +78,7 @@ def grouped_tpr_interval(
 
     ``draws`` are the TPR in resamples of groups, NaN where a class was empty; without them the
     interval is the conservative one. The method is ``group_bootstrap_logit_t`` or
-    ``order_statistics_groups_conservative``; None below 5 groups of a class.
+    ``order_statistics_groups_conservative``; None below 4 effective groups of a class.
 
     References
     ----------

@@ -56,7 +56,7 @@ def simultaneous_bounds(
     are few and too short towards 1. Where an area has no estimated variance or no resamples, the
     quantile is at least Bonferroni's.
 
-    Intervals are one-sided, up to 1; None below 5 groups of a class.
+    Intervals are one-sided, up to 1; None below 4 effective groups of a class.
 
     References
     ----------

@@ -29,6 +29,22 @@ def test_windows_of_one_group_count_as_one_where_they_are_alike():
     assert (facts["targets"]["low"], facts["targets"]["high"]) == pytest.approx(tuple(limits))
 
 
+@pytest.mark.parametrize(
+    ("sizes", "worth"), [([40], "1"), ([20, 20, 20], "3"), ([60] + [5] * 8, "2.63")]
+)
+def test_groups_that_are_worth_fewer_than_four_carry_no_interval(sizes, worth):
+    parts = [
+        rows("target", [1.0, 0.0] * (n // 2) + [1.0] * (n % 2), group=f"g{i}")
+        for i, n in enumerate(sizes)
+    ]
+    facts = found([row for part in parts for row in part], rows("non_member", [0.0]))
+    assert facts["targets"]["value"] == pytest.approx(0.5, abs=0.1)
+    assert (facts["targets"]["low"], facts["targets"]["high"]) == (None, None)
+    assert facts["targets"]["reason"] == (
+        "an interval needs 4 independent groups of texts of one size, these are worth " + worth
+    )
+
+
 def test_a_set_without_scores_has_a_reason():
     facts = found(rows("target", [None]), rows("non_member", [0.0]))
     assert facts["targets"]["value"] is None

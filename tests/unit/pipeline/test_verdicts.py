@@ -343,7 +343,8 @@ def test_one_group_of_each_class_has_reasons_and_no_limits(tmp_path):
     run = mia_batch.audit(**library.settings(input=path))
     own = run.metrics.filter(attack="samia_matched_v1", metric="roc_auc")
     assert own["low"].to_list() == [None]
-    assert own["reason"].to_list() == ["an interval needs 5 groups of each class, there are 1"]
+    few = "an interval needs 4 independent groups of texts of one size in each class, these are "
+    assert own["reason"].to_list() == [f"{few}worth 1"]
 
 
 def test_a_column_to_slice_by_that_is_not_there_is_named(labelled, tmp_path):

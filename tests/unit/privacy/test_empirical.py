@@ -38,19 +38,52 @@ def test_guesses_as_in_the_theorem(n_guesses, data, epsilon, delta):
 
 
 def test_all_guesses_right_by_hand():
-    # 100 right of 100: e^eps / (1 + e^eps) = 0.05 ** (1 / 100).
-    q = 0.05**0.01
-    found = empirical._by_guesses(100, 100, 100, 0, 0.95)
-    assert found == pytest.approx(log(q / (1 - q)), abs=1e-4)
+    # 100 of 200 texts are guessed, all right: e^eps / (1 + e^eps) = 0.05 ** (1 / 100).
+    member = np.arange(200) % 2 == 0
+    found = one_run_bound(member, member.astype(float), delta=0, seed=0)
+    n = 200 - int(empirical._half(200, 0).sum())
+    q = 0.05 ** (1 / (2 * (n // 2)))
+    assert found.ceiling == pytest.approx(log(q / (1 - q)), abs=1e-4)
 
 
 def test_rates_by_hand():
     member = np.repeat([True, False], 50)
     low, high = beta.ppf(0.0125, 50, 1), beta.ppf(0.9875, 1, 50)
     rules = np.array([member, ~member, np.ones(100, bool)])
-    found = empirical._by_rates(member, rules, DELTA, 0.95)
+    found = empirical._rates(member, rules, 0.95)
     # Whoever tells the opposite of the truth tells of non-members, and of members, nothing.
-    assert found.tolist() == pytest.approx([log((low - DELTA) / high), 0, 0])
+    assert found[0, 0].tolist() == pytest.approx([low, high])
+    bounds = [empirical._by_rates(*each, delta=DELTA, texts=1) for each in found[0].tolist()]
+    assert bounds == pytest.approx([log((low - DELTA) / high), 0, 0])
+
+
+@pytest.mark.parametrize("bound", [one_run_bound, clopper_pearson_bound])
+def test_texts_that_share_a_coin_share_the_bound(bound):
+    member, score = told(2.0, 400, np.random.default_rng(1))
+    alone, shared = (bound(member, score, delta=0, seed=0, texts=n) for n in (1, 3))
+    assert shared.value == pytest.approx(alone.value / 3, abs=1e-5)
+    assert shared.ceiling == pytest.approx(alone.ceiling / 3, abs=1e-5)
+    least = bound(member, score, delta=1e-3, seed=0, texts=3)
+    assert 0 < least.value < shared.value
+    for n in (1, 3):
+        slack = sum(exp(i * 0.5) for i in range(n)) * DELTA
+        assert empirical._of_a_coin(0.5, DELTA, n) == pytest.approx((0.5 * n, slack))
+
+
+@pytest.mark.parametrize("bound", [one_run_bound, clopper_pearson_bound])
+@pytest.mark.parametrize("texts", [1, 3, 10])
+def test_groups_that_share_a_coin_do_not_refute_what_holds_for_a_text(bound, texts):
+    """Each text tells with epsilon 0.5 whether its group was learnt; the score is their sum."""
+    rng, epsilon, above, alone = np.random.default_rng(0), 0.5, 0, 0
+    for seed in range(40):
+        member = rng.random(400) < 0.5
+        wrong = rng.random((400, texts)) < 1 / (1 + exp(epsilon))
+        score = (member[:, None] ^ wrong).sum(axis=1) + 0.01 * rng.random(400)
+        above += bound(member, score, delta=DELTA, seed=seed, texts=texts).value > epsilon
+        alone += bound(member, score, delta=DELTA, seed=seed).value > epsilon
+    assert above <= 2 + 3 * (40 * 0.05 * 0.95) ** 0.5
+    if texts == 10:
+        assert alone >= 36
 
 
 def told(epsilon, n, rng):

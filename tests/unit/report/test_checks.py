@@ -176,13 +176,14 @@ def test_how_unlike_targets_and_nulls_are(row, said):
         ),
         (
             {"value": 0.5, "p_value": 0.7, "high": 0.71, "verdict": "undecided"},
-            "These labels may be told apart without the model (an AUC up to 0.71 is not "
-            "excluded): attack figures are not evidence of memory.",
+            "Whether these labels can be told apart without the model is undecided (an AUC up to "
+            "0.71 is not excluded): what an attack is worth is its lead over blind_year_v1, which "
+            "never sees the model.",
         ),
         (
             {"reason": "each class needs texts of 5 clusters"},
-            "Whether these labels can be told apart without the model is unknown: attack figures "
-            "are not evidence of memory.",
+            "Whether these labels can be told apart without the model is unknown (each class needs "
+            "texts of 5 clusters): attack figures alone are no evidence of memory.",
         ),
         (
             {"value": 0.5, "p_value": 0.7, "high": 0.56, "verdict": "not separable"},

@@ -17,7 +17,10 @@ def wins(member, nonmember):
 
 
 def obuchowski_reference(member, score, cluster):
-    """Obuchowski 1997, section 2: sums of placements by cluster, and their products."""
+    """Obuchowski 1997, section 2: sums of placements by cluster, and their products.
+
+    In place of K / (K - 1) each cluster has 1 / (1 - its share of the class's texts).
+    """
     members = [(x, c) for m, x, c in zip(member, score, cluster, strict=True) if m]
     others = [(y, c) for m, y, c in zip(member, score, cluster, strict=True) if not m]
     auc = sum(wins(x, y) for (x, _), (y, _) in product(members, others))
@@ -27,11 +30,13 @@ def obuchowski_reference(member, score, cluster):
         sums[c][0] += (sum(wins(x, y) for y, _ in others) / len(others) - auc) / len(members)
     for y, c in others:
         sums[c][1] += (sum(wins(x, y) for x, _ in members) / len(members) - auc) / len(others)
-    k1, k0 = len({c for _, c in members}), len({c for _, c in others})
-    f1, f0 = k1 / (k1 - 1), k0 / (k0 - 1)
-    return auc, sum(
-        f1 * a * a + f0 * b * b + 2 * (f1 * f0) ** 0.5 * a * b for a, b in sums.values()
-    )
+    total = 0.0
+    for name, (a, b) in sums.items():
+        f1, f0 = (
+            1 / (1 - sum(c == name for _, c in texts) / len(texts)) for texts in (members, others)
+        )
+        total += f1 * a * a + f0 * b * b + 2 * (f1 * f0) ** 0.5 * a * b
+    return auc, total
 
 
 def delong_reference(member, score):
@@ -68,16 +73,17 @@ def test_by_hand():
     """Members 1, 3 in cluster 0 and 4 in 1; non-members 0 in 2 and 2 in 3.
 
     Placements 1/2, 1, 1 and, from the other side, 1, 2/3; the AUC is 5/6. Members' clusters add
-    (-1/3 + 1/6) / 3 and (1/6) / 3, non-members' (1/6) / 2 and (-1/6) / 2, all times sqrt(2).
+    (-1/3 + 1/6) / 3 and (1/6) / 3, times sqrt(3) and sqrt(3/2), for they have 2 and 1 texts of 3;
+    non-members' (1/6) / 2 and (-1/6) / 2, times sqrt(2).
     """
     member = np.array([True, True, True, False, False])
     cluster = np.array([0, 0, 1, 2, 3], dtype=np.int32)
     estimate, influence = estimate_auc(member, np.array([1.0, 3, 4, 0, 2]), cluster)
     assert estimate.value == pytest.approx(5 / 6)
-    expected = np.array([-1 / 18, 1 / 18, 1 / 12, -1 / 12]) * 2**0.5
+    expected = np.array([-1 / 18, 1 / 18, 1 / 12, -1 / 12]) * np.sqrt([3, 3 / 2, 2, 2])
     assert influence.tolist() == pytest.approx(expected.tolist())
     assert list(estimate.sizes) == pytest.approx([9 / 5, 2])  # Kish: 3^2 / (2^2 + 1^2)
-    assert estimate.n_groups == 2
+    assert estimate.n_groups == pytest.approx(9 / 5)
 
 
 def test_a_single_cluster_has_no_variance():
@@ -94,10 +100,18 @@ def test_quantiles_of_few_groups_are_those_of_student():
     assert estimate_auc(member, SCORE[:12])[0].quantile(z) == z
 
 
-@pytest.mark.parametrize(("n", "lack"), [(4, True), (5, False)])
-def test_an_interval_needs_five_groups_of_each_class(n, lack):
-    cluster = np.arange(20, dtype=np.int32)
-    member = cluster < n
-    estimate, _ = estimate_auc(member, SCORE, cluster)
-    assert bool(estimate.lack) == lack
-    assert estimate_auc(member, SCORE)[0].lack is None
+@pytest.mark.parametrize(
+    ("sizes", "worth"), [([1] * 3, 3), ([1] * 4, 4), ([12, *[1] * 12], 3.7), ([8, *[1] * 12], 5.3)]
+)
+def test_an_interval_needs_groups_worth_four_of_one_size_in_each_class(sizes, worth):
+    cluster = np.repeat(np.arange(len(sizes) + 20), [*sizes, *[1] * 20]).astype(np.int32)
+    member = cluster < len(sizes)
+    score = np.arange(member.size, dtype=float)
+    estimate, _ = estimate_auc(member, score, cluster)
+    few = (
+        f"an interval needs 4 independent groups of texts of one size in each class, these are "
+        f"worth {estimate.n_groups:.3g}"
+    )
+    assert estimate.n_groups == pytest.approx(worth, abs=0.05)
+    assert estimate.lack == (few if worth < 4 else None)
+    assert estimate_auc(member, score)[0].lack is None

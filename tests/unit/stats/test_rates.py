@@ -126,7 +126,7 @@ def test_where_the_bootstrap_has_no_width_the_conservative_interval_has(shift):
 
 
 def estimate(n_groups):
-    return AucEstimate(value=0.7, variance=0.01, sizes=(30.0, 40.0), n_groups=n_groups)
+    return AucEstimate(value=0.7, variance=0.01, sizes=(n_groups, 40.0), clustered=True)
 
 
 def test_grouped_rates_have_limits_by_the_spread_of_resamples():
@@ -151,7 +151,7 @@ def test_few_flagged_groups_few_texts_or_no_spread_are_conservative():
         )
         assert made is not None
         assert made.method == "order_statistics_groups_conservative"
-    assert grouped_tpr_interval(curve_of([1], many), 0.1, estimate(4), draws, 30) is None
+    assert grouped_tpr_interval(curve_of([1], many), 0.1, estimate(3), draws, 30) is None
 
 
 def test_the_true_rate_of_a_threshold_follows_its_beta_distribution():

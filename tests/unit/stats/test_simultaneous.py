@@ -14,7 +14,10 @@ SIZES = (50.0, 60.0)
 
 
 def tried(value, draws, *, variance=0.0025, n_groups=None):
-    estimate = AucEstimate(value=value, variance=variance, sizes=SIZES, n_groups=n_groups)
+    sizes = SIZES if n_groups is None else (float(n_groups), 60.0)
+    estimate = AucEstimate(
+        value=value, variance=variance, sizes=sizes, clustered=n_groups is not None
+    )
     return AucResult(estimate=estimate, draws=np.asarray(draws, float), counts={})
 
 
@@ -65,9 +68,9 @@ def test_an_area_of_1_has_a_bound_below_and_makes_all_as_strict_as_bonferroni():
     assert expected[0] < 1
 
 
-def test_few_groups_take_students_t_and_fewer_than_five_have_no_bound():
+def test_few_groups_take_students_t_and_fewer_than_four_have_no_bound():
     drawn = 0.7 + errors(1)[0]
-    few, none = bounds(tried(0.7, drawn, n_groups=8), tried(0.7, drawn, n_groups=4))
+    few, none = bounds(tried(0.7, drawn, n_groups=8), tried(0.7, drawn, n_groups=3))
     assert few is not None
     expected = auc_limits(0.7, 0.0025, SIZES, t(7).ppf(0.95))[0]
     assert few.low == pytest.approx(expected, abs=0.006)
