@@ -55,10 +55,10 @@ def test_texts_of_one_cluster_count_once():
 
 
 def test_few_clusters_have_a_value_and_a_reason():
-    row = compare(table([0.1, 0.2, 0.3, 0.4])).row(0, named=True)
-    assert row["value"] == pytest.approx(0.25)
+    row = compare(table([0.1, 0.2, 0.3])).row(0, named=True)
+    assert row["value"] == pytest.approx(0.2)
     assert [row[name] for name in ("low", "high", "p_value", "method", "confidence")] == [None] * 5
-    assert row["reason"].endswith("these are worth 4")
+    assert row["reason"].endswith("these are worth 3")
 
 
 def test_a_group_has_its_documents_as_clusters_and_a_document_its_windows():
