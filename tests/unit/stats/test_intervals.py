@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.polynomial import Polynomial
 
-from mia_batch.stats.intervals import auc_interval
+from mia_batch.stats.influence import estimate_auc
+from mia_batch.stats.intervals import auc_interval, estimate_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,3 +125,44 @@ def test_an_interval_holds_its_auc_has_width_and_mirrors(members, nonmembers):
     assert 0 <= made.low <= auc_of(members, nonmembers) <= made.high <= 1
     assert made.high - made.low > 1e-3
     assert [made.low, made.high] == pytest.approx([1 - mirrored.high, 1 - mirrored.low], abs=1e-9)
+
+
+def shares(kind: str, n_groups: int) -> list[float]:
+    """Shares of a class's texts: as 1, 1/2, 1/3 ..., or one group with 30 %, 80 %, others alike."""
+    if kind == "zipf":
+        weights = 1 / np.arange(1, n_groups + 1)
+        return list(weights / weights.sum())
+    giant = float(kind)
+    return [giant, *[(1 - giant) / (n_groups - 1)] * (n_groups - 1)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "n_groups", "heavy", "effective"),
+    [
+        ("zipf", 20, False, 8),
+        ("zipf", 100, True, 17),
+        ("0.3", 40, True, 9.8),
+        ("0.8", 10, False, 1.5),
+    ],
+)
+def test_unequal_groups_keep_the_coverage_or_have_no_interval(kind, n_groups, heavy, effective):
+    """Scores of a class share an effect of their group; 600 data sets."""
+    rng = np.random.default_rng(0)
+    sizes = np.maximum(1, np.round(np.array(shares(kind, n_groups)) * 10 * n_groups)).astype(int)
+    cluster = np.repeat(np.arange(2 * n_groups, dtype=np.int32), [*sizes, *sizes])
+    member = cluster < n_groups
+    truth = NormalDist().cdf(0.36 / 2**0.5)
+    held = []
+    for _ in range(600):
+        effects = (
+            rng.standard_t(3, 2 * n_groups) / 3**0.5 if heavy else rng.normal(size=2 * n_groups)
+        )
+        score = (
+            0.36 * member + 0.3**0.5 * effects[cluster] + 0.7**0.5 * rng.normal(size=member.size)
+        )
+        estimate, _ = estimate_auc(member, score, cluster)
+        assert estimate.n_groups == pytest.approx(effective, rel=0.1)
+        if (made := estimate_interval(estimate)) is not None:
+            held.append(made.low <= truth <= made.high)
+    assert len(held) == (600 if effective > 4 else 0)
+    assert not held or np.mean(held) > 0.93 - 3 * (0.05 * 0.95 / 600) ** 0.5
