@@ -28,8 +28,12 @@ def codec_findings(scores: pl.LazyFrame) -> pl.DataFrame:
     """Rows of check ``codec``: the ``share`` of the targets, and of the non-members as control.
 
     Null with a reason where no text of a set has a score. The 95 % interval is Clopper and
-    Pearson's; counts are divided by the `design_effect` of groups. It has no limits, but a reason,
-    where texts share groups that are worth fewer than four of one size.
+    Pearson's; where texts share groups, counts are divided by their `design_effect`, and by the
+    square of how much wider Student's t is than the normal, with as many degrees of freedom as the
+    groups are worth of one size, less 1. It has no limits, but a reason, where that is below four.
+
+    Korn and Graubard (1998), "Confidence intervals for proportions with small expected number of
+    positive counts estimated from survey data", section 2, for the counts.
 
     Zawalski et al. (2025), arXiv:2510.27055, the CoDeC score of a data set.
     """
@@ -38,6 +42,8 @@ def codec_findings(scores: pl.LazyFrame) -> pl.DataFrame:
 
 
 def _rows(scores: pl.LazyFrame, sets: ComparisonSets) -> Iterator[dict[str, object]]:
+    from scipy.stats import norm, t
+
     falls = read_finite(scores, CODEC, sets.target_id.len())
     for subject, rows in (("targets", sets.targets), ("non-members", sets.nulls)):
         scored = rows[~np.isnan(falls[rows])]
@@ -48,10 +54,13 @@ def _rows(scores: pl.LazyFrame, sets: ComparisonSets) -> Iterator[dict[str, obje
         share = float(falls[scored].mean())
         sizes = np.unique(sets.cluster[scored], return_counts=True)[1]
         effective = scored.size**2 / float(sizes @ sizes)
-        if sizes.size < scored.size and not is_enough(effective):
-            yield row | {"value": share, "reason": few(effective)}
-            continue
-        effect = design_effect(falls[scored], sets.cluster[scored])
+        effect = 1.0
+        if sizes.size < scored.size:
+            if not is_enough(effective):
+                yield row | {"value": share, "reason": few(effective)}
+                continue
+            wider = t.isf(0.025, effective - 1) / norm.isf(0.025)
+            effect = design_effect(falls[scored], sets.cluster[scored]) * wider**2
         n = max(1, int(scored.size / effect))
         interval = clopper_pearson(round(share * n), n)
         yield row | {"value": share, "low": interval.low, "high": interval.high}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-from scipy.stats import binomtest
+from scipy.stats import binomtest, norm, t
 
 from mia_batch.inference.codec import codec_findings
 from tests.unit.inference.scored import rows, table
@@ -25,8 +26,25 @@ def test_shares_of_targets_and_control_by_hand():
 def test_windows_of_one_group_count_as_one_where_they_are_alike():
     alike = [row for n in range(8) for row in rows("target", [float(n % 2)] * 5, group=f"g{n}")]
     facts = found(alike, rows("non_member", [0.0]))
-    limits = binomtest(4, 8).proportion_ci()
+    wider = t(7).ppf(0.975) / norm.ppf(0.975)
+    n = int(8 / wider**2)  # eight groups of five texts each, all alike: 5
+    limits = binomtest(round(n / 2), n).proportion_ci()
     assert (facts["targets"]["low"], facts["targets"]["high"]) == pytest.approx(tuple(limits))
+
+
+def test_shares_of_groups_keep_the_coverage():
+    """Texts of a group share an effect; 300 sets of 10 groups."""
+    rng, held = np.random.default_rng(0), 0
+    truth = norm.cdf(0.5)
+    for _ in range(300):
+        effects = np.repeat(rng.normal(size=10), 20)
+        falls = (0.3**0.5 * effects + 0.7**0.5 * rng.normal(size=200) < 0.5).astype(float)
+        parts = [
+            rows("target", falls[n * 20 : n * 20 + 20].tolist(), group=f"g{n}") for n in range(10)
+        ]
+        row = found([each for part in parts for each in part], rows("non_member", [0.0]))["targets"]
+        held += row["low"] <= truth <= row["high"]
+    assert held / 300 > 0.93 - 3 * (0.05 * 0.95 / 300) ** 0.5
 
 
 @pytest.mark.parametrize(
