@@ -124,7 +124,7 @@ def test_figures_by_hand():
     assert gaps["value"].to_list() == [0.6]
     assert set(table["n_unscored"]) == {5}
     assert set(tokens["reason"]) == {
-        "an interval needs 5 independent groups of texts of one size, these are worth 2"
+        "an interval needs 4 independent groups of texts of one size, these are worth 2"
     }
     names = table.filter(pl.col("versus").is_null(), unit="names", metric="recall")
     assert set(names["value"]) == {None}
