@@ -9,8 +9,7 @@ import numpy as np
 from mia_batch.attacks.prefix_shots import CODEC
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.findings import finding_rows
-from mia_batch.stats.design_effect import design_effect
-from mia_batch.stats.paired import few, is_enough
+from mia_batch.stats.clusters import design_effect, effective_number, few, is_enough
 from mia_batch.stats.rates import clopper_pearson
 from mia_batch.tables.numbers import read_finite
 
@@ -53,8 +52,7 @@ def _rows(scores: pl.LazyFrame, sets: ComparisonSets) -> Iterator[dict[str, obje
             continue
         share = float(falls[scored].mean())
         sizes = np.unique(sets.cluster[scored], return_counts=True)[1]
-        effective = scored.size**2 / float(sizes @ sizes)
-        effect = 1.0
+        effective, effect = effective_number(sizes), 1.0
         if sizes.size < scored.size:
             if not is_enough(effective):
                 yield row | {"value": share, "reason": few(effective)}

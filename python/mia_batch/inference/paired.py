@@ -12,11 +12,12 @@ from mia_batch.errors import SettingsError
 from mia_batch.inference.conformal import q_values
 from mia_batch.inference.rows import typed_rows
 from mia_batch.schemas import Comparisons
+from mia_batch.stats.clusters import few
 from mia_batch.stats.difference import auc_difference
 from mia_batch.stats.holm import holm
 from mia_batch.stats.influence import estimate_auc
 from mia_batch.stats.intervals import estimate_interval
-from mia_batch.stats.paired import cluster_means, few, removed_share
+from mia_batch.stats.paired import cluster_means, removed_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

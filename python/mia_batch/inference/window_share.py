@@ -15,7 +15,7 @@ from mia_batch.inference.contamination import (
     withheld,
 )
 from mia_batch.inference.estimates import null_rank, null_threshold, too_few
-from mia_batch.stats.design_effect import design_effect
+from mia_batch.stats.clusters import design_effect
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

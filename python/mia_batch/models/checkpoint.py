@@ -26,8 +26,8 @@ _PARTS_OF_ADAPTER = {"adapter's weights": ("adapter_model.safetensors", "adapter
 def check_model(model: str, revision: str | None = None, asked: str = "logprobs") -> None:
     """Check that a model can be found and is a whole checkpoint, or an adapter that fits one.
 
-    No weights are loaded; for what is ``asked`` see `check_weights`. Raises `SettingsError` if the
-    folder lacks a part of a model, or the name cannot be resolved.
+    No weights are loaded; for what is ``asked`` see `check_weights`. Raises `SettingsError` if a
+    part of the model is missing or of another model, or the name cannot be resolved.
     """
     adapter = read_adapter(model)
     if adapter is None:

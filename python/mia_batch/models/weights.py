@@ -1,4 +1,4 @@
-"""Whether a model has every tensor of its architecture, told from the headers of its files."""
+"""Whether a model has every tensor of its architecture, by its files' headers, and no noise."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from mia_batch.inference.findings import role_counts
 from mia_batch.report.checks import (
     answers_sentences,
     blind_row,
+    chance_sentences,
     copies_sentence,
     duplicates_sentence,
     exchangeability_sentence,
@@ -62,5 +63,6 @@ def sentences(
         labels = blind_row(findings, "members")
         warned = labels is not None and labels["verdict"] != "not separable"
         said.insert(int(warned), exploratory)  # after the blind baseline's warning alone
+    yield from chance_sentences(findings)
     yield from answers_sentences(findings)
     yield from said

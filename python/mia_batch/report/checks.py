@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 __all__ = [
     "answers_sentences",
     "blind_row",
+    "chance_sentences",
     "copies_sentence",
     "duplicates_sentence",
     "exchangeability_sentence",
@@ -116,14 +117,18 @@ def copies_sentence(findings: pl.DataFrame) -> Iterator[str]:
         )
 
 
-def answers_sentences(findings: pl.DataFrame) -> Iterator[str]:
-    """Say what kinds of answers came where not all were texts, and what may have acted on them."""
+def chance_sentences(findings: pl.DataFrame) -> Iterator[str]:
+    """Name the models that predict the texts no better than chance."""
     for row in findings.filter(check="chance", verdict="no_better").iter_rows(named=True):
         yield (
             f"The {row['subject']} model predicts these texts no better than chance "
             f"({row['value']:.1f} nats a token, chance {row['high']:.1f}): its scores mean nothing "
             "unless the texts are random themselves. Check that it is trained, and its tokenizer."
         )
+
+
+def answers_sentences(findings: pl.DataFrame) -> Iterator[str]:
+    """Say what kinds of answers came where not all were texts, and what may have acted on them."""
     unsure = findings.filter(
         pl.col("verdict") != "honoured", pl.col("subject").is_in(_ACTING), check="endpoint"
     )["subject"].to_list()

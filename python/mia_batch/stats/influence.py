@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mia_batch.stats.paired import few, is_enough
+from mia_batch.stats.clusters import effective_number, few, is_enough
 from mia_batch.stats.roc import n_beaten, pieces, roc_curve
 
 if TYPE_CHECKING:
@@ -89,21 +89,20 @@ def estimate_auc(
     value = curve.area
     codes = np.arange(member.size, dtype=np.int32) if cluster is None else cluster
     influence = np.zeros(int(codes.max()) + 1)
-    sizes, alone = [], False
+    sizes = []
     for rows, others, sign, mean in (
         (np.flatnonzero(member), curve.nonmembers, 1, value),
         (np.flatnonzero(~member), curve.members, -1, 1 - value),
     ):
         counts = np.zeros(influence.size, np.int32)
         np.add.at(counts, codes[rows], 1)
-        sizes.append(float(rows.size**2 / np.square(counts, dtype=np.float64).sum()))
+        sizes.append(effective_number(counts))
         own = np.zeros_like(influence)
         for piece in pieces(rows):
             placement = n_beaten(score[piece], others) / others.size - mean
             np.add.at(own, codes[piece], placement / rows.size)
         influence += sign * own / np.sqrt(np.maximum(1 - counts / rows.size, 1 / rows.size))
-        alone |= bool(counts.max() == rows.size)
-    if alone:
+    if min(sizes) == 1:  # a class is one text or cluster
         influence[:] = 0
     estimate = AucEstimate(
         value=value,

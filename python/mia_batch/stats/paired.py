@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+from mia_batch.stats.clusters import few, is_enough
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Means", "RemovedShare", "cluster_means", "few", "is_enough", "removed_share"]
-
-_FEWEST_CLUSTERS = 4
-"""A smaller effective number tells too little of how clusters differ for any interval."""
+__all__ = ["Means", "RemovedShare", "cluster_means", "removed_share"]
 
 _ROUNDING = 1e-12  # of the largest value: what is smaller is the error of sums
 _NOT_TOLD_APART = "the runs before and of the retrained model cannot be told apart"
@@ -156,16 +155,3 @@ def removed_share(
     if spread <= 1e-9 * abs(a):
         return RemovedShare(value=x / y, reason=_NO_SPREAD)
     return RemovedShare(value=x / y, low=(b - spread) / a, high=(b + spread) / a)
-
-
-def is_enough(effective: Any) -> Any:  # noqa: ANN401 - one number or an array of them
-    """Whether clusters are worth enough of one size for an interval."""
-    return effective > _FEWEST_CLUSTERS - _ROUNDING
-
-
-def few(effective: float, where: str = "") -> str:
-    """Say that there are too few clusters for an interval."""
-    return (
-        f"an interval needs {_FEWEST_CLUSTERS} independent groups of texts of one size{where}, "
-        f"these are worth {effective:.3g}"
-    )

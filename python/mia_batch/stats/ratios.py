@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mia_batch.stats.clusters import few
 from mia_batch.stats.intervals import Interval
-from mia_batch.stats.paired import cluster_means, few
+from mia_batch.stats.paired import cluster_means
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

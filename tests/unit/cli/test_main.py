@@ -186,7 +186,7 @@ def test_a_dry_run_shows_settings_targets_and_budget_and_writes_nothing(checkpoi
 
 @pytest.fixture(scope="module")
 def models(checkpoint, tmp_path_factory):
-    """Folders: a good model, one that lacks a tensor, with another's tokenizer, a masked one."""
+    """Folders: a good model, one without a tensor, with another's tokenizer, a masked one."""
     folder = tmp_path_factory.mktemp("models")
     lacking = shutil.copytree(checkpoint, folder / "lacking")
     change(lacking, lambda own: {name: own[name] for name in own if name != "lm_head.weight"})

@@ -72,14 +72,18 @@ class Probe:
             self._settings
         )
         answer = await self._agree(draws=type(wanted) in {RequestFormat, Chat})
-        dialect = self._format.dialect
-        serves = _other_name(answer.document.get("model"), self._settings.model)
-        self._runner.request_format = replace(wanted, dialect=dialect)
+        self._runner.request_format = replace(wanted, dialect=self._format.dialect)
         if isinstance(wanted, Echo):
-            return replace(await self._run_echo(), dialect=dialect, serves=serves)
-        if isinstance(wanted, NextToken):
+            found = await self._run_echo()
+        elif isinstance(wanted, NextToken):
             found = await self._run_next_token(wanted)
-            return replace(found, dialect=dialect, serves=serves)
+        else:
+            found = await self._run_samples(answer)
+        serves = _other_name(answer.document.get("model"), self._settings.model)
+        return replace(found, dialect=self._format.dialect, serves=serves)
+
+    async def _run_samples(self, answer: Choices) -> Capabilities:
+        """Ask for continuations, after a first ``answer``."""
         await self._look_for_thoughts(answer)
         self._speak(repeats_prompt=_kind(answer) == "prompt_repeated")
         seed, varied = await self._seed()
@@ -89,7 +93,6 @@ class Probe:
         neutral = {} if top_k is None or limits_k else {"top_k": top_k}
         completes = not self._settings.chat
         return Capabilities(
-            dialect=self._format.dialect,
             greedy=greedy,
             neutral=neutral | await self._neutral(seed, greedy, varied=varied),
             n=await self._n(seed, varied=varied),
@@ -99,7 +102,6 @@ class Probe:
             prompt_token_ids=completes and await self._prompt_token_ids(),
             output_token_ids=await self._output_token_ids(),
             echo_logprobs=completes and await self._echo_logprobs(),
-            serves=serves,
             max_model_len=await self._max_model_len(),
         )
 

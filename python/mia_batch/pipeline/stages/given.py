@@ -76,19 +76,16 @@ def _answers(audit: Audit) -> pl.DataFrame:
 
 def _chance(audit: Audit) -> pl.DataFrame:
     """Rows of check ``chance``: the loss of each model here, beside that of guessing (``high``)."""
-    read = audit.run.scan("logprobs").filter(pl.col("view") == "text")
-    losses = dict(
-        read.group_by("model")
-        .agg(-pl.col("logprob").explode().mean())
-        .collect(engine="streaming")
-        .iter_rows()
-    )
+    engines = audit.manifest.engines.items()
+    named = {name.removeprefix("logprobs of "): engine.get("chance") for name, engine in engines}
+    chances = {model: chance for model, chance in named.items() if chance is not None}
+    read = audit.run.scan("logprobs").filter(pl.col("model").is_in([*chances]), view="text")
+    losses = read.group_by("model").agg(-pl.col("logprob").explode().mean()).sort("model")
     rows: list[dict[str, object]] = []
-    for name, engine in audit.manifest.engines.items():
-        model, chance = name.removeprefix("logprobs of "), engine.get("chance")
-        if chance is not None and (loss := losses.get(model)) is not None:
-            verdict = "better" if loss < chance else "no_better"
-            row = {"statistic": "nats_per_token", "value": loss, "high": chance}
+    for model, loss in losses.collect(engine="streaming").iter_rows():
+        if loss is not None:
+            verdict = "better" if loss < chances[model] else "no_better"
+            row = {"statistic": "nats_per_token", "value": loss, "high": chances[model]}
             rows.append({"subject": model, "verdict": verdict, **row})
     return finding_rows("chance", rows)
 

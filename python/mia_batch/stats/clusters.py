@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["design_effect"]
+__all__ = ["design_effect", "effective_number", "few", "is_enough"]
+
+_FEWEST = 4
+"""A smaller effective number tells too little of how clusters differ for any interval."""
+_ROUNDING = 1e-12
+
+
+def effective_number(sizes: NDArray[np.integer[Any]]) -> float:
+    """Count the clusters that there would be were they of one size.
+
+    Kish (1965), "Survey Sampling": the squared sum of the sizes over the sum of their squares.
+    """
+    return float(sizes.sum()) ** 2 / float(np.square(sizes, dtype=np.float64).sum())
+
+
+def is_enough(effective: Any) -> Any:  # noqa: ANN401 - one number or an array of them
+    """Whether clusters are worth enough of one size for an interval."""
+    return effective > _FEWEST - _ROUNDING
+
+
+def few(effective: float, where: str = "") -> str:
+    """Say that there are too few clusters for an interval."""
+    return (
+        f"an interval needs {_FEWEST} independent groups of texts of one size{where}, these are "
+        f"worth {effective:.3g}"
+    )
 
 
 def design_effect(values: NDArray[np.float64], cluster: NDArray[np.int64]) -> float:

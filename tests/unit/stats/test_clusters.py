@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mia_batch.stats.design_effect import design_effect
+from mia_batch.stats.clusters import design_effect
 
 
 def test_by_hand():
