@@ -56,6 +56,7 @@ _HOW_TO_SCORE = (
     "rarity_from",
     "level",
     "q",
+    "exploratory",
     "fpr",
     "slice_by",
 )

@@ -52,6 +52,8 @@ def rollup(
     samples: int,
     words: WordRule,
     blind_warns: bool,
+    withheld: str | None = None,
+    exploratory: bool = False,
     controls: pl.LazyFrame | None = None,
 ) -> pl.DataFrame:
     """Sum up the documents of role ``target`` by the primary attack, and groups of several.
@@ -59,8 +61,9 @@ def rollup(
     ``targets`` and ``scores`` have their rows in one order; ``candidates`` is the samples table.
     Documents come in that order, none of them where each is one window; then groups, in the order
     of their first document; then documents of the non-members, likewise. The first ``samples``
-    continuations count, those of passages that ``controls`` mark as common do not. Memory: some 250
-    bytes a target.
+    continuations count, those of passages that ``controls`` mark as common do not. Where shares are
+    ``withheld``, that says why; where answers are ``exploratory``, none of them is a verdict.
+    Memory: some 250 bytes a target.
 
     The interval of the mean takes windows as independent draws. Those of one document are not:
     neighbours share their subject and style, so that it is rather too narrow. It is null where all
@@ -99,8 +102,8 @@ def rollup(
         share_extractable=(pl.col("n_likely") / pl.col("n_measured")).fill_nan(None),
         share_near_verbatim=(pl.col("n_near") / pl.col("n_sampled")).fill_nan(None),
     )
-    rows = with_share(rows, share)
-    rows = with_answer(rows, verdicts, plan, any_null=sets.nulls.size > 0)
+    rows = with_share(rows, share, withheld)
+    rows = with_answer(rows, verdicts, plan, any_null=sets.nulls.size > 0, exploratory=exploratory)
     typed = (pl.col(name).cast(dtype) for name, dtype in _TYPES.items())
     return rows.select(*typed, "said").unnest("said")
 

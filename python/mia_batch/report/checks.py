@@ -17,6 +17,7 @@ __all__ = [
     "duplicates_sentence",
     "exchangeability_sentence",
     "excluded",
+    "gate_sentence",
     "uneven_sentence",
 ]
 
@@ -63,17 +64,40 @@ def excluded(above: float | None) -> str:
 
 
 def exchangeability_sentence(findings: pl.DataFrame) -> Iterator[str]:
-    """Say how unlike targets and non-members are; never that they are exchangeable."""
+    """Say how unlike targets and non-members can be; never that they are exchangeable."""
     row = blind_row(findings, "targets")
     if row is None:
         return
-    subject = "Targets and non-members"
-    if row["verdict"] is None:
-        yield f"{subject} could not be compared without the model: {row['reason']}."
-    elif row["verdict"] == "separable":
-        yield f"{subject} can be told apart without the model ({row['found']})."
-    else:
-        yield f"{subject} compared without the model: {excluded(row['high'])}."
+    yield f"Targets and non-members compared without the model: {excluded(row['high'])}."
+
+
+def gate_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Say why comparisons with non-members are withheld, or in doubt."""
+    gate = findings.filter(check="gate")
+    row = blind_row(findings, "targets")
+    if gate.is_empty() or row is None:
+        return
+    verdict, sets = gate["verdict"][0], "the audited texts and the comparison texts"
+    holds = "what follows holds only if they differ in nothing but training"
+    if verdict == "withheld":
+        yield (
+            f"No answer: {sets} can be told apart without the model ({row['found']}), so a high "
+            "score may come from what else they differ in. p-values, lists, bounds and estimates "
+            "are withheld. Give comparison texts of the same kind and time (mia-batch build-set "
+            "matches them), or --exploratory to print the numbers, marked as such."
+        )
+    elif verdict == "exploratory":
+        yield (
+            f"Exploratory: {sets} can be told apart without the model ({row['found']}), so what "
+            "follows may come from what else they differ in, and is no evidence of training."
+        )
+    elif verdict == "doubtful" and row["verdict"] is None:
+        yield f"Nobody checked whether {sets} differ ({row['reason']}): {holds}."
+    elif verdict == "doubtful":
+        yield (
+            f"Whether {sets} can be told apart without the model is undecided (an AUC up to "
+            f"{row['high']:.2f} is not excluded): {holds}."
+        )
 
 
 def duplicates_sentence(

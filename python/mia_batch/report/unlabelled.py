@@ -11,7 +11,13 @@ if TYPE_CHECKING:
 
     from mia_batch.inference.plan import VerdictPlan
 
-__all__ = ["null_audit_sentence", "plan_sentence", "power_sentences", "unlabelled_sentences"]
+__all__ = [
+    "canary_sentences",
+    "null_audit_sentence",
+    "plan_sentence",
+    "power_sentences",
+    "unlabelled_sentences",
+]
 
 _ADJUSTMENTS = {"bh": "Benjamini-Hochberg", "by": "Benjamini-Yekutieli"}
 
@@ -40,17 +46,18 @@ def power_sentences(findings: pl.DataFrame) -> Iterator[str]:
         )
 
 
-def plan_sentence(findings: pl.DataFrame) -> str | None:
-    """Say that answers are exploratory; None where they are those that had been planned."""
+def plan_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Say that answers are exploratory; nothing where they are those that were planned."""
     rows = findings.filter(check="plan")
     main = next(rows.filter(statistic="n_changed").iter_rows(named=True), None)
     if main is None or main["verdict"] == "as_planned":
-        return None
+        return
     if main["verdict"] == "late":
-        return f"These answers are exploratory: {main['reason']}."
+        yield f"These answers are exploratory: {main['reason']}."
+        return
     changed = rows.filter(statistic="changed")["subject"]
     others = f" Changed since: {', '.join(changed)}." if len(changed) else ""
-    return (
+    yield (
         "These answers are exploratory: scores had been made before they were asked for. The plan "
         f"made before is in run.json (primary attack {main['subject']}).{others}"
     )
@@ -90,9 +97,14 @@ def unlabelled_sentences(
     compared = own.filter(versus="non_members").select((pl.col("n_null") > 0).any())
     if given and compared.collect(engine="streaming").item():
         yield f"The null: {plan.null_set.rstrip('.')}."
-    yield from _of_all(tests.filter(versus="controls"), plan, "All canaries")
     for row in rates.iter_rows(named=True):
         yield from _contamination(row)
+
+
+def canary_sentences(verdicts: pl.LazyFrame, plan: VerdictPlan) -> Iterator[str]:
+    """Say what the published canaries show."""
+    rows = verdicts.filter(attack=plan.primary, level="collection", versus="controls").collect()
+    yield from _of_all(rows, plan, "All canaries")
 
 
 def _of_all(rows: pl.DataFrame, plan: VerdictPlan, what: str) -> Iterator[str]:

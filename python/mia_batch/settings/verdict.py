@@ -61,6 +61,11 @@ class VerdictSettings(Part):
         description="Targets compared of each group; groups with fewer get no answer.  [default: "
         "as many as nine groups in ten have]",
     )
+    exploratory: bool = Field(
+        default=False,
+        description="Print p-values, lists and estimates, marked as exploratory, even where a "
+        "classifier that never sees the model tells the targets from the non-members.",
+    )
     statistic: Literal["mean", "median", "maximum"] = Field(
         "mean", description="What is compared of a group's targets."
     )

@@ -150,11 +150,39 @@ def test_the_contamination_rate_is_near_the_truth(unlabelled):
 def test_the_conclusions_say_what_was_found_and_what_it_rests_on(unlabelled):
     _, run = unlabelled
     said = said_of(run)
-    assert re.match(r"\d+ of 60 targets are reported at q = 0.05 \(samia_matched_v1", said[0])
+    assert said[0].startswith("Whether the audited texts and the comparison texts can be told")
+    assert re.match(r"\d+ of 60 targets are reported at q = 0.05 \(samia_matched_v1", said[1])
     assert "The null: written after the model was published." in said
-    assert any("excluded" in line and "without the model" in line for line in said)
     assert any(line.startswith("Share of members among the targets: ") for line in said)
     assert not any(FORBIDDEN.search(line) for line in said)
+
+
+def test_texts_that_differ_without_the_model_get_no_answer_unless_it_is_asked_for(tmp_path):
+    """Old texts and new ones; scores follow the years, and nothing was trained on."""
+    library = Library(tmp_path)
+    old, new = ([library.text(remembered=one) for _ in range(40)] for one in (True, False))
+    for name, texts, years in (("old", old, (1990, 2005)), ("new", new, (2025, 2026))):
+        dated = [f"{text} in {years[n % 2]}" for n, text in enumerate(texts)]
+        pl.DataFrame({"text": dated}).write_parquet(tmp_path / f"{name}.parquet")
+    names = {"input": "old", "non_members": "new"}
+    files = {name: str(tmp_path / f"{file}.parquet") for name, file in names.items()}
+    files["non_members_known"] = "written after the model was published"
+    settings = library.settings(prefix_ratio=12 / 26, **files)
+    run = mia_batch.audit(**settings)
+    numbers = ("p_value", "q_value", "sensitivity_bound", "value", "low", "high")
+    assert run.verdicts.height > 80
+    assert run.verdicts.select(pl.col(numbers).count()).row(0) == (0,) * 6
+    assert run.verdicts["reason"].str.starts_with("withheld: the audited texts").all()
+    assert run.verdicts["score"].count() == 80
+    said = said_of(run)
+    assert said[0].startswith("No answer: the audited texts and the comparison texts can be told")
+    assert not any("reported" in line or "Share of" in line for line in said)
+    run = mia_batch.audit(**settings | {"exploratory": True})
+    assert (run.verdicts["q_value"] < 0.05).sum() > 60
+    assert not run.verdicts["planned"].any()
+    said = said_of(run)
+    assert said[0].startswith("Exploratory: the audited texts and the comparison texts can be told")
+    assert any(" of 40 targets are reported" in line for line in said)
 
 
 def test_the_plan_is_in_the_manifest_with_its_hash(unlabelled):
@@ -171,7 +199,7 @@ def test_what_was_not_planned_is_exploratory(unlabelled, tmp_path):
     other = mia_batch.audit(**settings | {"primary": "samia_matched_n2_v1"})
     assert not other.verdicts["planned"].any()
     assert other.manifest.plan == run.manifest.plan
-    assert said_of(other)[0].startswith("These answers are exploratory")
+    assert said_of(other)[1].startswith("These answers are exploratory")
     again = mia_batch.audit(**settings)
     assert again.verdicts.equals(before)
 
@@ -183,7 +211,7 @@ def test_other_non_members_than_those_planned_are_exploratory(unlabelled, tmp_pa
     pl.read_parquet(settings["non_members"]).head(50).write_parquet(fewer)
     other = mia_batch.audit(**settings | {"non_members": fewer})
     assert not other.verdicts["planned"].any()
-    assert said_of(other)[0].endswith("Changed since: non_member.")
+    assert said_of(other)[1].endswith("Changed since: non_member.")
     assert mia_batch.audit(**settings).verdicts["planned"].any()
 
 

@@ -89,7 +89,7 @@ BEFORE = {"samples": 5, "input": "1f", "non_member": "2e"}
 
 def said_of_the_plan(rests_on=BEFORE, recorded=BEFORE, **changes):
     made = plan_findings(plan(**changes), preregister(plan(), recorded), rests_on)
-    return made, plan_sentence(made)
+    return made, next(plan_sentence(made), None)
 
 
 def test_answers_that_had_been_planned_need_no_sentence():

@@ -13,14 +13,17 @@ from mia_batch.diagnostics.preflight import check_targets
 from mia_batch.diagnostics.unscored import uneven_findings
 from mia_batch.inference.findings import (
     finding_rows,
+    gate_findings,
     plan_findings,
     reported_findings,
     role_counts,
     role_findings,
+    why_withheld,
 )
 from mia_batch.inference.null_audits import null_audit_findings
 from mia_batch.inference.plan import VerdictPlan, preregister
 from mia_batch.inference.power import power_findings
+from mia_batch.inference.rows import withhold
 from mia_batch.inference.sampling_error import score_errors
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.metrics.measure import measure
@@ -54,7 +57,16 @@ __all__ = [
 ]
 
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
-_FROM_SCORES = ("plan", "reported", "uneven_scores", "null_audits", *GIVEN, *OF_SETS)
+_FROM_SCORES = (
+    "gate",
+    "verbatim",
+    "plan",
+    "reported",
+    "uneven_scores",
+    "null_audits",
+    *GIVEN,
+    *OF_SETS,
+)
 
 
 def preflight(run: Run, plan: VerdictPlan, *, seed: int) -> None:
@@ -93,6 +105,9 @@ def evaluate(
     before = run.scan("findings").collect()
     before = before.filter(~pl.col("check").is_in(_FROM_SCORES))
     planned = plan_findings(plan, preregistered, rests_on)
+    gate = gate_findings(before, exploratory=settings.exploratory)
+    withheld = why_withheld(gate)
+    is_open = gate.filter(verdict="exploratory").is_empty()
     scores, names = run.scan("scores"), [attack.name for attack in attacks]
     metrics = measure(
         scores,
@@ -106,16 +121,23 @@ def evaluate(
     )
     sink(metrics, run.path("metrics"), Metrics)
     made = _verdicts(settings, attacks, plan, run, before)
-    of_sets, found_of_sets = set_answers(scores, attacks, plan, before)
+    told_apart = withheld is not None or _separable(before, "members")
+    of_sets, found_of_sets = set_answers(scores, attacks, plan, before, told_apart=told_apart)
     made = chain(made, [of_sets])
-    if planned["verdict"].item(0) != "as_planned":
+    if withheld is not None:
+        made = (withhold(rows, withheld) for rows in made)
+    if planned["verdict"].item(0) != "as_planned" or not is_open:
         made = (rows.with_columns(planned=False) for rows in made)
     sink_frames(made, run.path("verdicts"), Verdicts)
-    reported = reported_findings(run.scan("verdicts"), plan)
+    answers = [finding_rows("reported", [])]
+    if withheld is None:
+        answers += [
+            reported_findings(run.scan("verdicts"), plan),
+            null_audit_findings(scores, plan),
+        ]
     primary_first = sorted(names, key=lambda name: name != plan.primary)
     uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
-    audits = null_audit_findings(scores, plan)
-    rows = [before, given, planned, uneven, reported, audits, found_of_sets]
+    rows = [before, given, planned, gate, uneven, *answers, found_of_sets]
     sink(pl.concat(rows), run.path("findings"), Findings)
 
 
@@ -150,8 +172,12 @@ def _verdicts(
 
 def blind_warns(findings: pl.DataFrame) -> bool:
     """Whether the calibration labels can be told apart without the model."""
-    told = findings.filter(check="blind_baseline", subject="calibration", verdict="separable")
-    return not told.is_empty()
+    return _separable(findings, "calibration")
+
+
+def _separable(findings: pl.DataFrame, subject: str) -> bool:
+    found = findings.filter(check="blind_baseline", subject=subject, verdict="separable")
+    return not found.is_empty()
 
 
 def _with_errors(rows: pl.DataFrame, errors: pl.DataFrame) -> pl.DataFrame:
@@ -239,7 +265,7 @@ class VerdictsStage(Stage):
         return {
             "scores": made.get("scores"),
             "preflight": made.get("preflight"),
-            "form": 5,  # of what is found
+            "form": 6,  # of what is found
             "plan": [audit.manifest.plan.get(name) for name in ("sha256", "rests_on")],
             "settings": audit.settings.model_dump(mode="json", include=names),
         }
@@ -250,6 +276,7 @@ class VerdictsStage(Stage):
         if self.is_fresh and len(self.files()) == 2:
             return
         audit.observer.stage("measuring the attacks")
+        audit.manifest.made.pop("summary", None)  # its findings go
         self.forget()
         evaluate(
             audit.settings,
