@@ -48,7 +48,7 @@ class SummaryStage(Stage):
         """Verdicts, with all they are made from, features, what was extracted, and controls."""
         made = self.audit.manifest.made
         return {
-            "form": 3,  # of both tables
+            "form": 4,  # of both tables
             "verdicts": made.get("verdicts"),
             "features": made.get("features"),
             "extracted": self._digest("extracted_documents"),

@@ -11,6 +11,7 @@ import polars as pl
 from mia_batch.attacks import score_by
 from mia_batch.diagnostics.preflight import check_targets
 from mia_batch.diagnostics.unscored import uneven_findings
+from mia_batch.inference.few_books import FEW_BOOKS, few_books_findings
 from mia_batch.inference.findings import (
     finding_rows,
     plan_findings,
@@ -54,7 +55,7 @@ __all__ = [
 ]
 
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
-_FROM_SCORES = ("plan", "reported", "uneven_scores", "null_audits", *GIVEN, *OF_SETS)
+_FROM_SCORES = ("plan", "reported", "uneven_scores", "null_audits", *FEW_BOOKS, *GIVEN, *OF_SETS)
 
 
 def preflight(run: Run, plan: VerdictPlan, *, seed: int) -> None:
@@ -108,14 +109,17 @@ def evaluate(
     made = _verdicts(settings, attacks, plan, run, before)
     of_sets, found_of_sets = set_answers(scores, attacks, plan, before)
     made = chain(made, [of_sets])
-    if planned["verdict"].item(0) != "as_planned":
+    as_planned = planned["verdict"].item(0) == "as_planned"
+    if not as_planned:
         made = (rows.with_columns(planned=False) for rows in made)
     sink_frames(made, run.path("verdicts"), Verdicts)
     reported = reported_findings(run.scan("verdicts"), plan)
     primary_first = sorted(names, key=lambda name: name != plan.primary)
     uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
     audits = null_audit_findings(scores, plan)
-    rows = [before, given, planned, uneven, reported, audits, found_of_sets]
+    known = preregistered["attacks"] if as_planned else None
+    few = few_books_findings(scores, names, plan, known)
+    rows = [before, given, planned, uneven, reported, audits, few, found_of_sets]
     sink(pl.concat(rows), run.path("findings"), Findings)
 
 
@@ -239,8 +243,8 @@ class VerdictsStage(Stage):
         return {
             "scores": made.get("scores"),
             "preflight": made.get("preflight"),
-            "form": 5,  # of what is found
-            "plan": [audit.manifest.plan.get(name) for name in ("sha256", "rests_on")],
+            "form": 6,  # of what is found
+            "plan": [audit.manifest.plan.get(name) for name in ("sha256", "rests_on", "attacks")],
             "settings": audit.settings.model_dump(mode="json", include=names),
         }
 
@@ -267,7 +271,8 @@ def record_plan(audit: Audit) -> None:
     """Record the plan before the first score is made; what comes later is exploratory."""
     if not audit.manifest.plan:
         seen = audit.run.path("scores").exists()
-        audit.manifest.plan = preregister(audit.plan, None if seen else _rests_on(audit))
+        names = [attack.name for attack in audit.attacks]
+        audit.manifest.plan = preregister(audit.plan, None if seen else _rests_on(audit), names)
         audit.save()
 
 
