@@ -1,4 +1,4 @@
-"""False lists where targets and non-members differ, before and after the gate of the blind baseline.
+"""False lists where targets and non-members differ, before and after the gate.
 
 Nothing was trained on. A text's score follows what the two sets differ in, as scores of a language
 model follow the years in which texts were written. The gate withholds every answer where
@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 from benches.blind import classifiers
 from benches.results import append_results, versions
 
@@ -24,6 +23,9 @@ from mia_batch.diagnostics.blind.crossvalidation import cross_validate
 from mia_batch.inference.conformal import p_values, q_values, shared_weights
 from mia_batch.inference.findings import finding_rows, gate_findings
 from mia_batch.stats.folds import deal_folds
+
+if TYPE_CHECKING:
+    import polars as pl
 
 _CASES = [
     {"n_per_class": n, "per_cluster": size, "effect": effect}

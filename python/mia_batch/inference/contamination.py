@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Contamination", "Flagged", "contamination_bound", "contamination_rate", "withheld"]
+__all__ = [
+    "Contamination",
+    "Flagged",
+    "contamination_bound",
+    "contamination_rate",
+    "fewest_members",
+    "withheld",
+]
 
 _ASSUMPTIONS = {
     "fieller": "assumes that the members among the targets score as high as the calibration "
@@ -142,14 +149,7 @@ def contamination_bound(
     The distribution of exceedances: Gumbel and von Schelling (1950), "The distribution of the
     number of exceedances".
     """
-    from scipy.stats import betabinom
-
-    def allowed(members: int) -> bool:
-        others, beyond = targets.total - members, targets.above - members
-        chance = betabinom.sf(beyond - 1, others, rank, n_null + 1 - rank)
-        return bool(chance > 1 - confidence)
-
-    fewest = bisect_left(range(int(targets.above)), True, key=allowed)
+    fewest = fewest_members(targets, n_null=n_null, rank=rank, confidence=confidence)
     return Contamination(
         low=fewest / targets.total,
         high=1.0,
@@ -158,6 +158,22 @@ def contamination_bound(
         assumption=_ASSUMPTIONS["beta_binomial"],
         reason="without calibration data there is a lower bound alone",
     )
+
+
+def fewest_members(targets: Flagged, *, n_null: int, rank: int, confidence: float) -> int:
+    """Return the M of `contamination_bound`: so many of the flagged targets at least are members.
+
+    It bounds the members A among the flagged, too. M > A needs that f - A others, of at most m - A,
+    are flagged, which the same law allows with probability 1 - confidence at most.
+    """
+    from scipy.stats import betabinom
+
+    def allowed(members: int) -> bool:
+        others, beyond = targets.total - members, targets.above - members
+        chance = betabinom.sf(beyond - 1, others, rank, n_null + 1 - rank)
+        return bool(chance > 1 - confidence)
+
+    return bisect_left(range(int(targets.above)), True, key=allowed)
 
 
 def _beyond(excess: Callable[[float], float], start: float, step: float) -> float:

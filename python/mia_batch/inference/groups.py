@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 from math import comb
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from mia_batch.inference.comparison import ComparisonSets
@@ -22,6 +24,9 @@ __all__ = [
     "cut_units",
     "group_statistics",
     "n_orders",
+    "permuted_sums",
+    "pooled_ranks",
+    "tests_groups",
     "usual_windows",
     "window_pattern",
     "windows_per_group",
@@ -33,6 +38,7 @@ _MOST_ENUMERATED = 20_000
 _PERMUTATIONS = 9_999
 _PERMUTATIONS_OF_MANY = 999
 _MANY = 10_000
+_AT_ONCE = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +77,11 @@ def window_pattern(size: int, n_windows: int, seed: int) -> NDArray[np.int64]:
     edges = np.arange(n_windows + 1) * size // n_windows
     shares = np.random.default_rng(seed).random(n_windows)
     return edges[:-1] + (shares * np.diff(edges)).astype(np.int64)
+
+
+def tests_groups(sets: ComparisonSets, plan: VerdictPlan) -> bool:
+    """Whether whole groups are tested: the plan is about them, or texts share them."""
+    return plan.level != "target" or sets.share_clusters(sets.targets, sets.nulls)
 
 
 def cut_units(sets: ComparisonSets, rows: NDArray[np.int64], n_windows: int, seed: int) -> Units:
@@ -129,18 +140,49 @@ def collection_test(
     Pitman (1937), "Significance tests which may be applied to samples from any populations";
     Phipson and Smyth (2010), "Permutation p-values should never be zero".
     """
+    ranks = pooled_ranks(groups, nulls)
+    sums, method = permuted_sums(ranks[None], groups.size, seed)
+    observed = sums[0, 0]
+    p = np.mean(sums >= observed)
+    return CollectionTest(float(observed / groups.size), float(p), method)
+
+
+def pooled_ranks(groups: NDArray[np.float64], nulls: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ranks of both among all, from 1: a group without score lowest, such a null group highest."""
     from scipy.stats import rankdata
 
-    pooled = np.concatenate([np.nan_to_num(groups, nan=-np.inf), np.nan_to_num(nulls, nan=np.inf)])
-    ranks, n_groups = rankdata(pooled), groups.size
-    observed = ranks[:n_groups].sum()
-    orders = n_orders(n_groups, nulls.size)
-    if orders == comb(ranks.size, n_groups):
-        sums = np.array(list(combinations(ranks, n_groups))).sum(axis=1)
-        p, method = np.mean(sums >= observed), "permutation_exact"
-    else:  # scipy's permutation_test does the same, but takes no single group
-        rng = np.random.default_rng(seed)
-        drawn = (rng.permutation(ranks)[:n_groups].sum() for _ in range(orders - 1))
-        higher = np.fromiter(drawn, np.float64, orders - 1) >= observed
-        p, method = (1 + higher.sum()) / orders, f"permutation_of_{orders - 1}"
-    return CollectionTest(float(observed / n_groups), float(p), method)
+    pooled = [np.nan_to_num(groups, nan=-np.inf), np.nan_to_num(nulls, nan=np.inf)]
+    return np.asarray(rankdata(np.concatenate(pooled)), np.float64)
+
+
+def permuted_sums(
+    ranks: NDArray[np.float64], n_groups: int, seed: int
+) -> tuple[NDArray[np.float64], str]:
+    """Sum the first groups' ranks, a line per attack, in all orders of `n_orders`; name the method.
+
+    Returns a line per order, the observed one first, and a column per attack.
+    """
+    size = ranks.shape[1]
+    orders = n_orders(n_groups, size - n_groups)
+    exact = orders == comb(size, n_groups)
+    sums = []
+    for named in _orders(size, n_groups, orders, None if exact else seed):
+        is_named = np.zeros((len(named), size))
+        np.put_along_axis(is_named, named, 1.0, axis=1)
+        sums.append(is_named @ ranks.T)  # of halves, so without error
+    return np.concatenate(sums), "permutation_exact" if exact else f"permutation_of_{orders - 1}"
+
+
+def _orders(size: int, n_groups: int, n: int, seed: int | None) -> Iterator[NDArray[np.int64]]:
+    """Yield who is named in n orders, drawn if there is a seed, some at a time, the real first."""
+    at_once = max(1, _AT_ONCE // size)
+    if seed is None:
+        every = combinations(range(size), n_groups)
+        while some := list(islice(every, at_once)):
+            yield np.array(some)
+        return
+    rng = np.random.default_rng(seed)
+    yield np.arange(n_groups)[None]
+    for start in range(1, n, at_once):  # scipy's permutation_test takes no single group
+        lines = np.tile(np.arange(size), (min(at_once, n - start), 1))
+        yield rng.permuted(lines, axis=1)[:, :n_groups]

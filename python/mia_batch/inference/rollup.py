@@ -11,7 +11,7 @@ import polars as pl
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.controls import VERBATIM_WORDS, common_targets
 from mia_batch.inference.passages import PASSAGE_COUNTS, count_passages, where_from
-from mia_batch.inference.rollup_columns import with_answer, with_mean, with_share
+from mia_batch.inference.rollup_columns import with_answer, with_claim, with_mean, with_share
 from mia_batch.inference.verbatim import verbatim_runs
 from mia_batch.inference.window_share import WindowShare
 from mia_batch.schemas import Rollup, Targets
@@ -104,6 +104,7 @@ def rollup(
     )
     rows = with_share(rows, share, withheld)
     rows = with_answer(rows, verdicts, plan, any_null=sets.nulls.size > 0, exploratory=exploratory)
+    rows = with_claim(rows, plan)
     typed = (pl.col(name).cast(dtype) for name, dtype in _TYPES.items())
     return rows.select(*typed, "said").unnest("said")
 

@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from mia_batch.inference.plan import VerdictPlan
     from mia_batch.inference.window_share import WindowShare
 
-__all__ = ["with_answer", "with_mean", "with_share"]
+__all__ = ["with_answer", "with_claim", "with_mean", "with_share"]
 
 _TYPES = Rollup.create_empty().schema
 _BEST = 1.5  # times the smallest p-value there can be: no comparison text scores as high
+_NOT_LISTED = "it is not on the list that is reported, so that no share above 0 is claimed"
 _OUTSIDE = "known to be outside the training data: others are compared with it"
 
 
@@ -90,4 +91,24 @@ def with_answer(
     return rows.join(answers, on="tested", how="left", maintain_order="left").with_columns(
         reason=pl.when(pl.col("p_value").is_null()).then(pl.coalesce("reason", without)),
         verdict=verdict,
+    )
+
+
+def with_claim(rows: pl.DataFrame, plan: VerdictPlan) -> pl.DataFrame:
+    """Claim a share above 0 of those on the list alone; others keep the bound of one row alone.
+
+    A bound holds for a row that was named before. Among fifty rows of which none was trained on,
+    some bound is above 0 more often than not; a list at level q names any of them in at most a
+    share q of audits. So the lower end that is claimed is 0 off the list. That only widens an
+    interval, so its estimate and upper end stay.
+    """
+    listed, low = pl.col("q_value") <= plan.q, pl.col("contamination_low")
+    claimed = pl.when(low.is_not_null()).then(pl.when(listed).then(low).otherwise(0.0))
+    bound_alone = low.is_not_null() & pl.col("contamination").is_null() & ~listed.fill_null(False)
+    return rows.with_columns(
+        contamination_low=claimed,
+        contamination_low_alone=low,
+        contamination_reason=pl.when(bound_alone)
+        .then(pl.lit(_NOT_LISTED))
+        .otherwise("contamination_reason"),
     )

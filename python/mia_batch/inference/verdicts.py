@@ -9,6 +9,7 @@ from mia_batch.inference.canaries import CanaryTest
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.estimates import ContaminationEstimates
 from mia_batch.inference.group_level import GroupTest
+from mia_batch.inference.groups import tests_groups
 from mia_batch.inference.rows import AttackScores, verdict_rows
 from mia_batch.inference.target_level import TargetTest
 from mia_batch.tables.numbers import read_finite
@@ -61,7 +62,7 @@ def _tests(sets: ComparisonSets, plan: VerdictPlan, *, blind_warns: bool) -> Ite
     """Prepare the tests that there are texts for."""
     if sets.targets.size and sets.nulls.size:
         yield TargetTest(sets, plan).rows
-        if plan.level != "target" or sets.share_clusters(sets.targets, sets.nulls):
+        if tests_groups(sets, plan):
             yield GroupTest(sets, plan).rows
         yield ContaminationEstimates(sets, plan, blind_warns=blind_warns).rows
     elif sets.targets.size:

@@ -18,6 +18,7 @@ __all__ = [
     "exchangeability_sentence",
     "excluded",
     "gate_sentence",
+    "listed",
     "uneven_sentence",
 ]
 
@@ -187,7 +188,7 @@ def uneven_sentence(findings: pl.DataFrame) -> Iterator[str]:
     most, others = (
         found.filter(verdict=verdict)["subject"].to_list() for verdict in ("most", "more")
     )
-    too = f" Uneven, too: {_listed(others)}." if others else ""
+    too = f" Uneven, too: {listed(others)}." if others else ""
     kinds = findings.filter(check="answers")["statistic"]
     mends = kinds.is_empty() or "failed" in kinds  # classed answers would be the same again
     again = "Ask again for what failed (--retry-failed), leave" if mends else "Leave"
@@ -201,14 +202,15 @@ def uneven_sentence(findings: pl.DataFrame) -> Iterator[str]:
             f"({row['share']['value']:.1%}{mostly})"
         )
     yield (
-        f"Members and non-members do not lack scores alike: no score by {_listed(most)} for "
+        f"Members and non-members do not lack scores alike: no score by {listed(most)} for "
         f"{' and '.join(parts)}.{too} AUC and other metrics then describe a selected subset, and "
         f"may show how it was selected instead of memory. {again} such texts out of both classes "
         "by a rule that does not ask the model, or rest the answer on an attack that scores both."
     )
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Name the first three, and count the others."""
     shown = ", ".join(names[:_NAMES_SHOWN])
     more = len(names) - _NAMES_SHOWN
     return f"{shown} and {more:,} more" if more > 0 else shown

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from mia_batch.report.checks import listed
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -93,6 +95,8 @@ def unlabelled_sentences(
     whole = own.filter(level="collection").collect()
     tests, rates = (whole.filter(pl.col("estimate").is_null() == test) for test in (True, False))
     given += _of_all(tests.filter(versus="non_members"), plan, "All groups together")
+    given += _top(findings, own, plan)
+    given += _max_t(findings)
     yield from given
     compared = own.filter(versus="non_members").select((pl.col("n_null") > 0).any())
     if given and compared.collect(engine="streaming").item():
@@ -146,6 +150,45 @@ def _reported(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str]:
         yield f"Without a p-value: {lost:,.0f} {kind} (mostly: {reason})."
     if alone := facts["n_without_null"]:
         yield f"Nothing to compare with, so never reported: {alone:,.0f} {kind}."
+
+
+def _top(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan) -> Iterator[str]:
+    """Say how many of the highest are members at least, and name them unless they are texts."""
+    noun, rows = _facts(findings, "top")
+    if not rows or not rows["at_least"]["value"]:
+        return
+    fewest, of_top, n_null = (int(rows[name]["value"]) for name in ("at_least", "of_top", "n_null"))
+    what = f"At least {fewest:,} of the {of_top:,} highest-scoring {noun}s"
+    if fewest == of_top:
+        what = f"All {of_top:,} highest-scoring {noun}s"
+    if of_top == 1:
+        what = f"The highest-scoring {noun}"
+    if noun == "text":
+        named = ""
+    else:
+        highest = verdicts.filter(
+            pl.col("level").cast(pl.String).is_in(["document", "group"]), versus="non_members"
+        )
+        ordered = highest.sort("score", "key", descending=[True, False], nulls_last=True)
+        named = f": {listed(ordered.head(of_top).collect()['key'].to_list())}"
+    yield (
+        f"{what} {'stands' if fewest == 1 else 'stand'} out beyond chance from {n_null:,} "
+        f"{noun}s outside the training data ({100 * rows['confidence']['value']:g} % confidence, "
+        f"{plan.primary}){named}."
+    )
+
+
+def _max_t(findings: pl.DataFrame) -> Iterator[str]:
+    """Say what all attacks show together."""
+    rows = findings.filter(check="max_t")
+    for found in rows.filter(statistic="largest").iter_rows(named=True):
+        ((n_attacks, noun),) = rows.filter(statistic="n_attacks").select("value", "subject").rows()
+        later = "; exploratory" if found["verdict"] == "exploratory" else ""
+        reason = f", as {found['reason']}" if found["reason"] else ""
+        yield (
+            f"All {n_attacks:,.0f} attacks together (largest rank sum, whole {noun}s permuted"
+            f"{later}{reason}): p = {found['p_value']:.3g}, strongest: {found['subject']}."
+        )
 
 
 def _contamination(row: dict[str, Any]) -> Iterator[str]:

@@ -44,7 +44,11 @@ class Rollup(dy.Schema):
     """Share of windows that the model was trained on, with its 95 % interval; null where there is
     a lower bound alone."""
     contamination_low = dy.Float64(nullable=True)
-    """Lower end of its interval."""
+    """Lower end of its interval, which is claimed: 0 where the row's q is above that of the run, or
+    null."""
+    contamination_low_alone = dy.Float64(nullable=True)
+    """Lower end that holds for this row had it been the only one looked at, not for all rows at
+    once."""
     contamination_high = dy.Float64(nullable=True)
     """Upper end of its interval."""
     contamination_reason = dy.String(nullable=True)

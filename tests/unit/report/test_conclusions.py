@@ -9,6 +9,7 @@ from itertools import product
 import polars as pl
 import pytest
 
+from mia_batch.inference.few_books import few_books_findings
 from mia_batch.inference.findings import (
     finding_rows,
     gate_findings,
@@ -34,7 +35,9 @@ BLIND = {
 
 VERBATIM = {"none": (0, 0), "some": (3, 0), "as many": (3, 30)}
 LIST = re.compile(r"(are|is) reported at q")
-NUMBERS = re.compile(r"reported at q|Share of members|All groups together|audits of non-members")
+NUMBERS = re.compile(
+    r"reported at q|stands? out beyond chance|Share of members|together|audits of non-members"
+)
 
 
 def blind(subject, kind):
@@ -48,13 +51,20 @@ def blind(subject, kind):
     return [of | {"statistic": "roc_auc"} | found, *named]
 
 
-@cache
-def answers(*, strong, nulls):
-    """Verdicts of 20 targets, five of them above all others, against 199 non-members."""
+def scored(*, strong, nulls):
+    """20 targets, five of them above all others or none, and 199 non-members or none."""
     asked = [9.0] * 5 * strong + [0.5] * (20 - 5 * strong)
     others = [index / 200 for index in range(199)] if nulls else []
-    scored = table(rows("target", asked), rows("non_member", others)).lazy()
-    return pl.concat(verdicts(scored, ["a_v1"], PLAN))
+    return table(rows("target", asked), rows("non_member", others)).lazy()
+
+
+@cache
+def answers(*, strong, nulls):
+    """Verdicts, and what is found where they may be given."""
+    table = scored(strong=strong, nulls=nulls)
+    made = pl.concat(verdicts(table, ["a_v1"], PLAN))
+    few = few_books_findings(table, ["a_v1"], PLAN, ["a_v1"])
+    return made, pl.concat([reported_findings(made.lazy(), PLAN), few])
 
 
 def came_out(kind):
@@ -101,16 +111,16 @@ def page(*, labels, alike, exploratory, strong, nulls, verbatim, changed):
         ]
     )
     gate = gate_findings(before, exploratory=exploratory)
-    made = answers(strong=strong, nulls=nulls)
+    made, allowed = answers(strong=strong, nulls=nulls)
     found = [
         before,
         gate,
-        plan_findings(PLAN, preregister(PLAN, {"samples": 5}), {"samples": 5 + changed}),
+        plan_findings(PLAN, preregister(PLAN, {"samples": 5}, ["a_v1"]), {"samples": 5 + changed}),
     ]
     if (reason := why_withheld(gate)) is not None:
         made = withhold(made, reason)
     else:
-        found.append(reported_findings(made.lazy(), PLAN))
+        found.append(allowed)
     findings = pl.concat(found)
     said = [*sentences(Metrics.create_empty(), made.lazy(), findings, PLAN)]
     return said, findings, made
@@ -141,6 +151,8 @@ def test_no_sentence_contradicts_another_or_a_number(labels, alike):
         if listed:
             assert listed[0].startswith(f"{n or 'None'} of 20 targets")
             assert n == 5 * strong
+        top = "highest-scoring texts stand out beyond chance" in everything
+        assert top == (strong and nulls and not withheld)
         if withheld:
             assert not NUMBERS.search(everything)
             numbers = made.select("p_value", "q_value", "value", "low", "high")

@@ -88,7 +88,7 @@ BEFORE = {"samples": 5, "input": "1f", "non_member": "2e"}
 
 
 def said_of_the_plan(rests_on=BEFORE, recorded=BEFORE, **changes):
-    made = plan_findings(plan(**changes), preregister(plan(), recorded), rests_on)
+    made = plan_findings(plan(**changes), preregister(plan(), recorded, ["a_v1"]), rests_on)
     return made, next(plan_sentence(made), None)
 
 

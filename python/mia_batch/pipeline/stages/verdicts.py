@@ -11,6 +11,7 @@ import polars as pl
 from mia_batch.attacks import score_by
 from mia_batch.diagnostics.preflight import check_targets
 from mia_batch.diagnostics.unscored import uneven_findings
+from mia_batch.inference.few_books import FEW_BOOKS, few_books_findings
 from mia_batch.inference.findings import (
     finding_rows,
     gate_findings,
@@ -64,6 +65,7 @@ _FROM_SCORES = (
     "reported",
     "uneven_scores",
     "null_audits",
+    *FEW_BOOKS,
     *GIVEN,
     *OF_SETS,
 )
@@ -126,7 +128,8 @@ def evaluate(
     made = chain(made, [of_sets])
     if withheld is not None:
         made = (withhold(rows, withheld) for rows in made)
-    if planned["verdict"].item(0) != "as_planned" or not is_open:
+    as_planned = planned["verdict"].item(0) == "as_planned" and is_open
+    if not as_planned:
         made = (rows.with_columns(planned=False) for rows in made)
     sink_frames(made, run.path("verdicts"), Verdicts)
     answers = [finding_rows("reported", [])]
@@ -137,6 +140,9 @@ def evaluate(
         ]
     primary_first = sorted(names, key=lambda name: name != plan.primary)
     uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
+    known = preregistered.get("attacks") if as_planned else None
+    if withheld is None:
+        answers.append(few_books_findings(scores, names, plan, known))
     rows = [before, given, planned, gate, uneven, *answers, found_of_sets]
     sink(pl.concat(rows), run.path("findings"), Findings)
 
@@ -266,7 +272,7 @@ class VerdictsStage(Stage):
             "scores": made.get("scores"),
             "preflight": made.get("preflight"),
             "form": 6,  # of what is found
-            "plan": [audit.manifest.plan.get(name) for name in ("sha256", "rests_on")],
+            "plan": [audit.manifest.plan.get(name) for name in ("sha256", "rests_on", "attacks")],
             "settings": audit.settings.model_dump(mode="json", include=names),
         }
 
@@ -294,7 +300,8 @@ def record_plan(audit: Audit) -> None:
     """Record the plan before the first score is made; what comes later is exploratory."""
     if not audit.manifest.plan:
         seen = audit.run.path("scores").exists()
-        audit.manifest.plan = preregister(audit.plan, None if seen else _rests_on(audit))
+        names = [attack.name for attack in audit.attacks]
+        audit.manifest.plan = preregister(audit.plan, None if seen else _rests_on(audit), names)
         audit.save()
 
 
