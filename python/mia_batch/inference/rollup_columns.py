@@ -38,7 +38,7 @@ def with_mean(rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def with_share(rows: pl.DataFrame, share: WindowShare, withheld: str | None) -> pl.DataFrame:
+def with_share(rows: pl.DataFrame, share: WindowShare, withheld: str | None = None) -> pl.DataFrame:
     """Give each row the share of its windows that were in the training data."""
     made: list[tuple[float | None, float | None, float | None, str | None]] = []
     for *counts, outside in rows.select("n_above", "n_scored", "n_asked", "outside").iter_rows():

@@ -185,6 +185,23 @@ def test_texts_that_differ_without_the_model_get_no_answer_unless_it_is_asked_fo
     assert any(" of 40 targets are reported" in line for line in said)
 
 
+def test_what_a_recording_gives_back_word_for_word_is_said_first(tmp_path):
+    words = [f"w{number}" for number in range(60)]
+    answers = [" ".join(words[30:])] * 2 + ["nothing of the kind"] * 3
+    recorded = {"document_id": ["a"] * 5, "sample_index": range(5), "candidate": answers}
+    pl.DataFrame(recorded).write_parquet(tmp_path / "made.parquet")
+    corpus = {"document_id": ["a"], "text": [" ".join(words)]}
+    run = mia_batch.audit(
+        input=corpus, samples_from=str(tmp_path / "made.parquet"), out=str(tmp_path / "run")
+    )
+    said = said_of(run)
+    assert said[0].startswith(
+        "Word for word (at least 20 words in a row) the model gives back 1 of 1 texts asked about. "
+        'The longest passage, of a, has 30 words: "w30 w31 '
+    )
+    assert not any("show nothing" in line for line in said)
+
+
 def test_the_plan_is_in_the_manifest_with_its_hash(unlabelled):
     _, run = unlabelled
     recorded = run.manifest.plan
