@@ -116,6 +116,7 @@ CONCLUSIONS: Final[tuple[tuple[Callable[[Known], bool], Callable[[Known], Iterab
         lambda known: canary_sentences(known.verdicts, known.plan),
     ),
     (_always, lambda known: set_sentences(known.findings)),
+    (lambda known: known.compares, lambda known: power_sentences(known.findings)),
     (lambda known: known.compares, lambda known: null_audit_sentence(known.findings)),
     (lambda known: known.gate == "open", lambda known: exchangeability_sentence(known.findings)),
     (

@@ -25,27 +25,57 @@ _ADJUSTMENTS = {"bh": "Benjamini-Hochberg", "by": "Benjamini-Yekutieli"}
 
 
 def power_sentences(findings: pl.DataFrame) -> Iterator[str]:
-    """Say what the planned test can show at best."""
+    """Say what the planned test can show at best, and what would allow more."""
     level, facts = _facts(findings, "power")
     if not facts:
         return
-    yield (
-        f"the smallest p-value there can be is {facts['smallest_p']['value']:.2g}, "
-        f"one in {facts['n_null']['value'] + 1:,.0f}"
-    )
-    if "needed" not in facts:
+    value = {name: row["value"] for name, row in facts.items()}
+    unit, wanted = facts["n_tests"]["verdict"], value["nulls_needed"]
+    asked, lone = _counted(value["n_tests"], unit), value["n_tests"] == 1
+    compared, q = _counted(value["n_null"], f"comparison {unit}"), f"q = {value.get('q', 0):g}"
+    more = f"give at least {wanted or 0:,.0f}"
+    if wanted is None:
+        yield f"None of your {asked} can be compared: too few windows, or of unknown length."
         return
-    needed, at = facts["needed"]["value"], f"at q = {facts['q']['value']:g}"
-    if needed is None:
-        yield f"{at} nothing can be reported: give more non-members"
+    if level == "collection":
+        least = f"p-value of your {asked} together can be {value['together']:.2g} at best"
+        if facts["together"]["verdict"] == "possible":
+            yield f"With {compared} the {least}."
+        else:
+            yield f"With {compared} nothing can be shown at 0.05, for the {least}: {more}."
+        return
+    if facts["n_null"]["verdict"] == "of_one_length":
+        compared, more = f"at most {compared} of one length", f"{more} of each length"
+    named = ("one", "two", "three", "four", "five")[int(value["n_named"]) - 1]
+    more = f"to name {'it' if lone else f'{named} of them'}, {more}"
+    if facts["together"]["verdict"] == "possible":
+        more += ", or ask --level collection"
+    if (needed := value["needed"]) is None:
+        none = f"your {unit} cannot" if lone else f"none of your {asked} can"
+        yield f"With {compared} {none} be named at {q}, whatever the scores; {more}."
     elif needed == 1:
-        yield f"{at} a single {level} that beats every one outside the training data is reported"
+        one = f"your {unit}" if lone else f"a single one of your {asked}"
+        yield f"With {compared} {one} can be named, if it stands out."
     else:
         yield (
-            f"{at} at least {needed:,.0f} of {facts['n_tests']['value']:,.0f} {level}s are "
-            f"reported or none: {needed:,.0f} that beat every one outside the training data are "
-            "enough"
+            f"With {compared} single {unit}s can be named only if {needed:,.0f} of your "
+            f"{value['n_tests']:,.0f} stand out; {more}."
         )
+    if needed is not None:
+        yield (
+            f"A {unit} stands out where it scores higher than every comparison {unit}: its p-value "
+            f"is then {value['smallest_p']:.2g}. Those named are a list at {q} "
+            f"({_ADJUSTMENTS[facts['q']['verdict']]})."
+        )
+    if value["for_bound"] is not None:
+        yield (
+            f"That at least one of your {asked} is in the training data can be shown if "
+            f"{value['for_bound']:,.0f} of them score higher than every comparison {unit}."
+        )
+
+
+def _counted(n: float, what: str) -> str:
+    return f"{n:,.0f} {what}{'' if n == 1 else 's'}"
 
 
 def plan_sentence(findings: pl.DataFrame) -> Iterator[str]:

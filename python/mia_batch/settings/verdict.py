@@ -75,6 +75,11 @@ class VerdictSettings(Part):
     adjustment: Literal["bh", "by"] = Field(
         "bh", description="Benjamini-Hochberg, or Benjamini-Yekutieli for any dependence."
     )
+    anyway: bool = Field(
+        default=False,
+        description="Go on where so few non-members allow no answer at this level, whatever the "
+        "scores.",
+    )
     ties: Literal["conservative", "random"] = Field(
         "conservative",
         description="Equal scores count against the target, or are ordered at random.",

@@ -11,6 +11,7 @@ import polars as pl
 from mia_batch.attacks import score_by
 from mia_batch.diagnostics.preflight import check_targets
 from mia_batch.diagnostics.unscored import uneven_findings
+from mia_batch.errors import SettingsError
 from mia_batch.inference.few_books import FEW_BOOKS, few_books_findings
 from mia_batch.inference.findings import (
     finding_rows,
@@ -59,6 +60,7 @@ __all__ = [
 
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
 _FROM_SCORES = (
+    "power",
     "gate",
     "verbatim",
     "plan",
@@ -143,7 +145,8 @@ def evaluate(
     known = preregistered.get("attacks") if as_planned else None
     if withheld is None:
         answers.append(few_books_findings(scores, names, plan, known))
-    rows = [before, given, planned, gate, uneven, *answers, found_of_sets]
+    power = plan_power(scores, plan)
+    rows = [before, power, given, planned, gate, uneven, *answers, found_of_sets]
     sink(pl.concat(rows), run.path("findings"), Findings)
 
 
@@ -232,9 +235,12 @@ class PreflightStage(Stage):
         return {"targets": self.audit.manifest.made.get("targets"), "plan": plan}
 
     def left(self) -> Iterator[tuple[str, str]]:
-        """Say what the planned test can show."""
-        found = plan_power(self.audit.target_table(), self.audit.plan)
+        """Say what the planned test can show, and whether the run would stop for it."""
+        targets = self.audit.target_table()
+        found = pl.concat([role_findings(targets), plan_power(targets, self.audit.plan)])
         yield from (("power", sentence) for sentence in preflight_sentences(found))
+        if self._stops(found, targets):
+            yield "power", "So the run stops before anything is asked; --anyway goes on."
 
     def run(self) -> None:
         """Write the findings that need no scores unless they are up to date, and say them."""
@@ -245,8 +251,25 @@ class PreflightStage(Stage):
             audit.save()
             preflight(audit.run, audit.plan, seed=audit.settings.seed)
             self.done()
-        for sentence in preflight_sentences(audit.run.findings):
+        said = [*preflight_sentences(found := audit.run.findings)]
+        for sentence in said:
             audit.observer.stage(sentence)
+        if self._stops(found, audit.run.scan("targets")):
+            msg = f"{said[0]} Nothing was asked of the model; --anyway goes on"
+            raise SettingsError(msg)
+
+    def _stops(self, found: pl.DataFrame, targets: pl.LazyFrame) -> bool:
+        """Whether evidence would cost something, but no answer can come of it."""
+        decides = "together" if self.audit.plan.level == "collection" else "needed"
+        power = found.filter(check="power", statistic=decides)
+        labelled = targets.filter("member", pl.col("role") == "target").head(1)
+        return (
+            not self.audit.settings.anyway
+            and self.audit.recording is None
+            and "impossible" in power["verdict"]
+            and not role_counts(found)["n_canaries"]
+            and labelled.collect().is_empty()
+        )
 
 
 class VerdictsStage(Stage):
@@ -266,12 +289,15 @@ class VerdictsStage(Stage):
     def fingerprint(self) -> dict[str, Any]:
         """Scores, checks of the texts, the plan made before, and the settings of answers."""
         audit = self.audit
-        names = {*VerdictSettings.model_fields, "slice_by", "preset", "seed"} - {"plan_lodged"}
+        names = {*VerdictSettings.model_fields, "slice_by", "preset", "seed"} - {
+            "plan_lodged",
+            "anyway",
+        }
         made = audit.manifest.made
         return {
             "scores": made.get("scores"),
             "preflight": made.get("preflight"),
-            "form": 6,  # of what is found
+            "form": 7,  # of what is found
             "plan": [audit.manifest.plan.get(name) for name in ("sha256", "rests_on", "attacks")],
             "settings": audit.settings.model_dump(mode="json", include=names),
         }
