@@ -139,8 +139,7 @@ def metric_rows(
         return
     estimate = classes.estimate
     row = MetricRow(metric="roc_auc", value=estimate.value)
-    areas = None if draws is None else draws[:, 0]
-    yield row.within(estimate_interval(estimate, areas), estimate.lack)
+    yield row.within(estimate_interval(estimate), estimate.lack)
     for column, budget in enumerate(FPR_BUDGETS, start=1):
         of_groups = None if classes.cluster is None or draws is None else draws[:, column]
         yield from _tpr_at_fpr(classes, budget, of_groups, rng)
