@@ -25,15 +25,14 @@ from benches.results import append_results, machine
 
 from mia_batch.inference.codec import codec_findings
 from mia_batch.metrics.macro import macro_averages
-from mia_batch.metrics.metric_rows import Classes, MetricRow, balanced_accuracy
+from mia_batch.metrics.metric_rows import Classes, MetricRow, balanced_accuracy, metric_rows
 from mia_batch.stats.bootstrap import find_units, rank, resample
 from mia_batch.stats.difference import auc_difference
 from mia_batch.stats.influence import estimate_auc
 from mia_batch.stats.intervals import Interval, estimate_interval
 from mia_batch.stats.paired import cluster_means
-from mia_batch.stats.rates import grouped_tpr_interval, tpr_interval
 from mia_batch.stats.ratios import ratio_difference, ratio_of_sums
-from mia_batch.stats.roc import roc_auc, roc_curve
+from mia_batch.stats.roc import roc_auc
 from mia_batch.stats.simultaneous import AucResult, simultaneous_bounds
 
 if TYPE_CHECKING:
@@ -340,18 +339,8 @@ def of_balanced_accuracy(case: Case, made: Texts, rng: np.random.Generator) -> F
 def of_tpr(case: Case, made: Texts, rng: np.random.Generator) -> Found:
     truth = true_tpr(made.within, case.auc, case.budget, heavy=made.heavy)
     score = made.score(case.auc, rng)
-    curve = roc_curve(made.member, score)
-    if made.cluster is None:
-        return tpr_interval(curve, case.budget, rng), truth
-    flagged = ~made.member & (score >= curve.at_fpr(case.budget).threshold)
-    interval = grouped_tpr_interval(
-        curve,
-        case.budget,
-        estimate_auc(made.member, score, made.cluster)[0],
-        draws(made, [score], rng, case.budget)[:, 0, 1],
-        np.unique(made.cluster[flagged]).size,
-    )
-    return interval, truth
+    rows = {row.fpr: row for row in metric_rows(classes(made, score)) if row.metric == "tpr_at_fpr"}
+    return of_row(rows[case.budget]), truth
 
 
 def of_difference(case: Case, made: Texts, rng: np.random.Generator) -> Found:

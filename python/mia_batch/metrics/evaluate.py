@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import polars as pl
 
 from mia_batch.errors import RequestError
 from mia_batch.metrics.labels import Labelled
 from mia_batch.metrics.macro import MACRO, macro_averages
 from mia_batch.metrics.metric_rows import (
-    FPR_BUDGETS,
     MetricRow,
     authors_rows,
     balanced_accuracy,
@@ -28,6 +26,7 @@ from mia_batch.stats.simultaneous import AucResult, simultaneous_bounds
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from mia_batch.targets.plan import Preset
@@ -39,8 +38,6 @@ __all__ = ["evaluate"]
 
 _ROWS_AT_ONCE = 500_000
 """Scores that are held sorted at the same time, 20 bytes each; attacks in one pass share draws."""
-
-_BOOTSTRAP = "group_bootstrap"
 
 
 def evaluate(
@@ -56,7 +53,7 @@ def evaluate(
 
     Where two scored targets share a group, or else a document, every figure is clustered: its
     interval, if there is one, takes groups as the units. Of more than 100,000 targets resamples
-    are drawn from parts (`find_parts`); methods by them then say ``group_bootstrap_m_of_n``.
+    are drawn from parts (`find_parts`).
 
     Parameters
     ----------
@@ -105,7 +102,7 @@ def evaluate(
     rows: list[_Row] = []
     tried: dict[_Key, AucResult] = {}
     for attack in attacks:
-        rows += _rows(labelled, attack, drawn, tried, preset=preset, seed=seed)
+        rows += _rows(labelled, attack, drawn, tried, preset=preset)
     if primary is not None:
         rows += _differences(labelled, attacks, primary)
     rows += _bounds(tried)
@@ -116,7 +113,6 @@ def _resample(
     labelled: Labelled, attacks: Sequence[str], part: Part
 ) -> Iterator[tuple[_Key, NDArray[np.float64]]]:
     """Resample figures of every attack on the slices of a part, some attacks at a time."""
-    budgets = () if labelled.cluster is None else FPR_BUDGETS
     at_once = max(1, _ROWS_AT_ONCE // part.n_rows)
     for start in range(0, len(attacks), at_once):
         rankings = {
@@ -128,7 +124,6 @@ def _resample(
             list(rankings.values()),
             part.units,
             seed=part.seed,
-            budgets=budgets,
             n_resamples=part.n_resamples,
         )
         for number, key in enumerate(rankings):
@@ -142,17 +137,15 @@ def _rows(
     tried: dict[_Key, AucResult],
     *,
     preset: Preset,
-    seed: int,
 ) -> Iterator[_Row]:
     """Measure an attack on each slice, and add its areas to those that were tried."""
     score, threshold = labelled.score(attack), labelled.threshold(attack)
     buckets = []
     for name in labelled.slices:
-        classes, draws, method = labelled.classes(score, name), None, _BOOTSTRAP
+        classes, draws = labelled.classes(score, name), None
         if (attack, name) in drawn:
             part, draws = drawn[attack, name]
             draws = part.widened(draws, classes.estimate.value)
-            method = _BOOTSTRAP if part.share == 1 else f"{_BOOTSTRAP}_m_of_n"
         if not classes.lack:
             tried[attack, name] = AucResult(
                 estimate=classes.estimate,
@@ -160,10 +153,7 @@ def _rows(
                 counts=classes.counts,
             )
         found = [
-            _by_method(row, method)
-            for row in metric_rows(classes, draws, np.random.default_rng(seed))
-        ]
-        found += [
+            *metric_rows(classes),
             balanced_accuracy(classes, threshold),
             *(authors_rows(classes) if preset == "samia" else ()),
         ]
@@ -192,13 +182,6 @@ def _bounds(tried: dict[_Key, AucResult]) -> Iterator[_Row]:
         one = tried[attack, name]
         row = MetricRow(metric="roc_auc_simultaneous", value=one.estimate.value)
         yield _row(attack, name, one.counts, row.within(bound, one.estimate.lack))
-
-
-def _by_method(row: MetricRow, bootstrap: str) -> MetricRow:
-    """Name the bootstrap that was made in the method of an interval."""
-    if row.method is None:
-        return row
-    return replace(row, method=row.method.replace(_BOOTSTRAP, bootstrap))
 
 
 def _row(attack: str, slice_name: str, counts: dict[str, int], row: MetricRow) -> _Row:

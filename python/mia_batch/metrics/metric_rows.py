@@ -14,8 +14,7 @@ from mia_batch.stats.intervals import estimate_interval
 from mia_batch.stats.rates import (
     balanced_accuracy_interval,
     clopper_pearson,
-    conservative_interval,
-    grouped_tpr_interval,
+    independent_number,
     threshold_fpr_interval,
     tpr_interval,
 )
@@ -98,6 +97,16 @@ class Classes:
         """Their ROC curve."""
         return roc_curve(self.member, self.score)
 
+    def independent(self, threshold: float) -> tuple[float, float]:
+        """Members and non-members; where they are clustered, as many as tell as much of rates."""
+        if self.cluster is None:
+            return self.n_members, self.n_nonmembers
+        members, others = (
+            independent_number(self.score[rows] >= threshold, self.cluster[rows])
+            for rows in (self.member, ~self.member)
+        )
+        return members, others
+
     @cached_property
     def estimate(self) -> AucEstimate:
         """Their AUC and what is known of its error."""
@@ -128,9 +137,7 @@ class MetricRow:
         return replace(self, reason=lack) if interval is None else replace(self, **asdict(interval))
 
 
-def metric_rows(
-    classes: Classes, draws: NDArray[np.float64] | None, rng: np.random.Generator
-) -> Iterator[MetricRow]:
+def metric_rows(classes: Classes) -> Iterator[MetricRow]:
     """Measure AUC and TPR at each budget."""
     auc = MetricRow(metric="roc_auc", reason=classes.lack)
     if classes.lack:
@@ -140,14 +147,11 @@ def metric_rows(
     estimate = classes.estimate
     row = MetricRow(metric="roc_auc", value=estimate.value)
     yield row.within(estimate_interval(estimate), estimate.lack)
-    for column, budget in enumerate(FPR_BUDGETS, start=1):
-        of_groups = None if classes.cluster is None or draws is None else draws[:, column]
-        yield from _tpr_at_fpr(classes, budget, of_groups, rng)
+    for budget in FPR_BUDGETS:
+        yield from _tpr_at_fpr(classes, budget)
 
 
-def _tpr_at_fpr(
-    classes: Classes, budget: float, draws: NDArray[np.float64] | None, rng: np.random.Generator
-) -> Iterator[MetricRow]:
+def _tpr_at_fpr(classes: Classes, budget: float) -> Iterator[MetricRow]:
     row = MetricRow(metric="tpr_at_fpr", fpr=budget)
     needed, n = round(1 / budget), classes.n_nonmembers
     if n < needed:
@@ -155,13 +159,10 @@ def _tpr_at_fpr(
         yield replace(row, reason=reason)
         return
     curve, estimate = classes.curve, classes.estimate
-    point = curve.at_fpr(budget)
-    if classes.cluster is None:
-        interval: Interval | None = tpr_interval(curve, budget, rng)
-    else:
-        flagged = ~classes.member & (classes.score >= point.threshold)
-        n_groups = np.unique(classes.cluster[flagged]).size
-        interval = grouped_tpr_interval(curve, budget, estimate, draws, n_groups)
+    point, interval = curve.at_fpr(budget), None
+    if not estimate.lack:
+        sizes = classes.independent(point.threshold)
+        interval = tpr_interval(curve, budget, point.tpr, sizes)
     row = replace(row, value=point.tpr).within(interval, estimate.lack)
     effective = estimate.sizes[1]
     if effective >= _STABLE * needed:
@@ -201,9 +202,9 @@ def balanced_accuracy(classes: Classes, threshold: float | None) -> MetricRow:
 def authors_rows(classes: Classes) -> Iterator[MetricRow]:
     """Measure what the SaMIA authors report.
 
-    TPR nearest to 10 % FPR, with the conservative interval of the TPR at the rate that it spends,
-    and accuracy in five folds, with Clopper-Pearson's, for each text is judged by a threshold from
-    other folds. Clustered targets have no intervals: the authors take texts as independent.
+    TPR nearest to 10 % FPR, with the interval of the TPR at the rate that it spends, and accuracy
+    in five folds, with Clopper-Pearson's, for each text is judged by a threshold from other folds.
+    Clustered targets have no intervals: the authors take texts as independent.
     """
     nearest = MetricRow(metric="tpr_nearest_fpr", fpr=_AUTHORS_FPR, reason=classes.lack)
     accuracy = MetricRow(metric="accuracy_5_fold", reason=classes.lack)
@@ -218,7 +219,7 @@ def authors_rows(classes: Classes) -> Iterator[MetricRow]:
     sizes = classes.n_members, classes.n_nonmembers
     interval = None
     if not lack:
-        interval = conservative_interval(curve, _fpr_of(curve, value), sizes)
+        interval = tpr_interval(curve, _fpr_of(curve, value), value, sizes)
     yield replace(nearest, value=value).within(interval, lack)
     if min(sizes) < N_FOLDS:
         reason = f"{N_FOLDS} folds need {N_FOLDS} scored members and as many non-members"

@@ -301,7 +301,7 @@ def test_groups_of_several_targets_make_every_figure_clustered(n_groups, method)
         assert row["reason"].startswith("an interval needs 4 independent groups of texts of one")
         assert table["low"].count() == table.filter(metric="fpr_at_threshold").height
     rates = table.filter(pl.col("metric") == "tpr_at_fpr", pl.col("low").is_not_null())["method"]
-    assert set(rates) <= {"order_statistics_groups_conservative", "group_bootstrap_logit_t"}
+    assert set(rates) <= {"order_statistics"}
 
 
 def test_one_document_of_two_targets_clusters_the_whole_run():
