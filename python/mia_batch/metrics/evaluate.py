@@ -16,18 +16,13 @@ from mia_batch.metrics.metric_rows import (
     balanced_accuracy,
     metric_rows,
 )
-from mia_batch.metrics.parts import Part, find_parts
 from mia_batch.metrics.slices import ALL, LENGTH_SLICES
 from mia_batch.schemas import Metrics
-from mia_batch.stats.bootstrap import resample
 from mia_batch.stats.difference import auc_difference
 from mia_batch.stats.simultaneous import AucResult, simultaneous_bounds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
+    from collections.abc import Iterator, Sequence
 
     from mia_batch.targets.plan import Preset
 
@@ -35,9 +30,6 @@ if TYPE_CHECKING:
     _Row = dict[str, Any]
 
 __all__ = ["evaluate"]
-
-_ROWS_AT_ONCE = 500_000
-"""Scores that are held sorted at the same time, 20 bytes each; attacks in one pass share draws."""
 
 
 def evaluate(
@@ -52,8 +44,7 @@ def evaluate(
     """Measure how well each attack separates members from non-members.
 
     Where two scored targets share a group, or else a document, every figure is clustered: its
-    interval, if there is one, takes groups as the units. Of more than 100,000 targets resamples
-    are drawn from parts (`find_parts`).
+    interval, if there is one, takes groups as the units.
 
     Parameters
     ----------
@@ -72,7 +63,7 @@ def evaluate(
     primary
         Attack to compare with each other one; null for no comparisons.
     seed
-        Of the resamples.
+        Of the draws of the largest error.
 
     Returns
     -------
@@ -94,46 +85,19 @@ def evaluate(
     labelled = Labelled.of(scores, attacks, slice_by)
     if labelled.member.size == 0:
         return pl.DataFrame(schema=schema)
-    drawn = {
-        key: (part, draws)
-        for part in find_parts(labelled, seed)
-        for key, draws in _resample(labelled, attacks, part)
-    }
     rows: list[_Row] = []
     tried: dict[_Key, AucResult] = {}
     for attack in attacks:
-        rows += _rows(labelled, attack, drawn, tried, preset=preset)
+        rows += _rows(labelled, attack, tried, preset=preset)
     if primary is not None:
         rows += _differences(labelled, attacks, primary)
-    rows += _bounds(tried)
+    rows += _bounds(tried, seed)
     return pl.DataFrame(rows, schema=schema)
-
-
-def _resample(
-    labelled: Labelled, attacks: Sequence[str], part: Part
-) -> Iterator[tuple[_Key, NDArray[np.float64]]]:
-    """Resample figures of every attack on the slices of a part, some attacks at a time."""
-    at_once = max(1, _ROWS_AT_ONCE // part.n_rows)
-    for start in range(0, len(attacks), at_once):
-        rankings = {
-            (attack, name): ranking
-            for attack in attacks[start : start + at_once]
-            for name, ranking in part.rankings(labelled.score(attack))
-        }
-        drawn = resample(
-            list(rankings.values()),
-            part.units,
-            seed=part.seed,
-            n_resamples=part.n_resamples,
-        )
-        for number, key in enumerate(rankings):
-            yield key, drawn[:, number]
 
 
 def _rows(
     labelled: Labelled,
     attack: str,
-    drawn: Mapping[_Key, tuple[Part, NDArray[np.float64]]],
     tried: dict[_Key, AucResult],
     *,
     preset: Preset,
@@ -142,14 +106,11 @@ def _rows(
     score, threshold = labelled.score(attack), labelled.threshold(attack)
     buckets = []
     for name in labelled.slices:
-        classes, draws = labelled.classes(score, name), None
-        if (attack, name) in drawn:
-            part, draws = drawn[attack, name]
-            draws = part.widened(draws, classes.estimate.value)
+        classes = labelled.classes(score, name)
         if not classes.lack:
             tried[attack, name] = AucResult(
                 estimate=classes.estimate,
-                draws=None if draws is None else draws[:, 0],
+                errors=classes.errors,
                 counts=classes.counts,
             )
         found = [
@@ -177,8 +138,8 @@ def _differences(labelled: Labelled, attacks: Sequence[str], primary: str) -> It
         yield compared | made.row(labelled.member.size)
 
 
-def _bounds(tried: dict[_Key, AucResult]) -> Iterator[_Row]:
-    for (attack, name), bound in simultaneous_bounds(tried).items():
+def _bounds(tried: dict[_Key, AucResult], seed: int) -> Iterator[_Row]:
+    for (attack, name), bound in simultaneous_bounds(tried, seed=seed).items():
         one = tried[attack, name]
         row = MetricRow(metric="roc_auc_simultaneous", value=one.estimate.value)
         yield _row(attack, name, one.counts, row.within(bound, one.estimate.lack))

@@ -19,6 +19,7 @@ from mia_batch.stats.rates import (
     tpr_interval,
 )
 from mia_batch.stats.roc import RocCurve, roc_curve
+from mia_batch.stats.simultaneous import N_BLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,6 +58,8 @@ class Classes:
         Its score, finite.
     cluster
         Code of its cluster; None where targets are independent.
+    row
+        Its number among the labelled targets.
     n_unscored
         Labelled targets without a score.
     """
@@ -64,6 +67,7 @@ class Classes:
     member: NDArray[np.bool_]
     score: NDArray[np.float64]
     cluster: NDArray[np.int32] | None
+    row: NDArray[np.intp]
     n_unscored: int
 
     @property
@@ -107,10 +111,21 @@ class Classes:
         )
         return members, others
 
-    @cached_property
+    @property
     def estimate(self) -> AucEstimate:
         """Their AUC and what is known of its error."""
-        return estimate_auc(self.member, self.score, self.cluster)[0]
+        return self._estimated[0]
+
+    @property
+    def errors(self) -> NDArray[np.float64]:
+        """Influences on their AUC, of texts or clusters, in sums over blocks of these."""
+        return self._estimated[1]
+
+    @cached_property
+    def _estimated(self) -> tuple[AucEstimate, NDArray[np.float64]]:
+        estimate, influence = estimate_auc(self.member, self.score, self.cluster)
+        unit = self.row if self.cluster is None else np.arange(influence.size)
+        return estimate, np.bincount(unit % N_BLOCKS, influence, minlength=N_BLOCKS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
