@@ -12,7 +12,6 @@ from mia_batch.metrics.authors import N_FOLDS, accuracy_5_fold, tpr_nearest_fpr
 from mia_batch.stats.influence import AucEstimate, estimate_auc
 from mia_batch.stats.intervals import estimate_interval
 from mia_batch.stats.rates import (
-    balanced_accuracy_interval,
     clopper_pearson,
     independent_number,
     threshold_fpr_interval,
@@ -193,9 +192,7 @@ def _tpr_at_fpr(classes: Classes, budget: float) -> Iterator[MetricRow]:
 def balanced_accuracy(classes: Classes, threshold: float | None) -> MetricRow:
     """Mean of TPR and true-negative rate at a threshold that was chosen on other texts.
 
-    For clustered targets it is the AUC of being flagged, with that AUC's interval.
-
-    Flagged if ``score >= threshold``.
+    It is the AUC of being flagged, and has that AUC's interval. Flagged if ``score >= threshold``.
     """
     row = MetricRow(metric="balanced_accuracy", reason=classes.lack)
     if classes.lack:
@@ -204,14 +201,9 @@ def balanced_accuracy(classes: Classes, threshold: float | None) -> MetricRow:
         reason = "its threshold needs a calibration set with scored members and non-members"
         return replace(row, reason=reason)
     flagged = classes.score >= threshold
-    if classes.cluster is not None:
-        estimate, _ = estimate_auc(classes.member, flagged.astype(np.float64), classes.cluster)
-        row = replace(row, value=estimate.value)
-        return row.within(estimate_interval(estimate), estimate.lack)
-    hits = int((flagged & classes.member).sum()), int((~flagged & ~classes.member).sum())
-    sizes = classes.n_members, classes.n_nonmembers
-    value = (hits[0] / sizes[0] + hits[1] / sizes[1]) / 2
-    return replace(row, value=value).within(balanced_accuracy_interval(hits, sizes))
+    estimate, _ = estimate_auc(classes.member, flagged.astype(np.float64), classes.cluster)
+    row = replace(row, value=estimate.value)
+    return row.within(estimate_interval(estimate), estimate.lack)
 
 
 def authors_rows(classes: Classes) -> Iterator[MetricRow]:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from mia_batch.stats.roc import RocCurve
 
 __all__ = [
-    "balanced_accuracy_interval",
     "clopper_pearson",
     "independent_number",
     "threshold_fpr_interval",
@@ -116,36 +115,6 @@ def threshold_fpr_interval(n: float, budget: float, *, confidence: float = 0.95)
     k = int(int(n) * budget * (1 + 1e-12))
     low, high = beta.interval(confidence, k + 1, int(n) - k)
     return Interval(low=float(low), high=float(high), confidence=confidence, method="beta")
-
-
-def balanced_accuracy_interval(
-    hits: tuple[int, int], sizes: tuple[int, int], *, confidence: float = 0.95
-) -> Interval:
-    """Interval of the mean of two rates at a threshold fixed on other data, independent texts.
-
-    Clopper-Pearson limits of both rates, joined by the method of variance estimates recovery.
-
-    ``hits`` are members flagged and non-members not flagged.
-
-    References
-    ----------
-    Clopper and Pearson (1934); Zou and Donner (2008), "Construction of confidence limits about
-    effect measures: a general approach", equations 1 and 2.
-    """
-    rates = np.array(hits, np.float64) / np.array(sizes, np.float64)
-    limits = [
-        clopper_pearson(right, n, confidence=confidence)
-        for right, n in zip(hits, sizes, strict=True)
-    ]
-    below = rates - np.array([limit.low for limit in limits])
-    above = np.array([limit.high for limit in limits]) - rates
-    value = float(rates.mean())
-    return Interval(
-        low=value - float(np.linalg.norm(below)) / 2,
-        high=value + float(np.linalg.norm(above)) / 2,
-        confidence=confidence,
-        method="clopper_pearson_mover",
-    )
 
 
 def clopper_pearson(hits: float, n: float, *, confidence: float = 0.95) -> Interval:

@@ -253,7 +253,7 @@ def test_a_threshold_comes_from_the_calibration_set_alone():
     )
     found = metrics(frame)["balanced_accuracy", None]
     assert found["value"] == pytest.approx((2 / 4 + 2 / 3) / 2)
-    assert found["method"] == "clopper_pearson_mover"
+    assert found["method"] == "delong_logit"
     assert (found["n_members"], found["n_nonmembers"]) == (4, 3)
     lacking = metrics(frame.filter(~(pl.col("role") == "calibration") | (pl.col("a_v1") > 4)))
     assert lacking["balanced_accuracy", None]["value"] is None

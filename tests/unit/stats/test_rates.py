@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from scipy.stats import beta, norm, t
 
 from mia_batch.stats.rates import (
-    balanced_accuracy_interval,
     clopper_pearson,
     independent_number,
     threshold_fpr_interval,
@@ -124,19 +123,6 @@ def test_the_true_rate_of_a_threshold_follows_its_beta_distribution():
     made = threshold_fpr_interval(20, 0.05)
     limits = np.quantile(second, [0.025, 0.975])
     assert (made.low, made.high) == pytest.approx(limits.tolist(), rel=0.05)
-
-
-def test_balanced_accuracy_by_hand():
-    """Limits of 8 of 10 and of 15 of 20, joined as half the sum of two independent rates."""
-    made = balanced_accuracy_interval((8, 15), (10, 20))
-    first, second = (
-        clopper_pearson_reference(8, 10, 0.025),
-        clopper_pearson_reference(15, 20, 0.025),
-    )
-    low = 0.775 - ((0.8 - first[0]) ** 2 + (0.75 - second[0]) ** 2) ** 0.5 / 2
-    high = 0.775 + ((first[1] - 0.8) ** 2 + (second[1] - 0.75) ** 2) ** 0.5 / 2
-    assert (made.low, made.high) == pytest.approx((low, high))
-    assert made.method == "clopper_pearson_mover"
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 9), (9, 9), (3, 40)])
