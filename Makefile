@@ -54,6 +54,7 @@ bench: setup
 	@$(STEP) "Time and memory of a large report" python -m benches.report
 	@$(STEP) "Fine-tuned targets" python -m benches.finetuned
 	@$(STEP) "Privacy of tuned models" python -m benches.privacy
+	@$(STEP) "How often honest epsilons are refuted" python -m benches.privacy --claims 1000
 	@$(STEP) "Many workers: kills, two engines, scheduling" python -m benches.scale
 	@$(STEP) "Going on with a run in an object store" python -m benches.storage
 
