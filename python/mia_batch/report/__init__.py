@@ -11,6 +11,7 @@ from mia_batch.report.checks import (
     chance_sentences,
     copies_sentence,
     duplicates_sentence,
+    earlier_sentences,
     exchangeability_sentence,
 )
 from mia_batch.report.labelled import labelled_sentences
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from mia_batch.inference.plan import VerdictPlan
 
-__all__ = ["preflight_sentences", "sentences"]
+__all__ = ["earlier_sentences", "preflight_sentences", "sentences"]
 
 _NO_NULL = (
     "No text is known to be outside the training data, so these scores rank texts and show nothing "
@@ -63,6 +64,7 @@ def sentences(
         labels = blind_row(findings, "members")
         warned = labels is not None and labels["verdict"] != "not separable"
         said.insert(int(warned), exploratory)  # after the blind baseline's warning alone
+    yield from earlier_sentences(findings)
     yield from chance_sentences(findings)
     yield from answers_sentences(findings)
     yield from said

@@ -100,7 +100,8 @@ class Findings(dy.Schema):
     ``uneven_scores``, ``reported``, ``null_audits``, ``combination``, ``dataset_inference``,
     ``codec`` (of scores), ``prompts`` (what was given), ``endpoint`` (fields that it honours),
     ``answers`` (kinds that came back), ``held_back`` (``filtered`` or refused unevenly),
-    ``chance`` (whether models predict the texts better)."""
+    ``chance`` (whether models predict the texts better), ``earlier_runs`` (of the same texts and
+    model, in folders beside the run's)."""
     subject = dy.String(nullable=True)
     """What it is about: a set of texts, a level, an attack."""
     statistic = dy.String()
