@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mia_batch.inference.plan import VerdictPlan
 
 __all__ = [
+    "earlier_findings",
     "finding_rows",
     "gate_findings",
     "plan_findings",
@@ -52,6 +53,15 @@ def role_findings(targets: pl.LazyFrame) -> pl.DataFrame:
 def role_counts(findings: pl.DataFrame) -> Counter[str]:
     """Read the counts of `role_findings` by name."""
     return Counter(dict(findings.filter(check="roles").select("statistic", "value").iter_rows()))
+
+
+def earlier_findings(earlier: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:
+    """Rows of check ``earlier_runs``: ``n_runs``, and of each run its ``primary`` attack."""
+    rows: list[dict[str, object]] = [{"statistic": "n_runs", "value": len(earlier)}]
+    for name, run in sorted(earlier.items()):
+        of = f"{run['primary']}, {run['level']}" if run["primary"] else None
+        rows.append({"subject": name, "statistic": "primary", "verdict": of})
+    return finding_rows("earlier_runs", rows if earlier else [])
 
 
 def plan_findings(

@@ -10,11 +10,13 @@ import polars as pl
 from mia_batch.attacks import names
 from mia_batch.diagnostics.unscored import count_reasons
 from mia_batch.errors import SettingsError
+from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Observer
 from mia_batch.pipeline.choice import is_made
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan, with_files
 from mia_batch.pipeline.custody.root import seal
+from mia_batch.pipeline.earlier import earlier_runs, note_earlier
 from mia_batch.pipeline.reporting import REPORT, write_report
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.shards.running import run_shard, take_up
@@ -34,6 +36,7 @@ from mia_batch.pipeline.stages.tuning import BeforeTuningStage, TuningStage
 from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
 from mia_batch.pipeline.stages.views import BESIDE_ATTACKS, models_of
 from mia_batch.pipeline.times import record_requests, run_timed
+from mia_batch.report import earlier_sentences
 from mia_batch.settings import load_settings
 from mia_batch.settings.part import names as split_names
 from mia_batch.storage.copies import fetched, mirrored
@@ -137,6 +140,7 @@ def _run_audit(settings: Settings, observer: Observer) -> Run:
         return audit.run
     with audit.run.held(), damage_set_aside(stages), closing(audit.kept):
         take_up(audit, stages)
+        note_earlier(audit, _texts(audit))
         _walk(audit, stages)
     return audit.run
 
@@ -184,6 +188,8 @@ def plan(settings: Settings) -> Iterator[tuple[str, str]]:
     yield "plan", f"SHA-256 {audit.plan.digest()}"
     yield "documents", f"{audit.corpora.input.n_documents:,}{_windows(audit.settings)}"
     yield from (("note", sentence) for sentence in audit.corpora.notes())
+    earlier = earlier_findings(earlier_runs(audit, _texts(audit)))
+    yield from (("earlier runs", sentence) for sentence in earlier_sentences(earlier))
     for stage in stages_of(audit):
         yield from stage.left()
 
@@ -245,6 +251,7 @@ def _rescore(audit: Audit) -> Run:
     stages = stages_of(audit)
     with audit.run.held(), damage_set_aside(stages):
         audit.manifest = audit.run.manifest
+        note_earlier(audit, audit.manifest.made["targets"]["input"])
         for stage in stages:
             if isinstance(stage, LogprobsStage | SamplesStage):
                 _refuse_missing(stage)
@@ -264,6 +271,10 @@ def _refuse_missing(stage: LogprobsStage | SamplesStage) -> None:
             "give the run's own command with these attacks, which collects the rest"
         )
         raise SettingsError(msg)
+
+
+def _texts(audit: Audit) -> str:
+    return str(audit.corpora.fingerprint(audit.settings)["input"])
 
 
 def _corpus_sentence(audit: Audit) -> str:

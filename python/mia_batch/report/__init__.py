@@ -11,6 +11,7 @@ from mia_batch.report.checks import (
     chance_sentences,
     copies_sentence,
     duplicates_sentence,
+    earlier_sentences,
     exchangeability_sentence,
     gate_sentence,
     uneven_sentence,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
     from mia_batch.inference.plan import VerdictPlan
 
-__all__ = ["CONCLUSIONS", "Known", "preflight_sentences", "sentences"]
+__all__ = ["CONCLUSIONS", "Known", "earlier_sentences", "preflight_sentences", "sentences"]
 
 _NO_NULL = (
     "No text is known to be outside the training data, so scores rank the texts, and a high score "
@@ -99,6 +100,7 @@ CONCLUSIONS: Final[tuple[tuple[Callable[[Known], bool], Callable[[Known], Iterab
     (_always, lambda known: chance_sentences(known.findings)),
     (_always, lambda known: verbatim_sentences(known.findings)),
     (_always, lambda known: gate_sentence(known.findings)),
+    (_always, lambda known: earlier_sentences(known.findings)),
     (lambda known: known.has_labels, lambda known: label_sentence(known.findings)),
     (_always, lambda known: plan_sentence(known.findings)),
     (_always, lambda known: answers_sentences(known.findings)),

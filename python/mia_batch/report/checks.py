@@ -15,6 +15,7 @@ __all__ = [
     "chance_sentences",
     "copies_sentence",
     "duplicates_sentence",
+    "earlier_sentences",
     "exchangeability_sentence",
     "excluded",
     "gate_sentence",
@@ -140,6 +141,20 @@ def copies_sentence(findings: pl.DataFrame) -> Iterator[str]:
             "intervals and p-values count them as independent. Give copies the same group, or keep "
             "one of each."
         )
+
+
+def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
+    """Name the other runs of the same texts and model, which no p-value counts."""
+    rows = findings.filter(check="earlier_runs", statistic="primary").rows(named=True)
+    if not rows:
+        return
+    names = [f"{row['subject']} (primary {row['verdict'] or 'unknown'})" for row in rows]
+    n, (runs, are) = len(rows), ("run", "is") if len(rows) == 1 else ("runs", "are")
+    yield (
+        f"{n:,} other {runs} of these texts and this model {are} beside this one: "
+        f"{_listed(names)}. Each was another try, and p-values and q-values count none of them: "
+        f"multiplied by {n + 1:,} (Bonferroni) they do."
+    )
 
 
 def chance_sentences(findings: pl.DataFrame) -> Iterator[str]:
