@@ -152,7 +152,7 @@ def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
     n, (runs, are) = len(rows), ("run", "is") if len(rows) == 1 else ("runs", "are")
     yield (
         f"{n:,} other {runs} of these texts and this model {are} beside this one: "
-        f"{_listed(names)}. Each was another try, and p-values and q-values count none of them: "
+        f"{listed(names)}. Each was another try, and p-values and q-values count none of them: "
         f"multiplied by {n + 1:,} (Bonferroni) they do."
     )
 
