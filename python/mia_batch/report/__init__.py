@@ -21,6 +21,7 @@ from mia_batch.report.unlabelled import (
     power_sentences,
     unlabelled_sentences,
 )
+from mia_batch.report.yardstick import absence_sentences, yardstick_sentences
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,6 +51,8 @@ def sentences(
     said = [*labelled_sentences(metrics, findings, plan.primary)]
     if (roles["n_nulls"] and roles["n_unknown"]) or roles["n_canaries"]:
         said += unlabelled_sentences(verdicts, findings, plan)
+        said += absence_sentences(findings, plan)
+    said += yardstick_sentences(findings, plan)
     said += set_sentences(findings)
     if roles["n_unknown"] and roles["n_nulls"]:
         said += null_audit_sentence(findings)

@@ -98,9 +98,9 @@ class Findings(dy.Schema):
     check = dy.String()
     """``roles``, ``blind_baseline``, ``duplicates``, ``power`` (before scores); ``plan``,
     ``uneven_scores``, ``reported``, ``null_audits``, ``combination``, ``dataset_inference``,
-    ``codec`` (of scores), ``prompts`` (what was given), ``endpoint`` (fields that it honours),
-    ``answers`` (kinds that came back), ``held_back`` (``filtered`` or refused unevenly),
-    ``chance`` (whether models predict the texts better)."""
+    ``codec``, ``yardstick``, ``absence`` (of scores), ``prompts`` (what was given), ``endpoint``
+    (fields that it honours), ``answers`` (kinds that came back), ``held_back`` (``filtered`` or
+    refused unevenly), ``chance`` (whether models predict the texts better)."""
     subject = dy.String(nullable=True)
     """What it is about: a set of texts, a level, an attack."""
     statistic = dy.String()

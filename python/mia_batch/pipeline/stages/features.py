@@ -130,14 +130,15 @@ class FeaturesStage(Stage):
         """Decide which groups of features the run has: those of its attacks, and those it had.
 
         Continuations of windows are always searched for verbatim runs, and all where these have
-        controls. Where the groups are others
-        than before, the parts are removed, to be made again.
+        controls or there is a yardstick. Where the groups are others than before, the parts are
+        removed, to be made again.
         """
         audit = self.audit
         reading = audit.reading("samples")
         columns = {column for attack in reading for column in attack.columns}
         continued = any(CONTINUATION in attack.reads for attack in reading)
-        searched = target_plan(audit.settings).window or audit.settings.controls
+        settings = audit.settings
+        searched = target_plan(settings).window or settings.controls or settings.has_yardstick
         always = [VERBATIM_GROUP] if continued and searched else []
         had = audit.manifest.made.get("features", {}).get("groups", [])
         known = {*GROUPS, *BESIDE}

@@ -22,7 +22,10 @@ from mia_batch.inference.null_audits import null_audit_findings
 from mia_batch.inference.plan import VerdictPlan, preregister
 from mia_batch.inference.power import power_findings
 from mia_batch.inference.sampling_error import score_errors
+from mia_batch.inference.verbatim import verbatim_runs
 from mia_batch.inference.verdicts import verdicts
+from mia_batch.inference.yardstick import OF_YARDSTICK, yardstick_findings
+from mia_batch.kernels import count_words
 from mia_batch.metrics.measure import measure
 from mia_batch.pipeline.choice import verdict_plan
 from mia_batch.pipeline.stages.given import GIVEN, given_findings
@@ -54,7 +57,7 @@ __all__ = [
 ]
 
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
-_FROM_SCORES = ("plan", "reported", "uneven_scores", "null_audits", *GIVEN, *OF_SETS)
+_FROM_SCORES = ("plan", "reported", "uneven_scores", "null_audits", *GIVEN, *OF_SETS, *OF_YARDSTICK)
 
 
 def preflight(run: Run, plan: VerdictPlan, *, seed: int) -> None:
@@ -115,8 +118,22 @@ def evaluate(
     primary_first = sorted(names, key=lambda name: name != plan.primary)
     uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
     audits = null_audit_findings(scores, plan)
-    rows = [before, given, planned, uneven, reported, audits, found_of_sets]
+    roles, runs = role_counts(before), _yardstick_runs(settings, run)
+    tested = bool(roles["n_unknown"] and roles["n_nulls"])
+    known = yardstick_findings(scores, plan, runs, tested=tested)
+    rows = [before, given, planned, uneven, reported, audits, found_of_sets, known]
     sink(pl.concat(rows), run.path("findings"), Findings)
+
+
+def _yardstick_runs(settings: Settings, run: Run) -> pl.DataFrame:
+    """Find the longest run of words that came out of each text of the yardstick."""
+    own = run.scan("targets").filter(role="yardstick")
+    n_words = count_words("reference", words=settings.word_rule)
+    texts = own.select("target_id", reference_words=n_words).collect()
+    if texts.is_empty():
+        return texts.with_columns(longest_words=pl.lit(None, pl.UInt32))
+    runs = verbatim_runs(own, run.scan("features"), settings.continuations)
+    return texts.with_columns(runs["longest_words"])
 
 
 def conclusions(run: Run, settings: Settings, attacks: Sequence[str]) -> Iterator[str]:
@@ -239,7 +256,7 @@ class VerdictsStage(Stage):
         return {
             "scores": made.get("scores"),
             "preflight": made.get("preflight"),
-            "form": 5,  # of what is found
+            "form": 6,  # of what is found
             "plan": [audit.manifest.plan.get(name) for name in ("sha256", "rests_on")],
             "settings": audit.settings.model_dump(mode="json", include=names),
         }
@@ -278,7 +295,7 @@ def _rests_on(audit: Audit) -> dict[str, int | str]:
         "probes": audit.settings.probes,
         **({"rarity_from": rarity["from"]} if "from" in rarity else {}),
         "input": texts["input"],
-        **texts["reference_sets"],
+        **{role: each for role, each in texts["reference_sets"].items() if role != "yardstick"},
     }
 
 
