@@ -39,7 +39,7 @@ OF_YARDSTICK = ("yardstick", "absence")
 _WORDS_GIVEN_BACK = 20
 _LEVELS = ("rarely copied", "well known", "most copied")
 _BOOKS = 4_000  # simulated for the probability
-_DRAWS, _BOOKS_OF_DRAW = 400, 200  # of what the passages may be, and books of each
+_DRAWS, _BOOKS_OF_DRAW = 400, 100  # of what the passages may be, and books of each
 _FEWEST = 5  # scored passages of a level, from which a probability is given
 
 
