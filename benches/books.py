@@ -137,7 +137,7 @@ def few(
     rng = np.random.default_rng(n_null + n_seen)
     names = [*of_parts]
     seen = np.arange(N_SEEN)
-    found: list[dict[str, float]] = []
+    found: list[dict[str, Any]] = []
     for seed in range(FEW_AUDITS):
         others = N_SEEN + rng.permutation(of_parts[names[0]].size - N_SEEN)
         asked = np.concatenate([rng.permutation(seen)[:n_seen], others[: FEW_ASKED - n_seen]])
@@ -148,7 +148,7 @@ def few(
         highest = (
             np.argsort(-own, kind="stable")[: top.of_top] if top.at_least else np.array([], int)
         )
-        both = (np.array([of_parts[name][rows] for name in names]) for rows in (asked, nulls))
+        every = np.array([of_parts[name] for name in names])
         found.append(
             {
                 "listed": told[:n_seen].sum(),
@@ -158,7 +158,7 @@ def few(
                 "at_least": top.at_least,
                 "of_top": top.of_top,
                 "wrong": top.at_least > (highest < n_seen).sum(),
-                "all_attacks": max_t(*both, seed).p_values.min() <= Q,
+                "all_attacks": max_t(every[:, asked], every[:, nulls], seed).p_values.min() <= Q,
                 "first_attack": collection_test(own, null, seed).p_value <= Q,
                 "came_out": came_out[asked[:n_seen]].sum(),
                 "came_out_of_others": came_out[asked[n_seen:]].sum(),

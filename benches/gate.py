@@ -27,7 +27,7 @@ from mia_batch.stats.folds import deal_folds
 if TYPE_CHECKING:
     import polars as pl
 
-_CASES = [
+_CASES: list[dict[str, Any]] = [
     {"n_per_class": n, "per_cluster": size, "effect": effect}
     for n, size in ((100, 1), (200, 4))
     for effect in (0.0, 0.3, 0.6, 1.0, 3.0)

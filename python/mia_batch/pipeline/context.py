@@ -26,7 +26,7 @@ from mia_batch.pipeline.choice import (
     recorded_settings,
     verdict_plan,
 )
-from mia_batch.pipeline.corpora import check_paths, open_corpora, with_windows
+from mia_batch.pipeline.corpora import check_paths, open_corpora, with_windows, with_yardstick
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.shards.locks import others_at_work
@@ -88,7 +88,7 @@ class Audit:
                 settings.samples_from, candidate_column=settings.candidate_column
             )
             settings = recorded_settings(settings, recording)
-        settings = with_windows(settings)
+        settings = with_yardstick(with_windows(settings))
         audit = cls(settings, observer, chosen_attacks(settings), recording, Run(settings.folder))
         _ = audit.plan
         check_made(settings, audit.attacks)

@@ -26,6 +26,7 @@ from mia_batch.report.unlabelled import (
     unlabelled_sentences,
 )
 from mia_batch.report.verbatim import verbatim_sentences
+from mia_batch.report.yardstick import absence_sentences, yardstick_sentences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -113,6 +114,11 @@ CONCLUSIONS: Final[tuple[tuple[Callable[[Known], bool], Callable[[Known], Iterab
         lambda known: known.compares,
         lambda known: unlabelled_sentences(known.verdicts, known.findings, known.plan),
     ),
+    (
+        lambda known: known.compares,
+        lambda known: absence_sentences(known.findings, known.plan),
+    ),
+    (_always, lambda known: yardstick_sentences(known.findings, known.plan)),
     (
         lambda known: known.has_canaries,
         lambda known: canary_sentences(known.verdicts, known.plan),

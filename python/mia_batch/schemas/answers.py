@@ -98,12 +98,12 @@ class Findings(dy.Schema):
     check = dy.String()
     """``roles``, ``blind_baseline``, ``duplicates``, ``power`` (before scores); ``plan``,
     ``uneven_scores``, ``reported``, ``null_audits``, ``top`` (so many of the highest at least),
-    ``max_t`` (all attacks together), ``combination``, ``dataset_inference``, ``codec`` (of
-    scores), ``prompts`` (what was given), ``endpoint`` (fields that it honours), ``answers``
-    (kinds that came back), ``held_back`` (``filtered`` or refused unevenly), ``chance`` (whether
-    models predict the texts better), ``gate`` (may targets be compared with non-members?),
-    ``verbatim`` (what came out word for word), ``earlier_runs`` (of the same texts and model, in
-    folders beside the run's)."""
+    ``max_t`` (all attacks together), ``combination``, ``dataset_inference``, ``codec``,
+    ``yardstick``, ``absence`` (of scores), ``prompts`` (what was given), ``endpoint`` (fields that
+    it honours), ``answers`` (kinds that came back), ``held_back`` (``filtered`` or refused
+    unevenly), ``chance`` (whether models predict the texts better), ``gate`` (may targets be
+    compared with non-members?), ``verbatim`` (what came out word for word), ``earlier_runs`` (of
+    the same texts and model, in folders beside the run's)."""
     subject = dy.String(nullable=True)
     """What it is about: a set of texts, a level, an attack."""
     statistic = dy.String()

@@ -15,7 +15,7 @@ from mia_batch.settings.logprobs import LogprobSettings
 from mia_batch.settings.part import Mark, Part
 from mia_batch.settings.sampling import SamplingSettings
 from mia_batch.settings.source import EndpointSettings, RecordingSettings
-from mia_batch.settings.verdict import VerdictSettings
+from mia_batch.settings.verdict import NO_YARDSTICK, VerdictSettings
 from mia_batch.storage import copy_of, is_url
 
 __all__ = ["PARTS", "RESOURCES", "Settings"]
@@ -229,6 +229,11 @@ class Settings(
             msg = f"setting 'length_edges' is {self.length_edges}: each must exceed the one before"
             raise ValueError(msg)
         return self
+
+    @property
+    def has_yardstick(self) -> bool:
+        """Whether texts of known exposure are asked about."""
+        return self.yardstick not in (None, NO_YARDSTICK)
 
     @property
     def columns(self) -> dict[str, Any]:

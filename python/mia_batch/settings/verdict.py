@@ -8,7 +8,10 @@ from pydantic import BeforeValidator, Field, StringConstraints
 
 from mia_batch.settings.part import Mark, Part, names
 
-__all__ = ["VerdictSettings"]
+__all__ = ["CLASSICS", "NO_YARDSTICK", "VerdictSettings"]
+
+CLASSICS, NO_YARDSTICK = "default", "none"
+"""Yardsticks that are no file."""
 
 
 class VerdictSettings(Part):
@@ -37,6 +40,14 @@ class VerdictSettings(Part):
         None,
         min_length=1,
         description="Sets of texts of which one each, drawn at random, was published.",
+    )
+    yardstick: Annotated[str | None, Mark.PATH] = Field(
+        None,
+        min_length=1,
+        description="Texts that the model knows to a known degree, with a column level: they are "
+        "asked in the same way and say what finding nothing means. default: 115 passages of "
+        "classics; none, or --no-yardstick: no such texts.  [default: the classics for books, else "
+        "none]",
     )
     combine: bool = Field(
         default=False,

@@ -192,11 +192,11 @@ def _groups(audit: Audit) -> pl.Series:
     counted = _counted(audit)
     names = targets.select(
         group=cluster_names(targets).hash(),
-        counted=pl.lit(value=True) if counted is None else counted,
+        counted=pl.col("role") != "yardstick" if counted is None else counted,
         outside=pl.col("member").eq(other=False),
     )
     first = pl.col("row").first().over("group")
-    alone = (pl.col("group").n_unique() == 1) | ~pl.col("outside").any()
+    alone = (pl.col("group").filter("counted").n_unique() == 1) | ~pl.col("outside").any()
     apart = pl.lit(counted is None) & alone
     group = pl.when("counted").then(pl.when(apart).then("row").otherwise(first))
     return names.with_row_index("row").select(group).collect().to_series()

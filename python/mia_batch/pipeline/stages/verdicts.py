@@ -27,7 +27,10 @@ from mia_batch.inference.plan import VerdictPlan, preregister
 from mia_batch.inference.power import power_findings
 from mia_batch.inference.rows import withhold
 from mia_batch.inference.sampling_error import score_errors
+from mia_batch.inference.verbatim import verbatim_runs
 from mia_batch.inference.verdicts import verdicts
+from mia_batch.inference.yardstick import OF_YARDSTICK, yardstick_findings
+from mia_batch.kernels import count_words
 from mia_batch.metrics.measure import measure
 from mia_batch.pipeline.choice import verdict_plan
 from mia_batch.pipeline.stages.given import GIVEN, given_findings
@@ -70,6 +73,7 @@ _FROM_SCORES = (
     *FEW_BOOKS,
     *GIVEN,
     *OF_SETS,
+    *OF_YARDSTICK,
 )
 
 
@@ -145,9 +149,23 @@ def evaluate(
     known = preregistered.get("attacks") if as_planned else None
     if withheld is None:
         answers.append(few_books_findings(scores, names, plan, known))
+    roles, runs = role_counts(before), _yardstick_runs(settings, run)
+    tested = bool(roles["n_unknown"] and roles["n_nulls"]) and withheld is None
+    answers.append(yardstick_findings(scores, plan, runs, tested=tested))
     power = plan_power(scores, plan)
     rows = [before, power, given, planned, gate, uneven, *answers, found_of_sets]
     sink(pl.concat(rows), run.path("findings"), Findings)
+
+
+def _yardstick_runs(settings: Settings, run: Run) -> pl.DataFrame:
+    """Find the longest run of words that came out of each text of the yardstick."""
+    own = run.scan("targets").filter(role="yardstick")
+    n_words = count_words("reference", words=settings.word_rule)
+    texts = own.select("target_id", reference_words=n_words).collect()
+    if texts.is_empty():
+        return texts.with_columns(longest_words=pl.lit(None, pl.UInt32))
+    runs = verbatim_runs(own, run.scan("features"), settings.continuations)
+    return texts.with_columns(runs["longest_words"])
 
 
 def conclusions(run: Run, settings: Settings, attacks: Sequence[str]) -> Iterator[str]:
@@ -338,7 +356,7 @@ def _rests_on(audit: Audit) -> dict[str, int | str]:
         "probes": audit.settings.probes,
         **({"rarity_from": rarity["from"]} if "from" in rarity else {}),
         "input": texts["input"],
-        **texts["reference_sets"],
+        **{role: each for role, each in texts["reference_sets"].items() if role != "yardstick"},
     }
 
 
