@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
+from itertools import repeat
 from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,9 +11,9 @@ import numpy as np
 
 from mia_batch.errors import SettingsError
 from mia_batch.inference.conformal import p_values, q_values
-from mia_batch.inference.contamination import Flagged, contamination_bound
-from mia_batch.inference.groups import n_orders, order_sums, share_as_high
-from mia_batch.inference.power import LEVEL, RANKS, nulls_to_name
+from mia_batch.inference.few_books import top_bound
+from mia_batch.inference.groups import permuted_sums
+from mia_batch.inference.power import LEVEL, nulls_to_name
 
 if TYPE_CHECKING:
     from mia_batch.inference.conformal import Adjustment
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Design", "Found", "area_of", "effect_of", "simulate"]
 
 _DRAWN = 1_000  # audits
-_MOST_SCORES = 2_000_000  # of all audits together; large designs vary little
+_MOST_SCORES = 500_000  # of all audits together; large designs vary less
 
 
 class Found(NamedTuple):
@@ -86,33 +86,19 @@ def simulate(design: Design, n_null: int, *, seed: int = 0) -> Found:
     p = np.array([p_values(*audit) for audit in zip(scores, nulls, strict=True)])
     listed = q_values(p, design.adjustment) <= design.q
     named, reported = listed[:, :members].sum(axis=1), listed.sum(axis=1)
-    bounds = [
-        [
-            _at_least(int(above), asked, n_null, rank)
-            for above in (nulls[:, -rank] < scores.T).sum(0)
-        ]
-        for rank in RANKS
-        if rank <= n_null
-    ]
+    bounds = [top_bound(*audit).at_least for audit in zip(scores, repeat(asked), nulls)]
     ranks = np.arange(asked + n_null, dtype=np.float64)
-    sums, orders = order_sums(ranks, asked, seed), n_orders(asked, n_null)
+    sums, method = permuted_sums(ranks[None], asked, seed)
+    if method != "permutation_exact":
+        sums[0] = np.inf  # the observed order, of whichever audit
     below = n_null + 1 - p * (n_null + 1)  # nulls that score lower
     observed = below.sum(axis=1).round() + ranks[:asked].sum()
-    together = [share_as_high(sums, each, orders) <= LEVEL for each in observed]
+    together = [(sums >= each).mean() <= LEVEL for each in observed]
     return Found(
         n_null=n_null,
         named=float(named.mean()),
         any_named=float((named > 0).mean()),
         false=float(((reported - named) / np.maximum(reported, 1)).mean()),
-        at_least=float(np.median(np.max(bounds, axis=0))),
+        at_least=float(np.median(bounds)),
         together=float(np.mean(together)),
     )
-
-
-@cache
-def _at_least(above: int, total: int, n_null: int, rank: int) -> int:
-    confidence = 1 - LEVEL / len(RANKS)
-    found = contamination_bound(
-        Flagged(above, total), n_null=n_null, rank=rank, confidence=confidence
-    )
-    return round(total * (found.low or 0))

@@ -63,7 +63,9 @@ def test_texts_of_a_length_without_enough_nulls_cannot_make_a_list():
     def power_of(*n_words):
         lengths = [rows("target", [0], n_words=n) for n in n_words]
         nulls = rows("non_member", [0] * 19, n_words=10), rows("non_member", [0] * 9, n_words=80)
-        return planned_power(table(*lengths, *nulls).lazy(), plan(length_edges=(50,)))
+        made = planned_power(table(*lengths, *nulls).lazy(), plan(length_edges=(50,)))
+        assert made is not None
+        return made
 
     assert power_of(10, 10).needed == 2
     assert power_of(10, 80).needed is None
@@ -72,10 +74,11 @@ def test_texts_of_a_length_without_enough_nulls_cannot_make_a_list():
 
 def test_groups_with_too_few_windows_stay_in_the_number_of_tests():
     short = [rows("target", [0] * 2, group=f"short {number}") for number in range(3)]
-    books = table(*(row for row in [BOOKS.collect().to_dicts()]), *short).lazy()
-    made = planned_power(books, plan(level="group", windows_per_group=4, q=0.5))
-    assert (made.n_tests, made.n_usable, made.needed) == (6, 3, 2)
-    assert planned_power(books, plan(level="group", windows_per_group=4, q=0.3)).needed is None
+    books = table(BOOKS.collect().to_dicts(), *short).lazy()
+    for q, needed in ((0.5, 2), (0.3, None)):
+        made = planned_power(books, plan(level="group", windows_per_group=4, q=q))
+        assert made is not None
+        assert (made.n_tests, made.n_usable, made.needed) == (6, 3, needed)
 
 
 def test_one_side_alone_has_no_power():
@@ -138,6 +141,7 @@ def test_so_many_nulls_name_as_many_and_one_fewer_do_not(named, adjustment):
 @pytest.mark.parametrize(("m", "n"), [(27, 25), (50, 20), (50, 100), (20, 199)])
 def test_a_bound_needs_so_many_that_stand_out_and_one_fewer_give_none(m, n):
     needed = needed_for_bound(m, n)
+    assert needed is not None
     targets = np.full(m, -1.0)
     targets[: needed - 1] = 2
     assert top_bound(targets, m, np.zeros(n)).at_least == 0
