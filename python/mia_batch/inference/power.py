@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mia_batch.inference.comparison import read_comparison_sets
+from mia_batch.inference.e_values import plan_rounds
 from mia_batch.inference.findings import finding_rows
 from mia_batch.inference.group_level import GroupTest
 from mia_batch.inference.groups import n_orders
@@ -39,14 +40,16 @@ def power(n_tests: int, n_null: int, q: float, adjustment: Adjustment) -> Power:
     Under Benjamini-Hochberg r targets are reported where each p-value is at most r q / m, and none
     is below 1 / (n + 1): so r is at least ceil(m / (q (n + 1))), and so many targets that beat
     every null are reported. Nothing can be where r > m, that is, where n + 1 < 1 / q.
-    Benjamini-Yekutieli divides q by the sum of 1 / i up to m.
+    Benjamini-Yekutieli divides q by the sum of 1 / i up to m. For e-BH p is one over the largest
+    e-value.
     """
-    share = q if adjustment == "bh" else q / float((1 / np.arange(1, n_tests + 1)).sum())
-    needed = max(1, ceil(round(n_tests / (share * (n_null + 1)), 9)))
+    share = q / float((1 / np.arange(1, n_tests + 1)).sum()) if adjustment == "by" else q
+    most = plan_rounds(1, n_null, q).values[0] if adjustment == "e-bh" else n_null + 1
+    needed = max(1, ceil(round(n_tests / (share * most), 9)))
     return Power(
         n_tests=n_tests,
         n_null=n_null,
-        smallest_p=1 / (n_null + 1),
+        smallest_p=1 / most,
         needed=needed if needed <= n_tests else None,
     )
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["null_audit_sentence", "plan_sentence", "power_sentences", "unlabelled_sentences"]
 
-_ADJUSTMENTS = {"bh": "Benjamini-Hochberg", "by": "Benjamini-Yekutieli"}
+_ADJUSTMENTS = {"bh": "Benjamini-Hochberg", "by": "Benjamini-Yekutieli", "e-bh": "e-BH"}
 
 
 def power_sentences(findings: pl.DataFrame) -> Iterator[str]:
@@ -23,7 +23,7 @@ def power_sentences(findings: pl.DataFrame) -> Iterator[str]:
         return
     yield (
         f"the smallest p-value there can be is {facts['smallest_p']['value']:.2g}, "
-        f"one in {facts['n_null']['value'] + 1:,.0f}"
+        f"one in {1 / facts['smallest_p']['value']:,.0f}"
     )
     if "needed" not in facts:
         return
@@ -82,7 +82,7 @@ def unlabelled_sentences(
 ) -> Iterator[str]:
     """Say what p-values and estimates show of the attack that the answer rests on."""
     own = verdicts.filter(attack=plan.primary)
-    given = [*_reported(findings, plan)]
+    given = [*_reported(findings, plan), *_stopping(findings)]
     whole = own.filter(level="collection").collect()
     tests, rates = (whole.filter(pl.col("estimate").is_null() == test) for test in (True, False))
     given += _of_all(tests.filter(versus="non_members"), plan, "All groups together")
@@ -134,6 +134,23 @@ def _reported(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str]:
         yield f"Without a p-value: {lost:,.0f} {kind} (mostly: {reason})."
     if alone := facts["n_without_null"]:
         yield f"Nothing to compare with, so never reported: {alone:,.0f} {kind}."
+
+
+def _stopping(findings: pl.DataFrame) -> Iterator[str]:
+    """Say what was not asked because groups were decided."""
+    _, facts = _facts(findings, "e_values")
+    if not facts:
+        return
+    counts = {statistic: row["value"] for statistic, row in facts.items()}
+    spared = counts["n_planned"] - counts["n_asked"]
+    yield (
+        f"{spared / counts['n_planned']:.0%} of the {counts['n_planned']:,.0f} planned windows "
+        f"were not asked: each group was asked, in at most {counts['n_rounds']:,.0f} rounds, until "
+        "it was reported or could no longer be. The rate of false ones holds wherever the rounds "
+        "are stopped."
+    )
+    if undecided := counts["n_undecided"]:
+        yield f"Not decided yet: {undecided:,.0f} groups, which further windows can still decide."
 
 
 def _contamination(row: dict[str, Any]) -> Iterator[str]:

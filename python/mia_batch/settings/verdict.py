@@ -70,6 +70,11 @@ class VerdictSettings(Part):
     adjustment: Literal["bh", "by"] = Field(
         "bh", description="Benjamini-Hochberg, or Benjamini-Yekutieli for any dependence."
     )
+    stop_when_decided: bool = Field(
+        default=False,
+        description="Ask about the windows of groups in rounds, each group until it is reported or "
+        "can no longer be (e-BH), instead of about all: saves tokens. Needs --level group.",
+    )
     ties: Literal["conservative", "random"] = Field(
         "conservative",
         description="Equal scores count against the target, or are ordered at random.",

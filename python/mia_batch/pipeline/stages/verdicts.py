@@ -11,6 +11,8 @@ import polars as pl
 from mia_batch.attacks import score_by
 from mia_batch.diagnostics.preflight import check_targets
 from mia_batch.diagnostics.unscored import uneven_findings
+from mia_batch.inference.comparison import read_comparison_sets
+from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.findings import (
     finding_rows,
     plan_findings,
@@ -54,7 +56,7 @@ __all__ = [
 ]
 
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
-_FROM_SCORES = ("plan", "reported", "uneven_scores", "null_audits", *GIVEN, *OF_SETS)
+_FROM_SCORES = ("plan", "reported", "e_values", "uneven_scores", "null_audits", *GIVEN, *OF_SETS)
 
 
 def preflight(run: Run, plan: VerdictPlan, *, seed: int) -> None:
@@ -94,28 +96,34 @@ def evaluate(
     before = before.filter(~pl.col("check").is_in(_FROM_SCORES))
     planned = plan_findings(plan, preregistered, rests_on)
     scores, names = run.scan("scores"), [attack.name for attack in attacks]
-    metrics = measure(
-        scores,
-        names,
-        blind_scores=run.scan("blind"),
-        blind_metrics=run.scan("blind_metrics").collect(),
-        preset=settings.preset,
-        slice_by=settings.slice_by,
-        primary=plan.primary,
-        seed=settings.seed,
-    )
+    metrics: pl.DataFrame = Metrics.create_empty()
+    in_rounds = plan.adjustment == "e-bh"  # what is scored depends on scores: no other answer
+    if not in_rounds:
+        metrics = measure(
+            scores,
+            names,
+            blind_scores=run.scan("blind"),
+            blind_metrics=run.scan("blind_metrics").collect(),
+            preset=settings.preset,
+            slice_by=settings.slice_by,
+            primary=plan.primary,
+            seed=settings.seed,
+        )
     sink(metrics, run.path("metrics"), Metrics)
-    made = _verdicts(settings, attacks, plan, run, before)
-    of_sets, found_of_sets = set_answers(scores, attacks, plan, before)
-    made = chain(made, [of_sets])
+    made, found = _verdicts(settings, attacks, plan, run, before), []
+    if in_rounds:
+        found.append(RoundsTest(read_comparison_sets(scores), plan).findings(scores))
+    else:
+        of_sets, found_of_sets = set_answers(scores, attacks, plan, before)
+        made = chain(made, [of_sets])
+        primary_first = sorted(names, key=lambda name: name != plan.primary)
+        found.append(uneven_findings(scores, primary_first, run.scan("unscored")))
+        found += [null_audit_findings(scores, plan), found_of_sets]
     if planned["verdict"].item(0) != "as_planned":
         made = (rows.with_columns(planned=False) for rows in made)
     sink_frames(made, run.path("verdicts"), Verdicts)
     reported = reported_findings(run.scan("verdicts"), plan)
-    primary_first = sorted(names, key=lambda name: name != plan.primary)
-    uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
-    audits = null_audit_findings(scores, plan)
-    rows = [before, given, planned, uneven, reported, audits, found_of_sets]
+    rows = [before, given, planned, reported, *found]
     sink(pl.concat(rows), run.path("findings"), Findings)
 
 
@@ -239,7 +247,7 @@ class VerdictsStage(Stage):
         return {
             "scores": made.get("scores"),
             "preflight": made.get("preflight"),
-            "form": 5,  # of what is found
+            "form": 6,  # of what is found
             "plan": [audit.manifest.plan.get(name) for name in ("sha256", "rests_on")],
             "settings": audit.settings.model_dump(mode="json", include=names),
         }
