@@ -46,6 +46,7 @@ bench: setup
 	@$(STEP) "Calibration of p-values and estimates" python -m benches.p_value_calibration
 	@$(STEP) "What few books allow" python -m benches.few_books
 	@$(STEP) "What mia-batch plan says beside whole audits" python -m benches.design
+	@$(STEP) "Groups that stop when they are decided" python -m benches.stopping
 	@$(STEP) "Coverage of the blind baseline's limits" python -m benches.blind
 	@$(STEP) "False lists where the sets differ, before and after the gate" python -m benches.gate
 	@$(STEP) "WikiMIA without a model, before and after a repair" python -m benches.wikimia

@@ -25,8 +25,8 @@ __all__ = [
     "tie_draws",
 ]
 
-Adjustment = Literal["bh", "by"]
-"""Benjamini-Hochberg, or Benjamini-Yekutieli, which holds under any dependence."""
+Adjustment = Literal["bh", "by", "e-bh"]
+"""Benjamini-Hochberg; Benjamini-Yekutieli, which holds under any dependence; e-BH of e-values."""
 
 _DIGITS_OF_SUMS = 9
 _DIGITS = 12
@@ -113,7 +113,8 @@ def q_values(p: NDArray[np.float64], adjustment: Adjustment) -> NDArray[np.float
     from scipy.stats import false_discovery_control
 
     missing = np.isnan(p)
-    adjusted = false_discovery_control(np.where(missing, 1.0, p), axis=-1, method=adjustment)
+    method: Literal["bh", "by"] = "by" if adjustment == "by" else "bh"  # e-BH: of p = 1 / e
+    adjusted = false_discovery_control(np.where(missing, 1.0, p), axis=-1, method=method)
     return np.where(missing, np.nan, np.round(adjusted, _DIGITS))
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mia_batch.inference.comparison import read_comparison_sets
+from mia_batch.inference.e_values import plan_rounds
 from mia_batch.inference.few_books import needed_for_bound
 from mia_batch.inference.findings import finding_rows
 from mia_batch.inference.groups import n_orders, windows_per_group
@@ -63,7 +64,7 @@ def _power(smallest: NDArray[np.float64], n_null: int, q: float, adjustment: Adj
     Under Benjamini-Hochberg r of m targets are reported where each p-value is at most r q / m, and
     none is below 1 / (n + 1): so r is at least ceil(m / (q (n + 1))), and so many targets that
     beat every null are reported. Nothing can be where r > m, that is, where n + 1 < 1 / q.
-    Benjamini-Yekutieli divides q by the sum of 1 / i up to m.
+    Benjamini-Yekutieli divides q by the sum of 1 / i up to m; of e-BH p is one over an e-value.
     """
     ordered, ranks = np.sort(smallest), np.arange(1, smallest.size + 1)  # NaN is last
     wanted = np.round(ordered * smallest.size / _share(q, adjustment, smallest.size), 9)
@@ -80,7 +81,7 @@ def _power(smallest: NDArray[np.float64], n_null: int, q: float, adjustment: Adj
 
 
 def _share(q: float, adjustment: Adjustment, n_tests: int) -> float:
-    return q if adjustment == "bh" else q / float((1 / np.arange(1, n_tests + 1)).sum())
+    return q / float((1 / np.arange(1, n_tests + 1)).sum()) if adjustment == "by" else q
 
 
 def nulls_to_name(n_named: int, n_tests: int, q: float, adjustment: Adjustment) -> int:
@@ -106,7 +107,10 @@ def planned_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
         found = _power(test.p_values(best)[0], test.n_null, plan.q, test.adjustment)
         independent = not (plan.length_edges or sets.share_clusters(sets.targets, sets.nulls))
     else:
-        smallest = np.where(groups, 1 / (n_null + 1), np.nan)
+        least = 1 / (n_null + 1)
+        if plan.adjustment == "e-bh":
+            least = 1 / plan_rounds(n_windows, n_null, plan.q).values[0]
+        smallest = np.where(groups, least, np.nan)
         found = _power(smallest, n_null, plan.q, plan.adjustment)
         independent = n_null > 0
     return replace(

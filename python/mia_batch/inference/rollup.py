@@ -37,6 +37,7 @@ _EXTRACTED = {
 _LABELS = ("group", "member")
 _PROBABILITY = "extraction_v1"
 """The attack whose score is the log of the probability that the reference is said in full."""
+_CHOSEN = "windows were asked until the group was decided, so that they stand for no others"
 _LEAST_PROBABILITY = 0.001  # of a window that a thousand draws give
 
 
@@ -71,7 +72,8 @@ def rollup(
     """
     sets = read_comparison_sets(scores, named=False)
     score = read_finite(scores, plan.primary, sets.target_id.len())
-    share = WindowShare(sets, score, plan.fpr, blind_warns=blind_warns)
+    chosen = _CHOSEN if plan.adjustment == "e-bh" else None
+    share = WindowShare(sets, score, plan.fpr, blind_warns=blind_warns, lack=chosen)
     runs = verbatim_runs(targets, features, samples)
     parts = [_windows(targets, scores, score, sets, controls), runs]
     windows = pl.concat(parts, how="horizontal").with_row_index("row")
@@ -90,7 +92,10 @@ def rollup(
     own, beside = documents[: own.height], documents[own.height :]
     rows = pl.concat([_units(own), _groups(own), _outside(beside)], how="diagonal")
     any_run = pl.when(pl.col("longest_words") > 0)
-    rows = with_mean(rows).with_columns(
+    rows = with_mean(rows)
+    if chosen:
+        rows = rows.with_columns(mean_low=None, mean_high=None)
+    rows = rows.with_columns(
         pl.when(where_from().is_not_null()).then(pl.col(PASSAGE_COUNTS).fill_null(0)),
         attack=pl.lit(plan.primary),
         passages_from=where_from(),

@@ -21,7 +21,7 @@ __all__ = [
     "unlabelled_sentences",
 ]
 
-_ADJUSTMENTS = {"bh": "Benjamini-Hochberg", "by": "Benjamini-Yekutieli"}
+_ADJUSTMENTS = {"bh": "Benjamini-Hochberg", "by": "Benjamini-Yekutieli", "e-bh": "e-BH"}
 
 
 def power_sentences(findings: pl.DataFrame) -> Iterator[str]:
@@ -121,7 +121,7 @@ def unlabelled_sentences(
 ) -> Iterator[str]:
     """Say what p-values and estimates show of the attack that the answer rests on."""
     own = verdicts.filter(attack=plan.primary)
-    given = [*_reported(findings, plan)]
+    given = [*_reported(findings, plan), *_stopping(findings)]
     whole = own.filter(level="collection").collect()
     tests, rates = (whole.filter(pl.col("estimate").is_null() == test) for test in (True, False))
     given += _of_all(tests.filter(versus="non_members"), plan, "All groups together")
@@ -219,6 +219,23 @@ def _max_t(findings: pl.DataFrame) -> Iterator[str]:
             f"All {n_attacks:,.0f} attacks together (largest rank sum, whole {noun}s permuted"
             f"{later}{reason}): p = {found['p_value']:.3g}, strongest: {found['subject']}."
         )
+
+
+def _stopping(findings: pl.DataFrame) -> Iterator[str]:
+    """Say what was not asked because groups were decided."""
+    _, facts = _facts(findings, "e_values")
+    if not facts:
+        return
+    counts = {statistic: row["value"] for statistic, row in facts.items()}
+    spared = counts["n_planned"] - counts["n_asked"]
+    yield (
+        f"{spared / counts['n_planned']:.0%} of the {counts['n_planned']:,.0f} planned windows "
+        f"were not asked: each group was asked, in at most {counts['n_rounds']:,.0f} rounds, until "
+        "it was reported or could no longer be. The rate of false ones holds wherever the rounds "
+        "are stopped."
+    )
+    if undecided := counts["n_undecided"]:
+        yield f"Not decided yet: {undecided:,.0f} groups, which further windows can still decide."
 
 
 def _contamination(row: dict[str, Any]) -> Iterator[str]:

@@ -91,6 +91,11 @@ class VerdictSettings(Part):
         description="Go on where so few non-members allow no answer at this level, whatever the "
         "scores.",
     )
+    stop_when_decided: bool = Field(
+        default=False,
+        description="Ask about the windows of groups in rounds, each group until it is reported or "
+        "can no longer be (e-BH), instead of about all: saves tokens. Needs --level group.",
+    )
     ties: Literal["conservative", "random"] = Field(
         "conservative",
         description="Equal scores count against the target, or are ordered at random.",

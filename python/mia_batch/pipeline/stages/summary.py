@@ -16,7 +16,7 @@ from mia_batch.inference.rollup import rollup
 from mia_batch.inference.verbatim import verbatim_findings, verbatim_runs
 from mia_batch.metrics.curves import curves
 from mia_batch.pipeline.stages.repeated import passages_of
-from mia_batch.pipeline.stages.scores import evidence_of
+from mia_batch.pipeline.stages.scores import asked_targets, evidence_of
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.verdicts import blind_warns
 from mia_batch.pipeline.stages.views import views_of
@@ -79,7 +79,7 @@ class SummaryStage(Stage):
 
 def _write(audit: Audit) -> None:
     run, plan = audit.run, audit.plan
-    targets, scores = run.scan("targets"), run.scan("scores")
+    targets, scores = asked_targets(audit), run.scan("scores")
     extracted: pl.LazyFrame = ExtractedDocuments.create_empty(lazy=True)
     if run.path("extracted_documents").exists():
         extracted = run.scan("extracted_documents")
@@ -111,6 +111,9 @@ def _write(audit: Audit) -> None:
     )
     rows = pl.concat([findings.filter(pl.col("check") != "verbatim"), verbatim])
     sink(rows, run.path("findings"), Findings)
+    if plan.adjustment == "e-bh":  # what is scored depends on scores: its curves mean nothing
+        sink(Curves.create_empty(), run.path("curves"), Curves)
+        return
     frames = curves(targets, scores, audit.attacks, plan.primary, evidence_of(audit))
     sink_frames(frames, run.path("curves"), Curves)
 

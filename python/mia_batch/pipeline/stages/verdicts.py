@@ -12,6 +12,8 @@ from mia_batch.attacks import score_by
 from mia_batch.diagnostics.preflight import check_targets
 from mia_batch.diagnostics.unscored import uneven_findings
 from mia_batch.errors import SettingsError
+from mia_batch.inference.comparison import read_comparison_sets
+from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.few_books import FEW_BOOKS, few_books_findings
 from mia_batch.inference.findings import (
     finding_rows,
@@ -68,6 +70,7 @@ _FROM_SCORES = (
     "verbatim",
     "plan",
     "reported",
+    "e_values",
     "uneven_scores",
     "null_audits",
     *FEW_BOOKS,
@@ -117,43 +120,46 @@ def evaluate(
     withheld = why_withheld(gate)
     is_open = gate.filter(verdict="exploratory").is_empty()
     scores, names = run.scan("scores"), [attack.name for attack in attacks]
-    metrics = measure(
-        scores,
-        names,
-        blind_scores=run.scan("blind"),
-        blind_metrics=run.scan("blind_metrics").collect(),
-        preset=settings.preset,
-        slice_by=settings.slice_by,
-        primary=plan.primary,
-        seed=settings.seed,
-    )
+    metrics: pl.DataFrame = Metrics.create_empty()
+    in_rounds = plan.adjustment == "e-bh"  # what is scored depends on scores: no other answer
+    if not in_rounds:
+        metrics = measure(
+            scores,
+            names,
+            blind_scores=run.scan("blind"),
+            blind_metrics=run.scan("blind_metrics").collect(),
+            preset=settings.preset,
+            slice_by=settings.slice_by,
+            primary=plan.primary,
+            seed=settings.seed,
+        )
     sink(metrics, run.path("metrics"), Metrics)
-    made = _verdicts(settings, attacks, plan, run, before)
-    told_apart = withheld is not None or _separable(before, "members")
-    of_sets, found_of_sets = set_answers(scores, attacks, plan, before, told_apart=told_apart)
-    made = chain(made, [of_sets])
+    as_planned = planned["verdict"].item(0) == "as_planned" and is_open
+    made, found = _verdicts(settings, attacks, plan, run, before), [plan_power(scores, plan)]
+    if not in_rounds:
+        told_apart = withheld is not None or _separable(before, "members")
+        of_sets, found_of_sets = set_answers(scores, attacks, plan, before, told_apart=told_apart)
+        made = chain(made, [of_sets])
+        primary_first = sorted(names, key=lambda name: name != plan.primary)
+        uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
+        roles, runs = role_counts(before), _yardstick_runs(settings, run)
+        tested = bool(roles["n_unknown"] and roles["n_nulls"]) and withheld is None
+        known = yardstick_findings(scores, plan, runs, tested=tested)
+        found += [uneven, found_of_sets, known]
     if withheld is not None:
         made = (withhold(rows, withheld) for rows in made)
-    as_planned = planned["verdict"].item(0) == "as_planned" and is_open
     if not as_planned:
         made = (rows.with_columns(planned=False) for rows in made)
     sink_frames(made, run.path("verdicts"), Verdicts)
-    answers = [finding_rows("reported", [])]
     if withheld is None:
-        answers += [
-            reported_findings(run.scan("verdicts"), plan),
-            null_audit_findings(scores, plan),
-        ]
-    primary_first = sorted(names, key=lambda name: name != plan.primary)
-    uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
-    known = preregistered.get("attacks") if as_planned else None
-    if withheld is None:
-        answers.append(few_books_findings(scores, names, plan, known))
-    roles, runs = role_counts(before), _yardstick_runs(settings, run)
-    tested = bool(roles["n_unknown"] and roles["n_nulls"]) and withheld is None
-    answers.append(yardstick_findings(scores, plan, runs, tested=tested))
-    power = plan_power(scores, plan)
-    rows = [before, power, given, planned, gate, uneven, *answers, found_of_sets]
+        found.append(reported_findings(run.scan("verdicts"), plan))
+        if in_rounds:
+            found.append(RoundsTest(read_comparison_sets(scores), plan).findings(scores))
+        else:
+            recorded = preregistered.get("attacks") if as_planned else None
+            found.append(few_books_findings(scores, names, plan, recorded))
+            found.append(null_audit_findings(scores, plan))
+    rows = [before, given, planned, gate, *found]
     sink(pl.concat(rows), run.path("findings"), Findings)
 
 
@@ -315,7 +321,7 @@ class VerdictsStage(Stage):
         return {
             "scores": made.get("scores"),
             "preflight": made.get("preflight"),
-            "form": 7,  # of what is found
+            "form": 8,  # of what is found
             "plan": [audit.manifest.plan.get(name) for name in ("sha256", "rests_on", "attacks")],
             "settings": audit.settings.model_dump(mode="json", include=names),
         }
