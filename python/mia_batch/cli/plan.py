@@ -13,6 +13,7 @@ from mia_batch.cli.output import console_of
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from mia_batch.inference.conformal import Adjustment
     from mia_batch.inference.design import Design, Found
     from mia_batch.inference.power import Power
     from mia_batch.settings import Settings
@@ -96,7 +97,8 @@ def plan(
         {} if asked is None else {"input": "planned"}
     )
     settings = load_settings(named | given, use_config=asked is None)
-    unit, adjustment = "text" if settings.level == "target" else "group", settings.adjustment
+    unit = "text" if settings.level == "target" else "group"
+    adjustment: Adjustment = settings.adjustment
     if asked is None:
         power = _power_of_files(settings)
         asked, unit, adjustment = power.n_tests, power.unit, power.adjustment

@@ -139,6 +139,7 @@ CONCLUSIONS: Final[tuple[tuple[Callable[[Known], bool], Callable[[Known], Iterab
 
 def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:
     """Say what the targets tell before an engine starts."""
+    yield from gate_sentence(findings)
     yield from power_sentences(findings)
 
 

@@ -88,8 +88,8 @@ class VerdictSettings(Part):
     )
     anyway: bool = Field(
         default=False,
-        description="Go on where so few non-members allow no answer at this level, whatever the "
-        "scores.",
+        description="Go on where no answer can come of it: so few non-members allow none at this "
+        "level, or they can be told apart from the targets without the model.",
     )
     stop_when_decided: bool = Field(
         default=False,

@@ -275,7 +275,9 @@ class PreflightStage(Stage):
             audit.save()
             preflight(audit.run, audit.plan, seed=audit.settings.seed)
             self.done()
-        said = [*preflight_sentences(found := audit.run.findings)]
+        before = audit.run.findings.filter(pl.col("check") != "gate")
+        gate = gate_findings(before, exploratory=audit.settings.exploratory)
+        said = [*preflight_sentences(found := pl.concat([before, gate]))]
         for sentence in said:
             audit.observer.stage(sentence)
         if self._stops(found, audit.run.scan("targets")):
@@ -286,11 +288,12 @@ class PreflightStage(Stage):
         """Whether evidence would cost something, but no answer can come of it."""
         decides = "together" if self.audit.plan.level == "collection" else "needed"
         power = found.filter(check="power", statistic=decides)
+        none = "impossible" in power["verdict"] or why_withheld(found) is not None
         labelled = targets.filter("member", pl.col("role") == "target").head(1)
         return (
             not self.audit.settings.anyway
             and self.audit.recording is None
-            and "impossible" in power["verdict"]
+            and none
             and not role_counts(found)["n_canaries"]
             and labelled.collect().is_empty()
         )
