@@ -117,7 +117,7 @@ def evaluate(
     primary_first = sorted(names, key=lambda name: name != plan.primary)
     uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
     audits = null_audit_findings(scores, plan)
-    known = preregistered["attacks"] if as_planned else None
+    known = preregistered.get("attacks") if as_planned else None
     few = few_books_findings(scores, names, plan, known)
     rows = [before, given, planned, uneven, reported, audits, few, found_of_sets]
     sink(pl.concat(rows), run.path("findings"), Findings)
