@@ -88,7 +88,7 @@ def few_books() -> str:
         parts.setdefault(part, []).append(row | {"case": case})
     shown = []
     for rows in parts.values():
-        heads = (name.replace("_", " ") for name in rows[0])
+        heads = [name.replace("_", " ") for name in rows[0]]
         cells = (
             (row["case"], *(f"{row[name]:.3f}" for name in row if name != "case")) for row in rows
         )
