@@ -69,7 +69,10 @@ def _power() -> pl.DataFrame:
 def coverage() -> str:
     """Say how often 95 % intervals of metrics cover the true figure, as last measured."""
     rows = _latest("interval_coverage")["cases"]
-    cells = ((row["case"], row["promise"], f"{row['coverage']:.1%}") for row in rows)
+    covered = (
+        "no interval" if row["coverage"] is None else f"{row['coverage']:.1%}" for row in rows
+    )
+    cells = ((row["case"], row["promise"], each) for row, each in zip(rows, covered, strict=True))
     return table(("case", "wanted", "covered"), cells)
 
 

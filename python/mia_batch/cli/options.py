@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 
-from mia_batch.settings import PARTS, Mark, Settings
+from mia_batch.settings import NO_YARDSTICK, PARTS, Mark, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,6 +29,7 @@ _METAVARS = {
     "workers": "N|auto",
     "ray": "ADDRESS",
     "non_members_known": "TEXT",
+    "yardstick": "PATH|default|none",
     "chat_instruction": "TEXT",
 }
 
@@ -82,7 +83,7 @@ def _option(
         return click.option(
             option, name, cls=TopicOption, topic=topic, default=None, help=field.description
         )
-    return click.option(
+    add = click.option(
         option,
         name,
         cls=TopicOption,
@@ -91,6 +92,10 @@ def _option(
         multiple=name in _REPEATABLE,
         help=_help(field),
     )
+    if name != "yardstick":
+        return add
+    switch = click.option("--no-yardstick", name, flag_value=NO_YARDSTICK, hidden=True)
+    return lambda command: add(switch(command))
 
 
 def _metavar(name: str, field: FieldInfo) -> str:

@@ -25,8 +25,8 @@ __all__ = [
     "tie_draws",
 ]
 
-Adjustment = Literal["bh", "by"]
-"""Benjamini-Hochberg, or Benjamini-Yekutieli, which holds under any dependence."""
+Adjustment = Literal["bh", "by", "e-bh"]
+"""Benjamini-Hochberg; Benjamini-Yekutieli, which holds under any dependence; e-BH of e-values."""
 
 _DIGITS_OF_SUMS = 9
 _DIGITS = 12
@@ -101,8 +101,9 @@ def tie_draws(keys: Iterable[str], seed: int) -> NDArray[np.float64]:
 def q_values(p: NDArray[np.float64], adjustment: Adjustment) -> NDArray[np.float64]:
     """Adjust p-values: of all with q <= x at most a share x is false, on average over null sets.
 
-    A missing p-value (NaN) counts as 1 and stays in the number of tests. Rounded to 12 digits, so
-    that a q-value of 0.1 is not above 0.1 by the error of a division.
+    Of several audits each has a line. A missing p-value (NaN) counts as 1 and stays in the number
+    of tests. Rounded to 12 digits, so that a q-value of 0.1 is not above 0.1 by the error of a
+    division.
 
     Benjamini and Hochberg (1995), "Controlling the false discovery rate"; Benjamini and Yekutieli
     (2001), "The control of the false discovery rate in multiple testing under dependency", theorem
@@ -112,7 +113,8 @@ def q_values(p: NDArray[np.float64], adjustment: Adjustment) -> NDArray[np.float
     from scipy.stats import false_discovery_control
 
     missing = np.isnan(p)
-    adjusted = false_discovery_control(np.where(missing, 1.0, p), method=adjustment)
+    method: Literal["bh", "by"] = "by" if adjustment == "by" else "bh"  # e-BH: of p = 1 / e
+    adjusted = false_discovery_control(np.where(missing, 1.0, p), axis=-1, method=method)
     return np.where(missing, np.nan, np.round(adjusted, _DIGITS))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -160,6 +161,7 @@ def contamination_bound(
     )
 
 
+@lru_cache(4096)
 def fewest_members(targets: Flagged, *, n_null: int, rank: int, confidence: float) -> int:
     """Return the M of `contamination_bound`: so many of the flagged targets at least are members.
 

@@ -33,7 +33,15 @@ if TYPE_CHECKING:
     Scores = NDArray[np.float64]
     Row = dict[str, object]
 
-__all__ = ["FEW_BOOKS", "MaxT", "Top", "few_books_findings", "max_t", "top_bound"]
+__all__ = [
+    "FEW_BOOKS",
+    "MaxT",
+    "Top",
+    "few_books_findings",
+    "max_t",
+    "needed_for_bound",
+    "top_bound",
+]
 
 FEW_BOOKS = ("top", "max_t")
 """Names of the checks."""
@@ -72,7 +80,7 @@ def top_bound(targets: Scores, n_targets: int, nulls: Scores) -> Top:
 
     The law: Gumbel and von Schelling (1950), "The distribution of the number of exceedances".
     """
-    ranks = [rank for rank in _RANKS if rank == 1 or rank * _NULLS_PER_RANK <= nulls.size]
+    ranks = _ranks(nulls.size)
     highest = np.sort(np.nan_to_num(nulls, nan=np.inf))[::-1]
     confidence = 1 - (1 - _CONFIDENCE) / len(ranks)
     found = []
@@ -81,6 +89,19 @@ def top_bound(targets: Scores, n_targets: int, nulls: Scores) -> Top:
         fewest = fewest_members(flagged, n_null=nulls.size, rank=rank, confidence=confidence)
         found.append(Top(fewest, int(flagged.above), rank))
     return max(found, key=lambda top: (top.at_least, -top.of_top))
+
+
+def _ranks(n_null: int) -> list[int]:
+    return [rank for rank in _RANKS if rank == 1 or rank * _NULLS_PER_RANK <= n_null]
+
+
+def needed_for_bound(n_targets: int, n_null: int) -> int | None:
+    """Return how many targets must lie above every null for a `top_bound` of 1, if any number."""
+    from scipy.stats import betabinom
+
+    error = (1 - _CONFIDENCE) / len(_ranks(n_null))
+    needed = 1 + int(betabinom.isf(error, n_targets, 1, n_null))
+    return needed if needed <= n_targets else None
 
 
 def max_t(groups: Scores, nulls: Scores, seed: int) -> MaxT:

@@ -35,6 +35,7 @@ __all__ = [
 _STATISTICS: dict[Statistic, Any] = {"mean": np.mean, "median": np.median, "maximum": np.max}
 
 _MOST_ENUMERATED = 20_000
+_MOST_OF_BOTH = 8  # C(18, 9) is more than are enumerated
 _PERMUTATIONS = 9_999
 _PERMUTATIONS_OF_MANY = 999
 _MANY = 10_000
@@ -120,10 +121,16 @@ def n_orders(n_groups: int, n_null: int) -> int:
 
     All C(G + K, G) where they are at most 20,000; otherwise 10,000, or 1,000 from 10,000 groups.
     """
+    drawn = _PERMUTATIONS if n_groups + n_null < _MANY else _PERMUTATIONS_OF_MANY
+    return _n_ways(n_groups, n_null) or 1 + drawn
+
+
+def _n_ways(n_groups: int, n_null: int) -> int | None:
+    """Count all ways; None where they are too many to be tried."""
+    if min(n_groups, n_null) > _MOST_OF_BOTH:  # a number of a million digits takes a minute
+        return None
     ways = comb(n_groups + n_null, n_groups)
-    if ways <= _MOST_ENUMERATED:
-        return ways
-    return 1 + (_PERMUTATIONS if n_groups + n_null < _MANY else _PERMUTATIONS_OF_MANY)
+    return ways if ways <= _MOST_ENUMERATED else None
 
 
 def collection_test(
@@ -164,7 +171,7 @@ def permuted_sums(
     """
     size = ranks.shape[1]
     orders = n_orders(n_groups, size - n_groups)
-    exact = orders == comb(size, n_groups)
+    exact = _n_ways(n_groups, size - n_groups) is not None
     sums = []
     for named in _orders(size, n_groups, orders, None if exact else seed):
         is_named = np.zeros((len(named), size))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from mia_batch.errors import SettingsError
 from mia_batch.inference.canaries import CanaryTest
 from mia_batch.inference.comparison import read_comparison_sets
+from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.estimates import ContaminationEstimates
 from mia_batch.inference.group_level import GroupTest
 from mia_batch.inference.groups import tests_groups
@@ -60,6 +61,9 @@ def verdicts(
 
 def _tests(sets: ComparisonSets, plan: VerdictPlan, *, blind_warns: bool) -> Iterator[_Test]:
     """Prepare the tests that there are texts for."""
+    if plan.adjustment == "e-bh":  # whatever else there is was made for groups asked alike
+        yield RoundsTest(sets, plan).rows
+        return
     if sets.targets.size and sets.nulls.size:
         yield TargetTest(sets, plan).rows
         if tests_groups(sets, plan):

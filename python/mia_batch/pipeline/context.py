@@ -16,17 +16,20 @@ from mia_batch.evidence.kept import KeptEngine
 from mia_batch.evidence.replay.recording import Recording
 from mia_batch.evidence.request import Decoding, EngineSpec
 from mia_batch.evidence.shard import Shard
+from mia_batch.inference.comparison import read_comparison_sets
+from mia_batch.inference.e_values import RoundsTest
 from mia_batch.models.identity import identify_model
 from mia_batch.pipeline.choice import (
     check_cluster,
     check_controls,
     check_made,
     check_shard,
+    check_stopping,
     chosen_attacks,
     recorded_settings,
     verdict_plan,
 )
-from mia_batch.pipeline.corpora import check_paths, open_corpora, with_windows
+from mia_batch.pipeline.corpora import check_paths, open_corpora, with_windows, with_yardstick
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.shards.locks import others_at_work
@@ -65,6 +68,7 @@ _OF_MODELS = {
 class Audit:
     """One audit at work.
 
+    ``among``: the ``target_id`` of texts that may be asked now; None = all.
     ``turn`` is held while what all shards of a run share is made or stored; a run that has its
     folder alone needs none. ``kept`` is the engine of the run's own models, between two of them.
     """
@@ -75,6 +79,7 @@ class Audit:
     recording: Recording | None
     run: Run
     manifest: Manifest = field(default_factory=Manifest)
+    among: pl.Series | None = None
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     kept: KeptEngine = field(default_factory=KeptEngine)
 
@@ -88,12 +93,13 @@ class Audit:
                 settings.samples_from, candidate_column=settings.candidate_column
             )
             settings = recorded_settings(settings, recording)
-        settings = with_windows(settings)
+        settings = with_yardstick(with_windows(settings))
         audit = cls(settings, observer, chosen_attacks(settings), recording, Run(settings.folder))
         _ = audit.plan
         check_made(settings, audit.attacks)
         check_controls(settings, audit.attacks)
         check_cluster(settings)
+        check_stopping(settings, audit.attacks)
         check_paths(settings)
         audit.manifest = Manifest.of(audit.run.folder) or audit._new_manifest()
         return audit
@@ -121,6 +127,19 @@ class Audit:
     def plan(self) -> VerdictPlan:
         """What the run is to decide and how."""
         return verdict_plan(self.settings, [attack.name for attack in self.attacks])
+
+    def rounds(self) -> RoundsTest | None:
+        """Prepare the test of groups that stop when they are decided, if the plan says so."""
+        if self.plan.adjustment != "e-bh":
+            return None
+        sets = read_comparison_sets(self.target_table())
+        if not (sets.targets.size and sets.nulls.size):
+            msg = (
+                "setting 'stop_when_decided' compares groups with others that are known to be "
+                "outside the training data; give 'non_members'"
+            )
+            raise SettingsError(msg)
+        return RoundsTest(sets, self.plan)
 
     def reading(self, kind: EvidenceKind) -> list[Attack]:
         """Return the attacks that read one kind of evidence."""

@@ -24,8 +24,10 @@ from mia_batch.corpus import (
     read_documents,
 )
 from mia_batch.errors import CorpusError, SettingsError
+from mia_batch.inference.yardstick import sort_levels
 from mia_batch.metrics.slices import find_slices
 from mia_batch.schemas import Documents, SetAside
+from mia_batch.settings import CLASSICS, NO_YARDSTICK
 from mia_batch.storage import is_url
 from mia_batch.tables import generate
 from mia_batch.tables.files import replacing
@@ -44,9 +46,11 @@ __all__ = [
     "target_plan",
     "with_files",
     "with_windows",
+    "with_yardstick",
 ]
 
 _BOOK_WINDOW_WORDS = 128
+_CLASSICS = Path(__file__).parents[1] / "corpus" / "yardstick.jsonl"
 _LONGEST_PATH = 1024
 _TEXTS = (
     "input",
@@ -58,9 +62,15 @@ _TEXTS = (
     "prompts_from",
     "candidate_from",
     "samples_from",
+    "yardstick",
 )
 """Settings that name texts, which Python may hand over as they are."""
-_ROLES = {"non_members": "non_member", "calibration": "calibration", "canaries": "canary"}
+_ROLES = {
+    "non_members": "non_member",
+    "calibration": "calibration",
+    "canaries": "canary",
+    "yardstick": "yardstick",
+}
 """Settings that name the reference sets, and the role of their texts."""
 
 
@@ -115,7 +125,8 @@ class Corpora:
         """Cut all texts into targets: those of the input first, then role by role.
 
         The table has the input's further columns, null where other texts lack them. It is built
-        anew, in batches, each time it is collected. Canaries are not cut into windows.
+        anew, in batches, each time it is collected. Canaries are not cut into windows, and one
+        window of each text of the yardstick is taken.
         """
         plan = target_plan(settings)
         asked = build_targets(self.input.documents, plan)
@@ -129,10 +140,13 @@ class Corpora:
             stride=None,
             max_windows_per_document=None,
         )
+        plans = {"canary": whole}
+        if plan.window is not None:
+            plans["yardstick"] = replace(plan, max_windows_per_document=1)
         built = [asked]
         for role, corpus in self.reference_sets.items():
             documents = _with_columns(_labelled(corpus.documents, role), schema)
-            built.append(build_targets(documents, whole if role == "canary" else plan, role=role))
+            built.append(build_targets(documents, plans.get(role, plan), role=role))
 
         def frames(_names: list[str] | None) -> Iterator[pl.DataFrame]:
             for targets in built:
@@ -204,10 +218,19 @@ def with_windows(settings: Settings) -> Settings:
     return settings
 
 
+def with_yardstick(settings: Settings) -> Settings:
+    """Fill in the yardstick of books, whose answers are not recorded ones."""
+    if settings.yardstick is None and settings.engine != "replay":
+        books = find_files(settings.input).kind == "books"
+        return settings.model_copy(update={"yardstick": CLASSICS if books else NO_YARDSTICK})
+    return settings
+
+
 def check_paths(settings: Settings) -> None:
     """Check that the texts are where the settings say; none is read (canaries are, later)."""
-    for path in (settings.input, settings.non_members, settings.calibration):
-        if path is not None:
+    own = settings.yardstick if settings.has_yardstick else None
+    for path in (settings.input, settings.non_members, settings.calibration, own):
+        if path not in (None, CLASSICS):
             find_files(path)
 
 
@@ -228,10 +251,13 @@ def open_corpora(settings: Settings) -> Corpora:
     sets = {}
     for setting, role in _ROLES.items():
         path = getattr(settings, setting)
-        if path is None:
+        if path is None or (role == "yardstick" and not settings.has_yardstick):
             continue
         if role == "canary":
             sets[role] = _open_canaries(path)
+            continue
+        if role == "yardstick":
+            sets[role] = _open_yardstick(path, columns, how)
             continue
         wanted = columns if role == "calibration" else replace(columns, member=None, label=None)
         sets[role] = read_documents(path, wanted, reserved=taken, **how)
@@ -270,6 +296,8 @@ def _check_rows(corpus: Corpus, role: str, setting: str, path: str) -> None:
     faults = [(pl.col("text").is_null(), "rows", "have no text; leave them out")]
     if role == "non_member":
         faults.append((pl.col("member"), "texts", "are labelled as members; leave them out"))
+    if role == "yardstick":
+        faults.append((pl.col("group").is_null(), "texts", "have no level; give each one"))
     if role == "calibration":
         faults.append(
             (pl.col("member").is_null(), "texts", "have no membership; label or remove them")
@@ -285,6 +313,23 @@ def _open_canaries(path: str) -> Corpus:
     documents = canary_documents(read_canaries(Path(path)))
     files = find_files(path).files
     return Corpus(documents=documents.lazy(), files=files, n_documents=documents.height)
+
+
+def _open_yardstick(path: str, columns: ColumnNames, how: Mapping[str, Any]) -> Corpus:
+    """Read a yardstick; its levels are its groups, whatever groups it has."""
+    own = path == CLASSICS
+    wanted = ColumnNames() if own else replace(columns, member=None, label=None, group=None)
+    corpus = read_documents(_CLASSICS if own else path, wanted, **({} if own else how))
+    if "level" not in corpus.documents.collect_schema():
+        msg = f"setting 'yardstick': {path} has no column level; give each text one"
+        raise CorpusError(msg)
+    level, unknown = pl.col("level").cast(pl.String), pl.lit(None, pl.Boolean)
+    documents = corpus.documents.with_columns(group=level, member=unknown)
+    corpus = replace(corpus, documents=documents)
+    _check_rows(corpus, "yardstick", "setting 'yardstick'", path)
+    levels = documents.select(pl.col("group").unique()).collect(engine="streaming")
+    sort_levels(levels["group"])
+    return corpus
 
 
 def _labelled(documents: pl.LazyFrame, role: str) -> pl.LazyFrame:

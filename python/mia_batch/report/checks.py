@@ -15,8 +15,10 @@ __all__ = [
     "chance_sentences",
     "copies_sentence",
     "duplicates_sentence",
+    "earlier_sentences",
     "exchangeability_sentence",
     "excluded",
+    "gate_sentence",
     "listed",
     "uneven_sentence",
 ]
@@ -64,17 +66,40 @@ def excluded(above: float | None) -> str:
 
 
 def exchangeability_sentence(findings: pl.DataFrame) -> Iterator[str]:
-    """Say how unlike targets and non-members are; never that they are exchangeable."""
+    """Say how unlike targets and non-members can be; never that they are exchangeable."""
     row = blind_row(findings, "targets")
     if row is None:
         return
-    subject = "Targets and non-members"
-    if row["verdict"] is None:
-        yield f"{subject} could not be compared without the model: {row['reason']}."
-    elif row["verdict"] == "separable":
-        yield f"{subject} can be told apart without the model ({row['found']})."
-    else:
-        yield f"{subject} compared without the model: {excluded(row['high'])}."
+    yield f"Targets and non-members compared without the model: {excluded(row['high'])}."
+
+
+def gate_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Say why comparisons with non-members are withheld, or in doubt."""
+    gate = findings.filter(check="gate")
+    row = blind_row(findings, "targets")
+    if gate.is_empty() or row is None:
+        return
+    verdict, sets = gate["verdict"][0], "the audited texts and the comparison texts"
+    holds = "what follows holds only if they differ in nothing but training"
+    if verdict == "withheld":
+        yield (
+            f"No answer: {sets} can be told apart without the model ({row['found']}), so a high "
+            "score may come from what else they differ in. p-values, lists, bounds and estimates "
+            "are withheld. Give comparison texts of the same kind and time (mia-batch build-set "
+            "matches them), or --exploratory to print the numbers, marked as such."
+        )
+    elif verdict == "exploratory":
+        yield (
+            f"Exploratory: {sets} can be told apart without the model ({row['found']}), so what "
+            "follows may come from what else they differ in, and is no evidence of training."
+        )
+    elif verdict == "doubtful" and row["verdict"] is None:
+        yield f"Nobody checked whether {sets} differ ({row['reason']}): {holds}."
+    elif verdict == "doubtful":
+        yield (
+            f"Whether {sets} can be told apart without the model is undecided (an AUC up to "
+            f"{row['high']:.2f} is not excluded): {holds}."
+        )
 
 
 def duplicates_sentence(
@@ -116,6 +141,20 @@ def copies_sentence(findings: pl.DataFrame) -> Iterator[str]:
             "intervals and p-values count them as independent. Give copies the same group, or keep "
             "one of each."
         )
+
+
+def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
+    """Name the other runs of the same texts and model, which no p-value counts."""
+    rows = findings.filter(check="earlier_runs", statistic="primary").rows(named=True)
+    if not rows:
+        return
+    names = [f"{row['subject']} (primary {row['verdict'] or 'unknown'})" for row in rows]
+    n, (runs, are) = len(rows), ("run", "is") if len(rows) == 1 else ("runs", "are")
+    yield (
+        f"{n:,} other {runs} of these texts and this model {are} beside this one: "
+        f"{listed(names)}. Each was another try, and p-values and q-values count none of them: "
+        f"multiplied by {n + 1:,} (Bonferroni) they do."
+    )
 
 
 def chance_sentences(findings: pl.DataFrame) -> Iterator[str]:

@@ -13,46 +13,83 @@ if TYPE_CHECKING:
 
     from mia_batch.inference.plan import VerdictPlan
 
-__all__ = ["null_audit_sentence", "plan_sentence", "power_sentences", "unlabelled_sentences"]
+__all__ = [
+    "canary_sentences",
+    "null_audit_sentence",
+    "plan_sentence",
+    "power_sentences",
+    "unlabelled_sentences",
+]
 
-_ADJUSTMENTS = {"bh": "Benjamini-Hochberg", "by": "Benjamini-Yekutieli"}
+_ADJUSTMENTS = {"bh": "Benjamini-Hochberg", "by": "Benjamini-Yekutieli", "e-bh": "e-BH"}
 
 
 def power_sentences(findings: pl.DataFrame) -> Iterator[str]:
-    """Say what the planned test can show at best."""
+    """Say what the planned test can show at best, and what would allow more."""
     level, facts = _facts(findings, "power")
     if not facts:
         return
-    yield (
-        f"the smallest p-value there can be is {facts['smallest_p']['value']:.2g}, "
-        f"one in {facts['n_null']['value'] + 1:,.0f}"
-    )
-    if "needed" not in facts:
+    value = {name: row["value"] for name, row in facts.items()}
+    unit, wanted = facts["n_tests"]["verdict"], value["nulls_needed"]
+    asked, lone = _counted(value["n_tests"], unit), value["n_tests"] == 1
+    compared, q = _counted(value["n_null"], f"comparison {unit}"), f"q = {value.get('q', 0):g}"
+    more = f"give at least {wanted or 0:,.0f}"
+    if wanted is None:
+        yield f"None of your {asked} can be compared: too few windows, or of unknown length."
         return
-    needed, at = facts["needed"]["value"], f"at q = {facts['q']['value']:g}"
-    if needed is None:
-        yield f"{at} nothing can be reported: give more non-members"
+    if level == "collection":
+        least = f"p-value of your {asked} together can be {value['together']:.2g} at best"
+        if facts["together"]["verdict"] == "possible":
+            yield f"With {compared} the {least}."
+        else:
+            yield f"With {compared} nothing can be shown at 0.05, for the {least}: {more}."
+        return
+    if facts["n_null"]["verdict"] == "of_one_length":
+        compared, more = f"at most {compared} of one length", f"{more} of each length"
+    named = ("one", "two", "three", "four", "five")[int(value["n_named"]) - 1]
+    more = f"to name {'it' if lone else f'{named} of them'}, {more}"
+    if facts["together"]["verdict"] == "possible":
+        more += ", or ask --level collection"
+    if (needed := value["needed"]) is None:
+        none = f"your {unit} cannot" if lone else f"none of your {asked} can"
+        yield f"With {compared} {none} be named at {q}, whatever the scores; {more}."
     elif needed == 1:
-        yield f"{at} a single {level} that beats every one outside the training data is reported"
+        one = f"your {unit}" if lone else f"a single one of your {asked}"
+        yield f"With {compared} {one} can be named, if it stands out."
     else:
         yield (
-            f"{at} at least {needed:,.0f} of {facts['n_tests']['value']:,.0f} {level}s are "
-            f"reported or none: {needed:,.0f} that beat every one outside the training data are "
-            "enough"
+            f"With {compared} single {unit}s can be named only if {needed:,.0f} of your "
+            f"{value['n_tests']:,.0f} stand out; {more}."
+        )
+    if needed is not None:
+        yield (
+            f"A {unit} stands out where it scores higher than every comparison {unit}: its p-value "
+            f"is then {value['smallest_p']:.2g}. Those named are a list at {q} "
+            f"({_ADJUSTMENTS[facts['q']['verdict']]})."
+        )
+    if value["for_bound"] is not None:
+        yield (
+            f"That at least one of your {asked} is in the training data can be shown if "
+            f"{value['for_bound']:,.0f} of them score higher than every comparison {unit}."
         )
 
 
-def plan_sentence(findings: pl.DataFrame) -> str | None:
-    """Say that answers are exploratory; None where they are those that had been planned."""
+def _counted(n: float, what: str) -> str:
+    return f"{n:,.0f} {what}{'' if n == 1 else 's'}"
+
+
+def plan_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Say that answers are exploratory; nothing where they are those that were planned."""
     rows = findings.filter(check="plan")
     main = next(rows.filter(statistic="n_changed").iter_rows(named=True), None)
     if main is None or main["verdict"] == "as_planned":
-        return None
+        return
     if main["verdict"] == "late":
-        return f"These answers are exploratory: {main['reason']}."
+        yield f"These answers are exploratory: {main['reason']}."
+        return
     changed = rows.filter(statistic="changed")["subject"]
     others = f" Changed since: {', '.join(changed)}." if len(changed) else ""
-    return (
+    yield (
         "These answers are exploratory: scores had been made before they were asked for. The plan "
         f"made before is in run.json (primary attack {main['subject']}).{others}"
     )
@@ -84,7 +121,7 @@ def unlabelled_sentences(
 ) -> Iterator[str]:
     """Say what p-values and estimates show of the attack that the answer rests on."""
     own = verdicts.filter(attack=plan.primary)
-    given = [*_reported(findings, plan)]
+    given = [*_reported(findings, plan), *_stopping(findings)]
     whole = own.filter(level="collection").collect()
     tests, rates = (whole.filter(pl.col("estimate").is_null() == test) for test in (True, False))
     given += _of_all(tests.filter(versus="non_members"), plan, "All groups together")
@@ -94,9 +131,14 @@ def unlabelled_sentences(
     compared = own.filter(versus="non_members").select((pl.col("n_null") > 0).any())
     if given and compared.collect(engine="streaming").item():
         yield f"The null: {plan.null_set.rstrip('.')}."
-    yield from _of_all(tests.filter(versus="controls"), plan, "All canaries")
     for row in rates.iter_rows(named=True):
         yield from _contamination(row)
+
+
+def canary_sentences(verdicts: pl.LazyFrame, plan: VerdictPlan) -> Iterator[str]:
+    """Say what the published canaries show."""
+    rows = verdicts.filter(attack=plan.primary, level="collection", versus="controls").collect()
+    yield from _of_all(rows, plan, "All canaries")
 
 
 def _of_all(rows: pl.DataFrame, plan: VerdictPlan, what: str) -> Iterator[str]:
@@ -178,6 +220,23 @@ def _max_t(findings: pl.DataFrame) -> Iterator[str]:
             f"All {n_attacks:,.0f} attacks together (largest rank sum, {whole}{noun}s permuted"
             f"{later}{reason}): p = {found['p_value']:.3g}, strongest: {found['subject']}."
         )
+
+
+def _stopping(findings: pl.DataFrame) -> Iterator[str]:
+    """Say what was not asked because groups were decided."""
+    _, facts = _facts(findings, "e_values")
+    if not facts:
+        return
+    counts = {statistic: row["value"] for statistic, row in facts.items()}
+    spared = counts["n_planned"] - counts["n_asked"]
+    yield (
+        f"{spared / counts['n_planned']:.0%} of the {counts['n_planned']:,.0f} planned windows "
+        f"were not asked: each group was asked, in at most {counts['n_rounds']:,.0f} rounds, until "
+        "it was reported or could no longer be. The rate of false ones holds wherever the rounds "
+        "are stopped."
+    )
+    if undecided := counts["n_undecided"]:
+        yield f"Not decided yet: {undecided:,.0f} groups, which further windows can still decide."
 
 
 def _contamination(row: dict[str, Any]) -> Iterator[str]:

@@ -97,11 +97,13 @@ class Findings(dy.Schema):
 
     check = dy.String()
     """``roles``, ``blind_baseline``, ``duplicates``, ``power`` (before scores); ``plan``,
-    ``uneven_scores``, ``reported``, ``null_audits``, ``top`` (so many of the highest at least),
-    ``max_t`` (all attacks together), ``combination``, ``dataset_inference``, ``codec`` (of
-    scores), ``prompts`` (what was given), ``endpoint`` (fields that it honours), ``answers``
-    (kinds that came back), ``held_back`` (``filtered`` or refused unevenly), ``chance`` (whether
-    models predict the texts better)."""
+    ``uneven_scores``, ``reported``, ``e_values`` (what rounds decided), ``null_audits``, ``top``
+    (so many of the highest at least), ``max_t`` (all attacks together), ``combination``,
+    ``dataset_inference``, ``codec``, ``yardstick``, ``absence`` (of scores), ``prompts`` (what was
+    given), ``endpoint`` (fields that it honours), ``answers`` (kinds that came back),
+    ``held_back`` (``filtered`` or refused unevenly), ``chance`` (whether models predict the texts
+    better), ``gate`` (may targets be compared with non-members?), ``verbatim`` (what came out word
+    for word), ``earlier_runs`` (of the same texts and model, in folders beside the run's)."""
     subject = dy.String(nullable=True)
     """What it is about: a set of texts, a level, an attack."""
     statistic = dy.String()
@@ -150,7 +152,8 @@ class Verdicts(dy.Schema):
     planned = dy.Bool()
     """Whether attack and level were named before scores were seen."""
     score = dy.Float64(nullable=True)
-    """What the p-value compares: the attack's score, or the group's statistic."""
+    """What the p-value compares: the attack's score, or the group's statistic; of ``e-bh`` the
+    e-value, whose p-value is 1 / e."""
     standard_error = dy.Float64(nullable=True)
     """Monte-Carlo error of the score over its samples, where the attack takes their mean."""
     n_null = dy.UInt32(nullable=True)
@@ -160,7 +163,8 @@ class Verdicts(dy.Schema):
     q_value = dy.Float64(nullable=True)
     """Adjusted p-value: report all up to q, and at most a share q of them are false on average."""
     adjustment = dy.String(nullable=True)
-    """The procedure of the q-value: ``bh`` (Benjamini-Hochberg) or ``by`` (Benjamini-Yekutieli)."""
+    """The procedure of the q-value: ``bh`` (Benjamini-Hochberg) ``by`` (Benjamini-Yekutieli) or
+    ``e-bh``, which holds wherever rounds are stopped."""
     sensitivity_bound = dy.Float64(nullable=True)
     """Rosenbaum's gamma: bias in the odds of scoring high, without membership, that would lift the
     p-value above 0.05."""

@@ -87,9 +87,9 @@ class Rollup(dy.Schema):
     """Share of its words in spans of 5 that extraction gave, whichever document was followed."""
     bmc_5_others = dy.Float64(nullable=True)
     """The mean of the same over other documents: the level of chance."""
-    verdict = dy.Enum(["comes_out", "known_better", "cannot_tell", "nothing_found"])
+    verdict = dy.Enum(["comes_out", "known_better", "cannot_tell", "above_all", "nothing_found"])
     """A verbatim run or extracted stretch of 20 words; else reported at the run's q; else no
-    p-value; else neither."""
+    p-value; else above every comparison text, which are too few to report it; else neither."""
     reason = dy.String(nullable=True)
     """Why there is no p-value."""
 

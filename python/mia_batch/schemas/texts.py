@@ -7,7 +7,7 @@ import polars as pl
 
 __all__ = ["Documents", "Role", "SetAside", "Targets"]
 
-Role = pl.Enum(["target", "non_member", "calibration", "canary", "shot", "copy"])
+Role = pl.Enum(["target", "non_member", "calibration", "canary", "shot", "copy", "yardstick"])
 """Why a text is in the targets table: its membership is asked, or it helps to answer.
 
 A ``copy`` keeps the place of a window whose passage is asked about in earlier windows.

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from mia_batch.errors import SettingsError
 from mia_batch.settings.model import RESOURCES, Settings
 from mia_batch.settings.part import Mark
+from mia_batch.settings.verdict import CLASSICS, NO_YARDSTICK
 from mia_batch.storage import is_url
 
 if TYPE_CHECKING:
@@ -125,6 +126,8 @@ def _read_config(path: Path) -> dict[str, Any]:
     paths = Settings.marked(Mark.PATH)
     for name in paths + Settings.marked(Mark.MODEL):
         value = values.get(name)
+        if name == "yardstick" and value in (CLASSICS, NO_YARDSTICK):
+            continue
         is_path = name in paths or (path.parent / str(value)).exists()
         if isinstance(value, str) and value and is_path and not is_url(value):
             values[name] = str(path.parent / value)

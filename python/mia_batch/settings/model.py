@@ -15,7 +15,7 @@ from mia_batch.settings.logprobs import LogprobSettings
 from mia_batch.settings.part import Mark, Part
 from mia_batch.settings.sampling import SamplingSettings
 from mia_batch.settings.source import EndpointSettings, RecordingSettings
-from mia_batch.settings.verdict import VerdictSettings
+from mia_batch.settings.verdict import NO_YARDSTICK, VerdictSettings
 from mia_batch.storage import copy_of, is_url
 
 __all__ = ["PARTS", "RESOURCES", "Settings"]
@@ -225,10 +225,23 @@ class Settings(
         if self.primary is not None and self.primary not in (self.attacks or (self.primary,)):
             msg = f"setting 'primary' is {self.primary!r}, which 'attacks' does not name"
             raise ValueError(msg)
+        alone = {"level": "group", "adjustment": "bh", "ties": "conservative"}
+        for setting, value in alone.items():
+            if self.stop_when_decided and getattr(self, setting) != value:
+                msg = (
+                    f"setting 'stop_when_decided' needs {setting!r} {value!r}, not "
+                    f"{getattr(self, setting)!r}"
+                )
+                raise ValueError(msg)
         if list(self.length_edges) != sorted(set(self.length_edges)):
             msg = f"setting 'length_edges' is {self.length_edges}: each must exceed the one before"
             raise ValueError(msg)
         return self
+
+    @property
+    def has_yardstick(self) -> bool:
+        """Whether texts of known exposure are asked about."""
+        return self.yardstick not in (None, NO_YARDSTICK)
 
     @property
     def columns(self) -> dict[str, Any]:

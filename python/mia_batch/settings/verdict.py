@@ -8,7 +8,10 @@ from pydantic import BeforeValidator, Field, StringConstraints
 
 from mia_batch.settings.part import Mark, Part, names
 
-__all__ = ["VerdictSettings"]
+__all__ = ["CLASSICS", "NO_YARDSTICK", "VerdictSettings"]
+
+CLASSICS, NO_YARDSTICK = "default", "none"
+"""Yardsticks that are no file."""
 
 
 class VerdictSettings(Part):
@@ -38,6 +41,14 @@ class VerdictSettings(Part):
         min_length=1,
         description="Sets of texts of which one each, drawn at random, was published.",
     )
+    yardstick: Annotated[str | None, Mark.PATH] = Field(
+        None,
+        min_length=1,
+        description="Texts that the model knows to a known degree, with a column level: they are "
+        "asked in the same way and say what finding nothing means. default: 115 passages of "
+        "classics; none, or --no-yardstick: no such texts.  [default: the classics for books, else "
+        "none]",
+    )
     combine: bool = Field(
         default=False,
         description="Learn from texts of known membership how to combine the scores of all "
@@ -61,6 +72,11 @@ class VerdictSettings(Part):
         description="Targets compared of each group; groups with fewer get no answer.  [default: "
         "as many as nine groups in ten have]",
     )
+    exploratory: bool = Field(
+        default=False,
+        description="Print p-values, lists and estimates, marked as exploratory, even where a "
+        "classifier that never sees the model tells the targets from the non-members.",
+    )
     statistic: Literal["mean", "median", "maximum"] = Field(
         "mean", description="What is compared of a group's targets."
     )
@@ -69,6 +85,16 @@ class VerdictSettings(Part):
     )
     adjustment: Literal["bh", "by"] = Field(
         "bh", description="Benjamini-Hochberg, or Benjamini-Yekutieli for any dependence."
+    )
+    anyway: bool = Field(
+        default=False,
+        description="Go on where so few non-members allow no answer at this level, whatever the "
+        "scores.",
+    )
+    stop_when_decided: bool = Field(
+        default=False,
+        description="Ask about the windows of groups in rounds, each group until it is reported or "
+        "can no longer be (e-BH), instead of about all: saves tokens. Needs --level group.",
     )
     ties: Literal["conservative", "random"] = Field(
         "conservative",

@@ -97,6 +97,17 @@ def test_the_verdicts():
     rows = *document("a", 0.9, 0.8), *document("b", 0.1, 0.1), *document("c", 0.9), *nulls()
     found = summed(*rows, of_plan=plan(level="group", windows_per_group=2, q=0.2))
     assert found["verdict"].to_list() == ["known_better", "nothing_found", "cannot_tell"]
+    # At q = 0.05 one document above 25 others cannot be named; the other is below one of them.
+    found = summed(*rows)
+    assert found["verdict"].to_list() == ["above_all", "nothing_found", "cannot_tell"]
+    found = summed(*document("a", 0.485, 0.485), *rows[2:])
+    assert found["verdict"].to_list() == ["nothing_found", "nothing_found", "cannot_tell"]
+    known = plan(level="group", windows_per_group=2, q=0.2)
+    marked = summed(*rows, of_plan=known, exploratory=True)
+    assert marked["verdict"].to_list() == ["cannot_tell"] * 3
+    withheld = summed(*rows, of_plan=known, withheld="the sets differ")
+    assert withheld["contamination_low"].count() == 0
+    assert withheld["contamination_reason"].to_list() == ["the sets differ"] * 3
     evidence = features(*(said(number, 0, words) for number, words in enumerate([5, 20, 19])))
     found = summed(*rows, evidence=evidence)
     assert found["verdict"].to_list() == ["comes_out", "nothing_found", "cannot_tell"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import polars as pl
+import pytest
 
 from mia_batch.inference.findings import finding_rows, plan_findings, reported_findings
 from mia_batch.inference.plan import preregister
@@ -65,22 +66,87 @@ def test_a_small_q_is_not_rounded_away():
     assert lines[0].endswith("on average at most 0.1 % false.")
 
 
-def power(n_targets, n_null, **changes):
-    texts = table(rows("target", [0] * n_targets), rows("non_member", [0] * n_null))
-    return list(power_sentences(power_findings(texts.lazy(), plan(**changes))))
-
-
-def test_what_can_be_shown_at_best_is_said_in_sentences():
-    assert power(1000, 300) == [
-        "the smallest p-value there can be is 0.0033, one in 301",
-        "at q = 0.05 at least 67 of 1,000 targets are reported or none: "
-        "67 that beat every one outside the training data are enough",
+def power(n_targets, n_null, suffix=None, **changes):
+    parts = ((role, n) for role, n in (("target", n_targets), ("non_member", n_null)))
+    texts = [
+        rows(role, [0] * 4, group=f"{role} {index}{suffix}") if suffix else rows(role, [0])
+        for role, n in parts
+        for index in range(n)
     ]
-    assert "nothing can be reported" in power(50, 18)[1]
-    assert "a single target" in power(20, 199, q=0.1)[1]
-    of_groups = power(10, 300, level="group")
-    assert of_groups[1].startswith("at q = 0.05 a single group that beats every one outside")
-    assert len(power(3, 30, level="collection")) == 1
+    return list(power_sentences(power_findings(table(*texts).lazy(), plan(**changes))))
+
+
+@pytest.mark.parametrize(
+    ("said", "asked", "changes"),
+    [
+        (
+            "With 25 comparison books single books can be named only if 21 of your 27 stand out; "
+            "to name five of them, give at least 107, or ask --level collection.",
+            (27, 25, ".epub"),
+            {"level": "group"},
+        ),
+        (
+            "With 300 comparison texts single texts can be named only if 67 of your 1,000 stand "
+            "out; to name five of them, give at least 3,999, or ask --level collection.",
+            (1000, 300),
+            {},
+        ),
+        (
+            "With 18 comparison documents none of your 50 documents can be named at q = 0.05, "
+            "whatever the scores; to name five of them, give at least 199, or ask --level "
+            "collection.",
+            (50, 18),
+            {"level": "group"},
+        ),
+        (
+            "With 199 comparison texts a single one of your 20 texts can be named, if it stands "
+            "out.",
+            (20, 199),
+            {"q": 0.1},
+        ),
+        (
+            "With at most 100 comparison texts of one length single texts can be named only if 2 "
+            "of your 9 stand out; to name one of them, give at least 179 of each length, or ask "
+            "--level collection.",
+            (9, 100),
+            {"length_edges": (50,)},
+        ),
+        (
+            "With 2 comparison groups your group cannot be named at q = 0.05, whatever the scores; "
+            "to name it, give at least 19.",
+            (1, 2, "!"),
+            {"level": "group"},
+        ),
+        (
+            "With 30 comparison documents the p-value of your 3 documents together can be 0.00018 "
+            "at best.",
+            (3, 30),
+            {"level": "collection"},
+        ),
+        (
+            "With 3 comparison documents nothing can be shown at 0.05, for the p-value of your 2 "
+            "documents together can be 0.1 at best: give at least 5.",
+            (2, 3),
+            {"level": "collection"},
+        ),
+        (
+            "None of your 2 groups can be compared: too few windows, or of unknown length.",
+            (2, 3, "!"),
+            {"level": "group", "windows_per_group": 5},
+        ),
+    ],
+)
+def test_what_can_be_shown_at_best_is_said_first(said, asked, changes):
+    assert power(*asked, **changes)[0] == said
+
+
+def test_what_standing_out_means_and_what_a_bound_needs_is_said_next():
+    assert power(27, 25, ".txt", level="group")[1:] == [
+        "A book stands out where it scores higher than every comparison book: its p-value is then "
+        "0.038. Those named are a list at q = 0.05 (Benjamini-Hochberg).",
+        "That at least one of your 27 books is in the training data can be shown if 6 of them "
+        "score higher than every comparison book.",
+    ]
     assert power(1, 0) == []
 
 
@@ -89,7 +155,7 @@ BEFORE = {"samples": 5, "input": "1f", "non_member": "2e"}
 
 def said_of_the_plan(rests_on=BEFORE, recorded=BEFORE, **changes):
     made = plan_findings(plan(**changes), preregister(plan(), recorded, ["a_v1"]), rests_on)
-    return made, plan_sentence(made)
+    return made, next(plan_sentence(made), None)
 
 
 def test_answers_that_had_been_planned_need_no_sentence():

@@ -16,6 +16,7 @@ from mia_batch.pipeline.custody.stamps import STAMPS, holds
 from mia_batch.pipeline.manifest import Manifest, signed_text
 from mia_batch.pipeline.run import PARTS, Run
 from mia_batch.pipeline.shards.locks import is_lock
+from mia_batch.settings import CLASSICS
 from mia_batch.storage.copies import settled
 from mia_batch.tables import digest, side_by_side, write_text
 
@@ -71,8 +72,11 @@ def seal(audit: Audit) -> None:
         if (given := getattr(settings, setting)) is not None:
             path = Path(given) / name
             manifest.inputs[setting] = {path.name: digest(path)}
-    read = manifest.inputs.items()
-    manifest.inputs = {setting: each for setting, each in read if getattr(settings, setting)}
+    manifest.inputs = {
+        setting: each
+        for setting, each in manifest.inputs.items()
+        if getattr(settings, setting) not in (None, CLASSICS)  # those come with the package
+    }
     paths = {name: run.folder / name for name in sorted(_files(run)) if _is_hashed(name)}
     regular = {
         name: path for name, path in paths.items() if _is_text(name) and _fault_of(path) is None

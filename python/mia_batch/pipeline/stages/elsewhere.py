@@ -20,7 +20,9 @@ def other_documents(audit: Audit, passages: pl.DataFrame) -> pl.DataFrame:
     """Say of each passage in which other document it stands, row by row."""
     corpora = audit.corpora
     sets = {"target": corpora.input, **corpora.reference_sets}
-    documents = pl.concat([_named(corpus, role) for role, corpus in sets.items()])
+    documents = pl.concat(
+        [_named(corpus, role) for role, corpus in sets.items() if role != "yardstick"]
+    )
     return find_elsewhere(passages, documents).rename({"name": "other_document"})
 
 

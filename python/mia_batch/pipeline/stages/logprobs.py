@@ -149,7 +149,8 @@ class LogprobsStage(Stage):
 
     def _fresh(self, view: View) -> Missing:
         targets = self.audit.target_table()
-        units = FreshUnits(targets, view, columns_for(self.audit, view, targets))
+        columns = columns_for(self.audit, view, targets)
+        units = FreshUnits(targets, view, columns, self.audit.among)
         return Missing(units, self._parts(view), shard=self.audit.shard)
 
     def forget_all(self) -> None:
@@ -217,7 +218,8 @@ class LogprobsStage(Stage):
 
     def _asked(self, view: View) -> tuple[PromptUnits, Parts]:
         parts = prompt_parts(self.audit, view)
-        return PromptUnits(self.audit.run.path("targets"), parts, view), self._parts(view)
+        units = PromptUnits(self.audit.run.path("targets"), parts, view, among=self.audit.among)
+        return units, self._parts(view)
 
     def _missing(self, view: View) -> Missing:
         audit = self.audit

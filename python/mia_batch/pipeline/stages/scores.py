@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from mia_batch.attacks import Attack
     from mia_batch.pipeline.context import Audit
 
-__all__ = ["ScoresStage", "evidence_of"]
+__all__ = ["ScoresStage", "asked_targets", "evidence_of"]
+
+_NOT_ASKED = "not asked: its group was decided before, or has more windows than are compared"
 
 
 class ScoresStage(Stage):
@@ -80,8 +82,9 @@ class ScoresStage(Stage):
         sink_frames(frames, run.path("scores"), Scores)
         self._learn()
         samples = run.scan("samples").filter(_within(audit))
+        asked = asked_targets(audit)
         unscored = find_unscored(
-            run.scan("scores"), samples, targets, audit.attacks, logprobs=logprobs
+            run.scan("scores"), samples, asked, audit.attacks, logprobs=logprobs
         )
         sink(unscored, run.path("unscored"), Unscored)
         self.done()
@@ -106,6 +109,17 @@ def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
     if audit.reading("logprobs"):
         evidence["logprobs"] = _logprobs(audit)
     return evidence
+
+
+def asked_targets(audit: Audit) -> pl.LazyFrame:
+    """Open the targets; where groups stop when decided, with a reason for what was not asked."""
+    targets = audit.run.scan("targets")
+    if audit.plan.adjustment != "e-bh":
+        return targets
+    rows = [audit.run.scan(kind).select("target_id") for kind in ("samples", "logprobs")]
+    asked = pl.concat(rows).unique().collect(engine="streaming").to_series()
+    reason = pl.when(~pl.col("target_id").is_in(asked.implode())).then(pl.lit(_NOT_ASKED))
+    return targets.with_columns(reason=pl.coalesce("reason", reason))
 
 
 def _is_learned(audit: Audit) -> bool:

@@ -54,6 +54,11 @@ class TargetsStage(Stage):
         table = self.audit.target_table()
         counts = _count(table)
         yield "targets", f"{counts.pop('total'):,}{self._share(table)}"
+        if self.audit.settings.has_yardstick:
+            own = table.filter(role="yardstick").select(pl.len(), words=pl.col("n_words").sum())
+            n, n_words = own.collect(engine="streaming").row(0)
+            more = "--no-yardstick leaves them out"
+            yield "yardstick", f"{n:,} of these targets, {n_words:,} words; {more}"
         for reason, n in counts.items():
             yield "not sampled", f"{n:,}: {reason}"
 

@@ -11,19 +11,28 @@ import polars as pl
 from mia_batch.attacks import score_by
 from mia_batch.diagnostics.preflight import check_targets
 from mia_batch.diagnostics.unscored import uneven_findings
+from mia_batch.errors import SettingsError
+from mia_batch.inference.comparison import read_comparison_sets
+from mia_batch.inference.e_values import RoundsTest
 from mia_batch.inference.few_books import FEW_BOOKS, few_books_findings
 from mia_batch.inference.findings import (
     finding_rows,
+    gate_findings,
     plan_findings,
     reported_findings,
     role_counts,
     role_findings,
+    why_withheld,
 )
 from mia_batch.inference.null_audits import null_audit_findings
 from mia_batch.inference.plan import VerdictPlan, preregister
 from mia_batch.inference.power import power_findings
+from mia_batch.inference.rows import withhold
 from mia_batch.inference.sampling_error import score_errors
+from mia_batch.inference.verbatim import verbatim_runs
 from mia_batch.inference.verdicts import verdicts
+from mia_batch.inference.yardstick import OF_YARDSTICK, yardstick_findings
+from mia_batch.kernels import count_words
 from mia_batch.metrics.measure import measure
 from mia_batch.pipeline.choice import verdict_plan
 from mia_batch.pipeline.stages.given import GIVEN, given_findings
@@ -55,7 +64,20 @@ __all__ = [
 ]
 
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
-_FROM_SCORES = ("plan", "reported", "uneven_scores", "null_audits", *FEW_BOOKS, *GIVEN, *OF_SETS)
+_FROM_SCORES = (
+    "power",
+    "gate",
+    "verbatim",
+    "plan",
+    "reported",
+    "e_values",
+    "uneven_scores",
+    "null_audits",
+    *FEW_BOOKS,
+    *GIVEN,
+    *OF_SETS,
+    *OF_YARDSTICK,
+)
 
 
 def preflight(run: Run, plan: VerdictPlan, *, seed: int) -> None:
@@ -94,33 +116,62 @@ def evaluate(
     before = run.scan("findings").collect()
     before = before.filter(~pl.col("check").is_in(_FROM_SCORES))
     planned = plan_findings(plan, preregistered, rests_on)
+    gate = gate_findings(before, exploratory=settings.exploratory)
+    withheld = why_withheld(gate)
+    is_open = gate.filter(verdict="exploratory").is_empty()
     scores, names = run.scan("scores"), [attack.name for attack in attacks]
-    metrics = measure(
-        scores,
-        names,
-        blind_scores=run.scan("blind"),
-        blind_metrics=run.scan("blind_metrics").collect(),
-        preset=settings.preset,
-        slice_by=settings.slice_by,
-        primary=plan.primary,
-        seed=settings.seed,
-    )
+    metrics: pl.DataFrame = Metrics.create_empty()
+    in_rounds = plan.adjustment == "e-bh"  # what is scored depends on scores: no other answer
+    if not in_rounds:
+        metrics = measure(
+            scores,
+            names,
+            blind_scores=run.scan("blind"),
+            blind_metrics=run.scan("blind_metrics").collect(),
+            preset=settings.preset,
+            slice_by=settings.slice_by,
+            primary=plan.primary,
+            seed=settings.seed,
+        )
     sink(metrics, run.path("metrics"), Metrics)
-    made = _verdicts(settings, attacks, plan, run, before)
-    of_sets, found_of_sets = set_answers(scores, attacks, plan, before)
-    made = chain(made, [of_sets])
-    as_planned = planned["verdict"].item(0) == "as_planned"
+    as_planned = planned["verdict"].item(0) == "as_planned" and is_open
+    made, found = _verdicts(settings, attacks, plan, run, before), [plan_power(scores, plan)]
+    if not in_rounds:
+        told_apart = withheld is not None or _separable(before, "members")
+        of_sets, found_of_sets = set_answers(scores, attacks, plan, before, told_apart=told_apart)
+        made = chain(made, [of_sets])
+        primary_first = sorted(names, key=lambda name: name != plan.primary)
+        uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
+        roles, runs = role_counts(before), _yardstick_runs(settings, run)
+        tested = bool(roles["n_unknown"] and roles["n_nulls"]) and withheld is None
+        known = yardstick_findings(scores, plan, runs, tested=tested)
+        found += [uneven, found_of_sets, known]
+    if withheld is not None:
+        made = (withhold(rows, withheld) for rows in made)
     if not as_planned:
         made = (rows.with_columns(planned=False) for rows in made)
     sink_frames(made, run.path("verdicts"), Verdicts)
-    reported = reported_findings(run.scan("verdicts"), plan)
-    primary_first = sorted(names, key=lambda name: name != plan.primary)
-    uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
-    audits = null_audit_findings(scores, plan)
-    known = preregistered.get("attacks") if as_planned else None
-    few = few_books_findings(scores, names, plan, known)
-    rows = [before, given, planned, uneven, reported, audits, few, found_of_sets]
+    if withheld is None:
+        found.append(reported_findings(run.scan("verdicts"), plan))
+        if in_rounds:
+            found.append(RoundsTest(read_comparison_sets(scores), plan).findings(scores))
+        else:
+            recorded = preregistered.get("attacks") if as_planned else None
+            found.append(few_books_findings(scores, names, plan, recorded))
+            found.append(null_audit_findings(scores, plan))
+    rows = [before, given, planned, gate, *found]
     sink(pl.concat(rows), run.path("findings"), Findings)
+
+
+def _yardstick_runs(settings: Settings, run: Run) -> pl.DataFrame:
+    """Find the longest run of words that came out of each text of the yardstick."""
+    own = run.scan("targets").filter(role="yardstick")
+    n_words = count_words("reference", words=settings.word_rule)
+    texts = own.select("target_id", reference_words=n_words).collect()
+    if texts.is_empty():
+        return texts.with_columns(longest_words=pl.lit(None, pl.UInt32))
+    runs = verbatim_runs(own, run.scan("features"), settings.continuations)
+    return texts.with_columns(runs["longest_words"])
 
 
 def conclusions(run: Run, settings: Settings, attacks: Sequence[str]) -> Iterator[str]:
@@ -154,8 +205,12 @@ def _verdicts(
 
 def blind_warns(findings: pl.DataFrame) -> bool:
     """Whether the calibration labels can be told apart without the model."""
-    told = findings.filter(check="blind_baseline", subject="calibration", verdict="separable")
-    return not told.is_empty()
+    return _separable(findings, "calibration")
+
+
+def _separable(findings: pl.DataFrame, subject: str) -> bool:
+    found = findings.filter(check="blind_baseline", subject=subject, verdict="separable")
+    return not found.is_empty()
 
 
 def _with_errors(rows: pl.DataFrame, errors: pl.DataFrame) -> pl.DataFrame:
@@ -204,9 +259,12 @@ class PreflightStage(Stage):
         return {"targets": self.audit.manifest.made.get("targets"), "plan": plan}
 
     def left(self) -> Iterator[tuple[str, str]]:
-        """Say what the planned test can show."""
-        found = plan_power(self.audit.target_table(), self.audit.plan)
+        """Say what the planned test can show, and whether the run would stop for it."""
+        targets = self.audit.target_table()
+        found = pl.concat([role_findings(targets), plan_power(targets, self.audit.plan)])
         yield from (("power", sentence) for sentence in preflight_sentences(found))
+        if self._stops(found, targets):
+            yield "power", "So the run stops before anything is asked; --anyway goes on."
 
     def run(self) -> None:
         """Write the findings that need no scores unless they are up to date, and say them."""
@@ -217,8 +275,25 @@ class PreflightStage(Stage):
             audit.save()
             preflight(audit.run, audit.plan, seed=audit.settings.seed)
             self.done()
-        for sentence in preflight_sentences(audit.run.findings):
+        said = [*preflight_sentences(found := audit.run.findings)]
+        for sentence in said:
             audit.observer.stage(sentence)
+        if self._stops(found, audit.run.scan("targets")):
+            msg = f"{said[0]} Nothing was asked of the model; --anyway goes on"
+            raise SettingsError(msg)
+
+    def _stops(self, found: pl.DataFrame, targets: pl.LazyFrame) -> bool:
+        """Whether evidence would cost something, but no answer can come of it."""
+        decides = "together" if self.audit.plan.level == "collection" else "needed"
+        power = found.filter(check="power", statistic=decides)
+        labelled = targets.filter("member", pl.col("role") == "target").head(1)
+        return (
+            not self.audit.settings.anyway
+            and self.audit.recording is None
+            and "impossible" in power["verdict"]
+            and not role_counts(found)["n_canaries"]
+            and labelled.collect().is_empty()
+        )
 
 
 class VerdictsStage(Stage):
@@ -238,12 +313,15 @@ class VerdictsStage(Stage):
     def fingerprint(self) -> dict[str, Any]:
         """Scores, checks of the texts, the plan made before, and the settings of answers."""
         audit = self.audit
-        names = {*VerdictSettings.model_fields, "slice_by", "preset", "seed"} - {"plan_lodged"}
+        names = {*VerdictSettings.model_fields, "slice_by", "preset", "seed"} - {
+            "plan_lodged",
+            "anyway",
+        }
         made = audit.manifest.made
         return {
             "scores": made.get("scores"),
             "preflight": made.get("preflight"),
-            "form": 6,  # of what is found
+            "form": 8,  # of what is found
             "plan": [audit.manifest.plan.get(name) for name in ("sha256", "rests_on", "attacks")],
             "settings": audit.settings.model_dump(mode="json", include=names),
         }
@@ -254,6 +332,7 @@ class VerdictsStage(Stage):
         if self.is_fresh and len(self.files()) == 2:
             return
         audit.observer.stage("measuring the attacks")
+        audit.manifest.made.pop("summary", None)  # its findings go
         self.forget()
         evaluate(
             audit.settings,
@@ -283,7 +362,7 @@ def _rests_on(audit: Audit) -> dict[str, int | str]:
         "probes": audit.settings.probes,
         **({"rarity_from": rarity["from"]} if "from" in rarity else {}),
         "input": texts["input"],
-        **texts["reference_sets"],
+        **{role: each for role, each in texts["reference_sets"].items() if role != "yardstick"},
     }
 
 

@@ -24,9 +24,10 @@ ANSWERS = {
     "comes_out": "Parts of it come out word for word.",
     "known_better": "The model knows it better than comparable texts.",
     "cannot_tell": "It cannot be told with these texts.",
+    "above_all": "It scores above every comparison text, but they are too few to name it.",
     "nothing_found": "Nothing was found with these means.",
 }
-"""The four answers about a document; none of them says how or where it was acquired."""
+"""The answers about a document; none of them says how or where it was acquired."""
 _STRIP = "From first to last page"
 _NAMES = ("title", "key", "author")
 _TABLES = (

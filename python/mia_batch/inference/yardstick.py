@@ -1,0 +1,249 @@
+"""The yardstick: what an audit finds of texts that are known to a known degree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from mia_batch.errors import CorpusError
+from mia_batch.inference.comparison import read_comparison_sets
+from mia_batch.inference.conformal import p_values, q_values
+from mia_batch.inference.estimates import null_threshold
+from mia_batch.inference.findings import finding_rows
+from mia_batch.inference.group_level import GroupTest
+from mia_batch.inference.groups import group_statistics
+from mia_batch.inference.target_level import TargetTest
+from mia_batch.stats.intervals import auc_interval
+from mia_batch.stats.rates import clopper_pearson
+from mia_batch.stats.roc import roc_auc
+from mia_batch.tables.numbers import read_finite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from mia_batch.inference.comparison import ComparisonSets
+    from mia_batch.inference.conformal import Adjustment
+    from mia_batch.inference.plan import Statistic, VerdictPlan
+
+    _Row = dict[str, Any]
+
+__all__ = ["OF_YARDSTICK", "Naming", "sort_levels", "yardstick_findings"]
+
+OF_YARDSTICK = ("yardstick", "absence")
+"""Names of the checks."""
+_WORDS_GIVEN_BACK = 20
+_LEVELS = ("rarely copied", "well known", "most copied")
+_BOOKS = 4_000  # simulated for the probability
+_DRAWS, _BOOKS_OF_DRAW = 400, 100  # of what the passages may be, and books of each
+_FEWEST = 5  # scored passages of a level, from which a probability is given
+
+
+def sort_levels(levels: Iterable[str]) -> list[str]:
+    """Order levels, the least known first: numbers, or those of the classics."""
+    named = list(levels)
+    if {*named} <= {*_LEVELS}:
+        return sorted(named, key=_LEVELS.index)
+    try:
+        return sorted(named, key=float)
+    except ValueError as error:
+        msg = (
+            f"setting 'yardstick': column level holds {sorted(named)}; give numbers, such as how "
+            f"often a text was copied, or {', '.join(map(repr, _LEVELS))}"
+        )
+        raise CorpusError(msg) from error
+
+
+def yardstick_findings(
+    scores: pl.LazyFrame, plan: VerdictPlan, runs: pl.DataFrame, *, tested: bool = True
+) -> pl.DataFrame:
+    """Rows of checks ``yardstick`` and ``absence`` by level, the best known first; the primary's.
+
+    ``runs`` has ``target_id``, ``reference_words`` and ``longest_words`` of each text of the
+    yardstick, the last null where it was not continued. Unless targets are ``tested`` there is no
+    ``absence``.
+
+    Of ``yardstick``: ``n``; ``given_back``, the share (``n_given_back`` of ``n_continued``) of
+    which 20 words in a row, or the whole reference, came out; ``above``, the share (``n_above`` of
+    ``n_scored``) above the `null_threshold`; ``roc_auc`` against the least known level. Shares have
+    limits of Clopper and Pearson, which take passages for independent. ``absence``: see `Naming`.
+    """
+    is_own = pl.col("role") == "yardstick"
+    keys = scores.with_row_index("row").filter(is_own).select("row", "target_id", "group")
+    own = keys.join(runs.lazy(), on="target_id", how="left").sort("row").collect()
+    sets = read_comparison_sets(scores, named=plan.level != "target")
+    values = read_finite(scores, plan.primary, sets.target_id.len())
+    names = sort_levels(own["group"].unique())[::-1]
+    levels = {name: own.filter(group=name) for name in names}
+    rows = {name: level["row"].to_numpy().astype(np.int64) for name, level in levels.items()}
+    nulls, found = values[sets.nulls], list[pl.DataFrame]()
+    for name, level in levels.items():
+        least = values[rows[names[-1]]] if name != names[-1] else np.empty(0)
+        made = _level_rows(level, values[rows[name]], nulls, least, plan.fpr)
+        found.append(finding_rows("yardstick", (row | {"subject": name} for row in made)))
+    if sets.published.size:
+        rows["canaries"] = sets.published
+    if tested and rows and sets.targets.size and sets.nulls.size and plan.level != "collection":
+        naming = Naming.of(sets, values, plan)
+        of = {"statistic": "named", "verdict": plan.level}
+        named = [of | {"subject": name} | naming.row(values, at) for name, at in rows.items()]
+        found.append(finding_rows("absence", named))
+    return pl.concat([finding_rows("yardstick", []), *found])
+
+
+def _level_rows(
+    level: pl.DataFrame,
+    scores: NDArray[np.float64],
+    nulls: NDArray[np.float64],
+    least: NDArray[np.float64],
+    fpr: float,
+) -> Iterator[_Row]:
+    scored, least = scores[~np.isnan(scores)], least[~np.isnan(least)]
+    yield {"statistic": "n", "value": level.height}
+    yield {"statistic": "n_scored", "value": scored.size}
+    continued = level.drop_nulls("longest_words")
+    if continued.height:
+        enough = pl.min_horizontal("reference_words", pl.lit(_WORDS_GIVEN_BACK))
+        n = continued.filter(pl.col("longest_words") >= enough).height
+        yield {"statistic": "n_continued", "value": continued.height}
+        yield {"statistic": "n_given_back", "value": n}
+        yield {"statistic": "given_back", **_share(n, continued.height)}
+    if nulls.size and scored.size:
+        n = int(np.count_nonzero(scored > null_threshold(nulls, fpr)[1]))
+        yield {"statistic": "n_above", "value": n}
+        yield {"statistic": "above", **_share(n, scored.size)}
+    if scored.size and least.size:
+        member = np.arange(scored.size + least.size) < scored.size
+        value, limits = (
+            roc_auc(member, np.concatenate([scored, least])),
+            auc_interval(scored, least),
+        )
+        yield {"statistic": "roc_auc", "value": value, "low": limits.low, "high": limits.high}
+
+
+def _share(hits: int, n: int) -> _Row:
+    limits = clopper_pearson(hits, n)
+    return {"value": hits / n, "low": limits.low, "high": limits.high}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Naming:
+    """With which probability one book more, learnt like some passages, would have been named.
+
+    The book is one more test beside the real ones: of as many windows as the plan compares, each
+    drawn from the passages' scores; its statistic has a conformal p-value among the run's nulls,
+    and it is named where its q-value is at most the plan's. That takes the passages of a level for
+    alike in how they were learnt, and the windows of a book for independent given the level.
+
+    The limits are about the passages, which are few, not about the simulation. Each of 400 draws
+    weights the passages by Rubin's (1981) Bayesian bootstrap, with one more that nobody saw: of the
+    lowest score that there is for the lower limit, of the highest one for the upper limit. Of a
+    book of one window that is the interval of Clopper and Pearson (1934), which is taken then.
+
+    Attributes
+    ----------
+    nulls
+        Statistics of the units that are compared with.
+    tests
+        p-values of the real tests.
+    n_null
+        Independent units among the nulls.
+    n_windows
+        Windows of a book; 1 where single texts are asked about.
+    """
+
+    sets: ComparisonSets
+    plan: VerdictPlan
+    nulls: NDArray[np.float64]
+    n_null: int
+    tests: NDArray[np.float64]
+    adjustment: Adjustment
+    n_windows: int
+
+    @classmethod
+    def of(cls, sets: ComparisonSets, values: NDArray[np.float64], plan: VerdictPlan) -> Naming:
+        """Take the tests of a run as they are."""
+        if plan.level == "target":
+            test = TargetTest(sets, plan)
+            return cls(
+                sets=sets,
+                plan=plan,
+                nulls=values[sets.nulls],
+                n_null=test.n_null,
+                tests=test.p_values(values)[0],
+                adjustment=test.adjustment,
+                n_windows=1,
+            )
+        groups = GroupTest(sets, plan)
+        nulls = groups.nulls.statistics(values, plan)
+        tests = np.full(groups.groups.sizes.size, np.nan)
+        tests[groups.groups.enough] = p_values(groups.groups.statistics(values, plan), nulls)
+        return cls(
+            sets=sets,
+            plan=plan,
+            nulls=nulls,
+            n_null=nulls.size,
+            tests=tests,
+            adjustment=plan.adjustment,
+            n_windows=groups.n_windows,
+        )
+
+    def row(self, values: NDArray[np.float64], places: NDArray[np.int64]) -> _Row:
+        """Give probability and limits of passages, by their rows; those without a score are out."""
+        scored = places[~np.isnan(values[places])]
+        if scored.size < _FEWEST:
+            return {"reason": f"{scored.size} passages have a score, {_FEWEST} are needed"}
+        if self.plan.level == "target":
+            texts = TargetTest(replace(self.sets, targets=scored), self.plan)
+            return self._of_texts(texts.p_values(values)[0])
+        if self.n_windows == 1:
+            return self._of_texts(p_values(values[scored], self.nulls))
+        n = self.nulls.size + 1
+        rank = round(n * self._largest(np.arange(1, n + 1) / n))
+        if not rank:
+            return {"value": 0.0, "low": 0.0, "high": 0.0}
+        highest = np.sort(np.append(np.nan_to_num(self.nulls, nan=np.inf), -np.inf))
+        bound, rng = float(highest[-rank]), np.random.default_rng(self.plan.seed)
+        return naming_probability(values[scored], bound, self.n_windows, self.plan.statistic, rng)
+
+    def _of_texts(self, p: NDArray[np.float64]) -> _Row:
+        limit = self._largest(np.unique(p[~np.isnan(p)]))
+        if not limit and not self._largest(np.array([1 / (self.n_null + 1)])):
+            return {"value": 0.0, "low": 0.0, "high": 0.0}
+        return _share(int(np.count_nonzero(p <= limit)), p.size)
+
+    def _largest(self, p: NDArray[np.float64]) -> float:
+        """Find the largest of ascending p-values that is named beside the real tests, or 0."""
+        low, high = 0, p.size
+        while low < high:
+            middle = (low + high) // 2
+            q = q_values(np.append(self.tests, p[middle]), self.adjustment)[-1]
+            low, high = (middle + 1, high) if q <= self.plan.q else (low, middle)
+        return float(p[low - 1]) if low else 0.0
+
+
+def naming_probability(
+    scores: NDArray[np.float64],
+    bound: float,
+    n_windows: int,
+    statistic: Statistic,
+    rng: np.random.Generator,
+) -> _Row:
+    """Simulate books of windows with such scores: how often their statistic is above ``bound``."""
+
+    def share(weights: NDArray[np.float64], of: NDArray[np.float64], n: int) -> float:
+        chosen = np.minimum(weights.cumsum().searchsorted(rng.random((n, n_windows))), of.size - 1)
+        return float(np.mean(group_statistics(of, chosen, statistic) > bound))
+
+    above, below = np.nextafter(max(scores.max(), bound), np.inf), min(scores.min(), bound)
+    limits = []
+    for unseen, level in ((below, 0.025), (above, 0.975)):
+        of = np.append(scores, unseen)
+        weights = rng.dirichlet(np.ones(of.size), _DRAWS)
+        limits.append(np.quantile([share(each, of, _BOOKS_OF_DRAW) for each in weights], level))
+    value = share(np.full(scores.size, 1 / scores.size), scores, _BOOKS)
+    return {"value": value, "low": min(limits[0], value), "high": max(limits[1], value)}

@@ -1,0 +1,119 @@
+"""What is found of texts of known exposure, and what silence means."""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pytest
+from scipy.stats import beta, norm
+
+from mia_batch.errors import CorpusError
+from mia_batch.inference.conformal import p_values, q_values
+from mia_batch.inference.yardstick import naming_probability, sort_levels, yardstick_findings
+from tests.unit.inference.scored import plan, rows, table
+
+
+def found(scores, made_plan, runs=None, **further):
+    known = {"target_id": [], "longest_words": [], "reference_words": []} | (runs or {})
+    types = {"target_id": pl.String, "longest_words": pl.UInt32, "reference_words": pl.UInt32}
+    return yardstick_findings(scores.lazy(), made_plan, pl.DataFrame(known, types), **further)
+
+
+def facts(findings, subject, check="yardstick"):
+    of = findings.filter(check=check, subject=subject)
+    return dict(of.select("statistic", pl.concat_list("value", "low", "high")).iter_rows())
+
+
+def test_levels_are_numbers_or_those_of_the_classics():
+    assert sort_levels(["16", "4", "0"]) == ["0", "4", "16"]
+    names = ["most copied", "rarely copied", "well known"]
+    assert sort_levels(names) == ["rarely copied", "well known", "most copied"]
+    with pytest.raises(CorpusError, match=r"holds \['4', 'often'\]; give numbers"):
+        sort_levels(["often", "4"])
+
+
+def test_each_level_is_counted():
+    scores = table(
+        rows("target", [0.0, 1.0]),
+        rows("non_member", [*range(20)]),
+        rows("yardstick", [18.5, 19.5, 30.0, None], group="64"),
+        rows("yardstick", [3.5, 18.5], group="0"),
+    )
+    runs = {
+        "target_id": ["t22", "t23", "t24", "t25", "t26", "t27"],
+        "longest_words": [20, 19, 12, None, 2, 3],
+        "reference_words": [64, 64, 12, 64, 64, 64],
+    }
+    made = found(scores, plan(), runs, tested=False)
+    assert made["subject"].unique(maintain_order=True).to_list() == ["64", "0"]
+    high, low = facts(made, "64"), facts(made, "0")
+    names = ("n", "n_scored", "n_continued", "n_given_back", "given_back", "n_above", "above")
+    assert [high[name][0] for name in names] == [4, 3, 3, 2, 2 / 3, 2, 2 / 3]
+    assert high["roc_auc"][0] == 5.5 / 6
+    assert high["given_back"][1:] == pytest.approx([0.0943, 0.9916], abs=1e-4)  # Clopper-Pearson
+    assert [low[name][0] for name in low] == [2, 2, 2, 0, 0, 0, 0]
+
+
+def test_a_text_is_named_as_often_as_passages_are_beside_the_real_targets():
+    nulls, targets = np.arange(99.0), [500.0, 500.0, *range(20)]
+    own = [*np.linspace(90.5, 109.5, 20)]
+    scores = table(
+        rows("target", targets), rows("non_member", nulls), rows("yardstick", own, group="9")
+    )
+    real = p_values(np.array(targets, float), nulls)
+    each = p_values(np.array(own), nulls)
+    named = [q_values(np.append(real, p), "bh")[-1] <= 0.1 for p in each]
+    value, low, high = facts(found(scores, plan(q=0.1)), "9", "absence")["named"]
+    n = sum(named)
+    assert 0 < n < 20
+    assert value == n / 20
+    assert low == pytest.approx(beta.ppf(0.025, n, 21 - n))
+    assert high == pytest.approx(beta.ppf(0.975, n + 1, 20 - n))
+
+
+@pytest.mark.parametrize("level", ["target", "group"])
+def test_where_no_single_one_can_be_reported_nothing_known_would_have_been(level):
+    books = [rows("target", [0.0, 1.0], group=f"b{n}") for n in range(30)]
+    others = [rows("non_member", [0.5, 0.6], group=f"o{n}") for n in range(9)]
+    scores = table(*books, *others, rows("yardstick", [99.0] * 8, group="9"))
+    assert facts(found(scores, plan(level=level)), "9", "absence") == {"named": [0, 0, 0]}
+
+
+def test_books_of_many_windows_are_named_by_their_mean():
+    rng = np.random.default_rng(0)
+    books = [rows("target", rng.normal(size=20), group=f"b{n}") for n in range(3)]
+    others = [rows("non_member", rng.normal(size=20), group=f"o{n}") for n in range(60)]
+    levels = [rows("yardstick", rng.normal(mean, 1, 40), group=str(mean)) for mean in (0, 0.6, 3)]
+    few = rows("yardstick", [1.0, None, None, None, None, 2.0], group="5")
+    made = found(table(*books, *others, *levels, few), plan(level="group", q=0.1))
+    absence = {name: facts(made, name, "absence")["named"] for name in ("0", "0.6", "3", "5")}
+    assert absence["0"][0] < 0.2
+    assert absence["0.6"][1] < 0.4 < absence["0.6"][0] < 0.95 < absence["0.6"][2]
+    assert absence["3"] == [1, 1, 1]
+    assert absence["5"] == [None, None, None]
+    reason = made.filter(check="absence", subject="5")["reason"].item()
+    assert reason == "2 passages have a score, 5 are needed"
+
+
+def test_canaries_that_were_published_are_a_level():
+    scores = table(
+        rows("target", [0.0]),
+        rows("non_member", [*range(50)]),
+        rows("canary", [60.0] * 6, member=True, group="s"),
+        rows("canary", [1.0] * 6, member=False, group="s"),
+    )
+    made = found(scores, plan())
+    assert facts(made, "canaries", "absence")["named"][0] == 1
+    assert made.filter(check="yardstick").is_empty()
+    assert found(scores, plan(level="collection")).is_empty()
+    assert found(scores, plan(), tested=False).is_empty()
+
+
+def test_the_interval_covers_the_true_probability():
+    """Books of 10 windows: the mean of N(m, 1) scores is named above a fixed bound."""
+    rng, covered = np.random.default_rng(1), 0
+    truth = norm.sf((0.5 - 0.6) * 10**0.5)
+    for _ in range(20):
+        row = naming_probability(rng.normal(0.6, 1, 40), 0.5, 10, "mean", rng)
+        covered += row["low"] <= truth <= row["high"]
+    assert covered >= 15  # 19 are promised
