@@ -12,7 +12,7 @@ from benches import power_report
 
 from docs.generate.markdown import code, table
 
-__all__ = ["books", "coverage", "points", "power", "power_picture", "rates", "strips"]
+__all__ = ["books", "coverage", "few_books", "points", "power", "power_picture", "rates", "strips"]
 
 _RESULTS = power_report.TABLE.parent
 
@@ -81,6 +81,22 @@ def rates() -> str:
     rows = _latest("p_value_calibration")["figures"]
     cells = ((row["case"], row["wanted"], f"{row['rate']:.3f}") for row in rows)
     return table(("case", "wanted", "measured"), cells)
+
+
+def few_books() -> str:
+    """Say how often what few books allow is wrong, and what it finds, a table for each part."""
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for row in _latest("few_books")["figures"]:
+        part, _, case = row["case"].partition(", ")
+        parts.setdefault(part, []).append(row | {"case": case})
+    shown = []
+    for rows in parts.values():
+        heads = [name.replace("_", " ") for name in rows[0]]
+        cells = (
+            (row["case"], *(f"{row[name]:.3f}" for name in row if name != "case")) for row in rows
+        )
+        shown.append(table(heads, cells))
+    return "\n".join(shown)
 
 
 def books() -> str:

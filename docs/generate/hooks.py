@@ -21,6 +21,7 @@ PARTS = {
     "coverage": figures.coverage,
     "points": figures.points,
     "python": python.sections,
+    "few": figures.few_books,
     "rates": figures.rates,
     "rooms": rooms.layers,
     "settings": settings.sections,

@@ -213,10 +213,11 @@ def _max_t(findings: pl.DataFrame) -> Iterator[str]:
     rows = findings.filter(check="max_t")
     for found in rows.filter(statistic="largest").iter_rows(named=True):
         ((n_attacks, noun),) = rows.filter(statistic="n_attacks").select("value", "subject").rows()
+        whole = "" if noun == "text" else "whole "
         later = "; exploratory" if found["verdict"] == "exploratory" else ""
         reason = f", as {found['reason']}" if found["reason"] else ""
         yield (
-            f"All {n_attacks:,.0f} attacks together (largest rank sum, whole {noun}s permuted"
+            f"All {n_attacks:,.0f} attacks together (largest rank sum, {whole}{noun}s permuted"
             f"{later}{reason}): p = {found['p_value']:.3g}, strongest: {found['subject']}."
         )
 

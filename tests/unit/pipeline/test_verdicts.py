@@ -221,6 +221,24 @@ def test_what_was_not_planned_is_exploratory(unlabelled, tmp_path):
     assert again.verdicts.equals(before)
 
 
+def test_all_attacks_are_planned_together(unlabelled):
+    settings, run = unlabelled
+    found = run.findings.filter(check="max_t", statistic="largest").row(0, named=True)
+    assert run.manifest.plan["attacks"] == run.manifest.made["scores"]["attacks"]
+    assert (found["verdict"], found["p_value"]) == ("as_planned", 1 / 10_000)
+    attacks = "samia_matched_v1,samia_matched_n2_v1,longest_block_v1"
+    more = mia_batch.audit(**settings | {"attacks": attacks})
+    assert any(
+        line.startswith(
+            "All 3 attacks together (largest rank sum, texts permuted; exploratory, as attacks "
+            "were added or left out since the plan was recorded): p = 0.0001, strongest: "
+        )
+        for line in said_of(more)
+    )
+    assert more.verdicts.filter(attack="samia_matched_v1")["planned"].all()
+    mia_batch.audit(**settings)
+
+
 @pytest.mark.usefixtures("few_permutations")
 def test_other_non_members_than_those_planned_are_exploratory(unlabelled, tmp_path):
     settings, _ = unlabelled

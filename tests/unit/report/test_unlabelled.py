@@ -201,3 +201,42 @@ def test_every_number_of_a_report_is_a_finding():
     assert reported_findings(made.lazy(), plan(level="collection")).equals(
         finding_rows("reported", [])
     )
+
+
+def of_few(at_least, of_top, noun="document", n=4):
+    """What is said of books that score n, n - 1, ..., the first named b0."""
+    book = [rows("target", [n - k] * 2, document_id=f"b{k}") for k in range(n)]
+    made = pl.concat(verdicts(table(*book, NULLS).lazy(), ["a_v1"], plan()))
+    numbers = {"n_null": 1040, "confidence": 0.95, "at_least": at_least, "of_top": of_top}
+    top = [{"subject": noun, "statistic": name, "value": n} for name, n in numbers.items()]
+    said = unlabelled_sentences(made.lazy(), finding_rows("top", top), plan())
+    return "".join(line for line in said if "highest-scoring" in line)
+
+
+def test_so_many_of_the_highest_are_named():
+    assert of_few(2, 4) == (
+        "At least 2 of the 4 highest-scoring documents stand out beyond chance from 1,040 "
+        "documents outside the training data (95 % confidence, a_v1): b0, b1, b2 and 1 more."
+    )
+    assert of_few(1, 2).startswith("At least 1 of the 2 highest-scoring documents stands out")
+    assert of_few(3, 3).startswith("All 3 highest-scoring documents stand out")
+    assert of_few(1, 1).startswith("The highest-scoring document stands out")
+    assert of_few(2, 3, "text").endswith("(95 % confidence, a_v1).")
+    assert not of_few(0, None)
+
+
+def test_all_attacks_together_have_one_sentence():
+    largest = {"subject": "b_v1", "statistic": "largest", "p_value": 0.004}
+    count = {"subject": "document", "statistic": "n_attacks", "value": 9}
+    nothing = table(rows("target", [0.1]), NULLS).lazy()
+    made = pl.concat(verdicts(nothing, ["a_v1"], plan())).lazy()
+
+    def said(verdict):
+        found = finding_rows("max_t", [largest | {"verdict": verdict}, count])
+        return next(iter(unlabelled_sentences(made, found, plan())))
+
+    assert said("as_planned") == (
+        "All 9 attacks together (largest rank sum, whole documents permuted): p = 0.004, "
+        "strongest: b_v1."
+    )
+    assert "whole documents permuted; exploratory): p = 0.004" in said("exploratory")
