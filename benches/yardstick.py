@@ -104,12 +104,7 @@ if __name__ == "__main__":
     if sys.argv[1:] != ["levels"]:
         cases = [
             promise(n_windows, above / n_windows**0.5, tails=tails)
-            for n_windows, above, tails in (
-                (2, 2.0, None),
-                (10, 3.0, None),
-                (10, 4.0, 3),
-                (30, 3.5, None),
-            )
+            for n_windows, above, tails in ((2, 2.0, None), (10, 4.0, 3), (30, 3.5, None))
         ]
         print(*cases, sep="\n")
         append_results("yardstick", {"promise": cases})
