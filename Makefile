@@ -53,6 +53,7 @@ bench: setup
 	@$(STEP) "Power of the attacks" python -m benches.power
 	@$(STEP) "Parts of books" python -m benches.books
 	@$(STEP) "An audit of twelve books" python -m benches.book_audit
+	@$(STEP) "The yardstick on a known model, and its promise" python -m benches.yardstick
 	@$(STEP) "Time and memory of a large report" python -m benches.report
 	@$(STEP) "Fine-tuned targets" python -m benches.finetuned
 	@$(STEP) "Privacy of tuned models" python -m benches.privacy

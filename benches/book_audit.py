@@ -61,8 +61,8 @@ def prepare(
 
 
 def audit(folder: Path, name: str, source: str, **settings: Any) -> mia_batch.Run:  # noqa: ANN401 - settings
-    model, out = str(folder / "model"), str(folder / name)
-    return mia_batch.audit(input=str(folder / source), model=model, out=out, **settings)
+    given = {"input": str(folder / source), "model": str(folder / "model"), "yardstick": "none"}
+    return mia_batch.audit(**given, out=str(folder / name), **settings)
 
 
 def write_parts(folder: Path, name: str, parts: pl.DataFrame) -> str:

@@ -26,7 +26,7 @@ from mia_batch.inference.yardstick import naming_probability
 _MODEL = Path(__file__).parents[2] / "shared" / "models" / "manuals-47m"
 _COPIES = (0, 1, 4, 16, 64)
 _EACH = 40
-_ATTACKS = ("probe_leading_rarity_v1", "min_k_plus_plus_20_v1")
+_ATTACKS = ("min_k_plus_plus_20_v1", "probe_leading_rarity_v1")
 _RUNS = 1_000
 
 
@@ -37,15 +37,15 @@ def levels(each: int = _EACH) -> dict[str, Any]:
         fraction=1, shuffle=True, seed=0
     )
     known = pl.concat([windows.filter(copies=n).head(each) for n in _COPIES])
-    others = windows.filter(copies=0).slice(each, 70)
-    figures: dict[str, Any] = {"n_nulls": others.height - 10}
+    others = windows.filter(copies=0).slice(each, 55)
+    figures: dict[str, Any] = {"n_nulls": others.height - 5}
     with TemporaryDirectory() as folder:
         names = {name: Path(folder, f"{name}.parquet") for name in ("known", "nulls", "asked")}
         own = known.select("text", document_id="id", level="copies")
         own.write_parquet(names["known"])
         nulls = others.select("text", document_id="id")
-        nulls[:-10].write_parquet(names["nulls"])
-        nulls[-10:].write_parquet(names["asked"])
+        nulls[:-5].write_parquet(names["nulls"])
+        nulls[-5:].write_parquet(names["asked"])
         for attack in _ATTACKS:
             run = mia_batch.audit(
                 input=str(names["asked"]),
@@ -55,7 +55,7 @@ def levels(each: int = _EACH) -> dict[str, Any]:
                 model=str(_MODEL),
                 engine="transformers",
                 attacks=attack,
-                probes=8,
+                probes=4,
                 report=False,
                 out=str(Path(folder, attack)),
             )
@@ -104,12 +104,7 @@ if __name__ == "__main__":
     if sys.argv[1:] != ["levels"]:
         cases = [
             promise(n_windows, above / n_windows**0.5, tails=tails)
-            for n_windows, above, tails in (
-                (2, 2.0, None),
-                (10, 3.0, None),
-                (10, 4.0, 3),
-                (30, 3.5, None),
-            )
+            for n_windows, above, tails in ((2, 2.0, None), (10, 4.0, 3), (30, 3.5, None))
         ]
         print(*cases, sep="\n")
         append_results("yardstick", {"promise": cases})

@@ -95,7 +95,7 @@ def _option(
     if name != "yardstick":
         return add
     switch = click.option("--no-yardstick", name, flag_value=NO_YARDSTICK, hidden=True)
-    return lambda command: add(switch(command))
+    return lambda command: switch(add(command))
 
 
 def _metavar(name: str, field: FieldInfo) -> str:

@@ -54,7 +54,7 @@ def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
     calibration = targets.filter(role="calibration")
     if _any(calibration, pl.col("member")):
         rows += _blind_rows("calibration", blind_baseline(calibration, seed=seed))
-    rows += _copy_rows(targets)
+    rows += _copy_rows(targets.filter(pl.col("role") != "yardstick"))
     return Preflight(pl.DataFrame(rows, schema=_SCHEMA), scores, metrics)
 
 

@@ -39,7 +39,7 @@ OF_YARDSTICK = ("yardstick", "absence")
 _WORDS_GIVEN_BACK = 20
 _LEVELS = ("rarely copied", "well known", "most copied")
 _BOOKS = 4_000  # simulated for the probability
-_DRAWS, _BOOKS_OF_DRAW = 400, 100  # of what the passages may be, and books of each
+_DRAWS, _BOOKS_OF_DRAW = 200, 100  # of what the passages may be, and books of each
 _FEWEST = 5  # scored passages of a level, from which a probability is given
 
 
@@ -139,7 +139,7 @@ class Naming:
     and it is named where its q-value is at most the plan's. That takes the passages of a level for
     alike in how they were learnt, and the windows of a book for independent given the level.
 
-    The limits are about the passages, which are few, not about the simulation. Each of 400 draws
+    The limits are about the passages, which are few, not about the simulation. Each of 200 draws
     weights the passages by Rubin's (1981) Bayesian bootstrap, with one more that nobody saw: of the
     lowest score that there is for the lower limit, of the highest one for the upper limit. Of a
     book of one window that is the interval of Clopper and Pearson (1934), which is taken then.

@@ -34,13 +34,13 @@ def absence_sentences(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str
     rows = findings.filter(check="absence")
     what = "text" if plan.level == "target" else "group"
     if found := [
-        f"{row['subject']} {row['value']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
+        f"{row['subject']}: {row['value']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
         for row in rows.drop_nulls("value").iter_rows(named=True)
     ]:
         yield (
             f"Had one more {what} been learnt as well as the passages of a level of the yardstick, "
             f"this audit would have reported it with probability (95 % interval): "
-            f"{', '.join(found)}. That holds if the passages of a level are alike, and like the "
+            f"{'; '.join(found)}. That holds if the passages of a level are alike, and like the "
             "audited texts but for what was learnt."
         )
     for row in rows.filter(pl.col("value").is_null()).iter_rows(named=True):
@@ -55,4 +55,4 @@ def _counts(rows: pl.DataFrame, hits: str, of: str) -> str:
     found = rows.filter(statistic=hits).select("subject", hits="value")
     both = found.join(rows.filter(statistic=of), on="subject", maintain_order="left")
     each = both.select("subject", "hits", "value").iter_rows()
-    return ", ".join(f"{level} {n:,.0f} of {total:,.0f}" for level, n, total in each)
+    return "; ".join(f"{level}: {n:,.0f} of {total:,.0f}" for level, n, total in each)

@@ -78,11 +78,9 @@ def runs(settings, tmp_path_factory):
 def test_what_comes_out_of_each_level_is_said_beside_what_is_not_reported(runs, settings):
     said = " ".join(conclusions(runs[0], load_settings(settings), [ATTACK]))
     assert "None of 3 targets is reported at q = 0.1" in said
-    assert "(20 words in a row, or all that follow): 64 6 of 6, 0 0 of 6." in said
-    assert (
-        f"outside the training data ({ATTACK}): 64 6 of 6, 0 0 of 6." in said or "64 6 of 6" in said
-    )
-    assert "64 1.00 (0.54 to 1.00), 0 0.00 (0.00 to 0.46)" in said
+    assert "(20 words in a row, or all that follow): 64: 6 of 6; 0: 0 of 6." in said
+    assert f"outside the training data ({ATTACK}): 64: 6 of 6; 0: 0 of 6." in said
+    assert "64: 1.00 (0.54 to 1.00); 0: 0.00 (0.00 to 0.46)" in said
 
 
 def test_the_audited_texts_have_the_answers_that_they_have_without(runs):
@@ -91,8 +89,7 @@ def test_the_audited_texts_have_the_answers_that_they_have_without(runs):
     assert runs[0].metrics.equals(runs[1].metrics)
     assert runs[0].rollup.equals(runs[1].rollup)
     of_yardstick = pl.col("check").is_in(["yardstick", "absence", "answers"])
-    of_texts = (pl.col("check") == "duplicates") & (pl.col("subject") == "texts")
-    beside, alone = (run.findings.filter(~(of_yardstick | of_texts)) for run in runs)
+    beside, alone = (run.findings.filter(~of_yardstick) for run in runs)
     assert beside.equals(alone)
     assert runs[0].targets.group_by("role").len().sort("role").rows() == [
         ("target", 3),
