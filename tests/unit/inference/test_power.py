@@ -118,6 +118,12 @@ def test_benjamini_yekutieli_divides_q_by_the_harmonic_sum():
     assert power(1000, 3000, 0.05, "by").needed == -int(-1000 * harmonic // (0.05 * 3001))
 
 
+def test_e_values_need_as_many_as_their_largest_e_value_says():
+    made = power(27, 99, 0.05, "e-bh")  # two ranks count: 100 / (1 + 1/2)
+    assert made.smallest_p == pytest.approx(0.015)
+    assert made.needed == 9  # 27 * 0.015 / 0.05 = 8.1
+
+
 def facts(targets, **changes):
     found = power_findings(targets, plan(**changes))
     return {row["statistic"]: (row["value"], row["verdict"]) for row in found.to_dicts()}

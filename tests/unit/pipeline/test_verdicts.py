@@ -465,6 +465,16 @@ def test_a_run_in_rounds_decides_as_before_when_it_is_taken_up(in_rounds, tmp_pa
     )
 
 
+def test_groups_in_rounds_need_others_to_compare_with(tmp_path):
+    library = Library(tmp_path)
+    given = {"level": "group", "stop_when_decided": True}
+    settings = library.settings(input=library.write("asked.parquet", [True] * 3), **given)
+    settings["samples_from"] = library.settings()["samples_from"]
+    with pytest.raises(SettingsError, match="outside the training data; give 'non_members'"):
+        mia_batch.audit(**settings)
+    assert not (tmp_path / "run" / "scores.parquet").exists()
+
+
 def test_one_group_of_each_class_has_reasons_and_no_limits(tmp_path):
     library = Library(tmp_path)
     member = [number % 2 == 0 for number in range(24)]
