@@ -13,7 +13,12 @@ from mia_batch.stats.influence import AucEstimate, estimate_auc
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Interval", "auc_interval", "auc_limits", "estimate_interval",]
+__all__ = [
+    "Interval",
+    "auc_interval",
+    "auc_limits",
+    "estimate_interval",
+]
 
 _DELONG_WITHIN = (0.05, 0.95)
 """Outside, simulation gives DeLong too low a coverage."""
