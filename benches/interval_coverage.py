@@ -278,7 +278,7 @@ def _sizes(case: Case, giant: float, rng: np.random.Generator) -> NDArray[np.int
     if giant:
         weights[0] = giant / (1 - giant) * (case.groups - 1)
     shares = weights / weights.sum()
-    return np.maximum(1, np.round(shares * case.n * case.groups)).astype(np.int64)
+    return np.asarray(np.maximum(1, np.round(shares * case.n * case.groups)), np.int64)
 
 
 def simulate(case: Case, rng: np.random.Generator) -> tuple[bool, float] | None:

@@ -146,4 +146,4 @@ def _limits(
 
 
 def _joined(one: float, other: float, correlation: float) -> float:
-    return max(one**2 + other**2 - 2 * correlation * one * other, 0.0) ** 0.5
+    return float(max(one**2 + other**2 - 2 * correlation * one * other, 0.0) ** 0.5)
