@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mia_batch.stats.influence import AucEstimate, estimate_auc
-from mia_batch.stats.intervals import Interval, auc_limits
+from mia_batch.stats.intervals import Interval, auc_limits, is_middling
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,17 +71,17 @@ def auc_difference(
 ) -> Difference:
     """Compare two scores of the same texts by their ROC AUC.
 
-    The limits of each area, joined by the correlation of their errors (method of variance estimates
-    recovery). Where both scores rank the texts alike, or an area has no estimated variance, they
-    are joined as if their errors were independent: wide, but never of zero width.
+    Normal limits by the covariance of both areas where these lie from 0.05 to 0.95. Beyond, and
+    where both scores rank the texts alike, from the limits of each area, which are joined as if
+    their errors were independent: wide, but never of zero width.
 
-    Texts without both scores, finite, are left out. The method is ``mover``.
+    Texts without both scores, finite, are left out. The method is ``delong_paired``,
+    ``cluster_paired_t`` or ``mover``.
 
     References
     ----------
-    Zou and Donner (2008), "Construction of confidence limits about effect measures: a general
-    approach", equation 7; DeLong, DeLong and Clarke-Pearson (1988), equation 7, and Obuchowski
-    (1997) for the correlation.
+    DeLong, DeLong and Clarke-Pearson (1988), equation 7; Obuchowski (1997); Zou and Donner (2008),
+    "Construction of confidence limits about effect measures: a general approach", equation 7.
     """
     both = np.isfinite(first) & np.isfinite(second)
     member, first, second = member[both], first[both], second[both]
@@ -93,29 +93,28 @@ def auc_difference(
         return Difference(value=None, interval=None, reason=reason, **sizes)
     area_1, influence_1 = estimate_auc(member, first, cluster)
     area_2, influence_2 = estimate_auc(member, second, cluster)
+    gaps = influence_1 - influence_2
     lack = area_1.lack
     value = area_1.value - area_2.value
     if lack:
         return Difference(value=value, interval=None, reason=lack, **sizes)
-    spread = (area_1.variance * area_2.variance) ** 0.5
-    alike = np.allclose(influence_1, influence_2, rtol=0, atol=1e-12)
-    correlation = float(influence_1 @ influence_2) / spread if spread and not alike else 0.0
+    variance = float(gaps @ gaps)
     return Difference(
         value=value,
-        interval=_interval(area_1, area_2, correlation, confidence),
-        p_value=_p_value(area_1, area_2, correlation),
+        interval=_interval(area_1, area_2, variance, confidence),
+        p_value=_p_value(area_1, area_2, variance),
         reason=None,
         **sizes,
     )
 
 
-def _p_value(first: AucEstimate, second: AucEstimate, correlation: float) -> float:
+def _p_value(first: AucEstimate, second: AucEstimate, variance: float) -> float:
     """Two-sided p-value: the level at which a limit of the interval is 0."""
     from scipy.optimize import brentq
 
     def left(z: float) -> float:
         """Measure how far the nearer limit, at so many standard errors, is from 0."""
-        low, high = _limits(first, second, correlation, z)
+        low, high, _ = _limits(first, second, variance, z)
         return low if first.value > second.value else -high
 
     if left(_NEAREST) <= 0:
@@ -125,25 +124,26 @@ def _p_value(first: AucEstimate, second: AucEstimate, correlation: float) -> flo
 
 
 def _interval(
-    first: AucEstimate, second: AucEstimate, correlation: float, confidence: float
+    first: AucEstimate, second: AucEstimate, variance: float, confidence: float
 ) -> Interval:
     z = NormalDist().inv_cdf((1 + confidence) / 2)
-    low, high = _limits(first, second, correlation, z)
-    return Interval(low=max(-1.0, low), high=min(1.0, high), confidence=confidence, method="mover")
+    low, high, method = _limits(first, second, variance, z)
+    return Interval(low=max(-1.0, low), high=min(1.0, high), confidence=confidence, method=method)
 
 
 def _limits(
-    first: AucEstimate, second: AucEstimate, correlation: float, z: float
-) -> tuple[float, float]:
-    """Limits at a normal quantile; they may lie beyond -1 and 1."""
+    first: AucEstimate, second: AucEstimate, variance: float, z: float
+) -> tuple[float, float, str]:
+    """Limits at a normal quantile, and how they were made; they may lie beyond -1 and 1."""
     quantile = first.quantile(z)
+    value = first.value - second.value
+    if variance > 0 and is_middling(first.value) and is_middling(second.value):
+        half = quantile * variance**0.5
+        method = "delong_paired" if first.n_groups is None else "cluster_paired_t"
+        return value - half, value + half, method
     (low_1, high_1), (low_2, high_2) = (
         auc_limits(area.value, area.variance, area.sizes, quantile)[:2] for area in (first, second)
     )
-    value = first.value - second.value
-    below = _joined(first.value - low_1, high_2 - second.value, correlation)
-    return value - below, value + _joined(high_1 - first.value, second.value - low_2, correlation)
-
-
-def _joined(one: float, other: float, correlation: float) -> float:
-    return float(max(one**2 + other**2 - 2 * correlation * one * other, 0.0) ** 0.5)
+    below = np.hypot(first.value - low_1, high_2 - second.value)
+    above = np.hypot(high_1 - first.value, second.value - low_2)
+    return value - float(below), value + float(above), "mover"

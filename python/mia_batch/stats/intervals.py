@@ -13,12 +13,7 @@ from mia_batch.stats.influence import AucEstimate, estimate_auc
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = [
-    "Interval",
-    "auc_interval",
-    "auc_limits",
-    "estimate_interval",
-]
+__all__ = ["Interval", "auc_interval", "auc_limits", "estimate_interval", "is_middling"]
 
 _DELONG_WITHIN = (0.05, 0.95)
 """Outside, simulation gives DeLong too low a coverage."""
@@ -106,12 +101,12 @@ def auc_limits(
     ``quantile`` is in standard errors. Lower limit, upper limit, method: ``delong_logit`` where the
     AUC lies from 0.05 to 0.95 and its variance is above 0, else ``newcombe_5``.
     """
-    if variance > 0 and _is_middling(auc):
+    if variance > 0 and is_middling(auc):
         return *_logit_limits(auc, variance, quantile), "delong_logit"
     return *_newcombe_limits(auc, *sizes, quantile), "newcombe_5"
 
 
-def _is_middling(auc: float) -> bool:
+def is_middling(auc: float) -> bool:
     """Whether an AUC is far enough from 0 and 1 for limits from its estimated variance."""
     low, high = _DELONG_WITHIN
     return low <= auc <= high

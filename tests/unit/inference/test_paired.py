@@ -104,5 +104,5 @@ def test_areas_in_clusters_use_them():
         rng.normal(size=40), member=member, score_0=rng.normal(size=40), cluster=np.arange(40) // 4
     )
     areas = compare(scores).filter(statistic="roc_auc_difference")
-    assert areas["method"].item() == "mover"
+    assert areas["method"].item() == "cluster_paired_t"
     assert areas["n_clusters"].item() == 10

@@ -222,7 +222,7 @@ def test_the_primary_attack_is_compared_with_each_other_one():
     assert made.interval is not None
     assert (row["attack"], row["versus"], row["slice"]) == ("a_v1", "b_v1", "all")
     found = (row["value"], row["low"], row["high"], row["method"])
-    assert found == (made.value, made.interval.low, made.interval.high, "mover")
+    assert found == (made.value, made.interval.low, made.interval.high, "delong_paired")
     assert row["high"] < 0
 
 
@@ -292,7 +292,7 @@ def test_groups_of_several_targets_make_every_figure_clustered(n_groups, method)
     row = only(table, attack="a_v1", metric="roc_auc")
     assert row["method"] == method
     assert (row["low"] is None) == (method is None)
-    assert only(table, metric="roc_auc_difference")["method"] == (method and "mover")
+    assert only(table, metric="roc_auc_difference")["method"] == (method and "cluster_paired_t")
     if method is None:
         assert row["value"] is not None
         assert row["reason"].startswith("an interval needs 4 independent groups of texts of one")

@@ -89,7 +89,7 @@ def test_documents_without_names_stay_whole_where_few_texts_are_looked_at(run, m
     assert (row["low"], row["high"]) == pytest.approx(
         (expected.interval.low, expected.interval.high)
     )
-    assert row["method"] == expected.interval.method == "mover"
+    assert row["method"] == expected.interval.method == "cluster_paired_t"
 
 
 def test_scores_that_members_lack_are_warned_of_before_any_figure(run, monkeypatch):

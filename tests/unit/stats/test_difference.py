@@ -4,7 +4,6 @@ from statistics import NormalDist
 
 import numpy as np
 import pytest
-from scipy.special import expit, logit
 from scipy.stats import t
 
 from mia_batch.stats.difference import auc_difference
@@ -14,27 +13,19 @@ from mia_batch.stats.roc import roc_auc
 Z = NormalDist().inv_cdf(0.975)
 
 
-def placements(member, score):
-    above = np.sign(score[member][:, None] - score[~member][None, :]) / 2 + 0.5
-    return above.mean(axis=1), above.mean(axis=0)
+def delong_reference(member, first, second):
+    """DeLong et al. 1988, equation 7: variance of a contrast of two areas."""
 
+    def placements(score):
+        above = np.sign(score[member][:, None] - score[~member][None, :]) / 2 + 0.5
+        return above.mean(axis=1), above.mean(axis=0)
 
-def mover_reference(member, first, second):
-    """Zou and Donner 2008, equation 7, with the correlation by DeLong et al. 1988, equation 7."""
-    total = np.zeros((2, 2))
-    for a, b in zip(placements(member, first), placements(member, second), strict=True):
-        total += np.cov(a, b) / a.size
-    r = total[0, 1] / (total[0, 0] * total[1, 1]) ** 0.5
-    areas = roc_auc(member, first), roc_auc(member, second)
-    one, other = (auc_interval(score[member], score[~member]) for score in (first, second))
-    sides = []
-    for a, b in (
-        (areas[0] - one.low, other.high - areas[1]),
-        (one.high - areas[0], areas[1] - other.low),
-    ):
-        sides.append((a**2 + b**2 - 2 * r * a * b) ** 0.5)
-    value = areas[0] - areas[1]
-    return value - sides[0], value, value + sides[1]
+    (a1, a0), (b1, b0) = placements(first), placements(second)
+    total = 0.0
+    for a, b in ((a1, b1), (a0, b0)):
+        covariance = np.cov(a, b) / a.size
+        total += covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1]
+    return float(total)
 
 
 def pair(n=80, *, seed=0):
@@ -47,25 +38,24 @@ def pair(n=80, *, seed=0):
 def test_it_equals_its_reference():
     member, first, second = pair()
     made = auc_difference(member, first, second)
+    assert made.value == pytest.approx(roc_auc(member, first) - roc_auc(member, second))
+    half = Z * delong_reference(member, first, second) ** 0.5
     assert made.interval is not None
-    assert made.interval.method == "mover"
-    found = (made.interval.low, made.value, made.interval.high)
-    assert found == pytest.approx(mover_reference(member, first, second), rel=1e-9)
+    assert made.interval.method == "delong_paired"
+    limits = (made.interval.low, made.interval.high)
+    assert limits == pytest.approx((made.value - half, made.value + half), rel=1e-12)
 
 
 def test_by_hand():
-    """Placements (1/2, 1) and (1, 1/2) of members 1, 3 and 3, 1; of non-members both times 1, 1/2.
+    """Placements (1/2, 1) and (1, 1/2) of members 1, 3 and 3, 1; of non-members both times equal.
 
-    Both areas are 3/4, of variance 1/16 + 1/16 and covariance -1/16 + 1/16: the errors are
-    independent, and the limits of one area are 0.75 and half of the logit's Z sqrt(1/8) / (3/16).
+    The areas are equal, the members' differences are -1/2 and 1/2: variance 1/2, by two members.
     """
     member = np.array([True, True, False, False])
     made = auc_difference(member, np.array([1.0, 3, 0, 2]), np.array([3.0, 1, 0, 2]))
-    half = Z * (1 / 8) ** 0.5 / (3 / 16)
-    below, above = 0.75 - expit(logit(0.75) - half), expit(logit(0.75) + half) - 0.75
     assert made.value == 0
     assert made.interval is not None
-    assert made.interval.high == pytest.approx((below**2 + above**2) ** 0.5)
+    assert made.interval.high == pytest.approx(Z * 0.25**0.5)
 
 
 def test_clusters_widen_it_and_take_students_t():
@@ -77,8 +67,9 @@ def test_clusters_widen_it_and_take_students_t():
     assert alone.interval is not None
     assert made.interval is not None
     assert made.value == pytest.approx(alone.value)
+    assert made.interval.method == "cluster_paired_t"
     widened = (made.interval.high - made.interval.low) / (alone.interval.high - alone.interval.low)
-    assert widened == pytest.approx(t(19).ppf(0.975) / Z, rel=0.02)
+    assert widened == pytest.approx(t(19).ppf(0.975) / Z)
 
 
 def test_scores_that_rank_alike_differ_by_nothing_but_within_a_width():
@@ -124,7 +115,7 @@ def test_below_four_groups_there_is_a_value_and_a_reason():
     assert made.reason.startswith("an interval needs 4 independent groups of texts of one size in")
 
 
-@pytest.mark.parametrize("shift", [0.0, 3.0])
+@pytest.mark.parametrize("shift", [0.0, 3.0], ids=["delong", "mover"])
 def test_the_p_value_is_the_level_at_which_the_interval_ends_at_0(shift):
     member, first, second = pair()
     made = auc_difference(member, first + 2 * shift * member, second + shift * member)
@@ -137,7 +128,15 @@ def test_the_p_value_is_the_level_at_which_the_interval_ends_at_0(shift):
     )
     assert made.interval is not None
     assert again.interval is not None
+    assert made.interval.method == ("mover" if shift else "delong_paired")
     assert min(abs(again.interval.low), abs(again.interval.high)) == pytest.approx(0, abs=1e-6)
+
+
+def test_the_p_value_is_that_of_delong():
+    member, first, second = pair()
+    made = auc_difference(member, first, second)
+    z = made.value / delong_reference(member, first, second) ** 0.5
+    assert made.p_value == pytest.approx(2 * NormalDist().cdf(-abs(z)), rel=1e-6)
 
 
 def test_scores_that_rank_alike_have_a_p_value_of_1_and_a_lone_group_none():
