@@ -172,6 +172,7 @@ _FIGURES: list[dict[str, Any]] = [
     {"figure": "simultaneous", "auc": 0.6},
     {"figure": "difference", "auc": 0.8},
     {"figure": "tpr", "auc": 0.7, "budget": 0.1},
+    {"figure": "fpr", "auc": 0.7, "budget": 0.1},
     {"figure": "balanced accuracy", "auc": 0.7},
     {"figure": "share", "auc": 0.7},
     {"figure": "ratio", "auc": 0.7},
@@ -332,6 +333,14 @@ def of_tpr(case: Case, made: Texts, rng: np.random.Generator) -> Found:
     return of_row(rows[case.budget]), truth
 
 
+def of_fpr(case: Case, made: Texts, rng: np.random.Generator) -> Found:
+    """True FPR of the threshold that spends the budget on these non-members."""
+    found = classes(made, made.score(case.auc, rng))
+    truth = 1 - made.below(found.curve.at_fpr(case.budget).threshold)
+    rows = {row.fpr: row for row in metric_rows(found) if row.metric == "fpr_at_threshold"}
+    return of_row(rows[case.budget]), truth
+
+
 def of_difference(case: Case, made: Texts, rng: np.random.Generator) -> Found:
     """Two attacks, of which the second adds noise, of each text alone, to the first."""
     first = made.score(case.auc, rng)
@@ -436,6 +445,7 @@ def _chance(ease: NDArray[np.float64]) -> NDArray[np.float64]:
 _MAKERS: dict[Figure, Callable[[Case, Texts, np.random.Generator], Found]] = {
     "auc": of_auc,
     "tpr": of_tpr,
+    "fpr": of_fpr,
     "balanced accuracy": of_balanced_accuracy,
     "difference": of_difference,
     "macro": of_macro,
