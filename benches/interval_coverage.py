@@ -172,6 +172,7 @@ _FIGURES: list[dict[str, Any]] = [
     {"figure": "simultaneous", "auc": 0.6},
     {"figure": "difference", "auc": 0.8},
     {"figure": "tpr", "auc": 0.7, "budget": 0.1},
+    {"figure": "fpr", "auc": 0.7, "budget": 0.1},
     {"figure": "balanced accuracy", "auc": 0.7},
     {"figure": "share", "auc": 0.7},
     {"figure": "ratio", "auc": 0.7},
@@ -278,7 +279,7 @@ def _sizes(case: Case, giant: float, rng: np.random.Generator) -> NDArray[np.int
     if giant:
         weights[0] = giant / (1 - giant) * (case.groups - 1)
     shares = weights / weights.sum()
-    return np.maximum(1, np.round(shares * case.n * case.groups)).astype(np.int64)
+    return np.asarray(np.maximum(1, np.round(shares * case.n * case.groups)), np.int64)
 
 
 def simulate(case: Case, rng: np.random.Generator) -> tuple[bool, float] | None:
@@ -329,6 +330,14 @@ def of_tpr(case: Case, made: Texts, rng: np.random.Generator) -> Found:
     truth = true_tpr(made.within, case.auc, case.budget, heavy=made.heavy)
     score = made.score(case.auc, rng)
     rows = {row.fpr: row for row in metric_rows(classes(made, score)) if row.metric == "tpr_at_fpr"}
+    return of_row(rows[case.budget]), truth
+
+
+def of_fpr(case: Case, made: Texts, rng: np.random.Generator) -> Found:
+    """True FPR of the threshold that spends the budget on these non-members."""
+    found = classes(made, made.score(case.auc, rng))
+    truth = 1 - made.below(found.curve.at_fpr(case.budget).threshold)
+    rows = {row.fpr: row for row in metric_rows(found) if row.metric == "fpr_at_threshold"}
     return of_row(rows[case.budget]), truth
 
 
@@ -436,6 +445,7 @@ def _chance(ease: NDArray[np.float64]) -> NDArray[np.float64]:
 _MAKERS: dict[Figure, Callable[[Case, Texts, np.random.Generator], Found]] = {
     "auc": of_auc,
     "tpr": of_tpr,
+    "fpr": of_fpr,
     "balanced accuracy": of_balanced_accuracy,
     "difference": of_difference,
     "macro": of_macro,

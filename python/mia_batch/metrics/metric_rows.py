@@ -124,7 +124,9 @@ class Classes:
     def _estimated(self) -> tuple[AucEstimate, NDArray[np.float64]]:
         estimate, influence = estimate_auc(self.member, self.score, self.cluster)
         unit = self.row if self.cluster is None else np.arange(influence.size)
-        return estimate, np.bincount(unit % N_BLOCKS, influence, minlength=N_BLOCKS)
+        errors = np.zeros(N_BLOCKS)
+        np.add.at(errors, unit % N_BLOCKS, influence)
+        return estimate, errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

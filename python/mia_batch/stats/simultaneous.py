@@ -87,6 +87,7 @@ def _quantile(tried: Sequence[AucResult], n_tried: int, seed: int, confidence: f
         return bonferroni
     errors = np.stack(varied)
     errors /= np.linalg.norm(errors, axis=1, keepdims=True)
+    errors = np.linalg.qr(errors.T).R.T  # the same products in no more columns than rows
     rng = np.random.default_rng(seed)
     largest = [
         (errors @ rng.normal(size=(errors.shape[1], _AT_ONCE))).max(axis=0)
