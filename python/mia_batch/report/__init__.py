@@ -13,6 +13,7 @@ from mia_batch.report.checks import (
     duplicates_sentence,
     earlier_sentences,
     exchangeability_sentence,
+    undeclared_sentences,
 )
 from mia_batch.report.labelled import labelled_sentences
 from mia_batch.report.sets import set_sentences
@@ -40,6 +41,7 @@ _NO_NULL = (
 
 def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:
     """Say what the targets tell before an engine starts."""
+    yield from undeclared_sentences(findings)
     yield from power_sentences(findings)
 
 
@@ -64,6 +66,7 @@ def sentences(
         labels = blind_row(findings, "members")
         warned = labels is not None and labels["verdict"] != "not separable"
         said.insert(int(warned), exploratory)  # after the blind baseline's warning alone
+    yield from undeclared_sentences(findings)
     yield from earlier_sentences(findings)
     yield from chance_sentences(findings)
     yield from answers_sentences(findings)

@@ -96,10 +96,11 @@ class Findings(dy.Schema):
     """
 
     check = dy.String()
-    """``roles``, ``blind_baseline``, ``duplicates``, ``power`` (before scores); ``plan``,
-    ``uneven_scores``, ``reported``, ``null_audits``, ``combination``, ``dataset_inference``,
-    ``codec`` (of scores), ``prompts`` (what was given), ``endpoint`` (fields that it honours),
-    ``answers`` (kinds that came back), ``held_back`` (``filtered`` or refused unevenly),
+    """``roles``, ``blind_baseline``, ``duplicates``, ``undeclared_books``, ``power`` (of texts);
+    ``plan``, ``uneven_scores``, ``reported``, ``null_audits``, ``combination``,
+    ``dataset_inference``, ``codec`` (of scores), ``prompts`` (what was given), ``endpoint`` (fields
+    that it honours), ``answers`` (kinds that came back), ``held_back`` (``filtered`` or refused
+    unevenly),
     ``chance`` (whether models predict the texts better), ``earlier_runs`` (of the same texts and
     model, in folders beside the run's)."""
     subject = dy.String(nullable=True)

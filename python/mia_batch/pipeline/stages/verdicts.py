@@ -10,6 +10,7 @@ import polars as pl
 
 from mia_batch.attacks import score_by
 from mia_batch.diagnostics.preflight import check_targets
+from mia_batch.diagnostics.undeclared import with_undeclared
 from mia_batch.diagnostics.unscored import uneven_findings
 from mia_batch.inference.findings import (
     finding_rows,
@@ -201,7 +202,7 @@ class PreflightStage(Stage):
 
     def left(self) -> Iterator[tuple[str, str]]:
         """Say what the planned test can show."""
-        found = plan_power(self.audit.target_table(), self.audit.plan)
+        found = plan_power(with_undeclared(self.audit.target_table()), self.audit.plan)
         yield from (("power", sentence) for sentence in preflight_sentences(found))
 
     def run(self) -> None:
