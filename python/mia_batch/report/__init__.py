@@ -14,6 +14,7 @@ from mia_batch.report.checks import (
     earlier_sentences,
     exchangeability_sentence,
     gate_sentence,
+    undeclared_sentences,
     uneven_sentence,
 )
 from mia_batch.report.labelled import label_sentence, labelled_sentences
@@ -101,6 +102,7 @@ CONCLUSIONS: Final[tuple[tuple[Callable[[Known], bool], Callable[[Known], Iterab
     (_always, lambda known: chance_sentences(known.findings)),
     (_always, lambda known: verbatim_sentences(known.findings)),
     (_always, lambda known: gate_sentence(known.findings)),
+    (_always, lambda known: undeclared_sentences(known.findings)),
     (_always, lambda known: earlier_sentences(known.findings)),
     (lambda known: known.has_labels, lambda known: label_sentence(known.findings)),
     (_always, lambda known: plan_sentence(known.findings)),
@@ -140,6 +142,7 @@ CONCLUSIONS: Final[tuple[tuple[Callable[[Known], bool], Callable[[Known], Iterab
 def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:
     """Say what the targets tell before an engine starts."""
     yield from gate_sentence(findings)
+    yield from undeclared_sentences(findings)
     yield from power_sentences(findings)
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "excluded",
     "gate_sentence",
     "listed",
+    "undeclared_sentences",
     "uneven_sentence",
 ]
 
@@ -140,6 +141,26 @@ def copies_sentence(findings: pl.DataFrame) -> Iterator[str]:
             "another group or document, too, word for word: their errors move together, but "
             "intervals and p-values count them as independent. Give copies the same group, or keep "
             "one of each."
+        )
+
+
+def undeclared_sentences(findings: pl.DataFrame) -> Iterator[str]:
+    """Say which texts look like parts of one book although no group says so."""
+    rows = findings.filter(pl.col("verdict") != "apart", check="undeclared_books")
+    for (subject,), of in rows.group_by("subject", maintain_order=True):
+        found = {row["statistic"]: row for row in of.iter_rows(named=True)}
+        near, named = found["neighbours"], found["named"]
+        counts = (
+            "They count as one group in every test"
+            if near["verdict"] == "one_group"
+            else "Each counts as an independent text"
+        )
+        shared = f"; {named['value']:.0%} have {named['reason']}" if named["reason"] else ""
+        yield (
+            f"The {subject} look like parts of one book, or of a few: neighbouring rows share "
+            f"{near['value']:.2f} times as many words as rows at random (p = "
+            f"{near['p_value']:.3g}){shared}. {counts}: give a column `group` that says which "
+            "belong together, with a value of its own for each text that stands alone."
         )
 
 

@@ -96,9 +96,9 @@ class Findings(dy.Schema):
     """
 
     check = dy.String()
-    """``roles``, ``blind_baseline``, ``duplicates``, ``power`` (before scores); ``plan``,
-    ``uneven_scores``, ``reported``, ``e_values`` (what rounds decided), ``null_audits``, ``top``
-    (so many of the highest at least), ``max_t`` (all attacks together), ``combination``,
+    """``roles``, ``blind_baseline``, ``duplicates``, ``undeclared_books``, ``power`` (of texts);
+    ``plan``, ``uneven_scores``, ``reported``, ``e_values`` (what rounds decided), ``null_audits``,
+    ``top`` (so many of the highest at least), ``max_t`` (all attacks together), ``combination``,
     ``dataset_inference``, ``codec``, ``yardstick``, ``absence`` (of scores), ``prompts`` (what was
     given), ``endpoint`` (fields that it honours), ``answers`` (kinds that came back),
     ``held_back`` (``filtered`` or refused unevenly), ``chance`` (whether models predict the texts

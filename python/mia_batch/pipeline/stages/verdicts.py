@@ -10,6 +10,7 @@ import polars as pl
 
 from mia_batch.attacks import score_by
 from mia_batch.diagnostics.preflight import check_targets
+from mia_batch.diagnostics.undeclared import with_undeclared
 from mia_batch.diagnostics.unscored import uneven_findings
 from mia_batch.errors import SettingsError
 from mia_batch.inference.comparison import read_comparison_sets
@@ -260,7 +261,7 @@ class PreflightStage(Stage):
 
     def left(self) -> Iterator[tuple[str, str]]:
         """Say what the planned test can show, and whether the run would stop for it."""
-        targets = self.audit.target_table()
+        targets = with_undeclared(self.audit.target_table())
         found = pl.concat([role_findings(targets), plan_power(targets, self.audit.plan)])
         yield from (("power", sentence) for sentence in preflight_sentences(found))
         if self._stops(found, targets):
