@@ -45,6 +45,7 @@ bench: setup
 	@$(STEP) "Coverage of intervals" python -m benches.interval_coverage
 	@$(STEP) "Calibration of p-values and estimates" python -m benches.p_value_calibration
 	@$(STEP) "Coverage of the blind baseline's limits" python -m benches.blind
+	@$(STEP) "Weighted non-members" python -m benches.weights
 	@$(STEP) "WikiMIA without a model, before and after a repair" python -m benches.wikimia
 	@$(STEP) "Power of the attacks" python -m benches.power
 	@$(STEP) "Parts of books" python -m benches.books

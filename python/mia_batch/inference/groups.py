@@ -116,7 +116,10 @@ def n_orders(n_groups: int, n_null: int) -> int:
 
 
 def collection_test(
-    groups: NDArray[np.float64], nulls: NDArray[np.float64], seed: int
+    groups: NDArray[np.float64],
+    nulls: NDArray[np.float64],
+    seed: int,
+    odds: NDArray[np.float64] | None = None,
 ) -> CollectionTest:
     """Test whether G groups rank higher together than K exchangeable null groups.
 
@@ -125,6 +128,11 @@ def collection_test(
     otherwise of 9,999 drawn ones (999 from 10,000 groups) and the observed one, (1 + b) / (1 + B).
     It is never below 1 / C(G + K, G). Only whole groups are exchanged, never windows. An unscored
     group (NaN) has the lowest rank, an unscored null group the highest.
+
+    With ``odds`` of all groups, audited ones first, of being audited, ways are drawn with
+    probabilities proportional to the product of the odds of the G groups named, as Berrett et al.
+    (2020), "The conditional permutation test for independence while controlling for confounders",
+    do; the others are as likely as each other.
 
     Pitman (1937), "Significance tests which may be applied to samples from any populations";
     Phipson and Smyth (2010), "Permutation p-values should never be zero".
@@ -135,7 +143,10 @@ def collection_test(
     ranks, n_groups = rankdata(pooled), groups.size
     observed = ranks[:n_groups].sum()
     orders = n_orders(n_groups, nulls.size)
-    if orders == comb(ranks.size, n_groups):
+    if odds is not None:
+        sums = _named_by_odds(odds, n_groups, np.random.default_rng(seed)) @ ranks
+        p, method = (1 + (sums >= observed).sum()) / (1 + sums.size), "permutation_by_odds"
+    elif orders == comb(ranks.size, n_groups):
         sums = np.array(list(combinations(ranks, n_groups))).sum(axis=1)
         p, method = np.mean(sums >= observed), "permutation_exact"
     else:  # scipy's permutation_test does the same, but takes no single group
@@ -144,3 +155,25 @@ def collection_test(
         higher = np.fromiter(drawn, np.float64, orders - 1) >= observed
         p, method = (1 + higher.sum()) / orders, f"permutation_of_{orders - 1}"
     return CollectionTest(float(observed / n_groups), float(p), method)
+
+
+def _named_by_odds(
+    odds: NDArray[np.float64], n_groups: int, rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Draw sets of so many groups with probabilities proportional to the product of their odds.
+
+    Group by group: log ``sums[i, k]`` is the sum of these products over all sets of k of the groups
+    from i on (Chen, Dempster and Liu 1994, "Weighted finite population sampling").
+    """
+    log_odds, n = np.log(odds), odds.size
+    sums = np.full((n + 1, n_groups + 1), -np.inf)
+    sums[:, 0] = 0
+    for i in reversed(range(n)):
+        sums[i, 1:] = np.logaddexp(sums[i + 1, 1:], log_odds[i] + sums[i + 1, :-1])
+    left = np.full(_PERMUTATIONS if n < _MANY else _PERMUTATIONS_OF_MANY, n_groups)
+    named = np.zeros((left.size, n), np.bool_)
+    for i in range(n):
+        share = np.exp(log_odds[i] + sums[i + 1, left - 1] - sums[i, left])
+        named[:, i] = (left > 0) & (rng.random(left.size) < share)
+        left = left - named[:, i]
+    return named

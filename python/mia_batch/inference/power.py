@@ -28,12 +28,12 @@ class Power:
     """What so many targets against so many nulls can show."""
 
     n_tests: int  # targets, or groups of them
-    n_null: int  # non-members or groups; of a collection, the other orders that are tried
+    n_null: float  # non-members or groups; of a collection, the other orders that are tried
     smallest_p: float
     needed: int | None  # fewest that can be reported, each beating every null; None: none can be
 
 
-def power(n_tests: int, n_null: int, q: float, adjustment: Adjustment) -> Power:
+def power(n_tests: int, n_null: float, q: float, adjustment: Adjustment) -> Power:
     """Say what m tests against n independent nulls can show at best.
 
     Under Benjamini-Hochberg r targets are reported where each p-value is at most r q / m, and none

@@ -11,6 +11,7 @@ from mia_batch.inference.estimates import ContaminationEstimates
 from mia_batch.inference.group_level import GroupTest
 from mia_batch.inference.rows import AttackScores, verdict_rows
 from mia_batch.inference.target_level import TargetTest
+from mia_batch.inference.weights import weigh
 from mia_batch.tables.numbers import read_finite
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from mia_batch.inference.comparison import ComparisonSets
     from mia_batch.inference.plan import VerdictPlan
+    from mia_batch.inference.weights import Odds
 
     _Test = Callable[[AttackScores], Iterable[pl.DataFrame]]
 
@@ -34,6 +36,7 @@ def verdicts(
     plan: VerdictPlan,
     *,
     blind_warns: bool = False,
+    blind: pl.DataFrame | None = None,
 ) -> Iterator[pl.DataFrame]:
     """Test every target, group, collection and set of canaries by every attack.
 
@@ -41,13 +44,15 @@ def verdicts(
     about groups, the groups and the collection; the contamination rate; the canaries. What the plan
     does not name is computed as well, with ``planned`` false. At least one frame comes; memory
     holds the keys of all rows and the scores of one attack. A score that is no finite number counts
-    as missing. ``blind_warns``: calibration labels can be told apart without the model.
+    as missing. ``blind_warns``: calibration labels can be told apart without the model. ``blind``:
+    scores of classifiers that tell targets from nulls without the model; these are weighted then,
+    and there is no contamination rate.
     """
     if plan.primary not in attacks:
         msg = f"the primary attack {plan.primary!r} is not computed; name one of {list(attacks)}"
         raise SettingsError(msg)
     sets = read_comparison_sets(scores, named=plan.level != "target")
-    tests = list(_tests(sets, plan, blind_warns=blind_warns))
+    tests = list(_tests(sets, plan, blind, blind_warns=blind_warns))
     yield verdict_rows(0)
     for attack in attacks:
         found = AttackScores(
@@ -57,13 +62,20 @@ def verdicts(
             yield from test(found)
 
 
-def _tests(sets: ComparisonSets, plan: VerdictPlan, *, blind_warns: bool) -> Iterator[_Test]:
+def _tests(
+    sets: ComparisonSets, plan: VerdictPlan, blind: pl.DataFrame | None, *, blind_warns: bool
+) -> Iterator[_Test]:
     """Prepare the tests that there are texts for."""
     if sets.targets.size and sets.nulls.size:
-        yield TargetTest(sets, plan).rows
+
+        def odds(*, groups: bool) -> Odds | None:
+            return None if blind is None else weigh(sets, blind, plan, groups=groups)
+
+        yield TargetTest(sets, plan, odds(groups=False)).rows
         if plan.level != "target" or sets.share_clusters(sets.targets, sets.nulls):
-            yield GroupTest(sets, plan).rows
-        yield ContaminationEstimates(sets, plan, blind_warns=blind_warns).rows
+            yield GroupTest(sets, plan, odds(groups=True)).rows
+        if blind is None:
+            yield ContaminationEstimates(sets, plan, blind_warns=blind_warns).rows
     elif sets.targets.size:
         yield _no_null
     if sets.published.size + sets.controls.size:

@@ -20,6 +20,7 @@ from mia_batch.report.unlabelled import (
     plan_sentence,
     power_sentences,
     unlabelled_sentences,
+    weights_sentence,
 )
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def sentences(
     if roles["n_unknown"] and roles["n_nulls"]:
         said += null_audit_sentence(findings)
         said += exchangeability_sentence(findings)
+        said += weights_sentence(findings)
         said += duplicates_sentence(findings, "targets", ("targets", "non-members"))
     elif roles["n_unknown"]:
         said.append(_NO_NULL)

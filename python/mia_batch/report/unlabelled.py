@@ -11,9 +11,19 @@ if TYPE_CHECKING:
 
     from mia_batch.inference.plan import VerdictPlan
 
-__all__ = ["null_audit_sentence", "plan_sentence", "power_sentences", "unlabelled_sentences"]
+__all__ = [
+    "null_audit_sentence",
+    "plan_sentence",
+    "power_sentences",
+    "unlabelled_sentences",
+    "weights_sentence",
+]
 
-_ADJUSTMENTS = {"bh": "Benjamini-Hochberg", "by": "Benjamini-Yekutieli"}
+_ADJUSTMENTS = {
+    "bh": "Benjamini-Hochberg",
+    "by": "Benjamini-Yekutieli",
+    "wcs": "weighted conformalized selection",
+}
 
 
 def power_sentences(findings: pl.DataFrame) -> Iterator[str]:
@@ -75,6 +85,21 @@ def null_audit_sentence(findings: pl.DataFrame) -> Iterator[str]:
         f"{counts['fpr']:g}. That checks the procedure on these scores, not whether the audited "
         "texts are like the non-members."
     )
+
+
+def weights_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Say how many non-members count where they are weighted, or why they cannot be."""
+    _, facts = _facts(findings, "weights")
+    verdict = facts["n_effective"]["verdict"] if facts else "not_needed"
+    if verdict == "used":
+        yield (
+            "Non-members are weighted by how much they are like the targets without the model: "
+            f"{facts['n_null']['value']:,.0f} independent units count as "
+            f"{facts['n_effective']['value']:.1f}. p-values then hold if targets and non-members "
+            "differ in nothing but what the blind classifiers have learned to see."
+        )
+    elif verdict == "no_overlap":
+        yield f"Weights of the non-members do not help: {facts['n_effective']['reason']}."
 
 
 def unlabelled_sentences(

@@ -96,9 +96,10 @@ class Findings(dy.Schema):
     """
 
     check = dy.String()
-    """``roles``, ``blind_baseline``, ``duplicates``, ``power`` (before scores); ``plan``,
-    ``uneven_scores``, ``reported``, ``null_audits``, ``combination``, ``dataset_inference``,
-    ``codec`` (of scores), ``prompts`` (what was given), ``endpoint`` (fields that it honours),
+    """``roles``, ``blind_baseline``, ``weights``, ``duplicates``, ``power`` (before scores);
+    ``plan``, ``uneven_scores``, ``reported``, ``null_audits``, ``placebo``, ``combination``,
+    ``dataset_inference``, ``codec`` (of scores), ``prompts`` (what was given), ``endpoint`` (fields
+    that it honours),
     ``answers`` (kinds that came back), ``held_back`` (``filtered`` or refused unevenly),
     ``chance`` (whether models predict the texts better)."""
     subject = dy.String(nullable=True)
@@ -120,10 +121,11 @@ class Findings(dy.Schema):
 
 
 class Blind(dy.Schema):
-    """One row per labelled text that classifiers which never see the model have ranked.
+    """One row per text that classifiers which never see the model have ranked.
 
     Each classifier adds a Float64 column of its name, in (0, 1): the share of the texts of its fold
-    that score below it. Empty without labels of both classes.
+    that score below it. Members and non-members are ranked in columns of the classifiers' names,
+    targets and the texts that they are compared with in columns ``targets_`` and the name.
     """
 
     target_id = dy.String(primary_key=True)
@@ -159,7 +161,8 @@ class Verdicts(dy.Schema):
     q_value = dy.Float64(nullable=True)
     """Adjusted p-value: report all up to q, and at most a share q of them are false on average."""
     adjustment = dy.String(nullable=True)
-    """The procedure of the q-value: ``bh`` (Benjamini-Hochberg) or ``by`` (Benjamini-Yekutieli)."""
+    """The procedure of the q-value: ``bh`` (Benjamini-Hochberg), ``by`` (Benjamini-Yekutieli), or
+    of weighted p-values ``wcs`` (weighted conformalized selection)."""
     sensitivity_bound = dy.Float64(nullable=True)
     """Rosenbaum's gamma: bias in the odds of scoring high, without membership, that would lift the
     p-value above 0.05."""

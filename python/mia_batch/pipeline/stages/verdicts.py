@@ -23,6 +23,7 @@ from mia_batch.inference.plan import VerdictPlan, preregister
 from mia_batch.inference.power import power_findings
 from mia_batch.inference.sampling_error import score_errors
 from mia_batch.inference.verdicts import verdicts
+from mia_batch.inference.weights import weight_findings
 from mia_batch.metrics.measure import measure
 from mia_batch.pipeline.choice import verdict_plan
 from mia_batch.pipeline.stages.given import GIVEN, given_findings
@@ -61,7 +62,8 @@ def preflight(run: Run, plan: VerdictPlan, *, seed: int) -> None:
     """Write what the targets tell before any engine starts: findings, blind scores and metrics."""
     targets = run.scan("targets")
     checked = check_targets(targets, seed=seed)
-    rows = [role_findings(targets), checked.findings, plan_power(targets, plan)]
+    weights = weight_findings(targets, _of_targets(checked.blind_scores), checked.findings, plan)
+    rows = [role_findings(targets), checked.findings, weights, plan_power(targets, plan)]
     sink(checked.blind_scores, run.path("blind"), Blind)
     sink(checked.blind_metrics, run.path("blind_metrics"), Metrics)
     sink(pl.concat(rows), run.path("findings"), Findings)
@@ -141,11 +143,18 @@ def _verdicts(
     if roles["n_nulls"] and alone and sampled:
         errors = _sampling_errors(settings.continuations, primary, run)
     names = [attack.name for attack in attacks]
-    for rows in verdicts(scores, names, plan, blind_warns=blind_warns(found)):
+    weighted = found.filter(check="weights", verdict="used")
+    blind = None if weighted.is_empty() else _of_targets(run.scan("blind").collect())
+    for rows in verdicts(scores, names, plan, blind_warns=blind_warns(found), blind=blind):
         if errors is None or rows.is_empty() or rows["attack"][0] != plan.primary:
             yield rows  # frames are of one attack each
         else:
             yield _with_errors(rows, errors)
+
+
+def _of_targets(blind: pl.DataFrame) -> pl.DataFrame:
+    """Keep the blind scores that tell targets from nulls."""
+    return blind.select("target_id", pl.col("^targets_.*$")).drop_nulls()
 
 
 def blind_warns(findings: pl.DataFrame) -> bool:
@@ -197,7 +206,7 @@ class PreflightStage(Stage):
         plan = asdict(self.audit.plan)
         del plan["primary"]
         plan["length_edges"] = list(plan["length_edges"])  # as JSON gives them back
-        return {"targets": self.audit.manifest.made.get("targets"), "plan": plan}
+        return {"targets": self.audit.manifest.made.get("targets"), "plan": plan, "form": 2}
 
     def left(self) -> Iterator[tuple[str, str]]:
         """Say what the planned test can show."""
@@ -239,7 +248,7 @@ class VerdictsStage(Stage):
         return {
             "scores": made.get("scores"),
             "preflight": made.get("preflight"),
-            "form": 5,  # of what is found
+            "form": 6,  # of what is found
             "plan": [audit.manifest.plan.get(name) for name in ("sha256", "rests_on")],
             "settings": audit.settings.model_dump(mode="json", include=names),
         }
