@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import polars as pl
 
 from mia_batch.errors import SettingsError
 from mia_batch.inference.canaries import CanaryTest
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.estimates import ContaminationEstimates
+from mia_batch.inference.findings import finding_rows, reported_findings
 from mia_batch.inference.group_level import GroupTest
 from mia_batch.inference.rows import AttackScores, verdict_rows
 from mia_batch.inference.target_level import TargetTest
@@ -17,16 +21,15 @@ from mia_batch.tables.numbers import read_finite
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    import polars as pl
-
     from mia_batch.inference.comparison import ComparisonSets
     from mia_batch.inference.plan import VerdictPlan
     from mia_batch.inference.weights import Odds
 
     _Test = Callable[[AttackScores], Iterable[pl.DataFrame]]
 
-__all__ = ["NO_NULL", "verdicts"]
+__all__ = ["NO_NULL", "placebo_findings", "verdicts"]
 
+_NO_PLACEBO = "the reference model has no answers that the primary attack can score"
 NO_NULL = "no text is known to be outside the training data: give non-members"
 
 
@@ -60,6 +63,41 @@ def verdicts(
         )
         for test in tests:
             yield from test(found)
+
+
+def placebo_findings(
+    scores: pl.LazyFrame, plan: VerdictPlan, reported: pl.DataFrame, blind: pl.DataFrame | None
+) -> pl.DataFrame:
+    """Rows of check ``placebo``: what the planned test finds on the reference model's scores.
+
+    Those of `reported_findings`, and ``collection`` with its p-value. Verdict of ``n_reported``, or
+    of ``collection`` where the plan is about it: ``as_many`` if at least half as many are reported
+    as ``reported`` says of the audited model, and any; or if p is at most q. Else ``fewer``.
+    """
+    name = f"placebo_of_{plan.primary}"
+    if name not in scores.collect_schema():
+        return finding_rows("placebo", [])
+    if scores.select(pl.col(name).count()).collect().item() == 0:
+        lost = {"subject": plan.level, "statistic": "n_reported", "reason": _NO_PLACEBO}
+        return finding_rows("placebo", [lost])
+    own = replace(plan, primary=name)
+    made = pl.concat(verdicts(scores, [name], own, blind=blind)).lazy()
+    of = made.filter(pl.col("estimate").is_null(), level="collection", versus="non_members")
+    p = (of.select("p_value").collect()["p_value"].to_list() or [None])[0]
+    found = reported_findings(made, own)
+    counts = [
+        dict(rows.select("statistic", "value").iter_rows()).get("n_reported", 0)
+        for rows in (found, reported)
+    ]
+    many = counts[0] > 0 and 2 * counts[0] >= counts[1]
+    if plan.level == "collection":
+        many = p is not None and p <= plan.q
+    row: dict[str, object] = {"subject": plan.level, "statistic": "collection", "p_value": p}
+    main = pl.col("statistic") == ("collection" if plan.level == "collection" else "n_reported")
+    return pl.concat([found, finding_rows("placebo", [row])]).with_columns(
+        check=pl.lit("placebo"),
+        verdict=pl.when(main).then(pl.lit("as_many" if many else "fewer")).otherwise("verdict"),
+    )
 
 
 def _tests(

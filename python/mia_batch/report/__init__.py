@@ -17,6 +17,7 @@ from mia_batch.report.labelled import labelled_sentences
 from mia_batch.report.sets import set_sentences
 from mia_batch.report.unlabelled import (
     null_audit_sentence,
+    placebo_sentence,
     plan_sentence,
     power_sentences,
     unlabelled_sentences,
@@ -53,6 +54,7 @@ def sentences(
         said += unlabelled_sentences(verdicts, findings, plan)
     said += set_sentences(findings)
     if roles["n_unknown"] and roles["n_nulls"]:
+        said += placebo_sentence(findings, "fewer")
         said += null_audit_sentence(findings)
         said += exchangeability_sentence(findings)
         said += weights_sentence(findings)
@@ -67,4 +69,5 @@ def sentences(
         said.insert(int(warned), exploratory)  # after the blind baseline's warning alone
     yield from chance_sentences(findings)
     yield from answers_sentences(findings)
+    yield from placebo_sentence(findings, "as_many")
     yield from said

@@ -22,7 +22,7 @@ from mia_batch.inference.null_audits import null_audit_findings
 from mia_batch.inference.plan import VerdictPlan, preregister
 from mia_batch.inference.power import power_findings
 from mia_batch.inference.sampling_error import score_errors
-from mia_batch.inference.verdicts import verdicts
+from mia_batch.inference.verdicts import placebo_findings, verdicts
 from mia_batch.inference.weights import weight_findings
 from mia_batch.metrics.measure import measure
 from mia_batch.pipeline.choice import verdict_plan
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
-_FROM_SCORES = ("plan", "reported", "uneven_scores", "null_audits", *GIVEN, *OF_SETS)
+_FROM_SCORES = ("plan", "reported", "placebo", "uneven_scores", "null_audits", *GIVEN, *OF_SETS)
 
 
 def preflight(run: Run, plan: VerdictPlan, *, seed: int) -> None:
@@ -117,7 +117,8 @@ def evaluate(
     primary_first = sorted(names, key=lambda name: name != plan.primary)
     uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
     audits = null_audit_findings(scores, plan)
-    rows = [before, given, planned, uneven, reported, audits, found_of_sets]
+    placebo = placebo_findings(scores, plan, reported, _weighed_by(run, before))
+    rows = [before, given, planned, uneven, reported, placebo, audits, found_of_sets]
     sink(pl.concat(rows), run.path("findings"), Findings)
 
 
@@ -143,8 +144,7 @@ def _verdicts(
     if roles["n_nulls"] and alone and sampled:
         errors = _sampling_errors(settings.continuations, primary, run)
     names = [attack.name for attack in attacks]
-    weighted = found.filter(check="weights", verdict="used")
-    blind = None if weighted.is_empty() else _of_targets(run.scan("blind").collect())
+    blind = _weighed_by(run, found)
     for rows in verdicts(scores, names, plan, blind_warns=blind_warns(found), blind=blind):
         if errors is None or rows.is_empty() or rows["attack"][0] != plan.primary:
             yield rows  # frames are of one attack each
@@ -155,6 +155,12 @@ def _verdicts(
 def _of_targets(blind: pl.DataFrame) -> pl.DataFrame:
     """Keep the blind scores that tell targets from nulls."""
     return blind.select("target_id", pl.col("^targets_.*$")).drop_nulls()
+
+
+def _weighed_by(run: Run, findings: pl.DataFrame) -> pl.DataFrame | None:
+    """Read the blind scores that nulls are weighted by; None where they are not weighted."""
+    used = findings.filter(check="weights", verdict="used")
+    return None if used.is_empty() else _of_targets(run.scan("blind").collect())
 
 
 def blind_warns(findings: pl.DataFrame) -> bool:
