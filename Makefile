@@ -49,6 +49,7 @@ bench: setup
 	@$(STEP) "Groups that stop when they are decided" python -m benches.stopping
 	@$(STEP) "Coverage of the blind baseline's limits" python -m benches.blind
 	@$(STEP) "False lists where the sets differ, before and after the gate" python -m benches.gate
+	@$(STEP) "Weighted non-members" python -m benches.weights
 	@$(STEP) "WikiMIA without a model, before and after a repair" python -m benches.wikimia
 	@$(STEP) "Power of the attacks" python -m benches.power
 	@$(STEP) "Parts of books" python -m benches.books

@@ -30,10 +30,13 @@ _TARGET = pl.col("role") == "target"
 
 
 class Preflight(NamedTuple):
-    """Findings, and the blind classifiers' scores and metrics of members and non-members."""
+    """Findings, and the blind classifiers' scores and metrics of members and non-members.
+
+    Scores of targets and nulls are in columns that begin with ``targets_``.
+    """
 
     findings: pl.DataFrame
-    blind_scores: pl.DataFrame  # empty without labels of both classes
+    blind_scores: pl.DataFrame  # empty without two sets to compare
     blind_metrics: pl.DataFrame
 
 
@@ -50,7 +53,10 @@ def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
         rows += _duplicate_rows("members", near_duplicates(labelled))
     asked = targets.with_columns(asked=asked_texts(targets))
     if _has_both(asked, pl.col("asked")) and _any(targets, _TARGET & pl.col("member").is_null()):
-        rows += _blind_rows("targets", blind_baseline(asked, label="asked", seed=seed))
+        blind = blind_baseline(asked, label="asked", seed=seed)
+        of_targets = blind.scores.rename(lambda name: name.replace("blind", "targets_blind"))
+        scores = scores.join(of_targets, on="target_id", how="full", coalesce=True)
+        rows += _blind_rows("targets", blind)
         rows += _duplicate_rows("targets", near_duplicates(asked, label="asked"))
     calibration = targets.filter(role="calibration")
     if _any(calibration, pl.col("member")):

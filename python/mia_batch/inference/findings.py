@@ -90,8 +90,9 @@ def gate_findings(before: pl.DataFrame, *, exploratory: bool) -> pl.DataFrame:
     """Row of check ``gate``: may targets be compared with non-members? None without both.
 
     Verdict ``open`` where classifiers that never see the model cannot tell them apart;
-    ``doubtful`` where that is undecided or unknown; where they can, ``withheld``, or
-    ``exploratory`` if the answers are wanted nevertheless. The reason is that of ``withheld``.
+    ``doubtful`` where that is undecided or unknown; where they can, ``weighted`` if check
+    ``weights`` says so, or ``withheld``, or ``exploratory`` if the answers are wanted nevertheless.
+    The reason is that for withholding what is not weighted.
     """
     blind = before.filter(check="blind_baseline", subject="targets")
     rows = blind.filter(statistic="roc_auc").select("value", "high", "p_value", "verdict", "reason")
@@ -99,6 +100,8 @@ def gate_findings(before: pl.DataFrame, *, exploratory: bool) -> pl.DataFrame:
         return finding_rows("gate", [])
     row = rows.row(0, named=True)
     closed = "exploratory" if exploratory else "withheld"
+    if not before.filter(check="weights", verdict="used").is_empty():
+        closed = "weighted"
     verdict = {"not separable": "open", "separable": closed}.get(row["verdict"], "doubtful")
     if verdict == closed:
         strongest = blind.filter(statistic="strongest")["verdict"][0]
@@ -110,8 +113,8 @@ def gate_findings(before: pl.DataFrame, *, exploratory: bool) -> pl.DataFrame:
 
 
 def why_withheld(findings: pl.DataFrame) -> str | None:
-    """Say why p-values, lists, bounds and estimates are withheld; None where they are not."""
-    closed = findings.filter(check="gate", verdict="withheld")
+    """Say why p-values, lists, bounds and estimates without weights are withheld, if they are."""
+    closed = findings.filter(pl.col("verdict").is_in(["withheld", "weighted"]), check="gate")
     return closed["reason"][0] if closed.height else None
 
 

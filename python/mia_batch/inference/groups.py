@@ -134,7 +134,10 @@ def _n_ways(n_groups: int, n_null: int) -> int | None:
 
 
 def collection_test(
-    groups: NDArray[np.float64], nulls: NDArray[np.float64], seed: int
+    groups: NDArray[np.float64],
+    nulls: NDArray[np.float64],
+    seed: int,
+    odds: NDArray[np.float64] | None = None,
 ) -> CollectionTest:
     """Test whether G groups rank higher together than K exchangeable null groups.
 
@@ -144,12 +147,21 @@ def collection_test(
     It is never below 1 / C(G + K, G). Only whole groups are exchanged, never windows. An unscored
     group (NaN) has the lowest rank, an unscored null group the highest.
 
+    With ``odds`` of all groups, audited ones first, of being audited, ways are drawn with
+    probabilities proportional to the product of the odds of the G groups named, as Berrett et al.
+    (2020), "The conditional permutation test for independence while controlling for confounders",
+    do; the others are as likely as each other.
+
     Pitman (1937), "Significance tests which may be applied to samples from any populations";
     Phipson and Smyth (2010), "Permutation p-values should never be zero".
     """
     ranks = pooled_ranks(groups, nulls)
-    sums, method = permuted_sums(ranks[None], groups.size, seed)
-    observed = sums[0, 0]
+    observed = ranks[: groups.size].sum()
+    if odds is None:
+        sums, method = permuted_sums(ranks[None], groups.size, seed)
+    else:
+        drawn = _named_by_odds(odds, groups.size, np.random.default_rng(seed)) @ ranks
+        sums, method = np.append(observed, drawn), "permutation_by_odds"
     p = np.mean(sums >= observed)
     return CollectionTest(float(observed / groups.size), float(p), method)
 
@@ -193,3 +205,25 @@ def _orders(size: int, n_groups: int, n: int, seed: int | None) -> Iterator[NDAr
     for start in range(1, n, at_once):  # scipy's permutation_test takes no single group
         lines = np.tile(np.arange(size), (min(at_once, n - start), 1))
         yield rng.permuted(lines, axis=1)[:, :n_groups]
+
+
+def _named_by_odds(
+    odds: NDArray[np.float64], n_groups: int, rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Draw sets of so many groups with probabilities proportional to the product of their odds.
+
+    Group by group: log ``sums[i, k]`` is the sum of these products over all sets of k of the groups
+    from i on (Chen, Dempster and Liu 1994, "Weighted finite population sampling").
+    """
+    log_odds, n = np.log(odds), odds.size
+    sums = np.full((n + 1, n_groups + 1), -np.inf)
+    sums[:, 0] = 0
+    for i in reversed(range(n)):
+        sums[i, 1:] = np.logaddexp(sums[i + 1, 1:], log_odds[i] + sums[i + 1, :-1])
+    left = np.full(_PERMUTATIONS if n < _MANY else _PERMUTATIONS_OF_MANY, n_groups)
+    named = np.zeros((left.size, n), np.bool_)
+    for i in range(n):
+        share = np.exp(log_odds[i] + sums[i + 1, left - 1] - sums[i, left])
+        named[:, i] = (left > 0) & (rng.random(left.size) < share)
+        left = left - named[:, i]
+    return named

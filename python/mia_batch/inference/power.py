@@ -45,7 +45,7 @@ class Power:
     unit: str = "text"  # or document, group, book
     n_tests: int  # targets, or groups of them
     n_usable: int  # those that can be compared
-    n_null: int  # that they can be compared with: non-members, or groups; the most of one length
+    n_null: float  # that they can be compared with: non-members, or groups; the most of one length
     adjustment: Adjustment
     smallest_p: float | None
     needed: int | None  # fewest that can be reported, each beating every null; None: none can be
@@ -53,12 +53,12 @@ class Power:
     for_bound: int | None = None  # that beat every null for a lower bound of one member
 
 
-def power(n_tests: int, n_null: int, q: float, adjustment: Adjustment) -> Power:
+def power(n_tests: int, n_null: float, q: float, adjustment: Adjustment) -> Power:
     """Say what m tests against n independent nulls can show at best; see `_power`."""
     return _power(np.full(n_tests, 1 / (n_null + 1)), n_null, q, adjustment)
 
 
-def _power(smallest: NDArray[np.float64], n_null: int, q: float, adjustment: Adjustment) -> Power:
+def _power(smallest: NDArray[np.float64], n_null: float, q: float, adjustment: Adjustment) -> Power:
     """Say what tests can show whose smallest possible p-values are these (NaN = none).
 
     Under Benjamini-Hochberg r of m targets are reported where each p-value is at most r q / m, and
@@ -117,7 +117,7 @@ def planned_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
         found,
         unit=_unit(sets, plan),
         together=1 / n_orders(n_groups, n_null),
-        for_bound=needed_for_bound(found.n_tests, found.n_null) if independent else None,
+        for_bound=needed_for_bound(found.n_tests, int(found.n_null)) if independent else None,
     )
 
 

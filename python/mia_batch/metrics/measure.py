@@ -64,7 +64,7 @@ def _rows_beside_blind(
     if ranked.is_empty():
         return
     strongest = ranked["attack"][0]
-    seen = blind_scores.select("target_id", blind=strongest)
+    seen = blind_scores.select("target_id", blind=strongest).drop_nulls("blind")
     keys = [name for name in Scores.column_names() if name in scores.collect_schema()]
     # Named while all rows are there: a document without a name begins with its first window.
     own = scores.with_columns(group=cluster_names(scores)).select(*keys, *attacks)

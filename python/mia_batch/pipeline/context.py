@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mia_batch.attacks.attack import CONTINUATION
+from mia_batch.attacks.attack import CONTINUATION, PROBE
+from mia_batch.attacks.tokens import LOWERCASE, TEXT
 from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.budget import Budget
 from mia_batch.evidence.engines.registry import choose_engine, engine_types, why_not
 from mia_batch.evidence.kept import KeptEngine
+from mia_batch.evidence.logprobs import FREQUENCY
 from mia_batch.evidence.replay.recording import Recording
 from mia_batch.evidence.request import Decoding, EngineSpec
 from mia_batch.evidence.shard import Shard
@@ -56,6 +58,7 @@ _ATTEMPTS_AT_PROBES = 3  # a word that does not end is none
 _SPARE_AT_PROBES = 1  # token, so that a word is followed by something
 _ANSWER_TOKENS = 8  # "The answer is B." and some more
 _REMOTE = ("openai", "replay")
+_OF_PLACEBO = (TEXT, LOWERCASE, PROBE)  # any model can be asked for them without more
 _OF_MODELS = {
     "target": ("model", "revision"),
     "reference": ("reference_model", "reference_revision"),
@@ -141,9 +144,36 @@ class Audit:
             raise SettingsError(msg)
         return RoundsTest(sets, self.plan)
 
+    @cached_property
+    def placebo(self) -> Attack | None:
+        """The primary attack on the reference model, which cannot know the audited texts.
+
+        None without reference model or non-members, and where the attack reads other models, or
+        what only the target model is asked for.
+        """
+        primary = next(attack for attack in self.attacks if attack.name == self.plan.primary)
+        pairs = {*primary.reads, *primary.logprobs}
+        given = bool(self.settings.reference_model and self.settings.non_members)
+        given &= self.plan.adjustment != "e-bh"
+        if not given or self.recording is not None or not pairs <= {*_OF_PLACEBO}:
+            return None
+        if primary.evidence == "scores" or FREQUENCY in primary.columns:
+            return None
+        reads, logprobs = (
+            tuple(("reference", view) for _, view in each)
+            for each in (primary.reads, primary.logprobs)
+        )
+        name = f"placebo_of_{primary.name}"
+        return replace(primary, name=name, reads=reads, logprobs=logprobs)
+
+    @property
+    def asking(self) -> list[Attack]:
+        """The attacks for which models are asked: those of the run, and the placebo."""
+        return [*self.attacks, *filter(None, [self.placebo])]
+
     def reading(self, kind: EvidenceKind) -> list[Attack]:
-        """Return the attacks that read one kind of evidence."""
-        return [attack for attack in self.attacks if attack.reads_of(kind)]
+        """Return the attacks, the placebo too, that read one kind of evidence."""
+        return [attack for attack in self.asking if attack.reads_of(kind)]
 
     @cached_property
     def shard(self) -> Shard | None:
@@ -296,7 +326,7 @@ class Audit:
             decoding=Decoding(
                 temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p
             ),
-            columns=columns if model == "target" else frozenset(),
+            columns=columns if model in ("target", "reference") else frozenset(),
             logits_bytes=settings.logits_memory << 20,
             engine_args=arguments if kind != "fills" else {},
         )

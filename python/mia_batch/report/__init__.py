@@ -22,9 +22,11 @@ from mia_batch.report.sets import set_sentences
 from mia_batch.report.unlabelled import (
     canary_sentences,
     null_audit_sentence,
+    placebo_sentence,
     plan_sentence,
     power_sentences,
     unlabelled_sentences,
+    weights_sentence,
 )
 from mia_batch.report.verbatim import verbatim_sentences
 from mia_batch.report.yardstick import absence_sentences, yardstick_sentences
@@ -102,6 +104,8 @@ CONCLUSIONS: Final[tuple[tuple[Callable[[Known], bool], Callable[[Known], Iterab
     (_always, lambda known: chance_sentences(known.findings)),
     (_always, lambda known: verbatim_sentences(known.findings)),
     (_always, lambda known: gate_sentence(known.findings)),
+    (_always, lambda known: weights_sentence(known.findings)),
+    (_always, lambda known: placebo_sentence(known.findings, "as_many")),
     (_always, lambda known: undeclared_sentences(known.findings)),
     (_always, lambda known: earlier_sentences(known.findings)),
     (lambda known: known.has_labels, lambda known: label_sentence(known.findings)),
@@ -116,6 +120,7 @@ CONCLUSIONS: Final[tuple[tuple[Callable[[Known], bool], Callable[[Known], Iterab
         lambda known: known.compares,
         lambda known: unlabelled_sentences(known.verdicts, known.findings, known.plan),
     ),
+    (_always, lambda known: placebo_sentence(known.findings, "fewer")),
     (
         lambda known: known.compares,
         lambda known: absence_sentences(known.findings, known.plan),
@@ -126,7 +131,10 @@ CONCLUSIONS: Final[tuple[tuple[Callable[[Known], bool], Callable[[Known], Iterab
         lambda known: canary_sentences(known.verdicts, known.plan),
     ),
     (_always, lambda known: set_sentences(known.findings)),
-    (lambda known: known.compares, lambda known: power_sentences(known.findings)),
+    (
+        lambda known: known.compares and known.gate != "weighted",
+        lambda known: power_sentences(known.findings),
+    ),
     (lambda known: known.compares, lambda known: null_audit_sentence(known.findings)),
     (lambda known: known.gate == "open", lambda known: exchangeability_sentence(known.findings)),
     (
@@ -142,6 +150,7 @@ CONCLUSIONS: Final[tuple[tuple[Callable[[Known], bool], Callable[[Known], Iterab
 def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:
     """Say what the targets tell before an engine starts."""
     yield from gate_sentence(findings)
+    yield from weights_sentence(findings)
     yield from undeclared_sentences(findings)
     yield from power_sentences(findings)
 

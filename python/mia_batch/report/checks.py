@@ -89,6 +89,11 @@ def gate_sentence(findings: pl.DataFrame) -> Iterator[str]:
             "are withheld. Give comparison texts of the same kind and time (mia-batch build-set "
             "matches them), or --exploratory to print the numbers, marked as such."
         )
+    elif verdict == "weighted":
+        yield (
+            f"The answer rests on weights: {sets} can be told apart without the model "
+            f"({row['found']}). Bounds and estimates, which would not be weighted, are withheld."
+        )
     elif verdict == "exploratory":
         yield (
             f"Exploratory: {sets} can be told apart without the model ({row['found']}), so what "

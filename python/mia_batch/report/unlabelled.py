@@ -16,12 +16,19 @@ if TYPE_CHECKING:
 __all__ = [
     "canary_sentences",
     "null_audit_sentence",
+    "placebo_sentence",
     "plan_sentence",
     "power_sentences",
     "unlabelled_sentences",
+    "weights_sentence",
 ]
 
-_ADJUSTMENTS = {"bh": "Benjamini-Hochberg", "by": "Benjamini-Yekutieli", "e-bh": "e-BH"}
+_ADJUSTMENTS = {
+    "bh": "Benjamini-Hochberg",
+    "by": "Benjamini-Yekutieli",
+    "e-bh": "e-BH",
+    "wcs": "weighted conformalized selection",
+}
 
 
 def power_sentences(findings: pl.DataFrame) -> Iterator[str]:
@@ -114,6 +121,46 @@ def null_audit_sentence(findings: pl.DataFrame) -> Iterator[str]:
         f"{counts['fpr']:g}. That checks the procedure on these scores, not whether the audited "
         "texts are like the non-members."
     )
+
+
+def weights_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Say how many non-members count where they are weighted, or why they cannot be."""
+    _, facts = _facts(findings, "weights")
+    verdict = facts["n_effective"]["verdict"] if facts else "not_needed"
+    if verdict == "used":
+        yield (
+            "Comparison texts count the more, the more they are like the audited ones: "
+            f"{facts['n_null']['value']:,.0f} of them count as "
+            f"{facts['n_effective']['value']:.1f}. p-values then hold if the two sets differ in "
+            "nothing but training and what the blind classifiers have learned to see."
+        )
+    elif verdict == "no_overlap":
+        yield f"Weights do not help: {facts['n_effective']['reason']}."
+
+
+def placebo_sentence(findings: pl.DataFrame, verdict: str) -> Iterator[str]:
+    """Say what the same test finds on the reference model, if that is ``as_many``, or ``fewer``."""
+    level, facts = _facts(findings, "placebo")
+    reason = facts.get("n_reported", {}).get("reason")
+    if reason is not None and verdict == "fewer":
+        yield f"The same test was not made on the reference model: {reason}."
+    main = facts.get("collection" if level == "collection" else "n_reported")
+    if main is None or main["verdict"] != verdict:
+        return
+    smallest = facts["smallest_q"]["value"] if "smallest_q" in facts else None
+    least = "" if smallest is None else f" (smallest q {smallest:.2g})"
+    p = facts["collection"]["p_value"]
+    if level != "collection":
+        what = f"reports {main['value']:,.0f} of {facts['n_tests']['value']:,.0f} {level}s{least}"
+    else:
+        what = "has no p-value" if p is None else f"has p = {p:.3g} for all groups together"
+    if verdict == "as_many":
+        yield (
+            f"The same test on the reference model {what}: what is found on the audited model is "
+            "no evidence of its memory."
+        )
+    else:
+        yield f"The same test on the reference model (which cannot know these texts) {what}."
 
 
 def unlabelled_sentences(

@@ -96,14 +96,15 @@ class Findings(dy.Schema):
     """
 
     check = dy.String()
-    """``roles``, ``blind_baseline``, ``duplicates``, ``undeclared_books``, ``power`` (of texts);
-    ``plan``, ``uneven_scores``, ``reported``, ``e_values`` (what rounds decided), ``null_audits``,
-    ``top`` (so many of the highest at least), ``max_t`` (all attacks together), ``combination``,
-    ``dataset_inference``, ``codec``, ``yardstick``, ``absence`` (of scores), ``prompts`` (what was
-    given), ``endpoint`` (fields that it honours), ``answers`` (kinds that came back),
-    ``held_back`` (``filtered`` or refused unevenly), ``chance`` (whether models predict the texts
-    better), ``gate`` (may targets be compared with non-members?), ``verbatim`` (what came out word
-    for word), ``earlier_runs`` (of the same texts and model, in folders beside the run's)."""
+    """``roles``, ``blind_baseline``, ``weights``, ``duplicates``, ``undeclared_books``, ``power``
+    (of texts); ``plan``, ``gate`` (may targets be compared with non-members?), ``uneven_scores``,
+    ``reported``, ``placebo`` (on the reference model), ``e_values`` (what rounds decided),
+    ``null_audits``, ``top`` (so many of the highest at least), ``max_t`` (all attacks together),
+    ``combination``, ``dataset_inference``, ``codec``, ``yardstick``, ``absence`` (of scores);
+    ``verbatim`` (what came out word for word), ``prompts`` (what was given), ``endpoint`` (fields
+    that it honours), ``answers`` (kinds that came back), ``held_back`` (``filtered`` or refused
+    unevenly), ``chance`` (whether models predict the texts better), ``earlier_runs`` (of the same
+    texts and model, in folders beside the run's)."""
     subject = dy.String(nullable=True)
     """What it is about: a set of texts, a level, an attack."""
     statistic = dy.String()
@@ -123,10 +124,11 @@ class Findings(dy.Schema):
 
 
 class Blind(dy.Schema):
-    """One row per labelled text that classifiers which never see the model have ranked.
+    """One row per text that classifiers which never see the model have ranked.
 
     Each classifier adds a Float64 column of its name, in (0, 1): the share of the texts of its fold
-    that score below it. Empty without labels of both classes.
+    that score below it. Members and non-members are ranked in columns of the classifiers' names,
+    targets and the texts that they are compared with in columns ``targets_`` and the name.
     """
 
     target_id = dy.String(primary_key=True)

@@ -170,7 +170,7 @@ class LogprobsStage(Stage):
         for view in self._views:
             made = audit.manifest.made.get(self.name, {}).get(view.name, [])
             whole = not self._left(view)
-            for attack in audit.reading("logprobs"):
+            for attack in audit.attacks:
                 there = whole and engine_columns([attack]) <= {*made}
                 if view.read_as in attack.reads_of("logprobs") and not there:
                     found.append(attack.name)
@@ -182,9 +182,7 @@ class LogprobsStage(Stage):
         Where that is more than the parts have, they are removed, to be made again.
         """
         audit = self.audit
-        reading = [
-            attack for attack in audit.attacks if view.read_as in attack.reads_of("logprobs")
-        ]
+        reading = [attack for attack in audit.asking if view.read_as in attack.reads_of("logprobs")]
         needed = set(engine_columns(reading))
         if any(FREQUENCY in attack.columns for attack in reading):
             needed.add(FREQUENCY)

@@ -167,8 +167,8 @@ class SamplesStage(Stage):
             for view, missing in self.missing().items()
             if missing.count().left or not prompt_parts(self.audit, view).paths()
         }
-        reading = self.audit.reading("samples")
-        return [attack.name for attack in reading if short.intersection(attack.reads)]
+        reads = {attack.name: attack.reads_of("samples") for attack in self.audit.attacks}
+        return [name for name, pairs in reads.items() if short.intersection(pairs)]
 
     def run(self) -> None:
         """Sample what is missing, and store each block's samples and features."""

@@ -21,7 +21,7 @@ from mia_batch.schemas import LogProbs, Scores, Unscored
 from mia_batch.tables import sink, sink_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from mia_batch.attacks import Attack
@@ -81,6 +81,7 @@ class ScoresStage(Stage):
         frames = score(evidence["samples"], targets, audit.attacks, logprobs=logprobs)
         sink_frames(frames, run.path("scores"), Scores)
         self._learn()
+        self._score_placebo(evidence)
         samples = run.scan("samples").filter(_within(audit))
         asked = asked_targets(audit)
         unscored = find_unscored(
@@ -98,6 +99,22 @@ class ScoresStage(Stage):
             learned = combine(scores, names, seed=audit.settings.seed)
             column = pl.Series(COMBINATION, learned, nan_to_null=True)
             sink(scores.with_columns(column), audit.run.path("scores"), Scores)
+
+    def _score_placebo(self, evidence: Mapping[str, pl.LazyFrame]) -> None:
+        """Write the scores anew with those that the primary attack gives the reference model."""
+        audit, placebo = self.audit, self.audit.placebo
+        if placebo is None:
+            return
+        primary = next(attack for attack in audit.attacks if attack.name == audit.plan.primary)
+        other = {
+            kind: rows.filter(model="reference").with_columns(model=pl.lit("target"))
+            for kind, rows in evidence.items()
+        }
+        targets = audit.run.scan("targets")
+        frames = score(other["samples"], targets, [primary], logprobs=other.get("logprobs"))
+        column = pl.concat(frame[primary.name] for frame in frames).alias(placebo.name)
+        path = audit.run.path("scores")
+        sink(audit.run.scan("scores").with_columns(column), path, Scores)
 
 
 def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:

@@ -31,7 +31,8 @@ from mia_batch.inference.power import power_findings
 from mia_batch.inference.rows import withhold
 from mia_batch.inference.sampling_error import score_errors
 from mia_batch.inference.verbatim import verbatim_runs
-from mia_batch.inference.verdicts import verdicts
+from mia_batch.inference.verdicts import placebo_findings, verdicts
+from mia_batch.inference.weights import weight_findings
 from mia_batch.inference.yardstick import OF_YARDSTICK, yardstick_findings
 from mia_batch.kernels import count_words
 from mia_batch.metrics.measure import measure
@@ -71,6 +72,7 @@ _FROM_SCORES = (
     "verbatim",
     "plan",
     "reported",
+    "placebo",
     "e_values",
     "uneven_scores",
     "null_audits",
@@ -85,7 +87,8 @@ def preflight(run: Run, plan: VerdictPlan, *, seed: int) -> None:
     """Write what the targets tell before any engine starts: findings, blind scores and metrics."""
     targets = run.scan("targets")
     checked = check_targets(targets, seed=seed)
-    rows = [role_findings(targets), checked.findings, plan_power(targets, plan)]
+    weights = weight_findings(targets, _of_targets(checked.blind_scores), checked.findings, plan)
+    rows = [role_findings(targets), checked.findings, weights, plan_power(targets, plan)]
     sink(checked.blind_scores, run.path("blind"), Blind)
     sink(checked.blind_metrics, run.path("blind_metrics"), Metrics)
     sink(pl.concat(rows), run.path("findings"), Findings)
@@ -118,7 +121,7 @@ def evaluate(
     before = before.filter(~pl.col("check").is_in(_FROM_SCORES))
     planned = plan_findings(plan, preregistered, rests_on)
     gate = gate_findings(before, exploratory=settings.exploratory)
-    withheld = why_withheld(gate)
+    withheld, weighed_by = why_withheld(gate), _weighed_by(run, gate)
     is_open = gate.filter(verdict="exploratory").is_empty()
     scores, names = run.scan("scores"), [attack.name for attack in attacks]
     metrics: pl.DataFrame = Metrics.create_empty()
@@ -136,7 +139,8 @@ def evaluate(
         )
     sink(metrics, run.path("metrics"), Metrics)
     as_planned = planned["verdict"].item(0) == "as_planned" and is_open
-    made, found = _verdicts(settings, attacks, plan, run, before), [plan_power(scores, plan)]
+    made = _verdicts(settings, attacks, plan, run, before, weighed_by)
+    found = [plan_power(scores, plan)]
     if not in_rounds:
         told_apart = withheld is not None or _separable(before, "members")
         of_sets, found_of_sets = set_answers(scores, attacks, plan, before, told_apart=told_apart)
@@ -147,19 +151,22 @@ def evaluate(
         tested = bool(roles["n_unknown"] and roles["n_nulls"]) and withheld is None
         known = yardstick_findings(scores, plan, runs, tested=tested)
         found += [uneven, found_of_sets, known]
-    if withheld is not None:
+    if withheld is not None and weighed_by is None:
         made = (withhold(rows, withheld) for rows in made)
     if not as_planned:
         made = (rows.with_columns(planned=False) for rows in made)
     sink_frames(made, run.path("verdicts"), Verdicts)
-    if withheld is None:
-        found.append(reported_findings(run.scan("verdicts"), plan))
+    if withheld is None or weighed_by is not None:
+        reported = reported_findings(run.scan("verdicts"), plan)
+        found.append(reported)
         if in_rounds:
             found.append(RoundsTest(read_comparison_sets(scores), plan).findings(scores))
         else:
-            recorded = preregistered.get("attacks") if as_planned else None
-            found.append(few_books_findings(scores, names, plan, recorded))
-            found.append(null_audit_findings(scores, plan))
+            found.append(placebo_findings(scores, plan, reported, weighed_by))
+    if withheld is None and not in_rounds:
+        recorded = preregistered.get("attacks") if as_planned else None
+        found.append(few_books_findings(scores, names, plan, recorded))
+        found.append(null_audit_findings(scores, plan))
     rows = [before, given, planned, gate, *found]
     sink(pl.concat(rows), run.path("findings"), Findings)
 
@@ -182,7 +189,12 @@ def conclusions(run: Run, settings: Settings, attacks: Sequence[str]) -> Iterato
 
 
 def _verdicts(
-    settings: Settings, attacks: Sequence[Attack], plan: VerdictPlan, run: Run, found: pl.DataFrame
+    settings: Settings,
+    attacks: Sequence[Attack],
+    plan: VerdictPlan,
+    run: Run,
+    found: pl.DataFrame,
+    blind: pl.DataFrame | None,
 ) -> Iterator[pl.DataFrame]:
     """Yield the verdicts table, the primary attack's targets with their sampling error."""
     yield Verdicts.create_empty()
@@ -197,11 +209,22 @@ def _verdicts(
     if roles["n_nulls"] and alone and sampled:
         errors = _sampling_errors(settings.continuations, primary, run)
     names = [attack.name for attack in attacks]
-    for rows in verdicts(scores, names, plan, blind_warns=blind_warns(found)):
+    for rows in verdicts(scores, names, plan, blind_warns=blind_warns(found), blind=blind):
         if errors is None or rows.is_empty() or rows["attack"][0] != plan.primary:
             yield rows  # frames are of one attack each
         else:
             yield _with_errors(rows, errors)
+
+
+def _of_targets(blind: pl.DataFrame) -> pl.DataFrame:
+    """Keep the blind scores that tell targets from nulls."""
+    return blind.select("target_id", pl.col("^targets_.*$")).drop_nulls()
+
+
+def _weighed_by(run: Run, gate: pl.DataFrame) -> pl.DataFrame | None:
+    """Read the blind scores that nulls are weighted by; None where they are not weighted."""
+    used = gate.filter(verdict="weighted")
+    return None if used.is_empty() else _of_targets(run.scan("blind").collect())
 
 
 def blind_warns(findings: pl.DataFrame) -> bool:
@@ -257,7 +280,7 @@ class PreflightStage(Stage):
         plan = asdict(self.audit.plan)
         del plan["primary"]
         plan["length_edges"] = list(plan["length_edges"])  # as JSON gives them back
-        return {"targets": self.audit.manifest.made.get("targets"), "plan": plan}
+        return {"targets": self.audit.manifest.made.get("targets"), "plan": plan, "form": 2}
 
     def left(self) -> Iterator[tuple[str, str]]:
         """Say what the planned test can show, and whether the run would stop for it."""
@@ -289,7 +312,8 @@ class PreflightStage(Stage):
         """Whether evidence would cost something, but no answer can come of it."""
         decides = "together" if self.audit.plan.level == "collection" else "needed"
         power = found.filter(check="power", statistic=decides)
-        none = "impossible" in power["verdict"] or why_withheld(found) is not None
+        withheld = found.filter(check="gate", verdict="withheld")
+        none = "impossible" in power["verdict"] or not withheld.is_empty()
         labelled = targets.filter("member", pl.col("role") == "target").head(1)
         return (
             not self.audit.settings.anyway
