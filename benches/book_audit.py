@@ -61,7 +61,8 @@ def prepare(
 
 
 def audit(folder: Path, name: str, source: str, **settings: Any) -> mia_batch.Run:  # noqa: ANN401 - settings
-    given = {"input": str(folder / source), "model": str(folder / "model"), "yardstick": "none"}
+    given: dict[str, Any] = {"input": str(folder / source), "model": str(folder / "model")}
+    given["yardstick"] = "none"
     return mia_batch.audit(**given, out=str(folder / name), **settings)
 
 
