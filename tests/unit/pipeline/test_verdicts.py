@@ -533,3 +533,53 @@ def test_scores_that_one_class_lacks_are_warned_of_with_their_reason(tmp_path):
         "of 40 non-members (0.0%)."
     ) in lines[found[0]]
     assert lines[found[0] + 1].startswith("samia_matched_v1: AUC ")
+
+
+@pytest.mark.parametrize(
+    ("stops", "members", "n_nulls", "changes"),
+    [
+        (True, [None] * 5, 3, {}),
+        (True, [None] * 5, 3, {"level": "group"}),
+        (False, [None] * 5, 3, {"anyway": True}),
+        (False, [None] * 5, 3, {"level": "collection"}),  # one of 56 orders
+        (True, [None] * 5, 1, {"level": "collection"}),  # one of 6
+        (False, [None] * 5, 19, {}),
+        (False, [None] * 4 + [True], 3, {}),
+    ],
+)
+def test_a_run_that_can_report_nothing_stops_before_it_asks(
+    stops, members, n_nulls, changes, tmp_path
+):
+    library = Library(tmp_path)
+    settings = {
+        "input": library.write(
+            "asked.parquet", [False] * 5, member=pl.Series(members, dtype=pl.Boolean)
+        ),
+        "non_members": library.write("outside.parquet", [False] * n_nulls),
+        "non_members_known": "made up",
+        "model": "tiny",
+        "base_url": "http://127.0.0.1:9/v1",  # nobody listens
+        "out": str(tmp_path / "run"),
+    } | changes
+    said = [text for name, text in plan(load_settings(settings)) if name == "power"]
+    assert said[-1].startswith("So the run stops") == stops
+    if stops:
+        with pytest.raises(SettingsError, match=r"^With .* asked of the model; --anyway goes on$"):
+            mia_batch.audit(**settings)
+
+
+def test_a_recording_costs_nothing_so_it_is_scored_whatever_can_be_named(tmp_path):
+    library = Library(tmp_path)
+    settings = {
+        "input": library.write("asked.parquet", [False] * 5),
+        "non_members": library.write("outside.parquet", [False] * 3),
+        "non_members_known": "made up",
+    }
+    run = mia_batch.audit(**library.settings(**settings))
+    none = "With 3 comparison texts none of your 5 texts can be named at q = 0.05"
+    assert any(line.startswith(none) for line in said_of(run))
+    rescored = mia_batch.pipeline.rescore(run.folder, level="collection")
+    whole = (
+        "With 3 comparison documents the p-value of your 5 documents together can be 0.018 at best."
+    )
+    assert whole in said_of(rescored)
