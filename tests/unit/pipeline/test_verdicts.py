@@ -402,7 +402,10 @@ def test_columns_of_any_name_change_nothing(tmp_path):
 
 @pytest.fixture(scope="module")
 def in_rounds(tmp_path_factory):
-    """Two groups of eight texts that are remembered and four that are not, against 39."""
+    """Two groups of eight texts that are remembered and four that are not, against 39.
+
+    The attack weighs words by what the model says in the first round.
+    """
     library = Library(tmp_path_factory.mktemp("rounds"))
     names = [f"book {number // 8:02}" for number in range(45 * 8)]
     settings = library.settings(
@@ -412,6 +415,8 @@ def in_rounds(tmp_path_factory):
         level="group",
         stop_when_decided=True,
         q=0.2,
+        attacks="samia_matched_v1,samia_matched_rarity_v1",
+        primary="samia_matched_rarity_v1",
     )
     settings["samples_from"] = library.settings()["samples_from"]
     return settings, mia_batch.audit(**settings)
@@ -420,7 +425,7 @@ def in_rounds(tmp_path_factory):
 def test_groups_stop_when_they_are_decided(in_rounds):
     _, run = in_rounds
     verdicts = Verdicts.validate(run.verdicts)
-    assert verdicts["attack"].unique().to_list() == ["samia_matched_v1"]
+    assert verdicts["attack"].unique().to_list() == ["samia_matched_rarity_v1"]
     assert verdicts["adjustment"].unique().to_list() == ["e-bh"]
     found = dict(verdicts.select("key", "q_value").iter_rows())
     # Two ranks count, 40 * 2/3 and 40 * 1/3: two of 6 need e-values of 6 / (0.2 * 2) = 15.
@@ -434,11 +439,13 @@ def test_what_was_not_asked_is_unscored_and_says_so(in_rounds):
     asked = run.samples["target_id"].n_unique()
     assert counts["n_planned"] == 45 * 8
     assert counts["n_asked"] == asked < 0.45 * counts["n_planned"]
-    reasons = run.unscored.filter(attack="samia_matched_v1")["reason"]
+    reasons = run.unscored.filter(attack="samia_matched_rarity_v1")["reason"]
     assert len(reasons) == 45 * 8 - asked
     assert reasons.str.starts_with("not asked: ").all()
     said = said_of(run)
-    assert said[0].startswith("2 of 6 groups are reported at q = 0.2 (samia_matched_v1, e-BH,")
+    assert said[0].startswith(
+        "2 of 6 groups are reported at q = 0.2 (samia_matched_rarity_v1, e-BH,"
+    )
     share = 1 - asked / 360
     assert said[1].startswith(f"{share:.0%} of the 360 planned windows were not asked: ")
     assert run.metrics.is_empty()
@@ -454,12 +461,13 @@ def test_what_was_not_asked_is_unscored_and_says_so(in_rounds):
 
 def test_a_run_in_rounds_decides_as_before_when_it_is_taken_up(in_rounds, tmp_path):
     settings, run = in_rounds
-    verdicts, samples = run.verdicts, run.samples
+    verdicts, samples, scores = run.verdicts, run.samples, run.scores
     (run.folder / "scores.parquet").unlink()
     for part in sorted((run.folder / "samples").glob("*.parquet"))[-1:]:
         part.unlink()
     again = mia_batch.audit(**settings)
     assert again.verdicts.equals(verdicts)
+    assert again.scores.equals(scores)
     assert again.samples.sort("target_id", "sample_index").equals(
         samples.sort("target_id", "sample_index")
     )
