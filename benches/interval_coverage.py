@@ -76,6 +76,8 @@ class Case:
         Share of the members, and of the non-members, that one group has.
     heavy
         Whether what a group shares has heavy tails.
+    attacks
+        Attacks that are bounded at once.
     promise
         Nominal coverage, or at least that much.
     """
@@ -90,12 +92,14 @@ class Case:
     sizes: Literal["equal", "uneven", "zipf"] = "equal"
     giants: tuple[float, float] = (0.0, 0.0)
     heavy: bool = False
+    attacks: int = 20
     promise: Promise = "93 to 97 %"
 
     def __str__(self) -> str:
         grouped = f"{self.groups} groups of {self.n}, correlation {self.within:g}"
         parts = [self.figure, f"AUC {self.auc:g}", grouped if self.groups else f"{self.n} a class"]
         parts += [f"at {self.budget:g}"] if self.budget else []
+        parts += [f"{self.attacks} attacks"] if self.figure == "simultaneous" else []
         parts += ["mixed"] * self.mixed + [self.sizes] * (self.sizes != "equal")
         parts += ["giants of {:.0%} and {:.0%}".format(*self.giants)] * any(self.giants)
         return ", ".join(parts + ["heavy tails"] * self.heavy)
@@ -169,7 +173,7 @@ _UNEQUAL: list[dict[str, Any]] = [
 _FIGURES: list[dict[str, Any]] = [
     {"figure": "auc", "auc": 0.6},
     {"figure": "auc", "auc": 0.9},
-    {"figure": "simultaneous", "auc": 0.6},
+    {"figure": "simultaneous", "auc": 0.6, "attacks": 5},
     {"figure": "difference", "auc": 0.8},
     {"figure": "tpr", "auc": 0.7, "budget": 0.1},
     {"figure": "fpr", "auc": 0.7, "budget": 0.1},
@@ -185,7 +189,6 @@ UNEQUAL = [
 """Groups of unequal size, few groups, and heavy tails."""
 
 BUCKETS = 3
-ATTACKS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -461,7 +464,7 @@ def of_many(case: Case, made: Texts, rng: np.random.Generator) -> tuple[bool, fl
     common = made.score(0.5, rng)
     scores = [
         (common + made.score(0.5, rng)) / 2**0.5 + shift(case.auc) * made.member
-        for _ in range(ATTACKS)
+        for _ in range(case.attacks)
     ]
     tried = {
         (str(number), "all"): AucResult(estimate=one.estimate, errors=one.errors, counts={})
