@@ -44,6 +44,7 @@ bench: setup
 	@$(STEP) "Samples to features beside the kernels alone" python -m benches.features
 	@$(STEP) "Coverage of intervals" python -m benches.interval_coverage
 	@$(STEP) "Calibration of p-values and estimates" python -m benches.p_value_calibration
+	@$(STEP) "Undeclared books, and trying again" python -m benches.one_book
 	@$(STEP) "Coverage of the blind baseline's limits" python -m benches.blind
 	@$(STEP) "WikiMIA without a model, before and after a repair" python -m benches.wikimia
 	@$(STEP) "Power of the attacks" python -m benches.power

@@ -393,3 +393,43 @@ def test_scores_that_one_class_lacks_are_warned_of_with_their_reason(tmp_path):
         "of 40 non-members (0.0%)."
     ) in lines[found[0]]
     assert lines[found[0] + 1].startswith("samia_matched_v1: AUC ")
+
+
+def test_comparison_texts_from_one_undeclared_book_are_one_group_before_anything_is_asked(tmp_path):
+    rng, letters = np.random.default_rng(0), "bcdfghklmnprst"
+    known = [f"{one}{vowel}{other}" for one in letters for vowel in "aeiou" for other in letters]
+
+    def text(start, end):
+        return " ".join(
+            known[at] for at in (*rng.integers(0, 980, 40), *rng.integers(start, end, 40))
+        )
+
+    asked = pl.DataFrame({"document_id": [f"t{at}" for at in range(5)]}).with_columns(
+        text=pl.Series([text(0, 980) for _ in range(5)])
+    )
+    book = pl.DataFrame({"document_id": [f"n{at}" for at in range(30)]}).with_columns(
+        text=pl.Series([text(20 * at, 20 * at + 80) for at in range(30)])
+    )
+    recorded = pl.concat([asked, book]).with_columns(candidate="text").drop("text")
+    for name, table in (("asked", asked), ("book", book), ("made", recorded)):
+        table.write_parquet(tmp_path / f"{name}.parquet")
+    settings: dict[str, Any] = {
+        "input": str(tmp_path / "asked.parquet"),
+        "non_members": str(tmp_path / "book.parquet"),
+        "non_members_known": "written for this test",
+        "samples_from": str(tmp_path / "made.parquet"),
+        "attacks": ["samia_v1"],
+        "report": False,
+        "out": str(tmp_path / "run"),
+    }
+    lines = list(plan(load_settings(settings)))
+    assert ("power", "at q = 0.05 nothing can be reported: give more non-members") in lines
+    run = mia_batch.audit(**settings)
+    nulls = run.targets.filter(role="non_member")
+    assert set(nulls["group"]) == {"undeclared book"}
+    assert run.targets.filter(role="target")["group"].is_null().all()
+    found = run.findings.filter(check="undeclared_books", statistic="neighbours")
+    assert found["verdict"].to_list() == ["one_group"]
+    assert run.verdicts.filter(level="target")["n_null"].unique().to_list() == [1]
+    said = next(conclusions(run, load_settings(settings), ["samia_v1"]))
+    assert said.startswith("The non-members look like parts of one book, or of a few")
