@@ -53,8 +53,8 @@ def table(targets, nulls, **columns):
     return pl.LazyFrame(rows | columns)
 
 
-def likeness(texts, others):
-    found = undeclared.likeness(texts, others)
+def likeness(texts):
+    found = undeclared.likeness(texts)
     assert found is not None
     return found
 
@@ -79,38 +79,23 @@ def slow_ratio(texts):
 
 def test_neighbours_are_as_alike_as_the_definition_says():
     texts = book(20)
-    found = likeness(texts, [])
+    found = likeness(texts)
     assert found.ratio == pytest.approx(slow_ratio(texts), rel=0.05)
     assert found.p_value == 1 / 1000
-    assert (found.of_one_book, found.named, found.names) == (True, 0, ())
+    assert found.of_one_book
 
 
 def test_order_is_all_that_neighbours_tell():
     shuffled = np.random.default_rng(1).permutation(book(40)).tolist()
-    assert not likeness(shuffled, []).of_one_book
-    assert undeclared.likeness(book(19), []) is None
+    assert not likeness(shuffled).of_one_book
+    assert undeclared.likeness(book(19)) is None
 
 
 def test_texts_that_stand_alone_are_seldom_taken_for_a_book():
-    found = [likeness(apart(20, seed), []) for seed in range(40)]
+    found = [likeness(apart(20, seed)) for seed in range(40)]
     assert not any(each.of_one_book for each in found)
     p_values = [each.p_value for each in found]
     assert 0.3 < np.mean(p_values) < 0.7
-
-
-def test_names_that_others_lack_tell_shuffled_parts_of_a_book():
-    named = [
-        f"{text} said Zora to Quill, and {text}" if at % 4 else text
-        for at, text in enumerate(apart(40))
-    ]
-    found = likeness(named, apart(20, 1))
-    assert (found.names, found.named) == (("Quill", "Zora"), 0.75)
-    assert found.of_one_book
-    same = [f"{text} said Zora to Quill" for text in apart(20, 1)]
-    assert likeness(named, same).names == ()
-    assert likeness(named, same[:19]).names == ()
-    beginning = [f"Zora {text}. Quill {text} in March" for text in apart(40)]
-    assert likeness(beginning, apart(20, 1)).names == ()
 
 
 def test_parts_of_a_book_are_one_group_of_nulls():
@@ -120,8 +105,8 @@ def test_parts_of_a_book_are_one_group_of_nulls():
     assert after.collect()["group"].to_list() == [None] * 5 + [UNDECLARED] * 40
     sets = read_comparison_sets(after)
     assert np.unique(sets.cluster[sets.nulls]).size == 1
-    assert planned_power(before, plan).n_null == 40
-    assert planned_power(after, plan).n_null == 1
+    found = [planned_power(each, plan) for each in (before, after)]
+    assert [each and each.n_null for each in found] == [40, 1]
     assert with_undeclared(after).collect().equals(after.collect())
 
 
@@ -148,7 +133,7 @@ def test_labelled_nulls_of_the_input_count_too_and_the_audited_texts_are_only_sa
     )
     first, second = undeclared_sentences(found)
     assert first.startswith("The non-members look like parts of one book, or of a few: neighb")
-    assert "(p = 0.001). They count as one group in every test: give a column `group`" in first
+    assert "(p = 0.001). They count as one group: give a column `group`" in first
     assert "The targets look like" in second
     assert "Each counts as an independent text" in second
     kept = finding_rows("", undeclared_rows(asked)).with_columns(check=pl.lit("undeclared_books"))
@@ -162,10 +147,9 @@ def test_real_books_are_found_and_real_texts_apart_are_not(shared_data):
     for path in sorted((shared_data / "books").glob("*.txt"))[:4]:
         text = path.read_text("utf-8").split()[3000:]
         parts = [" ".join(text[at : at + 128]) for at in range(0, 40 * 128, 128)]
-        assert likeness(parts, []).of_one_book
+        assert likeness(parts).of_one_book
     wikimia = pl.read_ndjson(shared_data / "wikimia" / "128.jsonl").sample(
         fraction=1, shuffle=True, seed=0
     )
     sides = [wikimia.filter(label=label)["input"].to_list() for label in (0, 1)]
-    assert not likeness(*sides).of_one_book
-    assert not likeness(*sides[::-1]).of_one_book
+    assert not any(likeness(side).of_one_book for side in sides)

@@ -428,7 +428,7 @@ def test_comparison_texts_from_one_undeclared_book_are_one_group_before_anything
     nulls = run.targets.filter(role="non_member")
     assert set(nulls["group"]) == {"undeclared book"}
     assert run.targets.filter(role="target")["group"].is_null().all()
-    found = run.findings.filter(check="undeclared_books", statistic="neighbours")
+    found = run.findings.filter(check="undeclared_books")
     assert found["verdict"].to_list() == ["one_group"]
     assert run.verdicts.filter(level="target")["n_null"].unique().to_list() == [1]
     said = next(conclusions(run, load_settings(settings), ["samia_v1"]))
