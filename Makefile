@@ -47,6 +47,7 @@ bench: setup
 	@$(STEP) "What few books allow" python -m benches.few_books
 	@$(STEP) "What mia-batch plan says beside whole audits" python -m benches.design
 	@$(STEP) "Groups that stop when they are decided" python -m benches.stopping
+	@$(STEP) "Undeclared books, and trying again" python -m benches.one_book
 	@$(STEP) "Coverage of the blind baseline's limits" python -m benches.blind
 	@$(STEP) "False lists where the sets differ, before and after the gate" python -m benches.gate
 	@$(STEP) "Weighted non-members" python -m benches.weights

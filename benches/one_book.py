@@ -42,8 +42,8 @@ def windows(text: str, n_words: int) -> list[str]:
 
 def draws(
     rng: np.random.Generator, texts: Mapping[str, list[list[str]]], n: int
-) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Draw one set of each kind: its name, the texts, and the others."""
+) -> Iterator[tuple[str, list[str]]]:
+    """Draw one set of each kind: its name and the texts."""
 
     def some(pool: Sequence[Any], k: int) -> list[Any]:
         return [pool[at] for at in rng.permutation(len(pool))[:k]]
@@ -51,34 +51,29 @@ def draws(
     books = some(texts["books"], len(texts["books"]))
     own, rest = books[0], books[1:]
     at = int(rng.integers(0, max(1, len(own) - n)))
-    others = [window for book in rest for window in some(book, 6)]
     stretches = [(book, int(rng.integers(0, len(book) - n // 3 - 1))) for book in rest[:3]]
     three = [window for book, start in stretches for window in book[start : start + n // 3 + 1]]
-    yield "one book, in order", own[at : at + n], others
-    yield "one book, shuffled", some(own, n), others
-    yield "three books, in order", three, others
-    yield "three books, shuffled", some(three, len(three)), others
-    new, old = texts["wikimia"]
-    yield "apart: WikiMIA, others WikiMIA", some(new, n), some(old, 60)
-    yield "apart: WikiMIA, others a book", some(new, n), own[:60]
-    manuals = some([document for manual in texts["manuals"] for document in manual], n + 60)
-    yield "apart: manuals, others manuals", manuals[:n], manuals[n:]
-    one_each = [some(each, 1)[0] for each in (*texts["manuals"], *rest[1:])]
-    yield "apart: one of each work, others a book", some(one_each, n), rest[0][:60]
+    yield "one book, in order", own[at : at + n]
+    yield "three books, in order", three
+    yield "one book, shuffled", some(own, n)
+    yield "apart: WikiMIA", some(texts["wikimia"][0], n)
+    at = int(rng.integers(0, len(texts["wikimia"][0]) - n))
+    yield "apart: WikiMIA, in its order", texts["wikimia"][0][at : at + n]
+    yield "apart: manuals", some([each for manual in texts["manuals"] for each in manual], n)
+    one_each = [some(each, 1)[0] for each in (*texts["manuals"], *books)]
+    yield "apart: one text of each work", some(one_each, n)
 
 
 def found(texts: Mapping[str, list[list[str]]], n: int, n_draws: int) -> Iterator[Figure]:
     """Count how often each kind of set is taken for one book."""
-    rng, counts = np.random.default_rng([SEED, n]), defaultdict[str, list[tuple[bool, float]]](list)
+    rng, counts = np.random.default_rng([SEED, n]), defaultdict[str, list[bool]](list)
     for _ in range(n_draws):
-        for kind, own, others in draws(rng, texts, n):
-            if (looked := likeness(own, others)) is not None:
-                counts[kind].append((looked.of_one_book, looked.named))
+        for kind, own in draws(rng, texts, n):
+            if (looked := likeness(own)) is not None:
+                counts[kind].append(looked.of_one_book)
     for kind, seen in counts.items():
-        rate = np.mean([of_one_book for of_one_book, _ in seen])
-        by_names = np.mean([named >= 0.5 for _, named in seen])
-        wanted = "small" if kind.startswith("apart") else "high"
-        yield {"case": f"{n} texts, {kind}", "rate": rate, "by_names": by_names, "wanted": wanted}
+        wanted = "small" if kind.startswith("apart") else "" if "shuffled" in kind else "high"
+        yield {"case": f"{n} texts, {kind}", "rate": np.mean(seen), "wanted": wanted}
 
 
 def level(books: list[list[str]], runs: int) -> Iterator[Figure]:
@@ -159,7 +154,7 @@ def main() -> None:
     paths = sorted((given.data / "books").glob("*.txt"))
     texts = {
         "books": [windows(path.read_text("utf-8"), 128) for path in paths],
-        "wikimia": [wikimia.filter(label=label)["input"].to_list() for label in (0, 1)],
+        "wikimia": [wikimia["input"].to_list()],
         "manuals": documents.group_by(manual, maintain_order=True).agg(words)["text"].to_list(),
     }
     figures = [
@@ -168,9 +163,7 @@ def main() -> None:
         *(figure for n in (20, 40, 100) for figure in found(texts, n, given.draws)),
     ]
     for figure in figures:
-        figure |= {
-            name: round(float(figure[name]), 4) for name in ("rate", "by_names") if name in figure
-        }
+        figure["rate"] = round(float(figure["rate"]), 4)
         print(f"{figure['case']:56} {figure['rate']:.3f}  wanted {figure['wanted']}")
     append_results(
         "one_book",

@@ -151,21 +151,15 @@ def copies_sentence(findings: pl.DataFrame) -> Iterator[str]:
 
 def undeclared_sentences(findings: pl.DataFrame) -> Iterator[str]:
     """Say which texts look like parts of one book although no group says so."""
-    rows = findings.filter(pl.col("verdict") != "apart", check="undeclared_books")
-    for (subject,), of in rows.group_by("subject", maintain_order=True):
-        found = {row["statistic"]: row for row in of.iter_rows(named=True)}
-        near, named = found["neighbours"], found["named"]
-        counts = (
-            "They count as one group in every test"
-            if near["verdict"] == "one_group"
-            else "Each counts as an independent text"
-        )
-        shared = f"; {named['value']:.0%} have {named['reason']}" if named["reason"] else ""
+    found = findings.filter(pl.col("verdict") != "apart", check="undeclared_books")
+    for row in found.iter_rows(named=True):
+        one = row["verdict"] == "one_group"
+        count = "They count as one group" if one else "Each counts as an independent text"
         yield (
-            f"The {subject} look like parts of one book, or of a few: neighbouring rows share "
-            f"{near['value']:.2f} times as many words as rows at random (p = "
-            f"{near['p_value']:.3g}){shared}. {counts}: give a column `group` that says which "
-            "belong together, with a value of its own for each text that stands alone."
+            f"The {row['subject']} look like parts of one book, or of a few: neighbouring rows "
+            f"are {row['value']:.2f} times as alike as rows at random (p = {row['p_value']:.3g}). "
+            f"{count}: give a column `group` that says which belong "
+            "together, with a value of its own for each text that stands alone."
         )
 
 

@@ -591,3 +591,46 @@ def test_a_recording_costs_nothing_so_it_is_scored_whatever_can_be_named(tmp_pat
         "With 3 comparison documents the p-value of your 5 documents together can be 0.018 at best."
     )
     assert whole in said_of(rescored)
+
+
+def test_comparison_texts_from_one_undeclared_book_are_one_group_before_anything_is_asked(tmp_path):
+    rng, letters = np.random.default_rng(0), "bcdfghklmnprst"
+    known = [f"{one}{vowel}{other}" for one in letters for vowel in "aeiou" for other in letters]
+
+    def text(start, end):
+        return " ".join(
+            known[at] for at in (*rng.integers(0, 980, 40), *rng.integers(start, end, 40))
+        )
+
+    asked = pl.DataFrame({"document_id": [f"t{at}" for at in range(5)]}).with_columns(
+        text=pl.Series([text(0, 980) for _ in range(5)])
+    )
+    book = pl.DataFrame({"document_id": [f"n{at}" for at in range(30)]}).with_columns(
+        text=pl.Series([text(20 * at, 20 * at + 80) for at in range(30)])
+    )
+    recorded = pl.concat([asked, book]).with_columns(candidate="text").drop("text")
+    for name, table in (("asked", asked), ("book", book), ("made", recorded)):
+        table.write_parquet(tmp_path / f"{name}.parquet")
+    settings: dict[str, Any] = {
+        "input": str(tmp_path / "asked.parquet"),
+        "non_members": str(tmp_path / "book.parquet"),
+        "non_members_known": "written for this test",
+        "samples_from": str(tmp_path / "made.parquet"),
+        "attacks": ["samia_v1"],
+        "report": False,
+        "out": str(tmp_path / "run"),
+    }
+    lines = list(plan(load_settings(settings)))
+    none = "With 1 comparison text none of your 5 texts can be named at q = 0.05"
+    assert any(name == "power" and line.startswith(none) for name, line in lines)
+    run = mia_batch.audit(**settings)
+    nulls = run.targets.filter(role="non_member")
+    assert set(nulls["group"]) == {"undeclared book"}
+    assert run.targets.filter(role="target")["group"].is_null().all()
+    found = run.findings.filter(check="undeclared_books")
+    assert found["verdict"].to_list() == ["one_group"]
+    assert run.verdicts.filter(level="target")["n_null"].unique().to_list() == [1]
+    said = [*conclusions(run, load_settings(settings), ["samia_v1"])]
+    assert any(
+        line.startswith("The non-members look like parts of one book, or of a few") for line in said
+    )

@@ -31,6 +31,7 @@ def targets(*rows):
         "group": pl.String,
     }
     frame = pl.DataFrame(rows, schema, orient="row")
+    frame = frame.with_columns(n_windows=pl.lit(1, pl.UInt32))
     return frame.with_row_index("target_id").cast({"target_id": pl.String}).lazy()
 
 
