@@ -12,10 +12,11 @@ from benches import power_report
 
 from docs.generate.markdown import code, table
 
-__all__ = ["books", "coverage", "points", "power", "power_picture", "rates", "strips"]
+__all__ = ["books", "coverage", "points", "power", "power_picture", "rates", "strips", "weights"]
 
 _RESULTS = power_report.TABLE.parent
 
+_WEIGHTED = ("equal", "known", "weighted")
 _SHOWN = (*power_report.DRAWN, "samia_matched_rarity_v1", "petal_v1")
 
 
@@ -78,6 +79,20 @@ def rates() -> str:
     rows = _latest("p_value_calibration")["figures"]
     cells = ((row["case"], row["wanted"], f"{row['rate']:.3f}") for row in rows)
     return table(("case", "wanted", "measured"), cells)
+
+
+def weights() -> str:
+    """Say what weighted non-members hold and find in simulations, as last measured."""
+    names = [f"{by}_{what}" for what in ("p", "false", "found") for by in _WEIGHTED]
+    heads = [f"{what}, {by}" for what in ("p <= 0.05", "list", "found") for by in _WEIGHTED]
+    lines = (
+        (
+            *(row["case"], f"{row['used']:.2f}", f"{row['n_effective']:.0f}"),
+            *(f"{row[name]:.3f}" if name in row else "" for name in names),
+        )
+        for row in _latest("weights")["figures"]
+    )
+    return table(("case", "used", "effective", *heads), lines)
 
 
 def books() -> str:
