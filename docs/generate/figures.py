@@ -12,10 +12,21 @@ from benches import power_report
 
 from docs.generate.markdown import code, table
 
-__all__ = ["books", "coverage", "few_books", "points", "power", "power_picture", "rates", "strips"]
+__all__ = [
+    "books",
+    "coverage",
+    "few_books",
+    "points",
+    "power",
+    "power_picture",
+    "rates",
+    "strips",
+    "weights",
+]
 
 _RESULTS = power_report.TABLE.parent
 
+_WEIGHTED = ("equal", "known", "weighted")
 _SHOWN = (*power_report.DRAWN, "samia_matched_rarity_v1", "petal_v1")
 
 
@@ -97,6 +108,20 @@ def few_books() -> str:
         )
         shown.append(table(heads, cells))
     return "\n".join(shown)
+
+
+def weights() -> str:
+    """Say what weighted non-members hold and find in simulations, as last measured."""
+    names = [f"{by}_{what}" for what in ("p", "false", "found") for by in _WEIGHTED]
+    heads = [f"{what}, {by}" for what in ("p <= 0.05", "list", "found") for by in _WEIGHTED]
+    lines = (
+        (
+            *(row["case"], f"{row['used']:.2f}", f"{row['n_effective']:.0f}"),
+            *(f"{row[name]:.3f}" if name in row else "" for name in names),
+        )
+        for row in _latest("weights")["figures"]
+    )
+    return table(("case", "used", "effective", *heads), lines)
 
 
 def books() -> str:

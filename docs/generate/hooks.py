@@ -26,6 +26,7 @@ PARTS = {
     "rooms": rooms.layers,
     "settings": settings.sections,
     "strips": figures.strips,
+    "weights": figures.weights,
     "tables": tables.sections,
 }
 _LOADED = re.compile(

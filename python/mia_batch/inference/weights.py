@@ -70,7 +70,10 @@ def weigh(sets: ComparisonSets, blind: pl.DataFrame, plan: VerdictPlan, *, group
     seen = np.column_stack([np.bincount(unit, column) / sizes for column in scores[known].T])
     seen /= np.maximum(seen.std(axis=0), 1e-9)
     label = audited[known][first]
-    _, cluster = np.unique(sets.cluster[rows][known][first], return_inverse=True)
+    _, began, cluster = np.unique(
+        sets.cluster[rows][known][first], return_index=True, return_inverse=True
+    )
+    cluster = began.argsort().argsort()[cluster]  # folds must not depend on the clusters' names
     rng = np.random.default_rng(plan.seed)
     folds = deal_folds(label, cluster, n_folds=_N_FOLDS, generator=rng)
     odds = np.exp(_log_odds(seen, label, folds))

@@ -17,6 +17,7 @@ class Scores(dy.Schema):
     """One row per target.
 
     Each attack adds a Float64 column of its name: null = unscored, higher = more likely a member.
+    ``placebo_of_`` and the primary attack's name: what it gives the reference model.
     """
 
     target_id = dy.String(primary_key=True)

@@ -30,9 +30,10 @@ class Library:
         self.rng = np.random.default_rng(5)
         self.recorded: list[dict[str, Any]] = []
 
-    def text(self, *, remembered):
+    def text(self, *, remembered, mark=""):
         """A text whose continuations share a third of its words more if it is remembered."""
         words = [f"w{number}" for number in self.rng.integers(0, 400, N_WORDS)]
+        words[0] += mark
         half = words[N_WORDS // 2 :]
         for sample in range(self.n_samples):
             kept = self.rng.random(len(half)) < (0.6 if remembered else 0.2)
@@ -47,6 +48,14 @@ class Library:
         texts = [self.text(remembered=one) for one in remembered]
         path = self.folder / name
         pl.DataFrame({"text": texts, **columns}).write_parquet(path)
+        return str(path)
+
+    def write_marked(self, name, n, share):
+        """Texts of which a share has its first word in another form, none of them remembered."""
+        marks = ["", " also"]
+        texts = [self.text(remembered=False, mark=marks[i < n * share]) for i in range(n)]
+        path = self.folder / name
+        pl.DataFrame({"text": texts}).write_parquet(path)
         return str(path)
 
     def write_canaries(self, n_sets, n_texts):
@@ -127,6 +136,28 @@ def test_targets_have_p_values_and_those_remembered_are_reported(unlabelled):
     others = verdicts.filter(attack="samia_matched_n2_v1")
     assert others.height > 60
     assert not others["planned"].any()
+
+
+def test_non_members_are_weighted_where_texts_alone_tell_them_from_targets(tmp_path):
+    library = Library(tmp_path)
+    given = {
+        "input": library.write_marked("asked.parquet", 80, 0.85),
+        "non_members": library.write_marked("outside.parquet", 160, 0.35),
+    }
+    run = mia_batch.audit(**library.settings(**given, non_members_known="known"))
+    found = run.findings.filter(check="weights")
+    row = found.filter(statistic="n_effective").row(0, named=True)
+    assert (row["verdict"], row["reason"]) == ("used", None)
+    assert 60 < row["value"] < 140
+    own = Verdicts.validate(run.verdicts).filter(attack="samia_matched_v1")
+    assert own["method"].unique().to_list() == ["weighted_conformal"]
+    assert own["adjustment"].unique().to_list() == ["wcs"]
+    assert own["n_null"].unique().to_list() == [int(row["value"])]
+    blind = run.scan("blind").collect()
+    assert blind.height == 240
+    assert blind.columns[1] == "targets_blind_naive_bayes_v1"
+    weighted = f"without the model: 160 independent units count as {row['value']:.1f}."
+    assert any(weighted in sentence for sentence in said_of(run))
 
 
 def test_scores_have_their_sampling_error(unlabelled):

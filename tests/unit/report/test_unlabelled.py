@@ -8,8 +8,14 @@ import pytest
 from mia_batch.inference.findings import finding_rows, plan_findings, reported_findings
 from mia_batch.inference.plan import preregister
 from mia_batch.inference.power import power_findings
-from mia_batch.inference.verdicts import verdicts
-from mia_batch.report.unlabelled import plan_sentence, power_sentences, unlabelled_sentences
+from mia_batch.inference.verdicts import placebo_findings, verdicts
+from mia_batch.report.unlabelled import (
+    placebo_sentence,
+    plan_sentence,
+    power_sentences,
+    unlabelled_sentences,
+    weights_sentence,
+)
 from tests.unit.inference.scored import plan, rows, table
 
 NULLS = rows("non_member", [0.1 * index for index in range(9)])
@@ -240,3 +246,70 @@ def test_all_attacks_together_have_one_sentence():
         "strongest: b_v1."
     )
     assert "whole documents permuted; exploratory): p = 0.004" in said("exploratory")
+
+
+def placebo(own, others, **changes):
+    """What is said of the placebo, warnings and all else, by scores of targets."""
+    planned = plan(**{"q": 0.2} | changes)
+    frame = table(rows("target", own), NULLS)
+    other = pl.Series("placebo_of_a_v1", [*others, *(row["a_v1"] for row in NULLS)], pl.Float64)
+    made = pl.concat(verdicts(frame.lazy(), ["a_v1"], planned)).lazy()
+    reported = reported_findings(made, planned)
+    found = placebo_findings(frame.with_columns(other).lazy(), planned, reported, None)
+    assert found["check"].unique().to_list() == ["placebo"]
+    return [[*placebo_sentence(found, verdict)] for verdict in ("as_many", "fewer")]
+
+
+def test_a_placebo_that_reports_nothing_is_said_and_one_that_reports_half_as_many_warns():
+    same = "The same test on the reference model"
+    known = f"{same} (which cannot know these texts)"
+    none = f"{known} reports 0 of 4 targets (smallest q 1)."
+    assert placebo([0.95] * 4, [0.0] * 4) == [[], [none]]
+    assert placebo([0.95] * 4, [0.95, 0.95, 0, 0], q=0.2)[0] == [
+        f"{same} reports 2 of 4 targets (smallest q 0.2): what is found on the audited model is no "
+        "evidence of its memory."
+    ]
+    one = f"{known} reports 1 of 4 targets (smallest q 0.4)."
+    assert placebo([0.95] * 4, [0.95, 0, 0, 0], q=0.4) == [[], [one]]
+    assert placebo([0.0] * 4, [0.95, 0, 0, 0], q=0.4)[0]
+
+
+def test_a_placebo_of_a_collection_has_a_p_value():
+    high, low = (
+        placebo([0.9] * 2, [0.95] * 2, level="collection")[0],
+        placebo([0.9] * 2, [0.0, 0.1], level="collection"),
+    )
+    assert high[0].startswith("The same test on the reference model has p = 0.0182 for all groups")
+    assert low[0] == []
+    assert low[1][0].endswith(
+        "(which cannot know these texts) has p = 0.982 for all groups together."
+    )
+
+
+def test_a_placebo_without_scores_is_not_made():
+    assert placebo([0.9] * 2, [None] * 2)[1] != []
+    none = pl.Series("placebo_of_a_v1", [None] * 10, pl.Float64)
+    frame = table(rows("target", [0.9]), NULLS).with_columns(none).lazy()
+    found = placebo_findings(frame, plan(), pl.DataFrame(), None)
+    assert [*placebo_sentence(found, "as_many")] == []
+    assert [*placebo_sentence(found, "fewer")] == [
+        "The same test was not made on the reference model: the reference model has no answers "
+        "that the primary attack can score."
+    ]
+
+
+def test_weights_are_said_with_their_assumption_or_what_prevents_them():
+    used = finding_rows(
+        "weights",
+        [
+            {"statistic": "n_effective", "value": 31.25, "verdict": "used"},
+            {"statistic": "n_null", "value": 100},
+        ],
+    )
+    (sentence,) = weights_sentence(used)
+    assert "100 of them count as 31.2. p-values then hold if" in sentence
+    none = {"statistic": "n_effective", "verdict": "no_overlap", "reason": "too few are alike"}
+    assert [*weights_sentence(finding_rows("weights", [none]))] == [
+        "Weights do not help: too few are alike."
+    ]
+    assert [*weights_sentence(finding_rows("weights", []))] == []
