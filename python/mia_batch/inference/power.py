@@ -142,12 +142,12 @@ def power_findings(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
     found = planned_power(targets, plan)
     if found is None:
         return finding_rows("power", [])
-    of_one_length = "of_one_length" if plan.length_edges else None
+    bucketed = plan.level == "target" and plan.length_edges
     possible = {True: "possible", False: "impossible"}
     rows: list[tuple[str, float | None, str | None]] = [
         ("n_tests", found.n_tests, found.unit),
         ("n_usable", found.n_usable, None),
-        ("n_null", found.n_null, of_one_length),
+        ("n_null", found.n_null, "of_one_length" if bucketed else None),
         ("together", found.together, possible[found.together <= LEVEL]),
     ]
     wanted: int | None = None
