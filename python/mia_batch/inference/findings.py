@@ -57,11 +57,10 @@ def role_counts(findings: pl.DataFrame) -> Counter[str]:
 
 def earlier_findings(earlier: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:
     """Rows of check ``earlier_runs``: ``n_runs``, and of each run its ``primary`` attack."""
-    rows: list[dict[str, object]] = [{"statistic": "n_runs", "value": len(earlier)}]
-    for name, run in sorted(earlier.items()):
-        of = f"{run['primary']}, {run['level']}" if run["primary"] else None
-        rows.append({"subject": name, "statistic": "primary", "verdict": of})
-    return finding_rows("earlier_runs", rows if earlier else [])
+    count = [{"statistic": "n_runs", "value": len(earlier)}] if earlier else []
+    tried = ((name, f"{run['primary']}, {run['level']}") for name, run in sorted(earlier.items()))
+    rows = ({"subject": name, "statistic": "primary", "verdict": plan} for name, plan in tried)
+    return finding_rows("earlier_runs", [*count, *rows])
 
 
 def plan_findings(

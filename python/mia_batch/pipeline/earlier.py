@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from heapq import nsmallest
 from typing import TYPE_CHECKING, Any
 
@@ -20,18 +19,22 @@ if TYPE_CHECKING:
 
 __all__ = ["earlier_runs", "note_earlier"]
 
-_MOST_FOLDERS = 5_000
-_MOST_BYTES = 8 << 20  # of one run.json
-_MOST_LETTERS = 100  # of what is taken from another run
+_MOST_FOLDERS, _MOST_LETTERS = 5_000, 100
+_MOST_OF_A_FILE = 8 << 20
+_TOLD = {
+    "begin": ("times", "begin"),
+    "plan": ("plan", "sha256"),
+    "primary": ("plan", "primary"),
+    "level": ("plan", "level"),
+}
 
 
 def earlier_runs(audit: Audit, texts: str) -> dict[str, dict[str, Any]]:
     """Find the runs of these ``texts`` (SHA-256 of the input) and this model beside this one.
 
-    By folder name: when each was begun, its plan's SHA-256, primary attack and level, the number of
-    its attacks, and whether it is finished. Of more than 5,000 folders the first by name are looked
-    at. Links are not followed, and a ``run.json`` that is large or broken is passed over. Nothing
-    beside a run in an object store is looked at.
+    By folder name, what `Manifest.earlier` says of each. Of more than 5,000 folders the first by
+    name are looked at; links are not followed, and a ``run.json`` that is large or broken is passed
+    over. Nothing beside a run in an object store is looked at.
     """
     if is_url(audit.settings.place):
         return {}
@@ -42,18 +45,23 @@ def earlier_runs(audit: Audit, texts: str) -> dict[str, dict[str, Any]]:
             names = nsmallest(_MOST_FOLDERS, (name for name in folders if name != own.name))
     except OSError:
         return {}
-    found = {}
-    for name in names:
-        stored = _stored(own.parent / name / "run.json")
-        if _of(stored, "made", "targets", "input") == texts and _is_of_model(stored, audit):
-            found[_shown(name)] = _facts(stored)
-    return found
+    runs = ((name, _stored(own.parent / name / "run.json")) for name in names)
+    return {
+        _shown(name): {key: _shown(_of(stored, *keys)) for key, keys in _TOLD.items()}
+        | {
+            "n_attacks": len(attacks) if isinstance(attacks, list) else None,
+            "finished": bool(_of(stored, "custody", "root")),
+        }
+        for name, stored in runs
+        if _of(stored, "made", "targets", "input") == texts and _is_of_model(stored, audit)
+        for attacks in [_of(stored, "settings", "attacks")]
+    }
 
 
 def note_earlier(audit: Audit, texts: str) -> None:
     """Record the earlier runs while this one is not finished, and say which they are.
 
-    What a finished run says of them stays, until something else about it changes.
+    What a finished run says of them stays until its plan changes.
     """
     manifest = audit.manifest
     if not manifest.custody or manifest.plan.get("sha256") != audit.plan.digest():
@@ -74,44 +82,22 @@ def _is_of_model(stored: object, audit: Audit) -> bool:
     return own == other and recording == _of(stored, "evidence", "recording")
 
 
-def _facts(stored: object) -> dict[str, Any]:
-    attacks = _of(stored, "settings", "attacks")
-    facts = {
-        "begin": _of(stored, "times", "begin"),
-        "plan": _of(stored, "plan", "sha256"),
-        "primary": _of(stored, "plan", "primary"),
-        "level": _of(stored, "plan", "level"),
-    }
-    return {
-        **{
-            name: _shown(value) if isinstance(value, str) else None for name, value in facts.items()
-        },
-        "n_attacks": len(attacks) if isinstance(attacks, list) else None,
-        "finished": isinstance(_of(stored, "custody", "root"), str),
-    }
-
-
 def _of(stored: object, *keys: str) -> object:
-    """Look up keys within keys; None where there is nothing of the kind."""
     for key in keys:
         stored = stored.get(key) if isinstance(stored, dict) else None
     return stored
 
 
-def _shown(text: str) -> str:
+def _shown(text: object) -> str:
     """Write out what cannot be printed, so that another's text does nothing where it is said."""
-    plain = text if text.isprintable() else ascii(text)
-    return plain[:_MOST_LETTERS]
+    plain = text if isinstance(text, str) else "unknown"
+    return (plain if plain.isprintable() else ascii(plain))[:_MOST_LETTERS]
 
 
 def _stored(path: Path) -> object:
-    """Read a small regular file of JSON; None of whatever else there is."""
     try:
         opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(opened, encoding="utf-8") as file:
-            state = os.fstat(opened)
-            if not stat.S_ISREG(state.st_mode) or state.st_size > _MOST_BYTES:
-                return None
-            return json.loads(file.read(_MOST_BYTES))
-    except (OSError, ValueError, RecursionError):
+            return json.loads(file.read(_MOST_OF_A_FILE))
+    except (OSError, TypeError, ValueError, RecursionError):
         return None

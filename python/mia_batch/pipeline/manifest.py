@@ -73,7 +73,7 @@ class Manifest:
     earlier
         Other runs of these texts and this model in folders beside this one, by folder name:
         ``begin``, SHA-256 of the ``plan``, ``primary`` attack, ``level``, ``n_attacks`` and whether
-        it was ``finished`` when this run last changed.
+        it was ``finished`` when this run last changed; ``unknown`` where it does not say.
     """
 
     format: int = _FORMAT

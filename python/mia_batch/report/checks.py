@@ -168,7 +168,7 @@ def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
     rows = findings.filter(check="earlier_runs", statistic="primary").rows(named=True)
     if not rows:
         return
-    names = [f"{row['subject']} (primary {row['verdict'] or 'unknown'})" for row in rows]
+    names = [f"{row['subject']} (primary {row['verdict']})" for row in rows]
     n, (runs, are) = len(rows), ("run", "is") if len(rows) == 1 else ("runs", "are")
     yield (
         f"{n:,} other {runs} of these texts and this model {are} beside this one: "

@@ -91,11 +91,11 @@ def test_an_earlier_run_is_named_with_its_plan(first, beside):
         (("evidence", "recording"), "0" * 64, None),
         (("made",), [], None),
         (("models",), 3, None),
-        (("plan",), {}, {"primary": None, "finished": True}),
+        (("plan",), {}, {"primary": "unknown", "finished": True}),
         (("custody",), {}, {"finished": False, "primary": "samia_v1"}),
         (("settings", "attacks"), None, {"n_attacks": None}),
         (("plan", "primary"), "a\x1b[2J\nb", {"primary": r"'a\x1b[2J\nb'"}),
-        (("times", "begin"), {"at": 1}, {"begin": None}),
+        (("times", "begin"), {"at": 1}, {"begin": "unknown"}),
     ],
 )
 def test_other_texts_and_models_are_no_earlier_runs_and_odd_values_do_no_harm(
