@@ -30,8 +30,8 @@ def independent_number(flagged: NDArray[np.bool_], cluster: NDArray[np.integer[A
 
     Texts by the `design_effect` on being flagged, and by the square of how much wider Student's t
     is than the normal, with as many degrees of freedom as the clusters are worth of one size, less
-    1. Where fewer than 5 clusters have flagged texts, or texts that are not, at most the clusters'
-    `effective_number`.
+    1. Where fewer than 5 clusters, of fewer not all, have flagged texts, or texts that are not, at
+    most the clusters' `effective_number`.
 
     Korn and Graubard (1998), "Confidence intervals for proportions with small expected number of
     positive counts estimated from survey data", section 2.
@@ -44,7 +44,7 @@ def independent_number(flagged: NDArray[np.bool_], cluster: NDArray[np.integer[A
     effective = effective_number(sizes)
     n = flagged.size / design_effect(flagged.astype(np.float64), codes)
     n_flagged = np.bincount(codes, flagged)
-    if min((n_flagged > 0).sum(), (n_flagged < sizes).sum()) < _FEWEST_GROUPS:
+    if min((n_flagged > 0).sum(), (n_flagged < sizes).sum()) < min(_FEWEST_GROUPS, sizes.size):
         n = min(n, effective)
     wider = float(t.isf(0.025, effective - 1) / norm.isf(0.025))
     return float(max(n / wider**2, 1.0))
