@@ -129,6 +129,8 @@ def _power_of_files(settings: Settings) -> Power:
     from mia_batch.pipeline.choice import verdict_plan
     from mia_batch.pipeline.corpora import open_corpora, with_windows
 
+    if settings.stop_when_decided:
+        raise SettingsError("setting 'stop_when_decided' cannot be planned for yet; leave it out")
     settings = with_windows(settings)
     targets = open_corpora(settings).targets(settings)
     power = planned_power(targets, verdict_plan(settings, [settings.primary or "planned"]))

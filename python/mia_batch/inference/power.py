@@ -55,7 +55,7 @@ class Power:
 
 def power(n_tests: int, n_null: float, q: float, adjustment: Adjustment) -> Power:
     """Say what m tests against n independent nulls can show at best; see `_power`."""
-    return _power(np.full(n_tests, 1 / (n_null + 1)), n_null, q, adjustment)
+    return _power(np.full(n_tests, _least(n_null, q, adjustment)), n_null, q, adjustment)
 
 
 def _power(smallest: NDArray[np.float64], n_null: float, q: float, adjustment: Adjustment) -> Power:
@@ -84,9 +84,17 @@ def _share(q: float, adjustment: Adjustment, n_tests: int) -> float:
     return q / float((1 / np.arange(1, n_tests + 1)).sum()) if adjustment == "by" else q
 
 
+def _least(n_null: float, q: float, adjustment: Adjustment) -> float:
+    """Return the smallest p-value, of e-BH one over the largest e-value."""
+    e_values = adjustment == "e-bh"
+    return 1 / (plan_rounds(1, int(n_null), q).values[0] if e_values else n_null + 1)
+
+
 def nulls_to_name(n_named: int, n_tests: int, q: float, adjustment: Adjustment) -> int:
     """Return the fewest nulls with which so many of m targets that beat all of them are named."""
-    return ceil(round(n_tests / (_share(q, adjustment, n_tests) * n_named), 9)) - 1
+    least = _share(q, adjustment, n_tests) * n_named / n_tests
+    fewest = ceil(round(1 / least, 9)) - 1
+    return next(n for n in count(fewest) if round(_least(n, q, adjustment) / least, 9) <= 1)
 
 
 def planned_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
@@ -107,10 +115,7 @@ def planned_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
         found = _power(test.p_values(best)[0], test.n_null, plan.q, test.adjustment)
         independent = not (plan.length_edges or sets.share_clusters(sets.targets, sets.nulls))
     else:
-        least = 1 / (n_null + 1)
-        if plan.adjustment == "e-bh":
-            least = 1 / plan_rounds(n_windows, n_null, plan.q).values[0]
-        smallest = np.where(groups, least, np.nan)
+        smallest = np.where(groups, _least(n_null, plan.q, plan.adjustment), np.nan)
         found = _power(smallest, n_null, plan.q, plan.adjustment)
         independent = n_null > 0
     return replace(

@@ -134,7 +134,7 @@ def test_fifty_books_need_so_many_that_stand_out(n_null, needed):
     assert power(50, n_null, 0.05, "bh").needed == needed
 
 
-@pytest.mark.parametrize("adjustment", ["bh", "by"])
+@pytest.mark.parametrize("adjustment", ["bh", "by", "e-bh"])
 @pytest.mark.parametrize("named", [1, 5, 20])
 def test_so_many_nulls_name_as_many_and_one_fewer_do_not(named, adjustment):
     n_null = nulls_to_name(named, 27, 0.05, adjustment)
