@@ -44,7 +44,8 @@ ATTACK = "loss_v1"
 def draw(rng: np.random.Generator, n_groups: int, shift: float = 0, freedom: int = 4) -> Scores:
     """Windows of groups that share a tenth of their variance, with heavy tails."""
     own, of_windows = (rng.standard_t(freedom, (n_groups, n)) for n in (1, WINDOWS))
-    return np.asarray(shift + ICC**0.5 * own + (1 - ICC) ** 0.5 * of_windows, np.float64)
+    made: Scores = shift + ICC**0.5 * own + (1 - ICC) ** 0.5 * of_windows
+    return made
 
 
 def null_audits(rng: np.random.Generator, runs: int) -> Iterator[dict[str, Any]]:
@@ -168,10 +169,10 @@ def recorded(folder: Path) -> Iterator[tuple[str, Scores, Scores]]:
             known.filter(kept) for kept in (pl.col("copies") >= 16, pl.col("copies") == 0)
         )
         both = [*often.head(N_SEEN)["text"], *never["text"]]
-        parts = parts_of(both, "part").unique("group", keep="first", maintain_order=True)
+        parts = parts_of(both, "part")
         first = parts.filter(pl.col("group").str.ends_with(" 0"))
-        n_often = first["group"].str.extract(r"(\d+) ").cast(pl.Int64).lt(N_SEEN).sum()
-        n_often = int(n_often)
+        order = first["group"].str.extract(r"(\d+) ").cast(pl.Int64)
+        n_often = len(order.filter(order < N_SEEN))
         scores = scored(folder, model, first.head(n_often + 110), "manuals")
         yield "manuals-47m", scores[:n_often], scores[n_often:]
 
