@@ -100,6 +100,7 @@ def test_rates_of_0_and_1_have_intervals_with_a_width(shift):
     ("flags", "worth"),
     [
         ([[1, 0]] * 10, 20),  # less alike within than between: no more than independent ones
+        ([[1, 0]] * 4, 8),  # all of four groups tell
         ([[1, 1], [0, 0]] * 10, 20),  # alike within: groups
         ([[1, 1]] * 4 + [[0, 0]] * 16, 20),
         ([[1, 1, 1, 1]] * 7, 7),  # nobody knows how much they differ
