@@ -41,6 +41,8 @@ from mia_batch.pipeline.stages.given import GIVEN, given_findings
 from mia_batch.pipeline.stages.sets import OF_SETS, set_answers
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.report import preflight_sentences, sentences
+from mia_batch.report.checks import gate_sentence
+from mia_batch.report.unlabelled import power_sentences
 from mia_batch.schemas import Blind, Findings, Metrics, Scores, Targets, Verdicts
 from mia_batch.settings.verdict import VerdictSettings
 from mia_batch.tables import sink, sink_frames
@@ -287,7 +289,7 @@ class PreflightStage(Stage):
         targets = with_undeclared(self.audit.target_table())
         found = pl.concat([role_findings(targets), plan_power(targets, self.audit.plan)])
         yield from (("power", sentence) for sentence in preflight_sentences(found))
-        if self._stops(found, targets):
+        if self._why_to_stop(found, targets):
             yield "power", "So the run stops before anything is asked; --anyway goes on."
 
     def run(self) -> None:
@@ -301,27 +303,27 @@ class PreflightStage(Stage):
             self.done()
         before = audit.run.findings.filter(pl.col("check") != "gate")
         gate = gate_findings(before, exploratory=audit.settings.exploratory)
-        said = [*preflight_sentences(found := pl.concat([before, gate]))]
-        for sentence in said:
+        for sentence in preflight_sentences(found := pl.concat([before, gate])):
             audit.observer.stage(sentence)
-        if self._stops(found, audit.run.scan("targets")):
-            msg = f"{said[0]} Nothing was asked of the model; --anyway goes on"
+        if (why := self._why_to_stop(found, audit.run.scan("targets"))) is not None:
+            msg = f"{why} Nothing was asked of the model; --anyway goes on"
             raise SettingsError(msg)
 
-    def _stops(self, found: pl.DataFrame, targets: pl.LazyFrame) -> bool:
-        """Whether evidence would cost something, but no answer can come of it."""
+    def _why_to_stop(self, found: pl.DataFrame, targets: pl.LazyFrame) -> str | None:
+        """Say why no answer can come of evidence that would cost something; None where one may."""
         decides = "together" if self.audit.plan.level == "collection" else "needed"
         power = found.filter(check="power", statistic=decides)
-        withheld = found.filter(check="gate", verdict="withheld")
-        none = "impossible" in power["verdict"] or not withheld.is_empty()
+        is_withheld = not found.filter(check="gate", verdict="withheld").is_empty()
         labelled = targets.filter("member", pl.col("role") == "target").head(1)
-        return (
-            not self.audit.settings.anyway
-            and self.audit.recording is None
-            and none
-            and not role_counts(found)["n_canaries"]
-            and labelled.collect().is_empty()
-        )
+        if (
+            self.audit.settings.anyway
+            or self.audit.recording is not None
+            or not (is_withheld or "impossible" in power["verdict"])
+            or role_counts(found)["n_canaries"]
+            or not labelled.collect().is_empty()
+        ):
+            return None
+        return next(iter((gate_sentence if is_withheld else power_sentences)(found)))
 
 
 class VerdictsStage(Stage):
