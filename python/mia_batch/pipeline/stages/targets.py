@@ -81,8 +81,7 @@ class TargetsStage(Stage):
             sink(audit.corpora.targets(audit.settings), new, Targets)
             table = scan(new, Targets)
             if (grouped := with_undeclared(table)) is not table:
-                sink(grouped, new.with_stem("targets.grouped"), Targets)
-                move(new.with_stem("targets.grouped"), new)
+                sink(grouped, new, Targets)
             if audit.corpora.reference_sets:
                 _refuse_two_roles(new)
             if path.exists():
