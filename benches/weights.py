@@ -9,6 +9,7 @@ with 4 degrees of freedom). A blind classifier sees the covariate among others, 
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from mia_batch.inference.weights import weigh
 from mia_batch.stats.folds import deal_folds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -184,13 +185,14 @@ def _means(made: list[dict[str, float]]) -> Figure:
     return found
 
 
-def figures(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
-    """All figures."""
-    for auc in (0.7, 0.8, 0.9):
-        yield {"case": f"AUC {auc}"} | texts(rng, runs, auc)
-    yield {"case": "AUC 0.8 in 60 features"} | texts(rng, runs, 0.8, n_seen=60)
-    yield {"case": "AUC 0.8, hidden"} | texts(rng, runs, 0.8, hidden=True)
-    yield {"case": "groups, AUC 0.8"} | groups(rng, runs, 0.8)
+CASES: dict[str, Callable[[np.random.Generator, int], Figure]] = {
+    "AUC 0.7": partial(texts, auc=0.7),
+    "AUC 0.8": partial(texts, auc=0.8),
+    "AUC 0.9": partial(texts, auc=0.9),
+    "AUC 0.8 in 60 features": partial(texts, auc=0.8, n_seen=60),
+    "AUC 0.8, hidden": partial(texts, auc=0.8, hidden=True),
+    "groups, AUC 0.8": partial(groups, auc=0.8),
+}
 
 
 def main() -> None:
@@ -198,9 +200,10 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000)
     runs = parser.parse_args().runs
     made = []
-    for figure in figures(np.random.default_rng(SEED), runs):
-        print(figure, flush=True)
-        made.append(figure)
+    for name, simulate in CASES.items():
+        rng = np.random.default_rng([SEED, *name.encode()])
+        made.append({"case": name} | simulate(rng, runs))
+        print(made[-1], flush=True)
     found = versions("numpy", "scipy", "scikit-learn")
     append_results("weights", {"seed": SEED, "runs": runs, "versions": found, "figures": made})
 

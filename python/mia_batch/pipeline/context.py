@@ -28,6 +28,7 @@ from mia_batch.pipeline.choice import (
     check_shard,
     check_stopping,
     chosen_attacks,
+    engine_columns,
     recorded_settings,
     verdict_plan,
 )
@@ -316,6 +317,8 @@ class Audit:
         )
         if model != "target":
             arguments.pop("max_model_len", None)
+            placebo = self.placebo if model == "reference" else None
+            columns &= engine_columns(filter(None, [placebo]))
         spec = EngineSpec(
             engine=engine,
             kind=kind,
@@ -326,7 +329,7 @@ class Audit:
             decoding=Decoding(
                 temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p
             ),
-            columns=columns if model in ("target", "reference") else frozenset(),
+            columns=columns,
             logits_bytes=settings.logits_memory << 20,
             engine_args=arguments if kind != "fills" else {},
         )
