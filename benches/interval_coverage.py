@@ -539,7 +539,7 @@ def main() -> None:
     figures = {"simulations": n_simulations, "cases": rows}
     if not asked.only:
         figures["bounds"] = time_bounds()
-    append_results("interval_coverage", figures)
+    append_results("interval_coverage" + "_unequal" * bool(asked.only), figures)
 
 
 if __name__ == "__main__":
