@@ -83,7 +83,7 @@ def _write(audit: Audit) -> None:
     extracted: pl.LazyFrame = ExtractedDocuments.create_empty(lazy=True)
     if run.path("extracted_documents").exists():
         extracted = run.scan("extracted_documents")
-    findings = run.findings
+    findings = run.scan("findings").collect()
     controls = run.scan("controls") if run.path("controls").exists() else None
     if controls is not None and run.path("extraction").exists():
         common = common_targets(controls)
