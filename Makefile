@@ -44,7 +44,13 @@ bench: setup
 	@$(STEP) "Samples to features beside the kernels alone" python -m benches.features
 	@$(STEP) "Coverage of intervals" python -m benches.interval_coverage
 	@$(STEP) "Calibration of p-values and estimates" python -m benches.p_value_calibration
+	@$(STEP) "What few books allow" python -m benches.few_books
+	@$(STEP) "What mia-batch plan says beside whole audits" python -m benches.design
+	@$(STEP) "Groups that stop when they are decided" python -m benches.stopping
+	@$(STEP) "Undeclared books, and trying again" python -m benches.one_book
 	@$(STEP) "Coverage of the blind baseline's limits" python -m benches.blind
+	@$(STEP) "False lists where the sets differ, before and after the gate" python -m benches.gate
+	@$(STEP) "Weighted non-members" python -m benches.weights
 	@$(STEP) "WikiMIA without a model, before and after a repair" python -m benches.wikimia
 	@$(STEP) "Power of the attacks" python -m benches.power
 	@$(STEP) "Parts of books" python -m benches.books
@@ -53,6 +59,7 @@ bench: setup
 	@$(STEP) "Time and memory of a large report" python -m benches.report
 	@$(STEP) "Fine-tuned targets" python -m benches.finetuned
 	@$(STEP) "Privacy of tuned models" python -m benches.privacy
+	@$(STEP) "How often honest epsilons are refuted" python -m benches.privacy --claims 1000
 	@$(STEP) "Many workers: kills, two engines, scheduling" python -m benches.scale
 	@$(STEP) "Going on with a run in an object store" python -m benches.storage
 

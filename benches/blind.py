@@ -19,7 +19,7 @@ from mia_batch.diagnostics.blind.classifiers import Direction, NaiveBayes, Ridge
 from mia_batch.diagnostics.blind.crossvalidation import cross_validate
 from mia_batch.stats.folds import deal_folds
 
-__all__ = ["simulate"]
+__all__ = ["classifiers", "simulate"]
 
 _GRID = [
     (n_per_class, per_cluster, effect)
@@ -47,7 +47,7 @@ def simulate(
         label = np.repeat([True, False], n_per_class)
         cluster = np.arange(label.size) // per_cluster
         found = cross_validate(
-            _classifiers(label, cluster, effect, generator),
+            classifiers(label, cluster, effect, generator),
             label,
             deal_folds(label, cluster, n_folds=5, generator=generator),
             n_permutations=n_permutations,
@@ -72,7 +72,7 @@ def simulate(
     }
 
 
-def _classifiers(
+def classifiers(
     label: np.ndarray, cluster: np.ndarray, effect: float, generator: np.random.Generator
 ) -> dict[str, Any]:
     """Make one of each kind; texts of a cluster share half the variance of their numbers."""

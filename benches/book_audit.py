@@ -61,7 +61,8 @@ def prepare(
 
 
 def audit(folder: Path, name: str, source: str, **settings: Any) -> mia_batch.Run:  # noqa: ANN401 - settings
-    given = {"input": str(folder / source), "model": str(folder / "model"), "yardstick": "none"}
+    given: dict[str, Any] = {"input": str(folder / source), "model": str(folder / "model")}
+    given["yardstick"] = "none"
     return mia_batch.audit(**given, out=str(folder / name), **settings)
 
 
@@ -96,7 +97,12 @@ def audit_parts(folder: Path, parts: pl.DataFrame, **settings: Any) -> list[dict
     settings["non_members_known"] = "left out of the training text by lot"
     rows = []
     for samples, attacks in ASKED.items():
-        how = {"attacks": ",".join(attacks), "samples": samples, "level": "group", "q": Q}
+        how: dict[str, Any] = {
+            "attacks": ",".join(attacks),
+            "samples": samples,
+            "level": "group",
+            "q": Q,
+        }
         run = audit(folder, attacks[0], asked, **how, **settings)
         for attack in attacks:
             told = run.verdicts.filter(pl.col("q_value") <= Q, level="document", attack=attack)

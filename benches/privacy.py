@@ -8,8 +8,12 @@ With --fault each is tuned by a training that says epsilon 0.5: without clipping
 another scale, or one that keeps to it (none). Labels are drawn by coin then, so that they can be
 known only by heart, and are learnt for longer.
 
+With --claims no model is tuned: of texts, each of which a mechanism of exactly epsilon tells about,
+groups share a coin, and it is counted how often a bound refutes the epsilon. It may in 5 %.
+
     python -m benches.privacy [bert] [llama] [t5] [--texts 600] [--shadows 4]
     python -m benches.privacy [bert] [llama] [t5] --fault none --fault "no clipping"
+    python -m benches.privacy --claims 1000
 """
 
 from __future__ import annotations
@@ -19,16 +23,19 @@ import tempfile
 import time
 from functools import partial
 from itertools import product
+from math import exp
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
 import polars as pl
 from benches.pairs import DATA
 from benches.results import append_results, versions
 
 from mia_batch.finetuning import process as training
 from mia_batch.privacy.audit import audit_privacy
+from mia_batch.privacy.empirical import clopper_pearson_bound, one_run_bound
 from mia_batch.privacy.plan import Plan
 from tests.bases import save_bases
 from tests.broken import Fault, broken_training
@@ -84,6 +91,21 @@ def measure(
     return [{"base": base.name, "fault": fault} | row for row in rows]
 
 
+def refuted(epsilon: float, texts: int, n_groups: int, n_audits: int) -> dict[str, Any]:
+    """Say in which share of audits each bound is above the epsilon that every text has."""
+    rng = np.random.default_rng(0)
+    bounds = {"one run": one_run_bound, "by rates": clopper_pearson_bound}
+    above = dict.fromkeys(bounds, 0)
+    for seed in range(n_audits):
+        member = rng.random(n_groups) < 0.5
+        wrong = rng.random((n_groups, texts)) < 1 / (1 + exp(epsilon))
+        score = (member[:, None] ^ wrong).sum(axis=1) + 0.01 * rng.random(n_groups)
+        for name, bound in bounds.items():
+            above[name] += bound(member, score, delta=0, seed=seed, texts=texts).value > epsilon
+    row = {"epsilon": epsilon, "texts": texts, "groups": n_groups, "audits": n_audits}
+    return row | {name: count / n_audits for name, count in above.items()}
+
+
 def main() -> None:
     """Audit the bases that are asked for, and store the table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -91,7 +113,13 @@ def main() -> None:
     parser.add_argument("--fault", action="append", choices=FAULTS, dest="faults")
     parser.add_argument("--texts", type=int, default=600)
     parser.add_argument("--shadows", type=int, default=4)
+    parser.add_argument("--claims", type=int, default=0, help="audits of a known mechanism")
     asked = parser.parse_args()
+    if asked.claims:
+        made = [refuted(*each, 200, asked.claims) for each in product((0.5, 1, 2), (1, 3, 10))]
+        print(pl.DataFrame(made))
+        append_results("privacy_claims", {"rows": made})
+        return
     plan = BY_HEART if asked.faults else USUAL
     start, rows = time.perf_counter(), []
     with tempfile.TemporaryDirectory() as temporary:

@@ -12,10 +12,21 @@ from benches import power_report
 
 from docs.generate.markdown import code, table
 
-__all__ = ["books", "coverage", "points", "power", "power_picture", "rates", "strips"]
+__all__ = [
+    "books",
+    "coverage",
+    "few_books",
+    "points",
+    "power",
+    "power_picture",
+    "rates",
+    "strips",
+    "weights",
+]
 
 _RESULTS = power_report.TABLE.parent
 
+_WEIGHTED = ("equal", "known", "weighted")
 _SHOWN = (*power_report.DRAWN, "samia_matched_rarity_v1", "petal_v1")
 
 
@@ -69,7 +80,10 @@ def _power() -> pl.DataFrame:
 def coverage() -> str:
     """Say how often 95 % intervals of metrics cover the true figure, as last measured."""
     rows = _latest("interval_coverage")["cases"]
-    cells = ((row["case"], row["promise"], f"{row['coverage']:.1%}") for row in rows)
+    covered = (
+        "no interval" if row["coverage"] is None else f"{row['coverage']:.1%}" for row in rows
+    )
+    cells = ((row["case"], row["promise"], each) for row, each in zip(rows, covered, strict=True))
     return table(("case", "wanted", "covered"), cells)
 
 
@@ -78,6 +92,36 @@ def rates() -> str:
     rows = _latest("p_value_calibration")["figures"]
     cells = ((row["case"], row["wanted"], f"{row['rate']:.3f}") for row in rows)
     return table(("case", "wanted", "measured"), cells)
+
+
+def few_books() -> str:
+    """Say how often what few books allow is wrong, and what it finds, a table for each part."""
+    parts: dict[str, list[dict[str, Any]]] = {}
+    for row in _latest("few_books")["figures"]:
+        part, _, case = row["case"].partition(", ")
+        parts.setdefault(part, []).append(row | {"case": case})
+    shown = []
+    for rows in parts.values():
+        heads = [name.replace("_", " ") for name in rows[0]]
+        cells = (
+            (row["case"], *(f"{row[name]:.3f}" for name in row if name != "case")) for row in rows
+        )
+        shown.append(table(heads, cells))
+    return "\n".join(shown)
+
+
+def weights() -> str:
+    """Say what weighted non-members hold and find in simulations, as last measured."""
+    names = [f"{by}_{what}" for what in ("p", "false", "found") for by in _WEIGHTED]
+    heads = [f"{what}, {by}" for what in ("p <= 0.05", "list", "found") for by in _WEIGHTED]
+    lines = (
+        (
+            *(row["case"], f"{row['used']:.2f}", f"{row['n_effective']:.0f}"),
+            *(f"{row[name]:.3f}" if name in row else "" for name in names),
+        )
+        for row in _latest("weights")["figures"]
+    )
+    return table(("case", "used", "effective", *heads), lines)
 
 
 def books() -> str:

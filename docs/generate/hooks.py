@@ -21,10 +21,12 @@ PARTS = {
     "coverage": figures.coverage,
     "points": figures.points,
     "python": python.sections,
+    "few": figures.few_books,
     "rates": figures.rates,
     "rooms": rooms.layers,
     "settings": settings.sections,
     "strips": figures.strips,
+    "weights": figures.weights,
     "tables": tables.sections,
 }
 _LOADED = re.compile(

@@ -121,7 +121,7 @@ def build_features(
     candidate = _authors_candidate(text_length) if preset == "samia" else pl.col("candidate")
     counted = None if rarity is None else rarity.counted
     read = [] if counted is None else counted.meta.root_names()
-    parts = prompts.lazy().select(*inputs_of(preset)[1], *read)
+    parts = prompts.lazy().select(*dict.fromkeys([*inputs_of(preset)[1], *read]))
     key = ["target_id", "view_index"]
     pairs = samples.lazy().join(parts, on=key, how="left", maintain_order="left")
     texts = candidate, pl.col("text")

@@ -65,7 +65,7 @@ def folder(tmp_path, monkeypatch):
     """A working directory with every file that pages take for granted."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "_REGISTERED", {})
-    for name, n in {"books": 2, "new-books": 3}.items():
+    for name, n in {"books": 2, "new-books": 19}.items():
         Path(name).mkdir()
         for number in range(n):
             Path(name, f"{number}.txt").write_text(words(256, f"{name} {number}"))

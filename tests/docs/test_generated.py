@@ -116,6 +116,8 @@ def test_figures_are_those_of_the_bench():
     assert f"| `{power_report.DEFAULT}` | 84 | 4.6 | 0.93 |  |  |" in figures.power()
     assert "| 32 | 1 | greedy | 84 | 3,099 | 0.70 | 0.93 | 0.40 |" in figures.points()
     assert "| share of nulls with p <= 0.05 | 0.05 | 0.050 |" in figures.rates()
+    few = "| 40 nulls, normal, effect 5 | 0.016 | 1.000 | 0.000 | 5.322 | 11.907 |"
+    assert few in figures.few_books()
     assert "| auc, AUC 0.6, 100 a class | 93 to 97 % | 95.0% |" in figures.coverage()
     assert "| 40 | 30 | 40 |  | 28.8 | 0.7% ± 0.1% | 1.25% |  | 100% | 100% |" in figures.books()
     assert figures.strips().splitlines()[1].startswith("alice_in_wonderland.txt")

@@ -119,9 +119,10 @@ def test_what_may_be_said_of_each(audited):
     assert rows[4] == ("A", pytest.approx(1 / 31), "comes_out", None, 1, 30)
     passages = [*audited.select("n_passages_20", "n_passages_50", "passages_from").iter_rows()]
     assert passages == [(2, 0, "samples"), *[(0, 0, "samples")] * 3, (2, 0, "samples")]
-    low = dict(run.rollup.select("key", "contamination_low").iter_rows())
+    low = dict(run.rollup.select("key", "contamination_low_alone").iter_rows())
     assert low["asked 0"] > 0.9
     assert low["asked 3"] == 0
+    assert run.rollup["contamination_low"].sum() == 0  # q of A is 2 / 31: none is on the list
 
 
 def test_the_strips_follow_the_books(audited):
@@ -141,9 +142,9 @@ def test_the_strips_follow_the_books(audited):
 
 def test_the_laws(audited):
     _, run = audited
-    shares = pl.col("^(share|contamination)_?(verbatim|near_verbatim|low|high)?$")
+    shares = pl.col("^(share|contamination)_?(verbatim|near_verbatim|low|low_alone|high)?$")
     within = run.rollup.select((shares.is_between(0, 1) | shares.is_null()).all())
-    assert within.row(0) == (True,) * 5
+    assert within.row(0) == (True,) * 6
     beside = run.rollup.filter(level="outside")
     assert beside["key"].to_list() == [f"new {number}" for number in range(30)]
     assert beside["member"].to_list() == [False] * 30

@@ -190,6 +190,14 @@ def test_a_missing_setting_names_option_and_file():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        (
+            {"stop_when_decided": True},
+            "setting 'stop_when_decided' needs 'level' 'group', not 'target'",
+        ),
+        (
+            {"stop_when_decided": True, "level": "group", "ties": "random"},
+            "setting 'stop_when_decided' needs 'ties' 'conservative', not 'random'",
+        ),
         ({"samples": "0"}, "setting 'samples' is '0': input should be greater than or equal to 1"),
         ({"engine": "x"}, "setting 'engine' is 'x': known engines are auto, vllm, transf"),
         ({"prefix_ratio": "1"}, "setting 'prefix_ratio' is '1': input should be less than 1"),

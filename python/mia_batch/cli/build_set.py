@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mia_batch.cli.numbers import whole_numbers
 from mia_batch.cli.output import console_of
 from mia_batch.storage import place_of
 
@@ -18,14 +19,6 @@ __all__ = ["build_set"]
 
 def _comma_separated(_context: click.Context, _option: click.Parameter, value: str) -> list[str]:
     return [part.strip() for part in value.split(",")]
-
-
-def _numbers(context: click.Context, option: click.Parameter, value: str) -> list[int]:
-    try:
-        return [int(part) for part in _comma_separated(context, option, value)]
-    except ValueError:
-        msg = f"{value!r} is no list of whole numbers such as 32,64"
-        raise click.BadParameter(msg) from None
 
 
 @click.command("build-set")
@@ -52,7 +45,7 @@ def _numbers(context: click.Context, option: click.Parameter, value: str) -> lis
 )
 @click.option(
     "--lengths",
-    callback=_numbers,
+    callback=whole_numbers,
     default="32,64,128,256",
     show_default=True,
     metavar="N,N",

@@ -17,6 +17,7 @@ from mia_batch.cli.invert import invert
 from mia_batch.cli.options import TopicGroup, settings_options
 from mia_batch.cli.output import console_of
 from mia_batch.cli.paraphrase import paraphrase
+from mia_batch.cli.plan import plan as plan_design
 from mia_batch.cli.privacy import privacy
 from mia_batch.cli.report import report
 from mia_batch.cli.samples import show, verify
@@ -41,6 +42,7 @@ Examples:
   mia-batch finetune --base MODEL --data texts.parquet --out TUNED
   mia-batch invert --data texts.parquet --embedder MODEL --out INVERTED
   mia-batch paraphrase --input passages.parquet --model MODEL --out PARAPHRASED
+  mia-batch plan --asked 27 --members 10 --auc 0.95 --level group
   mia-batch build-set --documents dated.parquet --cutoff 2023-01-01 --out SETS
   mia-batch privacy --base MODEL --data texts.parquet --task generation --out PRIVACY
   mia-batch compare runs/corpus-BEFORE runs/corpus-AFTER --retrained runs/corpus-RETRAINED
@@ -56,6 +58,7 @@ _HOW_TO_SCORE = (
     "rarity_from",
     "level",
     "q",
+    "exploratory",
     "fpr",
     "slice_by",
 )
@@ -234,5 +237,16 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
     _audit(load_settings({"config": prepared.config}))
 
 
-for other in (build_set, compare, finetune, invert, paraphrase, privacy, report, show, verify):
+for other in (
+    build_set,
+    compare,
+    finetune,
+    invert,
+    paraphrase,
+    plan_design,
+    privacy,
+    report,
+    show,
+    verify,
+):
     command.add_command(other)

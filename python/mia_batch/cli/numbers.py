@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from click import Context, Parameter
 
-__all__ = ["NumberRange"]
+__all__ = ["NumberRange", "whole_numbers"]
 
 
 class NumberRange(click.FloatRange):
@@ -22,3 +22,17 @@ class NumberRange(click.FloatRange):
         if isnan(number):
             self.fail(f"{value} is no number", param, ctx)
         return number
+
+
+def whole_numbers(_context: Context, _option: Parameter, value: str | None) -> list[int] | None:
+    """Read numbers separated by commas."""
+    if value is None:
+        return None
+    try:
+        numbers = [int(part) for part in value.split(",")]
+    except ValueError:
+        numbers = [0]
+    if min(numbers) < 1:
+        msg = f"{value!r} is no list of whole numbers such as 32,64"
+        raise click.BadParameter(msg)
+    return numbers

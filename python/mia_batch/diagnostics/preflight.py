@@ -8,6 +8,7 @@ import polars as pl
 
 from mia_batch.diagnostics.blind.baseline import blind_baseline
 from mia_batch.diagnostics.duplicates import count_copies, near_duplicates
+from mia_batch.diagnostics.undeclared import asked_texts, undeclared_rows
 from mia_batch.schemas import Findings, Metrics
 
 if TYPE_CHECKING:
@@ -29,10 +30,13 @@ _TARGET = pl.col("role") == "target"
 
 
 class Preflight(NamedTuple):
-    """Findings, and the blind classifiers' scores and metrics of members and non-members."""
+    """Findings, and the blind classifiers' scores and metrics of members and non-members.
+
+    Scores of targets and nulls are in columns that begin with ``targets_``.
+    """
 
     findings: pl.DataFrame
-    blind_scores: pl.DataFrame  # empty without labels of both classes
+    blind_scores: pl.DataFrame  # empty without two sets to compare
     blind_metrics: pl.DataFrame
 
 
@@ -47,22 +51,19 @@ def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
         scores, metrics = blind.scores, blind.metrics
         rows += _blind_rows("members", blind)
         rows += _duplicate_rows("members", near_duplicates(labelled))
-    asked = targets.with_columns(asked=_asked(targets))
+    asked = targets.with_columns(asked=asked_texts(targets))
     if _has_both(asked, pl.col("asked")) and _any(targets, _TARGET & pl.col("member").is_null()):
-        rows += _blind_rows("targets", blind_baseline(asked, label="asked", seed=seed))
+        blind = blind_baseline(asked, label="asked", seed=seed)
+        of_targets = blind.scores.rename(lambda name: name.replace("blind", "targets_blind"))
+        scores = scores.join(of_targets, on="target_id", how="full", coalesce=True)
+        rows += _blind_rows("targets", blind)
         rows += _duplicate_rows("targets", near_duplicates(asked, label="asked"))
     calibration = targets.filter(role="calibration")
     if _any(calibration, pl.col("member")):
         rows += _blind_rows("calibration", blind_baseline(calibration, seed=seed))
     rows += _copy_rows(targets.filter(pl.col("role") != "yardstick"))
+    rows += undeclared_rows(targets)
     return Preflight(pl.DataFrame(rows, schema=_SCHEMA), scores, metrics)
-
-
-def _asked(targets: pl.LazyFrame) -> pl.Expr:
-    """Label targets that are compared with nulls true, and the nulls false."""
-    non_member = pl.col("role") == "non_member"
-    null = non_member if _any(targets, non_member) else _TARGET & ~pl.col("member")
-    return pl.when(null).then(pl.lit(value=False)).when(_TARGET).then(pl.lit(value=True))
 
 
 def _any(table: pl.LazyFrame, which: pl.Expr) -> bool:

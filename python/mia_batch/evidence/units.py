@@ -75,11 +75,12 @@ class FreshUnits:
     targets: pl.LazyFrame
     view: View
     columns: tuple[str, ...] = ()
+    among: pl.Series | None = None  # ``target_id`` of those that may be asked; None = all
 
     def keys(self) -> Iterator[pl.DataFrame]:
         """Yield the keys and ``target_row`` of each, those that cannot be asked included."""
         index = pl.lit(list(range(self.view.n)), dtype=pl.List(pl.UInt32))
-        there = _numbered(self.targets).filter(_HAS_TEXT)
+        there = _numbered(self.targets).filter(_HAS_TEXT, _is_among(self.among))
         each = there.select("target_row", target=TARGET_KEY, index=index).explode("index")
         rows = each.select("target_row", "target", key=_KEY)
         yield from rows.collect_batches(chunk_size=_KEYS_AT_ONCE)
@@ -89,7 +90,8 @@ class FreshUnits:
         start = 0
         columns = self.targets.select(*Targets.column_names(), *self.columns)
         for batch in columns.collect_batches(chunk_size=TARGETS_AT_ONCE, maintain_order=True):
-            numbered = batch.with_columns(target_row=_rows_from(start)).filter(_HAS_TEXT)
+            numbered = batch.with_columns(target_row=_rows_from(start))
+            numbered = numbered.filter(_HAS_TEXT, _is_among(self.among))
             start += batch.height
             if self.view.make is None:
                 continue
@@ -107,6 +109,7 @@ class PromptUnits:
     parts: Parts  # of the prompts table
     view: View
     askable: bool = False
+    among: pl.Series | None = None  # ``target_id`` of those that may be asked; None = all
 
     def keys(self) -> Iterator[pl.DataFrame]:
         """Yield the keys and ``target_row`` of each prompt of a target that the run still has."""
@@ -139,7 +142,7 @@ class PromptUnits:
 
     @property
     def _wanted(self) -> pl.Expr:
-        return pl.col("reason").is_null() if self.askable else pl.lit(value=True)
+        return _is_among(self.among) & (pl.col("reason").is_null() | (not self.askable))
 
     def _of(self, names: pl.Series, places: Iterable[range]) -> pl.DataFrame:
         """Find all prompts of some targets; first where they are unless the corpus has grown."""
@@ -181,6 +184,10 @@ class PromptUnits:
     @cached_property
     def _part(self) -> Callable[[int], pl.DataFrame]:
         return lru_cache(_PARTS_HELD)(lambda n: scan(self._paths[n], Prompts).collect())
+
+
+def _is_among(names: pl.Series | None) -> pl.Expr:
+    return pl.lit(value=True) if names is None else pl.col("target_id").is_in(names.implode())
 
 
 def _numbered(targets: pl.LazyFrame) -> pl.LazyFrame:

@@ -9,8 +9,8 @@ import numpy as np
 from mia_batch.attacks.prefix_shots import CODEC
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.findings import finding_rows
-from mia_batch.stats.clusters import design_effect, effective_number, few, is_enough
-from mia_batch.stats.rates import clopper_pearson
+from mia_batch.stats.clusters import effective_number, few, is_enough
+from mia_batch.stats.rates import clopper_pearson, independent_number
 from mia_batch.tables.numbers import read_finite
 
 if TYPE_CHECKING:
@@ -27,12 +27,8 @@ def codec_findings(scores: pl.LazyFrame) -> pl.DataFrame:
     """Rows of check ``codec``: the ``share`` of the targets, and of the non-members as control.
 
     Null with a reason where no text of a set has a score. The 95 % interval is Clopper and
-    Pearson's; where texts share groups, counts are divided by their `design_effect`, and by the
-    square of how much wider Student's t is than the normal, with as many degrees of freedom as the
-    groups are worth of one size, less 1. It has no limits, but a reason, where that is below four.
-
-    Korn and Graubard (1998), "Confidence intervals for proportions with small expected number of
-    positive counts estimated from survey data", section 2, for the counts.
+    Pearson's; where texts share groups, of their `independent_number`. It has no limits, but a
+    reason, where groups are worth fewer than four of one size.
 
     Zawalski et al. (2025), arXiv:2510.27055, the CoDeC score of a data set.
     """
@@ -41,8 +37,6 @@ def codec_findings(scores: pl.LazyFrame) -> pl.DataFrame:
 
 
 def _rows(scores: pl.LazyFrame, sets: ComparisonSets) -> Iterator[dict[str, object]]:
-    from scipy.stats import norm, t
-
     falls = read_finite(scores, CODEC, sets.target_id.len())
     for subject, rows in (("targets", sets.targets), ("non-members", sets.nulls)):
         scored = rows[~np.isnan(falls[rows])]
@@ -51,14 +45,11 @@ def _rows(scores: pl.LazyFrame, sets: ComparisonSets) -> Iterator[dict[str, obje
             yield row | {"reason": "no text of the set has a score"}
             continue
         share = float(falls[scored].mean())
-        sizes = np.unique(sets.cluster[scored], return_counts=True)[1]
-        effective, effect = effective_number(sizes), 1.0
-        if sizes.size < scored.size:
-            if not is_enough(effective):
-                yield row | {"value": share, "reason": few(effective)}
-                continue
-            wider = t.isf(0.025, effective - 1) / norm.isf(0.025)
-            effect = design_effect(falls[scored], sets.cluster[scored]) * wider**2
-        n = max(1, int(scored.size / effect))
-        interval = clopper_pearson(round(share * n), n)
+        cluster = sets.cluster[scored]
+        effective = effective_number(np.unique(cluster, return_counts=True)[1])
+        if sets.share_clusters(scored) and not is_enough(effective):
+            yield row | {"value": share, "reason": few(effective)}
+            continue
+        n = independent_number(falls[scored] == 1, cluster)
+        interval = clopper_pearson(share * n, n)
         yield row | {"value": share, "low": interval.low, "high": interval.high}

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
+    "NO_WEIGHT",
     "Adjustment",
     "TieDraws",
     "p_values",
@@ -23,14 +24,17 @@ __all__ = [
     "sensitivity_bound",
     "shared_weights",
     "tie_draws",
+    "weighted_q_values",
 ]
 
-Adjustment = Literal["bh", "by"]
-"""Benjamini-Hochberg, or Benjamini-Yekutieli, which holds under any dependence."""
+Adjustment = Literal["bh", "by", "e-bh"]
+"""Benjamini-Hochberg; Benjamini-Yekutieli, which holds under any dependence; e-BH of e-values."""
 
 _DIGITS_OF_SUMS = 9
 _DIGITS = 12
 _LEVEL = 0.05
+_LEVELS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+NO_WEIGHT = "the blind classifiers did not see it, so that it has no weight"
 
 
 class TieDraws(NamedTuple):
@@ -45,11 +49,15 @@ def p_values(
     nulls: NDArray[np.float64],
     *,
     weights: NDArray[np.float64] | None = None,
+    own: NDArray[np.float64] | float = 1.0,
     ties: TieDraws | None = None,
 ) -> NDArray[np.float64]:
     r"""Conformal p-value of each score (NaN = unscored), the nulls being exchangeable with it.
 
-    .. math:: p = (1 + \sum_i w_i [\text{null}_i \ge \text{score}]) / (1 + \sum_i w_i)
+    .. math:: p = (w + \sum_i w_i [\text{null}_i \ge \text{score}]) / (w + \sum_i w_i)
+
+    ``own`` is w, the weight of each score (NaN = unknown), and 1 where nulls are exchangeable.
+    Weights that are odds of being audited, given what else is known of a text, make them so.
 
     An unscored null (NaN) counts as higher than all. Without ``ties`` a null counts as higher than
     an equal score, which is conservative. With weights of 1 (None) this is the p-value of n + 1
@@ -61,7 +69,9 @@ def p_values(
     Vovk, Gammerman and Shafer (2005), "Algorithmic Learning in a Random World", section 2.2; Bates
     et al. (2023), "Testing for outliers with conformal p-values", arXiv:2104.08279, the marginal
     p-value; weights: Lee, Barber and Willett, "Distribution-free inference with hierarchical data",
-    arXiv:2306.06342, of whose prediction sets these are the p-values.
+    arXiv:2306.06342, of whose prediction sets these are the p-values; weights that are odds:
+    Tibshirani, Barber, Candes and Ramdas (2019), "Conformal prediction under covariate shift",
+    arXiv:1904.06019, equation 7.
     """
     weight = np.ones(nulls.size) if weights is None else weights
     known = ~np.isnan(nulls)
@@ -78,7 +88,7 @@ def p_values(
     not_lower = weight.sum() - lower[index[order].searchsorted(wanted)]
     # Rounded, so that three times 1/3 is 1.
     above, total = np.round(not_lower, _DIGITS_OF_SUMS), np.round(weight.sum(), _DIGITS_OF_SUMS)
-    return np.where(np.isnan(scores), np.nan, (1 + above) / (1 + total))
+    return np.where(np.isnan(scores), np.nan, (own + above) / (own + total))
 
 
 def shared_weights(clusters: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -101,8 +111,9 @@ def tie_draws(keys: Iterable[str], seed: int) -> NDArray[np.float64]:
 def q_values(p: NDArray[np.float64], adjustment: Adjustment) -> NDArray[np.float64]:
     """Adjust p-values: of all with q <= x at most a share x is false, on average over null sets.
 
-    A missing p-value (NaN) counts as 1 and stays in the number of tests. Rounded to 12 digits, so
-    that a q-value of 0.1 is not above 0.1 by the error of a division.
+    Of several audits each has a line. A missing p-value (NaN) counts as 1 and stays in the number
+    of tests. Rounded to 12 digits, so that a q-value of 0.1 is not above 0.1 by the error of a
+    division.
 
     Benjamini and Hochberg (1995), "Controlling the false discovery rate"; Benjamini and Yekutieli
     (2001), "The control of the false discovery rate in multiple testing under dependency", theorem
@@ -112,8 +123,48 @@ def q_values(p: NDArray[np.float64], adjustment: Adjustment) -> NDArray[np.float
     from scipy.stats import false_discovery_control
 
     missing = np.isnan(p)
-    adjusted = false_discovery_control(np.where(missing, 1.0, p), method=adjustment)
+    method: Literal["bh", "by"] = "by" if adjustment == "by" else "bh"  # e-BH: of p = 1 / e
+    adjusted = false_discovery_control(np.where(missing, 1.0, p), axis=-1, method=method)
     return np.where(missing, np.nan, np.round(adjusted, _DIGITS))
+
+
+def weighted_q_values(
+    scores: NDArray[np.float64],
+    p: NDArray[np.float64],
+    own: NDArray[np.float64],
+    total: float,
+    q: float,
+    names: Iterable[str],
+    seed: int,
+) -> NDArray[np.float64]:
+    """Lowest level in `_LEVELS`, or ``q``, at which each weighted p-value is on the list, else 1.
+
+    Benjamini-Hochberg is not proved to hold for p-values that share weighted nulls. The list of a
+    level holds on average over null sets: weighted conformalized selection with homogeneous pruning
+    by one uniform number, drawn from the ``names`` of all tests and the seed. ``own`` are the
+    scores' weights, ``total`` is that of all nulls.
+
+    Jin and Candes (2023), "Model-free selective inference under covariate shift via weighted
+    conformal p-values", arXiv:2307.09291, algorithm 1.
+    """
+    made = np.where(np.isnan(p), np.nan, 1.0)
+    known = np.flatnonzero(~np.isnan(p))
+    p, own, scores = p[known], own[known], scores[known]
+    ranks, draw = np.arange(known.size + 1), tie_draws(["\n".join(names)], seed)[0]
+    # One line for each test: the p-values of all were it one more null, and its own were 0.
+    above = p * (own + total) - own + own[:, None] * (scores <= scores[:, None])
+    others = above / (own[:, None] + total)
+    np.fill_diagonal(others, 0)
+    others.sort(axis=1)
+    for level in sorted({q, *_LEVELS} if known.size else (), reverse=True):
+        reached = np.round(others - level * ranks[1:] / made.size, _DIGITS) <= 0
+        size = known.size - reached[:, ::-1].argmax(axis=1)
+        first = np.round(p - level * size / made.size, _DIGITS) <= 0
+        order = np.where(first, draw * size, np.inf)
+        most = np.flatnonzero(np.sort(order).searchsorted(ranks, side="right") >= ranks)[-1]
+        listed = (order <= most) & ((level >= q) | (made[known] <= q))
+        made[known[listed]] = level
+    return made
 
 
 def sensitivity_bound(p: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Contamination", "Flagged", "contamination_bound", "contamination_rate", "withheld"]
+__all__ = [
+    "Contamination",
+    "Flagged",
+    "contamination_bound",
+    "contamination_rate",
+    "fewest_members",
+    "withheld",
+]
 
 _ASSUMPTIONS = {
     "fieller": "assumes that the members among the targets score as high as the calibration "
@@ -142,14 +150,7 @@ def contamination_bound(
     The distribution of exceedances: Gumbel and von Schelling (1950), "The distribution of the
     number of exceedances".
     """
-    from scipy.stats import betabinom
-
-    def allowed(members: int) -> bool:
-        others, beyond = targets.total - members, targets.above - members
-        chance = betabinom.sf(beyond - 1, others, rank, n_null + 1 - rank)
-        return bool(chance > 1 - confidence)
-
-    fewest = bisect_left(range(int(targets.above)), True, key=allowed)
+    fewest = fewest_members(targets, n_null=n_null, rank=rank, confidence=confidence)
     return Contamination(
         low=fewest / targets.total,
         high=1.0,
@@ -158,6 +159,23 @@ def contamination_bound(
         assumption=_ASSUMPTIONS["beta_binomial"],
         reason="without calibration data there is a lower bound alone",
     )
+
+
+@lru_cache(4096)
+def fewest_members(targets: Flagged, *, n_null: int, rank: int, confidence: float) -> int:
+    """Return the M of `contamination_bound`: so many of the flagged targets at least are members.
+
+    It bounds the members A among the flagged, too. M > A needs that f - A others, of at most m - A,
+    are flagged, which the same law allows with probability 1 - confidence at most.
+    """
+    from scipy.stats import betabinom
+
+    def allowed(members: int) -> bool:
+        others, beyond = targets.total - members, targets.above - members
+        chance = betabinom.sf(beyond - 1, others, rank, n_null + 1 - rank)
+        return bool(chance > 1 - confidence)
+
+    return bisect_left(range(int(targets.above)), True, key=allowed)
 
 
 def _beyond(excess: Callable[[float], float], start: float, step: float) -> float:

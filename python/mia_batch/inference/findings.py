@@ -14,7 +14,16 @@ if TYPE_CHECKING:
 
     from mia_batch.inference.plan import VerdictPlan
 
-__all__ = ["finding_rows", "plan_findings", "reported_findings", "role_counts", "role_findings"]
+__all__ = [
+    "earlier_findings",
+    "finding_rows",
+    "gate_findings",
+    "plan_findings",
+    "reported_findings",
+    "role_counts",
+    "role_findings",
+    "why_withheld",
+]
 
 _SCHEMA = Findings.create_empty().schema
 
@@ -46,6 +55,14 @@ def role_counts(findings: pl.DataFrame) -> Counter[str]:
     return Counter(dict(findings.filter(check="roles").select("statistic", "value").iter_rows()))
 
 
+def earlier_findings(earlier: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:
+    """Rows of check ``earlier_runs``: ``n_runs``, and of each run its ``primary`` attack."""
+    count = [{"statistic": "n_runs", "value": len(earlier)}] if earlier else []
+    tried = ((name, f"{run['primary']}, {run['level']}") for name, run in sorted(earlier.items()))
+    rows = ({"subject": name, "statistic": "primary", "verdict": plan} for name, plan in tried)
+    return finding_rows("earlier_runs", [*count, *rows])
+
+
 def plan_findings(
     plan: VerdictPlan, preregistered: Mapping[str, Any], rests_on: Mapping[str, object]
 ) -> pl.DataFrame:
@@ -66,6 +83,38 @@ def plan_findings(
     return finding_rows(
         "plan", [main, *({"subject": name, "statistic": "changed"} for name in changed)]
     )
+
+
+def gate_findings(before: pl.DataFrame, *, exploratory: bool) -> pl.DataFrame:
+    """Row of check ``gate``: may targets be compared with non-members? None without both.
+
+    Verdict ``open`` where classifiers that never see the model cannot tell them apart;
+    ``doubtful`` where that is undecided or unknown; where they can, ``weighted`` if check
+    ``weights`` says so, or ``withheld``, or ``exploratory`` if the answers are wanted nevertheless.
+    The reason is that for withholding what is not weighted.
+    """
+    blind = before.filter(check="blind_baseline", subject="targets")
+    rows = blind.filter(statistic="roc_auc").select("value", "high", "p_value", "verdict", "reason")
+    if rows.is_empty():
+        return finding_rows("gate", [])
+    row = rows.row(0, named=True)
+    closed = "exploratory" if exploratory else "withheld"
+    if not before.filter(check="weights", verdict="used").is_empty():
+        closed = "weighted"
+    verdict = {"not separable": "open", "separable": closed}.get(row["verdict"], "doubtful")
+    if verdict == closed:
+        strongest = blind.filter(statistic="strongest")["verdict"][0]
+        row["reason"] = (
+            "withheld: the audited texts and the comparison texts can be told apart without the "
+            f"model (AUC {row['value']:.2f} by {strongest}, p = {row['p_value']:.3f})"
+        )
+    return finding_rows("gate", [row | {"statistic": "roc_auc", "verdict": verdict}])
+
+
+def why_withheld(findings: pl.DataFrame) -> str | None:
+    """Say why p-values, lists, bounds and estimates without weights are withheld, if they are."""
+    closed = findings.filter(pl.col("verdict").is_in(["withheld", "weighted"]), check="gate")
+    return closed["reason"][0] if closed.height else None
 
 
 def reported_findings(verdicts: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mia_batch.errors import SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from mia_batch.inference.conformal import Adjustment
 
@@ -57,11 +57,14 @@ class VerdictPlan:
         return sha256(content.encode()).hexdigest()
 
 
-def preregister(plan: VerdictPlan, rests_on: Mapping[str, int | str] | None) -> dict[str, Any]:
+def preregister(
+    plan: VerdictPlan, rests_on: Mapping[str, int | str] | None, attacks: Sequence[str]
+) -> dict[str, Any]:
     """Return what is recorded before the first score; answers to anything else are exploratory.
 
     ``rests_on`` tells the texts, by their SHA-256, and the numbers of samples and points, for
-    others may change any answer; None where there were scores before any plan.
+    others may change any answer; None where there were scores before any plan. ``attacks`` are all
+    that are computed, which are tested together; the plan's SHA-256 is not about them.
     """
     made = None if rests_on is None else dict(rests_on)
-    return asdict(plan) | {"sha256": plan.digest(), "rests_on": made}
+    return asdict(plan) | {"sha256": plan.digest(), "rests_on": made, "attacks": [*attacks]}

@@ -2,87 +2,177 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mia_batch.inference.comparison import read_comparison_sets
+from mia_batch.inference.e_values import plan_rounds
+from mia_batch.inference.few_books import needed_for_bound
 from mia_batch.inference.findings import finding_rows
-from mia_batch.inference.group_level import GroupTest
-from mia_batch.inference.groups import n_orders
+from mia_batch.inference.groups import n_orders, windows_per_group
 from mia_batch.inference.target_level import TargetTest
 
 if TYPE_CHECKING:
     import polars as pl
+    from numpy.typing import NDArray
 
+    from mia_batch.inference.comparison import ComparisonSets
     from mia_batch.inference.conformal import Adjustment
     from mia_batch.inference.plan import VerdictPlan
 
-__all__ = ["Power", "planned_power", "power", "power_findings"]
+__all__ = [
+    "LEVEL",
+    "Power",
+    "nulls_to_name",
+    "planned_power",
+    "power",
+    "power_findings",
+]
+
+LEVEL = 0.05  # of a collection's p-value
+_BOOK = r"\.(txt|epub|x?html?)$"  # a book's group is the name of its file
+_NAMED = 5  # as many as a user may hope for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Power:
     """What so many targets against so many nulls can show."""
 
+    unit: str = "text"  # or document, group, book
     n_tests: int  # targets, or groups of them
-    n_null: int  # non-members or groups; of a collection, the other orders that are tried
-    smallest_p: float
+    n_usable: int  # those that can be compared
+    n_null: float  # that they can be compared with: non-members, or groups; the most of one length
+    adjustment: Adjustment
+    smallest_p: float | None
     needed: int | None  # fewest that can be reported, each beating every null; None: none can be
+    together: float = 1.0  # smallest p-value of all groups together
+    for_bound: int | None = None  # that beat every null for a lower bound of one member
 
 
-def power(n_tests: int, n_null: int, q: float, adjustment: Adjustment) -> Power:
-    """Say what m tests against n independent nulls can show at best.
+def power(n_tests: int, n_null: float, q: float, adjustment: Adjustment) -> Power:
+    """Say what m tests against n independent nulls can show at best; see `_power`."""
+    return _power(np.full(n_tests, _least(n_null, q, adjustment)), n_null, q, adjustment)
 
-    Under Benjamini-Hochberg r targets are reported where each p-value is at most r q / m, and none
-    is below 1 / (n + 1): so r is at least ceil(m / (q (n + 1))), and so many targets that beat
-    every null are reported. Nothing can be where r > m, that is, where n + 1 < 1 / q.
-    Benjamini-Yekutieli divides q by the sum of 1 / i up to m.
+
+def _power(smallest: NDArray[np.float64], n_null: float, q: float, adjustment: Adjustment) -> Power:
+    """Say what tests can show whose smallest possible p-values are these (NaN = none).
+
+    Under Benjamini-Hochberg r of m targets are reported where each p-value is at most r q / m, and
+    none is below 1 / (n + 1): so r is at least ceil(m / (q (n + 1))), and so many targets that
+    beat every null are reported. Nothing can be where r > m, that is, where n + 1 < 1 / q.
+    Benjamini-Yekutieli divides q by the sum of 1 / i up to m; of e-BH p is one over an e-value.
     """
-    share = q if adjustment == "bh" else q / float((1 / np.arange(1, n_tests + 1)).sum())
-    needed = max(1, ceil(round(n_tests / (share * (n_null + 1)), 9)))
+    ordered, ranks = np.sort(smallest), np.arange(1, smallest.size + 1)  # NaN is last
+    wanted = np.round(ordered * smallest.size / _share(q, adjustment, smallest.size), 9)
+    enough = np.flatnonzero(wanted <= ranks)
+    usable = int(np.sum(~np.isnan(smallest)))
     return Power(
-        n_tests=n_tests,
+        n_tests=smallest.size,
+        n_usable=usable,
         n_null=n_null,
-        smallest_p=1 / (n_null + 1),
-        needed=needed if needed <= n_tests else None,
+        adjustment=adjustment,
+        smallest_p=float(ordered[0]) if usable else None,
+        needed=int(ranks[enough[0]]) if enough.size else None,
     )
 
 
-def planned_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
-    """Power of the planned test; None without targets or nulls.
+def _share(q: float, adjustment: Adjustment, n_tests: int) -> float:
+    return q / float((1 / np.arange(1, n_tests + 1)).sum()) if adjustment == "by" else q
 
-    With buckets of lengths, the one with the most nulls counts.
-    """
-    sets = read_comparison_sets(targets)
+
+def _least(n_null: float, q: float, adjustment: Adjustment) -> float:
+    """Return the smallest p-value, of e-BH one over the largest e-value."""
+    e_values = adjustment == "e-bh"
+    return 1 / (plan_rounds(1, int(n_null), q).values[0] if e_values else n_null + 1)
+
+
+def nulls_to_name(n_named: int, n_tests: int, q: float, adjustment: Adjustment) -> int:
+    """Return the fewest nulls with which so many of m targets that beat all of them are named."""
+    least = _share(q, adjustment, n_tests) * n_named / n_tests
+    fewest = ceil(round(1 / least, 9)) - 1
+    return next(n for n in count(fewest) if round(_least(n, q, adjustment) / least, 9) <= 1)
+
+
+def planned_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
+    """Power of the planned test; None without targets or nulls."""
+    sets = read_comparison_sets(targets, named=plan.level != "target")
     if not (sets.targets.size and sets.nulls.size):
         return None
+    n_windows = windows_per_group(sets, plan)
+    groups, nulls = (
+        np.unique(sets.cluster[rows], return_counts=True)[1] >= n_windows
+        for rows in (sets.targets, sets.nulls)
+    )
+    n_groups, n_null = int(groups.sum()), int(nulls.sum())
     if plan.level == "target":
         test = TargetTest(sets, plan)
-        return power(sets.targets.size, test.n_null, plan.q, test.adjustment)
-    groups = GroupTest(sets, plan)
-    n_groups, n_null = (int(units.enough.sum()) for units in (groups.groups, groups.nulls))
-    if plan.level == "group":
-        return power(groups.groups.sizes.size, n_null, plan.q, plan.adjustment)
-    return power(1, n_orders(n_groups, n_null) - 1, plan.q, plan.adjustment)
+        best = np.ones(sets.target_id.len())
+        best[sets.nulls] = 0
+        found = _power(test.p_values(best)[0], test.n_null, plan.q, test.adjustment)
+        independent = not (plan.length_edges or sets.share_clusters(sets.targets, sets.nulls))
+    else:
+        smallest = np.where(groups, _least(n_null, plan.q, plan.adjustment), np.nan)
+        found = _power(smallest, n_null, plan.q, plan.adjustment)
+        independent = n_null > 0
+    return replace(
+        found,
+        unit=_unit(sets, plan),
+        together=1 / n_orders(n_groups, n_null),
+        for_bound=needed_for_bound(found.n_tests, int(found.n_null)) if independent else None,
+    )
+
+
+def _unit(sets: ComparisonSets, plan: VerdictPlan) -> str:
+    """Name what is asked about as its user does."""
+    if plan.level == "target":
+        return "text"
+    names = sets.clusters[np.unique(sets.cluster[sets.targets])]
+    if (names["level"] != "group").all():
+        return "document"
+    return "book" if names["key"].str.contains(_BOOK).all() else "group"
 
 
 def power_findings(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
     """Rows of check ``power`` about the planned level; none without targets or nulls.
 
-    ``needed`` (not of a collection) has verdict ``possible`` or ``impossible``.
+    The verdict of ``n_tests`` says what they are: ``text``, ``document``, ``group`` or ``book``;
+    those of ``needed`` (not of a collection), ``for_bound`` and ``together``, the smallest p-value
+    of all groups together, are ``possible`` or ``impossible``. With ``nulls_needed`` nulls
+    ``n_named`` that beat all of them are reported, or a collection's p-value can be 0.05.
     """
     found = planned_power(targets, plan)
     if found is None:
         return finding_rows("power", [])
-    names = ("n_tests", "n_null", "smallest_p")
-    rows: list[dict[str, object]] = [
-        {"statistic": name, "value": getattr(found, name)} for name in names
+    bucketed = plan.level == "target" and plan.length_edges
+    possible = {True: "possible", False: "impossible"}
+    rows: list[tuple[str, float | None, str | None]] = [
+        ("n_tests", found.n_tests, found.unit),
+        ("n_usable", found.n_usable, None),
+        ("n_null", found.n_null, "of_one_length" if bucketed else None),
+        ("together", found.together, possible[found.together <= LEVEL]),
     ]
-    if plan.level != "collection":
-        verdict = "impossible" if found.needed is None else "possible"
-        rows.append({"statistic": "q", "value": plan.q})
-        rows.append({"statistic": "needed", "value": found.needed, "verdict": verdict})
-    return finding_rows("power", [row | {"subject": plan.level} for row in rows])
+    wanted: int | None = None
+    if plan.level == "collection":
+        if found.n_usable:
+            wanted = next(n for n in count(1) if n_orders(found.n_usable, n) * LEVEL >= 1)
+    else:
+        named = min(_NAMED, found.n_usable)
+        named = 1 if found.needed and found.needed <= named else named
+        if named:
+            wanted = nulls_to_name(named, found.n_tests, plan.q, found.adjustment)
+        rows += [
+            ("smallest_p", found.smallest_p, None),
+            ("q", plan.q, found.adjustment),
+            ("needed", found.needed, possible[found.needed is not None]),
+            ("for_bound", found.for_bound, possible[found.for_bound is not None]),
+            ("n_named", named, None),
+        ]
+    rows.append(("nulls_needed", wanted, None))
+    names = ("statistic", "value", "verdict")
+    return finding_rows(
+        "power", [{"subject": plan.level} | dict(zip(names, row, strict=True)) for row in rows]
+    )

@@ -11,7 +11,7 @@ import polars as pl
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.controls import VERBATIM_WORDS, common_targets
 from mia_batch.inference.passages import PASSAGE_COUNTS, count_passages, where_from
-from mia_batch.inference.rollup_columns import with_answer, with_mean, with_share
+from mia_batch.inference.rollup_columns import with_answer, with_claim, with_mean, with_share
 from mia_batch.inference.verbatim import verbatim_runs
 from mia_batch.inference.window_share import WindowShare
 from mia_batch.schemas import Rollup, Targets
@@ -37,6 +37,7 @@ _EXTRACTED = {
 _LABELS = ("group", "member")
 _PROBABILITY = "extraction_v1"
 """The attack whose score is the log of the probability that the reference is said in full."""
+_CHOSEN = "windows were asked until the group was decided, so that they stand for no others"
 _LEAST_PROBABILITY = 0.001  # of a window that a thousand draws give
 
 
@@ -52,6 +53,8 @@ def rollup(
     samples: int,
     words: WordRule,
     blind_warns: bool,
+    withheld: str | None = None,
+    exploratory: bool = False,
     controls: pl.LazyFrame | None = None,
 ) -> pl.DataFrame:
     """Sum up the documents of role ``target`` by the primary attack, and groups of several.
@@ -59,8 +62,9 @@ def rollup(
     ``targets`` and ``scores`` have their rows in one order; ``candidates`` is the samples table.
     Documents come in that order, none of them where each is one window; then groups, in the order
     of their first document; then documents of the non-members, likewise. The first ``samples``
-    continuations count, those of passages that ``controls`` mark as common do not. Memory: some 250
-    bytes a target.
+    continuations count, those of passages that ``controls`` mark as common do not. Where shares are
+    ``withheld``, that says why; where answers are ``exploratory``, none of them is a verdict.
+    Memory: some 250 bytes a target.
 
     The interval of the mean takes windows as independent draws. Those of one document are not:
     neighbours share their subject and style, so that it is rather too narrow. It is null where all
@@ -68,7 +72,8 @@ def rollup(
     """
     sets = read_comparison_sets(scores, named=False)
     score = read_finite(scores, plan.primary, sets.target_id.len())
-    share = WindowShare(sets, score, plan.fpr, blind_warns=blind_warns)
+    chosen = _CHOSEN if plan.adjustment == "e-bh" else None
+    share = WindowShare(sets, score, plan.fpr, blind_warns=blind_warns, lack=chosen)
     runs = verbatim_runs(targets, features, samples)
     parts = [_windows(targets, scores, score, sets, controls), runs]
     windows = pl.concat(parts, how="horizontal").with_row_index("row")
@@ -87,7 +92,10 @@ def rollup(
     own, beside = documents[: own.height], documents[own.height :]
     rows = pl.concat([_units(own), _groups(own), _outside(beside)], how="diagonal")
     any_run = pl.when(pl.col("longest_words") > 0)
-    rows = with_mean(rows).with_columns(
+    rows = with_mean(rows)
+    if chosen:
+        rows = rows.with_columns(mean_low=None, mean_high=None)
+    rows = rows.with_columns(
         pl.when(where_from().is_not_null()).then(pl.col(PASSAGE_COUNTS).fill_null(0)),
         attack=pl.lit(plan.primary),
         passages_from=where_from(),
@@ -99,8 +107,9 @@ def rollup(
         share_extractable=(pl.col("n_likely") / pl.col("n_measured")).fill_nan(None),
         share_near_verbatim=(pl.col("n_near") / pl.col("n_sampled")).fill_nan(None),
     )
-    rows = with_share(rows, share)
-    rows = with_answer(rows, verdicts, plan, any_null=sets.nulls.size > 0)
+    rows = with_share(rows, share, withheld)
+    rows = with_answer(rows, verdicts, plan, any_null=sets.nulls.size > 0, exploratory=exploratory)
+    rows = with_claim(rows, plan)
     typed = (pl.col(name).cast(dtype) for name, dtype in _TYPES.items())
     return rows.select(*typed, "said").unnest("said")
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Column = pl.Series | NDArray[np.generic] | Sequence[str | None] | Sequence[int] | float | None
 
-__all__ = ["AttackScores", "typed_rows", "verdict_rows"]
+__all__ = ["AttackScores", "typed_rows", "verdict_rows", "withhold"]
 
 _TYPES = Verdicts.create_empty().schema
 
@@ -39,6 +39,16 @@ class AttackScores:
 def verdict_rows(height: int, **columns: Column) -> pl.DataFrame:
     """Make rows of the verdicts table, as `typed_rows` does."""
     return typed_rows(_TYPES, height, columns)
+
+
+def withhold(rows: pl.DataFrame, reason: str) -> pl.DataFrame:
+    """Take p-values and estimates against non-members out of verdicts, and say why."""
+    numbers = ("p_value", "q_value", "sensitivity_bound", "value", "low", "high")
+    compared = pl.col("versus") == "non_members"
+    return rows.with_columns(
+        pl.when(~compared).then(pl.col(*numbers)),
+        reason=pl.when(compared).then(pl.lit(reason)).otherwise("reason"),
+    )
 
 
 def typed_rows(

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
 from mia_batch.inference.conformal import (
+    NO_WEIGHT,
     TieDraws,
     p_values,
     q_values,
     sensitivity_bound,
     shared_weights,
     tie_draws,
+    weighted_q_values,
 )
 from mia_batch.inference.rows import verdict_rows
+from mia_batch.stats.clusters import effective_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from mia_batch.inference.conformal import Adjustment
     from mia_batch.inference.plan import VerdictPlan
     from mia_batch.inference.rows import AttackScores
+    from mia_batch.inference.weights import Odds
 
 __all__ = ["TargetTest"]
 
@@ -39,11 +43,17 @@ class _Bucket:
 
     targets: NDArray[np.int64]
     nulls: NDArray[np.int64]
-    weights: NDArray[np.float64] | None  # of these nulls, where nulls share clusters
+    weights: NDArray[np.float64] | None  # of these nulls, where nulls share clusters or have odds
     n_null: int  # independent units: clusters where nulls share them, else texts
 
+    @property
+    def total(self) -> float:
+        return float(self.nulls.size if self.weights is None else self.weights.sum())
 
-def _length_buckets(sets: ComparisonSets, edges: tuple[int, ...]) -> Iterator[_Bucket]:
+
+def _length_buckets(
+    sets: ComparisonSets, edges: tuple[int, ...], odds: NDArray[np.float64] | None
+) -> Iterator[_Bucket]:
     """Sort targets and nulls by length; yield buckets that have targets.
 
     A target of unknown length is in none; a null of unknown length, which counts as higher than
@@ -57,33 +67,45 @@ def _length_buckets(sets: ComparisonSets, edges: tuple[int, ...]) -> Iterator[_B
         targets = np.flatnonzero((which == bucket)[sets.targets] & ~unknown[sets.targets])
         nulls = np.flatnonzero((which == bucket)[sets.nulls] | unknown[sets.nulls])
         clusters = sets.cluster[sets.nulls][nulls]
+        weights = shared_weights(clusters) if shared else None
+        n_null = np.unique(clusters).size if shared else nulls.size
+        if odds is not None:
+            weights = shared_weights(clusters) * odds[sets.nulls][nulls]
+            n_null = int(effective_number(np.bincount(clusters, weights))) if nulls.size else 0
         if targets.size:
-            yield _Bucket(
-                targets=targets,
-                nulls=nulls,
-                weights=shared_weights(clusters) if shared else None,
-                n_null=np.unique(clusters).size if shared else nulls.size,
-            )
+            yield _Bucket(targets=targets, nulls=nulls, weights=weights, n_null=n_null)
 
 
 class TargetTest:
     """Tests of each target, prepared once for all attacks.
 
     Where texts share a cluster, their p-values depend on each other in unknown ways, and q-values
-    are Benjamini-Yekutieli's, whatever the plan says.
+    are Benjamini-Yekutieli's, whatever the plan says. With ``odds`` nulls are weighted, and
+    q-values those of `weighted_q_values` where these are proved to hold.
     """
 
     adjustment: Adjustment
     n_null: int  # independent nulls of the bucket that has the most
 
-    def __init__(self, sets: ComparisonSets, plan: VerdictPlan) -> None:
+    def __init__(self, sets: ComparisonSets, plan: VerdictPlan, odds: Odds | None = None) -> None:
         dependent = sets.share_clusters(sets.targets, sets.nulls)
         self.adjustment = "by" if dependent else plan.adjustment
-        self._sets, self._plan = sets, plan
         self._method = "conformal_groups" if sets.share_clusters(sets.nulls) else "conformal"
-        self._buckets = list(_length_buckets(sets, plan.length_edges))
+        self._own, self._lack, of_rows = np.ones(sets.targets.size), None, None
+        if odds is not None:
+            of_rows, self._lack = odds.of_rows, odds.lack or NO_WEIGHT
+            self._own = odds.own(sets.targets)
+            sets = replace(sets, nulls=sets.nulls[~np.isnan(of_rows[sets.nulls])])
+            self._method = f"weighted_{self._method}"
+        self._sets, self._plan = sets, plan
+        self._buckets = list(_length_buckets(sets, plan.length_edges, of_rows))
+        if odds is not None and len(self._buckets) > 1:
+            self.adjustment = "by"
+        self._selects = odds is not None and self.adjustment == "bh"
+        self._total = sum(bucket.total for bucket in self._buckets)
         self.n_null = max((bucket.n_null for bucket in self._buckets), default=0)
-        self._draws = tie_draws(sets.target_id, plan.seed) if plan.ties == "random" else None
+        random = plan.ties == "random" and odds is None
+        self._draws = tie_draws(sets.target_id, plan.seed) if random else None
 
     def rows(self, found: AttackScores) -> Iterator[pl.DataFrame]:
         """Yield verdicts on every target in the table's order, in parts, at least one frame."""
@@ -94,9 +116,9 @@ class TargetTest:
             "score": scores,
             "n_null": n_null,
             "p_value": p,
-            "q_value": q_values(p, self.adjustment),
+            "q_value": self._q_values(scores, p),
             "sensitivity_bound": sensitivity_bound(p),
-            "reason": _reasons(scores, p),
+            "reason": self._reasons(scores, p),
         }
         for start in range(0, max(rows.size, 1), _ROWS_AT_ONCE):
             part = {name: column[start : start + _ROWS_AT_ONCE] for name, column in columns.items()}
@@ -106,7 +128,7 @@ class TargetTest:
                 level="target",
                 versus="non_members",
                 planned=found.planned(self._plan, "target"),
-                adjustment=self.adjustment,
+                adjustment="wcs" if self._selects else self.adjustment,
                 method=self._method,
                 **part,
             )
@@ -125,15 +147,30 @@ class TargetTest:
         targets, nulls = self._sets.targets[bucket.targets], self._sets.nulls[bucket.nulls]
         draws = self._draws
         ties = None if draws is None else TieDraws(draws[targets], draws[nulls])
-        return p_values(scores[targets], scores[nulls], weights=bucket.weights, ties=ties)
+        return p_values(
+            scores[targets],
+            scores[nulls],
+            weights=bucket.weights,
+            own=self._own[bucket.targets],
+            ties=ties,
+        )
 
+    def _q_values(self, scores: NDArray[np.float64], p: NDArray[np.float64]) -> NDArray[np.float64]:
+        if not self._selects:
+            return q_values(p, self.adjustment)
+        names, plan = self._sets.target_id, self._plan
+        return weighted_q_values(scores, p, self._own, self._total, plan.q, names, plan.seed)
 
-def _reasons(scores: NDArray[np.float64], p: NDArray[np.float64]) -> pl.Series:
-    """Say why p-values are missing."""
-    lost = pl.DataFrame({"score": np.isnan(scores), "p": np.isnan(p)})
-    return lost.select(
-        pl.when("score")
-        .then(pl.lit("the target has no score"))
-        .when("p")
-        .then(pl.lit("the target's number of words is unknown, so it is in no bucket of lengths"))
-    ).to_series()
+    def _reasons(self, scores: NDArray[np.float64], p: NDArray[np.float64]) -> pl.Series:
+        """Say why p-values are missing."""
+        columns = {"score": scores, "weight": self._own, "p": p}
+        lost = pl.DataFrame({name: np.isnan(column) for name, column in columns.items()})
+        unknown = "the target's number of words is unknown, so it is in no bucket of lengths"
+        return lost.select(
+            pl.when("score")
+            .then(pl.lit("the target has no score"))
+            .when("weight")
+            .then(pl.lit(self._lack))
+            .when("p")
+            .then(pl.lit(unknown))
+        ).to_series()

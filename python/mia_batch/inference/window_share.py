@@ -35,7 +35,13 @@ class WindowShare:
     """
 
     def __init__(
-        self, sets: ComparisonSets, scores: NDArray[np.float64], fpr: float, *, blind_warns: bool
+        self,
+        sets: ComparisonSets,
+        scores: NDArray[np.float64],
+        fpr: float,
+        *,
+        blind_warns: bool,
+        lack: str | None = None,
     ) -> None:
         nulls = scores[sets.nulls]
         self._blind_warns, self._fpr = blind_warns, fpr
@@ -51,7 +57,7 @@ class WindowShare:
             self._flagged(scores[rows], effect)
             for rows, effect in zip(calibration, effects, strict=True)
         ]
-        self._lack = _lack(sets, ("null", sets.nulls))
+        self._lack = lack or _lack(sets, ("null", sets.nulls))
         names = ("calibration non-member", "calibration member")
         self._unusable = _lack(sets, *zip(names, calibration, strict=True))
         self._calibrated = bool(sum(rows.size for rows in calibration))

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import polars as pl
 
 from mia_batch.errors import RequestError
 from mia_batch.metrics.labels import Labelled
 from mia_batch.metrics.macro import MACRO, macro_averages
 from mia_batch.metrics.metric_rows import (
-    FPR_BUDGETS,
     MetricRow,
     authors_rows,
     balanced_accuracy,
     metric_rows,
 )
-from mia_batch.metrics.parts import Part, find_parts
 from mia_batch.metrics.slices import ALL, LENGTH_SLICES
 from mia_batch.schemas import Metrics
-from mia_batch.stats.bootstrap import resample
 from mia_batch.stats.difference import auc_difference
 from mia_batch.stats.simultaneous import AucResult, simultaneous_bounds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Iterator, Sequence
 
     from mia_batch.targets.plan import Preset
 
@@ -36,11 +30,6 @@ if TYPE_CHECKING:
     _Row = dict[str, Any]
 
 __all__ = ["evaluate"]
-
-_ROWS_AT_ONCE = 500_000
-"""Scores that are held sorted at the same time, 20 bytes each; attacks in one pass share draws."""
-
-_BOOTSTRAP = "group_bootstrap"
 
 
 def evaluate(
@@ -55,8 +44,7 @@ def evaluate(
     """Measure how well each attack separates members from non-members.
 
     Where two scored targets share a group, or else a document, every figure is clustered: its
-    interval, if there is one, takes groups as the units. Of more than 100,000 targets resamples
-    are drawn from parts (`find_parts`); methods by them then say ``group_bootstrap_m_of_n``.
+    interval, if there is one, takes groups as the units.
 
     Parameters
     ----------
@@ -75,7 +63,7 @@ def evaluate(
     primary
         Attack to compare with each other one; null for no comparisons.
     seed
-        Of the resamples.
+        Of the draws of the largest error.
 
     Returns
     -------
@@ -97,73 +85,36 @@ def evaluate(
     labelled = Labelled.of(scores, attacks, slice_by)
     if labelled.member.size == 0:
         return pl.DataFrame(schema=schema)
-    drawn = {
-        key: (part, draws)
-        for part in find_parts(labelled, seed)
-        for key, draws in _resample(labelled, attacks, part)
-    }
     rows: list[_Row] = []
     tried: dict[_Key, AucResult] = {}
     for attack in attacks:
-        rows += _rows(labelled, attack, drawn, tried, preset=preset, seed=seed)
+        rows += _rows(labelled, attack, tried, preset=preset)
     if primary is not None:
         rows += _differences(labelled, attacks, primary)
-    rows += _bounds(tried)
+    rows += _bounds(tried, seed)
     return pl.DataFrame(rows, schema=schema)
-
-
-def _resample(
-    labelled: Labelled, attacks: Sequence[str], part: Part
-) -> Iterator[tuple[_Key, NDArray[np.float64]]]:
-    """Resample figures of every attack on the slices of a part, some attacks at a time."""
-    budgets = () if labelled.cluster is None else FPR_BUDGETS
-    at_once = max(1, _ROWS_AT_ONCE // part.n_rows)
-    for start in range(0, len(attacks), at_once):
-        rankings = {
-            (attack, name): ranking
-            for attack in attacks[start : start + at_once]
-            for name, ranking in part.rankings(labelled.score(attack))
-        }
-        drawn = resample(
-            list(rankings.values()),
-            part.units,
-            seed=part.seed,
-            budgets=budgets,
-            n_resamples=part.n_resamples,
-        )
-        for number, key in enumerate(rankings):
-            yield key, drawn[:, number]
 
 
 def _rows(
     labelled: Labelled,
     attack: str,
-    drawn: Mapping[_Key, tuple[Part, NDArray[np.float64]]],
     tried: dict[_Key, AucResult],
     *,
     preset: Preset,
-    seed: int,
 ) -> Iterator[_Row]:
     """Measure an attack on each slice, and add its areas to those that were tried."""
     score, threshold = labelled.score(attack), labelled.threshold(attack)
     buckets = []
     for name in labelled.slices:
-        classes, draws, method = labelled.classes(score, name), None, _BOOTSTRAP
-        if (attack, name) in drawn:
-            part, draws = drawn[attack, name]
-            draws = part.widened(draws, classes.estimate.value)
-            method = _BOOTSTRAP if part.share == 1 else f"{_BOOTSTRAP}_m_of_n"
+        classes = labelled.classes(score, name)
         if not classes.lack:
             tried[attack, name] = AucResult(
                 estimate=classes.estimate,
-                draws=None if draws is None else draws[:, 0],
+                errors=classes.errors,
                 counts=classes.counts,
             )
         found = [
-            _by_method(row, method)
-            for row in metric_rows(classes, draws, np.random.default_rng(seed))
-        ]
-        found += [
+            *metric_rows(classes),
             balanced_accuracy(classes, threshold),
             *(authors_rows(classes) if preset == "samia" else ()),
         ]
@@ -187,18 +138,11 @@ def _differences(labelled: Labelled, attacks: Sequence[str], primary: str) -> It
         yield compared | made.row(labelled.member.size)
 
 
-def _bounds(tried: dict[_Key, AucResult]) -> Iterator[_Row]:
-    for (attack, name), bound in simultaneous_bounds(tried).items():
+def _bounds(tried: dict[_Key, AucResult], seed: int) -> Iterator[_Row]:
+    for (attack, name), bound in simultaneous_bounds(tried, seed=seed).items():
         one = tried[attack, name]
         row = MetricRow(metric="roc_auc_simultaneous", value=one.estimate.value)
         yield _row(attack, name, one.counts, row.within(bound, one.estimate.lack))
-
-
-def _by_method(row: MetricRow, bootstrap: str) -> MetricRow:
-    """Name the bootstrap that was made in the method of an interval."""
-    if row.method is None:
-        return row
-    return replace(row, method=row.method.replace(_BOOTSTRAP, bootstrap))
 
 
 def _row(attack: str, slice_name: str, counts: dict[str, int], row: MetricRow) -> _Row:

@@ -80,14 +80,14 @@ class Labelled:
     def classes(self, score: NDArray[np.float64], slice_name: str) -> Classes:
         """Pick the scored targets of a slice."""
         rows = self.slices[slice_name]
-        member, score = self.member[rows], score[rows]
+        member, score, row = self.member[rows], score[rows], np.arange(self.member.size)[rows]
         cluster = None if self.cluster is None else self.cluster[rows]
         scored = ~np.isnan(score)
         if not scored.all():
-            member, score = member[scored], score[scored]
+            member, score, row = member[scored], score[scored], row[scored]
             cluster = None if cluster is None else cluster[scored]
         n_unscored = scored.size - score.size
-        return Classes(member=member, score=score, cluster=cluster, n_unscored=n_unscored)
+        return Classes(member=member, score=score, cluster=cluster, row=row, n_unscored=n_unscored)
 
     def threshold(self, attack: str) -> float | None:
         """Choose the threshold of the widest gap between TPR and FPR on the calibration texts.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
 from mia_batch.metrics.clusters import find_clusters
 from mia_batch.metrics.evaluate import evaluate
-from mia_batch.metrics.quintiles import quintile_aucs
+from mia_batch.metrics.metric_rows import Classes, metric_rows
 from mia_batch.schemas import Metrics, Scores
 from mia_batch.stats.difference import auc_difference
 from mia_batch.targets.clusters import cluster_names
@@ -17,9 +18,13 @@ from mia_batch.targets.clusters import cluster_names
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     from mia_batch.targets.plan import Preset
 
-__all__ = ["measure"]
+__all__ = ["measure", "quintile_rows"]
+
+_N_QUINTILES = 5
 
 
 def measure(
@@ -59,7 +64,7 @@ def _rows_beside_blind(
     if ranked.is_empty():
         return
     strongest = ranked["attack"][0]
-    seen = blind_scores.select("target_id", blind=strongest)
+    seen = blind_scores.select("target_id", blind=strongest).drop_nulls("blind")
     keys = [name for name in Scores.column_names() if name in scores.collect_schema()]
     # Named while all rows are there: a document without a name begins with its first window.
     own = scores.with_columns(group=cluster_names(scores)).select(*keys, *attacks)
@@ -71,15 +76,32 @@ def _rows_beside_blind(
         made = auc_difference(member, score, told, cluster=cluster)
         compared = {"attack": attack, "versus": strongest, "slice": "all"}
         yield compared | made.row(both.height)
-        for quintile in quintile_aucs(member, score, told, cluster):
-            yield {
-                "attack": attack,
-                "slice": quintile.slice,
-                "metric": "roc_auc",
-                "value": quintile.value,
-                **(asdict(quintile.interval) if quintile.interval else {}),
-                "reason": quintile.reason,
-                "n_members": quintile.n_members,
-                "n_nonmembers": quintile.n_nonmembers,
-                "n_unscored": quintile.n_unscored,
-            }
+        for row in quintile_rows(member, score, told, cluster):
+            yield {"attack": attack, **row}
+
+
+def quintile_rows(
+    member: NDArray[np.bool_],
+    score: NDArray[np.float64],
+    blind: NDArray[np.float64],
+    cluster: NDArray[np.int32] | None,
+) -> Iterator[dict[str, Any]]:
+    """Measure an attack within quintiles of the blind score; equal blind scores stay together.
+
+    Where an attack only repeats what the text alone tells, little is left within quintiles.
+    """
+    limits = np.quantile(blind, np.arange(1, _N_QUINTILES) / _N_QUINTILES)
+    quintile, scored = limits.searchsorted(blind, side="right"), ~np.isnan(score)
+    for place in range(_N_QUINTILES):
+        rows = np.flatnonzero((quintile == place) & scored)
+        classes = Classes(
+            member=member[rows],
+            score=score[rows],
+            cluster=None if cluster is None else cluster[rows],
+            row=rows,
+            n_unscored=int(np.count_nonzero((quintile == place) & ~scored)),
+        )
+        row = next(metric_rows(classes))
+        if classes.lack:
+            row = replace(row, reason=f"{classes.lack} in this quintile")
+        yield {"slice": f"blind quintile {place + 1}", **classes.counts, **asdict(row)}

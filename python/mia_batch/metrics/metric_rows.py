@@ -12,14 +12,13 @@ from mia_batch.metrics.authors import N_FOLDS, accuracy_5_fold, tpr_nearest_fpr
 from mia_batch.stats.influence import AucEstimate, estimate_auc
 from mia_batch.stats.intervals import estimate_interval
 from mia_batch.stats.rates import (
-    balanced_accuracy_interval,
     clopper_pearson,
-    conservative_interval,
-    grouped_tpr_interval,
+    independent_number,
     threshold_fpr_interval,
     tpr_interval,
 )
 from mia_batch.stats.roc import RocCurve, roc_curve
+from mia_batch.stats.simultaneous import N_BLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,6 +57,8 @@ class Classes:
         Its score, finite.
     cluster
         Code of its cluster; None where targets are independent.
+    row
+        Its number among the labelled targets.
     n_unscored
         Labelled targets without a score.
     """
@@ -65,6 +66,7 @@ class Classes:
     member: NDArray[np.bool_]
     score: NDArray[np.float64]
     cluster: NDArray[np.int32] | None
+    row: NDArray[np.intp]
     n_unscored: int
 
     @property
@@ -98,10 +100,33 @@ class Classes:
         """Their ROC curve."""
         return roc_curve(self.member, self.score)
 
-    @cached_property
+    def independent(self, threshold: float) -> tuple[float, float]:
+        """Members and non-members; where they are clustered, as many as tell as much of rates."""
+        if self.cluster is None:
+            return self.n_members, self.n_nonmembers
+        members, others = (
+            independent_number(self.score[rows] >= threshold, self.cluster[rows])
+            for rows in (self.member, ~self.member)
+        )
+        return members, others
+
+    @property
     def estimate(self) -> AucEstimate:
         """Their AUC and what is known of its error."""
-        return estimate_auc(self.member, self.score, self.cluster)[0]
+        return self._estimated[0]
+
+    @property
+    def errors(self) -> NDArray[np.float64]:
+        """Influences on their AUC, of texts or clusters, in sums over blocks of these."""
+        return self._estimated[1]
+
+    @cached_property
+    def _estimated(self) -> tuple[AucEstimate, NDArray[np.float64]]:
+        estimate, influence = estimate_auc(self.member, self.score, self.cluster)
+        unit = self.row if self.cluster is None else np.arange(influence.size)
+        errors = np.zeros(N_BLOCKS)
+        np.add.at(errors, unit % N_BLOCKS, influence)
+        return estimate, errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +153,7 @@ class MetricRow:
         return replace(self, reason=lack) if interval is None else replace(self, **asdict(interval))
 
 
-def metric_rows(
-    classes: Classes, draws: NDArray[np.float64] | None, rng: np.random.Generator
-) -> Iterator[MetricRow]:
+def metric_rows(classes: Classes) -> Iterator[MetricRow]:
     """Measure AUC and TPR at each budget."""
     auc = MetricRow(metric="roc_auc", reason=classes.lack)
     if classes.lack:
@@ -139,16 +162,12 @@ def metric_rows(
         return
     estimate = classes.estimate
     row = MetricRow(metric="roc_auc", value=estimate.value)
-    areas = None if draws is None else draws[:, 0]
-    yield row.within(estimate_interval(estimate, areas), estimate.lack)
-    for column, budget in enumerate(FPR_BUDGETS, start=1):
-        of_groups = None if classes.cluster is None or draws is None else draws[:, column]
-        yield from _tpr_at_fpr(classes, budget, of_groups, rng)
+    yield row.within(estimate_interval(estimate), estimate.lack)
+    for budget in FPR_BUDGETS:
+        yield from _tpr_at_fpr(classes, budget)
 
 
-def _tpr_at_fpr(
-    classes: Classes, budget: float, draws: NDArray[np.float64] | None, rng: np.random.Generator
-) -> Iterator[MetricRow]:
+def _tpr_at_fpr(classes: Classes, budget: float) -> Iterator[MetricRow]:
     row = MetricRow(metric="tpr_at_fpr", fpr=budget)
     needed, n = round(1 / budget), classes.n_nonmembers
     if n < needed:
@@ -156,13 +175,10 @@ def _tpr_at_fpr(
         yield replace(row, reason=reason)
         return
     curve, estimate = classes.curve, classes.estimate
-    point = curve.at_fpr(budget)
-    if classes.cluster is None:
-        interval: Interval | None = tpr_interval(curve, budget, rng)
-    else:
-        flagged = ~classes.member & (classes.score >= point.threshold)
-        n_groups = np.unique(classes.cluster[flagged]).size
-        interval = grouped_tpr_interval(curve, budget, estimate, draws, n_groups)
+    point, interval = curve.at_fpr(budget), None
+    if not estimate.lack:
+        sizes = classes.independent(point.threshold)
+        interval = tpr_interval(curve, budget, point.tpr, sizes)
     row = replace(row, value=point.tpr).within(interval, estimate.lack)
     effective = estimate.sizes[1]
     if effective >= _STABLE * needed:
@@ -178,9 +194,7 @@ def _tpr_at_fpr(
 def balanced_accuracy(classes: Classes, threshold: float | None) -> MetricRow:
     """Mean of TPR and true-negative rate at a threshold that was chosen on other texts.
 
-    For clustered targets it is the AUC of being flagged, with that AUC's interval.
-
-    Flagged if ``score >= threshold``.
+    It is the AUC of being flagged, and has that AUC's interval. Flagged if ``score >= threshold``.
     """
     row = MetricRow(metric="balanced_accuracy", reason=classes.lack)
     if classes.lack:
@@ -189,22 +203,17 @@ def balanced_accuracy(classes: Classes, threshold: float | None) -> MetricRow:
         reason = "its threshold needs a calibration set with scored members and non-members"
         return replace(row, reason=reason)
     flagged = classes.score >= threshold
-    if classes.cluster is not None:
-        estimate, _ = estimate_auc(classes.member, flagged.astype(np.float64), classes.cluster)
-        row = replace(row, value=estimate.value)
-        return row.within(estimate_interval(estimate), estimate.lack)
-    hits = int((flagged & classes.member).sum()), int((~flagged & ~classes.member).sum())
-    sizes = classes.n_members, classes.n_nonmembers
-    value = (hits[0] / sizes[0] + hits[1] / sizes[1]) / 2
-    return replace(row, value=value).within(balanced_accuracy_interval(hits, sizes))
+    estimate, _ = estimate_auc(classes.member, flagged.astype(np.float64), classes.cluster)
+    row = replace(row, value=estimate.value)
+    return row.within(estimate_interval(estimate), estimate.lack)
 
 
 def authors_rows(classes: Classes) -> Iterator[MetricRow]:
     """Measure what the SaMIA authors report.
 
-    TPR nearest to 10 % FPR, with the conservative interval of the TPR at the rate that it spends,
-    and accuracy in five folds, with Clopper-Pearson's, for each text is judged by a threshold from
-    other folds. Clustered targets have no intervals: the authors take texts as independent.
+    TPR nearest to 10 % FPR, with the interval of the TPR at the rate that it spends, and accuracy
+    in five folds, with Clopper-Pearson's, for each text is judged by a threshold from other folds.
+    Clustered targets have no intervals: the authors take texts as independent.
     """
     nearest = MetricRow(metric="tpr_nearest_fpr", fpr=_AUTHORS_FPR, reason=classes.lack)
     accuracy = MetricRow(metric="accuracy_5_fold", reason=classes.lack)
@@ -219,7 +228,7 @@ def authors_rows(classes: Classes) -> Iterator[MetricRow]:
     sizes = classes.n_members, classes.n_nonmembers
     interval = None
     if not lack:
-        interval = conservative_interval(curve, _fpr_of(curve, value), sizes)
+        interval = tpr_interval(curve, _fpr_of(curve, value), value, sizes)
     yield replace(nearest, value=value).within(interval, lack)
     if min(sizes) < N_FOLDS:
         reason = f"{N_FOLDS} folds need {N_FOLDS} scored members and as many non-members"

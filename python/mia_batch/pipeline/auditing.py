@@ -5,16 +5,19 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
 from mia_batch.attacks import names
 from mia_batch.diagnostics.unscored import count_reasons
 from mia_batch.errors import SettingsError
+from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Observer
 from mia_batch.pipeline.choice import is_made
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan, with_files
 from mia_batch.pipeline.custody.root import seal
+from mia_batch.pipeline.earlier import earlier_runs, note_earlier
 from mia_batch.pipeline.reporting import REPORT, write_report
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.shards.running import run_shard, take_up
@@ -34,10 +37,12 @@ from mia_batch.pipeline.stages.tuning import BeforeTuningStage, TuningStage
 from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
 from mia_batch.pipeline.stages.views import BESIDE_ATTACKS, models_of
 from mia_batch.pipeline.times import record_requests, run_timed
+from mia_batch.report import earlier_sentences
 from mia_batch.settings import load_settings
 from mia_batch.settings.part import names as split_names
 from mia_batch.storage.copies import fetched, mirrored
 from mia_batch.tables import remove
+from mia_batch.tables.numbers import read_finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -50,6 +55,7 @@ __all__ = ["audit", "plan", "rescore", "run_audit"]
 
 _MOST_LOST = 0.5
 _SAMPLED = ("target", "reference")
+_IN_ROUNDS = (SamplesStage, LogprobsStage, RarityStage, FeaturesStage, ScoresStage)
 _FROM_EVIDENCE = (RarityStage, FeaturesStage, ScoresStage, VerdictsStage, SummaryStage)
 
 
@@ -137,6 +143,7 @@ def _run_audit(settings: Settings, observer: Observer) -> Run:
         return audit.run
     with audit.run.held(), damage_set_aside(stages), closing(audit.kept):
         take_up(audit, stages)
+        note_earlier(audit, _texts(audit))
         _walk(audit, stages)
     return audit.run
 
@@ -151,11 +158,35 @@ def _steps(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[Stage, Calla
     for stage in stages:
         yield stage, stage.prepare
     for stage in stages:
+        if stage.name == "samples of target":
+            in_rounds = [each for each in stages if isinstance(each, _IN_ROUNDS)]
+            for _ in _rounds(audit):
+                yield from ((each, each.run) for each in in_rounds)
         if not isinstance(stage, LogprobsStage):
             audit.kept.close()
         if stage.name == "features":
             audit.manifest.failed = _count_failures(audit)
         yield stage, stage.run
+
+
+def _rounds(audit: Audit) -> Iterator[None]:
+    """Let the texts of one round after another be asked, until all groups are decided."""
+    if (test := audit.rounds()) is None:
+        return
+    for number in range(len(test.rounds.ends)):
+        scores = np.full(audit.manifest.targets["total"], np.nan)
+        if number:
+            scores = read_finite(audit.run.scan("scores"), audit.plan.primary, scores.size)
+        decided = test.decisions(scores, number)
+        if not decided.asked.any():
+            return
+        audit.among = test.asked(decided, number)
+        audit.observer.stage(
+            f"round {number + 1} of {len(test.rounds.ends)}: {decided.asked.sum():,} of "
+            f"{test.n_groups:,} groups are asked, and {decided.nulls_asked.sum():,} of "
+            f"{test.n_null:,} outside the training data"
+        )
+        yield
 
 
 def _finish(audit: Audit) -> None:
@@ -184,6 +215,10 @@ def plan(settings: Settings) -> Iterator[tuple[str, str]]:
     yield "plan", f"SHA-256 {audit.plan.digest()}"
     yield "documents", f"{audit.corpora.input.n_documents:,}{_windows(audit.settings)}"
     yield from (("note", sentence) for sentence in audit.corpora.notes())
+    earlier = earlier_findings(earlier_runs(audit, _texts(audit)))
+    yield from (("earlier runs", sentence) for sentence in earlier_sentences(earlier))
+    if (test := audit.rounds()) is not None:
+        audit.among = test.may_be_asked(-1)
     for stage in stages_of(audit):
         yield from stage.left()
 
@@ -245,8 +280,9 @@ def _rescore(audit: Audit) -> Run:
     stages = stages_of(audit)
     with audit.run.held(), damage_set_aside(stages):
         audit.manifest = audit.run.manifest
+        note_earlier(audit, audit.manifest.made["targets"]["input"])
         for stage in stages:
-            if isinstance(stage, LogprobsStage | SamplesStage):
+            if isinstance(stage, LogprobsStage | SamplesStage) and audit.rounds() is None:
                 _refuse_missing(stage)
         again = [stage for stage in stages if isinstance(stage, _FROM_EVIDENCE)]
         prepared = [(stage, stage.prepare) for stage in stages]
@@ -264,6 +300,10 @@ def _refuse_missing(stage: LogprobsStage | SamplesStage) -> None:
             "give the run's own command with these attacks, which collects the rest"
         )
         raise SettingsError(msg)
+
+
+def _texts(audit: Audit) -> str:
+    return str(audit.corpora.fingerprint(audit.settings)["input"])
 
 
 def _corpus_sentence(audit: Audit) -> str:

@@ -27,6 +27,7 @@ __all__ = [
     "check_controls",
     "check_made",
     "check_shard",
+    "check_stopping",
     "chosen_attacks",
     "engine_abilities",
     "engine_columns",
@@ -38,7 +39,7 @@ __all__ = [
 _GIVEN = ("target", "reference", "masked")
 _PRIMARY = ("probe_leading_rarity_v1", "samia_matched_v1", "min_k_plus_plus_20_v1")
 _PRIMARY_OF_TUNED = ("wbc_v1", "self_prompt_difference_v1")
-_LABELLED_FALSE = "texts of the input that are labelled member = false"
+_LABELLED_FALSE = "texts of the input that are labelled member = false, where there are any"
 _COMPUTED = {"vocabulary_mean", "vocabulary_variance", "rank", "support_mass"}
 """Columns of the logprobs table that not every engine can compute."""
 _FEWEST_COMBINED = 2
@@ -136,6 +137,25 @@ def check_shard(settings: Settings) -> None:
         raise SettingsError(msg)
 
 
+def check_stopping(settings: Settings, attacks: Iterable[Attack]) -> None:
+    """Raise `SettingsError` where not all texts are asked, but an attack or setting needs that."""
+    if not settings.stop_when_decided:
+        return
+    for attack in attacks:
+        if attack.evidence == "scores" or any(is_made(model) for model, _ in attack.reads):
+            msg = (
+                f"setting 'stop_when_decided' cannot be used with {attack.name}, which learns from "
+                "the answers about all texts; leave one of the two out"
+            )
+            raise SettingsError(msg)
+    if settings.shard is not None:
+        msg = (
+            "setting 'stop_when_decided' cannot be used with 'shard': what is asked depends on the "
+            "answers about all texts; run without --shard"
+        )
+        raise SettingsError(msg)
+
+
 def check_made(settings: Settings, attacks: Iterable[Attack]) -> None:
     """Raise `SettingsError` if a shard is asked for where the run makes models."""
     if settings.shard is None:
@@ -221,6 +241,7 @@ def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
         msg = f"setting 'primary' is {primary!r}, which is not computed; name it in 'attacks' too"
         raise SettingsError(msg)
     same = settings.model_dump(include={field.name for field in fields(VerdictPlan)} - {"primary"})
+    same |= {"adjustment": "e-bh"} if settings.stop_when_decided else {}
     null_set = settings.non_members_known or _LABELLED_FALSE
     return VerdictPlan(primary=primary, null_set=null_set, **same)
 

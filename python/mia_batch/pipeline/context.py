@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mia_batch.attacks.attack import CONTINUATION
+from mia_batch.attacks.attack import CONTINUATION, PROBE
+from mia_batch.attacks.tokens import LOWERCASE, TEXT
 from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.evidence.budget import Budget
 from mia_batch.evidence.engines.registry import choose_engine, engine_types, why_not
 from mia_batch.evidence.kept import KeptEngine
+from mia_batch.evidence.logprobs import FREQUENCY
 from mia_batch.evidence.replay.recording import Recording
 from mia_batch.evidence.request import Decoding, EngineSpec
 from mia_batch.evidence.shard import Shard
+from mia_batch.inference.comparison import read_comparison_sets
+from mia_batch.inference.e_values import RoundsTest
 from mia_batch.models.identity import identify_model
 from mia_batch.pipeline.choice import (
     check_cluster,
     check_controls,
     check_made,
     check_shard,
+    check_stopping,
     chosen_attacks,
+    engine_columns,
     recorded_settings,
     verdict_plan,
 )
@@ -53,6 +59,7 @@ _ATTEMPTS_AT_PROBES = 3  # a word that does not end is none
 _SPARE_AT_PROBES = 1  # token, so that a word is followed by something
 _ANSWER_TOKENS = 8  # "The answer is B." and some more
 _REMOTE = ("openai", "replay")
+_OF_PLACEBO = (TEXT, LOWERCASE, PROBE)  # any model can be asked for them without more
 _OF_MODELS = {
     "target": ("model", "revision"),
     "reference": ("reference_model", "reference_revision"),
@@ -65,6 +72,7 @@ _OF_MODELS = {
 class Audit:
     """One audit at work.
 
+    ``among``: the ``target_id`` of texts that may be asked now; None = all.
     ``turn`` is held while what all shards of a run share is made or stored; a run that has its
     folder alone needs none. ``kept`` is the engine of the run's own models, between two of them.
     """
@@ -75,6 +83,7 @@ class Audit:
     recording: Recording | None
     run: Run
     manifest: Manifest = field(default_factory=Manifest)
+    among: pl.Series | None = None
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     kept: KeptEngine = field(default_factory=KeptEngine)
 
@@ -94,6 +103,7 @@ class Audit:
         check_made(settings, audit.attacks)
         check_controls(settings, audit.attacks)
         check_cluster(settings)
+        check_stopping(settings, audit.attacks)
         check_paths(settings)
         audit.manifest = Manifest.of(audit.run.folder) or audit._new_manifest()
         return audit
@@ -122,9 +132,49 @@ class Audit:
         """What the run is to decide and how."""
         return verdict_plan(self.settings, [attack.name for attack in self.attacks])
 
+    def rounds(self) -> RoundsTest | None:
+        """Prepare the test of groups that stop when they are decided, if the plan says so."""
+        if self.plan.adjustment != "e-bh":
+            return None
+        sets = read_comparison_sets(self.target_table())
+        if not (sets.targets.size and sets.nulls.size):
+            msg = (
+                "setting 'stop_when_decided' compares groups with others that are known to be "
+                "outside the training data; give 'non_members'"
+            )
+            raise SettingsError(msg)
+        return RoundsTest(sets, self.plan)
+
+    @cached_property
+    def placebo(self) -> Attack | None:
+        """The primary attack on the reference model, which cannot know the audited texts.
+
+        None without reference model or non-members, and where the attack reads other models, or
+        what only the target model is asked for.
+        """
+        primary = next(attack for attack in self.attacks if attack.name == self.plan.primary)
+        pairs = {*primary.reads, *primary.logprobs}
+        given = bool(self.settings.reference_model and self.settings.non_members)
+        given &= self.plan.adjustment != "e-bh"
+        if not given or self.recording is not None or not pairs <= {*_OF_PLACEBO}:
+            return None
+        if primary.evidence == "scores" or FREQUENCY in primary.columns:
+            return None
+        reads, logprobs = (
+            tuple(("reference", view) for _, view in each)
+            for each in (primary.reads, primary.logprobs)
+        )
+        name = f"placebo_of_{primary.name}"
+        return replace(primary, name=name, reads=reads, logprobs=logprobs)
+
+    @property
+    def asking(self) -> list[Attack]:
+        """The attacks for which models are asked: those of the run, and the placebo."""
+        return [*self.attacks, *filter(None, [self.placebo])]
+
     def reading(self, kind: EvidenceKind) -> list[Attack]:
-        """Return the attacks that read one kind of evidence."""
-        return [attack for attack in self.attacks if attack.reads_of(kind)]
+        """Return the attacks, the placebo too, that read one kind of evidence."""
+        return [attack for attack in self.asking if attack.reads_of(kind)]
 
     @cached_property
     def shard(self) -> Shard | None:
@@ -267,6 +317,8 @@ class Audit:
         )
         if model != "target":
             arguments.pop("max_model_len", None)
+            placebo = self.placebo if model == "reference" else None
+            columns &= engine_columns(filter(None, [placebo]))
         spec = EngineSpec(
             engine=engine,
             kind=kind,
@@ -277,7 +329,7 @@ class Audit:
             decoding=Decoding(
                 temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p
             ),
-            columns=columns if model == "target" else frozenset(),
+            columns=columns,
             logits_bytes=settings.logits_memory << 20,
             engine_args=arguments if kind != "fills" else {},
         )

@@ -70,6 +70,10 @@ class Manifest:
     failed
         ``targets`` that lack evidence although they could be asked about, of how many (``of``), and
         their ``reasons`` with counts; empty until there is evidence.
+    earlier
+        Other runs of these texts and this model in folders beside this one, by folder name:
+        ``begin``, SHA-256 of the ``plan``, ``primary`` attack, ``level``, ``n_attacks`` and whether
+        it was ``finished`` when this run last changed; ``unknown`` where it does not say.
     """
 
     format: int = _FORMAT
@@ -89,6 +93,7 @@ class Manifest:
     times: dict[str, Any] = field(default_factory=dict)
     requests: dict[str, Any] = field(default_factory=dict)
     controls: dict[str, Any] = field(default_factory=dict)
+    earlier: dict[str, dict[str, Any]] = field(default_factory=dict)
     _stored: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod

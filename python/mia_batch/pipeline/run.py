@@ -6,8 +6,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from mia_batch.errors import RunFolderError
 from mia_batch.evidence.parts import scan_parts
+from mia_batch.inference.findings import earlier_findings
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.shards.locks import alone, as_shard, reading
 from mia_batch.rarity import Rarity
@@ -40,7 +43,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import dataframely as dy
-    import polars as pl
     from filelock import FileLock
 
     from mia_batch.evidence.shard import Shard
@@ -195,8 +197,13 @@ class Run:
 
     @property
     def findings(self) -> pl.DataFrame:
-        """The findings table: what was checked, of the texts and of the run."""
-        return self.scan("findings").collect()
+        """The findings table: what was checked, of the texts and of the run.
+
+        After its rows come those about earlier runs, which stand in ``run.json``: what lies beside
+        a run changes none of its tables.
+        """
+        earlier = earlier_findings(self.manifest.earlier)
+        return pl.concat([self.scan("findings").collect(), earlier])
 
     @contextmanager
     def read_only(self) -> Iterator[None]:

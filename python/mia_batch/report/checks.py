@@ -15,8 +15,12 @@ __all__ = [
     "chance_sentences",
     "copies_sentence",
     "duplicates_sentence",
+    "earlier_sentences",
     "exchangeability_sentence",
     "excluded",
+    "gate_sentence",
+    "listed",
+    "undeclared_sentences",
     "uneven_sentence",
 ]
 
@@ -63,17 +67,45 @@ def excluded(above: float | None) -> str:
 
 
 def exchangeability_sentence(findings: pl.DataFrame) -> Iterator[str]:
-    """Say how unlike targets and non-members are; never that they are exchangeable."""
+    """Say how unlike targets and non-members can be; never that they are exchangeable."""
     row = blind_row(findings, "targets")
     if row is None:
         return
-    subject = "Targets and non-members"
-    if row["verdict"] is None:
-        yield f"{subject} could not be compared without the model: {row['reason']}."
-    elif row["verdict"] == "separable":
-        yield f"{subject} can be told apart without the model ({row['found']})."
-    else:
-        yield f"{subject} compared without the model: {excluded(row['high'])}."
+    yield f"Targets and non-members compared without the model: {excluded(row['high'])}."
+
+
+def gate_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Say why comparisons with non-members are withheld, or in doubt."""
+    gate = findings.filter(check="gate")
+    row = blind_row(findings, "targets")
+    if gate.is_empty() or row is None:
+        return
+    verdict, sets = gate["verdict"][0], "the audited texts and the comparison texts"
+    holds = "what follows holds only if they differ in nothing but training"
+    if verdict == "withheld":
+        yield (
+            f"No answer: {sets} can be told apart without the model ({row['found']}), so a high "
+            "score may come from what else they differ in. p-values, lists, bounds and estimates "
+            "are withheld. Give comparison texts of the same kind and time (mia-batch build-set "
+            "matches them), or --exploratory to print the numbers, marked as such."
+        )
+    elif verdict == "weighted":
+        yield (
+            f"The answer rests on weights: {sets} can be told apart without the model "
+            f"({row['found']}). Bounds and estimates, which would not be weighted, are withheld."
+        )
+    elif verdict == "exploratory":
+        yield (
+            f"Exploratory: {sets} can be told apart without the model ({row['found']}), so what "
+            "follows may come from what else they differ in, and is no evidence of training."
+        )
+    elif verdict == "doubtful" and row["verdict"] is None:
+        yield f"Nobody checked whether {sets} differ ({row['reason']}): {holds}."
+    elif verdict == "doubtful":
+        yield (
+            f"Whether {sets} can be told apart without the model is undecided (an AUC up to "
+            f"{row['high']:.2f} is not excluded): {holds}."
+        )
 
 
 def duplicates_sentence(
@@ -115,6 +147,34 @@ def copies_sentence(findings: pl.DataFrame) -> Iterator[str]:
             "intervals and p-values count them as independent. Give copies the same group, or keep "
             "one of each."
         )
+
+
+def undeclared_sentences(findings: pl.DataFrame) -> Iterator[str]:
+    """Say which texts look like parts of one book although no group says so."""
+    found = findings.filter(pl.col("verdict") != "apart", check="undeclared_books")
+    for row in found.iter_rows(named=True):
+        one = row["verdict"] == "one_group"
+        count = "They count as one group" if one else "Each counts as an independent text"
+        yield (
+            f"The {row['subject']} look like parts of one book, or of a few: neighbouring rows "
+            f"are {row['value']:.2f} times as alike as rows at random (p = {row['p_value']:.3g}). "
+            f"{count}: give a column `group` that says which belong "
+            "together, with a value of its own for each text that stands alone."
+        )
+
+
+def earlier_sentences(findings: pl.DataFrame) -> Iterator[str]:
+    """Name the other runs of the same texts and model, which no p-value counts."""
+    rows = findings.filter(check="earlier_runs", statistic="primary").rows(named=True)
+    if not rows:
+        return
+    names = [f"{row['subject']} (primary {row['verdict']})" for row in rows]
+    n, (runs, are) = len(rows), ("run", "is") if len(rows) == 1 else ("runs", "are")
+    yield (
+        f"{n:,} other {runs} of these texts and this model {are} beside this one: "
+        f"{listed(names)}. Each was another try, and p-values and q-values count none of them: "
+        f"multiplied by {n + 1:,} (Bonferroni) they do."
+    )
 
 
 def chance_sentences(findings: pl.DataFrame) -> Iterator[str]:
@@ -163,7 +223,7 @@ def uneven_sentence(findings: pl.DataFrame) -> Iterator[str]:
     most, others = (
         found.filter(verdict=verdict)["subject"].to_list() for verdict in ("most", "more")
     )
-    too = f" Uneven, too: {_listed(others)}." if others else ""
+    too = f" Uneven, too: {listed(others)}." if others else ""
     kinds = findings.filter(check="answers")["statistic"]
     mends = kinds.is_empty() or "failed" in kinds  # classed answers would be the same again
     again = "Ask again for what failed (--retry-failed), leave" if mends else "Leave"
@@ -177,14 +237,15 @@ def uneven_sentence(findings: pl.DataFrame) -> Iterator[str]:
             f"({row['share']['value']:.1%}{mostly})"
         )
     yield (
-        f"Members and non-members do not lack scores alike: no score by {_listed(most)} for "
+        f"Members and non-members do not lack scores alike: no score by {listed(most)} for "
         f"{' and '.join(parts)}.{too} AUC and other metrics then describe a selected subset, and "
         f"may show how it was selected instead of memory. {again} such texts out of both classes "
         "by a rule that does not ask the model, or rest the answer on an attack that scores both."
     )
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
+    """Name the first three, and count the others."""
     shown = ", ".join(names[:_NAMES_SHOWN])
     more = len(names) - _NAMES_SHOWN
     return f"{shown} and {more:,} more" if more > 0 else shown

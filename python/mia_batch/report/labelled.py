@@ -6,26 +6,31 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from mia_batch.report.checks import blind_row, duplicates_sentence, excluded, uneven_sentence
+from mia_batch.report.checks import blind_row, duplicates_sentence, excluded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["labelled_sentences"]
+__all__ = ["label_sentence", "labelled_sentences"]
+
+
+def label_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Say whether labels can be told apart without the model."""
+    blind = blind_row(findings, "members")
+    if blind is not None:
+        yield _blind_warning(blind) or (
+            f"These labels could not be told apart without the model: {excluded(blind['high'])}."
+        )
 
 
 def labelled_sentences(
     metrics: pl.DataFrame, findings: pl.DataFrame, primary: str
 ) -> Iterator[str]:
-    """Say what labels show, warnings first; nothing where labels are not of both classes."""
+    """Say what labels show; nothing where labels are not of both classes."""
     blind = blind_row(findings, "members")
     if blind is None:
         return
     warning = _blind_warning(blind)
-    yield warning or (
-        f"These labels could not be told apart without the model: {excluded(blind['high'])}."
-    )
-    yield from uneven_sentence(findings)
     figures = metrics.filter(slice="all", attack=primary)
     for row in figures.filter(metric="roc_auc").iter_rows(named=True):
         if row["value"] is not None:

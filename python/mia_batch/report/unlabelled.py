@@ -6,51 +6,97 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from mia_batch.report.checks import listed
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mia_batch.inference.plan import VerdictPlan
 
-__all__ = ["null_audit_sentence", "plan_sentence", "power_sentences", "unlabelled_sentences"]
+__all__ = [
+    "canary_sentences",
+    "null_audit_sentence",
+    "placebo_sentence",
+    "plan_sentence",
+    "power_sentences",
+    "unlabelled_sentences",
+    "weights_sentence",
+]
 
-_ADJUSTMENTS = {"bh": "Benjamini-Hochberg", "by": "Benjamini-Yekutieli"}
+_ADJUSTMENTS = {
+    "bh": "Benjamini-Hochberg",
+    "by": "Benjamini-Yekutieli",
+    "e-bh": "e-BH",
+    "wcs": "weighted conformalized selection",
+}
 
 
 def power_sentences(findings: pl.DataFrame) -> Iterator[str]:
-    """Say what the planned test can show at best."""
+    """Say what the planned test can show at best, and what would allow more."""
     level, facts = _facts(findings, "power")
     if not facts:
         return
-    yield (
-        f"the smallest p-value there can be is {facts['smallest_p']['value']:.2g}, "
-        f"one in {facts['n_null']['value'] + 1:,.0f}"
-    )
-    if "needed" not in facts:
+    value = {name: row["value"] for name, row in facts.items()}
+    unit, wanted = facts["n_tests"]["verdict"], value["nulls_needed"]
+    asked, lone = _counted(value["n_tests"], unit), value["n_tests"] == 1
+    compared, q = _counted(value["n_null"], f"comparison {unit}"), f"q = {value.get('q', 0):g}"
+    more = f"give at least {wanted or 0:,.0f}"
+    if wanted is None:
+        yield f"None of your {asked} can be compared: too few windows, or of unknown length."
         return
-    needed, at = facts["needed"]["value"], f"at q = {facts['q']['value']:g}"
-    if needed is None:
-        yield f"{at} nothing can be reported: give more non-members"
+    if level == "collection":
+        least = f"p-value of your {asked} together can be {value['together']:.2g} at best"
+        if facts["together"]["verdict"] == "possible":
+            yield f"With {compared} the {least}."
+        else:
+            yield f"With {compared} nothing can be shown at 0.05, for the {least}: {more}."
+        return
+    if facts["n_null"]["verdict"] == "of_one_length":
+        compared, more = f"at most {compared} of one length", f"{more} of each length"
+    named = ("one", "two", "three", "four", "five")[int(value["n_named"]) - 1]
+    more = f"to name {'it' if lone else f'{named} of them'}, {more}"
+    if facts["together"]["verdict"] == "possible":
+        more += ", or ask --level collection"
+    if (needed := value["needed"]) is None:
+        none = f"your {unit} cannot" if lone else f"none of your {asked} can"
+        yield f"With {compared} {none} be named at {q}, whatever the scores; {more}."
     elif needed == 1:
-        yield f"{at} a single {level} that beats every one outside the training data is reported"
+        one = f"your {unit}" if lone else f"a single one of your {asked}"
+        yield f"With {compared} {one} can be named, if it stands out."
     else:
         yield (
-            f"{at} at least {needed:,.0f} of {facts['n_tests']['value']:,.0f} {level}s are "
-            f"reported or none: {needed:,.0f} that beat every one outside the training data are "
-            "enough"
+            f"With {compared} single {unit}s can be named only if {needed:,.0f} of your "
+            f"{value['n_tests']:,.0f} stand out; {more}."
+        )
+    if needed is not None:
+        yield (
+            f"A {unit} stands out where it scores higher than every comparison {unit}: its p-value "
+            f"is then {value['smallest_p']:.2g}. Those named are a list at {q} "
+            f"({_ADJUSTMENTS[facts['q']['verdict']]})."
+        )
+    if value["for_bound"] is not None:
+        yield (
+            f"That at least one of your {asked} is in the training data can be shown if "
+            f"{value['for_bound']:,.0f} of them score higher than every comparison {unit}."
         )
 
 
-def plan_sentence(findings: pl.DataFrame) -> str | None:
-    """Say that answers are exploratory; None where they are those that had been planned."""
+def _counted(n: float, what: str) -> str:
+    return f"{n:,.0f} {what}{'' if n == 1 else 's'}"
+
+
+def plan_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Say that answers are exploratory; nothing where they are those that were planned."""
     rows = findings.filter(check="plan")
     main = next(rows.filter(statistic="n_changed").iter_rows(named=True), None)
     if main is None or main["verdict"] == "as_planned":
-        return None
+        return
     if main["verdict"] == "late":
-        return f"These answers are exploratory: {main['reason']}."
+        yield f"These answers are exploratory: {main['reason']}."
+        return
     changed = rows.filter(statistic="changed")["subject"]
     others = f" Changed since: {', '.join(changed)}." if len(changed) else ""
-    return (
+    yield (
         "These answers are exploratory: scores had been made before they were asked for. The plan "
         f"made before is in run.json (primary attack {main['subject']}).{others}"
     )
@@ -77,22 +123,69 @@ def null_audit_sentence(findings: pl.DataFrame) -> Iterator[str]:
     )
 
 
+def weights_sentence(findings: pl.DataFrame) -> Iterator[str]:
+    """Say how many non-members count where they are weighted, or why they cannot be."""
+    _, facts = _facts(findings, "weights")
+    verdict = facts["n_effective"]["verdict"] if facts else "not_needed"
+    if verdict == "used":
+        yield (
+            "Comparison texts count the more, the more they are like the audited ones: "
+            f"{facts['n_null']['value']:,.0f} of them count as "
+            f"{facts['n_effective']['value']:.1f}. p-values then hold if the two sets differ in "
+            "nothing but training and what the blind classifiers have learned to see."
+        )
+    elif verdict == "no_overlap":
+        yield f"Weights do not help: {facts['n_effective']['reason']}."
+
+
+def placebo_sentence(findings: pl.DataFrame, verdict: str) -> Iterator[str]:
+    """Say what the same test finds on the reference model, if that is ``as_many``, or ``fewer``."""
+    level, facts = _facts(findings, "placebo")
+    reason = facts.get("n_reported", {}).get("reason")
+    if reason is not None and verdict == "fewer":
+        yield f"The same test was not made on the reference model: {reason}."
+    main = facts.get("collection" if level == "collection" else "n_reported")
+    if main is None or main["verdict"] != verdict:
+        return
+    smallest = facts["smallest_q"]["value"] if "smallest_q" in facts else None
+    least = "" if smallest is None else f" (smallest q {smallest:.2g})"
+    p = facts["collection"]["p_value"]
+    if level != "collection":
+        what = f"reports {main['value']:,.0f} of {facts['n_tests']['value']:,.0f} {level}s{least}"
+    else:
+        what = "has no p-value" if p is None else f"has p = {p:.3g} for all groups together"
+    if verdict == "as_many":
+        yield (
+            f"The same test on the reference model {what}: what is found on the audited model is "
+            "no evidence of its memory."
+        )
+    else:
+        yield f"The same test on the reference model (which cannot know these texts) {what}."
+
+
 def unlabelled_sentences(
     verdicts: pl.LazyFrame, findings: pl.DataFrame, plan: VerdictPlan
 ) -> Iterator[str]:
     """Say what p-values and estimates show of the attack that the answer rests on."""
     own = verdicts.filter(attack=plan.primary)
-    given = [*_reported(findings, plan)]
+    given = [*_reported(findings, plan), *_stopping(findings)]
     whole = own.filter(level="collection").collect()
     tests, rates = (whole.filter(pl.col("estimate").is_null() == test) for test in (True, False))
     given += _of_all(tests.filter(versus="non_members"), plan, "All groups together")
+    given += _top(findings, own, plan)
+    given += _max_t(findings)
     yield from given
     compared = own.filter(versus="non_members").select((pl.col("n_null") > 0).any())
     if given and compared.collect(engine="streaming").item():
         yield f"The null: {plan.null_set.rstrip('.')}."
-    yield from _of_all(tests.filter(versus="controls"), plan, "All canaries")
     for row in rates.iter_rows(named=True):
         yield from _contamination(row)
+
+
+def canary_sentences(verdicts: pl.LazyFrame, plan: VerdictPlan) -> Iterator[str]:
+    """Say what the published canaries show."""
+    rows = verdicts.filter(attack=plan.primary, level="collection", versus="controls").collect()
+    yield from _of_all(rows, plan, "All canaries")
 
 
 def _of_all(rows: pl.DataFrame, plan: VerdictPlan, what: str) -> Iterator[str]:
@@ -134,6 +227,63 @@ def _reported(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str]:
         yield f"Without a p-value: {lost:,.0f} {kind} (mostly: {reason})."
     if alone := facts["n_without_null"]:
         yield f"Nothing to compare with, so never reported: {alone:,.0f} {kind}."
+
+
+def _top(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan) -> Iterator[str]:
+    """Say how many of the highest are members at least, and name them unless they are texts."""
+    noun, rows = _facts(findings, "top")
+    if not rows or not rows["at_least"]["value"]:
+        return
+    fewest, of_top, n_null = (int(rows[name]["value"]) for name in ("at_least", "of_top", "n_null"))
+    what = f"At least {fewest:,} of the {of_top:,} highest-scoring {noun}s"
+    if fewest == of_top:
+        what = f"All {of_top:,} highest-scoring {noun}s"
+    if of_top == 1:
+        what = f"The highest-scoring {noun}"
+    if noun == "text":
+        named = ""
+    else:
+        highest = verdicts.filter(
+            pl.col("level").cast(pl.String).is_in(["document", "group"]), versus="non_members"
+        )
+        ordered = highest.sort("score", "key", descending=[True, False], nulls_last=True)
+        named = f": {listed(ordered.head(of_top).collect()['key'].to_list())}"
+    yield (
+        f"{what} {'stands' if fewest == 1 else 'stand'} out beyond chance from {n_null:,} "
+        f"{noun}s outside the training data ({100 * rows['confidence']['value']:g} % confidence, "
+        f"{plan.primary}){named}."
+    )
+
+
+def _max_t(findings: pl.DataFrame) -> Iterator[str]:
+    """Say what all attacks show together."""
+    rows = findings.filter(check="max_t")
+    for found in rows.filter(statistic="largest").iter_rows(named=True):
+        ((n_attacks, noun),) = rows.filter(statistic="n_attacks").select("value", "subject").rows()
+        whole = "" if noun == "text" else "whole "
+        later = "; exploratory" if found["verdict"] == "exploratory" else ""
+        reason = f", as {found['reason']}" if found["reason"] else ""
+        yield (
+            f"All {n_attacks:,.0f} attacks together (largest rank sum, {whole}{noun}s permuted"
+            f"{later}{reason}): p = {found['p_value']:.3g}, strongest: {found['subject']}."
+        )
+
+
+def _stopping(findings: pl.DataFrame) -> Iterator[str]:
+    """Say what was not asked because groups were decided."""
+    _, facts = _facts(findings, "e_values")
+    if not facts:
+        return
+    counts = {statistic: row["value"] for statistic, row in facts.items()}
+    spared = counts["n_planned"] - counts["n_asked"]
+    yield (
+        f"{spared / counts['n_planned']:.0%} of the {counts['n_planned']:,.0f} planned windows "
+        f"were not asked: each group was asked, in at most {counts['n_rounds']:,.0f} rounds, until "
+        "it was reported or could no longer be. The rate of false ones holds wherever the rounds "
+        "are stopped."
+    )
+    if undecided := counts["n_undecided"]:
+        yield f"Not decided yet: {undecided:,.0f} groups, which further windows can still decide."
 
 
 def _contamination(row: dict[str, Any]) -> Iterator[str]:

@@ -17,6 +17,7 @@ class Scores(dy.Schema):
     """One row per target.
 
     Each attack adds a Float64 column of its name: null = unscored, higher = more likely a member.
+    ``placebo_of_`` and the primary attack's name: what it gives the reference model.
     """
 
     target_id = dy.String(primary_key=True)
@@ -96,11 +97,15 @@ class Findings(dy.Schema):
     """
 
     check = dy.String()
-    """``roles``, ``blind_baseline``, ``duplicates``, ``power`` (before scores); ``plan``,
-    ``uneven_scores``, ``reported``, ``null_audits``, ``combination``, ``dataset_inference``,
-    ``codec``, ``yardstick``, ``absence`` (of scores), ``prompts`` (what was given), ``endpoint``
-    (fields that it honours), ``answers`` (kinds that came back), ``held_back`` (``filtered`` or
-    refused unevenly), ``chance`` (whether models predict the texts better)."""
+    """``roles``, ``blind_baseline``, ``weights``, ``duplicates``, ``undeclared_books``, ``power``
+    (of texts); ``plan``, ``gate`` (may targets be compared with non-members?), ``uneven_scores``,
+    ``reported``, ``placebo`` (on the reference model), ``e_values`` (what rounds decided),
+    ``null_audits``, ``top`` (so many of the highest at least), ``max_t`` (all attacks together),
+    ``combination``, ``dataset_inference``, ``codec``, ``yardstick``, ``absence`` (of scores);
+    ``verbatim`` (what came out word for word), ``prompts`` (what was given), ``endpoint`` (fields
+    that it honours), ``answers`` (kinds that came back), ``held_back`` (``filtered`` or refused
+    unevenly), ``chance`` (whether models predict the texts better), ``earlier_runs`` (of the same
+    texts and model, in folders beside the run's)."""
     subject = dy.String(nullable=True)
     """What it is about: a set of texts, a level, an attack."""
     statistic = dy.String()
@@ -120,10 +125,11 @@ class Findings(dy.Schema):
 
 
 class Blind(dy.Schema):
-    """One row per labelled text that classifiers which never see the model have ranked.
+    """One row per text that classifiers which never see the model have ranked.
 
     Each classifier adds a Float64 column of its name, in (0, 1): the share of the texts of its fold
-    that score below it. Empty without labels of both classes.
+    that score below it. Members and non-members are ranked in columns of the classifiers' names,
+    targets and the texts that they are compared with in columns ``targets_`` and the name.
     """
 
     target_id = dy.String(primary_key=True)
@@ -149,7 +155,8 @@ class Verdicts(dy.Schema):
     planned = dy.Bool()
     """Whether attack and level were named before scores were seen."""
     score = dy.Float64(nullable=True)
-    """What the p-value compares: the attack's score, or the group's statistic."""
+    """What the p-value compares: the attack's score, or the group's statistic; of ``e-bh`` the
+    e-value, whose p-value is 1 / e."""
     standard_error = dy.Float64(nullable=True)
     """Monte-Carlo error of the score over its samples, where the attack takes their mean."""
     n_null = dy.UInt32(nullable=True)
@@ -159,7 +166,8 @@ class Verdicts(dy.Schema):
     q_value = dy.Float64(nullable=True)
     """Adjusted p-value: report all up to q, and at most a share q of them are false on average."""
     adjustment = dy.String(nullable=True)
-    """The procedure of the q-value: ``bh`` (Benjamini-Hochberg) or ``by`` (Benjamini-Yekutieli)."""
+    """The procedure of the q-value: ``bh`` (Benjamini-Hochberg) ``by`` (Benjamini-Yekutieli) or
+    ``e-bh``, which holds wherever rounds are stopped."""
     sensitivity_bound = dy.Float64(nullable=True)
     """Rosenbaum's gamma: bias in the odds of scoring high, without membership, that would lift the
     p-value above 0.05."""

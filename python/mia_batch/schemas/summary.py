@@ -44,7 +44,11 @@ class Rollup(dy.Schema):
     """Share of windows that the model was trained on, with its 95 % interval; null where there is
     a lower bound alone."""
     contamination_low = dy.Float64(nullable=True)
-    """Lower end of its interval."""
+    """Lower end of its interval, which is claimed: 0 where the row's q is above that of the run, or
+    null."""
+    contamination_low_alone = dy.Float64(nullable=True)
+    """Lower end that holds for this row had it been the only one looked at, not for all rows at
+    once."""
     contamination_high = dy.Float64(nullable=True)
     """Upper end of its interval."""
     contamination_reason = dy.String(nullable=True)
@@ -83,9 +87,9 @@ class Rollup(dy.Schema):
     """Share of its words in spans of 5 that extraction gave, whichever document was followed."""
     bmc_5_others = dy.Float64(nullable=True)
     """The mean of the same over other documents: the level of chance."""
-    verdict = dy.Enum(["comes_out", "known_better", "cannot_tell", "nothing_found"])
+    verdict = dy.Enum(["comes_out", "known_better", "cannot_tell", "above_all", "nothing_found"])
     """A verbatim run or extracted stretch of 20 words; else reported at the run's q; else no
-    p-value; else neither."""
+    p-value; else above every comparison text, which are too few to report it; else neither."""
     reason = dy.String(nullable=True)
     """Why there is no p-value."""
 

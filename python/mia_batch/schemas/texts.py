@@ -52,7 +52,8 @@ class Targets(dy.Schema):
     document_id = dy.String(nullable=True)
     """The document that it was cut from, as in the corpus."""
     group = dy.String(nullable=True)
-    """As in the corpus."""
+    """As in the corpus; ``undeclared book`` for non-members without one that look like parts of one
+    book."""
     member = dy.Bool(nullable=True)
     """As in the corpus."""
     window_index = dy.UInt32()

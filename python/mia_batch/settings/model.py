@@ -225,6 +225,14 @@ class Settings(
         if self.primary is not None and self.primary not in (self.attacks or (self.primary,)):
             msg = f"setting 'primary' is {self.primary!r}, which 'attacks' does not name"
             raise ValueError(msg)
+        alone = {"level": "group", "adjustment": "bh", "ties": "conservative"}
+        for setting, value in alone.items():
+            if self.stop_when_decided and getattr(self, setting) != value:
+                msg = (
+                    f"setting 'stop_when_decided' needs {setting!r} {value!r}, not "
+                    f"{getattr(self, setting)!r}"
+                )
+                raise ValueError(msg)
         if list(self.length_edges) != sorted(set(self.length_edges)):
             msg = f"setting 'length_edges' is {self.length_edges}: each must exceed the one before"
             raise ValueError(msg)

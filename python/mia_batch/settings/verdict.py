@@ -72,6 +72,11 @@ class VerdictSettings(Part):
         description="Targets compared of each group; groups with fewer get no answer.  [default: "
         "as many as nine groups in ten have]",
     )
+    exploratory: bool = Field(
+        default=False,
+        description="Print p-values, lists and estimates, marked as exploratory, even where a "
+        "classifier that never sees the model tells the targets from the non-members.",
+    )
     statistic: Literal["mean", "median", "maximum"] = Field(
         "mean", description="What is compared of a group's targets."
     )
@@ -80,6 +85,16 @@ class VerdictSettings(Part):
     )
     adjustment: Literal["bh", "by"] = Field(
         "bh", description="Benjamini-Hochberg, or Benjamini-Yekutieli for any dependence."
+    )
+    anyway: bool = Field(
+        default=False,
+        description="Go on where no answer can come of it: so few non-members allow none at this "
+        "level, or they can be told apart from the targets without the model.",
+    )
+    stop_when_decided: bool = Field(
+        default=False,
+        description="Ask about the windows of groups in rounds, each group until it is reported or "
+        "can no longer be (e-BH), instead of about all: saves tokens. Needs --level group.",
     )
     ties: Literal["conservative", "random"] = Field(
         "conservative",

@@ -1,1 +1,1 @@
-"""Statistics of two samples of scores: ROC, intervals, influence, resamples; knows no table."""
+"""Statistics of two samples of scores: ROC, intervals, influence, rates; knows no table."""

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Interval", "auc_interval", "auc_limits", "estimate_interval", "is_middling"]
 
-_MANY_GROUPS = 30
-"""From so many groups of each class percentiles of their bootstrap keep their coverage."""
-
 _DELONG_WITHIN = (0.05, 0.95)
 """Outside, simulation gives DeLong too low a coverage."""
 
@@ -70,29 +67,21 @@ def auc_interval(
     return Interval(low=low, high=high, confidence=confidence, method=method)
 
 
-def estimate_interval(
-    estimate: AucEstimate,
-    draws: NDArray[np.float64] | None = None,
-    *,
-    confidence: float = 0.95,
-) -> Interval | None:
+def estimate_interval(estimate: AucEstimate, *, confidence: float = 0.95) -> Interval | None:
     """Interval of an estimated ROC AUC, independent texts or clusters; never of zero width.
 
     Independent texts as in `auc_interval`. Clusters, whose number is the effective one of the class
-    that has fewer: from 30 groups percentiles of the bootstrap of groups, where it was made; else
-    the variance of groups on the logit scale with Student's t of K - 1 degrees of freedom. Where
-    the AUC lies below 0.05 or above 0.95, Newcombe's method 5 with the number of texts that there
-    would be were those of a group equal.
+    that has fewer: the variance of groups on the logit scale with Student's t of K - 1 degrees of
+    freedom. Where the AUC lies below 0.05 or above 0.95, Newcombe's method 5 with the number of
+    texts that there would be were those of a group equal.
 
-    ``draws`` are the AUC in resamples of groups, NaN where a class was empty. The method is
-    ``delong_logit`` or ``newcombe_5``; of clusters ``group_bootstrap``, ``group_logit_t`` or
+    The method is ``delong_logit`` or ``newcombe_5``; of clusters ``group_logit_t`` or
     ``newcombe_5_groups``, and None below 4 groups of a class.
 
     References
     ----------
-    Obuchowski (1997), "Nonparametric analysis of clustered ROC curve data"; Field and Welsh
-    (2007), "Bootstrapping clustered data"; Newcombe (2006), method 5; Kish (1965), "Survey
-    sampling", for the effective number.
+    Obuchowski (1997), "Nonparametric analysis of clustered ROC curve data"; Newcombe (2006), method
+    5; Kish (1965), "Survey sampling", for the effective number.
     """
     if estimate.lack:
         return None
@@ -100,9 +89,6 @@ def estimate_interval(
     low, high, method = auc_limits(estimate.value, estimate.variance, estimate.sizes, quantile)
     if estimate.n_groups is not None:
         method = {"delong_logit": "group_logit_t", "newcombe_5": "newcombe_5_groups"}[method]
-        if draws is not None and estimate.n_groups >= _MANY_GROUPS and method == "group_logit_t":
-            low, high = np.nanquantile(draws, [(1 - confidence) / 2, (1 + confidence) / 2]).tolist()
-            method = "group_bootstrap"
     return Interval(low=low, high=high, confidence=confidence, method=method)
 
 

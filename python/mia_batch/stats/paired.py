@@ -79,16 +79,17 @@ def cluster_means(
 ) -> Means:
     r"""Average numbers over the texts of each unit, with a covariance from whole clusters.
 
-    With \(n_k\) texts and the sum \(s_k\) in cluster k of K, and n texts, the mean is
+    With \(n_k\) texts and the sum \(s_k\) in cluster k, and n texts, the mean is
     \(\bar s = \sum s_k / n\) and its variance
 
-    .. math:: \frac{K}{K - 1} \sum_k (s_k - n_k \bar s)^2 / n^2
+    .. math:: \sum_k \frac{(s_k - n_k \bar s)^2}{1 - n_k / n} / n^2
 
     ``values`` has a row for each text and a column for each number; ``unit`` and ``cluster`` are
     codes from 0, no unit empty.
 
-    Cochran (1977), "Sampling techniques", section 6.3, for the ratio of sums; Kish (1965), "Survey
-    sampling", for the effective number.
+    Cochran (1977), "Sampling techniques", section 6.3, for the ratio of sums; Bell and McCaffrey
+    (2002), for the denominator, as in `estimate_auc`; Kish (1965), "Survey sampling", for the
+    effective number.
     """
     width = int(cluster.max()) + 1
     pairs, code, size = np.unique(unit * width + cluster, return_inverse=True, return_counts=True)
@@ -98,13 +99,13 @@ def cluster_means(
     mean = np.stack([np.bincount(owner, column) for column in sums.T], axis=1) / n[:, None]
     gaps = sums - size[:, None] * mean[owner]
     gaps[np.abs(gaps) <= _ROUNDING * size[:, None] * np.abs(values).max(axis=0)] = 0
-    factor = n_clusters / np.maximum(n_clusters - 1, 1) / n**2
     products = gaps[:, :, None] * gaps[:, None, :]
+    products /= np.maximum(1 - size / n[owner], 1 / n[owner])[:, None, None]
     covariance = np.zeros((n.size, *products.shape[1:]))
     np.add.at(covariance, owner, products)
     return Means(
         value=mean,
-        covariance=covariance * factor[:, None, None],
+        covariance=covariance / n[:, None, None] ** 2,
         n=n.astype(np.int64),
         n_clusters=n_clusters,
         effective=n**2 / np.bincount(owner, size.astype(np.float64) ** 2),

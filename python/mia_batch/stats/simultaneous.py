@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
     from mia_batch.stats.influence import AucEstimate
 
-__all__ = ["AucResult", "simultaneous_bounds"]
+__all__ = ["N_BLOCKS", "AucResult", "simultaneous_bounds"]
+
+N_BLOCKS = 2_048
+"""Sums that the errors of an area are kept in: correlations of two areas are known to 0.02."""
 
 _N_DRAWN = 5_000
 """Draws of the largest error; the quantile, of which three digits are kept, is known to 0.03."""
@@ -33,28 +36,26 @@ class AucResult:
     ----------
     estimate
         The area and what is known of its error.
-    draws
-        The area in resamples, the same resamples for all or independent ones; NaN where a class
-        was empty; None where there are none.
+    errors
+        Influences of the texts or clusters, in sums over blocks of them that are the same for all.
     counts
         Numbers of targets, columns of the metrics table.
     """
 
     estimate: AucEstimate
-    draws: NDArray[np.float64] | None
+    errors: NDArray[np.float64]
     counts: dict[str, int]
 
 
 def simultaneous_bounds(
-    tried: Mapping[tuple[str, str], AucResult], *, confidence: float = 0.95
+    tried: Mapping[tuple[str, str], AucResult], *, seed: int = 0, confidence: float = 0.95
 ) -> dict[tuple[str, str], Interval | None]:
     """Bound areas from below so that all bounds hold together.
 
     The quantile of the largest studentised error over all areas (max-t) takes the place of the
-    normal one in each area's own lower limit. It is that of jointly normal errors whose
-    correlations are those over the resamples: the resamples' own tails are too light where groups
-    are few and too short towards 1. Where an area has no estimated variance or no resamples, the
-    quantile is at least Bonferroni's.
+    normal one in each area's own lower limit. It is that of the sums of influences, each times a
+    normal number of its own (multiplier bootstrap): jointly normal errors with the correlations of
+    the areas. Where an area has no estimated variance, the quantile is at least Bonferroni's.
 
     Intervals are one-sided, up to 1; None below 4 effective groups of a class.
 
@@ -65,7 +66,7 @@ def simultaneous_bounds(
     "Simultaneous inference in general parametric models", section 3.
     """
     quantile = _quantile(
-        [one for one in tried.values() if not one.estimate.lack], len(tried), confidence
+        [one for one in tried.values() if not one.estimate.lack], len(tried), seed, confidence
     )
     method = f"max_t over {len(tried)}"
     bounds: dict[tuple[str, str], Interval | None] = dict.fromkeys(tried)
@@ -78,18 +79,16 @@ def simultaneous_bounds(
     return bounds
 
 
-def _quantile(tried: Sequence[AucResult], n_tried: int, confidence: float) -> float:
+def _quantile(tried: Sequence[AucResult], n_tried: int, seed: int, confidence: float) -> float:
     """Find how many standard errors the largest error of all areas keeps within."""
-    varied = [one.draws for one in tried if one.estimate.variance > 0 and one.draws is not None]
     bonferroni = NormalDist().inv_cdf(1 - (1 - confidence) / max(n_tried, 1))
+    varied = [one.errors for one in tried if one.estimate.variance > 0 and one.errors.any()]
     if not varied:
         return bonferroni
-    draws = np.stack(varied)
-    errors = draws - np.nanmean(draws, axis=1, keepdims=True)
-    spread = np.nanstd(draws, axis=1, keepdims=True)
-    errors = np.nan_to_num(errors / np.where(spread > 0, spread, 1))  # no draw varies: no error
-    errors /= errors.shape[1] ** 0.5
-    rng = np.random.default_rng(0)
+    errors = np.stack(varied)
+    errors /= np.linalg.norm(errors, axis=1, keepdims=True)
+    errors = np.linalg.qr(errors.T).R.T  # the same products in no more columns than rows
+    rng = np.random.default_rng(seed)
     largest = [
         (errors @ rng.normal(size=(errors.shape[1], _AT_ONCE))).max(axis=0)
         for _ in range(_N_DRAWN // _AT_ONCE)

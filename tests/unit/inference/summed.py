@@ -53,6 +53,7 @@ def summed(
     candidates=(),
     beside=False,
     columns=None,
+    **closed,
 ):
     """The rollup of such windows, numbered in their order."""
     numbered = [{"target_id": target_id(number), **row} for number, row in enumerate(rows)]
@@ -74,6 +75,7 @@ def summed(
         samples=samples,
         words="whitespace",
         blind_warns=blind_warns,
+        **closed,
     )
     check(found, Rollup, what="rollup")
     return found if beside else found.filter(pl.col("level") != "outside")

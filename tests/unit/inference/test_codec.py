@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, norm, t
+from scipy.stats import beta, binomtest, norm, t
 
 from mia_batch.inference.codec import codec_findings
 from tests.unit.inference.scored import rows, table
@@ -24,12 +24,11 @@ def test_shares_of_targets_and_control_by_hand():
 
 
 def test_windows_of_one_group_count_as_one_where_they_are_alike():
-    alike = [row for n in range(8) for row in rows("target", [float(n % 2)] * 5, group=f"g{n}")]
+    alike = [row for n in range(10) for row in rows("target", [float(n % 2)] * 5, group=f"g{n}")]
     facts = found(alike, rows("non_member", [0.0]))
-    wider = t(7).ppf(0.975) / norm.ppf(0.975)
-    n = int(8 / wider**2)  # eight groups of five texts each, all alike: 5
-    limits = binomtest(round(n / 2), n).proportion_ci()
-    assert (facts["targets"]["low"], facts["targets"]["high"]) == pytest.approx(tuple(limits))
+    n = 10 * (norm.ppf(0.975) / t(9).ppf(0.975)) ** 2  # ten groups of five texts each, all alike
+    limits = beta.ppf(0.025, n / 2, n / 2 + 1), beta.ppf(0.975, n / 2 + 1, n / 2)
+    assert (facts["targets"]["low"], facts["targets"]["high"]) == pytest.approx(limits)
 
 
 def test_shares_of_groups_keep_the_coverage():

@@ -7,7 +7,7 @@ from hashlib import sha256
 import pytest
 
 from mia_batch.errors import SettingsError
-from mia_batch.inference.plan import VerdictPlan
+from mia_batch.inference.plan import VerdictPlan, preregister
 
 PLAN = VerdictPlan(primary="a_v1", level="group", null_set="file 1f: written after the model")
 
@@ -65,3 +65,9 @@ def test_every_field_changes_the_digest(change):
 def test_numbers_out_of_range_are_refused(change, message):
     with pytest.raises(SettingsError, match=message):
         replace(PLAN, **change)
+
+
+def test_the_digest_is_not_about_the_attacks_that_are_recorded():
+    recorded = [preregister(PLAN, {}, attacks) for attacks in (["a_v1"], ["b_v1", "a_v1"])]
+    assert [one["attacks"] for one in recorded] == [["a_v1"], ["b_v1", "a_v1"]]
+    assert {one["sha256"] for one in recorded} == {PLAN.digest()}

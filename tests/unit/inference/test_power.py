@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from mia_batch.inference.conformal import q_values
-from mia_batch.inference.power import planned_power, power, power_findings
+from mia_batch.inference.few_books import needed_for_bound, top_bound
+from mia_batch.inference.power import (
+    nulls_to_name,
+    planned_power,
+    power,
+    power_findings,
+)
 from tests.unit.inference.scored import plan, rows, table
 
 BOOKS = table(
@@ -38,7 +44,7 @@ def test_power_of_groups_leaves_small_null_groups_out():
 def test_power_of_the_collection():
     made = planned_power(BOOKS, plan(level="collection", windows_per_group=4))
     assert made is not None
-    assert (made.n_tests, made.smallest_p) == (1, 1 / comb(8, 3))
+    assert (made.n_tests, made.n_null, made.together) == (3, 5, 1 / comb(8, 3))
 
 
 def test_power_with_buckets_is_that_of_the_largest():
@@ -50,6 +56,29 @@ def test_power_with_buckets_is_that_of_the_largest():
     made = planned_power(lengths.lazy(), plan(length_edges=(50,)))
     assert made is not None
     assert made.n_null == 9
+    assert made.for_bound is None
+
+
+def test_texts_of_a_length_without_enough_nulls_cannot_make_a_list():
+    def power_of(*n_words):
+        lengths = [rows("target", [0], n_words=n) for n in n_words]
+        nulls = rows("non_member", [0] * 19, n_words=10), rows("non_member", [0] * 9, n_words=80)
+        made = planned_power(table(*lengths, *nulls).lazy(), plan(length_edges=(50,)))
+        assert made is not None
+        return made
+
+    assert power_of(10, 10).needed == 2
+    assert power_of(10, 80).needed is None
+    assert power_of(80, 80).smallest_p == 0.1
+
+
+def test_groups_with_too_few_windows_stay_in_the_number_of_tests():
+    short = [rows("target", [0] * 2, group=f"short {number}") for number in range(3)]
+    books = table(BOOKS.collect().to_dicts(), *short).lazy()
+    for q, needed in ((0.5, 2), (0.3, None)):
+        made = planned_power(books, plan(level="group", windows_per_group=4, q=q))
+        assert made is not None
+        assert (made.n_tests, made.n_usable, made.needed) == (6, 3, needed)
 
 
 def test_one_side_alone_has_no_power():
@@ -89,21 +118,65 @@ def test_benjamini_yekutieli_divides_q_by_the_harmonic_sum():
     assert power(1000, 3000, 0.05, "by").needed == -int(-1000 * harmonic // (0.05 * 3001))
 
 
+def test_e_values_need_as_many_as_their_largest_e_value_says():
+    made = power(27, 99, 0.05, "e-bh")  # two ranks count: 100 / (1 + 1/2)
+    assert made.smallest_p == pytest.approx(0.015)
+    assert made.needed == 9  # 27 * 0.015 / 0.05 = 8.1
+
+
 def facts(targets, **changes):
     found = power_findings(targets, plan(**changes))
     return {row["statistic"]: (row["value"], row["verdict"]) for row in found.to_dicts()}
+
+
+@pytest.mark.parametrize(("n_null", "needed"), [(20, 48), (40, 25), (100, 10), (300, 4)])
+def test_fifty_books_need_so_many_that_stand_out(n_null, needed):
+    assert power(50, n_null, 0.05, "bh").needed == needed
+
+
+@pytest.mark.parametrize("adjustment", ["bh", "by", "e-bh"])
+@pytest.mark.parametrize("named", [1, 5, 20])
+def test_so_many_nulls_name_as_many_and_one_fewer_do_not(named, adjustment):
+    n_null = nulls_to_name(named, 27, 0.05, adjustment)
+    assert power(27, n_null, 0.05, adjustment).needed <= named
+    fewer = power(27, n_null - 1, 0.05, adjustment).needed
+    assert fewer is None or fewer > named
+    assert nulls_to_name(5, 27, 0.05, "bh") == 107
+
+
+@pytest.mark.parametrize(("m", "n"), [(27, 25), (50, 20), (50, 100), (20, 199)])
+def test_a_bound_needs_so_many_that_stand_out_and_one_fewer_give_none(m, n):
+    needed = needed_for_bound(m, n)
+    assert needed is not None
+    targets = np.full(m, -1.0)
+    targets[: needed - 1] = 2
+    assert top_bound(targets, m, np.zeros(n)).at_least == 0
+    targets[needed - 1] = 2
+    assert top_bound(targets, m, np.zeros(n)).at_least >= 1
+    assert needed_for_bound(3, 2) is None
 
 
 def test_findings_about_power():
     found = power_findings(TEXTS, plan(q=0.1))
     assert found.select("check", "subject").unique().rows() == [("power", "target")]
     assert facts(TEXTS, q=0.1) == {
-        "n_tests": (20, None),
+        "n_tests": (20, "text"),
+        "n_usable": (20, None),
         "n_null": (199, None),
+        "together": (1 / 10_000, "possible"),
         "smallest_p": (1 / 200, None),
-        "q": (0.1, None),
+        "q": (0.1, "bh"),
         "needed": (1, "possible"),
+        "for_bound": (needed_for_bound(20, 199), "possible"),
+        "n_named": (1, None),
+        "nulls_needed": (199, None),
     }
     assert facts(TEXTS, q=0.001)["needed"] == (None, "impossible")
-    assert set(facts(BOOKS, level="collection")) == {"n_tests", "n_null", "smallest_p"}
+    assert facts(BOOKS, level="collection") == {
+        "n_tests": (3, "group"),
+        "n_usable": (3, None),
+        "n_null": (6, None),
+        "together": (1 / comb(9, 3), "possible"),
+        "nulls_needed": (3, None),
+    }
     assert power_findings(table(rows("target", [1])).lazy(), plan()).is_empty()

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from math import exp, sqrt
 
+import polars as pl
 import pytest
 from scipy.stats import t
 
+from mia_batch.inference.rollup_columns import with_claim
 from mia_batch.inference.verdicts import NO_NULL
 from tests.frames import features, target_id
 from tests.unit.inference.scored import plan
@@ -95,6 +97,17 @@ def test_the_verdicts():
     rows = *document("a", 0.9, 0.8), *document("b", 0.1, 0.1), *document("c", 0.9), *nulls()
     found = summed(*rows, of_plan=plan(level="group", windows_per_group=2, q=0.2))
     assert found["verdict"].to_list() == ["known_better", "nothing_found", "cannot_tell"]
+    # At q = 0.05 one document above 25 others cannot be named; the other is below one of them.
+    found = summed(*rows)
+    assert found["verdict"].to_list() == ["above_all", "nothing_found", "cannot_tell"]
+    found = summed(*document("a", 0.485, 0.485), *rows[2:])
+    assert found["verdict"].to_list() == ["nothing_found", "nothing_found", "cannot_tell"]
+    known = plan(level="group", windows_per_group=2, q=0.2)
+    marked = summed(*rows, of_plan=known, exploratory=True)
+    assert marked["verdict"].to_list() == ["cannot_tell"] * 3
+    withheld = summed(*rows, of_plan=known, withheld="the sets differ")
+    assert withheld["contamination_low"].count() == 0
+    assert withheld["contamination_reason"].to_list() == ["the sets differ"] * 3
     evidence = features(*(said(number, 0, words) for number, words in enumerate([5, 20, 19])))
     found = summed(*rows, evidence=evidence)
     assert found["verdict"].to_list() == ["comes_out", "nothing_found", "cannot_tell"]
@@ -225,3 +238,31 @@ def test_probabilities_of_extraction_by_hand():
         ("c", None, None),
         ("g", pytest.approx(exp(-0.5)), 0.5),
     ]
+
+
+def test_a_share_is_claimed_of_what_is_on_the_list_alone():
+    """On the list, off it twice, and off it with an estimate; the last has no bound."""
+    rows = pl.DataFrame(
+        {
+            "q_value": [0.05, 0.06, None, 0.06, 0.01],
+            "contamination": [None, None, None, 0.4, None],
+            "contamination_low": [0.3, 0.2, 0.1, 0.2, None],
+            "contamination_reason": ["a", "b", "c", None, "d"],
+        }
+    )
+    found = with_claim(rows, plan(q=0.05))
+    assert found["contamination_low"].to_list() == [0.3, 0, 0, 0, None]
+    assert found["contamination_low_alone"].to_list() == rows["contamination_low"].to_list()
+    assert found["contamination"].to_list() == rows["contamination"].to_list()
+    unlisted = "it is not on the list that is reported, so that no share above 0 is claimed"
+    assert found["contamination_reason"].to_list() == ["a", unlisted, unlisted, None, "d"]
+
+
+def test_the_claim_follows_the_list_of_the_run():
+    """p = q = 1 / 26."""
+    windows = document("a", *[0.9] * 12), nulls()
+    for q, listed in ((0.05, True), (0.03, False)):
+        of_plan = plan(level="group", windows_per_group=2, q=q)
+        row = summed(*windows[0], *windows[1], of_plan=of_plan).row(0, named=True)
+        assert row["contamination_low_alone"] > 0.5
+        assert row["contamination_low"] == (row["contamination_low_alone"] if listed else 0)

@@ -60,8 +60,8 @@ def test_a_text_is_named_as_often_as_passages_are_beside_the_real_targets():
     scores = table(
         rows("target", targets), rows("non_member", nulls), rows("yardstick", own, group="9")
     )
-    real = p_values(np.array(targets, float), nulls)
-    each = p_values(np.array(own), nulls)
+    real = p_values(np.array(targets, float), np.arange(99, dtype=np.float64))
+    each = p_values(np.array(own), np.arange(99, dtype=np.float64))
     named = [q_values(np.append(real, p), "bh")[-1] <= 0.1 for p in each]
     value, low, high = facts(found(scores, plan(q=0.1)), "9", "absence")["named"]
     n = sum(named)

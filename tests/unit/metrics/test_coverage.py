@@ -18,12 +18,13 @@ def test_the_grid_has_independent_and_grouped_texts_of_every_figure():
 
 @pytest.mark.parametrize("case", QUICK, ids=str)
 def test_coverage(case):
-    share, width = coverage(case, N_SIMULATIONS)
+    share, width, none = coverage(case, N_SIMULATIONS)
+    assert none == 0
     assert kept(case, share, N_SIMULATIONS)
     assert width < 0.7
 
 
 def test_simultaneous_bounds_hold_together():
     case = next(case for case in CASES if case.figure == "simultaneous")
-    share, _ = coverage(case, N_SIMULATIONS // 2)
+    share, _, _ = coverage(case, N_SIMULATIONS // 2)
     assert kept(case, share, N_SIMULATIONS // 2)

@@ -9,7 +9,7 @@ import pytest
 from mia_batch.attacks import get
 from mia_batch.attacks.registry import SPV_PAPER
 from mia_batch.errors import SettingsError
-from mia_batch.pipeline.choice import chosen_attacks, engine_abilities
+from mia_batch.pipeline.choice import check_stopping, chosen_attacks, engine_abilities
 from mia_batch.settings import load_settings
 
 ALONE = [
@@ -85,3 +85,21 @@ def test_noise_is_asked_only_of_engines_that_can_add_it():
     assert engine_abilities([get(attack)]) == {"noise"}
     assert engine_abilities(map(get, ("loss_v1", "spv_semantic_v1"))) == frozenset()
     assert engine_abilities([get(attack), get("ez_mia_v1")]) == {"noise", "rank"}
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"shadows": 2}, "cannot be used with lira_online_v1, which learns from the answers"),
+        (
+            {"preset": "default", "combine": True},
+            "cannot be used with combination_v1, which learns",
+        ),
+        ({"shard": "1/2"}, "cannot be used with 'shard': what is asked depends on the answers"),
+    ],
+)
+def test_groups_stop_only_where_nothing_needs_the_answers_about_all(given, why):
+    texts = {"input": "texts.jsonl", "model": "tuned", "preset": "spv", "level": "group"}
+    settings = load_settings(texts | {"stop_when_decided": True} | given)
+    with pytest.raises(SettingsError, match=f"setting 'stop_when_decided' {why}"):
+        check_stopping(settings, chosen_attacks(settings))

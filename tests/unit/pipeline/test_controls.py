@@ -255,7 +255,11 @@ def test_non_members_are_searched_too(settings, tmp_path):
     asked, others = documents(["known", "formula"]), documents(["quoting"])
     asked.vstack(documents(["quoted"])).write_parquet(settings["input"])
     others.write_parquet(tmp_path / "n.parquet")
-    more = {"non_members": str(tmp_path / "n.parquet"), "non_members_known": "unpublished"}
+    more: dict[str, Any] = {
+        "non_members": str(tmp_path / "n.parquet"),
+        "non_members_known": "unpublished",
+        "anyway": True,  # one text to compare with names nobody
+    }
     with HostileServer(Reciting()) as server:
         found = controls(mia_batch.audit(**settings | more | {"base_url": server.url}))
     assert found["quoted", "other_document"]["other_document"] == "quoting"

@@ -9,7 +9,6 @@ import pytest
 import mia_batch
 from mia_batch.attacks import get
 from mia_batch.errors import SettingsError
-from mia_batch.inference.findings import finding_rows
 from mia_batch.pipeline.auditing import rescore
 from mia_batch.pipeline.choice import chosen_attacks
 from mia_batch.pipeline.stages.sets import set_answers
@@ -75,17 +74,11 @@ def test_all_attacks_together_are_tested_and_it_is_said(run):
     assert not any(FORBIDDEN.search(line) for line in said)
 
 
-@pytest.mark.parametrize("subject", ["targets", "members"])
-def test_no_answer_where_the_texts_differ_without_the_model(run, subject):
+def test_no_answer_where_the_texts_differ_without_the_model(run):
     attacks = [get(name) for name in run.manifest.made["scores"]["attacks"]]
-    told = finding_rows(
-        "blind_baseline",
-        [{"subject": subject, "statistic": "roc_auc", "value": 0.9, "verdict": "separable"}],
-    )
     roles = run.findings.filter(check="roles")
-    verdicts, _ = set_answers(
-        run.scan("scores"), attacks, plan(primary=NAMES[0], level="collection"), roles.vstack(told)
-    )
+    of_all = plan(primary=NAMES[0], level="collection")
+    verdicts, _ = set_answers(run.scan("scores"), attacks, of_all, roles, told_apart=True)
     (row,) = verdicts.iter_rows(named=True)
     assert row["p_value"] is None
     assert "can be told apart without the model" in row["reason"]

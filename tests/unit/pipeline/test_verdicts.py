@@ -30,9 +30,10 @@ class Library:
         self.rng = np.random.default_rng(5)
         self.recorded: list[dict[str, Any]] = []
 
-    def text(self, *, remembered):
+    def text(self, *, remembered, mark=""):
         """A text whose continuations share a third of its words more if it is remembered."""
         words = [f"w{number}" for number in self.rng.integers(0, 400, N_WORDS)]
+        words[0] += mark
         half = words[N_WORDS // 2 :]
         for sample in range(self.n_samples):
             kept = self.rng.random(len(half)) < (0.6 if remembered else 0.2)
@@ -47,6 +48,14 @@ class Library:
         texts = [self.text(remembered=one) for one in remembered]
         path = self.folder / name
         pl.DataFrame({"text": texts, **columns}).write_parquet(path)
+        return str(path)
+
+    def write_marked(self, name, n, share):
+        """Texts of which a share has its first word in another form, none of them remembered."""
+        marks = ["", " also"]
+        texts = [self.text(remembered=False, mark=marks[i < n * share]) for i in range(n)]
+        path = self.folder / name
+        pl.DataFrame({"text": texts}).write_parquet(path)
         return str(path)
 
     def write_canaries(self, n_sets, n_texts):
@@ -129,6 +138,28 @@ def test_targets_have_p_values_and_those_remembered_are_reported(unlabelled):
     assert not others["planned"].any()
 
 
+def test_non_members_are_weighted_where_texts_alone_tell_them_from_targets(tmp_path):
+    library = Library(tmp_path)
+    given = {
+        "input": library.write_marked("asked.parquet", 80, 0.85),
+        "non_members": library.write_marked("outside.parquet", 160, 0.35),
+    }
+    run = mia_batch.audit(**library.settings(**given, non_members_known="known"))
+    found = run.findings.filter(check="weights")
+    row = found.filter(statistic="n_effective").row(0, named=True)
+    assert (row["verdict"], row["reason"]) == ("used", None)
+    assert 60 < row["value"] < 140
+    own = Verdicts.validate(run.verdicts).filter(attack="samia_matched_v1")
+    assert own["method"].unique().to_list() == ["weighted_conformal"]
+    assert own["adjustment"].unique().to_list() == ["wcs"]
+    assert own["n_null"].unique().to_list() == [int(row["value"])]
+    blind = run.scan("blind").collect()
+    assert blind.height == 240
+    assert blind.columns[1] == "targets_blind_naive_bayes_v1"
+    weighted = f"without the model: 160 independent units count as {row['value']:.1f}."
+    assert any(weighted in sentence for sentence in said_of(run))
+
+
 def test_scores_have_their_sampling_error(unlabelled):
     _, run = unlabelled
     row = run.verdicts.filter(attack="samia_matched_v1", level="target").row(0, named=True)
@@ -150,11 +181,56 @@ def test_the_contamination_rate_is_near_the_truth(unlabelled):
 def test_the_conclusions_say_what_was_found_and_what_it_rests_on(unlabelled):
     _, run = unlabelled
     said = said_of(run)
-    assert re.match(r"\d+ of 60 targets are reported at q = 0.05 \(samia_matched_v1", said[0])
+    assert said[0].startswith("Whether the audited texts and the comparison texts can be told")
+    assert re.match(r"\d+ of 60 targets are reported at q = 0.05 \(samia_matched_v1", said[1])
     assert "The null: written after the model was published." in said
-    assert any("excluded" in line and "without the model" in line for line in said)
     assert any(line.startswith("Share of members among the targets: ") for line in said)
     assert not any(FORBIDDEN.search(line) for line in said)
+
+
+def test_texts_that_differ_without_the_model_get_no_answer_unless_it_is_asked_for(tmp_path):
+    """Old texts and new ones; scores follow the years, and nothing was trained on."""
+    library = Library(tmp_path)
+    old, new = ([library.text(remembered=one) for _ in range(40)] for one in (True, False))
+    for name, texts, years in (("old", old, (1990, 2005)), ("new", new, (2025, 2026))):
+        dated = [f"{text} in {years[n % 2]}" for n, text in enumerate(texts)]
+        pl.DataFrame({"text": dated}).write_parquet(tmp_path / f"{name}.parquet")
+    names = {"input": "old", "non_members": "new"}
+    files = {name: str(tmp_path / f"{file}.parquet") for name, file in names.items()}
+    files["non_members_known"] = "written after the model was published"
+    settings = library.settings(prefix_ratio=12 / 26, **files)
+    run = mia_batch.audit(**settings)
+    numbers = ("p_value", "q_value", "sensitivity_bound", "value", "low", "high")
+    assert run.verdicts.height > 80
+    assert run.verdicts.select(pl.col(numbers).count()).row(0) == (0,) * 6
+    assert run.verdicts["reason"].str.starts_with("withheld: the audited texts").all()
+    assert run.verdicts["score"].count() == 80
+    said = said_of(run)
+    assert said[0].startswith("No answer: the audited texts and the comparison texts can be told")
+    assert not any("reported" in line or "Share of" in line for line in said)
+    run = mia_batch.audit(**settings | {"exploratory": True})
+    assert (run.verdicts["q_value"] < 0.05).sum() > 60
+    assert not run.verdicts["planned"].any()
+    said = said_of(run)
+    assert said[0].startswith("Exploratory: the audited texts and the comparison texts can be told")
+    assert any(" of 40 targets are reported" in line for line in said)
+
+
+def test_what_a_recording_gives_back_word_for_word_is_said_first(tmp_path):
+    words = [f"w{number}" for number in range(60)]
+    answers = [" ".join(words[30:])] * 2 + ["nothing of the kind"] * 3
+    recorded = {"document_id": ["a"] * 5, "sample_index": range(5), "candidate": answers}
+    pl.DataFrame(recorded).write_parquet(tmp_path / "made.parquet")
+    corpus = {"document_id": ["a"], "text": [" ".join(words)]}
+    run = mia_batch.audit(
+        input=corpus, samples_from=str(tmp_path / "made.parquet"), out=str(tmp_path / "run")
+    )
+    said = said_of(run)
+    assert said[0].startswith(
+        "Word for word (at least 20 words in a row) the model gives back 1 of 1 texts asked about. "
+        'The longest passage, of a, has 30 words: "w30 w31 '
+    )
+    assert not any("show nothing" in line for line in said)
 
 
 def test_the_plan_is_in_the_manifest_with_its_hash(unlabelled):
@@ -171,9 +247,27 @@ def test_what_was_not_planned_is_exploratory(unlabelled, tmp_path):
     other = mia_batch.audit(**settings | {"primary": "samia_matched_n2_v1"})
     assert not other.verdicts["planned"].any()
     assert other.manifest.plan == run.manifest.plan
-    assert said_of(other)[0].startswith("These answers are exploratory")
+    assert said_of(other)[1].startswith("These answers are exploratory")
     again = mia_batch.audit(**settings)
     assert again.verdicts.equals(before)
+
+
+def test_all_attacks_are_planned_together(unlabelled):
+    settings, run = unlabelled
+    found = run.findings.filter(check="max_t", statistic="largest").row(0, named=True)
+    assert run.manifest.plan["attacks"] == run.manifest.made["scores"]["attacks"]
+    assert (found["verdict"], found["p_value"]) == ("as_planned", 1 / 10_000)
+    attacks = "samia_matched_v1,samia_matched_n2_v1,longest_block_v1"
+    more = mia_batch.audit(**settings | {"attacks": attacks})
+    assert any(
+        line.startswith(
+            "All 3 attacks together (largest rank sum, texts permuted; exploratory, as attacks "
+            "were added or left out since the plan was recorded): p = 0.0001, strongest: "
+        )
+        for line in said_of(more)
+    )
+    assert more.verdicts.filter(attack="samia_matched_v1")["planned"].all()
+    mia_batch.audit(**settings)
 
 
 @pytest.mark.usefixtures("few_permutations")
@@ -183,7 +277,7 @@ def test_other_non_members_than_those_planned_are_exploratory(unlabelled, tmp_pa
     pl.read_parquet(settings["non_members"]).head(50).write_parquet(fewer)
     other = mia_batch.audit(**settings | {"non_members": fewer})
     assert not other.verdicts["planned"].any()
-    assert said_of(other)[0].endswith("Changed since: non_member.")
+    assert said_of(other)[1].endswith("Changed since: non_member.")
     assert mia_batch.audit(**settings).verdicts["planned"].any()
 
 
@@ -228,8 +322,11 @@ def test_targets_that_all_lack_samples_have_reasons(tmp_path):
 def test_what_can_be_shown_at_best_is_said_before_the_run(unlabelled):
     settings, _ = unlabelled
     said = [text for name, text in plan(load_settings(settings)) if name == "power"]
-    assert said[0].startswith("the smallest p-value there can be is 0.01, one in 100")
-    assert said[1].startswith("at q = 0.05 at least 12 of 60 targets are reported or none")
+    assert said[0] == (
+        "With 99 comparison texts single texts can be named only if 12 of your 60 stand out; "
+        "to name five of them, give at least 239, or ask --level collection."
+    )
+    assert len(said) == 3
 
 
 def test_canaries_are_ranked_among_their_controls(tmp_path):
@@ -334,7 +431,89 @@ def test_columns_of_any_name_change_nothing(tmp_path):
     assert run.metrics.equals(plain.metrics)
 
 
-@pytest.mark.usefixtures("few_permutations")
+@pytest.fixture(scope="module")
+def in_rounds(tmp_path_factory):
+    """Two groups of eight texts that are remembered and four that are not, against 39.
+
+    The attack weighs words by what the model says in the first round.
+    """
+    library = Library(tmp_path_factory.mktemp("rounds"))
+    names = [f"book {number // 8:02}" for number in range(45 * 8)]
+    settings = library.settings(
+        input=library.write("asked.parquet", [n < 16 for n in range(48)], group=names[:48]),
+        non_members=library.write("outside.parquet", [False] * 312, group=names[48:]),
+        non_members_known="written after the model was published",
+        level="group",
+        stop_when_decided=True,
+        q=0.2,
+        attacks="samia_matched_v1,samia_matched_rarity_v1",
+        primary="samia_matched_rarity_v1",
+    )
+    settings["samples_from"] = library.settings()["samples_from"]
+    return settings, mia_batch.audit(**settings)
+
+
+def test_groups_stop_when_they_are_decided(in_rounds):
+    _, run = in_rounds
+    verdicts = Verdicts.validate(run.verdicts)
+    assert verdicts["attack"].unique().to_list() == ["samia_matched_rarity_v1"]
+    assert verdicts["adjustment"].unique().to_list() == ["e-bh"]
+    found = dict(verdicts.select("key", "q_value").iter_rows())
+    # Two ranks count, 40 * 2/3 and 40 * 1/3: two of 6 need e-values of 6 / (0.2 * 2) = 15.
+    assert found.pop("book 00") == found.pop("book 01") == pytest.approx(6 / (2 * 80 / 3))
+    assert found == dict.fromkeys(["book 02", "book 03", "book 04", "book 05"], 1.0)
+
+
+def test_what_was_not_asked_is_unscored_and_says_so(in_rounds):
+    _, run = in_rounds
+    counts = dict(run.findings.filter(check="e_values").select("statistic", "value").iter_rows())
+    asked = run.samples["target_id"].n_unique()
+    assert counts["n_planned"] == 45 * 8
+    assert counts["n_asked"] == asked < 0.45 * counts["n_planned"]
+    reasons = run.unscored.filter(attack="samia_matched_rarity_v1")["reason"]
+    assert len(reasons) == 45 * 8 - asked
+    assert reasons.str.starts_with("not asked: ").all()
+    said = said_of(run)
+    assert said[0].startswith(
+        "2 of 6 groups are reported at q = 0.2 (samia_matched_rarity_v1, e-BH,"
+    )
+    share = 1 - asked / 360
+    assert said[1].startswith(f"{share:.0%} of the 360 planned windows were not asked: ")
+    assert run.metrics.is_empty()
+    rollup = run.rollup.filter(level="group")
+    assert rollup["contamination_low"].null_count() == rollup.height
+    assert (
+        rollup["n_asked"].sum()
+        == run.samples.join(run.targets.filter(role="target"), on="target_id", how="semi")[
+            "target_id"
+        ].n_unique()
+    )
+
+
+def test_a_run_in_rounds_decides_as_before_when_it_is_taken_up(in_rounds, tmp_path):
+    settings, run = in_rounds
+    verdicts, samples, scores = run.verdicts, run.samples, run.scores
+    (run.folder / "scores.parquet").unlink()
+    for part in sorted((run.folder / "samples").glob("*.parquet"))[-1:]:
+        part.unlink()
+    again = mia_batch.audit(**settings)
+    assert again.verdicts.equals(verdicts)
+    assert again.scores.equals(scores)
+    assert again.samples.sort("target_id", "sample_index").equals(
+        samples.sort("target_id", "sample_index")
+    )
+
+
+def test_groups_in_rounds_need_others_to_compare_with(tmp_path):
+    library = Library(tmp_path)
+    given = {"level": "group", "stop_when_decided": True}
+    settings = library.settings(input=library.write("asked.parquet", [True] * 3), **given)
+    settings["samples_from"] = library.settings()["samples_from"]
+    with pytest.raises(SettingsError, match="outside the training data; give 'non_members'"):
+        mia_batch.audit(**settings)
+    assert not (tmp_path / "run" / "scores.parquet").exists()
+
+
 def test_one_group_of_each_class_has_reasons_and_no_limits(tmp_path):
     library = Library(tmp_path)
     member = [number % 2 == 0 for number in range(24)]
@@ -393,3 +572,96 @@ def test_scores_that_one_class_lacks_are_warned_of_with_their_reason(tmp_path):
         "of 40 non-members (0.0%)."
     ) in lines[found[0]]
     assert lines[found[0] + 1].startswith("samia_matched_v1: AUC ")
+
+
+@pytest.mark.parametrize(
+    ("stops", "members", "n_nulls", "changes"),
+    [
+        (True, [None] * 5, 3, {}),
+        (True, [None] * 5, 3, {"level": "group"}),
+        (False, [None] * 5, 3, {"anyway": True}),
+        (False, [None] * 5, 3, {"level": "collection"}),  # one of 56 orders
+        (True, [None] * 5, 1, {"level": "collection"}),  # one of 6
+        (False, [None] * 5, 19, {}),
+        (False, [None] * 4 + [True], 3, {}),
+    ],
+)
+def test_a_run_that_can_report_nothing_stops_before_it_asks(
+    stops, members, n_nulls, changes, tmp_path
+):
+    library = Library(tmp_path)
+    settings = {
+        "input": library.write(
+            "asked.parquet", [False] * 5, member=pl.Series(members, dtype=pl.Boolean)
+        ),
+        "non_members": library.write("outside.parquet", [False] * n_nulls),
+        "non_members_known": "made up",
+        "model": "tiny",
+        "base_url": "http://127.0.0.1:9/v1",  # nobody listens
+        "out": str(tmp_path / "run"),
+    } | changes
+    said = [text for name, text in plan(load_settings(settings)) if name == "power"]
+    assert said[-1].startswith("So the run stops") == stops
+    if stops:
+        with pytest.raises(SettingsError, match=r"^With .* asked of the model; --anyway goes on$"):
+            mia_batch.audit(**settings)
+
+
+def test_a_recording_costs_nothing_so_it_is_scored_whatever_can_be_named(tmp_path):
+    library = Library(tmp_path)
+    settings = {
+        "input": library.write("asked.parquet", [False] * 5),
+        "non_members": library.write("outside.parquet", [False] * 3),
+        "non_members_known": "made up",
+    }
+    run = mia_batch.audit(**library.settings(**settings))
+    none = "With 3 comparison texts none of your 5 texts can be named at q = 0.05"
+    assert any(line.startswith(none) for line in said_of(run))
+    rescored = mia_batch.pipeline.rescore(run.folder, level="collection")
+    whole = (
+        "With 3 comparison documents the p-value of your 5 documents together can be 0.018 at best."
+    )
+    assert whole in said_of(rescored)
+
+
+def test_comparison_texts_from_one_undeclared_book_are_one_group_before_anything_is_asked(tmp_path):
+    rng, letters = np.random.default_rng(0), "bcdfghklmnprst"
+    known = [f"{one}{vowel}{other}" for one in letters for vowel in "aeiou" for other in letters]
+
+    def text(start, end):
+        return " ".join(
+            known[at] for at in (*rng.integers(0, 980, 40), *rng.integers(start, end, 40))
+        )
+
+    asked = pl.DataFrame({"document_id": [f"t{at}" for at in range(5)]}).with_columns(
+        text=pl.Series([text(0, 980) for _ in range(5)])
+    )
+    book = pl.DataFrame({"document_id": [f"n{at}" for at in range(30)]}).with_columns(
+        text=pl.Series([text(20 * at, 20 * at + 80) for at in range(30)])
+    )
+    recorded = pl.concat([asked, book]).with_columns(candidate="text").drop("text")
+    for name, table in (("asked", asked), ("book", book), ("made", recorded)):
+        table.write_parquet(tmp_path / f"{name}.parquet")
+    settings: dict[str, Any] = {
+        "input": str(tmp_path / "asked.parquet"),
+        "non_members": str(tmp_path / "book.parquet"),
+        "non_members_known": "written for this test",
+        "samples_from": str(tmp_path / "made.parquet"),
+        "attacks": ["samia_v1"],
+        "report": False,
+        "out": str(tmp_path / "run"),
+    }
+    lines = list(plan(load_settings(settings)))
+    none = "With 1 comparison text none of your 5 texts can be named at q = 0.05"
+    assert any(name == "power" and line.startswith(none) for name, line in lines)
+    run = mia_batch.audit(**settings)
+    nulls = run.targets.filter(role="non_member")
+    assert set(nulls["group"]) == {"undeclared book"}
+    assert run.targets.filter(role="target")["group"].is_null().all()
+    found = run.findings.filter(check="undeclared_books")
+    assert found["verdict"].to_list() == ["one_group"]
+    assert run.verdicts.filter(level="target")["n_null"].unique().to_list() == [1]
+    said = [*conclusions(run, load_settings(settings), ["samia_v1"])]
+    assert any(
+        line.startswith("The non-members look like parts of one book, or of a few") for line in said
+    )

@@ -7,16 +7,17 @@ import pytest
 
 from mia_batch.diagnostics.preflight import check_targets
 from mia_batch.diagnostics.unscored import uneven_findings
-from mia_batch.inference.findings import finding_rows
+from mia_batch.inference.findings import finding_rows, gate_findings
 from mia_batch.report.checks import (
     copies_sentence,
     duplicates_sentence,
     exchangeability_sentence,
     excluded,
+    gate_sentence,
     uneven_sentence,
 )
-from mia_batch.report.labelled import labelled_sentences
-from mia_batch.schemas import Findings, Metrics
+from mia_batch.report.labelled import label_sentence
+from mia_batch.schemas import Findings
 
 WORDS = [f"w{i}" for i in range(40)]
 
@@ -30,6 +31,7 @@ def targets(*rows):
         "group": pl.String,
     }
     frame = pl.DataFrame(rows, schema, orient="row")
+    frame = frame.with_columns(n_windows=pl.lit(1, pl.UInt32))
     return frame.with_row_index("target_id").cast({"target_id": pl.String}).lazy()
 
 
@@ -144,26 +146,52 @@ def test_what_a_comparison_excludes():
     assert excluded(0.997) == excluded(None) == "too few texts to exclude any difference"
 
 
+HOLDS = "what follows holds only if they differ in nothing but training."
+
+
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "verdict", "said"),
     [
         (
             {"value": 0.99, "p_value": 0.005, "high": 1.0, "verdict": "separable"},
-            "can be told apart without the model (AUC 0.99 by blind_year_v1, p = 0.005)",
+            "withheld",
+            "No answer: the audited texts and the comparison texts can be told apart without the "
+            "model (AUC 0.99 by blind_year_v1, p = 0.005), so a high score may come from what else "
+            "they differ in. p-values, lists, bounds and estimates are withheld. Give comparison "
+            "texts of the same kind and time (mia-batch build-set matches them), or --exploratory "
+            "to print the numbers, marked as such.",
         ),
         (
             {"value": 0.5, "p_value": 0.7, "high": 0.71, "verdict": "undecided"},
-            "compared without the model: differences above AUC 0.71 are excluded",
+            "doubtful",
+            "Whether the audited texts and the comparison texts can be told apart without the "
+            f"model is undecided (an AUC up to 0.71 is not excluded): {HOLDS}",
         ),
         (
             {"reason": "each class needs texts of 5 clusters"},
-            "could not be compared without the model: each class needs texts of 5 clusters",
+            "doubtful",
+            "Nobody checked whether the audited texts and the comparison texts differ (each class "
+            f"needs texts of 5 clusters): {HOLDS}",
         ),
     ],
 )
-def test_how_unlike_targets_and_nulls_are(row, said):
+def test_how_unlike_targets_and_nulls_are(row, verdict, said):
     made = blind(**row).with_columns(subject=pl.lit("targets"))
-    assert list(exchangeability_sentence(made)) == [f"Targets and non-members {said}."]
+    gate = gate_findings(made, exploratory=False)
+    assert gate["verdict"].to_list() == [verdict]
+    assert list(gate_sentence(pl.concat([made, gate]))) == [said]
+
+
+def test_alike_they_need_no_warning_but_say_what_is_excluded():
+    row = {"value": 0.5, "p_value": 0.7, "high": 0.56, "verdict": "not separable"}
+    made = blind(**row).with_columns(subject=pl.lit("targets"))
+    gate = gate_findings(made, exploratory=False)
+    assert gate["verdict"].to_list() == ["open"]
+    assert list(gate_sentence(pl.concat([made, gate]))) == []
+    assert list(exchangeability_sentence(made)) == [
+        "Targets and non-members compared without the model: differences above AUC 0.56 are "
+        "excluded."
+    ]
 
 
 @pytest.mark.parametrize(
@@ -193,5 +221,4 @@ def test_how_unlike_targets_and_nulls_are(row, said):
     ],
 )
 def test_the_blind_baseline_comes_first(row, said):
-    metrics = Metrics.create_empty()
-    assert next(labelled_sentences(metrics, blind(**row), "a_v1")) == said
+    assert list(label_sentence(blind(**row))) == [said]

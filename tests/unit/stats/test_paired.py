@@ -16,10 +16,13 @@ def means(difference, cluster, unit=None):
 
 
 def test_by_hand():
-    """Sums 3 and 3 of 1 and 3 texts: mean 6/4, gaps 1.5 and -1.5, variance 2/1 * 4.5 / 16."""
+    """Sums 3 and 3 of 1 and 3 texts: mean 6/4, gaps 1.5 and -1.5.
+
+    Variance (2.25 / (3/4) + 2.25 / (1/4)) / 16.
+    """
     found = means([3, 1, 1, 1], [0, 1, 1, 1])
     assert found.value.tolist() == [[1.5]]
-    assert found.covariance.tolist() == [[[0.5625]]]
+    assert found.covariance.tolist() == [[[0.75]]]
     assert found.effective.tolist() == [1.6]
     assert (found.n.tolist(), found.n_clusters.tolist()) == ([4], [2])
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mia_batch.diagnostics.blind.crossvalidation import Outcome
     from mia_batch.diagnostics.blind.texts import BlindTexts
 
-__all__ = ["BLIND_CLASSIFIERS", "BlindBaseline", "BlindVerdict", "blind_baseline"]
+__all__ = ["BLIND_CLASSIFIERS", "BlindBaseline", "BlindVerdict", "blind_baseline", "verdict_of"]
 
 BlindVerdict: TypeAlias = Literal["separable", "not separable", "undecided"]
 """Whether labels can be told apart without the model; ``undecided`` warns as ``separable`` does."""
@@ -136,12 +136,13 @@ def _conclude(chosen: BlindTexts, outcomes: Mapping[str, Outcome]) -> BlindBasel
         auc=auc,
         p_value=p_value,
         upper=upper,
-        verdict=_verdict(auc, p_value, upper),
+        verdict=verdict_of(auc, p_value, upper),
         reason=None,
     )
 
 
-def _verdict(auc: float, p_value: float, upper: float) -> BlindVerdict:
+def verdict_of(auc: float, p_value: float, upper: float) -> BlindVerdict:
+    """Judge the strongest classifier's AUC by its p-value and upper limit."""
     if p_value <= _LEVEL and auc > _SEPARABLE_ABOVE:
         return "separable"
     return "not separable" if upper <= _EXCLUDED_ABOVE else "undecided"

@@ -17,7 +17,6 @@ from mia_batch.evidence.units import PromptUnits
 from mia_batch.features import BESIDE, build_features, groups_of, inputs_of
 from mia_batch.inference.verbatim import VERBATIM_GROUP
 from mia_batch.kernels import GROUPS
-from mia_batch.pipeline.corpora import target_plan
 from mia_batch.pipeline.sessions.starting import spread
 from mia_batch.pipeline.stages.prompts import prompt_parts
 from mia_batch.pipeline.stages.rarity import rarity_of, weighed_views
@@ -129,17 +128,14 @@ class FeaturesStage(Stage):
     def prepare(self) -> None:
         """Decide which groups of features the run has: those of its attacks, and those it had.
 
-        Continuations of windows are always searched for verbatim runs, and all where these have
-        controls or there is a yardstick. Where the groups are others than before, the parts are
-        removed, to be made again.
+        Continuations are always searched for verbatim runs. Where the groups are others than
+        before, the parts are removed, to be made again.
         """
         audit = self.audit
         reading = audit.reading("samples")
         columns = {column for attack in reading for column in attack.columns}
         continued = any(CONTINUATION in attack.reads for attack in reading)
-        settings = audit.settings
-        searched = target_plan(settings).window or settings.controls or settings.has_yardstick
-        always = [VERBATIM_GROUP] if continued and searched else []
+        always = [VERBATIM_GROUP] if continued else []
         had = audit.manifest.made.get("features", {}).get("groups", [])
         known = {*GROUPS, *BESIDE}
         groups = sorted({*groups_of(columns), *always, *known.intersection(had)})

@@ -149,7 +149,8 @@ class LogprobsStage(Stage):
 
     def _fresh(self, view: View) -> Missing:
         targets = self.audit.target_table()
-        units = FreshUnits(targets, view, columns_for(self.audit, view, targets))
+        columns = columns_for(self.audit, view, targets)
+        units = FreshUnits(targets, view, columns, self.audit.among)
         return Missing(units, self._parts(view), shard=self.audit.shard)
 
     def forget_all(self) -> None:
@@ -169,7 +170,7 @@ class LogprobsStage(Stage):
         for view in self._views:
             made = audit.manifest.made.get(self.name, {}).get(view.name, [])
             whole = not self._left(view)
-            for attack in audit.reading("logprobs"):
+            for attack in audit.attacks:
                 there = whole and engine_columns([attack]) <= {*made}
                 if view.read_as in attack.reads_of("logprobs") and not there:
                     found.append(attack.name)
@@ -181,9 +182,7 @@ class LogprobsStage(Stage):
         Where that is more than the parts have, they are removed, to be made again.
         """
         audit = self.audit
-        reading = [
-            attack for attack in audit.attacks if view.read_as in attack.reads_of("logprobs")
-        ]
+        reading = [attack for attack in audit.asking if view.read_as in attack.reads_of("logprobs")]
         needed = set(engine_columns(reading))
         if any(FREQUENCY in attack.columns for attack in reading):
             needed.add(FREQUENCY)
@@ -217,7 +216,8 @@ class LogprobsStage(Stage):
 
     def _asked(self, view: View) -> tuple[PromptUnits, Parts]:
         parts = prompt_parts(self.audit, view)
-        return PromptUnits(self.audit.run.path("targets"), parts, view), self._parts(view)
+        units = PromptUnits(self.audit.run.path("targets"), parts, view, among=self.audit.among)
+        return units, self._parts(view)
 
     def _missing(self, view: View) -> Missing:
         audit = self.audit

@@ -165,10 +165,13 @@ def _counted(audit: Audit) -> pl.Expr | None:
     """Tell which targets are counted: those that others are compared with; None = all.
 
     Were the others counted, too, a large group of them would say nearly every word. That would
-    lower the scores of all texts but its own, and so its p-values.
+    lower the scores of all texts but its own, and so its p-values. In rounds all are, by the
+    windows of the first one: as many of each group.
     """
     if audit.settings.rarity_from is not None:
         return pl.lit(value=False)
+    if (test := audit.rounds()) is not None:  # later rounds would change the scores of earlier ones
+        return pl.col("target_id").is_in(test.may_be_asked(0).implode())
     role, member = pl.col("role"), pl.col("member")
     non_member, target = role == "non_member", role == "target"
     unknown = target & member.is_null()

@@ -135,7 +135,9 @@ class SamplesStage(Stage):
 
     def _units(self, view: View) -> PromptUnits:
         parts = prompt_parts(self.audit, view)
-        return PromptUnits(self.audit.run.path("targets"), parts, view, askable=True)
+        return PromptUnits(
+            self.audit.run.path("targets"), parts, view, askable=True, among=self.audit.among
+        )
 
     def _missing(self, view: View, units: Units) -> Missing:
         audit, retry = self.audit, self.audit.settings.retry_failed
@@ -165,8 +167,8 @@ class SamplesStage(Stage):
             for view, missing in self.missing().items()
             if missing.count().left or not prompt_parts(self.audit, view).paths()
         }
-        reading = self.audit.reading("samples")
-        return [attack.name for attack in reading if short.intersection(attack.reads)]
+        reads = {attack.name: attack.reads_of("samples") for attack in self.audit.attacks}
+        return [name for name, pairs in reads.items() if short.intersection(pairs)]
 
     def run(self) -> None:
         """Sample what is missing, and store each block's samples and features."""
@@ -187,10 +189,10 @@ class SamplesStage(Stage):
             yield from recording.describe()
             return
         targets = audit.target_table()
-        fresh = {
-            view: self._missing(view, FreshUnits(targets, view, columns_for(audit, view, targets)))
-            for view in self._views
-        }
+        fresh = {}
+        for view in self._views:
+            columns = columns_for(audit, view, targets)
+            fresh[view] = self._missing(view, FreshUnits(targets, view, columns, audit.among))
         yield from self._forecast(fresh)
 
     def _forecast(self, missing: dict[View, Missing]) -> list[tuple[str, str]]:

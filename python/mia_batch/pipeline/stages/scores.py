@@ -21,13 +21,15 @@ from mia_batch.schemas import LogProbs, Scores, Unscored
 from mia_batch.tables import sink, sink_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
     from pathlib import Path
 
     from mia_batch.attacks import Attack
     from mia_batch.pipeline.context import Audit
 
-__all__ = ["ScoresStage", "evidence_of"]
+__all__ = ["ScoresStage", "asked_targets", "evidence_of"]
+
+_NOT_ASKED = "not asked: its group was decided before, or has more windows than are compared"
 
 
 class ScoresStage(Stage):
@@ -79,9 +81,11 @@ class ScoresStage(Stage):
         frames = score(evidence["samples"], targets, audit.attacks, logprobs=logprobs)
         sink_frames(frames, run.path("scores"), Scores)
         self._learn()
+        self._score_placebo(evidence)
         samples = run.scan("samples").filter(_within(audit))
+        asked = asked_targets(audit)
         unscored = find_unscored(
-            run.scan("scores"), samples, targets, audit.attacks, logprobs=logprobs
+            run.scan("scores"), samples, asked, audit.attacks, logprobs=logprobs
         )
         sink(unscored, run.path("unscored"), Unscored)
         self.done()
@@ -96,6 +100,22 @@ class ScoresStage(Stage):
             column = pl.Series(COMBINATION, learned, nan_to_null=True)
             sink(scores.with_columns(column), audit.run.path("scores"), Scores)
 
+    def _score_placebo(self, evidence: Mapping[str, pl.LazyFrame]) -> None:
+        """Write the scores anew with those that the primary attack gives the reference model."""
+        audit, placebo = self.audit, self.audit.placebo
+        if placebo is None:
+            return
+        primary = next(attack for attack in audit.attacks if attack.name == audit.plan.primary)
+        other = {
+            kind: rows.filter(model="reference").with_columns(model=pl.lit("target"))
+            for kind, rows in evidence.items()
+        }
+        targets = audit.run.scan("targets")
+        frames = score(other["samples"], targets, [primary], logprobs=other.get("logprobs"))
+        column = pl.concat(frame[primary.name] for frame in frames).alias(placebo.name)
+        path = audit.run.path("scores")
+        sink(audit.run.scan("scores").with_columns(column), path, Scores)
+
 
 def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
     """Open what the attacks read: features of ``samples``, and ``logprobs`` where one reads them.
@@ -106,6 +126,17 @@ def evidence_of(audit: Audit) -> dict[str, pl.LazyFrame]:
     if audit.reading("logprobs"):
         evidence["logprobs"] = _logprobs(audit)
     return evidence
+
+
+def asked_targets(audit: Audit) -> pl.LazyFrame:
+    """Open the targets; where groups stop when decided, with a reason for what was not asked."""
+    targets = audit.run.scan("targets")
+    if audit.plan.adjustment != "e-bh":
+        return targets
+    rows = [audit.run.scan(kind).select("target_id") for kind in ("samples", "logprobs")]
+    asked = pl.concat(rows).unique().collect(engine="streaming").to_series()
+    reason = pl.when(~pl.col("target_id").is_in(asked.implode())).then(pl.lit(_NOT_ASKED))
+    return targets.with_columns(reason=pl.coalesce("reason", reason))
 
 
 def _is_learned(audit: Audit) -> bool:

@@ -27,10 +27,16 @@ OF_SETS = ("combination", "codec", "dataset_inference")
 
 
 def set_answers(
-    scores: pl.LazyFrame, attacks: Sequence[Attack], plan: VerdictPlan, found: pl.DataFrame
+    scores: pl.LazyFrame,
+    attacks: Sequence[Attack],
+    plan: VerdictPlan,
+    found: pl.DataFrame,
+    *,
+    told_apart: bool,
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return verdicts and findings; ``found`` are those made before scores.
 
+    ``told_apart``: the sets can be told apart without the model, and that closes dataset inference.
     Dataset inference is made where the run is about all texts together.
     """
     names = {attack.name for attack in attacks}
@@ -43,8 +49,6 @@ def set_answers(
         findings.append(codec_findings(scores))
     weighed = [attack.name for attack in attacks if attack.evidence != "scores"]
     if plan.level == "collection" and has_nulls and len(weighed) > 1:
-        subjects = found.filter(check="blind_baseline", verdict="separable")["subject"]
-        told_apart = bool({"targets", "members"} & {*subjects})
         inferred = infer_dataset(scores, weighed, plan, told_apart=told_apart)
         verdicts.append(inferred.verdict())
         findings.append(inferred.findings())

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 from mia_batch.attacks.tokens import REFERENCE_TEXT, TEXT
 from mia_batch.evidence.parts import scan_parts
+from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.controls import common_targets, without_common
+from mia_batch.inference.findings import why_withheld
 from mia_batch.inference.perplexities import perplexities
 from mia_batch.inference.rollup import rollup
+from mia_batch.inference.verbatim import verbatim_findings, verbatim_runs
 from mia_batch.metrics.curves import curves
-from mia_batch.pipeline.stages.scores import evidence_of
+from mia_batch.pipeline.stages.repeated import passages_of
+from mia_batch.pipeline.stages.scores import asked_targets, evidence_of
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.verdicts import blind_warns
 from mia_batch.pipeline.stages.views import views_of
-from mia_batch.schemas import Curves, ExtractedDocuments, LogProbs, Perplexities, Rollup
+from mia_batch.schemas import Curves, ExtractedDocuments, Findings, LogProbs, Perplexities, Rollup
 from mia_batch.tables import digest, sink, sink_frames
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from pathlib import Path
-
-    import polars as pl
 
     from mia_batch.pipeline.context import Audit
 
@@ -48,7 +52,7 @@ class SummaryStage(Stage):
         """Verdicts, with all they are made from, features, what was extracted, and controls."""
         made = self.audit.manifest.made
         return {
-            "form": 3,  # of both tables
+            "form": 4,  # of both tables
             "verdicts": made.get("verdicts"),
             "features": made.get("features"),
             "extracted": self._digest("extracted_documents"),
@@ -75,10 +79,11 @@ class SummaryStage(Stage):
 
 def _write(audit: Audit) -> None:
     run, plan = audit.run, audit.plan
-    targets, scores = run.scan("targets"), run.scan("scores")
+    targets, scores = asked_targets(audit), run.scan("scores")
     extracted: pl.LazyFrame = ExtractedDocuments.create_empty(lazy=True)
     if run.path("extracted_documents").exists():
         extracted = run.scan("extracted_documents")
+    findings = run.scan("findings").collect()
     controls = run.scan("controls") if run.path("controls").exists() else None
     if controls is not None and run.path("extraction").exists():
         common = common_targets(controls)
@@ -93,12 +98,32 @@ def _write(audit: Audit) -> None:
         candidates=run.scan("samples"),
         samples=audit.settings.continuations,
         words=audit.settings.word_rule,
-        blind_warns=blind_warns(run.findings),
+        blind_warns=blind_warns(findings),
+        withheld=why_withheld(findings),
+        exploratory=not findings.filter(check="gate", verdict="exploratory").is_empty(),
         controls=controls,
     )
     sink(rows, run.path("rollup"), Rollup)
+    sets = read_comparison_sets(scores, named=False)
+    runs = verbatim_runs(targets, run.scan("features"), audit.settings.continuations)
+    verbatim = verbatim_findings(
+        runs, sets, _named(audit), None if controls is None else controls.collect()
+    )
+    rows = pl.concat([findings.filter(pl.col("check") != "verbatim"), verbatim])
+    sink(rows, run.path("findings"), Findings)
+    if plan.adjustment == "e-bh":  # what is scored depends on scores: its curves mean nothing
+        sink(Curves.create_empty(), run.path("curves"), Curves)
+        return
     frames = curves(targets, scores, audit.attacks, plan.primary, evidence_of(audit))
     sink_frames(frames, run.path("curves"), Curves)
+
+
+def _named(audit: Audit) -> pl.DataFrame:
+    """Give passages that came out the names of their documents."""
+    names = audit.run.scan("targets").select(
+        "target_id", name=pl.coalesce("document_id", "target_id")
+    )
+    return passages_of(audit).lazy().join(names, on="target_id", maintain_order="left").collect()
 
 
 def _write_perplexities(audit: Audit, reads: Collection[tuple[str, str]]) -> None:

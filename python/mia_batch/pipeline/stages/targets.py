@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from mia_batch.corpus.books.book import LEFT_OUT
+from mia_batch.diagnostics.undeclared import with_undeclared
 from mia_batch.errors import SettingsError
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.schemas import SetAside, Targets
@@ -78,6 +79,9 @@ class TargetsStage(Stage):
                 audit.refuse_others("the texts are others than before")
             new = audit.run.folder / "targets.new.parquet"
             sink(audit.corpora.targets(audit.settings), new, Targets)
+            table = scan(new, Targets)
+            if (grouped := with_undeclared(table)) is not table:
+                sink(grouped, new, Targets)
             if audit.corpora.reference_sets:
                 _refuse_two_roles(new)
             if path.exists():

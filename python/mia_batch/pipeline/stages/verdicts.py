@@ -10,20 +10,29 @@ import polars as pl
 
 from mia_batch.attacks import score_by
 from mia_batch.diagnostics.preflight import check_targets
+from mia_batch.diagnostics.undeclared import with_undeclared
 from mia_batch.diagnostics.unscored import uneven_findings
+from mia_batch.errors import SettingsError
+from mia_batch.inference.comparison import read_comparison_sets
+from mia_batch.inference.e_values import RoundsTest
+from mia_batch.inference.few_books import FEW_BOOKS, few_books_findings
 from mia_batch.inference.findings import (
     finding_rows,
+    gate_findings,
     plan_findings,
     reported_findings,
     role_counts,
     role_findings,
+    why_withheld,
 )
 from mia_batch.inference.null_audits import null_audit_findings
 from mia_batch.inference.plan import VerdictPlan, preregister
 from mia_batch.inference.power import power_findings
+from mia_batch.inference.rows import withhold
 from mia_batch.inference.sampling_error import score_errors
 from mia_batch.inference.verbatim import verbatim_runs
-from mia_batch.inference.verdicts import verdicts
+from mia_batch.inference.verdicts import placebo_findings, verdicts
+from mia_batch.inference.weights import weight_findings
 from mia_batch.inference.yardstick import OF_YARDSTICK, yardstick_findings
 from mia_batch.kernels import count_words
 from mia_batch.metrics.measure import measure
@@ -32,6 +41,8 @@ from mia_batch.pipeline.stages.given import GIVEN, given_findings
 from mia_batch.pipeline.stages.sets import OF_SETS, set_answers
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.report import preflight_sentences, sentences
+from mia_batch.report.checks import gate_sentence
+from mia_batch.report.unlabelled import power_sentences
 from mia_batch.schemas import Blind, Findings, Metrics, Scores, Targets, Verdicts
 from mia_batch.settings.verdict import VerdictSettings
 from mia_batch.tables import sink, sink_frames
@@ -57,14 +68,29 @@ __all__ = [
 ]
 
 _MOST_ERRORS = 20_000  # targets and non-members whose sampling error is measured
-_FROM_SCORES = ("plan", "reported", "uneven_scores", "null_audits", *GIVEN, *OF_SETS, *OF_YARDSTICK)
+_FROM_SCORES = (
+    "power",
+    "gate",
+    "verbatim",
+    "plan",
+    "reported",
+    "placebo",
+    "e_values",
+    "uneven_scores",
+    "null_audits",
+    *FEW_BOOKS,
+    *GIVEN,
+    *OF_SETS,
+    *OF_YARDSTICK,
+)
 
 
 def preflight(run: Run, plan: VerdictPlan, *, seed: int) -> None:
     """Write what the targets tell before any engine starts: findings, blind scores and metrics."""
     targets = run.scan("targets")
     checked = check_targets(targets, seed=seed)
-    rows = [role_findings(targets), checked.findings, plan_power(targets, plan)]
+    weights = weight_findings(targets, _of_targets(checked.blind_scores), checked.findings, plan)
+    rows = [role_findings(targets), checked.findings, weights, plan_power(targets, plan)]
     sink(checked.blind_scores, run.path("blind"), Blind)
     sink(checked.blind_metrics, run.path("blind_metrics"), Metrics)
     sink(pl.concat(rows), run.path("findings"), Findings)
@@ -96,32 +122,54 @@ def evaluate(
     before = run.scan("findings").collect()
     before = before.filter(~pl.col("check").is_in(_FROM_SCORES))
     planned = plan_findings(plan, preregistered, rests_on)
+    gate = gate_findings(before, exploratory=settings.exploratory)
+    withheld, weighed_by = why_withheld(gate), _weighed_by(run, gate)
+    is_open = gate.filter(verdict="exploratory").is_empty()
     scores, names = run.scan("scores"), [attack.name for attack in attacks]
-    metrics = measure(
-        scores,
-        names,
-        blind_scores=run.scan("blind"),
-        blind_metrics=run.scan("blind_metrics").collect(),
-        preset=settings.preset,
-        slice_by=settings.slice_by,
-        primary=plan.primary,
-        seed=settings.seed,
-    )
+    metrics: pl.DataFrame = Metrics.create_empty()
+    in_rounds = plan.adjustment == "e-bh"  # what is scored depends on scores: no other answer
+    if not in_rounds:
+        metrics = measure(
+            scores,
+            names,
+            blind_scores=run.scan("blind"),
+            blind_metrics=run.scan("blind_metrics").collect(),
+            preset=settings.preset,
+            slice_by=settings.slice_by,
+            primary=plan.primary,
+            seed=settings.seed,
+        )
     sink(metrics, run.path("metrics"), Metrics)
-    made = _verdicts(settings, attacks, plan, run, before)
-    of_sets, found_of_sets = set_answers(scores, attacks, plan, before)
-    made = chain(made, [of_sets])
-    if planned["verdict"].item(0) != "as_planned":
+    as_planned = planned["verdict"].item(0) == "as_planned" and is_open
+    made = _verdicts(settings, attacks, plan, run, before, weighed_by)
+    found = [plan_power(scores, plan)]
+    if not in_rounds:
+        told_apart = withheld is not None or _separable(before, "members")
+        of_sets, found_of_sets = set_answers(scores, attacks, plan, before, told_apart=told_apart)
+        made = chain(made, [of_sets])
+        primary_first = sorted(names, key=lambda name: name != plan.primary)
+        uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
+        roles, runs = role_counts(before), _yardstick_runs(settings, run)
+        tested = bool(roles["n_unknown"] and roles["n_nulls"]) and withheld is None
+        known = yardstick_findings(scores, plan, runs, tested=tested)
+        found += [uneven, found_of_sets, known]
+    if withheld is not None and weighed_by is None:
+        made = (withhold(rows, withheld) for rows in made)
+    if not as_planned:
         made = (rows.with_columns(planned=False) for rows in made)
     sink_frames(made, run.path("verdicts"), Verdicts)
-    reported = reported_findings(run.scan("verdicts"), plan)
-    primary_first = sorted(names, key=lambda name: name != plan.primary)
-    uneven = uneven_findings(scores, primary_first, run.scan("unscored"))
-    audits = null_audit_findings(scores, plan)
-    roles, runs = role_counts(before), _yardstick_runs(settings, run)
-    tested = bool(roles["n_unknown"] and roles["n_nulls"])
-    known = yardstick_findings(scores, plan, runs, tested=tested)
-    rows = [before, given, planned, uneven, reported, audits, found_of_sets, known]
+    if withheld is None or weighed_by is not None:
+        reported = reported_findings(run.scan("verdicts"), plan)
+        found.append(reported)
+        if in_rounds:
+            found.append(RoundsTest(read_comparison_sets(scores), plan).findings(scores))
+        else:
+            found.append(placebo_findings(scores, plan, reported, weighed_by))
+    if withheld is None and not in_rounds:
+        recorded = preregistered.get("attacks") if as_planned else None
+        found.append(few_books_findings(scores, names, plan, recorded))
+        found.append(null_audit_findings(scores, plan))
+    rows = [before, given, planned, gate, *found]
     sink(pl.concat(rows), run.path("findings"), Findings)
 
 
@@ -143,7 +191,12 @@ def conclusions(run: Run, settings: Settings, attacks: Sequence[str]) -> Iterato
 
 
 def _verdicts(
-    settings: Settings, attacks: Sequence[Attack], plan: VerdictPlan, run: Run, found: pl.DataFrame
+    settings: Settings,
+    attacks: Sequence[Attack],
+    plan: VerdictPlan,
+    run: Run,
+    found: pl.DataFrame,
+    blind: pl.DataFrame | None,
 ) -> Iterator[pl.DataFrame]:
     """Yield the verdicts table, the primary attack's targets with their sampling error."""
     yield Verdicts.create_empty()
@@ -158,17 +211,32 @@ def _verdicts(
     if roles["n_nulls"] and alone and sampled:
         errors = _sampling_errors(settings.continuations, primary, run)
     names = [attack.name for attack in attacks]
-    for rows in verdicts(scores, names, plan, blind_warns=blind_warns(found)):
+    for rows in verdicts(scores, names, plan, blind_warns=blind_warns(found), blind=blind):
         if errors is None or rows.is_empty() or rows["attack"][0] != plan.primary:
             yield rows  # frames are of one attack each
         else:
             yield _with_errors(rows, errors)
 
 
+def _of_targets(blind: pl.DataFrame) -> pl.DataFrame:
+    """Keep the blind scores that tell targets from nulls."""
+    return blind.select("target_id", pl.col("^targets_.*$")).drop_nulls()
+
+
+def _weighed_by(run: Run, gate: pl.DataFrame) -> pl.DataFrame | None:
+    """Read the blind scores that nulls are weighted by; None where they are not weighted."""
+    used = gate.filter(verdict="weighted")
+    return None if used.is_empty() else _of_targets(run.scan("blind").collect())
+
+
 def blind_warns(findings: pl.DataFrame) -> bool:
     """Whether the calibration labels can be told apart without the model."""
-    told = findings.filter(check="blind_baseline", subject="calibration", verdict="separable")
-    return not told.is_empty()
+    return _separable(findings, "calibration")
+
+
+def _separable(findings: pl.DataFrame, subject: str) -> bool:
+    found = findings.filter(check="blind_baseline", subject=subject, verdict="separable")
+    return not found.is_empty()
 
 
 def _with_errors(rows: pl.DataFrame, errors: pl.DataFrame) -> pl.DataFrame:
@@ -214,12 +282,15 @@ class PreflightStage(Stage):
         plan = asdict(self.audit.plan)
         del plan["primary"]
         plan["length_edges"] = list(plan["length_edges"])  # as JSON gives them back
-        return {"targets": self.audit.manifest.made.get("targets"), "plan": plan}
+        return {"targets": self.audit.manifest.made.get("targets"), "plan": plan, "form": 2}
 
     def left(self) -> Iterator[tuple[str, str]]:
-        """Say what the planned test can show."""
-        found = plan_power(self.audit.target_table(), self.audit.plan)
+        """Say what the planned test can show, and whether the run would stop for it."""
+        targets = with_undeclared(self.audit.target_table())
+        found = pl.concat([role_findings(targets), plan_power(targets, self.audit.plan)])
         yield from (("power", sentence) for sentence in preflight_sentences(found))
+        if self._why_to_stop(found, targets):
+            yield "power", "So the run stops before anything is asked; --anyway goes on."
 
     def run(self) -> None:
         """Write the findings that need no scores unless they are up to date, and say them."""
@@ -230,8 +301,29 @@ class PreflightStage(Stage):
             audit.save()
             preflight(audit.run, audit.plan, seed=audit.settings.seed)
             self.done()
-        for sentence in preflight_sentences(audit.run.findings):
+        before = audit.run.findings.filter(pl.col("check") != "gate")
+        gate = gate_findings(before, exploratory=audit.settings.exploratory)
+        for sentence in preflight_sentences(found := pl.concat([before, gate])):
             audit.observer.stage(sentence)
+        if (why := self._why_to_stop(found, audit.run.scan("targets"))) is not None:
+            msg = f"{why} Nothing was asked of the model; --anyway goes on"
+            raise SettingsError(msg)
+
+    def _why_to_stop(self, found: pl.DataFrame, targets: pl.LazyFrame) -> str | None:
+        """Say why no answer can come of evidence that would cost something; None where one may."""
+        decides = "together" if self.audit.plan.level == "collection" else "needed"
+        power = found.filter(check="power", statistic=decides)
+        is_withheld = not found.filter(check="gate", verdict="withheld").is_empty()
+        labelled = targets.filter("member", pl.col("role") == "target").head(1)
+        if (
+            self.audit.settings.anyway
+            or self.audit.recording is not None
+            or not (is_withheld or "impossible" in power["verdict"])
+            or role_counts(found)["n_canaries"]
+            or not labelled.collect().is_empty()
+        ):
+            return None
+        return next(iter((gate_sentence if is_withheld else power_sentences)(found)))
 
 
 class VerdictsStage(Stage):
@@ -251,13 +343,16 @@ class VerdictsStage(Stage):
     def fingerprint(self) -> dict[str, Any]:
         """Scores, checks of the texts, the plan made before, and the settings of answers."""
         audit = self.audit
-        names = {*VerdictSettings.model_fields, "slice_by", "preset", "seed"} - {"plan_lodged"}
+        names = {*VerdictSettings.model_fields, "slice_by", "preset", "seed"} - {
+            "plan_lodged",
+            "anyway",
+        }
         made = audit.manifest.made
         return {
             "scores": made.get("scores"),
             "preflight": made.get("preflight"),
-            "form": 6,  # of what is found
-            "plan": [audit.manifest.plan.get(name) for name in ("sha256", "rests_on")],
+            "form": 8,  # of what is found
+            "plan": [audit.manifest.plan.get(name) for name in ("sha256", "rests_on", "attacks")],
             "settings": audit.settings.model_dump(mode="json", include=names),
         }
 
@@ -267,6 +362,7 @@ class VerdictsStage(Stage):
         if self.is_fresh and len(self.files()) == 2:
             return
         audit.observer.stage("measuring the attacks")
+        audit.manifest.made.pop("summary", None)  # its findings go
         self.forget()
         evaluate(
             audit.settings,
@@ -284,7 +380,8 @@ def record_plan(audit: Audit) -> None:
     """Record the plan before the first score is made; what comes later is exploratory."""
     if not audit.manifest.plan:
         seen = audit.run.path("scores").exists()
-        audit.manifest.plan = preregister(audit.plan, None if seen else _rests_on(audit))
+        names = [attack.name for attack in audit.attacks]
+        audit.manifest.plan = preregister(audit.plan, None if seen else _rests_on(audit), names)
         audit.save()
 
 

@@ -31,7 +31,7 @@ def views_of(audit: Audit, kind: EvidenceKind | None = None) -> list[View]:
     kinds: tuple[EvidenceKind, ...] = ("samples", "logprobs") if kind is None else (kind,)
     reads = dict.fromkeys(
         (each, view)
-        for attack in audit.attacks
+        for attack in audit.asking
         for kind in kinds
         for model, view in attack.reads_of(kind)
         for each in _models(audit.settings, model)

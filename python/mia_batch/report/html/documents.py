@@ -24,9 +24,10 @@ ANSWERS = {
     "comes_out": "Parts of it come out word for word.",
     "known_better": "The model knows it better than comparable texts.",
     "cannot_tell": "It cannot be told with these texts.",
+    "above_all": "It scores above every comparison text, but they are too few to name it.",
     "nothing_found": "Nothing was found with these means.",
 }
-"""The four answers about a document; none of them says how or where it was acquired."""
+"""The answers about a document; none of them says how or where it was acquired."""
 _STRIP = "From first to last page"
 _NAMES = ("title", "key", "author")
 _TABLES = (
@@ -143,10 +144,13 @@ def _plain_text(name: str, heading: str = "") -> Column:
     return Column(heading or name, (name,), lambda row: _short(row[name]))
 
 
-def _limits(name: str, scale: Callable[..., str]) -> Column:
-    heading = {"mean": "Mean score (95 % interval)", "contamination": "Contamination (95 %)"}[name]
-    sources = (name, f"{name}_low", f"{name}_high")
-    return Column(heading, sources, lambda row: scale(*(row[each] for each in sources)), name)
+def _limits(heading: str, name: str, sort: str) -> Column:
+    sources = (sort, name, f"{name}_low", f"{name}_high")
+    return Column(heading, sources, lambda row: _range(*(row[each] for each in sources[1:])), sort)
+
+
+def _range(value: float | None, low: float | None, high: float | None) -> str:
+    return f"at least {number(low)}" if value is None and low else interval(value, low, high)
 
 
 def _plain_number(heading: str, name: str, write: Callable[[Any], str] = number) -> Column:
@@ -166,8 +170,9 @@ _NUMBERS = (
     _plain_number("Extracted", "extracted_share", share),
     _plain_number("bmc@5", "bmc_5", share),
     _plain_number("bmc@5 of other documents", "bmc_5_others", share),
-    _limits("mean", interval),
-    _limits("contamination", interval),
+    _limits("Mean score (95 % interval)", "mean", "mean"),
+    _limits("Contamination (95 %)", "contamination", "contamination_low"),
+    _plain_number("Contamination of this row alone, at least (95 %)", "contamination_low_alone"),
     _plain_number("p", "p_value"),
     _plain_number("q", "q_value"),
     Column(

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from math import log, sqrt
+
+import numpy as np
+import polars as pl
+import pytest
+
+from mia_batch.diagnostics import undeclared
+from mia_batch.diagnostics.undeclared import UNDECLARED, undeclared_rows, with_undeclared
+from mia_batch.inference.comparison import read_comparison_sets
+from mia_batch.inference.findings import finding_rows
+from mia_batch.inference.plan import VerdictPlan
+from mia_batch.inference.power import planned_power
+from mia_batch.report.checks import undeclared_sentences
+
+LETTERS = "bcdfghklmnprstvz"
+VOCABULARY = [f"{a}{b}{c}" for a in LETTERS for b in "aeiou" for c in LETTERS]
+
+
+def words(rng, n, start=0, end=None):
+    some = VOCABULARY[start:end]
+    return " ".join(some[at] for at in rng.integers(0, len(some), n))
+
+
+def apart(n, seed=0):
+    """Texts that have nothing in common."""
+    rng = np.random.default_rng(seed)
+    return [words(rng, 60) for _ in range(n)]
+
+
+def book(n, seed=0):
+    """Texts of which neighbours have a subject in common."""
+    rng = np.random.default_rng(seed)
+    return [f"{words(rng, 30)} {words(rng, 30, 20 * at, 20 * at + 80)}" for at in range(n)]
+
+
+def table(targets, nulls, **columns):
+    n = len(targets) + len(nulls)
+    rows = {
+        "target_id": [f"{number:03}" for number in range(n)],
+        "role": ["target"] * len(targets) + ["non_member"] * len(nulls),
+        "member": pl.Series([None] * len(targets) + [False] * len(nulls), dtype=pl.Boolean),
+        "group": pl.Series([None] * n, dtype=pl.String),
+        "document_id": pl.Series([None] * n, dtype=pl.String),
+        "window_index": [0] * n,
+        "n_windows": [1] * n,
+        "n_words": [60] * n,
+        "target": targets + nulls,
+    }
+    return pl.LazyFrame(rows | columns)
+
+
+def likeness(texts):
+    found = undeclared.likeness(texts)
+    assert found is not None
+    return found
+
+
+def slow_ratio(texts):
+    """Neighbours' cosine over that of all pairs, by the definition of sublinear tf-idf."""
+    counts = [Counter(text.split()) for text in texts]
+    n_with = Counter(word for count in counts for word in count)
+    idf = {word: log((1 + len(texts)) / (1 + n)) + 1 for word, n in n_with.items()}
+    rows = [{word: (1 + log(n)) * idf[word] for word, n in count.items()} for count in counts]
+
+    def cosine(one, other):
+        dot = sum(weight * other.get(word, 0) for word, weight in one.items())
+        return dot / sqrt(
+            sum(weight**2 for weight in one.values()) * sum(weight**2 for weight in other.values())
+        )
+
+    near = np.mean([cosine(one, other) for one, other in pairwise(rows)])
+    pairs = [(a, b) for a in range(len(rows)) for b in range(len(rows)) if a != b]
+    return near / np.mean([cosine(rows[a], rows[b]) for a, b in pairs])
+
+
+def test_neighbours_are_as_alike_as_the_definition_says():
+    texts = book(20)
+    found = likeness(texts)
+    assert found.ratio == pytest.approx(slow_ratio(texts), rel=0.05)
+    assert found.p_value == 1 / 1000
+    assert found.of_one_book
+
+
+def test_order_is_all_that_neighbours_tell():
+    shuffled = np.random.default_rng(1).permutation(book(40)).tolist()
+    assert not likeness(shuffled).of_one_book
+    assert undeclared.likeness(book(19)) is None
+
+
+def test_texts_that_stand_alone_are_seldom_taken_for_a_book():
+    found = [likeness(apart(20, seed)) for seed in range(40)]
+    assert not any(each.of_one_book for each in found)
+    p_values = [each.p_value for each in found]
+    assert 0.3 < np.mean(p_values) < 0.7
+
+
+def test_parts_of_a_book_are_one_group_of_nulls():
+    plan = VerdictPlan(primary="a", level="target", null_set="-")
+    before = table(apart(5, 1), book(40))
+    after = with_undeclared(before)
+    assert after.collect()["group"].to_list() == [None] * 5 + [UNDECLARED] * 40
+    sets = read_comparison_sets(after)
+    assert np.unique(sets.cluster[sets.nulls]).size == 1
+    found = [planned_power(each, plan) for each in (before, after)]
+    assert [each and each.n_null for each in found] == [40, 1]
+    assert with_undeclared(after).collect().equals(after.collect())
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"group": [None] * 5 + [str(number) for number in range(40)]},
+        {"n_windows": [1] * 5 + [2] * 40},
+        {"role": ["target"] * 45, "member": [True] * 5 + [False] * 40},
+    ],
+)
+def test_groups_windows_and_labels_without_a_question_are_left_alone(columns):
+    asked = table(apart(5, 1), book(40), **columns)
+    assert with_undeclared(asked) is asked
+    assert not list(undeclared_rows(asked))
+
+
+def test_labelled_nulls_of_the_input_count_too_and_the_audited_texts_are_only_said():
+    asked = table(book(20, 1), book(40), role=["target"] * 60)
+    grouped = with_undeclared(asked)
+    assert grouped.collect()["group"].is_null().sum() == 20
+    found = finding_rows("", undeclared_rows(grouped)).with_columns(
+        check=pl.lit("undeclared_books")
+    )
+    first, second = undeclared_sentences(found)
+    assert first.startswith("The non-members look like parts of one book, or of a few: neighb")
+    assert "(p = 0.001). They count as one group: give a column `group`" in first
+    assert "The targets look like" in second
+    assert "Each counts as an independent text" in second
+    kept = finding_rows("", undeclared_rows(asked)).with_columns(check=pl.lit("undeclared_books"))
+    assert "Each counts as an independent text" in next(undeclared_sentences(kept))
+    alone = finding_rows("", undeclared_rows(table(apart(20, 1), apart(40))))
+    assert set(alone["verdict"]) == {"apart"}
+    assert not list(undeclared_sentences(alone))
+
+
+def test_real_books_are_found_and_real_texts_apart_are_not(shared_data):
+    for path in sorted((shared_data / "books").glob("*.txt"))[:4]:
+        text = path.read_text("utf-8").split()[3000:]
+        parts = [" ".join(text[at : at + 128]) for at in range(0, 40 * 128, 128)]
+        assert likeness(parts).of_one_book
+    wikimia = pl.read_ndjson(shared_data / "wikimia" / "128.jsonl").sample(
+        fraction=1, shuffle=True, seed=0
+    )
+    sides = [wikimia.filter(label=label)["input"].to_list() for label in (0, 1)]
+    assert not any(likeness(side).of_one_book for side in sides)

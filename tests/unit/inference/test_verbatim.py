@@ -1,0 +1,110 @@
+"""What came out word for word: counted by text and by document, of both sets, and said."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from mia_batch.inference.comparison import read_comparison_sets
+from mia_batch.inference.verbatim import verbatim_findings
+from mia_batch.report.verbatim import verbatim_sentences
+from mia_batch.schemas import Controls
+from tests.unit.inference.scored import rows, table
+
+PASSAGE = " ".join(f"word{n}" for n in range(25))
+
+
+def found(own, others=(), *, controls=None, walked=0, **columns):
+    """Findings of targets and non-members with such longest runs, None where nothing came."""
+    scored = table(rows("target", own, **columns), rows("non_member", others)).lazy()
+    sets = read_comparison_sets(scored, named=False)
+    longest = pl.Series("longest_words", [*own, *others], dtype=pl.UInt32)
+    runs = pl.DataFrame([longest, longest.alias("near_words")])
+    out = [n for n, words in enumerate(own) if (words or 0) >= 20]
+    passages = pl.DataFrame(
+        {
+            "target_id": [f"t{n}" for n in out] + ["t0"] * walked,
+            "name": ["book.txt"] * (len(out) + walked),
+            "passage": [PASSAGE] * len(out) + [f"{PASSAGE} end"] * walked,
+            "view": ["control"] * len(out) + ["walk_control"] * walked,
+        },
+        schema=dict.fromkeys(("target_id", "name", "passage", "view"), pl.String),
+    )
+    return verbatim_findings(runs, sets, passages, controls)
+
+
+def marked(*common):
+    """The controls table, where these targets' passages also follow an unrelated prefix."""
+    schema = Controls.create_empty().schema
+    blank = dict.fromkeys(schema)
+    made = [
+        blank
+        | {
+            "target_id": name,
+            "control": "unrelated_prefix",
+            "common": name in common,
+            "longest_words": 25 if name in common else 3,
+        }
+        for name in ("t0", "t1")
+    ]
+    return pl.DataFrame(made, schema=schema)
+
+
+def counts(rows, subject):
+    return dict(rows.filter(subject=subject).select("statistic", "value").iter_rows())
+
+
+def test_texts_and_documents_are_counted_of_both_sets():
+    made = found([25, 20, 19, None, 0], [0] * 30 + [22])
+    assert counts(made, "targets") == {
+        "n_texts": 4,
+        "n_verbatim": 2,
+        "n_near": 2,
+        "n_units": 4,
+        "n_units_verbatim": 2,
+        "n_walked": 0,
+        "fisher": None,
+    }
+    assert counts(made, "non_members")["n_units_verbatim"] == 1
+    # 3 of 35 have a passage, 2 of them among these 4: (C(4,2) C(31,1) + C(4,3)) / C(35,3).
+    p = made.filter(statistic="fisher")["p_value"].item()
+    assert p == pytest.approx((6 * 31 + 4) / 6545)
+    in_one = found([25, 20, 19, 0], [0], document_id="book.txt")
+    assert counts(in_one, "targets")["n_units_verbatim"] == 1
+    longest = made.filter(statistic="longest").row(0, named=True)
+    assert (longest["subject"], longest["value"], longest["reason"]) == ("book.txt", 25, PASSAGE)
+
+
+def test_common_passages_are_no_evidence():
+    made = found([25, 20], [0] * 9, controls=marked("t0"))
+    assert counts(made, "targets")["n_verbatim"] == 1
+    assert counts(made, "unrelated_prefix") == {"passages": 2, "repeated": 1}
+
+
+def test_without_continuations_there_is_nothing_to_say():
+    made = found([None, None], [None])
+    assert made.is_empty()
+    assert [*verbatim_sentences(made)] == []
+    assert [*verbatim_sentences(found([19, 3], [0]))] == []
+
+
+def test_what_came_out_is_said_with_its_passage_and_what_chance_gives():
+    first, second = verbatim_sentences(found([25, 20] + [0] * 8, [0] * 40, controls=marked()))
+    assert first == (
+        "Word for word (at least 20 words in a row) the model gives back 2 of 10 texts asked "
+        f'about. The longest passage, of book.txt, has 25 words: "{PASSAGE}"'
+    )
+    assert second == (
+        "To compare: 0 of 40 texts to compare with come out so; 0 of 2 passages come after an "
+        "unrelated prefix, too (Fisher's exact test: p = 0.037)."
+    )
+    (_, as_many) = verbatim_sentences(found([25] + [0] * 9, [30] * 4 + [0] * 36))
+    assert as_many.endswith("p = 0.69), so these counts alone do not tell the two apart.")
+    (first, unknown) = verbatim_sentences(found([25], walked=1))
+    assert "1 of 1 texts asked about and 1 more passages when the model is followed" in first
+    assert "has 26 words" in first
+    assert unknown.startswith("How often chance gives as much was not measured")
+    long = found([25]).with_columns(
+        reason=pl.when(statistic="longest").then(pl.lit("so " * 200)).otherwise("reason")
+    )
+    assert next(verbatim_sentences(long)).endswith('so so..."')

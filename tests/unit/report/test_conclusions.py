@@ -1,0 +1,188 @@
+"""All combinations of what a run may know: no sentence contradicts a number or a sentence."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import product
+
+import polars as pl
+import pytest
+
+from mia_batch.inference.few_books import few_books_findings
+from mia_batch.inference.findings import (
+    finding_rows,
+    gate_findings,
+    plan_findings,
+    reported_findings,
+    why_withheld,
+)
+from mia_batch.inference.plan import preregister
+from mia_batch.inference.rows import withhold
+from mia_batch.inference.verdicts import verdicts
+from mia_batch.report import sentences
+from mia_batch.schemas import Metrics
+from tests.unit.inference.scored import plan, rows, table
+
+PLAN = plan(null_set="written later")
+BLIND = {
+    "none": None,
+    "separable": {"value": 0.98, "high": 0.99, "p_value": 0.005, "verdict": "separable"},
+    "undecided": {"value": 0.55, "high": 0.71, "p_value": 0.3, "verdict": "undecided"},
+    "alike": {"value": 0.51, "high": 0.56, "p_value": 0.4, "verdict": "not separable"},
+    "unknown": {"reason": "each class needs texts of 5 clusters"},
+}
+
+VERBATIM = {"none": (0, 0), "some": (3, 0), "as many": (3, 30)}
+LIST = re.compile(r"(are|is) reported at q")
+NUMBERS = re.compile(
+    r"reported at q|stands? out beyond chance|Share of members|together|audits of non-members"
+)
+
+
+def blind(subject, kind):
+    found = BLIND[kind]
+    if found is None:
+        return []
+    of = {"subject": subject}
+    named = (
+        [of | {"statistic": "strongest", "verdict": "blind_year_v1"}] if "value" in found else []
+    )
+    return [of | {"statistic": "roc_auc"} | found, *named]
+
+
+def scored(*, strong, nulls):
+    """20 targets, five of them above all others or none, and 199 non-members or none."""
+    asked = [9.0] * 5 * strong + [0.5] * (20 - 5 * strong)
+    others = [index / 200 for index in range(199)] if nulls else []
+    return table(rows("target", asked), rows("non_member", others)).lazy()
+
+
+@cache
+def answers(*, strong, nulls):
+    """Verdicts, and what is found where they may be given."""
+    table = scored(strong=strong, nulls=nulls)
+    made = pl.concat(verdicts(table, ["a_v1"], PLAN))
+    few = few_books_findings(table, ["a_v1"], PLAN, ["a_v1"])
+    return made, pl.concat([reported_findings(made.lazy(), PLAN), few])
+
+
+def came_out(kind):
+    own, others = VERBATIM[kind]
+    sides = (("targets", 20, own), ("non_members", 199, others))
+    made = [
+        {"subject": subject, "statistic": statistic, "value": value}
+        for subject, n, out in sides
+        for statistic, value in (
+            *dict.fromkeys(("n_texts", "n_units"), n).items(),
+            *dict.fromkeys(("n_verbatim", "n_units_verbatim", "n_near"), out).items(),
+        )
+    ]
+    made.append({"subject": "targets", "statistic": "n_walked", "value": 0})
+    p = 0.62 if others else 0.0006
+    made.append({"subject": "targets", "statistic": "fisher", "p_value": p})
+    longest = {"subject": "b.txt", "statistic": "longest", "value": 31, "reason": "call me"}
+    return [*made, *([longest] if own else [])]
+
+
+def page(*, labels, alike, exploratory, strong, nulls, verbatim, changed):
+    """The sentences of a run, and the findings that they are made from."""
+    roles = {"n_unknown": 20, "n_nulls": 199 * nulls, "n_canaries": 0}
+    before = pl.concat(
+        [
+            finding_rows("roles", ({"statistic": k, "value": v} for k, v in roles.items())),
+            finding_rows("blind_baseline", blind("members", labels)),
+            finding_rows("blind_baseline", blind("targets", alike) if nulls else []),
+            finding_rows(
+                "duplicates",
+                (
+                    {"subject": s, "statistic": "n_concerned", "value": 0}
+                    for s in ("targets", "not targets")
+                ),
+            ),
+            finding_rows(
+                "duplicates",
+                (
+                    {"subject": "texts", "statistic": name, "value": 0, "verdict": "few"}
+                    for name in ("n_copies", "n_texts")
+                ),
+            ),
+            finding_rows("verbatim", came_out(verbatim)),
+        ]
+    )
+    gate = gate_findings(before, exploratory=exploratory)
+    made, allowed = answers(strong=strong, nulls=nulls)
+    found = [
+        before,
+        gate,
+        plan_findings(PLAN, preregister(PLAN, {"samples": 5}, ["a_v1"]), {"samples": 5 + changed}),
+    ]
+    if (reason := why_withheld(gate)) is not None:
+        made = withhold(made, reason)
+    else:
+        found.append(allowed)
+    findings = pl.concat(found)
+    said = [*sentences(Metrics.create_empty(), made.lazy(), findings, PLAN)]
+    return said, findings, made
+
+
+@pytest.mark.parametrize("labels", BLIND)
+@pytest.mark.parametrize("alike", BLIND)
+def test_no_sentence_contradicts_another_or_a_number(labels, alike):
+    for exploratory, strong, nulls, verbatim, changed in product(
+        (False, True), (False, True), (False, True), VERBATIM, (False, True)
+    ):
+        said, findings, made = page(
+            labels=labels,
+            alike=alike,
+            exploratory=exploratory,
+            strong=strong,
+            nulls=nulls,
+            verbatim=verbatim,
+            changed=changed,
+        )
+        everything = "\n".join(said)
+        assert len(said) == len(set(said))
+        # A list: as long as the table's, and only where it may be given.
+        listed = [line for line in said if LIST.search(line)]
+        n = int((made["q_value"] <= PLAN.q).sum())
+        withheld = nulls and alike == "separable" and not exploratory
+        assert len(listed) == (nulls and not withheld)
+        if listed:
+            assert listed[0].startswith(f"{n or 'None'} of 20 targets")
+            assert n == 5 * strong
+        top = "highest-scoring texts stand out beyond chance" in everything
+        assert top == (strong and nulls and not withheld)
+        if withheld:
+            assert not NUMBERS.search(everything)
+            numbers = made.select("p_value", "q_value", "value", "low", "high")
+            assert numbers.null_count().row(0) == (made.height,) * 5
+        # Doubts and marks come before what they are about.
+        doubts = [
+            number
+            for number, line in enumerate(said)
+            if re.search(r"^(Whether the audited|Nobody checked|Exploratory:)", line)
+        ]
+        doubtful = nulls and (
+            alike in ("undecided", "unknown") or (alike == "separable" and exploratory)
+        )
+        assert len(doubts) == doubtful
+        assert all(number < said.index(listed[0]) for number in doubts)
+        marked = [
+            number for number, line in enumerate(said) if line.startswith("These answers are e")
+        ]
+        assert len(marked) == changed
+        assert all(number < said.index(listed[0]) for number in marked if listed)
+        # What came out word for word is said first, and nothing says that there is nothing.
+        assert said[0].startswith("Word for word") == (verbatim != "none")
+        if verbatim != "none":
+            assert "shows nothing of" not in everything
+            alone = "these counts alone do not tell the two apart" in everything
+            assert alone == (verbatim == "as many")
+        # Labels that differ without the model take the figures' meaning, and only these do.
+        assert ("figures are not evidence of memory" in everything) == (labels == "separable")
+        assert ("what an attack is worth is its lead" in everything) == (labels == "undecided")
+        # What the answer is compared with is named where there is a comparison.
+        assert ("The null: written later" in everything) == bool(listed)
+        assert ("give comparison texts with --non-members" in everything) == (not nulls)
+        assert findings["check"].null_count() == 0
