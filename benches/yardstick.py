@@ -55,7 +55,8 @@ def levels(each: int = _EACH) -> dict[str, Any]:
                 model=str(_MODEL),
                 engine="transformers",
                 attacks=attack,
-                probes=4,
+                probes=8,
+                q=0.2,
                 report=False,
                 out=str(Path(folder, attack)),
             )
