@@ -87,7 +87,8 @@ def weigh(sets: ComparisonSets, blind: pl.DataFrame, plan: VerdictPlan, *, group
     of_rows = np.full(sets.target_id.len(), np.nan)
     of_rows[rows] = np.where(units[place] == key, odds[place], np.nan)
     n_tests = np.unique(key[audited]).size
-    lack = _lack(n_effective, auc, n_tests, plan, by=sets.share_clusters(sets.targets) > groups)
+    by = not groups and sets.share_clusters(sets.targets, sets.nulls)
+    lack = _lack(n_effective, auc, n_tests, plan, by=by)
     return Odds(of_rows, np.unique(cluster[~label]).size, n_effective, auc, lack)
 
 

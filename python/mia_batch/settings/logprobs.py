@@ -20,7 +20,7 @@ class LogprobSettings(Part):
         None,
         min_length=1,
         description="Model to compare with, smaller or the base of a tuned one; it is asked the "
-        "same, at points too.",
+        "same, at points too. With 'non_members' the planned test is made on it, too: a placebo.",
     )
     reference_revision: str | None = Field(
         None, min_length=1, description="Hub revision of the reference model."
