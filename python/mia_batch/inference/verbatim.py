@@ -26,6 +26,7 @@ VERBATIM_GROUP = "blocks"
 _READ = ("longest_block_words", "near_verbatim_words")
 _ROWS_AT_ONCE = 32_768
 _LOW = (1 << 32) - 1
+_MOST_NAMED = 100  # documents of which passages came out
 
 
 def verbatim_runs(targets: pl.LazyFrame, features: pl.LazyFrame, samples: int) -> pl.DataFrame:
@@ -70,7 +71,8 @@ def verbatim_findings(
     ``runs`` are those of `verbatim_runs`; ``passages`` of targets have ``target_id``, ``name``,
     ``passage`` and ``view``; those that ``controls`` mark as common are left out. Units are groups,
     else documents. The p-value is Fisher's exact one, of one side, about units with a passage. The
-    longest passage is a row of its own. None where nothing was continued.
+    longest passage is a row of its own, as are the documents of passages, the first hundred. None
+    where nothing was continued.
     """
     from scipy.stats import fisher_exact
 
@@ -120,6 +122,11 @@ def verbatim_findings(
             for control, counts in of_controls.items()
             for statistic, value in counts.items()
         )
+    named = own.unique("name", keep="first", maintain_order=True)["name"]
+    rows += [
+        {"subject": name, "statistic": "document", "verdict": "comes_out"}
+        for name in named.head(_MOST_NAMED)
+    ]
     words = own["passage"].str.count_matches(r"\S+")
     if own.height:
         longest = own.row(int(words.arg_max() or 0), named=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from mia_batch.inference.findings import role_counts
@@ -133,7 +134,7 @@ CONCLUSIONS: Final[tuple[tuple[Callable[[Known], bool], Callable[[Known], Iterab
     (_always, lambda known: set_sentences(known.findings)),
     (
         lambda known: known.compares and known.gate != "weighted",
-        lambda known: power_sentences(known.findings),
+        lambda known: islice(power_sentences(known.findings), 1),
     ),
     (lambda known: known.compares, lambda known: null_audit_sentence(known.findings)),
     (lambda known: known.gate == "open", lambda known: exchangeability_sentence(known.findings)),

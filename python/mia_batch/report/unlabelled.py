@@ -256,6 +256,8 @@ def _top(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan) -> I
     if of_top == 1:
         what = f"The highest-scoring {noun}"
     named = "" if noun == "text" else f": {_highest(verdicts, of_top)}"
+    if fewest < of_top:
+        named += f". The bound does not say which {fewest:,} they are"
     yield (
         f"{what} {'stands' if fewest == 1 else 'stand'} out beyond chance from {n_null:,} "
         f"{noun}s outside the training data ({100 * rows['confidence']['value']:g} % confidence, "

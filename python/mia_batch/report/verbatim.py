@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mia_batch.inference.controls import VERBATIM_WORDS
+from mia_batch.report.checks import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,6 +16,7 @@ __all__ = ["verbatim_sentences"]
 
 _LEVEL = 0.05
 _MOST_CHARACTERS = 200
+_MOST_NAMED = 12
 
 
 def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
@@ -34,6 +36,9 @@ def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
     if len(passage) > _MOST_CHARACTERS:
         passage = f"{passage[:_MOST_CHARACTERS]}..."
     said = [_share(own, "asked about")] if n else []
+    named = rows.filter(statistic="document")["subject"].to_list()
+    if said and own["n_units"] < own["n_texts"]:
+        said[0] += f" ({listed(named, _MOST_NAMED)})"
     if n_walked:
         said.append(f"{n_walked:,} more passages when the model is followed through the documents")
     yield (

@@ -71,6 +71,7 @@ def test_texts_and_documents_are_counted_of_both_sets():
     assert p == pytest.approx((6 * 31 + 4) / 6545)
     in_one = found([25, 20, 19, 0], [0], document_id="book.txt")
     assert counts(in_one, "targets")["n_units_verbatim"] == 1
+    assert " in 1 of 1 documents (book.txt). The longest" in next(verbatim_sentences(in_one))
     longest = made.filter(statistic="longest").row(0, named=True)
     assert (longest["subject"], longest["value"], longest["reason"]) == ("book.txt", 25, PASSAGE)
 

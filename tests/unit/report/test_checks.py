@@ -189,8 +189,8 @@ def test_alike_they_need_no_warning_but_say_what_is_excluded():
     assert gate["verdict"].to_list() == ["open"]
     assert list(gate_sentence(pl.concat([made, gate]))) == []
     assert list(exchangeability_sentence(made)) == [
-        "Targets and non-members compared without the model: differences above AUC 0.56 are "
-        "excluded."
+        "Classifiers that see only the texts do not tell targets from non-members: an AUC above "
+        "0.56 is ruled out with 95 % confidence (0.50 is guessing)."
     ]
 
 

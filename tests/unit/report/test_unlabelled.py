@@ -229,13 +229,16 @@ def of_few(at_least, of_top, noun="document", n=4):
 def test_so_many_of_the_highest_are_named():
     assert of_few(2, 4) == (
         "At least 2 of the 4 highest-scoring documents stand out beyond chance from 1,040 "
-        "documents outside the training data (95 % confidence, a_v1): b0, b1, b2, b3."
+        "documents outside the training data (95 % confidence, a_v1): b0, b1, b2, b3. "
+        "The bound does not say which 2 they are."
     )
-    assert of_few(2, 14, n=14).endswith("b9, b10, b11 and 2 more.")
+    assert of_few(2, 14, n=14).endswith(
+        "b9, b10, b11 and 2 more. The bound does not say which 2 they are."
+    )
     assert of_few(1, 2).startswith("At least 1 of the 2 highest-scoring documents stands out")
     assert of_few(3, 3).startswith("All 3 highest-scoring documents stand out")
     assert of_few(1, 1).startswith("The highest-scoring document stands out")
-    assert of_few(2, 3, "text").endswith("(95 % confidence, a_v1).")
+    assert of_few(3, 3, "text").endswith("(95 % confidence, a_v1).")
     assert not of_few(0, None)
 
 
