@@ -244,8 +244,8 @@ def uneven_sentence(findings: pl.DataFrame) -> Iterator[str]:
     )
 
 
-def listed(names: Sequence[str]) -> str:
-    """Name the first three, and count the others."""
-    shown = ", ".join(names[:_NAMES_SHOWN])
-    more = len(names) - _NAMES_SHOWN
+def listed(names: Sequence[str], most: int = _NAMES_SHOWN) -> str:
+    """Name the first ones, and count the others."""
+    shown = ", ".join(names[:most])
+    more = len(names) - most
     return f"{shown} and {more:,} more" if more > 0 else shown

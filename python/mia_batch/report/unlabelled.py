@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -23,6 +24,7 @@ __all__ = [
     "weights_sentence",
 ]
 
+_MOST_NAMED = 12
 _ADJUSTMENTS = {
     "bh": "Benjamini-Hochberg",
     "by": "Benjamini-Yekutieli",
@@ -168,11 +170,13 @@ def unlabelled_sentences(
 ) -> Iterator[str]:
     """Say what p-values and estimates show of the attack that the answer rests on."""
     own = verdicts.filter(attack=plan.primary)
-    given = [*_reported(findings, plan), *_stopping(findings)]
+    answers = [[*_reported(findings, own, plan)], [*_top(findings, own, plan)]]
+    listed_any = findings.filter(pl.col("value") > 0, check="reported", statistic="n_reported")
+    given = [*chain(*(reversed(answers) if listed_any.is_empty() else answers))]
+    given += _stopping(findings)
     whole = own.filter(level="collection").collect()
     tests, rates = (whole.filter(pl.col("estimate").is_null() == test) for test in (True, False))
     given += _of_all(tests.filter(versus="non_members"), plan, "All groups together")
-    given += _top(findings, own, plan)
     given += _max_t(findings)
     yield from given
     compared = own.filter(versus="non_members").select((pl.col("n_null") > 0).any())
@@ -199,13 +203,14 @@ def _of_all(rows: pl.DataFrame, plan: VerdictPlan, what: str) -> Iterator[str]:
             yield f"{what}, by {row['attack']}: no p-value ({row['reason']})."
 
 
-def _reported(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str]:
-    """Say what is reported at the planned level."""
+def _reported(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan) -> Iterator[str]:
+    """Say what is reported at the planned level, and name it unless it is texts."""
     level, rows = _facts(findings, "reported")
     if not rows:
         return
     facts = {statistic: row["value"] for statistic, row in rows.items()}
-    q, kind = facts["q"], f"{level}s"
+    units = findings.filter(check="power", subject="group", statistic="n_tests")["verdict"]
+    q, kind = facts["q"], f"{units[0] if level == 'group' and len(units) else level}s"
     how = (
         f"{plan.primary}, {_ADJUSTMENTS[rows['q']['verdict']]}, against {facts['n_null']:,.0f} "
         "independent units outside the training data"
@@ -215,6 +220,8 @@ def _reported(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str]:
             f"{facts['n_reported']:,.0f} of {facts['n_tests']:,.0f} {kind} are reported at q = "
             f"{q:g} ({how}): lists made like this are on average at most {100 * q:g} % false."
         )
+        if level == "group":
+            yield f"Reported: {_highest(verdicts, int(facts['n_reported']))}."
     else:
         smallest = facts["smallest_q"]
         least = "" if smallest is None else f"; the smallest q is {smallest:.2g}"
@@ -229,6 +236,14 @@ def _reported(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str]:
         yield f"Nothing to compare with, so never reported: {alone:,.0f} {kind}."
 
 
+def _highest(verdicts: pl.LazyFrame, n: int) -> str:
+    """Name the groups with the highest scores."""
+    level = pl.col("level").cast(pl.String)
+    groups = verdicts.filter(level.is_in(["document", "group"]), versus="non_members")
+    ordered = groups.sort("score", "key", descending=[True, False], nulls_last=True)
+    return listed(ordered.head(n).collect()["key"].to_list(), _MOST_NAMED)
+
+
 def _top(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan) -> Iterator[str]:
     """Say how many of the highest are members at least, and name them unless they are texts."""
     noun, rows = _facts(findings, "top")
@@ -240,14 +255,7 @@ def _top(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan) -> I
         what = f"All {of_top:,} highest-scoring {noun}s"
     if of_top == 1:
         what = f"The highest-scoring {noun}"
-    if noun == "text":
-        named = ""
-    else:
-        highest = verdicts.filter(
-            pl.col("level").cast(pl.String).is_in(["document", "group"]), versus="non_members"
-        )
-        ordered = highest.sort("score", "key", descending=[True, False], nulls_last=True)
-        named = f": {listed(ordered.head(of_top).collect()['key'].to_list())}"
+    named = "" if noun == "text" else f": {_highest(verdicts, of_top)}"
     yield (
         f"{what} {'stands' if fewest == 1 else 'stand'} out beyond chance from {n_null:,} "
         f"{noun}s outside the training data ({100 * rows['confidence']['value']:g} % confidence, "

@@ -27,6 +27,13 @@ def said(*parts, **changes):
     return list(unlabelled_sentences(made, reported_findings(made, planned), planned))
 
 
+def test_groups_that_are_reported_are_named():
+    books = [rows("target", [n / 10] * 2, document_id=f"b{n}") for n in (9, 8, 0)]
+    lines = said(*books, rows("non_member", [0.0] * 39), level="group", windows_per_group=1, q=0.1)
+    assert lines[0].startswith("2 of 3 groups are reported at q = 0.1 ")
+    assert lines[1] == "Reported: b9, b8."
+
+
 def test_texts_without_groups_are_groups_of_their_own():
     lines = said(rows("target", [0.95, 0.05]), NULLS, level="group", q=0.2)
     assert lines[0].startswith("1 of 2 groups are reported at q = 0.2 ")
@@ -222,8 +229,9 @@ def of_few(at_least, of_top, noun="document", n=4):
 def test_so_many_of_the_highest_are_named():
     assert of_few(2, 4) == (
         "At least 2 of the 4 highest-scoring documents stand out beyond chance from 1,040 "
-        "documents outside the training data (95 % confidence, a_v1): b0, b1, b2 and 1 more."
+        "documents outside the training data (95 % confidence, a_v1): b0, b1, b2, b3."
     )
+    assert of_few(2, 14, n=14).endswith("b9, b10, b11 and 2 more.")
     assert of_few(1, 2).startswith("At least 1 of the 2 highest-scoring documents stands out")
     assert of_few(3, 3).startswith("All 3 highest-scoring documents stand out")
     assert of_few(1, 1).startswith("The highest-scoring document stands out")
