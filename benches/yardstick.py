@@ -25,52 +25,52 @@ from mia_batch.inference.yardstick import naming_probability
 
 _MODEL = Path(__file__).parents[2] / "shared" / "models" / "manuals-47m"
 _COPIES = (0, 1, 4, 16, 64)
-_EACH = 40
+_EACH, _NULLS = 40, 50
 _ATTACKS = ("min_k_plus_plus_20_v1", "probe_leading_rarity_v1")
 _RUNS = 1_000
 
 
-def levels(each: int = _EACH) -> dict[str, Any]:
-    """Measure the levels by two attacks; ``each`` windows of every number of copies."""
+def levels(attack: str, each: int = _EACH, points: int = 4) -> dict[str, Any]:
+    """Measure the levels by an attack; ``each`` windows of every number of copies."""
     lines = (_MODEL / "windows.jsonl").read_text("utf-8").splitlines()
     windows = pl.DataFrame([json.loads(line) for line in lines]).sample(
         fraction=1, shuffle=True, seed=0
     )
     known = pl.concat([windows.filter(copies=n).head(each) for n in _COPIES])
-    others = windows.filter(copies=0).slice(each, 55)
-    figures: dict[str, Any] = {"n_nulls": others.height - 5}
+    others = windows.filter(copies=0).slice(each, _NULLS + 5).select("text", document_id="id")
     with TemporaryDirectory() as folder:
         names = {name: Path(folder, f"{name}.parquet") for name in ("known", "nulls", "asked")}
-        own = known.select("text", document_id="id", level="copies")
-        own.write_parquet(names["known"])
-        nulls = others.select("text", document_id="id")
-        nulls[:-5].write_parquet(names["nulls"])
-        nulls[-5:].write_parquet(names["asked"])
-        for attack in _ATTACKS:
-            run = mia_batch.audit(
-                input=str(names["asked"]),
-                non_members=str(names["nulls"]),
-                non_members_known="the model's README",
-                yardstick=str(names["known"]),
-                model=str(_MODEL),
-                engine="transformers",
-                attacks=attack,
-                probes=8,
-                q=0.2,
-                report=False,
-                out=str(Path(folder, attack)),
-            )
-            rows = run.findings.filter(pl.col("check").is_in(["yardstick", "absence"]))
-            wanted = rows.filter(pl.col("statistic").is_in(["above", "roc_auc", "named"]))
-            figures[attack] = {
-                f"{subject} {statistic}": [
-                    round(each, 3) if each is not None else None for each in of
-                ]
-                for subject, statistic, *of in wanted.select(
-                    "subject", "statistic", "value", "low", "high"
-                ).iter_rows()
-            }
-    return figures
+        known.select("text", document_id="id", level="copies").write_parquet(names["known"])
+        others[:_NULLS].write_parquet(names["nulls"])
+        others[_NULLS:].write_parquet(names["asked"])
+        run = mia_batch.audit(
+            input=str(names["asked"]),
+            non_members=str(names["nulls"]),
+            non_members_known="the model's README",
+            yardstick=str(names["known"]),
+            model=str(_MODEL),
+            engine="transformers",
+            attacks=attack,
+            probes=points,
+            q=0.2,
+            report=False,
+            out=str(Path(folder, "run")),
+        )
+        return {"attack": attack, "points": points, **figures(run.findings)}
+
+
+def figures(findings: pl.DataFrame) -> dict[str, list[float | None]]:
+    """Each level's share above the threshold, AUC, and probability of being named, with limits."""
+    rows = findings.filter(
+        pl.col("check").is_in(["yardstick", "absence"]),
+        pl.col("statistic").is_in(["above", "roc_auc", "named"]),
+    )
+    return {
+        f"{row['subject']} {row['statistic']}": [
+            None if row[name] is None else round(row[name], 3) for name in ("value", "low", "high")
+        ]
+        for row in rows.iter_rows(named=True)
+    }
 
 
 def promise(
@@ -110,6 +110,7 @@ if __name__ == "__main__":
         print(*cases, sep="\n")
         append_results("yardstick", {"promise": cases})
     if sys.argv[1:] != ["promise"] and _MODEL.is_dir():
-        found = levels()
-        print(found)
-        append_results("yardstick", {"levels": found})
+        for attack in _ATTACKS:
+            found = levels(attack)
+            print(found)
+            append_results("yardstick", {"levels": found})

@@ -68,7 +68,7 @@ def runs(settings, tmp_path_factory):
         patch.setenv("OPENAI_API_KEY", "x")
         folder = tmp_path_factory.mktemp("runs")
         asked = settings | {"base_url": server.url}
-        alone = {"yardstick": "none", "out": str(folder / "alone")}
+        alone = {"yardstick": "none", "out": str(tmp_path_factory.mktemp("alone") / "run")}
         return [
             mia_batch.audit(**asked, out=str(folder / "with")),
             mia_batch.audit(**asked | alone),
