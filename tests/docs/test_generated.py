@@ -118,7 +118,7 @@ def test_figures_are_those_of_the_bench():
     assert "| share of nulls with p <= 0.05 | 0.05 | 0.050 |" in figures.rates()
     assert "| auc, AUC 0.6, 100 a class | 93 to 97 % | 95.0% |" in figures.coverage()
     assert "| 40 | 30 | 40 |  | 28.8 | 0.7% ± 0.1% | 1.25% |  | 100% | 100% |" in figures.books()
-    assert figures.weights().splitlines()[2].startswith("| AUC 0.7 | 0.96 | 193 | 0.106 | 0.043 | 0.052 | ")
+    assert "| AUC 0.7 | 0.96 | 193 | 0.106 | 0.043 | 0.052 |" in figures.weights()
     assert figures.strips().splitlines()[1].startswith("alice_in_wonderland.txt")
     assert figures.power_picture().startswith("<svg ")
 

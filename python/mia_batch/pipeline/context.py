@@ -133,12 +133,12 @@ class Audit:
         None without reference model or non-members, and where the attack reads other models, or
         what only the target model is asked for.
         """
-        primary = next(attack for attack in self.attacks if attack.name == self.plan.primary)
-        pairs = {*primary.reads, *primary.logprobs}
         given = self.settings.reference_model and self.settings.non_members
-        if not given or self.recording is not None or not pairs <= {*_OF_PLACEBO}:
+        if not (given and self.attacks) or self.recording is not None:
             return None
-        if primary.evidence == "scores" or FREQUENCY in primary.columns:
+        primary = next(attack for attack in self.attacks if attack.name == self.plan.primary)
+        alone = {*primary.reads, *primary.logprobs} <= {*_OF_PLACEBO}
+        if not alone or primary.evidence == "scores" or FREQUENCY in primary.columns:
             return None
         reads, logprobs = (
             tuple(("reference", view) for _, view in each)
