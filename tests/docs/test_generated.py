@@ -120,6 +120,7 @@ def test_figures_are_those_of_the_bench():
     assert few in figures.few_books()
     assert "| auc, AUC 0.6, 100 a class | 93 to 97 % | 95.0% |" in figures.coverage()
     assert "| 40 | 30 | 40 |  | 28.8 | 0.7% ± 0.1% | 1.25% |  | 100% | 100% |" in figures.books()
+    assert "| AUC 0.7 | 0.96 | 193 | 0.106 | 0.043 | 0.052 |" in figures.weights()
     assert figures.strips().splitlines()[1].startswith("alice_in_wonderland.txt")
     assert figures.power_picture().startswith("<svg ")
 

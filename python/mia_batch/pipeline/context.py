@@ -152,13 +152,13 @@ class Audit:
         None without reference model or non-members, and where the attack reads other models, or
         what only the target model is asked for.
         """
-        primary = next(attack for attack in self.attacks if attack.name == self.plan.primary)
-        pairs = {*primary.reads, *primary.logprobs}
-        given = bool(self.settings.reference_model and self.settings.non_members)
-        given &= self.plan.adjustment != "e-bh"
-        if not given or self.recording is not None or not pairs <= {*_OF_PLACEBO}:
+        given = self.settings.reference_model and self.settings.non_members
+        in_rounds = self.plan.adjustment == "e-bh"
+        if not (given and self.attacks) or in_rounds or self.recording is not None:
             return None
-        if primary.evidence == "scores" or FREQUENCY in primary.columns:
+        primary = next(attack for attack in self.attacks if attack.name == self.plan.primary)
+        alone = {*primary.reads, *primary.logprobs} <= {*_OF_PLACEBO}
+        if not alone or primary.evidence == "scores" or FREQUENCY in primary.columns:
             return None
         reads, logprobs = (
             tuple(("reference", view) for _, view in each)
