@@ -153,8 +153,9 @@ class Audit:
         what only the target model is asked for.
         """
         given = self.settings.reference_model and self.settings.non_members
-        in_rounds = self.plan.adjustment == "e-bh"
-        if not (given and self.attacks) or in_rounds or self.recording is not None:
+        if not (given and self.attacks) or self.recording is not None:
+            return None
+        if self.plan.adjustment == "e-bh":
             return None
         primary = next(attack for attack in self.attacks if attack.name == self.plan.primary)
         alone = {*primary.reads, *primary.logprobs} <= {*_OF_PLACEBO}

@@ -285,11 +285,11 @@ def test_classes_of_answers_are_counted_and_said(audit):
     assert auc(run) == 1.0
     assert run.manifest.failed["targets"] == 6
     assert run.manifest.failed["again"] == 0
-    said = [*conclusions_of(run)]
-    assert said[0] == (
+    classes = (
         "Of 48 samples (continuation): 36 texts, 12 refusals; 18 were cut before the reference's "
         "length."
     )
+    assert classes in conclusions_of(run)
 
 
 def test_a_filter_that_hits_members_more_often_is_a_finding(audit):
@@ -329,9 +329,8 @@ def test_what_cannot_be_neutralised_is_a_finding_and_a_sentence(audit):
     assert honours["presence_penalty"] == "honoured"
     line = "its own values of repetition_penalty, min_p may act: it ignores or refuses neutral ones"
     assert line in listener.sentences
-    assert next(conclusions_of(run)).startswith(
-        "The endpoint takes no neutral value of repetition_penalty, min_p: what it sets"
-    )
+    unsure = "The endpoint takes no neutral value of repetition_penalty, min_p: what it sets"
+    assert any(line.startswith(unsure) for line in conclusions_of(run))
 
 
 def test_a_server_that_answers_with_another_model_is_said(audit):

@@ -146,7 +146,7 @@ def test_tries_are_said_first_and_recorded_and_change_no_table(first, tmp_path):
     assert said.lines[1] == sentence
     assert list(run.manifest.earlier) == ["first"]
     settings = load_settings(run.manifest.settings, use_config=False)
-    assert next(conclusions(run, settings, ATTACKS)) == sentence
+    assert sentence in conclusions(run, settings, ATTACKS)
     alone = audit_books(tmp_path / "alone", inputs, report=False, **again)
     assert run.manifest.custody["root"] == alone.manifest.custody["root"]
     root = first.manifest.custody["root"]

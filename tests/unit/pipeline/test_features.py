@@ -75,7 +75,7 @@ def test_features_of_a_group_that_is_no_more_are_made_anew(run):
     old.write_bytes(b"of an earlier version")
     stage = features_stage(run, "samia_matched_v1", ["lcs", "overlap"])
     stage.prepare()
-    assert run.manifest.made["features"] == {"groups": ["lcs", "matched", "unigrams"]}
+    assert run.manifest.made["features"] == {"groups": ["blocks", "lcs", "matched", "unigrams"]}
     assert not old.exists()
     old.write_bytes(b"of this version")
     stage.prepare()

@@ -114,7 +114,13 @@ def test_other_attacks_have_their_features_made_and_nothing_else_changes(small_a
     _, run = small_audit
     first = replayed(run.path("samples"))
     parts = {path.name: path.read_bytes() for path in first.path("samples").glob("*.parquet")}
-    assert first.manifest.made["features"]["groups"] == ["matched", "ngrams", "unigrams", "zlib"]
+    assert first.manifest.made["features"]["groups"] == [
+        "blocks",
+        "matched",
+        "ngrams",
+        "unigrams",
+        "zlib",
+    ]
     more = replayed(run.path("samples"), attacks="longest_block_v1,samia_matched_v1")
     assert more.manifest.made["features"]["groups"] == [
         "blocks",

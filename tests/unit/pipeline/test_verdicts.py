@@ -51,9 +51,13 @@ class Library:
         return str(path)
 
     def write_marked(self, name, n, share):
-        """Texts of which a share has its first word in another form, none of them remembered."""
+        """Texts of which a share has its first word in another form, none of them remembered.
+
+        They are not sorted by it, or neighbours would look like parts of one book.
+        """
         marks = ["", " also"]
-        texts = [self.text(remembered=False, mark=marks[i < n * share]) for i in range(n)]
+        marked = [7 * i % n < n * share for i in range(n)]
+        texts = [self.text(remembered=False, mark=marks[each]) for each in marked]
         path = self.folder / name
         pl.DataFrame({"text": texts}).write_parquet(path)
         return str(path)
@@ -207,7 +211,7 @@ def test_texts_that_differ_without_the_model_get_no_answer_unless_it_is_asked_fo
     assert run.verdicts["score"].count() == 80
     said = said_of(run)
     assert said[0].startswith("No answer: the audited texts and the comparison texts can be told")
-    assert not any("reported" in line or "Share of" in line for line in said)
+    assert not any("reported at" in line or "Share of" in line for line in said)
     run = mia_batch.audit(**settings | {"exploratory": True})
     assert (run.verdicts["q_value"] < 0.05).sum() > 60
     assert not run.verdicts["planned"].any()
@@ -473,12 +477,10 @@ def test_what_was_not_asked_is_unscored_and_says_so(in_rounds):
     reasons = run.unscored.filter(attack="samia_matched_rarity_v1")["reason"]
     assert len(reasons) == 45 * 8 - asked
     assert reasons.str.starts_with("not asked: ").all()
-    said = said_of(run)
-    assert said[0].startswith(
-        "2 of 6 groups are reported at q = 0.2 (samia_matched_rarity_v1, e-BH,"
-    )
+    said = "\n".join(said_of(run))
+    assert "2 of 6 groups are reported at q = 0.2 (samia_matched_rarity_v1, e-BH," in said
     share = 1 - asked / 360
-    assert said[1].startswith(f"{share:.0%} of the 360 planned windows were not asked: ")
+    assert f"\n{share:.0%} of the 360 planned windows were not asked: " in said
     assert run.metrics.is_empty()
     rollup = run.rollup.filter(level="group")
     assert rollup["contamination_low"].null_count() == rollup.height
