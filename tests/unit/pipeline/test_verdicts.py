@@ -56,7 +56,7 @@ class Library:
         They are not sorted by it, or neighbours would look like parts of one book.
         """
         marks = ["", " also"]
-        marked = [7 * i % n < n * share for i in range(n)]
+        marked = (np.random.default_rng(1).permutation(n) < n * share).tolist()
         texts = [self.text(remembered=False, mark=marks[each]) for each in marked]
         path = self.folder / name
         pl.DataFrame({"text": texts}).write_parquet(path)
@@ -145,8 +145,8 @@ def test_targets_have_p_values_and_those_remembered_are_reported(unlabelled):
 def test_non_members_are_weighted_where_texts_alone_tell_them_from_targets(tmp_path):
     library = Library(tmp_path)
     given = {
-        "input": library.write_marked("asked.parquet", 80, 0.85),
-        "non_members": library.write_marked("outside.parquet", 160, 0.35),
+        "input": library.write_marked("asked.parquet", 80, 0.75),
+        "non_members": library.write_marked("outside.parquet", 160, 0.4),
     }
     run = mia_batch.audit(**library.settings(**given, non_members_known="known"))
     found = run.findings.filter(check="weights")
@@ -160,7 +160,7 @@ def test_non_members_are_weighted_where_texts_alone_tell_them_from_targets(tmp_p
     blind = run.scan("blind").collect()
     assert blind.height == 240
     assert blind.columns[1] == "targets_blind_naive_bayes_v1"
-    weighted = f"without the model: 160 independent units count as {row['value']:.1f}."
+    weighted = f"160 of them count as {row['value']:.1f}."
     assert any(weighted in sentence for sentence in said_of(run))
 
 
