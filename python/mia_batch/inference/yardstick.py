@@ -73,8 +73,8 @@ def yardstick_findings(
     limits of Clopper and Pearson, which take passages for independent. ``absence``: see `Naming`.
     """
     is_own = pl.col("role") == "yardstick"
-    named = scores.select("role", "target_id", "group")  # a further column may be called row, too
-    keys = named.with_row_index("row").filter(is_own).drop("role")
+    table = scores.select("role", "target_id", "group")  # a further column may be called row, too
+    keys = table.with_row_index("row").filter(is_own).drop("role")
     own = keys.join(runs.lazy(), on="target_id", how="left").sort("row").collect()
     sets = read_comparison_sets(scores, named=plan.level != "target")
     values = read_finite(scores, plan.primary, sets.target_id.len())
