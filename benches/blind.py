@@ -9,17 +9,23 @@ What the AUC of each classifier is expected to be is its mean over the data sets
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from benches.results import append_results, versions
 from scipy.sparse import csr_array
 
+from mia_batch.diagnostics.blind.baseline import judge
 from mia_batch.diagnostics.blind.classifiers import Direction, NaiveBayes, Ridge
 from mia_batch.diagnostics.blind.crossvalidation import cross_validate
 from mia_batch.stats.folds import deal_folds
 
-__all__ = ["classifiers", "simulate"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from mia_batch.diagnostics.blind.crossvalidation import Outcome
+
+__all__ = ["data_sets", "simulate"]
 
 _GRID = [
     (n_per_class, per_cluster, effect)
@@ -31,34 +37,35 @@ _N_WORDS = 100
 _N_PERMUTATIONS = 199
 
 
-def simulate(
-    *,
-    n_per_class: int,
-    per_cluster: int,
-    effect: float,
-    n_data_sets: int,
-    n_permutations: int,
-    seed: int,
-) -> dict[str, Any]:
-    """Say how often limits hold, and how often p <= 0.05, in simulated data sets."""
+def data_sets(
+    *, n_per_class: int, per_cluster: int, effect: float, n: int, n_permutations: int, seed: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, Outcome], np.random.Generator]]:
+    """Yield labels, clusters and cross-validated outcomes, with the generator that drew them."""
     generator = np.random.default_rng(seed)
-    areas, lows, highs, uppers, p_values = [], [], [], [], []
-    for _ in range(n_data_sets):
+    for _ in range(n):
         label = np.repeat([True, False], n_per_class)
         cluster = np.arange(label.size) // per_cluster
         found = cross_validate(
-            classifiers(label, cluster, effect, generator),
+            _classifiers(label, cluster, effect, generator),
             label,
             deal_folds(label, cluster, n_folds=5, generator=generator),
             n_permutations=n_permutations,
             generator=generator,
-        ).values()
-        areas.append([outcome.auc for outcome in found])
-        lows.append([outcome.interval().low for outcome in found])
-        highs.append([outcome.interval().high for outcome in found])
-        uppers.append(max(outcome.interval(confidence=0.9).high for outcome in found))
-        highest = np.max([outcome.permuted for outcome in found], axis=0)
-        p_values.append((1 + (highest >= max(areas[-1])).sum()) / (1 + n_permutations))
+        )
+        yield label, cluster, found, generator
+
+
+def simulate(*, n_data_sets: int, **case: Any) -> dict[str, Any]:  # noqa: ANN401 - of `data_sets`
+    """Say how often limits hold, and how often p <= 0.05, in simulated data sets."""
+    areas, lows, highs, uppers, p_values = [], [], [], [], []
+    for _, _, found, _ in data_sets(n=n_data_sets, **case):
+        intervals = [outcome.interval() for outcome in found.values()]
+        areas.append([outcome.auc for outcome in found.values()])
+        lows.append([interval.low for interval in intervals])
+        highs.append([interval.high for interval in intervals])
+        judged = judge(found)
+        uppers.append(judged.upper)
+        p_values.append(judged.p_value)
     expected = np.mean(areas, axis=0)
     held = (np.array(lows) <= expected) & (expected <= np.array(highs))
     return {
@@ -72,7 +79,7 @@ def simulate(
     }
 
 
-def classifiers(
+def _classifiers(
     label: np.ndarray, cluster: np.ndarray, effect: float, generator: np.random.Generator
 ) -> dict[str, Any]:
     """Make one of each kind; texts of a cluster share half the variance of their numbers."""

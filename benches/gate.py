@@ -14,18 +14,17 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from benches.blind import classifiers
+import polars as pl
+from benches.blind import data_sets
 from benches.results import append_results, versions
 
-from mia_batch.diagnostics.blind.baseline import verdict_of
-from mia_batch.diagnostics.blind.crossvalidation import cross_validate
+from mia_batch.diagnostics.blind.baseline import judge
 from mia_batch.inference.conformal import p_values, q_values, shared_weights
-from mia_batch.inference.findings import finding_rows, gate_findings
-from mia_batch.stats.folds import deal_folds
+from mia_batch.inference.findings import gate_findings, gate_verdict
+from mia_batch.schemas import Findings
 
 if TYPE_CHECKING:
-    import polars as pl
+    from mia_batch.diagnostics.blind.baseline import Judgement
 
 _CASES: list[dict[str, Any]] = [
     {"n_per_class": n, "per_cluster": size, "effect": effect}
@@ -36,24 +35,19 @@ _N_PERMUTATIONS = 39
 _Q = 0.05
 
 
-def simulate(
-    *, n_per_class: int, per_cluster: int, effect: float, n_data_sets: int, seed: int
-) -> dict[str, Any]:
+def simulate(*, effect: float, per_cluster: int, n_data_sets: int, **case: int) -> dict[str, Any]:
     """Say what the gate decides, and how many data sets have a false list before and after it."""
-    generator = np.random.default_rng(seed)
     gates: Counter[str] = Counter()
     false: Counter[str] = Counter()
-    for _ in range(n_data_sets):
-        label = np.repeat([True, False], n_per_class)
-        cluster = np.arange(label.size) // per_cluster
-        found = cross_validate(
-            classifiers(label, cluster, effect, generator),
-            label,
-            deal_folds(label, cluster, n_folds=5, generator=generator),
-            n_permutations=_N_PERMUTATIONS,
-            generator=generator,
-        )
-        gate = _gate(found)
+    made = data_sets(
+        effect=effect,
+        per_cluster=per_cluster,
+        n=n_data_sets,
+        n_permutations=_N_PERMUTATIONS,
+        **case,
+    )
+    for label, cluster, found, generator in made:
+        gate = _gate(judge(found))
         gates[gate] += 1
         of_cluster = generator.standard_normal(cluster.max() + 1)[cluster]
         score = effect * label + (of_cluster + generator.standard_normal(label.size)) * 0.5**0.5
@@ -69,19 +63,13 @@ def simulate(
     }
 
 
-def _gate(found: dict[str, Any]) -> str:
-    strongest = max(found, key=lambda name: found[name].auc)
-    auc = found[strongest].auc
-    highest = np.max([outcome.permuted for outcome in found.values()], axis=0)
-    p = float((1 + (highest >= auc).sum()) / (1 + highest.size))
-    upper = max(outcome.interval(confidence=0.9).high for outcome in found.values())
-    row = {"subject": "targets", "statistic": "roc_auc", "value": auc, "high": upper, "p_value": p}
-    name = {"subject": "targets", "statistic": "strongest", "verdict": strongest}
-    rows = [row | {"verdict": verdict_of(auc, p, upper)}, name]
-    gate: pl.Series = gate_findings(finding_rows("blind_baseline", rows), exploratory=False)[
-        "verdict"
-    ]
-    return str(gate[0])
+def _gate(judged: Judgement) -> str:
+    of = {"check": "blind_baseline", "subject": "targets"}
+    row = {"statistic": "roc_auc", "value": judged.auc, "high": judged.upper}
+    row |= {"p_value": judged.p_value, "verdict": judged.verdict}
+    rows = [of | row, of | {"statistic": "strongest", "verdict": judged.strongest}]
+    found = pl.DataFrame(rows, Findings.create_empty().schema)
+    return str(gate_verdict(gate_findings(found, exploratory=False)))
 
 
 def main() -> None:

@@ -44,7 +44,7 @@ NORMAL = NormalDist()
 
 Value = TypeVar("Value")
 Found = tuple[Interval | None, float]
-"""An interval, or that there is none, and the truth."""
+"""An interval, or None without one, and the truth."""
 Promise = Literal["93 to 97 %", "at least 93 %"]
 Figure = str
 """What has the interval, a key of `_MAKERS`, or ``simultaneous``."""
@@ -299,7 +299,7 @@ def simulate(case: Case, rng: np.random.Generator) -> tuple[bool, float] | None:
 def there(value: Value | None) -> Value:
     """Where it must be there."""
     if value is None:
-        msg = "an interval lacks what it must have"
+        msg = "there is no interval"
         raise ValueError(msg)
     return value
 

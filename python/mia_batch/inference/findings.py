@@ -18,6 +18,7 @@ __all__ = [
     "earlier_findings",
     "finding_rows",
     "gate_findings",
+    "gate_verdict",
     "plan_findings",
     "reported_findings",
     "role_counts",
@@ -111,10 +112,15 @@ def gate_findings(before: pl.DataFrame, *, exploratory: bool) -> pl.DataFrame:
     return finding_rows("gate", [row | {"statistic": "roc_auc", "verdict": verdict}])
 
 
+def gate_verdict(findings: pl.DataFrame) -> str | None:
+    """Read the verdict of `gate_findings`; None without targets and non-members."""
+    return next(iter(findings.filter(check="gate")["verdict"]), None)
+
+
 def why_withheld(findings: pl.DataFrame) -> str | None:
     """Say why p-values, lists, bounds and estimates without weights are withheld, if they are."""
-    closed = findings.filter(pl.col("verdict").is_in(["withheld", "weighted"]), check="gate")
-    return closed["reason"][0] if closed.height else None
+    closed = gate_verdict(findings) in ("withheld", "weighted")
+    return findings.filter(check="gate")["reason"][0] if closed else None
 
 
 def reported_findings(verdicts: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:

@@ -21,7 +21,7 @@ __all__ = ["earlier_runs", "note_earlier"]
 
 _MOST_FOLDERS, _MOST_LETTERS = 5_000, 100
 _MOST_OF_A_FILE = 8 << 20
-_TOLD = {
+_FACTS = {
     "begin": ("times", "begin"),
     "plan": ("plan", "sha256"),
     "primary": ("plan", "primary"),
@@ -47,7 +47,7 @@ def earlier_runs(audit: Audit, texts: str) -> dict[str, dict[str, Any]]:
         return {}
     runs = ((name, _stored(own.parent / name / "run.json")) for name in names)
     return {
-        _shown(name): {key: _shown(_of(stored, *keys)) for key, keys in _TOLD.items()}
+        _shown(name): {key: _shown(_of(stored, *keys)) for key, keys in _FACTS.items()}
         | {
             "n_attacks": len(attacks) if isinstance(attacks, list) else None,
             "finished": bool(_of(stored, "custody", "root")),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from mia_batch.inference.findings import role_counts
+from mia_batch.inference.findings import gate_verdict, role_counts
 from mia_batch.report.checks import (
     answers_sentences,
     chance_sentences,
@@ -73,7 +73,6 @@ class Known:
     ) -> Known:
         """Read the preconditions from the findings."""
         roles = role_counts(findings)
-        gate = findings.filter(check="gate")["verdict"]
         labels = findings.filter(check="blind_baseline", subject="members")
         return cls(
             metrics=metrics,
@@ -84,7 +83,7 @@ class Known:
             has_nulls=bool(roles["n_nulls"]),
             has_targets=bool(roles["n_unknown"]),
             has_canaries=bool(roles["n_canaries"]),
-            gate=gate[0] if len(gate) else None,
+            gate=gate_verdict(findings),
         )
 
     @property

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from mia_batch.inference.findings import gate_verdict
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -79,11 +81,10 @@ def exchangeability_sentence(findings: pl.DataFrame) -> Iterator[str]:
 
 def gate_sentence(findings: pl.DataFrame) -> Iterator[str]:
     """Say why comparisons with non-members are withheld, or in doubt."""
-    gate = findings.filter(check="gate")
-    row = blind_row(findings, "targets")
-    if gate.is_empty() or row is None:
+    verdict, row = gate_verdict(findings), blind_row(findings, "targets")
+    if verdict is None or row is None:
         return
-    verdict, sets = gate["verdict"][0], "the audited texts and the comparison texts"
+    sets = "the audited texts and the comparison texts"
     holds = "what follows holds only if they differ in nothing but training"
     if verdict == "withheld":
         yield (

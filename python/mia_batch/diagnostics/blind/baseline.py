@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import polars as pl
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mia_batch.diagnostics.blind.crossvalidation import Outcome
     from mia_batch.diagnostics.blind.texts import BlindTexts
 
-__all__ = ["BLIND_CLASSIFIERS", "BlindBaseline", "BlindVerdict", "blind_baseline", "verdict_of"]
+__all__ = ["BLIND_CLASSIFIERS", "BlindBaseline", "BlindVerdict", "blind_baseline", "judge"]
 
 BlindVerdict: TypeAlias = Literal["separable", "not separable", "undecided"]
 """Whether labels can be told apart without the model; ``undecided`` warns as ``separable`` does."""
@@ -117,13 +117,31 @@ def _clusters_per_class(chosen: BlindTexts) -> tuple[int, int]:
     return np.unique(chosen.cluster[label]).size, np.unique(chosen.cluster[~label]).size
 
 
-def _conclude(chosen: BlindTexts, outcomes: Mapping[str, Outcome]) -> BlindBaseline:
+class Judgement(NamedTuple):
+    """What the outcomes of all classifiers say together; see `BlindBaseline`."""
+
+    strongest: str
+    auc: float
+    p_value: float
+    upper: float
+    verdict: BlindVerdict
+
+
+def judge(outcomes: Mapping[str, Outcome]) -> Judgement:
+    """Judge the strongest classifier by the permutations and limits of all."""
     strongest = max(outcomes, key=lambda name: outcomes[name].auc)
     auc = outcomes[strongest].auc
     highest = np.max([outcome.permuted for outcome in outcomes.values()], axis=0)
     p_value = float((1 + (highest >= auc).sum()) / (1 + highest.size))
     # Limits of 0.90 on both sides are limits of 0.95 on one.
     upper = max(outcome.interval(confidence=0.90).high for outcome in outcomes.values())
+    verdict: BlindVerdict = "not separable" if upper <= _EXCLUDED_ABOVE else "undecided"
+    if p_value <= _LEVEL and auc > _SEPARABLE_ABOVE:
+        verdict = "separable"
+    return Judgement(strongest, auc, p_value, upper, verdict)
+
+
+def _conclude(chosen: BlindTexts, outcomes: Mapping[str, Outcome]) -> BlindBaseline:
     rows = [
         {"attack": name, "value": outcome.auc, **asdict(outcome.interval())}
         for name, outcome in outcomes.items()
@@ -132,20 +150,9 @@ def _conclude(chosen: BlindTexts, outcomes: Mapping[str, Outcome]) -> BlindBasel
     return BlindBaseline(
         metrics=_metrics(chosen, rows),
         scores=chosen.frame.select("target_id", **shares),
-        strongest=strongest,
-        auc=auc,
-        p_value=p_value,
-        upper=upper,
-        verdict=verdict_of(auc, p_value, upper),
         reason=None,
+        **judge(outcomes)._asdict(),
     )
-
-
-def verdict_of(auc: float, p_value: float, upper: float) -> BlindVerdict:
-    """Judge the strongest classifier's AUC by its p-value and upper limit."""
-    if p_value <= _LEVEL and auc > _SEPARABLE_ABOVE:
-        return "separable"
-    return "not separable" if upper <= _EXCLUDED_ABOVE else "undecided"
 
 
 def _without(chosen: BlindTexts, reason: str) -> BlindBaseline:

@@ -10,7 +10,7 @@ from mia_batch.attacks.tokens import REFERENCE_TEXT, TEXT
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.controls import common_targets, without_common
-from mia_batch.inference.findings import why_withheld
+from mia_batch.inference.findings import gate_verdict, why_withheld
 from mia_batch.inference.perplexities import perplexities
 from mia_batch.inference.rollup import rollup
 from mia_batch.inference.verbatim import verbatim_findings, verbatim_runs
@@ -100,7 +100,7 @@ def _write(audit: Audit) -> None:
         words=audit.settings.word_rule,
         blind_warns=blind_warns(findings),
         withheld=why_withheld(findings),
-        exploratory=not findings.filter(check="gate", verdict="exploratory").is_empty(),
+        exploratory=gate_verdict(findings) == "exploratory",
         controls=controls,
     )
     sink(rows, run.path("rollup"), Rollup)

@@ -19,6 +19,7 @@ from mia_batch.inference.few_books import FEW_BOOKS, few_books_findings
 from mia_batch.inference.findings import (
     finding_rows,
     gate_findings,
+    gate_verdict,
     plan_findings,
     reported_findings,
     role_counts,
@@ -124,7 +125,6 @@ def evaluate(
     planned = plan_findings(plan, preregistered, rests_on)
     gate = gate_findings(before, exploratory=settings.exploratory)
     withheld, weighed_by = why_withheld(gate), _weighed_by(run, gate)
-    is_open = gate.filter(verdict="exploratory").is_empty()
     scores, names = run.scan("scores"), [attack.name for attack in attacks]
     metrics: pl.DataFrame = Metrics.create_empty()
     in_rounds = plan.adjustment == "e-bh"  # what is scored depends on scores: no other answer
@@ -140,7 +140,8 @@ def evaluate(
             seed=settings.seed,
         )
     sink(metrics, run.path("metrics"), Metrics)
-    as_planned = planned["verdict"].item(0) == "as_planned" and is_open
+    as_planned = planned["verdict"].item(0) == "as_planned"
+    as_planned &= gate_verdict(gate) != "exploratory"
     made = _verdicts(settings, attacks, plan, run, before, weighed_by)
     found = [plan_power(scores, plan)]
     if not in_rounds:
@@ -225,8 +226,8 @@ def _of_targets(blind: pl.DataFrame) -> pl.DataFrame:
 
 def _weighed_by(run: Run, gate: pl.DataFrame) -> pl.DataFrame | None:
     """Read the blind scores that nulls are weighted by; None where they are not weighted."""
-    used = gate.filter(verdict="weighted")
-    return None if used.is_empty() else _of_targets(run.scan("blind").collect())
+    weighted = gate_verdict(gate) == "weighted"
+    return _of_targets(run.scan("blind").collect()) if weighted else None
 
 
 def blind_warns(findings: pl.DataFrame) -> bool:
@@ -313,7 +314,7 @@ class PreflightStage(Stage):
         """Say why no answer can come of evidence that would cost something; None where one may."""
         decides = "together" if self.audit.plan.level == "collection" else "needed"
         power = found.filter(check="power", statistic=decides)
-        is_withheld = not found.filter(check="gate", verdict="withheld").is_empty()
+        is_withheld = gate_verdict(found) == "withheld"
         labelled = targets.filter("member", pl.col("role") == "target").head(1)
         if (
             self.audit.settings.anyway
