@@ -9,9 +9,11 @@ import pytest
 from mia_batch.diagnostics.blind import baseline, texts
 from mia_batch.diagnostics.preflight import check_targets
 from mia_batch.diagnostics.unscored import uneven_findings
+from mia_batch.inference.plan import VerdictPlan
 from mia_batch.metrics.measure import measure
+from mia_batch.report import sentences
 from mia_batch.report.labelled import labelled_sentences
-from mia_batch.schemas import Metrics, Scores, Unscored
+from mia_batch.schemas import Metrics, Scores, Unscored, Verdicts
 from mia_batch.stats.difference import auc_difference
 
 N_DOCUMENTS, N_WINDOWS = 40, 3
@@ -113,9 +115,10 @@ def test_scores_that_members_lack_are_warned_of_before_any_figure(run, monkeypat
         ("non-members", "n_unscored", 0, None),
         ("non-members", "n_texts", 60, None),
     ]
-    lines = list(labelled_sentences(metrics, findings, "b_v1"))
-    assert "do not lack scores alike" in lines[1]  # after what can be told without the model
-    assert lines[2].startswith("b_v1: AUC ")
+    planned = VerdictPlan(primary="b_v1", level="texts", null_set="written later")
+    lines = list(sentences(metrics, Verdicts.create_empty().lazy(), findings, planned))
+    warning = next(n for n, line in enumerate(lines) if "do not lack scores alike" in line)
+    assert lines[warning + 1].startswith("b_v1: AUC ")
 
 
 def test_nothing_is_said_where_every_text_has_a_score(run, monkeypatch):

@@ -27,6 +27,7 @@ def given(checkpoint, tmp_path_factory) -> dict[str, Any]:
         "model": str(checkpoint),
         "engine": "transformers",
         "probes": 3,
+        "anyway": True,
     }
 
 
