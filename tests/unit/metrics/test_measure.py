@@ -115,7 +115,7 @@ def test_scores_that_members_lack_are_warned_of_before_any_figure(run, monkeypat
         ("non-members", "n_unscored", 0, None),
         ("non-members", "n_texts", 60, None),
     ]
-    planned = VerdictPlan(primary="b_v1", level="texts", null_set="written later")
+    planned = VerdictPlan(primary="b_v1", level="target", null_set="written later")
     lines = list(sentences(metrics, Verdicts.create_empty().lazy(), findings, planned))
     warning = next(n for n, line in enumerate(lines) if "do not lack scores alike" in line)
     assert lines[warning + 1].startswith("b_v1: AUC ")
