@@ -35,7 +35,7 @@ from mia_batch.pipeline.stages.summary import SummaryStage
 from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.stages.tuning import BeforeTuningStage, TuningStage
 from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
-from mia_batch.pipeline.stages.views import BESIDE_ATTACKS, models_of
+from mia_batch.pipeline.stages.views import OF_STAGES, models_of
 from mia_batch.pipeline.times import record_requests, run_timed
 from mia_batch.report import earlier_sentences
 from mia_batch.settings import load_settings
@@ -330,7 +330,7 @@ def _count_failures(audit: Audit) -> dict[str, Any]:
     """
     asked = pl.col("n_bytes").is_not_null()
     failed = pl.col("reason").is_not_null()
-    drawn = audit.run.scan("samples").filter(~pl.col("view").is_in(BESIDE_ATTACKS))
+    drawn = audit.run.scan("samples").filter(~pl.col("view").is_in(list(OF_STAGES)))
     read = audit.run.scan("logprobs").filter(asked, failed)
     kinds = [
         drawn.filter(failed).select("target_id", "reason", mends=pl.col("answer").is_null()),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mia_batch.attacks.attack import CONTINUATION, PROBE
+from mia_batch.attacks.attack import PROBE
 from mia_batch.attacks.tokens import LOWERCASE, TEXT
 from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
@@ -55,9 +55,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Audit"]
 
-_ATTEMPTS_AT_PROBES = 3  # a word that does not end is none
-_SPARE_AT_PROBES = 1  # token, so that a word is followed by something
-_ANSWER_TOKENS = 8  # "The answer is B." and some more
 _REMOTE = ("openai", "replay")
 _OF_PLACEBO = (TEXT, LOWERCASE, PROBE)  # any model can be asked for them without more
 _OF_MODELS = {
@@ -240,28 +237,15 @@ class Audit:
 
     def budget(self, view: View, max_model_len: int, max_attempts: int | None = None) -> Budget:
         """Return the rule for the tokens to decode in a model with this context."""
-        generates, rewrites = view.name == "generation", view.name == "rewriting"
-        if generates or (view.question and not rewrites):
-            return Budget(
-                scope="whole",
-                max_length=max_model_len,
-                max_model_len=max_model_len,
-                most_new=self.settings.generation_tokens if generates else _ANSWER_TOKENS,
-            )
-        if view.key != CONTINUATION and view.name != "control":
-            most = 1 if rewrites else _ATTEMPTS_AT_PROBES
-            return Budget(
-                scope="matched",
-                max_length=max_model_len,
-                max_model_len=max_model_len,
-                max_attempts=min(max_attempts or most, most),
-                spare=_SPARE_AT_PROBES,
-            )
+        how = view.decode
+        attempts = [n for n in (max_attempts, how.max_attempts) if n is not None]
         return Budget(
-            scope=self.manifest.evidence.get("decode") or self._scope,
-            max_length=self.settings.max_length,
+            scope=how.scope or self.manifest.evidence.get("decode") or self._scope,
+            max_length=max_model_len if how.scope else self.settings.max_length,
             max_model_len=max_model_len,
-            max_attempts=max_attempts,
+            max_attempts=min(attempts, default=None),
+            spare=how.spare,
+            most_new=how.most_new,
         )
 
     def source(self, model: str) -> dict[str, str | None]:

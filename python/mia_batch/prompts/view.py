@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 import polars as pl
 
 from mia_batch.schemas import Prompts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
-__all__ = ["SHADOW", "View"]
+__all__ = ["SHADOW", "Decode", "View"]
 
 SHADOW = "shadow-"
 """What names of shadow models begin with; a number follows."""
@@ -30,16 +30,28 @@ _CUTS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Decode:
+    """How far answers are decoded, as in `Budget`; ``scope`` None: as the run's attacks need it."""
+
+    scope: Literal["matched", "whole"] | None = None
+    most_new: int | None = None
+    max_attempts: int | None = None
+    spare: int = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class View:
     """What one model of a run is asked about every target.
 
     ``make`` turns rows of the targets table into prompts: ``target_id`` and those columns of
-    `Prompts` that are not null or 0 throughout. Where it is None, the prompts are what a
-    masked model fills in. ``columns`` are those of the targets table that prompts are cut from.
+    `Prompts` that are not null or 0 throughout. Where it is None, another stage makes them, or
+    the masked model does (``filled``). ``columns`` are those of the targets table that prompts are
+    cut from; ``column_setting`` names the setting of a column of the corpus that they need, too.
+    ``evidence`` are the settings that change prompts, and ``answers`` those that change samples.
     """
 
-    model: str
     name: str
+    model: str = "target"
     make: Callable[[pl.DataFrame], pl.DataFrame] | None
     columns: tuple[str, ...] = ()
     n: int = 1  # prompts of each target
@@ -50,6 +62,11 @@ class View:
     noise: float = 0.0  # as in a request; prompts are pairs, of which the second has the opposite
     share: float = 0.0  # as in a request
     question: bool = False  # as in a request
+    decode: Decode = Decode()
+    filled: bool = False
+    column_setting: str | None = None
+    evidence: Mapping[str, object] = field(default_factory=dict, hash=False)
+    answers: Mapping[str, object] = field(default_factory=dict, hash=False)
 
     @property
     def read_as(self) -> tuple[str, str]:

@@ -22,7 +22,6 @@ from mia_batch.pipeline.sessions.session import open_session
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
 from mia_batch.prompts.shots import after_shots, choose_shots
-from mia_batch.prompts.view import View
 from mia_batch.schemas import Prompts
 from mia_batch.tables import sink
 
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
 
     from mia_batch.models.tokens import Tokenizer
     from mia_batch.pipeline.context import Audit
+    from mia_batch.prompts.view import View
 
 __all__ = [
     "FillsStage",
@@ -46,9 +46,6 @@ __all__ = [
 
 _SHOTS = ("nonmember_shots", "member_shots")
 """Views, and the settings that give their texts."""
-_GIVEN = {"neighbour": "neighbours_column", "choice": "paraphrases_column"}
-"""Views of texts that a column of the corpus gives, and the settings that name it."""
-_FILLED = ("neighbour", "perturbation", "paraphrase")
 _LONGEST_LOOKED_AT = 1000  # texts, by their bytes, for the one of most tokens
 
 
@@ -62,7 +59,7 @@ def prompt_parts(audit: Audit, view: View) -> Parts:
         schema=Prompts,
         model="target" if is_made(view.model) else view.model,
         view=view.name,
-        block_targets=LOGPROB_BLOCK_TARGETS if _is_filled(view) else TARGETS_AT_ONCE,
+        block_targets=LOGPROB_BLOCK_TARGETS if view.filled else TARGETS_AT_ONCE,
     )
 
 
@@ -100,26 +97,14 @@ class PromptsStage(Stage):
     def _evidence(self) -> dict[str, Any]:
         """Name the settings that change prompts, with their values."""
         audit, settings = self.audit, self.audit.settings
-        names = {view.name for view in views_of(audit)}
         values: dict[str, Any] = {}
         if audit.reading("logprobs"):
             values["long_texts"] = settings.long_texts
-        if "extraction" in names:
-            values["extraction_prefix_tokens"] = settings.extraction_prefix_tokens
-            values["extraction_tokens"] = settings.extraction_tokens
-        if "probe" in names:
-            values["probe_every"] = settings.probe_every
-            values["probe_words"] = settings.probe_words
+        for view in views_of(audit):
+            values |= view.evidence
         for view in views_of(audit, "samples"):
-            if view.name in ("probe", "choice"):
-                values[f"{view.name}_answers"] = "greedy" if view.greedy else "drawn"
-        if "noise" in names:
-            values["noise"] = settings.noise
-        if "paraphrase" in names:
-            values["paraphrase_share"] = settings.paraphrase_share
-        for setting in (setting for name, setting in _GIVEN.items() if name in names):
-            values[setting] = getattr(settings, setting)
-        if any(map(_is_filled, views_of(audit))):
+            values |= view.answers
+        if any(view.filled for view in views_of(audit)):
             audit.manifest.agree_model(
                 "masked", {"source": audit.source("masked")}, audit.run.folder
             )
@@ -138,9 +123,7 @@ class FillsStage(Stage):
     def run(self) -> None:
         """Fill what is missing."""
         audit = self.audit
-        missing = {
-            view: prompts_missing(audit, view) for view in _prompted(audit) if _is_filled(view)
-        }
+        missing = {view: prompts_missing(audit, view) for view in _prompted(audit) if view.filled}
         filled = {view: lacks for view, lacks in missing.items() if lacks.count().left}
         if not filled:
             return
@@ -157,7 +140,7 @@ class FillsStage(Stage):
     def left(self) -> Iterator[tuple[str, str]]:
         """Count the texts."""
         audit = self.audit
-        for view in filter(_is_filled, _prompted(audit)):
+        for view in (view for view in _prompted(audit) if view.filled):
             units, parts = TargetUnits(audit.target_table()), prompt_parts(audit, view)
             left = Missing(units, parts, view.n, shard=audit.shard).count().left
             yield f"{view.name} prompts", f"of {left:,} texts, {view.n} each, by masked model"
@@ -194,12 +177,7 @@ def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
         described = {"digest": digest, "most": most, "n_shots": shots.n_shots}
         audit.manifest.agree({setting: described}, audit.run.folder)
         audit.observer.stage(f"{setting}: {shots.n_shots} texts, {shots.n_tokens:,} tokens")
-        made = View(
-            model=view.model,
-            name=view.name,
-            make=partial(after_shots, shots=shots),
-            columns=view.columns,
-        )
+        made = replace(view, make=partial(after_shots, shots=shots))
         write_prompts(audit, made, prompts_missing(audit, made))
 
 
@@ -207,7 +185,7 @@ def prompts_missing(audit: Audit, view: View) -> Missing:
     """Find the targets that lack prompts of a view."""
     targets = audit.run.scan("targets")
     units = TargetUnits(targets, columns_for(audit, view, targets))
-    shard = audit.shard if _is_filled(view) else None  # others are made for all at once
+    shard = audit.shard if view.filled else None  # others are made for all at once
     return Missing(units, prompt_parts(audit, view), view.n, shard=shard)
 
 
@@ -216,7 +194,7 @@ def columns_for(audit: Audit, view: View, targets: pl.LazyFrame) -> tuple[str, .
 
     Raises `SettingsError` where the targets lack one, or it does not hold texts.
     """
-    setting = _GIVEN.get(view.name)
+    setting = view.column_setting
     column = getattr(audit.settings, setting) if setting else None
     if column is None:
         return ()
@@ -240,10 +218,6 @@ def write_prompts(audit: Audit, view: View, missing: Missing) -> None:
         rows = view.rows(view.make(block.units))
         wanted = rows.filter(pl.col("view_index").is_between(block.first, block.last - 1))
         sink(wanted, audit.run.path("prompts") / block.part_name, Prompts)
-
-
-def _is_filled(view: View) -> bool:
-    return view.make is None and view.name in _FILLED
 
 
 def texts_for(audit: Audit, setting: str) -> Corpus:

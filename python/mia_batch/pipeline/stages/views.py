@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 from mia_batch.errors import SettingsError
 from mia_batch.prompts.choices import choices
@@ -13,17 +14,155 @@ from mia_batch.prompts.given import given
 from mia_batch.prompts.probes import probes
 from mia_batch.prompts.rewriting import rewriting
 from mia_batch.prompts.text import lowercase, pairs, repeated, text
-from mia_batch.prompts.view import View
+from mia_batch.prompts.view import Decode, View
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mia_batch.evidence.request import EvidenceKind
     from mia_batch.pipeline.context import Audit
     from mia_batch.settings import Settings
 
-__all__ = ["BESIDE_ATTACKS", "models_of", "view_of", "views_of"]
+__all__ = ["OF_STAGES", "VIEWS", "models_of", "view_of", "views_of"]
 
-BESIDE_ATTACKS = ("walk", "drawn_walk", "control", "walk_control", "generation", "rewriting")
-"""Views that stages ask for and no attack reads."""
+_HALVES, _TARGET = ("prefix", "reference"), ("target",)
+_WORDS = Decode(scope="matched", max_attempts=3, spare=1)
+"""A few words and one token more, so that the last is followed by something."""
+_ONCE = Decode(scope="matched", max_attempts=1, spare=1)
+_CHOICE = Decode(scope="whole", most_new=8)  # "The answer is B." and some more
+
+
+def _probe(settings: Settings) -> View:
+    make = partial(
+        probes,
+        n=settings.probes,
+        every=settings.probe_every,
+        n_words=settings.probe_words,
+        words=settings.word_rule,
+    )
+    greedy = settings.samples is None
+    return View(
+        name="probe",
+        make=make,
+        columns=_TARGET,
+        n=settings.probes,
+        samples=settings.samples or 1,
+        greedy=greedy,
+        text_tokens=1,
+        decode=_WORDS,
+        evidence={"probe_every": settings.probe_every, "probe_words": settings.probe_words},
+        answers={"probe_answers": "greedy" if greedy else "drawn"},
+    )
+
+
+def _choice(settings: Settings) -> View:
+    column, n = settings.paraphrases_column, settings.choice_orders
+    greedy = settings.samples is None
+    return View(
+        name="choice",
+        make=partial(choices, column=column or "", n=n),
+        n=n,
+        samples=settings.samples or 1,
+        greedy=greedy,
+        question=True,
+        decode=_CHOICE,
+        column_setting="paraphrases_column",
+        evidence={"paraphrases_column": column},
+        answers={"choice_answers": "greedy" if greedy else "drawn"},
+    )
+
+
+def _extraction(settings: Settings) -> View:
+    context, text = settings.extraction_prefix_tokens, settings.extraction_tokens
+    return View(
+        name="extraction",
+        make=extraction,
+        columns=_HALVES,
+        context_tokens=context,
+        text_tokens=text,
+        evidence={"extraction_prefix_tokens": context, "extraction_tokens": text},
+    )
+
+
+def _neighbour(settings: Settings) -> View:
+    column, n = settings.neighbours_column, settings.neighbours
+    return View(
+        name="neighbour",
+        make=partial(given, column=column, n=n) if column else None,
+        n=n,
+        filled=column is None,
+        column_setting="neighbours_column",
+        evidence={"neighbours_column": column},
+    )
+
+
+def _generation(settings: Settings) -> View:
+    decode = Decode(scope="whole", most_new=settings.generation_tokens)
+    return View(name="generation", make=None, samples=settings.generations, decode=decode)
+
+
+VIEWS: Final[dict[str, Callable[[Settings], View]]] = {
+    "continuation": lambda s: View(
+        name="continuation", make=continuation, columns=_HALVES, samples=s.continuations
+    ),
+    "probe": _probe,
+    "choice": _choice,
+    "extraction": _extraction,
+    "text": lambda _: View(name="text", make=text, columns=_TARGET),
+    "lowercase": lambda _: View(name="lowercase", make=lowercase),
+    "repeated": lambda _: View(name="repeated", make=repeated, columns=_TARGET),
+    "neighbour": _neighbour,
+    "perturbation": lambda s: View(name="perturbation", make=None, n=s.neighbours, filled=True),
+    "paraphrase": lambda s: View(
+        name="paraphrase",
+        make=None,
+        n=2 * s.paraphrases,
+        share=s.paraphrase_share,
+        filled=True,
+        evidence={"paraphrase_share": s.paraphrase_share},
+    ),
+    "noise": lambda s: View(
+        name="noise",
+        make=partial(pairs, n=s.paraphrases),
+        columns=_TARGET,
+        n=2 * s.paraphrases,
+        noise=s.noise,
+        evidence={"noise": s.noise},
+    ),
+    "nonmember_shots": lambda _: View(name="nonmember_shots", make=None, columns=_TARGET),
+    "member_shots": lambda _: View(name="member_shots", make=None, columns=_TARGET),
+}
+"""Views that attacks read: a view is a name and what the settings make of it."""
+
+OF_STAGES: Final[dict[str, Callable[[Settings], View]]] = {
+    "rewriting": lambda s: View(
+        name="rewriting",
+        make=rewriting,
+        columns=_TARGET,
+        samples=s.continuations,
+        question=True,
+        decode=_ONCE,
+    ),
+    "generation": _generation,
+    "walk": lambda _: View(name="walk", make=None, greedy=True, decode=_WORDS),
+    "drawn_walk": lambda _: View(name="drawn_walk", make=None, decode=_WORDS),
+    "control": lambda s: View(
+        name="control",
+        make=partial(after_unrelated, words=s.word_rule),
+        columns=_HALVES,
+        n=2,
+        samples=s.continuations,
+    ),
+    "walk_control": lambda s: View(
+        name="walk_control",
+        make=partial(after_unrelated, words=s.word_rule),
+        columns=_HALVES,
+        n=2,
+        greedy=True,
+        decode=_WORDS,
+    ),
+}
+"""Views that stages ask for and no attack reads; controls as continuations and walks are asked."""
 
 
 def views_of(audit: Audit, kind: EvidenceKind | None = None) -> list[View]:
@@ -54,93 +193,11 @@ def _models(settings: Settings, model: str) -> list[str]:
 
 def view_of(audit: Audit, model: str, name: str) -> View:
     """Return one view of a model, as the settings want it."""
-    values = _control(audit.settings, model, name) or _values(audit.settings, name)
-    if values is None:
+    found = VIEWS.get(name) or OF_STAGES.get(name)
+    if found is None:
         msg = f"no view is called {name!r}; an attack that reads it cannot be computed"
         raise SettingsError(msg)
-    return View(model=model, name=name, **values)
-
-
-def _control(settings: Settings, model: str, name: str) -> dict[str, Any] | None:
-    """Say what sets a view of controls apart: drawn as continuations are, or greedy as walks."""
-    own = model == "reference"
-    common: dict[str, Any] = {
-        "make": own_prefix if own else partial(after_unrelated, words=settings.word_rule),
-        "columns": ("prefix", "reference"),
-        "n": 1 if own else 2,
-    }
-    drawn: dict[str, dict[str, Any]] = {
-        "control": {"samples": settings.continuations},
-        "walk_control": {"greedy": True},
-    }
-    return common | drawn[name] if name in drawn else None
-
-
-def _values(settings: Settings, name: str) -> dict[str, Any] | None:
-    """Say what sets a view apart; None where no view has this name."""
-    halves, n = ("prefix", "reference"), settings.neighbours
-    column, drawn = settings.neighbours_column, settings.samples or 1
-    known: dict[str, dict[str, Any]] = {
-        "continuation": {
-            "make": continuation,
-            "columns": halves,
-            "samples": settings.continuations,
-        },
-        "probe": {
-            "make": partial(
-                probes,
-                n=settings.probes,
-                every=settings.probe_every,
-                n_words=settings.probe_words,
-                words=settings.word_rule,
-            ),
-            "columns": ("target",),
-            "n": settings.probes,
-            "samples": drawn,
-            "greedy": settings.samples is None,
-            "text_tokens": 1,
-        },
-        "choice": {
-            "make": partial(
-                choices, column=settings.paraphrases_column or "", n=settings.choice_orders
-            ),
-            "n": settings.choice_orders,
-            "samples": drawn,
-            "greedy": settings.samples is None,
-            "question": True,
-        },
-        "extraction": {
-            "make": extraction,
-            "columns": halves,
-            "context_tokens": settings.extraction_prefix_tokens,
-            "text_tokens": settings.extraction_tokens,
-        },
-        "text": {"make": text, "columns": ("target",)},
-        "lowercase": {"make": lowercase},
-        "repeated": {"make": repeated, "columns": ("target",)},
-        "neighbour": {"make": column and partial(given, column=column, n=n), "n": n},
-        "perturbation": {"make": None, "n": n},
-        "paraphrase": {
-            "make": None,
-            "n": 2 * settings.paraphrases,
-            "share": settings.paraphrase_share,
-        },
-        "noise": {
-            "make": partial(pairs, n=settings.paraphrases),
-            "columns": ("target",),
-            "n": 2 * settings.paraphrases,
-            "noise": settings.noise,
-        },
-        "rewriting": {
-            "make": rewriting,
-            "columns": ("target",),
-            "samples": settings.continuations,
-            "question": True,
-        },
-        "generation": {"make": None, "samples": settings.generations},
-        "walk": {"make": None, "greedy": True},
-        "drawn_walk": {"make": None},
-        "nonmember_shots": {"make": None, "columns": ("target",)},
-        "member_shots": {"make": None, "columns": ("target",)},
-    }
-    return known.get(name)
+    view = replace(found(audit.settings), model=model)
+    if model == "reference" and name in ("control", "walk_control"):
+        return replace(view, make=own_prefix, n=1)  # it is asked as the target was
+    return view
