@@ -21,8 +21,7 @@ MODEL = "tiny"
 PENALTIES = {"presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1}
 """Fields that act on the draw, with the values at which they do not."""
 EVERYTHING = frozenset(
-    {"n", "seed", "top_k", "temperature", "min_p", *PENALTIES}
-    | {"prompt_token_ids", "output_token_ids", "echo_logprobs"}
+    {"n", "seed", "top_k", "temperature", "min_p", "output_token_ids", *PENALTIES}
 )
 
 
@@ -49,8 +48,7 @@ class Asked:
     @property
     def is_probe(self) -> bool:
         """Whether the client only tries what the endpoint can do."""
-        prompt = self.prompt
-        return not isinstance(prompt, str) or PROBE_PROMPT in prompt
+        return PROBE_PROMPT in (self.prompt or PROBE_PROMPT)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,8 +88,6 @@ class TinyModel:
         fields = asked.fields
         if refused := self.refuses & fields.keys():
             return failure(400, f"unknown field {sorted(refused)}")
-        if isinstance(asked.prompt, list) and "prompt_token_ids" not in self.honours:
-            return failure(400, "prompt must be a string")
         n = min(fields.get("n", 1) if "n" in self.honours else 1, self.most)
         return Reply(content=self._document(asked, n))
 
@@ -101,7 +97,7 @@ class TinyModel:
         return "".join(f" {dice.choice('abcdefgh')}{dice.randrange(100)}" for _ in range(6))
 
     def _document(self, asked: Asked, n: int) -> dict[str, Any]:
-        given = len(asked.prompt if isinstance(asked.prompt, list) else asked.prompt.split())
+        given = len(asked.prompt.split())
         return {
             "choices": [self._choice(asked, index, given) for index in range(n)],
             "usage": {"prompt_tokens": given, "completion_tokens": 6 * n},

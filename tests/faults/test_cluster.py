@@ -153,27 +153,6 @@ def test_ray_of_this_machine_starts_again_for_the_next_model(tmp_path, monkeypat
     assert not (tmp_path / ".ray").exists(), "Ray has left a token there"
 
 
-def test_a_block_that_hangs_is_asked_elsewhere_too(held, undisturbed, cluster, tmp_path):
-    corpus, options, expected = undisturbed
-    out = tmp_path / "run"
-    log = out.with_suffix(".log")
-    held.write_text("0")
-    with started(corpus, out, *options, "--ray", cluster.address) as process:
-        wait_until(
-            lambda: log.read_text().count(" is ready on ") == 2 or process.poll() is not None,
-            "both are ready",
-        )
-        (hung,) = children(actors(cluster.nodes[0])[0])
-        os.kill(hung, signal.SIGSTOP)
-        held.unlink()
-        try:
-            assert process.wait(HANGS) == 0, log.read_text()
-        finally:
-            with suppress(ProcessLookupError):  # it went with its actor
-                os.kill(hung, signal.SIGKILL)
-    assert contents(out) == expected
-
-
 def spec(checkpoint: Path) -> EngineSpec:
     return EngineSpec(engine="transformers", kind="samples", model=str(checkpoint))
 

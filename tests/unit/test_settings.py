@@ -214,9 +214,10 @@ def test_a_missing_setting_names_option_and_file():
         ({"engine_arg": ("dtype",)}, "setting 'engine_arg' is ('dtype',): each must read KEY=VAL"),
         (
             {"base_url": ["http://a/v1", "http://b/v1"]},
-            "setting 'base_url' is ['http://a/v1', 'htt",
+            "setting 'base_url' is ['http://a/v1', 'http://b/v1']: give one address; to ask "
+            "several servers, put a load balancer in front of them",
         ),
-        ({"base_url": "http://a/v1,http://b/v1"}, "setting 'base_url': give one address; in front"),
+        ({"base_url": "http://a/v1,http://b/v1"}, "setting 'base_url': give one address; to ask s"),
         ({"engine": "openai"}, "engine 'openai' needs setting 'base_url' beside it"),
         ({"engine": "vllm", "base_url": "http://a/v1"}, "setting 'base_url' belongs to engine 'op"),
         ({"engine": "replay"}, "engine 'replay' needs setting 'samples_from' beside it"),

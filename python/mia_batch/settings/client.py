@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from dataclasses import fields
+from typing import Any
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.endpoint import CHAT_INSTRUCTION, EndpointSettings
@@ -22,24 +24,11 @@ def endpoint_settings(settings: Settings) -> EndpointSettings:
             "variable; set it to the endpoint's key"
         )
         raise SettingsError(msg)
-    return EndpointSettings(
-        base_url=settings.base_url or "",
-        model=settings.model,
-        api_key=key,
-        chat=settings.chat,
-        chat_instruction=settings.chat_instruction or CHAT_INSTRUCTION,
-        temperature=settings.temperature,
-        top_k=settings.top_k,
-        top_p=settings.top_p,
-        requests_per_minute=settings.requests_per_minute,
-        tokens_per_minute=settings.tokens_per_minute,
-        max_concurrency=settings.max_concurrency,
-        timeout=settings.timeout,
-        max_retries=settings.max_retries,
-        price_in=settings.price_in,
-        price_out=settings.price_out,
-        max_cost=settings.max_cost,
-    )
+    names = {each.name for each in fields(EndpointSettings)} - {"api_key"}
+    given: dict[str, Any] = {name: getattr(settings, name) for name in names}
+    given["base_url"] = given["base_url"] or ""
+    given["chat_instruction"] = given["chat_instruction"] or CHAT_INSTRUCTION
+    return EndpointSettings(**given, api_key=key)
 
 
 def endpoint_tokenizer(settings: Settings) -> Tokenizer | None:

@@ -65,10 +65,12 @@ def names(value: Any) -> Any:  # noqa: ANN401 - it is validated later
 
 
 def one_address(value: object) -> object:
-    """Refuse several addresses: what spreads requests over servers is a load balancer."""
+    """Refuse several addresses: a load balancer spreads requests over servers."""
     given = [value] if isinstance(value, str) else value
     if not isinstance(given, list | tuple) or len(given) != 1 or "," in str(given[0]):
-        raise ValueError("give one address; in front of several servers put a load balancer")
+        raise ValueError(
+            "give one address; to ask several servers, put a load balancer in front of them"
+        )
     return given[0]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from mia_batch.evidence.endpoint.capabilities import Capabilities
 from mia_batch.evidence.endpoint.client import Endpoint
-from mia_batch.evidence.endpoint.cost import Estimate, estimate_cost
 from mia_batch.evidence.endpoint.settings import CHAT_INSTRUCTION, EndpointSettings
 
 __all__ = [
@@ -12,6 +11,4 @@ __all__ = [
     "Capabilities",
     "Endpoint",
     "EndpointSettings",
-    "Estimate",
-    "estimate_cost",
 ]

@@ -44,9 +44,7 @@ class Capabilities:
     seed: Honour = "refused"  # whether the same seed gives the same text twice
     varied: bool = False  # False: it does not sample, or the temperature is 0 or close to it
     top_k: Honour | None = None  # None where the run does not limit it
-    prompt_token_ids: bool = False  # whether a prompt may be given as token ids
     output_token_ids: bool = False  # whether answers hold token ids (``return_token_ids``, vLLM's)
-    echo_logprobs: bool = False  # whether the log-probability of every prompt token is given
     named_token: Honour | None = None  # ``logprob_token_ids``; None where it is not asked for
     top_logprobs: int = 0  # most likely next tokens that it lists on request, as far as tried
     token_id_names: bool = False  # whether it then names tokens by their ids

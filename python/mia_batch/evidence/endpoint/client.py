@@ -68,15 +68,11 @@ class Endpoint:
     ) -> Self:
         """Connect to an endpoint and learn what it honours.
 
-        ``journal`` is an SQLite file of the answers that were paid for; it is made where there is
-        none, and one client at a time holds it. Without the model's ``tokenizer`` contexts cannot
-        be cut to a number of tokens. With ``at_points`` log-probabilities are those of the first
-        token of each text alone, for which the prompt need not be echoed; they need a tokenizer.
-        ``rng`` gives the jitter between retries.
+        One client at a time holds the SQLite file ``journal``. With ``at_points`` log-probabilities
+        are those of the first token of each text alone, for which the prompt need not be echoed.
 
-        Raises `SettingsError` if the endpoint takes no request with these settings or cannot give
-        this kind of evidence, or if httpx is missing; `EngineError` if the endpoint cannot be
-        reached, or the journal cannot be used.
+        Raises `SettingsError` if it takes no request with these settings or cannot give this kind
+        of evidence, `EngineError` if it cannot be reached or the journal cannot be used.
         """
         if find_spec("httpx") is None:
             msg = "setting 'engine': openai needs httpx; install mia-batch[openai]"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from mia_batch.evidence.endpoint.settings import EndpointSettings
 
-__all__ = ["Estimate", "Ledger", "Tokens", "estimate_cost", "most_prompt_tokens"]
+__all__ = ["Ledger", "Tokens", "money", "most_prompt_tokens"]
 
 _PRICED = 1_000_000
 _SPECIAL_TOKENS = 16  # a text's start, and the marks of a chat template
@@ -29,15 +28,6 @@ class Tokens(NamedTuple):
         return Tokens(self.given - other.given, self.drawn - other.drawn)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """The most that a run can use."""
-
-    tokens_in: int
-    tokens_out: int
-    cost: float | None  # money; None where a price is unknown
-
-
 def most_prompt_tokens(settings: EndpointSettings, *, prompt_bytes: int, prompts: int = 1) -> int:
     """Bound the tokens of prompts with so many bytes in UTF-8, whatever the tokenizer.
 
@@ -46,28 +36,6 @@ def most_prompt_tokens(settings: EndpointSettings, *, prompt_bytes: int, prompts
     """
     instruction = len(settings.chat_instruction.encode()) if settings.chat else 0
     return prompt_bytes + prompts * (instruction + _SPECIAL_TOKENS)
-
-
-def estimate_cost(
-    settings: EndpointSettings,
-    *,
-    prompts: int,
-    prompt_bytes: int,
-    samples: int,
-    max_tokens: int,
-    honours_n: bool,
-) -> Estimate:
-    """Bound what a run can use, before its first request; retries of lost answers not counted.
-
-    ``prompt_bytes`` are those of all prompts; ``samples`` are those of each prompt; ``max_tokens``
-    is the most to decode for one sample of each prompt, added up over the prompts. Without
-    ``honours_n`` a request asks for one sample, so the prompt is paid for with each.
-    """
-    times = 1 if honours_n else samples
-    bound = most_prompt_tokens(settings, prompt_bytes=prompt_bytes, prompts=prompts)
-    tokens = Tokens(times * bound, samples * max_tokens)
-    cost = _money(settings, tokens)
-    return Estimate(tokens_in=tokens.given, tokens_out=tokens.drawn, cost=cost)
 
 
 class Ledger:
@@ -82,7 +50,7 @@ class Ledger:
     @property
     def spent(self) -> float | None:
         """Money spent so far; None where a price is unknown."""
-        return _money(self._settings, self._spent)
+        return money(self._settings, self._spent)
 
     @property
     def idle(self) -> bool:
@@ -92,7 +60,7 @@ class Ledger:
     def fits(self, most: Tokens) -> bool:
         """Whether a request stays within the limit, all in flight counted at their maximum."""
         limit = self._settings.max_cost
-        cost = _money(self._settings, self._spent.plus(self._reserved).plus(most))
+        cost = money(self._settings, self._spent.plus(self._reserved).plus(most))
         return limit is None or cost is None or cost <= limit
 
     def reserve(self, most: Tokens) -> None:
@@ -107,7 +75,8 @@ class Ledger:
         self._spent = self._spent.plus(used)
 
 
-def _money(settings: EndpointSettings, tokens: Tokens) -> float | None:
+def money(settings: EndpointSettings, tokens: Tokens) -> float | None:
+    """Price tokens; None where a price is unknown."""
     if settings.price_in is None or settings.price_out is None:
         return None
     return (tokens.given * settings.price_in + tokens.drawn * settings.price_out) / _PRICED

@@ -84,7 +84,7 @@ class Dispatcher:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     def _start(self) -> None:
-        while self._waiting and len(self._running) < self._runner.limit:
+        while self._waiting and len(self._running) < self._runner.concurrency.limit:
             task = asyncio.create_task(self._run(self._waiting.popleft()))
             self._running.add(task)
             task.add_done_callback(self._done)
@@ -112,10 +112,8 @@ class Dispatcher:
 
     async def _run(self, job: _Job) -> None:
         """Ask until every sample is there, only for those that are not."""
-        next_request, take = partial(self._next_request, job), partial(self._take, job)
-        retries = self._settings.max_retries
         try:
-            await self._runner.complete(next_request, take, max_retries=retries)
+            await self._runner.complete(self._request(job), partial(self._take, job))
         except RefusedError as error:
             verb = "gave no usable answer" if error.status is None else "refused the request"
             failed = f"the endpoint {verb}: {error}"
@@ -123,11 +121,9 @@ class Dispatcher:
         else:
             self._deliver_answer(job)
 
-    def _next_request(self, job: _Job) -> WireRequest | None:
+    def _request(self, job: _Job) -> WireRequest:
         """Ask for the first missing sample, and for as many after it as one request can."""
         missing, request = job.missing, job.request
-        if not missing:
-            return None
         first, n = missing[0], 1
         if self._capabilities.n == "honoured":
             n = sum(index == first + i for i, index in enumerate(missing))
@@ -140,8 +136,8 @@ class Dispatcher:
         prompt = self._format.prompt(request)
         return self._format.write(prompt, fields, n=n, max_tokens=request.max_tokens, first=first)
 
-    def _take(self, job: _Job, sent: WireRequest, choices: Choices) -> None:
-        """Journal what came, then count it."""
+    def _take(self, job: _Job, sent: WireRequest, choices: Choices) -> WireRequest | None:
+        """Journal what came, then count it; ask for what is missing."""
         found = {sent.first + index: each for index, each in choices.found.items()}
         self._runner.journal.record(
             job.identity,
@@ -151,6 +147,7 @@ class Dispatcher:
             system_fingerprint=choices.system_fingerprint,
         )
         job.found.update(found)
+        return self._request(job) if job.missing else None
 
     def _deliver_answer(self, job: _Job) -> None:
         in_order = [job.found[i] for i in range(job.request.n)]

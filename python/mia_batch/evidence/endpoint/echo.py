@@ -71,7 +71,8 @@ def read_echo(
     ``n_drawn`` is None where the endpoint does not say how many were.
     """
     tokens, logprobs = json.loads(echoed)
-    if not _are_tokens(tokens) or not isinstance(logprobs, list) or len(tokens) != len(logprobs):
+    lists = isinstance(tokens, list) and isinstance(logprobs, list)
+    if not lists or len(tokens) != len(logprobs) or not all(isinstance(t, str) for t in tokens):
         return "the endpoint's log-probabilities are not one for each token"
     pieces = [_encoded(token) for token in tokens]
     found = _find((context + text).encode(), pieces, n_drawn)
@@ -87,10 +88,6 @@ def read_echo(
     if not all(map(is_logprob, values)):
         return "the endpoint gives a token a log-probability that is not a number up to 0"
     return bos == 1, np.array([math.nan] * unscored + values, np.float32)
-
-
-def _are_tokens(tokens: object) -> bool:
-    return isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)
 
 
 def _encoded(token: str) -> bytes:

@@ -75,10 +75,8 @@ def embed_at(
     """Ask for the embeddings of blocks of texts, a request a block, many at once.
 
     ``take`` gets the number of a block, and for each of its texts a vector or the reason why there
-    is none; what it has kept is not asked for again. Texts of a block that is refused are asked for
-    one by one. ``journal`` remembers what was spent.
-
-    Raises `EngineError` if the endpoint cannot be reached or takes no more requests.
+    is none. Texts of a block that is refused are asked for one by one. Raises `EngineError` if the
+    endpoint cannot be reached or takes no more requests.
     """
     asyncio.run(_embed_all(settings, blocks, journal, take, rng or Random()))
 
@@ -123,19 +121,11 @@ async def _embed(
 async def _ask(
     runner: RequestRunner, texts: Sequence[str], journal: Journal
 ) -> NDArray[np.float32]:
-    settings = runner.request_format.settings
-    request = _Embeddings(settings).ask(texts)
-    answers: list[Choices] = []
-
     def take(request: WireRequest, choices: Choices) -> None:
         journal.record(b"", {}, choices.used or request.most)
-        answers.append(choices)
 
-    await runner.complete(
-        lambda: None if answers and answers[-1].problem is None else request,
-        take,
-        max_retries=settings.max_retries,
-    )
-    found = vectors_of(answers[-1].document, len(texts))
+    request = _Embeddings(runner.request_format.settings).ask(texts)
+    answer = await runner.complete(request, take)
+    found = vectors_of(answer.document, len(texts))
     assert not isinstance(found, str)  # noqa: S101 - it would be a problem
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mia_batch.evidence.endpoint.capabilities import NEUTRAL, Dialect
@@ -36,9 +35,7 @@ class RequestFormat:
     """The format of ``/completions``, which others vary."""
 
     path: ClassVar[str] = "/completions"
-    converses: ClassVar[bool] = (
-        False  # whether answers are a chat model's, which thinks and refuses
-    )
+    converses: ClassVar[bool] = False  # whether a chat model answers, which thinks and refuses
     settings: EndpointSettings
     dialect: Dialect = field(default_factory=Dialect, kw_only=True)
 
@@ -50,16 +47,14 @@ class RequestFormat:
         """Find the text of a choice; anything but a string cannot be used."""
         return choice.get("text")
 
-    def find(self, choice: dict[str, Any], prompt: str, spent: Spent) -> Found:
-        """Find what a choice answers to a prompt."""
-        repeats = self.dialect.repeats_prompt
-        return find_answer(
-            choice, self.text(choice), prompt, spent, repeats=repeats, chat=self.converses
-        )
-
     def read(self, body: bytes, request: WireRequest) -> Choices:
         """Read a reply to a request."""
-        find = partial(self.find, prompt=request.prompt)
+        repeats, chat = self.dialect.repeats_prompt, self.converses
+
+        def find(choice: dict[str, Any], spent: Spent) -> Found:
+            text = self.text(choice)
+            return find_answer(choice, text, request.prompt, spent, repeats=repeats, chat=chat)
+
         return read_choices(body, request.n, find, self.settings.redact)
 
     def prompt(self, request: Request) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from math import isclose
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.endpoint.capabilities import Capabilities
@@ -12,6 +12,8 @@ from mia_batch.evidence.endpoint.next_token import is_id, named_ids, read_next_t
 from mia_batch.evidence.endpoint.retry import RefusedError, UnusableError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from mia_batch.evidence.endpoint.capabilities import Honour
     from mia_batch.evidence.endpoint.next_token import NextToken
     from mia_batch.evidence.endpoint.replies import Choices
@@ -25,11 +27,8 @@ _N_NAMED = 3
 _TRIED = 64  # tokens, spread over the vocabulary, of which some unlikely ones are named
 
 
-class Ask(Protocol):
-    """Asks about the token after a prompt; `RefusedError` where the endpoint does not answer."""
-
-    async def __call__(self, fields: dict[str, object]) -> Choices:
-        """Ask with these fields."""
+Ask: TypeAlias = "Callable[[dict[str, object]], Awaitable[Choices]]"
+"""Asks with some fields; raises `RefusedError` where the endpoint does not answer."""
 
 
 async def probe_next_token(request_format: NextToken, ask: Ask) -> Capabilities:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import EngineError, SettingsError
@@ -44,7 +45,6 @@ _THOUGHTS = 4096  # tokens to allow for thoughts that cannot be kept off
 _UNKNOWN_FIELD = frozenset({400, 422, 501})
 _MAX_TOKENS = 24
 _SEED = 3 << 60  # as large as the seeds of samples are
-_TOKEN_IDS = [5, 6, 7]  # in every vocabulary
 _RETRIES = 2  # of a question that the endpoint may fail at
 _CONTEXT_NAMES = ("max_model_len", "context_length", "max_context_length", "context_window")
 
@@ -91,7 +91,6 @@ class Probe:
         draws, limits_k = self._settings.temperature > 0, self._settings.top_k > 0
         top_k = await self._top_k(seed, varied=varied) if draws else None
         neutral = {} if top_k is None or limits_k else {"top_k": top_k}
-        completes = not self._settings.chat
         return Capabilities(
             greedy=greedy,
             neutral=neutral | await self._neutral(seed, greedy, varied=varied),
@@ -99,9 +98,7 @@ class Probe:
             seed=seed,
             varied=varied,
             top_k=top_k if limits_k else None,
-            prompt_token_ids=completes and await self._prompt_token_ids(),
             output_token_ids=await self._output_token_ids(),
-            echo_logprobs=completes and await self._echo_logprobs(),
             max_model_len=await self._max_model_len(),
         )
 
@@ -117,7 +114,7 @@ class Probe:
         of which the user chose a value come first, and must be taken where answers are drawn.
         """
         try:
-            return await self._ask_plainly()
+            return await self._ask({})
         except UnusableError as error:
             raise _unusable(error, self._settings) from None
         except RefusedError as error:
@@ -197,7 +194,7 @@ class Probe:
     async def _run_echo(self) -> Capabilities:
         """Ask only whether it echoes; what was not asked counts as refused, so it is not sent."""
         try:
-            choices = await self._ask_plainly(max_tokens=1)
+            choices = await self._ask({}, max_tokens=1)
             found = read_echo(choices.text, "", PROBE_PROMPT, n_drawn=None)
         except RefusedError as error:
             found = str(error)
@@ -207,24 +204,15 @@ class Probe:
                 f"prompts ({found}); take another endpoint, or engine transformers or vllm"
             )
             raise SettingsError(msg)
-        return Capabilities(echo_logprobs=True, max_model_len=await self._max_model_len())
+        return Capabilities(max_model_len=await self._max_model_len())
 
     async def _run_next_token(self, request_format: NextToken) -> Capabilities:
         """Ask only for log-probabilities of the next token."""
-        retries = self._settings.max_retries
-
-        async def ask(fields: dict[str, object]) -> Choices:
-            return await self._ask(fields, max_tokens=1, max_retries=retries)
-
         try:
-            found = await probe_next_token(request_format, ask)
+            found = await probe_next_token(request_format, partial(self._ask, max_tokens=1))
         except RefusedError as error:
             raise _first_refusal(error, self._settings) from None
         return replace(found, max_model_len=await self._max_model_len())
-
-    async def _ask_plainly(self, *, max_tokens: int = _MAX_TOKENS) -> Choices:
-        """Make the request that every endpoint must take."""
-        return await self._ask({}, max_tokens=max_tokens, max_retries=self._settings.max_retries)
 
     async def _seed(self) -> tuple[Honour, bool]:
         answers = [await self._try(seed=seed) for seed in (_SEED, _SEED, _SEED + 1)]
@@ -251,24 +239,9 @@ class Probe:
             return "refused"
         return "honoured" if varied and len({_text(found) for found in answers}) == 1 else "ignored"
 
-    async def _prompt_token_ids(self) -> bool:
-        answer = await self._try(prompt=_TOKEN_IDS, max_tokens=1)
-        if answer is None or answer.used is None:
-            return False
-        return answer.used.given in {len(_TOKEN_IDS), len(_TOKEN_IDS) + 1}
-
     async def _output_token_ids(self) -> bool:
         answer = await self._try(return_token_ids=True)
-        return answer is not None and isinstance(_choice(answer).get("token_ids"), list)
-
-    async def _echo_logprobs(self) -> bool:
-        answer = await self._try(echo=True, logprobs=1, max_tokens=1)
-        if answer is None or answer.used is None:
-            return False
-        logprobs = _choice(answer).get("logprobs")
-        given = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
-        echoed = str(_choice(answer).get("text")).startswith(PROBE_PROMPT)
-        return echoed and isinstance(given, list) and len(given) - answer.used.given in {0, 1}
+        return answer is not None and answer.document["choices"][0].get("token_ids") is not None
 
     async def _max_model_len(self) -> int | None:
         try:
@@ -283,11 +256,9 @@ class Probe:
         return None
 
     async def _try(
-        self, n: int = 1, /, prompt: object = PROBE_PROMPT, **fields: object
+        self, n: int = 1, /, prompt: str = PROBE_PROMPT, **fields: object
     ) -> Choices | None:
         """Ask with a field more; None where the endpoint refuses it."""
-        if not isinstance(prompt, str):
-            fields, prompt = fields | {"prompt": prompt}, PROBE_PROMPT
         try:
             return await self._ask(fields, prompt=prompt, n=n, max_retries=_RETRIES)
         except RefusedError:
@@ -297,30 +268,18 @@ class Probe:
         self,
         fields: dict[str, object],
         *,
-        max_retries: int,
         prompt: str = PROBE_PROMPT,
         n: int = 1,
         max_tokens: int = _MAX_TOKENS,
+        max_retries: int | None = None,
     ) -> Choices:
         """Ask until the answer can be used, with the patience that every later request has."""
         request = self._format.write(prompt, fields, n=n, max_tokens=max_tokens)
-        answers: list[Choices] = []
-        await self._runner.complete(
-            lambda: None if answers and answers[-1].problem is None else request,
-            lambda _, choices: answers.append(choices),
-            max_retries=max_retries,
-        )
-        return answers[-1]
+        return await self._runner.complete(request, lambda *_: None, max_retries=max_retries)
 
 
-def _seeded(seed: Honour, value: int) -> dict[str, object]:
+def _seeded(seed: Honour, value: int) -> dict[str, Any]:
     return {} if seed == "refused" else {"seed": value}
-
-
-def _choice(answer: Choices) -> dict[str, Any]:
-    choices = answer.document.get("choices")
-    first = choices[0] if isinstance(choices, list) and choices else None
-    return first if isinstance(first, dict) else {}
 
 
 def _other_name(said: object, asked: str) -> str | None:

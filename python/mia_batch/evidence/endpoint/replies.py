@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -121,6 +121,9 @@ class Found(NamedTuple):
     reason: str | None = None
 
 
+_Find: TypeAlias = "Callable[[dict[str, Any], Spent], Found]"
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -139,7 +142,7 @@ class _Choice(_Strict):
 def read_choices(
     body: bytes,
     n: int,
-    find: Callable[..., Found],
+    find: _Find,
     redact: Callable[[str], str],
 ) -> Choices:
     """Read a reply of up to ``n`` choices; one that is not what was asked for has nothing.
@@ -178,7 +181,7 @@ def find_answer(
         return Found("thinking", None, _ONLY_THOUGHTS)
     if not isinstance(text, str):
         raise ValueError("it holds no text")  # noqa: TRY004 - one kind for whatever is wrong
-    if not _is_text(text):
+    if any("\ud800" <= letter <= "\udfff" for letter in text):  # which no file can hold
         raise ValueError("its text is not valid Unicode")
     found = _spoken(text) if chat else Found("text", text)
     if found.text is None:
@@ -283,7 +286,7 @@ def read_usage(document: dict[str, Any]) -> Tokens | None:
 
 
 def _find_choices(
-    document: dict[str, Any], n: int, find: Callable[..., Found]
+    document: dict[str, Any], n: int, find: _Find
 ) -> tuple[dict[int, Continuation], str | None]:
     raw = document.get("choices")
     if not isinstance(raw, list) or not raw:
@@ -318,12 +321,12 @@ def _spent(document: dict[str, Any]) -> Spent:
 
 
 def _read_choice(
-    item: object, position: int, find: Callable[..., Found], spent: Spent
+    item: object, position: int, find: _Find, spent: Spent
 ) -> tuple[int, Continuation]:
     if not isinstance(item, dict):
         msg = "it is not an object"
         raise ValueError(msg)  # noqa: TRY004 - one kind for whatever is wrong with a choice
-    found = find(item, spent=spent)
+    found = find(item, spent)
     choice = _Choice.model_validate({**item, "text": found.text})
     finish = _finish_of(item)
     stated: FinishReason | None = "length" if finish in _LENGTHS else None
@@ -335,8 +338,3 @@ def _read_choice(
         reason=found.reason,
     )
     return (position if choice.index is None else choice.index), continuation
-
-
-def _is_text(text: str) -> bool:
-    """JSON can spell half of a surrogate pair, which no file can hold."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)

@@ -22,7 +22,6 @@ __all__ = [
     "UnusableError",
     "after_refusal",
     "backoff",
-    "concerns_all",
     "stated_wait",
 ]
 
@@ -77,10 +76,7 @@ def after_refusal(
     *,
     last: bool,
 ) -> Next:
-    """Decide what follows an error status, as the ``last`` try allowed or not.
-
-    Names of ``headers`` are in lower case; ``codes`` as in `Refusal`.
-    """
+    """Decide what follows an error status, as the ``last`` try allowed or not."""
     if status == 402 or codes & _EXHAUSTED:
         return Next("exhausted")
     if not _is_retried(status, headers) or last:
@@ -95,25 +91,19 @@ def backoff(attempt: int, rng: Random) -> float:
 
 
 def stated_wait(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds that the endpoint asks to wait; None where nothing readable is stated.
-
-    ``retry-after-ms`` comes before ``retry-after``, which holds seconds or an HTTP date (RFC 9110,
-    section 10.2.3).
-    """
+    """Seconds to wait, from ``retry-after-ms`` or ``retry-after`` (RFC 9110, section 10.2.3)."""
     milliseconds = _number(headers.get("retry-after-ms"))
     if milliseconds is not None:
         return milliseconds / 1000.0
-    stated = headers.get("retry-after")
-    seconds = _number(stated)
-    return seconds if seconds is not None else _until(stated, now)
-
-
-def concerns_all(status: int) -> bool:
-    """Tell statuses that the next request would get as well.
-
-    403 is not among them: the key has been good before, so it is one prompt that may not be asked.
-    """
-    return status in {401, 404, 405} or 300 <= status < 400
+    seconds = _number(headers.get("retry-after"))
+    if seconds is not None:
+        return seconds
+    try:
+        date = parsedate_to_datetime(headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    date = date if date.tzinfo else date.replace(tzinfo=UTC)
+    return max(0.0, (date - now).total_seconds())
 
 
 def _is_retried(status: int, headers: Mapping[str, str]) -> bool:
@@ -130,13 +120,3 @@ def _number(text: str | None) -> float | None:
     except ValueError:
         return None
     return number if isfinite(number) and number >= 0 else None
-
-
-def _until(text: str | None, now: datetime) -> float | None:
-    try:
-        date = parsedate_to_datetime(text or "")
-    except ValueError:
-        return None
-    if date.tzinfo is None:
-        date = date.replace(tzinfo=UTC)
-    return max(0.0, (date - now).total_seconds())

@@ -19,7 +19,6 @@ from mia_batch.evidence.endpoint.retry import (
     UnusableError,
     after_refusal,
     backoff,
-    concerns_all,
 )
 from mia_batch.evidence.endpoint.transport import Transport, UnansweredError
 
@@ -40,9 +39,7 @@ _MOST_UNUSABLE = 2  # times that an unusable answer is repeated; each may have b
 class RequestRunner:
     """Sends requests of one format to an endpoint within every limit.
 
-    The journal knows what was spent, and is told of answers that are lost on their way; ``rng``
-    gives the jitter between tries. While it is ``probing``, there is something to learn from every
-    refusal.
+    While it is ``probing``, there is something to learn from every refusal.
     """
 
     def __init__(self, request_format: RequestFormat, journal: Journal, rng: Random) -> None:
@@ -53,7 +50,7 @@ class RequestRunner:
         self.transport = Transport(settings)
         self._rng = rng
         self._ledger = Ledger(settings, journal.spent())
-        self._concurrency = Concurrency(settings.max_concurrency)
+        self.concurrency = Concurrency(settings.max_concurrency)
         limits = (settings.requests_per_minute, settings.tokens_per_minute)
         self._requests, self._tokens = (TokenBucket(limit, time.monotonic) for limit in limits)
         self._in_flight = 0
@@ -61,35 +58,33 @@ class RequestRunner:
         self._reached = False
         self._settled = asyncio.Condition()
 
-    @property
-    def limit(self) -> int:
-        """Requests that may be in flight."""
-        return self._concurrency.limit
-
     async def complete(
         self,
-        next_request: Callable[[], WireRequest | None],
-        take: Callable[[WireRequest, Choices], None],
+        request: WireRequest,
+        take: Callable[[WireRequest, Choices], WireRequest | None],
         *,
-        max_retries: int,
-    ) -> None:
-        """Send request after request until none is left; repeat few whose answer is unusable.
+        max_retries: int | None = None,
+    ) -> Choices:
+        """Send a request, and what ``take`` wants to be asked after an answer; return the last.
 
-        Raises `RefusedError` if this has failed, and `EngineError` if no request can succeed now:
-        the account is empty, the limit of cost is reached, the endpoint cannot be reached or asks
-        for a long wait.
+        A few answers that cannot be used are asked for again. Raises `RefusedError` if this has
+        failed, and `EngineError` if no request can succeed now: the account is empty, the limit of
+        cost is reached, the endpoint cannot be reached or asks for a long wait.
         """
+        most = self._settings.max_retries if max_retries is None else max_retries
         unusable = 0
-        while (request := next_request()) is not None:
-            choices = await self._send(request, max_retries)
-            take(request, choices)
-            if choices.problem is None:
-                continue
-            if unusable == _MOST_UNUSABLE:
-                said = _with_tries(choices.problem, unusable)
-                raise UnusableError(None, said, is_json=bool(choices.document))
-            await asyncio.sleep(backoff(unusable, self._rng))
-            unusable += 1
+        while True:
+            choices = await self._send(request, most)
+            following = take(request, choices)
+            if choices.problem is not None:
+                if unusable == _MOST_UNUSABLE:
+                    said = _with_tries(choices.problem, unusable)
+                    raise UnusableError(None, said, is_json=bool(choices.document))
+                await asyncio.sleep(backoff(unusable, self._rng))
+                unusable += 1
+            elif following is None:
+                return choices
+            request = following or request
 
     async def _send(self, request: WireRequest, max_retries: int) -> Choices:
         """Send a request until an answer with status 2xx comes."""
@@ -118,7 +113,7 @@ class RequestRunner:
         async with self._settled:
             while (
                 left := self._not_before - time.monotonic()
-            ) > 0 or self._in_flight >= self.limit:
+            ) > 0 or self._in_flight >= self.concurrency.limit:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(left if left > 0 else None):
                         await self._settled.wait()
@@ -146,7 +141,7 @@ class RequestRunner:
 
     async def _try(self, request: WireRequest, attempt: int, max_retries: int) -> Choices | Next:
         """Send once; an answer, or what to do next."""
-        sent_in_round = self._concurrency.round
+        sent_in_round = self.concurrency.round
         used = request.most  # of an answer that is lost on its way nobody knows the price
         sent = datetime.now(UTC).isoformat(timespec="milliseconds")
         try:
@@ -155,9 +150,9 @@ class RequestRunner:
             if not 200 <= reply.status < 300:
                 used = Tokens(0, 0)
                 if reply.status == 429:
-                    self._concurrency.refused(sent_in_round)
+                    self.concurrency.refused(sent_in_round)
                 return self._after_refusal(reply, attempt, max_retries)
-            self._concurrency.succeeded()
+            self.concurrency.succeeded()
             choices = replace(self.request_format.read(reply.body, request), sent=sent)
             used = choices.used or used
         except UnansweredError as error:
@@ -178,7 +173,9 @@ class RequestRunner:
         step = after_refusal(reply.status, reply.headers, refusal.codes, now, last=last)
         if step.step == "again":
             return step
-        if step.step == "give_up" and (self.probing or not concerns_all(reply.status)):
+        # The next request would get these as well. Not 403: the key was good, so it is the prompt.
+        concerns_all = reply.status in {401, 404, 405} or 300 <= reply.status < 400
+        if step.step == "give_up" and (self.probing or not concerns_all):
             said = _with_tries(refusal.sentence, attempt)
             raise RefusedError(reply.status, said, is_json=refusal.is_json)
         way_out = {

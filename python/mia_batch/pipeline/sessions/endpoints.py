@@ -20,8 +20,14 @@ def findings(settings: Settings, found: Capabilities, *, drawn: bool) -> Iterato
     yield f"{settings.base_url} serves {settings.model}, {context}"
     if found.serves is not None:
         yield f"its answers say that {found.serves} wrote them: check setting 'model'"
-    if found.named_token is not None:
-        yield _exactness(found)
+    if found.named_token == "honoured":
+        yield "it honours 'logprob_token_ids': log-probabilities are exact"
+    elif found.named_token is not None:
+        yield (
+            f"it {_verb(found.named_token)} 'logprob_token_ids': a true token that is not among "
+            f"the {found.top_logprobs} most likely ones has an upper bound instead of its "
+            "log-probability"
+        )
     if not drawn:
         return
     if found.n != "honoured":
@@ -61,17 +67,6 @@ def unsure_fields(found: Capabilities) -> list[str]:
     neutral = [name for name, honour in found.neutral.items() if honour != "honoured"]
     withdrawn = {"temperature", "top_p"}.intersection(found.dialect.withdrawn)
     return [*neutral, *sorted(withdrawn)]
-
-
-def _exactness(found: Capabilities) -> str:
-    """Say whether the true token's log-probability is known, or a bound where it is not listed."""
-    if found.named_token == "honoured":
-        return "it honours 'logprob_token_ids': log-probabilities are exact"
-    return (
-        f"it {_verb(found.named_token or 'refused')} 'logprob_token_ids': a true token that is not "
-        f"among the {found.top_logprobs} most likely ones has an upper bound instead of its "
-        "log-probability"
-    )
 
 
 def _verb(honour: str) -> str:

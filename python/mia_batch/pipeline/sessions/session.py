@@ -11,7 +11,8 @@ import polars as pl
 
 from mia_batch.attacks.attack import CONTINUATION
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.endpoint import Endpoint, estimate_cost
+from mia_batch.evidence.endpoint import Endpoint
+from mia_batch.evidence.endpoint.cost import Tokens, money, most_prompt_tokens
 from mia_batch.evidence.executors.local import LocalExecutor
 from mia_batch.evidence.sampling import SampleTask
 from mia_batch.evidence.workload import Workload, work_of
@@ -174,23 +175,16 @@ def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iter
             "capabilities": asdict(found),
         }
         audit.save()
-        told = findings(settings, found, drawn=kind == "samples" and _draws(audit))
-        for sentence in told if kind == "samples" or at_points else ():
-            audit.observer.stage(sentence)
+        if kind == "samples" or at_points:
+            for sentence in findings(settings, found, drawn=kind == "samples" and _draws(audit)):
+                audit.observer.stage(sentence)
         yield Session(
             executor=LocalExecutor(opened),
             tokenizer=tokenizer,
-            measure=_measure_for(tokenizer),
+            measure=tokenizer.measure if tokenizer else estimate_tokens,
             max_model_len=found.max_model_len or _UNSTATED_CONTEXT,
             max_attempts=_MOST_ATTEMPTS if opened.repeats else 1,
         )
-
-
-def _measure_for(
-    tokenizer: Tokenizer | None,
-) -> Callable[[list[str], list[str]], list[Measure]]:
-    """Count tokens by the model's own tokenizer, or estimate them where it is not at hand."""
-    return estimate_tokens if tokenizer is None else tokenizer.measure
 
 
 def expected(
@@ -199,8 +193,8 @@ def expected(
     """Say how a model will count tokens, and how far it will decode, before it is open."""
     settings = audit.settings
     if model == "target" and audit.manifest.evidence["engine"] == "openai":
-        measure = _measure_for(endpoint_tokenizer(settings))
-        return measure, partial(
+        tokenizer = endpoint_tokenizer(settings)
+        return tokenizer.measure if tokenizer else estimate_tokens, partial(
             audit.budget, max_model_len=_UNSTATED_CONTEXT, max_attempts=_MOST_ATTEMPTS
         )
     source = audit.source(model)
@@ -246,16 +240,13 @@ def text_cost(settings: Settings, view: View, missing: Missing) -> Iterator[tupl
 
 
 def _cost(settings: Settings, workload: Workload, tokens: int, times: int = 1) -> str:
-    estimate = estimate_cost(
-        endpoint_settings(settings),
-        prompts=times * workload.prompts,
-        prompt_bytes=times * workload.prompt_bytes,
-        samples=-(-workload.samples // workload.prompts),
-        max_tokens=-(-tokens * workload.prompts // workload.samples),
-        honours_n=False,
-    )
-    text = f"{estimate.tokens_in:,} prompt tokens, {estimate.tokens_out:,} output tokens"
-    return text if estimate.cost is None else f"{text}, cost {estimate.cost:,.2f}"
+    """Price a request for each sample, so that the prompt is paid for with each."""
+    endpoint, times = endpoint_settings(settings), times * -(-workload.samples // workload.prompts)
+    n, n_bytes = times * workload.prompts, times * workload.prompt_bytes
+    most = Tokens(most_prompt_tokens(endpoint, prompt_bytes=n_bytes, prompts=n), tokens)
+    text = f"{most.given:,} prompt tokens, {most.drawn:,} output tokens"
+    cost = money(endpoint, most)
+    return text if cost is None else f"{text}, cost {cost:,.2f}"
 
 
 def _draws(audit: Audit) -> bool:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mia_batch.evidence.endpoint import EndpointSettings, estimate_cost
-from mia_batch.evidence.endpoint.cost import Ledger, Tokens, most_prompt_tokens
+from mia_batch.evidence.endpoint import EndpointSettings
+from mia_batch.evidence.endpoint.cost import Ledger, Tokens, money, most_prompt_tokens
 
 
 def priced(**changed: Any) -> EndpointSettings:
@@ -15,27 +15,13 @@ def priced(**changed: Any) -> EndpointSettings:
     return EndpointSettings(base_url="http://host/v1", model="m", **given)
 
 
-def test_an_estimate_by_hand():
-    estimate = estimate_cost(
-        priced(), prompts=3, prompt_bytes=1000, samples=10, max_tokens=400, honours_n=True
-    )
-    assert (estimate.tokens_in, estimate.tokens_out) == (1000 + 3 * 16, 4000)
-    assert estimate.cost == pytest.approx((1048 * 2 + 4000 * 10) / 1e6)
-
-
-def test_without_n_every_sample_pays_for_its_prompt():
-    estimate = estimate_cost(
-        priced(), prompts=3, prompt_bytes=1000, samples=10, max_tokens=400, honours_n=False
-    )
-    assert (estimate.tokens_in, estimate.tokens_out) == (10480, 4000)
+def test_a_cost_by_hand():
+    assert money(priced(), Tokens(1048, 4000)) == pytest.approx((1048 * 2 + 4000 * 10) / 1e6)
 
 
 def test_without_prices_there_are_tokens_but_no_money():
     settings = priced(price_out=None)
-    estimate = estimate_cost(
-        settings, prompts=1, prompt_bytes=1, samples=1, max_tokens=1, honours_n=True
-    )
-    assert estimate.cost is None
+    assert money(settings, Tokens(1, 1)) is None
     ledger = Ledger(settings, Tokens(10, 10))
     assert ledger.spent is None
     assert ledger.fits(Tokens(10**9, 10**9))

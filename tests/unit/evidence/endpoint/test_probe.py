@@ -31,9 +31,7 @@ BEST = Capabilities(
     seed="honoured",
     varied=True,
     top_k="honoured",
-    prompt_token_ids=True,
     output_token_ids=True,
-    echo_logprobs=True,
     max_model_len=2048,
     greedy="honoured",
     neutral=dict.fromkeys(["min_p", *PENALTIES], "honoured"),
@@ -146,20 +144,18 @@ def test_no_limit_no_question(tmp_path: Path):
     assert probe(TinyModel(refuses=["top_k"]), tmp_path, top_k=0)["top_k"] is None
 
 
-def test_a_chat_endpoint_gives_neither_token_ids_nor_prompt_logprobs(tmp_path: Path):
+def test_a_chat_endpoint_is_probed_by_chat(tmp_path: Path):
     with HostileServer(TinyModel()) as server, opened(server, tmp_path, chat=True) as endpoint:
         found = endpoint.capabilities
-    assert (found.prompt_token_ids, found.echo_logprobs) == (False, False)
     assert (found.n, found.seed, found.top_k) == ("honoured", "honoured", "honoured")
     posted = [asked for asked in server.probes if asked.method == "POST"]
     assert {asked.path for asked in posted} == {"/v1/chat/completions"}
-    assert not any("echo" in asked.fields for asked in posted)
 
 
 def test_probes_are_few_and_small(tmp_path: Path):
     with HostileServer(TinyModel()) as server, opened(server, tmp_path):
         pass
-    assert len(server.probes) <= 21
+    assert len(server.probes) <= 19
     assert max(asked.fields.get("max_tokens", 0) for asked in server.probes) <= 24
 
 

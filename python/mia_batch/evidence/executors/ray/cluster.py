@@ -78,7 +78,7 @@ def _joined(address: str | None, n_cpus: int | None) -> Iterator[None]:
             )
         except Exception as error:  # of a dozen kinds
             where = f"the Ray cluster at {address!r}" if address else "Ray on this machine"
-            msg = f"setting 'ray': {where} cannot be used: {_first_line(error)}"
+            msg = f"setting 'ray': {where} cannot be used: {reason_of(error)}"
             raise EngineError(msg) from error
         _hush()
         try:
@@ -154,7 +154,3 @@ def _hush() -> None:
 
     if hasattr(worker, "print_to_stdstream"):
         worker.print_to_stdstream = lambda *_, **__: None
-
-
-def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), repr(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mia_batch.errors import EngineError, MiaBatchError
@@ -49,11 +49,12 @@ class Worker:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Asked:
-    """A block at a worker, since when."""
+    """A block of a job at a worker; ``lost``: how many workers it has lost before."""
 
     worker: Worker
+    job: int
     block: Block
-    since: float = field(default_factory=time.monotonic)
+    lost: int
 
 
 class Pool:
@@ -99,10 +100,10 @@ class Pool:
                 waited = time.monotonic()
         return info
 
-    def hand(self, worker: Worker, job: int, what: ObjectRef[Any], block: Block) -> None:
+    def hand(self, worker: Worker, job: int, what: ObjectRef[Any], block: Block, lost: int) -> None:
         """Give a block to a worker."""
         ref: ObjectRef[Any] = worker.actor.work.remote(job, [what], block)
-        self._asked[ref] = Asked(worker, block)
+        self._asked[ref] = Asked(worker, job, block, lost)
         worker.in_hand += 1
 
     def events(self) -> Iterator[tuple[Asked, Answered | Exception]]:
@@ -118,44 +119,29 @@ class Pool:
             elif ref in self._asked:
                 yield self._came(ref)
 
-    @property
-    def in_hand(self) -> list[Asked]:
-        """What is worked on."""
-        return [*self._asked.values()]
-
     def states(self) -> list[WorkerState]:
         """Say what each worker does."""
         blocks = defaultdict(list)
         for asked in self._asked.values():
-            blocks[asked.worker.name].append(asked.block.index)
+            blocks[asked.worker].append(str(asked.block.index))
         now = time.monotonic()
-        ready = [
+        states = [
             WorkerState(
-                f"{worker.name} on {worker.joined.node}" if worker.joined else worker.name,
-                f"blocks {', '.join(map(str, found))}"
-                if (found := blocks[worker.name])
-                else "idle",
-                worker.blocks,
-                worker.tokens / max(now - worker.ready, 1e-9),
+                f"{each.name} on {each.joined.node}" if each.joined else each.name,
+                f"blocks {', '.join(blocks[each])}" if blocks[each] else "idle",
+                each.blocks,
+                each.tokens / max(now - each.ready, 1e-9),
             )
-            for worker in self.workers
+            for each in self.workers
         ]
-        return ready + [
-            WorkerState(each.name, "starting", 0, 0.0) for each in self._starting.values()
-        ]
+        starting = self._starting.values()
+        return states + [WorkerState(each.name, "starting", 0, 0.0) for each in starting]
 
     def close(self) -> None:
         """End all engines."""
         for worker in [*self.workers, *self._starting.values()]:
             self._ray.kill(worker.actor)
         self.workers.clear()
-
-    def lose(self, worker: Worker, why: Exception) -> None:
-        """Take a worker out; another is asked for in its place."""
-        if worker in self.workers:
-            self.workers.remove(worker)
-            self._ray.kill(worker.actor)
-            self._say(f"{worker.name} is lost, its blocks go to others: {reason_of(why)}")
 
     def _fill(self) -> None:
         while len(self.workers) + len(self._starting) < self._room():
@@ -219,8 +205,10 @@ class Pool:
         try:
             answered: Answered = self._ray.get(ref)
         except Exception as error:
-            if is_lost(error):
-                self.lose(worker, error)
+            if is_lost(error) and worker in self.workers:
+                self.workers.remove(worker)  # another is asked for in its place
+                self._ray.kill(worker.actor)
+                self._say(f"{worker.name} is lost, its blocks go to others: {reason_of(error)}")
             return asked, error
         worker.blocks += 1
         worker.tokens += sum(tokens for _, tokens, _ in answered.told)
