@@ -140,11 +140,11 @@ def test_a_copy_that_was_left_behind_follows_and_never_overwrites(
     audit_books(url, inputs, samples=2)
     held = server.contents(run)
     on_machine("one")
-    assert left.samples.height == 2
+    assert left["samples"].height == 2
     found = mia_batch.Run(f"{url}/")
     assert found.folder == left.folder
     assert files(found.folder) == {name: held[name] for name in held if name != ".lock"}
-    assert audit_books(url, inputs, samples=2).samples.height == 4
+    assert audit_books(url, inputs, samples=2)["samples"].height == 4
     assert tables(server.contents(run)) == tables(held)
 
 
@@ -267,7 +267,7 @@ def test_commands_take_an_address_where_they_take_a_folder(inputs, on_machine, s
     assert url in done.stdout.replace("\n", "")
     on_machine("two")
     root = verify(inputs / "run").root
-    target = mia_batch.Run(inputs / "run").targets["target_id"][0]
+    target = mia_batch.Run(inputs / "run")["targets"]["target_id"][0]
     audit_books(f"{url}-second", inputs)
     for asked, shown in {
         ("verify", url): root,
