@@ -127,7 +127,7 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
     """Run an audit from validated settings; see `audit`."""
     if settings.config is not None:
         observer.stage(f"settings are read from {settings.config}")
-    with mirrored(settings.place, observer.stage):
+    with mirrored(settings.place):
         return _run_audit(settings, observer)
 
 
@@ -259,7 +259,7 @@ def rescore(
     _refuse_stored_code(stored, changed)
     settings = load_settings({**stored, "out": str(place), **changed}, use_config=False)
     observer = observer or Observer()
-    with mirrored(place, observer.stage) as folder:
+    with mirrored(place) as folder:
         return _rescore(Audit.finished(Run(folder), settings, observer))
 
 
