@@ -133,10 +133,8 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
 
 def _run_audit(settings: Settings, observer: Observer) -> Run:
     audit = Audit.begin(settings, observer)
-    corpora = audit.corpora
-    for sentence in (_corpus_sentence(audit), *corpora.notes()):
+    for sentence in (_corpus_sentence(audit), *audit.corpora.notes()):
         observer.stage(sentence)
-    del corpora
     stages = stages_of(audit)
     if audit.shard is not None:
         run_shard(audit, audit.shard, stages)

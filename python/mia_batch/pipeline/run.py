@@ -124,12 +124,13 @@ class Run:
 
     @property
     def manifest(self) -> Manifest:
-        """What made the tables.
+        """What made the tables; see `check`."""
+        return self.check()
 
-        Raises
-        ------
-        RunFolderError
-            If there is no run here, or ``run.json`` cannot be read.
+    def check(self) -> Manifest:
+        """Return what made the tables.
+
+        Raises `RunFolderError` if there is no run here, or ``run.json`` cannot be read.
         """
         found = Manifest.of(self.folder)
         if found is None:
