@@ -79,7 +79,7 @@ def add_recited(folder: Path, parts: pl.DataFrame, **settings: Any) -> pl.DataFr
     settings |= {"preset": "matched", "temperature": 0.0, "samples": 1}
     run = audit(folder, "greedy", source, **settings)
     pair = pair_features("candidate", "reference", groups=["lcs"]).struct.unnest()
-    pairs = run.samples.join(run.targets, on="target_id").select(pair, name="document_id")
+    pairs = run["samples"].join(run["targets"], on="target_id").select(pair, name="document_id")
     share = pl.col("lcs_words") / pl.col("words_reference")
     said = pairs.group_by("name").agg(worst=share.min())
     recited = pl.col("worst").fill_null(0) >= RECITED
@@ -105,7 +105,7 @@ def audit_parts(folder: Path, parts: pl.DataFrame, **settings: Any) -> list[dict
         }
         run = audit(folder, attacks[0], asked, **how, **settings)
         for attack in attacks:
-            told = run.verdicts.filter(pl.col("q_value") <= Q, level="document", attack=attack)
+            told = run["verdicts"].filter(pl.col("q_value") <= Q, level="document", attack=attack)
             right = told["key"].is_in(seen["name"].implode()).sum()
             rows.append({"attack": attack, "reported": right, "false": told.height - right})
     return rows
@@ -156,7 +156,7 @@ def measure(
         figures[f"extraction_{name}"] = measure_extraction(run, parts, design.windows)
     figures["strips"] = measure_strips(run, parts, design)
     part = pl.format("{} {}", "document_id", pl.col("window_index") // design.windows)
-    scores = run.scores.filter(role="target").with_columns(name=part)
+    scores = run["scores"].filter(role="target").with_columns(name=part)
     figures["splits"] = [splits(scores, ASKED[None][0], parts, case) for case in cases]
     return figures
 

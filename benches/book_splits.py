@@ -110,7 +110,7 @@ def _covers(
 
 def strips(run: mia_batch.Run, parts: pl.DataFrame) -> pl.DataFrame:
     """Say of each stretch of the books' strips how often the model saw what is at its middle."""
-    drawn = run.curves.filter(curve="strip").rename({"subject": "book", "y": "value"})
+    drawn = run["curves"].filter(curve="strip").rename({"subject": "book", "y": "value"})
     ends = parts.group_by("book").agg(whole=pl.col("end").max())
     after = pl.col("x").shift(-1, fill_value=1.0).over("book")
     middle = ((pl.col("x") + after) / 2 * pl.col("whole")).cast(pl.Int64)
@@ -150,8 +150,10 @@ def extracted(run: mia_batch.Run, parts: pl.DataFrame, windows: int) -> pl.DataF
     ]
     asked_from = pl.col("start") + pl.col("prefix").str.len_chars()
     part = (pl.col("window_index") // windows).cast(pl.Int64)
-    given = run.targets.group_by(pl.col("document_id").alias("book"), part.alias("part")).agg(
-        asked_from=asked_from.min()
+    given = (
+        run["targets"]
+        .group_by(pl.col("document_id").alias("book"), part.alias("part"))
+        .agg(asked_from=asked_from.min())
     )
     joined = parts.with_columns(out=pl.Series(out, dtype=pl.Int64)).join(
         given, on=["book", "part"], how="left", maintain_order="left"

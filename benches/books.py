@@ -186,9 +186,9 @@ def main() -> None:
         every: dict[str, NDArray[np.float64]] = {}
         came_out = np.zeros(n_parts, np.bool_)
         for samples, attacks in ASKED.items():
-            verdicts = audit(folder, parts, N_NULL, attacks, samples).verdicts
+            verdicts = audit(folder, parts, N_NULL, attacks, samples)["verdicts"]
             run = audit(folder, parts, n_parts - N_ASKED, attacks, samples)
-            scores = run.scores.join(parts.select("group", "place").unique(), on="group")
+            scores = run["scores"].join(parts.select("group", "place").unique(), on="group")
             for attack in attacks:
                 told = verdicts.filter(pl.col("q_value") <= Q, level="group", attack=attack)["key"]
                 right = told.is_in(names).sum()

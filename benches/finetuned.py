@@ -152,7 +152,7 @@ def audited(folder: Path, name: str, data: str, recipe: Recipe, **settings: Any)
 
 def measured(run: mia_batch.Run, **how: Any) -> list[dict[str, Any]]:  # noqa: ANN401
     """Rows of the table: an attack, its AUC with interval, and both TPR at 1 % FPR."""
-    scores, rows = run.scores, []
+    scores, rows = run["scores"], []
     names = [name for name in (*COLUMNS, *SHADOWED) if name in scores.columns]
     for name in names:
         some = scores.filter(pl.col(name).is_not_null())
@@ -249,7 +249,7 @@ def shadowed(folder: Path, epochs: int, shadows: int) -> dict[str, Any]:
         tuning_epochs=epochs,
     )
     rows = measured(run, epochs=str(epochs), prompts="domain")
-    scores = run.scores
+    scores = run["scores"]
     member = scores["member"].to_numpy()
     values = {row["attack"]: scores[row["attack"]].to_numpy() for row in rows}
     best = {

@@ -139,8 +139,8 @@ def audit(
 
 def tokens(run: mia_batch.Run, tokenizer: Tokenizer, **within: int) -> dict[str, float]:
     """Tokens that the audited model decodes and is given, a text; of what is scored."""
-    samples = run.samples.filter(model="target")
-    prompts = run.prompts.filter(pl.col("reason").is_null(), model="target")
+    samples = run["samples"].filter(model="target")
+    prompts = run["prompts"].filter(pl.col("reason").is_null(), model="target")
     for name, most in within.items():
         column = "view_index" if name == "probes" else "sample_index"
         samples = samples.filter(pl.col(column) < most)
@@ -148,13 +148,13 @@ def tokens(run: mia_batch.Run, tokenizer: Tokenizer, **within: int) -> dict[str,
             prompts = prompts.filter(pl.col(column) < most)
     if samples.is_empty():
         return {"decoded": 0.0, "prompted": 0.0}
-    joined = prompts.join(run.targets.select("target_id", "target", "prefix"), on="target_id")
+    joined = prompts.join(run["targets"].select("target_id", "target", "prefix"), on="target_id")
     contexts = [
         prefix if cut is None else target.encode()[:cut].decode()
         for cut, target, prefix in joined.select("cut", "target", "prefix").iter_rows()
     ]
     given = sum(len(ids) for ids in tokenizer.encode_prompts(contexts))
-    n = run.targets.height
+    n = run["targets"].height
     return {"decoded": int(samples["n_tokens"].sum()) / n, "prompted": given / n}
 
 
@@ -189,7 +189,7 @@ def audits(folder: Path, corpus: pl.DataFrame) -> pl.DataFrame:
 
     def add(run: mia_batch.Run, attacks: list[str], **how: int | None) -> None:
         nonlocal default
-        scores = run.scores.join(times, on="document_id")
+        scores = run["scores"].join(times, on="document_id")
         if how == DEFAULT_WAY:
             default = scores.select("document_id", default=pl.col(attacks[0]))
         within = {name: most for name, most in how.items() if most and name != "probe_words"}

@@ -86,7 +86,7 @@ def audit(folder: Path) -> pl.DataFrame:
         evidence="logprobs",
         engine="transformers",
     )
-    return pl.DataFrame(run.scores)
+    return pl.DataFrame(run["scores"])
 
 
 def packed(folder: Path) -> None:
@@ -113,9 +113,9 @@ def codec(folder: Path) -> Iterator[Figure]:
             attacks=f"{CODEC},recall_prefix_v1,loss_v1",
             engine="transformers",
         )
-        label = run.scores["member"].to_numpy()
+        label = run["scores"]["member"].to_numpy()
         for times in TIMES:
-            own = run.scores.filter(times=times)[CODEC].drop_nulls()
+            own = run["scores"].filter(times=times)[CODEC].drop_nulls()
             limits = clopper_pearson(int(own.sum()), own.len())
             share = {"share": own.mean(), "low": limits.low, "high": limits.high}
             yield {
@@ -125,7 +125,7 @@ def codec(folder: Path) -> Iterator[Figure]:
                 "texts": own.len(),
             } | share
         for name in (CODEC, "recall_prefix_v1", "loss_v1"):
-            auc = roc_auc(label, run.scores[name].to_numpy())
+            auc = roc_auc(label, run["scores"][name].to_numpy())
             yield {"case": name, "model": model, "auc": auc}
 
 

@@ -147,7 +147,9 @@ def scored(folder: Path, model: Path, parts: pl.DataFrame, name: str) -> Scores:
         attacks=ATTACK,
         report=False,
     )
-    order = windows.select("document_id").join(run.scores, on="document_id", maintain_order="left")
+    order = windows.select("document_id").join(
+        run["scores"], on="document_id", maintain_order="left"
+    )
     return order[ATTACK].to_numpy().reshape(-1, SIZE)
 
 

@@ -56,7 +56,7 @@ def levels(attack: str, each: int = _EACH, points: int = 4) -> dict[str, Any]:
             report=False,
             out=str(Path(folder, "run")),
         )
-        return {"attack": attack, "points": points, **figures(run.findings)}
+        return {"attack": attack, "points": points, **figures(run["findings"])}
 
 
 def figures(findings: pl.DataFrame) -> dict[str, list[float | None]]:

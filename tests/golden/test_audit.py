@@ -20,7 +20,9 @@ def audit_demo(demo, out, **settings):
 
 
 def auc(run, attack=ATTACK) -> float:
-    return float(run.metrics.filter(attack=attack, metric="roc_auc", slice="all")["value"].item())
+    return float(
+        run["metrics"].filter(attack=attack, metric="roc_auc", slice="all")["value"].item()
+    )
 
 
 @pytest.fixture(scope="session")
@@ -62,19 +64,19 @@ def agreeing(one, other) -> float:
 
 def samples_of(run, document_ids):
     """Samples of some documents in an order of their own."""
-    chosen = run.targets.filter(pl.col("document_id").is_in(document_ids)).select("target_id")
-    return chosen.join(run.samples, on="target_id").sort("target_id", "sample_index")
+    chosen = run["targets"].filter(pl.col("document_id").is_in(document_ids)).select("target_id")
+    return chosen.join(run["samples"], on="target_id").sort("target_id", "sample_index")
 
 
 def test_the_model_remembers_its_members_well_but_not_perfectly(vllm_run):
     assert 0.70 <= auc(vllm_run) <= 0.98
-    assert vllm_run.unscored.is_empty()
-    assert vllm_run.scores["n_samples"].unique().to_list() == [10]
+    assert vllm_run["unscored"].is_empty()
+    assert vllm_run["scores"]["n_samples"].unique().to_list() == [10]
 
 
 def test_nothing_but_memory_separates_the_classes(vllm_run):
     """The members' and the others' lengths and compressed sizes cannot be told apart."""
-    lengths = vllm_run.targets.select(
+    lengths = vllm_run["targets"].select(
         "member", words=pl.col("n_words"), letters=pl.col("target").str.len_chars()
     )
     assert lengths["words"].unique().to_list() == [128]
@@ -114,13 +116,15 @@ def test_two_engines_with_the_same_sampler_give_the_same_text(
 
 
 def test_two_engines_agree_within_sampling_error(three_samples, transformers_run):
-    joined = three_samples.scores.join(transformers_run.scores, on="target_id", suffix="_other")
+    joined = three_samples["scores"].join(
+        transformers_run["scores"], on="target_id", suffix="_other"
+    )
     difference = joined[ATTACK] - joined[f"{ATTACK}_other"]
     assert abs(difference.mean()) < 4 * difference.std() / len(difference) ** 0.5
     widths = [
-        run.metrics.filter(attack=ATTACK, metric="roc_auc", slice="all").select(
-            pl.col("high") - pl.col("low")
-        )
+        run["metrics"]
+        .filter(attack=ATTACK, metric="roc_auc", slice="all")
+        .select(pl.col("high") - pl.col("low"))
         for run in (three_samples, transformers_run)
     ]
     assert (

@@ -41,8 +41,8 @@ def test_preset_samia_equals_its_reference_implementation_to_the_last_bit(
     names = [
         name for name in defaults("samia") if reference_scores.CLASSIC_ZLIB or "zlib" not in name
     ]
-    sampled = dict(run.samples.group_by("target_id", maintain_order=True))
-    found = run.scores.select("target_id", *names).rows(named=True)
+    sampled = dict(run["samples"].group_by("target_id", maintain_order=True))
+    found = run["scores"].select("target_id", *names).rows(named=True)
     for text, row in zip(texts, found, strict=True):
         of_text = sampled[(row.pop("target_id"),)]
         if of_text["reason"].null_count() == 0:  # a prefix that leaves no room to continue

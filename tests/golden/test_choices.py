@@ -69,12 +69,12 @@ def test_the_plan_foresees_every_question(audited):
     n = 24 * PASSAGES * len(BOOKS)
     assert foreseen["prompts"] == f"{n:,}"
     assert foreseen["target choice"] == f"{n:,} forward passes"
-    assert run.samples.height == run.manifest.passes["target choice"] == n
+    assert run["samples"].height == run.manifest.passes["target choice"] == n
 
 
 def test_books_that_the_model_saw_stand_above_chance_and_the_others_at_it(audited):
     _, _, run = audited
-    books = {row["key"]: row for row in run.rollup.filter(level="group").iter_rows(named=True)}
+    books = {row["key"]: row for row in run["rollup"].filter(level="group").iter_rows(named=True)}
     assert books.keys() == {*BOOKS}
     for title, row in books.items():
         assert (row["attack"], row["n_scored"]) == ("decop_v1", PASSAGES)
@@ -84,17 +84,17 @@ def test_books_that_the_model_saw_stand_above_chance_and_the_others_at_it(audite
 @pytest.mark.parametrize("name", NAMES)
 def test_every_attack_tells_them_apart(audited, name: str):
     _, _, run = audited
-    (row,) = run.metrics.filter(attack=name, metric="roc_auc", slice="all").iter_rows(named=True)
+    (row,) = run["metrics"].filter(attack=name, metric="roc_auc", slice="all").iter_rows(named=True)
     assert (row["n_members"], row["n_unscored"]) == (2 * PASSAGES, 1)
     assert row["value"] >= 0.75  # of four variants at most one has as much as a member
-    known, others = (run.scores.filter(member=member)[name] for member in (True, False))
+    known, others = (run["scores"].filter(member=member)[name] for member in (True, False))
     assert known.min() > 0.9
     assert others.mean() == CHANCE
 
 
 def test_a_text_without_paraphrases_is_unscored_with_the_reason(audited):
     _, _, run = audited
-    why = dict(run.unscored.select("attack", "reason").iter_rows())
+    why = dict(run["unscored"].select("attack", "reason").iter_rows())
     assert why.keys() == {*NAMES}
     assert all("paraphrases" in reason for reason in why.values())
 
@@ -105,7 +105,7 @@ def test_the_same_command_asks_nothing_more_and_the_run_says_what_was_given(audi
     again = mia_batch.audit(**asked)
     assert again.path("scores").read_bytes() == before
     assert again.manifest.passes == run.manifest.passes
-    given = run.findings.filter(check="prompts").select("statistic", "value", "verdict")
+    given = run["findings"].filter(check="prompts").select("statistic", "value", "verdict")
     found = {name: (value, verdict) for name, value, verdict in given.iter_rows()}
     n = 24 * PASSAGES * len(BOOKS)
     assert found["n_answers"] == (n, "question_and_text")
@@ -121,7 +121,7 @@ def test_an_endpoint_gives_the_same_log_probabilities(taught, audited, tmp_path)
     with HostileServer(NextTokenModel(model)) as server:
         run = mia_batch.audit(**asked | {"engine": "openai", "base_url": server.url})
     key = ["target_id", "view_index"]
-    rows = run.logprobs.join(audited[2].logprobs, on=key, suffix="_here")
+    rows = run["logprobs"].join(audited[2]["logprobs"], on=key, suffix="_here")
     assert rows.height == 4 * len(BOOKS)
     for found, here in rows.select("logprob", "logprob_here").iter_rows():
         assert found == pytest.approx(here, abs=1e-4)
@@ -132,10 +132,10 @@ def test_one_that_always_says_a_is_at_chance_until_its_preference_is_taken_off(t
     biased = shutil.copytree(model, tmp_path / "biased")
     _prefer_a(biased, texts)
     found = mia_batch.audit(**request(tmp_path, texts, biased))
-    assert {*found.samples["candidate"]} == {" A"}
+    assert {*found["samples"]["candidate"]} == {" A"}
     for name in ("decop_v1", "decop_logprob_v1"):
-        assert {*found.scores[name]} == {0.25}
-    known, others = (found.scores.filter(member=member) for member in (True, False))
+        assert {*found["scores"][name]} == {0.25}
+    known, others = (found["scores"].filter(member=member) for member in (True, False))
     assert fmean(known["decop_log_calibrated_v1"]) > 0.9
     # Where A is nearly certain, part is lost: at least one order of a label is above its mean.
     assert fmean(known["decop_calibrated_v1"]) > 0.3

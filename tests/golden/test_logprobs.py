@@ -33,7 +33,7 @@ def members_run(demo, tmp_path_factory):
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_members_score_higher(members_run, attack):
-    found = members_run.metrics.filter(attack=attack, metric="roc_auc", slice="all")
+    found = members_run["metrics"].filter(attack=attack, metric="roc_auc", slice="all")
     assert found["low"].item() > 0.6
 
 
@@ -44,11 +44,12 @@ def test_one_pass_per_view_and_model(members_run):
 def test_samples_reproduce_suffixes_as_often_as_their_probabilities_say(members_run, demo):
     """Under top-k, as the samples were drawn; a null score is a probability of 0 here."""
     tokenizer = Tokenizer.load(str(demo.model))
-    wanted = members_run.logprobs.filter(view="extraction").select("target_id", "token_ids")
+    wanted = members_run["logprobs"].filter(view="extraction").select("target_id", "token_ids")
     score = pl.col("extraction_top_k_v1")
-    p = members_run.scores.select("target_id", p=score.exp().fill_null(0.0))
+    p = members_run["scores"].select("target_id", p=score.exp().fill_null(0.0))
     rows = (
-        members_run.samples.join(members_run.targets, on="target_id")
+        members_run["samples"]
+        .join(members_run["targets"], on="target_id")
         .join(wanted, on="target_id")
         .join(p, on="target_id")
     )
@@ -76,12 +77,12 @@ def test_the_min_k_papers_procedure(demo, shared_data, tmp_path):
         reference_model=str(demo.reference),
         neighbours=1,
     )
-    texts = dict(run.targets.select("target_id", "target").iter_rows())
-    plain = run.logprobs.filter(pl.col("view") != "neighbour")
+    texts = dict(run["targets"].select("target_id", "target").iter_rows())
+    plain = run["logprobs"].filter(pl.col("view") != "neighbour")
     views = plain.with_columns(seen=pl.concat_str("model", "view", separator=" "))
     numbers = views.pivot("seen", index="target_id", values="logprob")
-    assert numbers.height == run.scores.height == N_TEXTS
-    scores = {row["target_id"]: row for row in run.scores.iter_rows(named=True)}
+    assert numbers.height == run["scores"].height == N_TEXTS
+    scores = {row["target_id"]: row for row in run["scores"].iter_rows(named=True)}
     for row in numbers.iter_rows(named=True):
         references = wikimia_scores(
             texts[row["target_id"]],

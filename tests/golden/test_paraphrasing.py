@@ -106,10 +106,10 @@ def test_the_same_command_asks_nothing_and_more_samples_are_added(made, rewriter
     before = run.path("paraphrases").read_bytes()
     assert paraphrase(**asked).equals(table)
     assert run.path("paraphrases").read_bytes() == before
-    assert run.samples.height == 3 * 24
+    assert run["samples"].height == 3 * 24
     paraphrase(**asked | {"samples": 26})
-    assert run.samples.height == 3 * 26
-    assert run.samples.filter(pl.col("sample_index") < 24).height == 3 * 24
+    assert run["samples"].height == 3 * 26
+    assert run["samples"].filter(pl.col("sample_index") < 24).height == 3 * 24
 
 
 def test_an_audit_takes_the_table(made, tmp_path):
@@ -124,12 +124,12 @@ def test_an_audit_takes_the_table(made, tmp_path):
         out=str(tmp_path / "audited"),
         report=False,
     )
-    scored = dict(run.scores.select("document_id", "decop_probability_v1").iter_rows())
+    scored = dict(run["scores"].select("document_id", "decop_probability_v1").iter_rows())
     assert 0 < scored.pop("sea") < 1
     assert scored == {"rain": None, "none": None, "long": None}
     few = "the text has fewer than three paraphrases"
-    assert sorted(run.unscored["reason"]) == [few, few, "the text is null"]
-    assert run.scores["group"].to_list() == ["Sea Stories", "Inns", "Inns", None]
+    assert sorted(run["unscored"]["reason"]) == [few, few, "the text is null"]
+    assert run["scores"]["group"].to_list() == ["Sea Stories", "Inns", "Inns", None]
 
 
 def test_windows_are_passages_of_their_document(rewriter, tmp_path):

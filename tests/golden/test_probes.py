@@ -22,11 +22,11 @@ def probed(demo, tmp_path_factory):
 
 
 def test_probes_find_every_member_for_few_tokens(probed):
-    rows = probed.metrics.filter(metric="roc_auc", slice="all").select("attack", "value")
+    rows = probed["metrics"].filter(metric="roc_auc", slice="all").select("attack", "value")
     found = dict(rows.filter(pl.col("attack").is_in(NAMES)).iter_rows())
     assert found.keys() == {*NAMES}
     assert min(found.values()) >= 0.98
-    decoded = probed.samples["n_tokens"].sum() / probed.scores.height
+    decoded = probed["samples"]["n_tokens"].sum() / probed["scores"].height
     assert decoded <= 150
 
 
@@ -35,8 +35,8 @@ def test_transformers_gives_the_same_answers(demo, probed, tmp_path):
     texts.write_parquet(tmp_path / "some.parquet")
     some = str(tmp_path / "some.parquet")
     settings = {"attacks": ATTACKS, "input": some}
-    here = audit_demo(demo, tmp_path / "run", engine="transformers", **settings).samples
-    there = probed.samples.filter(pl.col("target_id").is_in(here["target_id"].implode()))
+    here = audit_demo(demo, tmp_path / "run", engine="transformers", **settings)["samples"]
+    there = probed["samples"].filter(pl.col("target_id").is_in(here["target_id"].implode()))
     assert here.height == there.height
     agreeing = float((here["candidate"] == there["candidate"]).mean())
     assert agreeing > 0.95  # where two tokens are nearly as likely, the last digits decide
@@ -47,7 +47,7 @@ def test_another_runs_rarity_makes_a_score_depend_on_the_text_alone(demo, probed
     samples = {"samples_from": str(probed.path("samples")), "attacks": ATTACKS, "samples": 1}
 
     def scores(name: str, **settings: object) -> pl.DataFrame:
-        found: pl.DataFrame = audit_demo(demo, tmp_path / name, **samples, **settings).scores
+        found: pl.DataFrame = audit_demo(demo, tmp_path / name, **samples, **settings)["scores"]
         return found.select("target_id", *NAMES)
 
     some = str(tmp_path / "some.parquet")

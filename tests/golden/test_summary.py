@@ -71,12 +71,12 @@ def audited(tmp_path_factory):
 
 def reference(run, chosen):
     """The rollup's numbers, from the rows of other tables, one by one."""
-    rows = run.scores.filter(chosen, role="target").to_dicts()
+    rows = run["scores"].filter(chosen, role="target").to_dicts()
     scores = [row[ATTACK] for row in rows]
     half = t.ppf(0.975, len(scores) - 1) * stdev(scores) / len(scores) ** 0.5
     runs: dict[str, tuple[int, int, str]] = {}
     near: dict[str, int] = {}
-    for row in run.features.iter_rows(named=True):
+    for row in run["features"].iter_rows(named=True):
         key, words = row["target_id"], row["longest_block_words"]
         runs[key] = max(runs.get(key, (0, 0, "")), (words, -row["sample_index"], row["target_id"]))
         near[key] = max(near.get(key, 0), row["near_verbatim_words"])
@@ -99,7 +99,7 @@ def reference(run, chosen):
 
 def test_each_book_and_author_is_summed_up(audited):
     _, run = audited
-    rollup = run.rollup.filter(pl.col("level") != "outside")
+    rollup = run["rollup"].filter(pl.col("level") != "outside")
     assert rollup["key"].to_list() == ["asked 0", "asked 1", "asked 2", "asked 3", "A"]
     for row in rollup.iter_rows(named=True):
         column = "group" if row["level"] == "group" else "document_id"
@@ -111,7 +111,7 @@ def test_what_may_be_said_of_each(audited):
     """The golden answer of this recording: smallest p-values are 1 / 31."""
     _, run = audited
     names = ("key", "p_value", "verdict", "title", "year", "longest_words")
-    audited = run.rollup.filter(pl.col("level") != "outside")
+    audited = run["rollup"].filter(pl.col("level") != "outside")
     rows = [*audited.select(names).iter_rows()]
     assert rows[0] == ("asked 0", None, "comes_out", "t0", 1, 30)
     assert rows[1][1:5] == (None, "cannot_tell", "t1", 1)
@@ -119,15 +119,15 @@ def test_what_may_be_said_of_each(audited):
     assert rows[4] == ("A", pytest.approx(1 / 31), "comes_out", None, 1, 30)
     passages = [*audited.select("n_passages_20", "n_passages_50", "passages_from").iter_rows()]
     assert passages == [(2, 0, "samples"), *[(0, 0, "samples")] * 3, (2, 0, "samples")]
-    low = dict(run.rollup.select("key", "contamination_low_alone").iter_rows())
+    low = dict(run["rollup"].select("key", "contamination_low_alone").iter_rows())
     assert low["asked 0"] > 0.9
     assert low["asked 3"] == 0
-    assert run.rollup["contamination_low"].sum() == 0  # q of A is 2 / 31: none is on the list
+    assert run["rollup"]["contamination_low"].sum() == 0  # q of A is 2 / 31: none is on the list
 
 
 def test_the_strips_follow_the_books(audited):
     _, run = audited
-    strips = run.curves.filter(curve="strip")
+    strips = run["curves"].filter(curve="strip")
     counts = strips.group_by("subject", maintain_order=True).agg(pl.len(), pl.col("n").sum())
     assert counts.rows() == [
         ("asked 0", 60, 70),
@@ -143,20 +143,20 @@ def test_the_strips_follow_the_books(audited):
 def test_the_laws(audited):
     _, run = audited
     shares = pl.col("^(share|contamination)_?(verbatim|near_verbatim|low|low_alone|high)?$")
-    within = run.rollup.select((shares.is_between(0, 1) | shares.is_null()).all())
+    within = run["rollup"].select((shares.is_between(0, 1) | shares.is_null()).all())
     assert within.row(0) == (True,) * 6
-    beside = run.rollup.filter(level="outside")
+    beside = run["rollup"].filter(level="outside")
     assert beside["key"].to_list() == [f"new {number}" for number in range(30)]
     assert beside["member"].to_list() == [False] * 30
-    assert beside["mean"].max() < run.rollup["mean"][0]
+    assert beside["mean"].max() < run["rollup"]["mean"][0]
     windows = pl.col("n_scored") <= pl.col("n_asked"), pl.col("n_asked") <= pl.col("n_windows")
     widths = (
         pl.col("mean_low") < pl.col("mean_high"),
         pl.col("contamination_low") < pl.col("contamination_high"),
     )
-    audited = run.rollup.filter(pl.col("level") != "outside")
+    audited = run["rollup"].filter(pl.col("level") != "outside")
     assert all(audited.select(pl.all_horizontal(*windows, *widths).alias("kept"))["kept"])
-    drawn = run.curves
+    drawn = run["curves"]
     assert drawn.select(pl.col("y").is_between(0, 1).all()).item()
     rises = pl.col("x").diff().over("curve", "attack", "subject").fill_null(1) > 0
     assert drawn.filter(curve="strip").select(rises.all()).item()
@@ -170,9 +170,9 @@ def test_other_settings_make_them_anew_and_the_same_ones_do_not(audited):
     times = [path.stat().st_mtime_ns for path in paths]
     mia_batch.audit(**settings)
     assert [path.stat().st_mtime_ns for path in paths] == times
-    one_sample = rescore(run.folder, samples=1).rollup
+    one_sample = rescore(run.folder, samples=1)["rollup"]
     assert one_sample["longest_words"][0] < 30
-    other = rescore(run.folder, samples=2, primary="samia_matched_n2_v1").rollup
+    other = rescore(run.folder, samples=2, primary="samia_matched_n2_v1")["rollup"]
     assert other["attack"].unique().to_list() == ["samia_matched_n2_v1"]
     rescore(run.folder, primary=ATTACK)
     assert [path.read_bytes() for path in paths] == before

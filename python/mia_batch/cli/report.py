@@ -43,7 +43,7 @@ def report(place: Path | str, kind: Format, out: Path | None) -> None:
         write_text(out, report_of(run, kind))
         click.echo(f"report: {out}")
     elif kind == "html":
-        _ = run.manifest  # the folder is held only where it is a run's
+        run.check()  # only a run's folder is held
         with mirrored(place), run.held():
             click.echo(f"report: {write_report(run)}")
     else:

@@ -153,7 +153,7 @@ def show_run(run: Run, console: Console) -> None:
     settings = stored_settings(manifest.settings)
     for sentence in conclusions(run, settings, manifest.made["scores"]["attacks"]):
         console.print(plain(sentence), highlight=False)
-    metrics = run.metrics.filter(
+    metrics = run["metrics"].filter(
         pl.col("metric").is_in(_SHOWN) & (pl.col("slice") == "all") & pl.col("versus").is_null()
     )
     if metrics["value"].count() == 0:
@@ -259,6 +259,6 @@ def _failed_lines(run: Run) -> list[str]:
 def _unscored_lines(run: Run) -> list[str]:
     counts = count_reasons(run.scan("unscored"))
     lines = [f"unscored: {count:,} targets: {reason}" for reason, count in counts.items()]
-    if short := run.scores["n_short"].sum():
+    if short := run["scores"]["n_short"].sum():
         lines.append(f"short: {short:,} candidates ended before their reference's length")
     return lines

@@ -127,16 +127,14 @@ def run_audit(settings: Settings, observer: Observer) -> Run:
     """Run an audit from validated settings; see `audit`."""
     if settings.config is not None:
         observer.stage(f"settings are read from {settings.config}")
-    with mirrored(settings.place, observer.stage):
+    with mirrored(settings.place):
         return _run_audit(settings, observer)
 
 
 def _run_audit(settings: Settings, observer: Observer) -> Run:
     audit = Audit.begin(settings, observer)
-    corpora = audit.corpora
-    for sentence in (_corpus_sentence(audit), *corpora.notes()):
+    for sentence in (_corpus_sentence(audit), *audit.corpora.notes()):
         observer.stage(sentence)
-    del corpora
     stages = stages_of(audit)
     if audit.shard is not None:
         run_shard(audit, audit.shard, stages)
@@ -259,7 +257,7 @@ def rescore(
     _refuse_stored_code(stored, changed)
     settings = load_settings({**stored, "out": str(place), **changed}, use_config=False)
     observer = observer or Observer()
-    with mirrored(place, observer.stage) as folder:
+    with mirrored(place) as folder:
         return _rescore(Audit.finished(Run(folder), settings, observer))
 
 

@@ -72,6 +72,7 @@ class Audit:
     ``among``: the ``target_id`` of texts that may be asked now; None = all.
     ``turn`` is held while what all shards of a run share is made or stored; a run that has its
     folder alone needs none. ``kept`` is the engine of the run's own models, between two of them.
+    ``plan`` says what the run decides and how; an audit that only looks at evidence has none.
     """
 
     settings: Settings
@@ -83,6 +84,7 @@ class Audit:
     among: pl.Series | None = None
     turn: AbstractContextManager[object] = field(default_factory=nullcontext)
     kept: KeptEngine = field(default_factory=KeptEngine)
+    plan: VerdictPlan = field(init=False)
 
     @classmethod
     def begin(cls, settings: Settings, observer: Observer) -> Audit:
@@ -96,7 +98,7 @@ class Audit:
             settings = recorded_settings(settings, recording)
         settings = with_yardstick(with_windows(settings))
         audit = cls(settings, observer, chosen_attacks(settings), recording, Run(settings.folder))
-        _ = audit.plan
+        audit.plan = verdict_plan(settings, [attack.name for attack in audit.attacks])
         check_made(settings, audit.attacks)
         check_controls(settings, audit.attacks)
         check_cluster(settings)
@@ -109,7 +111,7 @@ class Audit:
     def finished(cls, run: Run, settings: Settings, observer: Observer) -> Audit:
         """Take up a run that has its evidence; neither texts nor models are looked at."""
         audit = cls(settings, observer, chosen_attacks(settings), None, run, run.manifest)
-        _ = audit.plan
+        audit.plan = verdict_plan(settings, [attack.name for attack in audit.attacks])
         return audit
 
     @cached_property
@@ -123,11 +125,6 @@ class Audit:
         if made is not None and made == self.corpora.fingerprint(self.settings):
             return self.run.scan("targets")
         return self.corpora.targets(self.settings)
-
-    @cached_property
-    def plan(self) -> VerdictPlan:
-        """What the run is to decide and how."""
-        return verdict_plan(self.settings, [attack.name for attack in self.attacks])
 
     def rounds(self) -> RoundsTest | None:
         """Prepare the test of groups that stop when they are decided, if the plan says so."""

@@ -60,7 +60,7 @@ def paraphrase(*, observer: Observer | None = None, **settings: object) -> pl.Da
     """
     wanted = _settings(settings)
     observer = observer or Observer()
-    with mirrored(wanted.place, observer.stage) as folder:
+    with mirrored(wanted.place) as folder:
         audit, stages = _begin(wanted, observer)
         with audit.run.held(), damage_set_aside(stages), closing(audit.kept):
             take_up(audit, stages)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import polars as pl
 
-from mia_batch.errors import RunFolderError
+from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.pipeline.manifest import Manifest
@@ -106,7 +106,13 @@ class Run:
         return self.folder / (name if name in PARTS else f"{name}.parquet")
 
     def scan(self, name: str) -> pl.LazyFrame:
-        """Open one of ``TABLES``, or all parts of one of ``PARTS`` in the order of their blocks."""
+        """Open one of ``TABLES``, or all parts of one of ``PARTS`` in the order of their blocks.
+
+        Raises `RequestError` for any other name, `RunFolderError` if the table cannot be read.
+        """
+        if name not in {*TABLES, *PARTS}:
+            msg = f"a run has no table {name!r}; its tables are {', '.join([*TABLES, *PARTS])}"
+            raise RequestError(msg)
         if name in PARTS:
             return scan_parts(self.path(name), PARTS[name])
         return scan(self.path(name), TABLES[name])
@@ -118,12 +124,13 @@ class Run:
 
     @property
     def manifest(self) -> Manifest:
-        """What made the tables.
+        """What made the tables; see `check`."""
+        return self.check()
 
-        Raises
-        ------
-        RunFolderError
-            If there is no run here, or ``run.json`` cannot be read.
+    def check(self) -> Manifest:
+        """Return what made the tables.
+
+        Raises `RunFolderError` if there is no run here, or ``run.json`` cannot be read.
         """
         found = Manifest.of(self.folder)
         if found is None:
@@ -133,77 +140,18 @@ class Run:
             raise RunFolderError(msg)
         return found
 
-    @property
-    def targets(self) -> pl.DataFrame:
-        """The targets table."""
-        return self.scan("targets").collect()
+    def __getitem__(self, name: str) -> pl.DataFrame:
+        """Read a table whole, such as ``run["scores"]``.
 
-    @property
-    def set_aside(self) -> pl.DataFrame:
-        """The files and rows that were not read, with their reasons; empty where all were."""
-        if not self.path("set_aside").exists():
-            return SetAside.create_empty()
-        return self.scan("set_aside").collect()
-
-    @property
-    def prompts(self) -> pl.DataFrame:
-        """The prompts table."""
-        return self.scan("prompts").collect()
-
-    @property
-    def samples(self) -> pl.DataFrame:
-        """The samples table."""
-        return self.scan("samples").collect()
-
-    @property
-    def features(self) -> pl.DataFrame:
-        """The features table."""
-        return self.scan("features").collect()
-
-    @property
-    def logprobs(self) -> pl.DataFrame:
-        """The logprobs table."""
-        return self.scan("logprobs").collect()
-
-    @property
-    def scores(self) -> pl.DataFrame:
-        """The scores table: one row per target, one column per attack."""
-        return self.scan("scores").collect()
-
-    @property
-    def unscored(self) -> pl.DataFrame:
-        """The table of missing scores, with their reasons."""
-        return self.scan("unscored").collect()
-
-    @property
-    def metrics(self) -> pl.DataFrame:
-        """The metrics table; empty where the corpus has no labels."""
-        return self.scan("metrics").collect()
-
-    @property
-    def verdicts(self) -> pl.DataFrame:
-        """The verdicts table; empty where nothing is known to be outside the training data."""
-        return self.scan("verdicts").collect()
-
-    @property
-    def rollup(self) -> pl.DataFrame:
-        """The rollup table: one row per document of windows, and per group of documents."""
-        return self.scan("rollup").collect()
-
-    @property
-    def curves(self) -> pl.DataFrame:
-        """The curves table: ROC curves, distributions of scores, strips of documents."""
-        return self.scan("curves").collect()
-
-    @property
-    def findings(self) -> pl.DataFrame:
-        """The findings table: what was checked, of the texts and of the run.
-
-        After its rows come those about earlier runs, which stand in ``run.json``: what lies beside
-        a run changes none of its tables.
+        The findings end with those about earlier runs, which stand in ``run.json``: what lies
+        beside a run changes none of its tables. ``set_aside`` is empty where all files were read.
         """
-        earlier = earlier_findings(self.manifest.earlier)
-        return pl.concat([self.scan("findings").collect(), earlier])
+        if name == "set_aside" and not self.path(name).exists():
+            return SetAside.create_empty()
+        table = self.scan(name).collect()
+        if name == "findings":
+            return pl.concat([table, earlier_findings(self.manifest.earlier)])
+        return table
 
     @contextmanager
     def read_only(self) -> Iterator[None]:

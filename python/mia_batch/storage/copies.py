@@ -1,83 +1,70 @@
-"""Runs that lie in a store: fetched to look at, mirrored while they are worked on, settled."""
+"""Runs that lie in a store: each has a working copy here, an ordinary folder below the cache.
+
+What is written reaches the store before it is visible in the copy, so any machine can go on from
+the store. Only what is written in place, such as the journal of answers, may be ahead here.
+"""
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from filelock import Timeout
+from filelock import FileLock, Timeout
 
 from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
 from mia_batch.storage.lease import Lease, holder, is_live, lease_of
-from mia_batch.storage.mirror import Mirror
 from mia_batch.storage.store import Store
-from mia_batch.storage.urls import check_url, is_url
-from mia_batch.storage.working_copy import WorkingCopy
+from mia_batch.storage.urls import check_url, copy_of, is_url
 from mia_batch.tables.files import followed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 __all__ = ["fetched", "mirrored", "settled"]
 
+_AT_ONCE = 32
+_MARKS = 1 << 56
+"""Times below, until 1972, are marks: such a file holds what the store called by that mark."""
+
 
 @contextmanager
-def mirrored(place: Path | str, tell: Callable[[str], None] | None = None) -> Iterator[Path]:
+def mirrored(place: Path | str) -> Iterator[Path]:
     """Lend a folder to write a run in; of an address, its working copy, which the store follows.
 
-    Parameters
-    ----------
-    place
-        A folder, or an address in an object store.
-    tell
-        Is told, in a sentence, of work that may take long.
-
-    Yields
-    ------
-    Path
-        The folder. At the end of the block the store has all of it. A message of an error names
-        the address instead.
-
-    Raises
-    ------
-    RunFolderError
-        If the store refuses, or a live run holds the folder; the working copy keeps what the store
-        has not.
-    SettingsError
-        If the address is none, or the library for it is not installed.
+    At the end of the block the store has all of it. Messages of errors name the address. Raises
+    `RunFolderError` if the store refuses or a live run holds the folder, `SettingsError` if the
+    address is none or the library for it is not installed.
     """
     if not is_url(place):
         yield Path(place)
         return
     with ExitStack() as closing:
-        store, copy = _opened(place)
+        copy = _Copy.of(place)
         with copy.lock("looking"):
             try:
                 closing.enter_context(copy.lock("writing", 0))
             except Timeout:
                 msg = f"{place} is held by another live run; wait for it, or choose another --out"
                 raise RunFolderError(msg) from None
-            own = copy.name
-            lease = Lease.take(store, own)
+            lease = Lease.take(copy.store, copy.name)
             closing.callback(lease.release)
-            if lease.copy != own:
-                copy.follow(store)
-                copy.lead(lease.copy)
-            mirror = Mirror(store, copy, lease)
-            if tell and (left := mirror.left()):
-                tell(f"{place}: storing {left:,} changes of a run that was stopped")
+            copy.follow(lease.copy)
+            copy.lead(lease.copy)
+        mirror = _Mirror(copy, lease)
         try:
             with followed(copy.folder, mirror):
                 yield copy.folder
         except BaseException as error:
-            with suppress(RunFolderError):  # what is queued waits for the next run
+            with suppress(RunFolderError):  # then answers wait here for the next run
                 mirror.finish()
             if isinstance(error, MiaBatchError) and str(copy.folder) in str(error):
                 raise type(error)(str(error).replace(str(copy.folder), place)) from error
             raise
-        if tell and (left := mirror.left()):
-            tell(f"{place}: storing the last {left:,} changes")
         mirror.finish()
 
 
@@ -85,10 +72,9 @@ def fetched(place: Path | str) -> Path:
     """Return a folder to read a run from; of an address, its working copy, brought up to date."""
     if not is_url(place):
         return Path(place)
-    store, copy = _opened(place)
+    copy = _Copy.of(place)
     with copy.lock("looking"), suppress(Timeout), copy.lock("writing", 0):
-        if copy.name is None or copy.name != holder(store, lease_of(store)):
-            copy.follow(store)
+        copy.follow(holder(copy.store, lease_of(copy.store)))
     return copy.folder
 
 
@@ -98,19 +84,142 @@ def settled(place: Path | str) -> Iterator[None]:
     if not is_url(place):
         yield
         return
-    store, copy = _opened(place)
-    before = lease_of(store)
+    copy = _Copy.of(place)
+    before = lease_of(copy.store)
     held = RunFolderError(f"{place} is held by a live run, so it has no root; wait for it")
-    if holder(store, before) != copy.name and is_live(store, before):
+    if holder(copy.store, before) != copy.name and is_live(copy.store, before):
         raise held
     yield
-    if lease_of(store) != before:
+    if lease_of(copy.store) != before:
         raise held
 
 
-def _opened(url: str) -> tuple[Store, WorkingCopy]:
-    try:
-        check_url(url)
-    except ValueError as error:
-        raise SettingsError(str(error)) from None
-    return Store.open(url), WorkingCopy.of(url)
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A working copy: the run's folder, and beside it two locks and its name in the lease."""
+
+    store: Store
+    folder: Path
+
+    @classmethod
+    def of(cls, url: str) -> Self:
+        """Find or make the working copy of an address."""
+        try:
+            check_url(url)
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
+        copy = cls(Store.open(url), copy_of(url))
+        try:
+            copy.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            msg = (
+                f"{error.filename or copy.folder}, the working copy of {url}, cannot be used "
+                f"({error.strerror}); set XDG_CACHE_HOME to a folder that can be written"
+            )
+            raise RunFolderError(msg) from None
+        return copy
+
+    @property
+    def name(self) -> str | None:
+        """What the lease calls this copy; None where it cannot be ahead of the store."""
+        with suppress(FileNotFoundError):
+            return (self.folder.parent / ".name").read_text("utf-8")
+        return None
+
+    def lead(self, name: str) -> None:
+        """Be the copy that may be ahead, as long as the lease has this name."""
+        (self.folder.parent / ".name").write_text(name, "utf-8")
+
+    def lock(self, what: str, seconds: float = -1) -> FileLock:
+        """Return a lock: ``writing`` for a whole run, ``looking`` while the copy is looked at."""
+        return FileLock(self.folder.parent / f".{what}", timeout=seconds)
+
+    def follow(self, holder: str | None) -> None:
+        """Become what the store holds.
+
+        If this copy is the lease's last holder, files that were written in place here stay.
+        """
+        ahead = holder is not None and holder == self.name
+        here = {
+            path.relative_to(self.folder).as_posix(): path.stat().st_mtime_ns
+            for path in self.folder.rglob("*")
+            if path.is_file() and path.name != ".lock"
+        }
+        kept = {name for name, time in here.items() if ahead and time >= _MARKS}
+        there = self.store.names()
+        for name in here.keys() - there.keys() - kept:
+            (self.folder / name).unlink()
+        lacking = {
+            name for name, tag in there.items() if name not in kept and here.get(name) != _mark(tag)
+        }
+        for folder in {(self.folder / name).parent for name in lacking}:
+            folder.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for _ in pool.map(self._fetch, lacking):
+                pass
+
+    def _fetch(self, name: str) -> None:
+        path = self.folder / name
+        unfinished = path.with_name(f".{path.name}.fetched")
+        try:
+            _set_mark(unfinished, self.store.fetch(name, unfinished))
+        except FileNotFoundError:  # it went after it was listed
+            unfinished.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+        else:
+            unfinished.replace(path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mirror:
+    """Brings each change of a working copy to the store; one that it refuses is not made."""
+
+    copy: _Copy
+    lease: Lease
+
+    def put(self, path: Path, content: Path) -> None:
+        """Store what ``path`` is about to hold."""
+        with self._allowed():
+            _set_mark(content, self.copy.store.put(self._name(path), content))
+
+    def put_copy(self, path: Path, content: Path) -> None:
+        """Store what a file that is written in place has held at a moment."""
+        path.touch()  # it is ahead of the store
+        self.put(path, content)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file from the store that is about to go."""
+        with self._allowed():
+            self.copy.store.remove(self._name(path))
+
+    def finish(self) -> None:
+        """Store what was written in place."""
+        with self._allowed():
+            there = self.copy.store.names()
+        for path in sorted(self.copy.folder.iterdir()):
+            hidden = path.name.startswith(".") or path.name.endswith(("-wal", "-shm"))
+            if path.is_file() and not hidden:
+                tag = there.get(path.name)
+                if tag is None or path.stat().st_mtime_ns != _mark(tag):
+                    self.put(path, path)
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self.copy.folder).as_posix()
+
+    @contextmanager
+    def _allowed(self) -> Iterator[None]:
+        try:
+            self.lease.check()
+            yield
+        except RunFolderError as error:
+            msg = f"{error}; the same command goes on"
+            raise RunFolderError(msg) from error
+
+
+def _mark(tag: str) -> int:
+    return int.from_bytes(sha256(tag.encode()).digest()[:7])
+
+
+def _set_mark(path: Path, tag: str) -> None:
+    """Note in a file's time of change what the store calls its contents: a write ends that."""
+    os.utime(path, ns=(path.stat().st_atime_ns, _mark(tag)))

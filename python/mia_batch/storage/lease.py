@@ -28,15 +28,7 @@ _SECONDS_BETWEEN = 15.0
 
 
 class Lease:
-    """Holds a folder of the store, from `take` to `release`.
-
-    Parameters
-    ----------
-    store
-        The folder.
-    copy
-        The working copy that holds it.
-    """
+    """Holds a folder of the store for a working copy, from `take` to `release`."""
 
     def __init__(self, store: Store, copy: str) -> None:
         self.copy = copy

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from mia_batch.errors import RunFolderError, SettingsError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from obstore import PutResult
+    from obstore import ObjectMeta
     from obstore.store import ObjectStore
 
 __all__ = ["Found", "Store"]
@@ -32,8 +32,7 @@ _REASONS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """An object's content, its version, and when the store wrote it by its own clock."""
 
     content: bytes
@@ -41,16 +40,17 @@ class Found:
     written: datetime
 
 
+@dataclass(frozen=True, slots=True)
 class Store:
-    """The objects below one address.
+    """The objects below one address; ``impatient`` is for small ones.
 
     Every method raises `RunFolderError` where the store refuses. What a library says of it is
     never passed on, as it may hold parts of credentials.
     """
 
-    def __init__(self, url: str, store: ObjectStore, impatient: ObjectStore) -> None:
-        self.url = url
-        self._store, self._impatient = store, impatient
+    url: str
+    store: ObjectStore
+    impatient: ObjectStore
 
     @classmethod
     def open(cls, url: str) -> Self:
@@ -73,54 +73,36 @@ class Store:
 
     def names(self) -> dict[str, str]:
         """List all objects but hidden ones, each with what tells its contents from others."""
-        import obstore
-
         with _explained(self.url):
-            listed = (each for chunk in obstore.list(self._store) for each in chunk)
-            return {
-                each["path"]: str(each["e_tag"] or each["last_modified"])
-                for each in listed
-                if not each["path"].startswith(".")
-            }
+            listed = (each for chunk in self.store.list() for each in chunk)
+            return {each["path"]: _tag(each) for each in listed if each["path"][0] != "."}
 
-    def fetch(self, name: str, path: Path) -> None:
-        """Write an object's content to a file; `FileNotFoundError` where it is gone."""
-        import obstore
-
+    def fetch(self, name: str, path: Path) -> str:
+        """Write an object to a file and return its tag; `FileNotFoundError` where it is gone."""
         with _explained(self.url), path.open("wb") as file:
-            for chunk in obstore.get(self._store, name):
+            got = self.store.get(name)
+            for chunk in got:
                 file.write(chunk)
+            return _tag(got.meta)
 
     def put(self, name: str, path: Path) -> str:
-        """Store a file whole, or not at all; return what tells its contents from others."""
-        import obstore
-
+        """Store a file whole, or not at all; return its tag."""
         with _explained(self.url):
-            return str(obstore.put(self._store, name, path)["e_tag"])
+            return str(self.store.put(name, path)["e_tag"])
 
     def remove(self, name: str) -> None:
         """Remove an object, where it is there."""
-        import obstore
-
-        with _explained(self.url):
-            try:
-                obstore.delete(self._store, name)
-            except FileNotFoundError as error:
-                _refuse_bucket(self.url, error)
+        with suppress(FileNotFoundError), _explained(self.url):
+            self.store.delete(name)
 
     def read(self, name: str) -> Found | None:
         """Read a small object; None where there is none."""
-        import obstore
-
-        with _explained(self.url):
-            try:
-                got = obstore.get(self._impatient, name)
-            except FileNotFoundError as error:
-                _refuse_bucket(self.url, error)
-                return None
+        with suppress(FileNotFoundError), _explained(self.url):
+            got = self.impatient.get(name)
             meta = got.meta
             version = {key: str(meta[key]) for key in ("e_tag", "version") if meta[key] is not None}
             return Found(bytes(got.bytes()), version, meta["last_modified"])
+        return None
 
     def put_if(
         self, name: str, content: bytes, version: dict[str, str] | None
@@ -129,16 +111,19 @@ class Store:
 
         Returns the new version; None where there is another one by now.
         """
-        import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         with _explained(self.url):
             mode: Any = version or "create"
             try:
-                made: PutResult = obstore.put(self._impatient, name, content, mode=mode)
+                made = self.impatient.put(name, content, mode=mode)
             except (AlreadyExistsError, PreconditionError):
                 return None
             return {key: str(value) for key, value in made.items() if value is not None}
+
+
+def _tag(meta: ObjectMeta) -> str:
+    return str(meta["e_tag"] or meta["last_modified"])
 
 
 def _check_endpoint() -> None:
@@ -167,24 +152,20 @@ def _credentials(url: str) -> dict[str, Any]:
 
 @contextmanager
 def _explained(url: str) -> Iterator[None]:
+    """Say what the store refused; only a missing object of a bucket is `FileNotFoundError`."""
     from obstore.exceptions import BaseError
 
     try:
         yield
-    except BaseError as error:
-        msg = f"{url} cannot be used: {_reason(error)}"
-    except FileNotFoundError as error:
-        _refuse_bucket(url, error)
-        raise
+    except (BaseError, FileNotFoundError) as error:
+        missing = isinstance(error, FileNotFoundError)
+        if missing and not any(sign in str(error) for sign in _NO_BUCKET):
+            raise
+        reason = _reason(error)
     else:
         return
+    msg = f"{url} cannot be used: {reason}"
     raise RunFolderError(msg)
-
-
-def _refuse_bucket(url: str, error: FileNotFoundError) -> None:
-    if any(sign in str(error) for sign in _NO_BUCKET):
-        msg = f"{url} cannot be used: there is no such bucket; make it, or name another"
-        raise RunFolderError(msg) from None
 
 
 def _reason(error: Exception) -> str:

@@ -46,7 +46,7 @@ def run(tmp_path_factory):
 
 
 def test_a_target_is_shown_with_its_answers(run):
-    target_id = run.targets["target_id"][0]
+    target_id = run["targets"]["target_id"][0]
     lines = show(run, target_id[:5])
     assert lines[:9] == [
         f"target            {target_id}",
@@ -55,7 +55,7 @@ def test_a_target_is_shown_with_its_answers(run):
         "window            1 of 1",
         "characters        0 to 62 of the document",
         "role              target",
-        f"samia_matched_v1  {run.scores['samia_matched_v1'][0]:.4g}",
+        f"samia_matched_v1  {run['scores']['samia_matched_v1'][0]:.4g}",
         "longest_block_v1  3.333",
         "",
     ]
@@ -72,14 +72,14 @@ def test_a_target_is_shown_with_its_answers(run):
 
 
 def test_of_long_texts_what_is_near_the_shared_run_is_shown(run):
-    text = "\n".join(show(run, run.targets["target_id"][0]))
+    text = "\n".join(show(run, run["targets"]["target_id"][0]))
     assert f"({20_000 - 4000:,} characters before)" in " ".join(text.split())
     assert "\x1b" not in text
     assert "\u202e" not in text
 
 
 def test_a_target_without_answers_says_why(run):
-    lines = show(run, run.targets["target_id"][1])
+    lines = show(run, run["targets"]["target_id"][1])
     assert any(line.startswith("not sampled       the text is too short") for line in lines)
     assert any(line.startswith("longest_block_v1  no score: ") for line in lines)
     assert lines[-1] == "no samples were drawn of it"
@@ -97,7 +97,7 @@ def test_what_is_no_run_or_a_recording_is_refused(run, tmp_path):
     with pytest.raises(RunFolderError, match="holds no run"):
         show(type(run)(tmp_path), "a")
     with pytest.raises(RequestError, match="came from a recording"):
-        show(run, run.targets["target_id"][0], "--again")
+        show(run, run["targets"]["target_id"][0], "--again")
 
 
 def test_probes_are_a_line_each(tmp_path):
@@ -105,7 +105,7 @@ def test_probes_are_a_line_each(tmp_path):
     answers = {8: " nine", 9: " ten eleven", 10: " no", 11: "[/] twelve"}
     recorded = [(" ".join(words[:at]), answer) for at, answer in answers.items()]
     run = audit(tmp_path, recorded, attacks=["probe_first_word_v1"], probes=4)
-    target_id = run.targets["target_id"][0]
+    target_id = run["targets"]["target_id"][0]
     lines = show(run, target_id)
     at = lines.index("probe, target model")
     assert [line.split() for line in lines[at + 1 :]] == [

@@ -79,7 +79,7 @@ def test_the_report_is_rendered_again_to_where_it_is_wanted(run, tmp_path):
 def test_tables_to_paste_are_printed(run):
     assert invoke(run.folder, "--format", "md").startswith("* No text is known to be outside")
     found = pl.read_csv(io.StringIO(invoke(run.folder, "--format", "csv")))
-    assert found["samia_matched_v1"].to_list() == run.scores["samia_matched_v1"].to_list()
+    assert found["samia_matched_v1"].to_list() == run["scores"]["samia_matched_v1"].to_list()
 
 
 def test_another_primary_attack_is_what_the_page_is_about(run, tmp_path):

@@ -27,8 +27,8 @@ def test_an_adapter_is_a_target_and_a_reference_model(checkpoint, tmp_path):
         samples=2,
         out=str(tmp_path / "run"),
     )
-    assert run.samples.height > 0
-    rows = run.logprobs.filter(view="text").drop_nulls("logprob")
+    assert run["samples"].height > 0
+    rows = run["logprobs"].filter(view="text").drop_nulls("logprob")
     assert set(rows["model"]) == {"target", "reference"}
     for model, token_ids, found in rows.select("model", "token_ids", "logprob").iter_rows():
         ids = [BOS_ID, *token_ids]

@@ -23,7 +23,7 @@ def test_the_choice_follows_the_seed(small_audit):
     assert chosen.height == 5
     assert chosen.equals(choose_samples(run, 5, 0))
     assert not chosen.select(NAMES).equals(choose_samples(run, 5, 1).select(NAMES))
-    assert choose_samples(run, 1000, 0).height == run.samples.height == 18
+    assert choose_samples(run, 1000, 0).height == run["samples"].height == 18
 
 
 def test_a_model_here_draws_the_same_whatever_is_drawn_beside_it(small_audit):
@@ -38,7 +38,7 @@ def test_a_model_here_draws_the_same_whatever_is_drawn_beside_it(small_audit):
 
 def test_an_answer_has_what_was_asked_and_its_seed(small_audit):
     _, run = small_audit
-    targets = run.targets.filter(document_id="d3")
+    targets = run["targets"].filter(document_id="d3")
     answers = answers_of(run, targets)
     target_id = targets["target_id"].item()
     assert answers["sample_index"].to_list() == [0, 1, 2]
@@ -69,7 +69,7 @@ def test_an_endpoint_is_asked_anew(asked):
     drawn = draw_again(run, choose_samples(run, 4, 0), Observer(), base_url=server.url)
     assert drawn["again"].to_list() == drawn["candidate"].to_list()
     assert len(server.asked) >= n + 4
-    assert answers_of(run, run.targets.head(1))["seed"].null_count() == 3
+    assert answers_of(run, run["targets"].head(1))["seed"].null_count() == 3
 
 
 def test_another_model_is_refused(small_audit, tmp_path):
@@ -96,6 +96,6 @@ def test_a_recording_cannot_be_drawn_again(small_audit, tmp_path):
 
 def test_a_run_without_samples_has_none_to_draw(small_audit):
     _, run = small_audit
-    none = run.samples.filter(pl.lit(value=False))
+    none = run["samples"].filter(pl.lit(value=False))
     with pytest.raises(mia_batch.SettingsError, match="nothing to draw again"):
         draw_again(run, none, Observer())

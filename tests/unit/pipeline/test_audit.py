@@ -14,6 +14,7 @@ from filelock import FileLock
 
 import mia_batch
 from mia_batch.attacks import defaults
+from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.schemas import Metrics, Samples, Scores, Targets, Unscored
 from tests.unit.pipeline.conftest import documents
 
@@ -37,24 +38,33 @@ def parts(run) -> dict[str, bytes]:
 def test_every_table_is_there_and_no_target_is_lost(small_audit):
     _, run = small_audit
     n_targets = documents().height
-    assert run.targets["document_id"].to_list() == documents()["document_id"].to_list()
-    assert run.scores["document_id"].to_list() == documents()["document_id"].to_list()
-    assert run.scores["shelf"].to_list() == list(range(n_targets))
-    assert run.scores["n_samples"].to_list() == [3] * (n_targets - 2) + [0, 0]
-    assert run.samples.height == 3 * (n_targets - 2)
-    assert run.features.height == run.samples.height
-    assert run.scores.select(defaults("matched")).null_count().row(0) == (2,) * len(
+    assert run["targets"]["document_id"].to_list() == documents()["document_id"].to_list()
+    assert run["scores"]["document_id"].to_list() == documents()["document_id"].to_list()
+    assert run["scores"]["shelf"].to_list() == list(range(n_targets))
+    assert run["scores"]["n_samples"].to_list() == [3] * (n_targets - 2) + [0, 0]
+    assert run["samples"].height == 3 * (n_targets - 2)
+    assert run["features"].height == run["samples"].height
+    assert run["scores"].select(defaults("matched")).null_count().row(0) == (2,) * len(
         defaults("matched")
     )
     for schema in (Targets, Samples, Scores, Unscored, Metrics):
-        table = getattr(run, schema.__name__.lower())
+        table = run[schema.__name__.lower()]
         assert schema.validate(table).height == table.height
+
+
+def test_a_table_that_no_run_has_or_that_is_missing_is_said(tmp_path):
+    run = mia_batch.Run(tmp_path)
+    with pytest.raises(RequestError, match=r"^a run has no table 'score'; its tables are targets,"):
+        run["score"]
+    with pytest.raises(RunFolderError, match=r"scores.parquet cannot be read as a table: No such"):
+        run["scores"]
+    assert run["set_aside"].is_empty()  # all files were read
 
 
 def test_texts_that_cannot_be_scored_are_counted_with_their_reasons(small_audit):
     _, run = small_audit
-    counted = run.unscored.group_by("reason").agg(pl.col("target_id").n_unique()).sort("reason")
-    reasons = run.targets["reason"].drop_nulls().to_list()
+    counted = run["unscored"].group_by("reason").agg(pl.col("target_id").n_unique()).sort("reason")
+    reasons = run["targets"]["reason"].drop_nulls().to_list()
     assert counted.rows() == [(reason, 1) for reason in sorted(reasons)]
     assert len(reasons) == 2
     assert run.manifest.targets == {"total": 8} | dict.fromkeys(sorted(reasons), 1)
@@ -62,7 +72,7 @@ def test_texts_that_cannot_be_scored_are_counted_with_their_reasons(small_audit)
 
 def test_labelled_targets_without_a_score_are_counted_beside_every_metric(small_audit):
     _, run = small_audit
-    auc = run.metrics.filter(metric="roc_auc", slice="all", attack="samia_matched_v1")
+    auc = run["metrics"].filter(metric="roc_auc", slice="all", attack="samia_matched_v1")
     assert auc.select("n_members", "n_nonmembers", "n_unscored").row(0) == (3, 3, 2)
 
 
@@ -102,11 +112,11 @@ def test_more_samples_keep_those_that_are_there_and_equal_a_run_at_once(copied, 
     _, run = small_audit
     more = mia_batch.audit(**copied | {"samples": 5})
     assert parts(run).items() <= parts(more).items()
-    assert more.scores["n_samples"].max() == 5
+    assert more["scores"]["n_samples"].max() == 5
     at_once = mia_batch.audit(**copied | {"samples": 5, "out": copied["out"] + "2"})
-    assert more.scores.equals(at_once.scores)
+    assert more["scores"].equals(at_once["scores"])
     fewer = mia_batch.audit(**copied | {"samples": 3})
-    assert fewer.scores.equals(run.scores)
+    assert fewer["scores"].equals(run["scores"])
 
 
 def test_a_longer_corpus_keeps_the_samples_of_the_shorter_one(copied, small_audit):
@@ -116,16 +126,16 @@ def test_a_longer_corpus_keeps_the_samples_of_the_shorter_one(copied, small_audi
     longer.write_parquet(copied["input"])
     extended = mia_batch.audit(**copied)
     assert parts(run).items() <= parts(extended).items()
-    assert extended.scores.height == 12
-    assert extended.scores.head(8).equals(run.scores)
-    assert extended.scores["n_samples"].tail(4).to_list() == [3, 3, 3, 3]
+    assert extended["scores"].height == 12
+    assert extended["scores"].head(8).equals(run["scores"])
+    assert extended["scores"]["n_samples"].tail(4).to_list() == [3, 3, 3, 3]
 
 
 def test_unlabelled_corpora_have_scores_and_no_metrics(copied):
     documents().drop("member").write_parquet(copied["input"])
     run = mia_batch.audit(**copied)
-    assert run.metrics.is_empty()
-    assert run.scores["samia_matched_v1"].null_count() == 2
+    assert run["metrics"].is_empty()
+    assert run["scores"]["samia_matched_v1"].null_count() == 2
 
 
 def test_features_that_a_killed_run_had_not_made_are_made(copied, small_audit):
@@ -135,8 +145,8 @@ def test_features_that_a_killed_run_had_not_made_are_made(copied, small_audit):
         part.unlink()
     whole.path("scores").unlink()
     again = mia_batch.audit(**copied)
-    assert again.features.equals(run.features)
-    assert again.scores.equals(run.scores)
+    assert again["features"].equals(run["features"])
+    assert again["scores"].equals(run["scores"])
 
 
 def test_other_settings_in_the_same_folder_are_refused_with_old_and_new_value(copied):
@@ -156,7 +166,7 @@ def test_whole_candidates_in_a_folder_of_matched_ones_are_refused(copied):
 def test_a_model_that_was_trained_on_is_refused(copied, tmp_path):
     model = tmp_path / "model"
     shutil.copytree(copied["model"], model)
-    assert mia_batch.audit(**copied | {"model": str(model)}).scores.height == 8
+    assert mia_batch.audit(**copied | {"model": str(model)})["scores"].height == 8
     weights = bytearray((model / "model.safetensors").read_bytes())
     weights[-1] ^= 1
     (model / "model.safetensors").write_bytes(weights)
@@ -182,7 +192,7 @@ def test_a_prefix_that_moved_is_refused(copied, tmp_path):
     moved.write_parquet(copied["input"])
     with pytest.raises(mia_batch.SettingsError, match="prefix or reference of 1 targets differs"):
         mia_batch.audit(**settings)
-    assert mia_batch.Run(tmp_path / "own").targets["prefix"].to_list() == ["one two"]
+    assert mia_batch.Run(tmp_path / "own")["targets"]["prefix"].to_list() == ["one two"]
 
 
 def test_a_folder_that_a_live_run_holds_is_refused(copied):
@@ -228,7 +238,7 @@ def test_it_works_from_a_script_without_main_guard_that_imported_torch_before(co
     script.write_text(
         "import torch\nimport mia_batch\n"
         f"run = mia_batch.audit(**{settings!r})\n"
-        "print(run.scores['n_samples'].sum())\n"
+        "print(run['scores']['n_samples'].sum())\n"
     )
     done = subprocess.run(
         [sys.executable, str(script)], capture_output=True, text=True, check=False

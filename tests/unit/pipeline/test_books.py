@@ -50,7 +50,7 @@ def books(tmp_path):
 def test_books_are_cut_into_windows_and_counted_once(books):
     observer = Sentences()
     run = mia_batch.audit(**books, observer=observer)
-    targets = run.targets
+    targets = run["targets"]
     assert targets["n_words"].drop_nulls().to_list() == [128] * 12
     assert targets.group_by("group", maintain_order=True).len().rows() == [
         ("a.txt", 5),
@@ -60,7 +60,7 @@ def test_books_are_cut_into_windows_and_counted_once(books):
     assert targets["title"].unique(maintain_order=True).to_list() == [
         *("The Raven Book and Other Poems", "The Title", None),
     ]
-    copies = run.scores.filter(pl.col("samia_matched_v1").is_null())["target_id"]
+    copies = run["scores"].filter(pl.col("samia_matched_v1").is_null())["target_id"]
     assert targets.filter(reason=reasons.COPY)["target_id"].to_list() == copies.to_list()
     assert len(copies) == 5
     assert run.manifest.settings["window_words"] == 128
@@ -75,7 +75,7 @@ def test_books_are_cut_into_windows_and_counted_once(books):
 
 def test_the_report_says_what_was_cut_and_how_many_words_were_given(books):
     run = mia_batch.audit(**books)
-    given = run.findings.filter(check="prompts")
+    given = run["findings"].filter(check="prompts")
     assert given.select("subject", "statistic", "value", "verdict").rows() == [
         ("continuation", name, value, "prefix_of_work")
         for name, value in (
@@ -94,21 +94,21 @@ def test_the_report_says_what_was_cut_and_how_many_words_were_given(books):
     assert "continuation, words_given_most: 64 (prefix_of_work)" in said
     cut = shown["Characters cut at the beginning of each text"]
     assert cut.strip() == "in targets, column cut_start"
-    rows = run.rollup.select("key", "cut_start", "cut_end").rows()
+    rows = run["rollup"].select("key", "cut_start", "cut_end").rows()
     assert rows == [("a.txt", len(HEADER), 0), ("b.epub", 0, 0), ("c.html", 0, 0)]
 
 
 def test_more_windows_are_added_to_those_that_there_are(books):
     few = mia_batch.audit(**books, max_windows_per_document=1)
-    before, names = few.samples, set(few.targets["target_id"])
+    before, names = few["samples"], set(few["targets"]["target_id"])
     assert len(names) == 3
     left = dict(plan(load_settings(books | {"max_windows_per_document": 3})))
     assert left["documents"] == "3, cut into windows of 128 words, at most 3 of a document"
     assert left["targets"] == "9 of 17 windows"
     more = mia_batch.audit(**books, max_windows_per_document=3)
-    assert more.targets.height == 9
-    assert more.samples.join(before, on="target_id", how="semi").equals(before)
-    assert names < set(more.targets["target_id"])
+    assert more["targets"].height == 9
+    assert more["samples"].join(before, on="target_id", how="semi").equals(before)
+    assert names < set(more["targets"]["target_id"])
 
 
 def test_books_have_p_values_of_their_own(books, tmp_path):
@@ -126,7 +126,7 @@ def test_books_have_p_values_of_their_own(books, tmp_path):
     recorded = targets.select("target_id", sample_index=pl.lit(0), candidate=candidate)
     recorded.write_parquet(tmp_path / "all.parquet")
     run = mia_batch.audit(**books | reference_set | {"samples_from": str(tmp_path / "all.parquet")})
-    found = run.verdicts.filter(level="group", attack="samia_matched_v1").drop_nulls("p_value")
+    found = run["verdicts"].filter(level="group", attack="samia_matched_v1").drop_nulls("p_value")
     assert sorted(found.select("key", "p_value").rows()) == [
         (name, pytest.approx(1 / 20)) for name in ("a.txt", "b.epub", "c.html")
     ]

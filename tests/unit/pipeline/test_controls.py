@@ -78,7 +78,7 @@ def audited(settings):
 
 def controls(run):
     """Rows of the table by document and control."""
-    named = run.targets.select("target_id", "document_id")
+    named = run["targets"].select("target_id", "document_id")
     rows = run.scan("controls").collect().join(named, on="target_id", how="left")
     return {(row["document_id"], row["control"]): row for row in rows.iter_rows(named=True)}
 
@@ -109,9 +109,9 @@ def test_what_comes_out_after_anything_or_stands_elsewhere_is_common(audited):
 def test_prompts_are_those_of_other_documents(audited):
     _, run, server = audited
     prefixes = {" ".join(HALVES[name][0].split()): name for name in HALVES}
-    asked = run.prompts.filter(view="control").sort("target_id", "view_index")
+    asked = run["prompts"].filter(view="control").sort("target_id", "view_index")
     for target_id, rows in asked.group_by("target_id", maintain_order=True):
-        own = run.targets.filter(target_id=target_id[0]).row(0, named=True)
+        own = run["targets"].filter(target_id=target_id[0]).row(0, named=True)
         alone, with_last = rows["context"]
         assert prefixes[alone] != own["document_id"]
         assert with_last == f"{alone} {' '.join(own['prefix'].split()[-16:])}"
@@ -134,9 +134,9 @@ def test_common_passages_are_no_evidence(settings, tmp_path):
         settings = settings | {"base_url": server.url}
         run = mia_batch.audit(**settings)
         other = settings | {"controls": False, "out": str(tmp_path / "other")}
-        without = mia_batch.audit(**other).rollup
-        rolled = mia_batch.audit(**other | {"controls": True}).rollup
-    assert run.rollup.select(names).rows()[:3] == [
+        without = mia_batch.audit(**other)["rollup"]
+        rolled = mia_batch.audit(**other | {"controls": True})["rollup"]
+    assert run["rollup"].select(names).rows()[:3] == [
         ("known", "comes_out", 32, 0.5, 0.5, 0),
         ("formula", "cannot_tell", 0, 0, 0, 1),
         ("quoted", "cannot_tell", 0, 0, 0, 1),
@@ -144,7 +144,7 @@ def test_common_passages_are_no_evidence(settings, tmp_path):
     assert without.select(names).rows()[:3] == [
         (name, "comes_out", 32, 0.5, 0.5, None) for name in ("known", "formula", "quoted")
     ]
-    assert rolled.equals(run.rollup)
+    assert rolled.equals(run["rollup"])
 
 
 def test_a_run_goes_on_where_it_was_killed(audited):
@@ -170,7 +170,7 @@ def test_a_run_goes_on_where_it_was_killed(audited):
 
 def test_more_samples_and_texts_ask_for_what_is_missing(audited, tmp_path):
     settings, run, server = audited
-    n_asked, prompts = len(server.asked), run.prompts.filter(view="control")
+    n_asked, prompts = len(server.asked), run["prompts"].filter(view="control")
     more = mia_batch.audit(**settings | {"samples": 3})
     assert len(server.asked) == n_asked + 5 + 6
     assert controls(more)["known", "unrelated_prefix"]["n_samples"] == 3
@@ -180,7 +180,8 @@ def test_more_samples_and_texts_ask_for_what_is_missing(audited, tmp_path):
     grown = mia_batch.audit(**settings | {"samples": 3})
     assert len(server.asked) == n_asked + 5 + 6 + 1 + 2
     assert (
-        grown.prompts.filter(view="control")
+        grown["prompts"]
+        .filter(view="control")
         .join(prompts, on="target_id", how="semi")
         .sort("target_id", "view_index")
         .equals(prompts.sort("target_id", "view_index"))
@@ -199,15 +200,15 @@ def test_without_the_setting_nothing_is_asked_and_what_is_known_stays(audited, t
     plain = mia_batch.audit(**other)
     assert not plain.path("controls").exists()
     assert plain.manifest.controls == {}
-    assert plain.scores.equals(run.scores)
+    assert plain["scores"].equals(run["scores"])
     added = mia_batch.audit(**other | {"controls": True})
     assert added.scan("controls").collect().equals(run.scan("controls").collect())
-    assert added.scores.equals(run.scores)
+    assert added["scores"].equals(run["scores"])
 
 
 def test_controls_are_drawn_again_and_verified(audited):
     settings, run, _ = audited
-    controls = run.samples.filter(view="control")
+    controls = run["samples"].filter(view="control")
     drawn = draw_again(run, controls, Observer(), base_url=settings["base_url"])
     assert drawn.height == 12
     assert drawn["again"].equals(drawn["candidate"])
@@ -239,7 +240,7 @@ def test_a_single_document_has_nothing_unrelated(settings):
         alone = found["known", "other_document"]
         assert alone["reason"] == "there is no document of another group"
         assert alone["common"] is None
-        assert run.prompts.filter(view="control").is_empty()
+        assert run["prompts"].filter(view="control").is_empty()
         mia_batch.audit(**settings | {"base_url": server.url})
         assert len(server.asked) == 1
 
@@ -303,8 +304,8 @@ def test_what_only_a_walk_gave_has_controls(settings, tmp_path):
         settings = settings | more | {"base_url": server.url}
         run = mia_batch.audit(**settings)
         other = settings | {"controls": False, "out": str(tmp_path / "other")}
-        without = mia_batch.audit(**other).rollup
-        walks = run.samples.filter(view="walk_control")
+        without = mia_batch.audit(**other)["rollup"]
+        walks = run["samples"].filter(view="walk_control")
         drawn = draw_again(run, walks, Observer(), base_url=server.url)
     assert drawn["again"].equals(drawn["candidate"])
     found = controls(run)
@@ -314,7 +315,7 @@ def test_what_only_a_walk_gave_has_controls(settings, tmp_path):
     assert repeated["long", "unrelated_prefix_16_words"] == 64
     assert found["long", "unrelated_prefix"]["n_samples"] == 1
     names = ("key", "verdict", "extracted_words", "extracted_share", "n_common")
-    assert run.rollup.select(names).rows()[:2] == [
+    assert run["rollup"].select(names).rows()[:2] == [
         ("long", "comes_out", 268, 268 / 300, 0),
         ("far", "cannot_tell", 0, 0, 1),
     ]

@@ -177,7 +177,7 @@ def test_what_cannot_be_read_is_listed_said_and_under_the_root(checkpoint, tmp_p
         mia_batch.audit(**settings)
     settings |= {"bad_input": "set-aside", "engine": "transformers", "probes": 1}
     run = mia_batch.audit(observer=Listening(), **settings)
-    left = {place.rpartition("/")[2]: reason for _, place, reason in run.set_aside.iter_rows()}
+    left = {place.rpartition("/")[2]: reason for _, place, reason in run["set_aside"].iter_rows()}
     assert len(left) == 5
     assert left["latin.txt, line 1"] == "byte 0xe9 is not valid UTF-8"
     assert left["paper.pdf"] == "files of kind .pdf are not read"
@@ -189,7 +189,7 @@ def test_what_cannot_be_read_is_listed_said_and_under_the_root(checkpoint, tmp_p
     root = run.manifest.custody["root"]
     (books / "broken.epub").unlink()
     again = mia_batch.audit(**settings)
-    assert again.set_aside.height == 4
+    assert again["set_aside"].height == 4
     assert again.manifest.custody["root"] != root
 
 

@@ -201,11 +201,11 @@ def audit(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def plain(audit):
-    return {chat: audit(Memoriser(), chat=chat).scores for chat in (False, True)}
+    return {chat: audit(Memoriser(), chat=chat)["scores"] for chat in (False, True)}
 
 
 def auc(run: mia_batch.Run) -> float:
-    figures = run.metrics.filter(metric="roc_auc", attack=SCORE, slice="all")
+    figures = run["metrics"].filter(metric="roc_auc", attack=SCORE, slice="all")
     value: float = figures["value"][0]
     return value
 
@@ -216,7 +216,7 @@ def test_the_scores_are_those_behind_a_plain_server(audit, plain, name):
     run = audit((CHATS if chat else COMPLETIONS)[name], chat=chat)
     assert auc(run) == 1.0
     same = [column for column in plain[chat].columns if column not in {"n_short"}]
-    assert run.scores.select(same).equals(plain[chat].select(same))
+    assert run["scores"].select(same).equals(plain[chat].select(same))
 
 
 def refusing(which: Callable[[Asked], bool], text: str = "I'm sorry, but I can't help with that."):
@@ -251,7 +251,7 @@ def conclusions_of(run: mia_batch.Run) -> Iterator[str]:
 
 
 def counts(run: mia_batch.Run, check: str) -> dict[str, float]:
-    rows = run.findings.filter(check=check)
+    rows = run["findings"].filter(check=check)
     return dict(rows.select("statistic", "value").iter_rows())
 
 
@@ -280,8 +280,8 @@ def test_answers_that_are_mostly_of_no_use_end_the_run_after_a_block(audit, said
 def test_classes_of_answers_are_counted_and_said(audit):
     run = audit(refusing(about(TEXTS[::4])), chat=True, max_failed=0.5)
     assert counts(run, "answers") == {"text": 36, "refusal": 12, "cut": 18}
-    assert run.samples.filter(answer="refusal")["candidate"].null_count() == 12
-    assert run.scores[SCORE].null_count() == 6
+    assert run["samples"].filter(answer="refusal")["candidate"].null_count() == 12
+    assert run["scores"][SCORE].null_count() == 6
     assert auc(run) == 1.0
     assert run.manifest.failed["targets"] == 6
     assert run.manifest.failed["again"] == 0
@@ -294,20 +294,20 @@ def test_classes_of_answers_are_counted_and_said(audit):
 
 def test_a_filter_that_hits_members_more_often_is_a_finding(audit):
     run = audit(filtering(about(MEMBERS[:10])))
-    held = run.findings.filter(check="held_back", statistic="filtered").row(0, named=True)
+    held = run["findings"].filter(check="held_back", statistic="filtered").row(0, named=True)
     assert (held["subject"], held["value"]) == ("members", pytest.approx(10 / 12))
     assert held["p_value"] < 0.001
     assert any(
         said.startswith("The provider filtered answers about members and non-members unequally")
         for said in conclusions_of(run)
     )
-    reasons = run.samples["reason"].drop_nulls().unique().to_list()
+    reasons = run["samples"]["reason"].drop_nulls().unique().to_list()
     assert reasons == ["the provider filtered the answer (content_filter, protected_material_text)"]
 
 
 def test_a_filter_that_hits_alike_is_none(audit):
     run = audit(filtering(about(TEXTS[::4])), max_failed=0.5)
-    assert run.findings.filter(check="held_back").is_empty()
+    assert run["findings"].filter(check="held_back").is_empty()
     assert counts(run, "answers")["filtered"] == 12
 
 
@@ -323,7 +323,9 @@ def test_what_cannot_be_neutralised_is_a_finding_and_a_sentence(audit):
     listener = Listener()
     ignoring = Memoriser(honours=EVERYTHING - {"repetition_penalty"})
     run = audit(Dialect(model=ignoring, refuse=unknown("min_p")), observer=listener)
-    honours = dict(run.findings.filter(check="endpoint").select("subject", "verdict").iter_rows())
+    honours = dict(
+        run["findings"].filter(check="endpoint").select("subject", "verdict").iter_rows()
+    )
     assert honours["repetition_penalty"] == "ignored"
     assert honours["min_p"] == "refused"
     assert honours["presence_penalty"] == "honoured"
@@ -367,6 +369,6 @@ def test_a_key_in_an_answer_is_taken_out(audit, monkeypatch):
         choice["text"] += " " + asked.headers["authorization"]
 
     run = audit(Dialect(say=say))
-    assert run.samples["candidate"].str.ends_with(" Bearer [key]").all()
+    assert run["samples"]["candidate"].str.ends_with(" Bearer [key]").all()
     for path in filter(Path.is_file, run.folder.rglob("*")):
         assert b"sk-never" not in path.read_bytes()

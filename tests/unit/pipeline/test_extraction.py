@@ -104,7 +104,7 @@ def test_what_a_model_recites_comes_out_and_nothing_of_what_it_never_saw(recited
     assert (first["passages_50"], second["passages_20"]) == ([], [])
     for place in first["passages_20"]:
         assert len(text[place["start"] : place["end"]].split()) >= 20
-    row = recited[1].rollup.filter(key="first").row(0, named=True)
+    row = recited[1]["rollup"].filter(key="first").row(0, named=True)
     assert (row["n_passages_50"], row["passages_from"]) == (0, "samples and walks")
     assert row["n_passages_20"] == len(first["passages_20"])
     assert [second[name] for name in ("coverage", "bmc_5", "longest_words")] == [0, 0, 0]
@@ -113,7 +113,7 @@ def test_what_a_model_recites_comes_out_and_nothing_of_what_it_never_saw(recited
 def test_a_run_goes_on_where_it_was_killed(recited):
     """What was said before is not asked for again; the tables come out the same."""
     settings, run, n_asked, server = recited
-    before, prompts = tables(run), run.prompts.filter(view="walk")
+    before, prompts = tables(run), run["prompts"].filter(view="walk")
     assert set(prompts["context"]) <= {asked.prompt for asked in server.asked}
     lost = walked(run)[1::2]
     n_lost = sum(pl.read_parquet(path).height for path in lost)
@@ -122,7 +122,7 @@ def test_a_run_goes_on_where_it_was_killed(recited):
     again = mia_batch.audit(**settings)
     assert all(map(pl.DataFrame.equals, tables(again), before))
     assert len(server.asked) == n_asked + n_lost > n_asked
-    assert again.prompts.filter(view="walk").equals(prompts)
+    assert again["prompts"].filter(view="walk").equals(prompts)
 
 
 def test_the_budget_ends_walks_and_more_goes_on(recited):
@@ -198,10 +198,10 @@ def test_what_stands_before_the_strongest_window_comes_out_too(recited):
 def test_scores_do_not_depend_on_walks(recited):
     settings, run, *_ = recited
     without = mia_batch.audit(**settings | {"out": f"{run.folder}-2", "extract": False})
-    assert run.scores.equals(without.scores)
+    assert run["scores"].equals(without["scores"])
     assert not without.path("extraction").exists()
     again = mia_batch.audit(**settings | {"attacks": "samia_matched_v1"})
-    assert again.scores["n_samples"].equals(without.scores["n_samples"])
+    assert again["scores"]["n_samples"].equals(without["scores"]["n_samples"])
 
 
 def test_what_is_refused_or_foreseen(settings, tmp_path):
@@ -217,12 +217,12 @@ def test_what_is_refused_or_foreseen(settings, tmp_path):
 
 def test_walks_are_shown_and_drawn_again(recited):
     settings, run, *_ = recited
-    samples = run.samples.filter(view="walk")
+    samples = run["samples"].filter(view="walk")
     drawn = draw_again(run, samples, Observer(), base_url=settings["base_url"])
     assert drawn["again"].equals(drawn["candidate"], null_equal=True)
     target_id = samples["target_id"][0]
-    answers = answers_of(run, run.targets.filter(target_id=target_id)).filter(view="walk")
-    asked = run.prompts.filter(view="walk", target_id=target_id).sort("view_index")
+    answers = answers_of(run, run["targets"].filter(target_id=target_id)).filter(view="walk")
+    asked = run["prompts"].filter(view="walk", target_id=target_id).sort("view_index")
     assert answers.select("context", "text").equals(asked.select("context", "text"))
     assert answers["seed"].null_count() == answers.height
     shown = CliRunner().invoke(command, ["show", str(run.folder), target_id], env={"COLUMNS": "99"})

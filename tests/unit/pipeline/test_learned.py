@@ -40,28 +40,28 @@ def run(tmp_path_factory):
 
 
 def test_every_text_with_a_score_has_a_combination(run):
-    assert run.scores.columns[-3:] == [*NAMES, "combination_v1"]
-    known = run.scores[NAMES[0]].is_not_null()
-    assert run.scores["combination_v1"].is_not_null().equals(known)
-    (reason,) = run.unscored.filter(attack="combination_v1")["reason"]
+    assert run["scores"].columns[-3:] == [*NAMES, "combination_v1"]
+    known = run["scores"][NAMES[0]].is_not_null()
+    assert run["scores"]["combination_v1"].is_not_null().equals(known)
+    (reason,) = run["unscored"].filter(attack="combination_v1")["reason"]
     assert "cannot be split" in reason or "no " in reason
-    calibration = run.scores.filter(role="calibration")
+    calibration = run["scores"].filter(role="calibration")
     by_class = calibration.group_by("member").agg(pl.col("combination_v1").mean())
     means = dict(by_class.iter_rows())
     assert means[True] > means[False]
 
 
 def test_its_verdicts_are_like_those_of_other_attacks(run):
-    verdicts = Verdicts.validate(run.verdicts).filter(attack="combination_v1")
+    verdicts = Verdicts.validate(run["verdicts"]).filter(attack="combination_v1")
     assert set(verdicts["level"]) == {"target", "group", "document", "collection"} & {
-        *run.verdicts.filter(attack=NAMES[0])["level"]
+        *run["verdicts"].filter(attack=NAMES[0])["level"]
     }
     (p,) = verdicts.filter(pl.col("estimate").is_null(), level="collection")["p_value"]
     assert p <= 0.05
 
 
 def test_all_attacks_together_are_tested_and_it_is_said(run):
-    (row,) = run.verdicts.filter(attack="dataset_inference_v1").iter_rows(named=True)
+    (row,) = run["verdicts"].filter(attack="dataset_inference_v1").iter_rows(named=True)
     assert 0 < row["p_value"] <= 0.1
     assert not row["planned"]
     said = said_of(run)
@@ -76,7 +76,7 @@ def test_all_attacks_together_are_tested_and_it_is_said(run):
 
 def test_no_answer_where_the_texts_differ_without_the_model(run):
     attacks = [get(name) for name in run.manifest.made["scores"]["attacks"]]
-    roles = run.findings.filter(check="roles")
+    roles = run["findings"].filter(check="roles")
     of_all = plan(primary=NAMES[0], level="collection")
     verdicts, _ = set_answers(run.scan("scores"), attacks, of_all, roles, told_apart=True)
     (row,) = verdicts.iter_rows(named=True)
@@ -85,23 +85,23 @@ def test_no_answer_where_the_texts_differ_without_the_model(run):
 
 
 def test_scored_anew_it_goes_and_comes_back_the_same(run):
-    before = run.scores
+    before = run["scores"]
     without = rescore(run.folder, combine=False)
-    assert "combination_v1" not in without.scores.columns
-    assert without.findings.filter(check="combination").is_empty()
+    assert "combination_v1" not in without["scores"].columns
+    assert without["findings"].filter(check="combination").is_empty()
     again = rescore(run.folder, combine=True)
-    assert again.scores.equals(before)
+    assert again["scores"].equals(before)
 
 
 def test_another_target_changes_no_score(run, tmp_path):
     """Where calibration data teach, a score depends on its own text and on them alone."""
     from mia_batch.inference.combination import combine
 
-    scores = run.scores.drop("combination_v1")
+    scores = run["scores"].drop("combination_v1")
     fewer = scores.filter(pl.int_range(pl.len()) % 3 > 0, role="target")
     rest = pl.concat([fewer, scores.filter(pl.col("role") != "target")])
     made = combine(rest.lazy(), NAMES, seed=0)
-    both = rest.select("target_id", made=pl.Series(made)).join(run.scores, on="target_id")
+    both = rest.select("target_id", made=pl.Series(made)).join(run["scores"], on="target_id")
     known = both.drop_nulls("combination_v1")
     np.testing.assert_array_equal(known["made"], known["combination_v1"])
 

@@ -81,11 +81,11 @@ def test_perplexity_entropy_and_control_stand_side_by_side(scored):
     found = run.scan("perplexities").collect()
     numbers = ("perplexity", "entropy", "reference_perplexity")
     assert found.height == found["perplexity"].count() == documents(12)["text"].count()
-    scores = run.scores.select("target_id", "perplexity_v1", "entropy_v1")
+    scores = run["scores"].select("target_id", "perplexity_v1", "entropy_v1")
     both = found.join(scores, on="target_id")
     for name in numbers[:2]:
         assert both[name].to_list() == pytest.approx((-both[f"{name}_v1"]).to_list(), rel=1e-6)
-    other = run.logprobs.filter(model="reference", view="text").row(1, named=True)
+    other = run["logprobs"].filter(model="reference", view="text").row(1, named=True)
     losses = [-each for each in other["logprob"] if each is not None]
     own = found.filter(target_id=other["target_id"])["reference_perplexity"].item()
     assert own == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-6)
@@ -95,7 +95,7 @@ def test_perplexity_entropy_and_control_stand_side_by_side(scored):
 
 def test_every_view_of_every_text_has_a_row(scored):
     _, run = scored
-    table = LogProbs.validate(run.logprobs)
+    table = LogProbs.validate(run["logprobs"])
     n_texts = documents(12)["text"].count()
     counts = {
         (role, view): n for role, view, n in table.group_by("model", "view").len().iter_rows()
@@ -126,7 +126,7 @@ def test_only_views_that_need_them_have_numbers_of_the_whole_vocabulary(scored):
         "support_mass",
         "log_inverse_frequency",
     ]
-    there = run.logprobs.filter(pl.col("reason").is_null())
+    there = run["logprobs"].filter(pl.col("reason").is_null())
     has = there.group_by("model", "view").agg(pl.col(numbers).is_not_null().any())
     counted = {
         (role, view): [name for name, given in zip(numbers, has, strict=True) if given]
@@ -166,10 +166,10 @@ def test_shapes_of_series_equal_their_references(copied):
 
 def compared(run: mia_batch.Run, names: list[str]) -> int:
     """Compare all scores with their references; how many there are."""
-    rows = run.logprobs
-    Scores.validate(run.scores)
+    rows = run["logprobs"]
+    Scores.validate(run["scores"])
     n = 0
-    for row in run.scores.iter_rows(named=True):
+    for row in run["scores"].iter_rows(named=True):
         of_target = rows.filter(target_id=row["target_id"]).to_dicts()
         for name in names:
             wanted = reference(name, of_target)
@@ -180,10 +180,12 @@ def compared(run: mia_batch.Run, names: list[str]) -> int:
 
 def test_what_cannot_be_scored_has_its_reason(scored):
     _, run = scored
-    unscored = Unscored.validate(run.unscored)
-    missing = run.scores.unpivot(
-        run.manifest.made["scores"]["attacks"], index="target_id", variable_name="attack"
-    ).filter(pl.col("value").is_null())
+    unscored = Unscored.validate(run["unscored"])
+    missing = (
+        run["scores"]
+        .unpivot(run.manifest.made["scores"]["attacks"], index="target_id", variable_name="attack")
+        .filter(pl.col("value").is_null())
+    )
     assert unscored.height == missing.height
     reasons = dict(unscored.group_by("attack").agg(pl.col("reason").unique()).iter_rows())
     assert any("one of those that are put before" in of for of in reasons["con_recall_prefix_v1"])
@@ -192,8 +194,8 @@ def test_what_cannot_be_scored_has_its_reason(scored):
 
 def test_texts_that_are_shots_leave_the_scored_set(scored):
     _, run = scored
-    assert run.scores.filter(document_id="d0")["con_recall_prefix_v1"].to_list() == [None]
-    assert run.scores.filter(document_id="d0")["recall_prefix_v1"].null_count() == 0
+    assert run["scores"].filter(document_id="d0")["con_recall_prefix_v1"].to_list() == [None]
+    assert run["scores"].filter(document_id="d0")["recall_prefix_v1"].null_count() == 0
 
 
 def test_the_same_command_again_does_nothing(copied):
@@ -214,26 +216,26 @@ def test_lost_and_cut_parts_are_made_again(copied, scored):
     repaired = mia_batch.audit(**copied)
     names_now = {path.name for path in repaired.path("logprobs").glob("*.parquet")}
     assert names_now == whole
-    assert_frame_equal(repaired.scores, run.scores, rel_tol=1e-4, abs_tol=1e-5)
+    assert_frame_equal(repaired["scores"], run["scores"], rel_tol=1e-4, abs_tol=1e-5)
 
 
 def test_more_neighbours_are_added_to_those_that_are_there(copied, scored):
-    before = scored[1].logprobs
+    before = scored[1]["logprobs"]
     run = mia_batch.audit(**copied | {"neighbours": 5})
-    assert run.logprobs.filter(view="neighbour").height == 5 * documents(12)["text"].count()
+    assert run["logprobs"].filter(view="neighbour").height == 5 * documents(12)["text"].count()
     key = ["target_id", "model", "view", "view_index"]
-    kept = run.logprobs.join(before, on=key, how="semi")
+    kept = run["logprobs"].join(before, on=key, how="semi")
     assert kept.sort(key).equals(before.sort(key))
 
 
 def test_a_column_that_was_not_needed_before_is_computed_anew(scored, tmp_path):
     settings = scored[0] | {"out": str(tmp_path / "run"), "evidence": "logprobs"}
     run = mia_batch.audit(**settings | {"attacks": "loss_v1"})
-    assert run.logprobs["vocabulary_mean"].null_count() == run.logprobs.height
-    assert run.logprobs["view"].unique().to_list() == ["text"]
-    assert run.scores["n_samples"].sum() == 0
+    assert run["logprobs"]["vocabulary_mean"].null_count() == run["logprobs"].height
+    assert run["logprobs"]["view"].unique().to_list() == ["text"]
+    assert run["scores"]["n_samples"].sum() == 0
     run = mia_batch.audit(**settings | {"attacks": "loss_v1,min_k_plus_plus_20_v1"})
-    assert run.logprobs["vocabulary_mean"].null_count() < run.logprobs.height
+    assert run["logprobs"]["vocabulary_mean"].null_count() < run["logprobs"].height
 
 
 @pytest.mark.parametrize(
@@ -303,10 +305,10 @@ def test_a_model_that_predicts_no_better_than_chance_is_named(scored, tmp_path, 
         model = save_unigrams(tmp_path / "model", corpus["text"].drop_nulls().to_list())
     given = {name: settings[name] for name in ("input", "engine")} | {"attacks": "loss_v1"}
     run = mia_batch.audit(**given, model=model, out=str(tmp_path / "run"))
-    loss = -float(run.logprobs["logprob"].explode().drop_nulls().to_numpy().mean())
+    loss = -float(run["logprobs"]["logprob"].explode().drop_nulls().to_numpy().mean())
     assert (loss < math.log(600)) == knows
     ((subject, value, chance, verdict),) = (
-        run.findings.filter(check="chance").select("subject", "value", "high", "verdict").rows()
+        run["findings"].filter(check="chance").select("subject", "value", "high", "verdict").rows()
     )
     assert (subject, verdict) == ("target", "better" if knows else "no_better")
     assert (value, chance) == pytest.approx((loss, math.log(600)))
@@ -348,7 +350,7 @@ def test_neighbours_of_ones_own(scored, tmp_path):
         out=str(tmp_path / "run"),
     )
     assert get("neighbour_difference_v1").reads[1] == ("target", "neighbour")
-    found = run.logprobs.filter(pl.col("view") == "neighbour", pl.col("reason").is_null())
+    found = run["logprobs"].filter(pl.col("view") == "neighbour", pl.col("reason").is_null())
     assert found.height == 2 * 5
     assert found.height == 2 * 5
-    assert run.scores["neighbour_difference_v1"].count() == 5
+    assert run["scores"]["neighbour_difference_v1"].count() == 5

@@ -48,11 +48,11 @@ def test_the_placebo_is_an_audit_of_the_reference_model(given, other, attacks, e
     run = mia_batch.audit(**asked, reference_model=other, out=out["both"])
     alone = mia_batch.audit(**asked | {"model": other}, out=out["alone"])
     primary = attacks.split(",")[0]
-    scores = run.scores[f"placebo_of_{primary}"]
+    scores = run["scores"][f"placebo_of_{primary}"]
     assert scores.null_count() == 0
-    assert scores.to_list() == pytest.approx(alone.scores[primary].to_list(), rel=1e-4)
+    assert scores.to_list() == pytest.approx(alone["scores"][primary].to_list(), rel=1e-4)
     found = {
-        check: dict(run_of.findings.filter(check=check).select("statistic", "value").iter_rows())
+        check: dict(run_of["findings"].filter(check=check).select("statistic", "value").iter_rows())
         for check, run_of in (("placebo", run), ("reported", alone))
     }
     assert found["placebo"].pop("collection") is None
@@ -63,7 +63,7 @@ def test_the_placebo_is_an_audit_of_the_reference_model(given, other, attacks, e
         "The same test on the reference model (which cannot know these texts) reports 0 of 4 "
         f"targets (smallest q {smallest:.2g})."
     ) in said
-    assert not run.verdicts["attack"].str.starts_with("placebo").any()
+    assert not run["verdicts"]["attack"].str.starts_with("placebo").any()
 
 
 def test_no_placebo_without_non_members_or_of_an_attack_that_reads_the_reference(given, other):

@@ -34,7 +34,7 @@ def test_a_run_that_has_not_begun_has_everything_left_and_gets_no_folder(small_a
     assert found["not sampled"].startswith("1: ")
     assert found["engine"] == "transformers (asked for)"
     decoded = int(found["tokens to decode"].partition(",")[0])
-    assert run.samples["n_tokens"].sum() > 0
+    assert run["samples"]["n_tokens"].sum() > 0
     assert decoded > 0
 
 

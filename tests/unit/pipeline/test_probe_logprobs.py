@@ -83,29 +83,29 @@ def model(checkpoint):
 
 def test_the_engine_here_gives_what_is_worked_out_slowly(ours, checkpoint):
     run = ours
-    targets = dict(run.targets.select("target_id", "target").iter_rows())
+    targets = dict(run["targets"].select("target_id", "target").iter_rows())
     tokenizer = Tokenizer.load(str(checkpoint))
     network = AutoModelForCausalLM.from_pretrained(checkpoint)
     wanted: dict[str, list[float]] = {}
-    for prompt in run.prompts.filter(pl.col("reason").is_null()).iter_rows(named=True):
+    for prompt in run["prompts"].filter(pl.col("reason").is_null()).iter_rows(named=True):
         context = targets[prompt["target_id"]].encode()[: prompt["cut"]].decode()
         before = tokenizer.encode_prompts([context])[0]
         token = tokenizer.encode_prompts([context + prompt["text"]])[0][len(before)]
         with torch.no_grad():
             logits = network(torch.tensor([before])).logits[0, -1]
         value = float(logits.log_softmax(-1)[token])
-        row = run.logprobs.row(by_predicate=same(prompt), named=True)
+        row = run["logprobs"].row(by_predicate=same(prompt), named=True)
         assert row["token_ids"] == [token]
         assert row["logprob"] == pytest.approx([value], abs=1e-4)
         assert row["bounded"] is False
         wanted.setdefault(prompt["target_id"], []).append(row["logprob"][0])
     assert [len(found) for found in wanted.values()] == [4] * 6
-    for row in run.scores.iter_rows(named=True):
+    for row in run["scores"].iter_rows(named=True):
         found = wanted.get(row["target_id"])
         lowest = sorted(found)[: max(1, int(0.2 * len(found)))] if found else []
         assert row["probe_loss_v1"] == (found and pytest.approx(fmean(found)))
         assert row["probe_min_k_20_v1"] == (found and pytest.approx(fmean(lowest)))
-    reasons = run.unscored.filter(attack="probe_loss_v1")["reason"]
+    reasons = run["unscored"].filter(attack="probe_loss_v1")["reason"]
     assert sorted(reasons) == ["the text has no further point", "the text is null"]
 
 
@@ -118,23 +118,23 @@ def test_more_points_ask_only_for_what_is_missing_and_fewer_for_nothing(here, ou
         return {path.name: path.read_bytes() for path in run.path("logprobs").iterdir()}
 
     run = here(probes=2)
-    few, before = run.scores, parts()
+    few, before = run["scores"], parts()
     run = here(probes=4)
     after = parts()
     assert before.items() <= after.items()
-    assert run.logprobs.filter(pl.col("reason").is_null()).height == 6 * 4
-    assert_frame_equal(run.scores, ours.scores, abs_tol=1e-5)
+    assert run["logprobs"].filter(pl.col("reason").is_null()).height == 6 * 4
+    assert_frame_equal(run["scores"], ours["scores"], abs_tol=1e-5)
     fewer = here(probes=2)
     assert parts() == after
-    assert fewer.scores.equals(few)
+    assert fewer["scores"].equals(few)
 
 
 def test_samples_and_log_probabilities_are_of_the_same_prompts(here, ours):
     run = here(evidence=None, attacks="probe_first_word_v1,probe_loss_v1")
-    assert run.prompts.equals(ours.prompts)
-    assert run.samples.height == run.logprobs.filter(pl.col("reason").is_null()).height == 24
+    assert run["prompts"].equals(ours["prompts"])
+    assert run["samples"].height == run["logprobs"].filter(pl.col("reason").is_null()).height == 24
     names = ["target_id", "probe_loss_v1"]
-    assert_frame_equal(run.scores.select(names), ours.scores.select(names), abs_tol=1e-5)
+    assert_frame_equal(run["scores"].select(names), ours["scores"].select(names), abs_tol=1e-5)
 
 
 def test_tables_of_runs_that_knew_no_bounds_are_read(here, ours):
@@ -143,8 +143,8 @@ def test_tables_of_runs_that_knew_no_bounds_are_read(here, ours):
     pl.read_parquet(part).drop("bounded").write_parquet(part)
     run = here(probes=4)
     assert len(list(run.path("logprobs").iterdir())) == 2
-    assert run.logprobs.filter(pl.col("bounded").not_()).height == 6 * 2
-    assert_frame_equal(run.scores, ours.scores, abs_tol=1e-5)
+    assert run["logprobs"].filter(pl.col("bounded").not_()).height == 6 * 2
+    assert_frame_equal(run["scores"], ours["scores"], abs_tol=1e-5)
 
 
 @pytest.mark.parametrize("honours", [(NAMED, BY_ID), (NAMED,)], ids=["ids", "texts"])
@@ -154,8 +154,8 @@ def test_an_endpoint_that_honours_names_has_the_tables_of_the_engine_here(
     listener = Listener()
     with HostileServer(NextTokenModel(checkpoint, honours=honours)) as server:
         run = mia_batch.audit(**there(server), observer=listener)
-    assert_frame_equal(run.logprobs, ours.logprobs, abs_tol=1e-4)
-    assert_frame_equal(run.scores, ours.scores, abs_tol=1e-4)
+    assert_frame_equal(run["logprobs"], ours["logprobs"], abs_tol=1e-4)
+    assert_frame_equal(run["scores"], ours["scores"], abs_tol=1e-4)
     assert "it honours 'logprob_token_ids': log-probabilities are exact" in listener.sentences
     capabilities = run.manifest.engines["probe-logprobs of target"]["capabilities"]
     assert capabilities["named_token"] == "honoured"
@@ -170,7 +170,7 @@ def test_bounds_are_above_the_true_values_and_said_to_be_bounds(ours, there, che
     bounding = NextTokenModel(checkpoint, honours=[BY_ID], refuses=refuses)
     with HostileServer(bounding) as server:
         run = mia_batch.audit(**there(server), observer=listener)
-    rows = run.logprobs.join(ours.logprobs, on=KEY, suffix="_true")
+    rows = run["logprobs"].join(ours["logprobs"], on=KEY, suffix="_true")
     both = rows.select(
         "bounded", value=pl.col("logprob").list[0], true=pl.col("logprob_true").list[0]
     ).drop_nulls()
@@ -182,7 +182,7 @@ def test_bounds_are_above_the_true_values_and_said_to_be_bounds(ours, there, che
     assert "not among the 20 most likely" in told[0]
     capabilities = run.manifest.engines["probe-logprobs of target"]["capabilities"]
     assert (capabilities["named_token"], capabilities["top_logprobs"]) == (how, 20)
-    assert run.scores["probe_loss_v1"].null_count() == 2
+    assert run["scores"]["probe_loss_v1"].null_count() == 2
 
 
 def test_without_log_probabilities_a_run_is_refused(there, checkpoint):
@@ -200,15 +200,15 @@ def test_a_chat_is_asked_for_the_first_token_of_its_reply(there, model):
     with HostileServer(model) as server:
         settings = there(server, chat=True, chat_instruction="Go on:")
         run = mia_batch.audit(**settings)
-        prompts = run.prompts.filter(pl.col("reason").is_null())
+        prompts = run["prompts"].filter(pl.col("reason").is_null())
         with pytest.raises(SettingsError, match="'probe-logprobs chat_instruction' of model"):
             mia_batch.audit(**settings | {"chat_instruction": "Else", "probes": 5})
     assert {asked.path for asked in server.asked} == {"/v1/chat/completions"}
-    texts = dict(run.targets.select("target_id", "target").iter_rows())
+    texts = dict(run["targets"].select("target_id", "target").iter_rows())
     for prompt in prompts.iter_rows(named=True):
         context = texts[prompt["target_id"]].encode()[: prompt["cut"]].decode()
         (token, *_), *_ = model.tokenizer.encode([prompt["text"].lstrip()])
-        row = run.logprobs.row(by_predicate=same(prompt), named=True)
+        row = run["logprobs"].row(by_predicate=same(prompt), named=True)
         value = model.logprobs(f"Go on:\n\n{context}")[token]
         assert (row["token_ids"], row["bounded"]) == ([token], False)
         assert row["logprob"] == pytest.approx([value], abs=1e-4)
@@ -222,7 +222,7 @@ def test_exact_values_and_bounds_are_never_in_one_run(there, model, checkpoint):
         with pytest.raises(SettingsError, match=message):
             mia_batch.audit(**there(server, probes=6))
         assert len(server.asked) == 24
-    assert not run.logprobs["bounded"].any()
+    assert not run["logprobs"]["bounded"].any()
 
 
 def test_a_run_that_stopped_asks_nothing_twice(there, model):
@@ -236,8 +236,8 @@ def test_a_run_that_stopped_asks_nothing_twice(there, model):
         whole = mia_batch.audit(**there(server, out="whole"))
     assert 0 < stopped < 24
     assert len(asked) == len(set(asked)) == 24
-    assert run.logprobs.equals(whole.logprobs)
-    assert run.scores.equals(whole.scores)
+    assert run["logprobs"].equals(whole["logprobs"])
+    assert run["scores"].equals(whole["scores"])
 
 
 def test_the_cost_is_told_before_the_first_request(there, model):
@@ -288,8 +288,8 @@ def test_whole_texts_beside_points_are_asked_for_in_their_own_way(there, model):
         n_asked = len(server.asked)
         mia_batch.audit(**settings)
         assert len(server.asked) == n_asked
-    assert run.scores["loss_v1"].null_count() == 1
-    assert run.scores["probe_loss_v1"].equals(alone.scores["probe_loss_v1"])
+    assert run["scores"]["loss_v1"].null_count() == 1
+    assert run["scores"]["probe_loss_v1"].equals(alone["scores"]["probe_loss_v1"])
     assert run.manifest.passes == {"target text": 7, "target probe": 24}
 
 

@@ -33,21 +33,25 @@ def parts(run) -> dict[str, bytes]:
 
 def test_answers_are_the_most_likely_ones_and_are_scored(probed):
     run = probed()
-    asked = run.prompts.filter(pl.col("reason").is_null())
-    assert run.samples.height == asked.height == 6 * 4  # of eight texts, one null and one short
-    assert run.samples["sample_index"].unique().to_list() == [0]
+    asked = run["prompts"].filter(pl.col("reason").is_null())
+    assert run["samples"].height == asked.height == 6 * 4  # of eight texts, one null and one short
+    assert run["samples"]["sample_index"].unique().to_list() == [0]
     whole = pl.col("candidate").str.split(by=" ").list.eval(pl.element().filter(pl.element() != ""))
-    assert run.samples.select((whole.list.len() >= 1).all()).item()
-    first = run.features["leading_words"] >= 1
+    assert run["samples"].select((whole.list.len() >= 1).all()).item()
+    first = run["features"]["leading_words"] >= 1
     wanted = (
-        run.features.select("target_id", hit=first).group_by("target_id").agg(pl.col("hit").mean())
+        run["features"]
+        .select("target_id", hit=first)
+        .group_by("target_id")
+        .agg(pl.col("hit").mean())
     )
-    scores = run.scores.join(wanted, on="target_id").select("probe_first_word_v1", "hit")
+    scores = run["scores"].join(wanted, on="target_id").select("probe_first_word_v1", "hit")
     assert scores.height == 6
     assert scores["probe_first_word_v1"].to_list() == pytest.approx(scores["hit"].to_list())
-    own = run.targets.filter(pl.col("reason").is_not_null()).select("target_id", "reason")
+    own = run["targets"].filter(pl.col("reason").is_not_null()).select("target_id", "reason")
     assert (
-        run.unscored.select("target_id", "reason")
+        run["unscored"]
+        .select("target_id", "reason")
         .unique()
         .sort("reason")
         .equals(own.sort("reason"))
@@ -60,19 +64,19 @@ def test_more_points_and_samples_ask_only_for_what_is_missing(probed):
     before = parts(few)
     more = probed(probes=7)
     assert before.items() <= parts(more).items()
-    assert more.samples.height == undisturbed.samples.height
+    assert more["samples"].height == undisturbed["samples"].height
     for name in TABLES:
         assert more.path(name).read_bytes() == undisturbed.path(name).read_bytes()
-    assert more.verdicts.drop("planned").equals(undisturbed.verdicts.drop("planned"))
-    assert not more.verdicts["planned"].any()  # more points after the first scores
+    assert more["verdicts"].drop("planned").equals(undisturbed["verdicts"].drop("planned"))
+    assert not more["verdicts"]["planned"].any()  # more points after the first scores
 
 
 def test_words_given_at_points_are_those_before_them(probed):
     run = probed(probes=4)
-    given = run.findings.filter(check="prompts", subject="probe")
+    given = run["findings"].filter(check="prompts", subject="probe")
     figures = dict(given.select("statistic", "value").iter_rows())
-    prompts = run.prompts.filter(pl.col("reason").is_null(), view="probe", model="target")
-    texts = prompts.join(run.targets.select("target_id", "target"), on="target_id")
+    prompts = run["prompts"].filter(pl.col("reason").is_null(), view="probe", model="target")
+    texts = prompts.join(run["targets"].select("target_id", "target"), on="target_id")
     before = [
         len(text.encode()[:cut].decode().split())
         for text, cut in texts.select("target", "cut").iter_rows()
@@ -91,7 +95,7 @@ def test_fewer_points_again_are_scored_from_what_is_there(probed):
     before = parts(many)
     fewer = probed(probes=2)
     assert parts(fewer) == before
-    assert fewer.scores.equals(wanted.scores)
+    assert fewer["scores"].equals(wanted["scores"])
 
 
 def test_drawn_answers_are_added_to_drawn_answers(probed):
@@ -100,7 +104,7 @@ def test_drawn_answers_are_added_to_drawn_answers(probed):
     three = probed(samples=3)
     assert before.items() <= parts(three).items()
     undisturbed = probed("whole", samples=3)
-    assert three.scores.equals(undisturbed.scores)
+    assert three["scores"].equals(undisturbed["scores"])
 
 
 def test_greedy_answers_are_not_mixed_with_drawn_ones(probed):
@@ -139,8 +143,8 @@ def test_a_runs_own_answers_are_replayed(probed, tmp_path):
         probes=4,
         out=tmp_path / "again",
     )
-    assert again.scores.equals(run.scores)
-    assert again.samples.drop("answer").equals(run.samples.drop("answer"))
+    assert again["scores"].equals(run["scores"])
+    assert again["samples"].drop("answer").equals(run["samples"].drop("answer"))
 
 
 def test_a_run_without_a_table_of_rarity_is_refused(probed, small_audit, tmp_path):
@@ -177,8 +181,8 @@ def test_texts_that_are_all_too_short_have_no_score(probed, tmp_path, attack):
     answers.write_parquet(tmp_path / "answers.parquet")
     short = {"model": "recorded", "engine": "auto", "samples_from": tmp_path / "answers.parquet"}
     run = probed(attacks=attack, probe_words=64, **short)
-    assert run.scores[attack].null_count() == 8
-    assert run.unscored["reason"].value_counts(sort=True)["count"].to_list() == [6, 1, 1]
+    assert run["scores"][attack].null_count() == 8
+    assert run["unscored"]["reason"].value_counts(sort=True)["count"].to_list() == [6, 1, 1]
 
 
 def test_a_killed_count_is_made_again(probed):
@@ -192,18 +196,18 @@ def test_a_reference_model_answers_the_same_points(probed, tmp_path):
     other = save_checkpoint(tmp_path / "reference")
     names = "probe_rarity_difference_v1,petal_v1,probe_rarity_loss_v1"
     run = probed(reference_model=str(other), attacks=f"{ATTACKS},{names}")
-    by_model = run.samples.group_by("model").len().sort("model").rows()
+    by_model = run["samples"].group_by("model").len().sort("model").rows()
     assert by_model == [("reference", 24), ("target", 24)]
-    assert set(run.logprobs.select("model", "view").unique().rows()) == {
+    assert set(run["logprobs"].select("model", "view").unique().rows()) == {
         ("reference", "probe"),
         ("target", "text"),
     }
-    assert run.scores.select(pl.col(names.split(",")).null_count()).row(0) == (2, 2, 2)
-    assert run.scores["n_samples"].max() == 4
+    assert run["scores"].select(pl.col(names.split(",")).null_count()).row(0) == (2, 2, 2)
+    assert run["scores"]["n_samples"].max() == 4
     weighed = pl.read_parquet(run.path("rarity"))
     assert weighed["model"].unique().sort().to_list() == ["reference", "target"]
     alone = probed("alone")
-    assert run.scores.select(alone.scores.columns).equals(alone.scores)
+    assert run["scores"].select(alone["scores"].columns).equals(alone["scores"])
 
 
 def test_a_recording_has_no_answers_of_a_reference_model(probed, checkpoint):

@@ -41,9 +41,9 @@ def request_for(tmp_path, monkeypatch):
 def test_every_target_has_its_samples_and_every_request_the_key(request_for):
     with HostileServer(TinyModel()) as server:
         run = mia_batch.audit(**request_for(server))
-    assert run.scores["n_samples"].to_list() == [3] * 6 + [0, 0]
-    first = run.samples.row(0, named=True)
-    prefix = run.targets["prefix"][0]
+    assert run["scores"]["n_samples"].to_list() == [3] * 6 + [0, 0]
+    first = run["samples"].row(0, named=True)
+    prefix = run["targets"]["prefix"][0]
     seed = next(asked.fields["seed"] for asked in server.asked if asked.prompt == prefix)
     assert first["candidate"] == TinyModel().text(prefix, seed)
     assert (first["n_tokens"], first["finish_reason"], first["prompt"]) == (6, "length", None)
@@ -95,7 +95,7 @@ def test_a_short_candidate_is_asked_for_again_only_where_the_endpoint_repeats_it
     assert len(once) == 6
     assert len(repeated) == 6 + 2 * 18  # six words of twenty: short at three attempts
     assert sorted(once) == sorted(2 * budget for budget in first)
-    assert run.samples["short"].to_list() == [True] * 18
+    assert run["samples"]["short"].to_list() == [True] * 18
 
 
 def test_the_cost_is_told_before_the_first_request(request_for):
@@ -110,7 +110,7 @@ def test_the_cost_is_told_before_the_first_request(request_for):
     assert listener.sentences.index(f"probing {address}") > next(
         index for index, line in enumerate(listener.sentences) if "cost" in line
     )
-    sampled = run.targets.filter(pl.col("reason").is_null())
+    sampled = run["targets"].filter(pl.col("reason").is_null())
     prompt_tokens = 3 * (sum(len(text.encode()) for text in sampled["prefix"]) + 6 * 16)
     for name, attempts in {"at most, first attempts": 1, "at most, all attempts": 3}.items():
         assert told[name] == planned[name]
@@ -132,7 +132,7 @@ def test_the_limit_of_cost_stops_the_run_and_a_higher_one_goes_on(request_for):
         later = [(a.prompt, a.fields["seed"], a.fields["max_tokens"]) for a in server.asked]
     assert asked
     assert len(set(later)) == len(later)
-    assert run.scores["n_samples"].sum() == 18
+    assert run["scores"]["n_samples"].sum() == 18
 
 
 def test_a_refused_prompt_is_a_row_with_its_reason_and_is_tried_again_when_asked(request_for):
@@ -145,17 +145,17 @@ def test_a_refused_prompt_is_a_row_with_its_reason_and_is_tried_again_when_asked
         assert run.manifest.failed["of"] == 6
         (reason,) = run.manifest.failed["reasons"]
         assert "this text is not allowed" in reason
-        assert sorted(run.scores["n_samples"].to_list()) == [0] * 4 + [3] * 4
+        assert sorted(run["scores"]["n_samples"].to_list()) == [0] * 4 + [3] * 4
         n_asked = len(server.asked)
         mia_batch.audit(**settings)
         assert len(server.asked) == n_asked
         again = mia_batch.audit(**settings, retry_failed=True)
     assert again.manifest.failed == {"targets": 0, "of": 6, "again": 0, "reasons": {}}
-    assert again.scores["n_samples"].to_list() == [3] * 6 + [0, 0]
+    assert again["scores"]["n_samples"].to_list() == [3] * 6 + [0, 0]
     with HostileServer(honest) as server:
         whole = mia_batch.audit(**request_for(server) | {"out": settings["out"] + "2"})
-    names = [name for name in whole.scores.columns if name.startswith("samia")]
-    assert again.scores.select(names).equals(whole.scores.select(names))
+    names = [name for name in whole["scores"].columns if name.startswith("samia")]
+    assert again["scores"].select(names).equals(whole["scores"].select(names))
 
 
 def test_chat_is_evidence_of_its_own(request_for):

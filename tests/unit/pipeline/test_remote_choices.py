@@ -74,13 +74,13 @@ def test_a_chat_is_asked_the_question_alone_and_what_it_says_is_read(request_for
     assert len(server.asked) == 48
     assert {asked.fields["max_tokens"] for asked in server.asked} == {8}
     assert {asked.fields["temperature"] for asked in server.asked} == {0.0}
-    assert dict(run.scores.select("document_id", "decop_v1").iter_rows()) == {
+    assert dict(run["scores"].select("document_id", "decop_v1").iter_rows()) == {
         "known": 1.0,
         "other": 0.25,
     }
-    unread = run.samples.filter(pl.col("candidate") == "Hard to say.").height
+    unread = run["samples"].filter(pl.col("candidate") == "Hard to say.").height
     assert unread > 0
-    counted = run.findings.filter(check="prompts", statistic="n_unread")
+    counted = run["findings"].filter(check="prompts", statistic="n_unread")
     assert counted["value"].to_list() == [unread]
     assert (
         f"{unread} of 48 answers name no label, or several; they are left out" in listener.sentences
@@ -90,9 +90,9 @@ def test_a_chat_is_asked_the_question_alone_and_what_it_says_is_read(request_for
 def test_answers_that_cannot_be_read_leave_a_text_unscored(request_for):
     with HostileServer(TinyModel(honours=())) as server:
         run = mia_batch.audit(**request_for(server, chat=True, choice_orders=4))
-    assert run.samples.height == 8
-    assert run.scores["decop_v1"].to_list() == [None, None]
-    assert all("no answer names one label" in reason for reason in run.unscored["reason"])
+    assert run["samples"].height == 8
+    assert run["scores"]["decop_v1"].to_list() == [None, None]
+    assert all("no answer names one label" in reason for reason in run["unscored"]["reason"])
 
 
 @pytest.mark.parametrize("honours", [(NAMED, BY_ID), ()])
@@ -104,7 +104,7 @@ def test_one_request_gives_the_log_probabilities_of_all_labels(checkpoint, reque
         run = mia_batch.audit(**request_for(server, chat=True, **asked))
     ids = [token for (token,) in model.tokenizer.encode(LABELS)]
     key = ["target_id", "view_index"]
-    rows = run.logprobs.join(run.prompts.select(*key, "context"), on=key)
+    rows = run["logprobs"].join(run["prompts"].select(*key, "context"), on=key)
     assert rows.height == 8
     assert sum(len(each.fields.get(NAMED, ())) == 4 for each in server.asked) == 8 * bool(honours)
     for row in rows.iter_rows(named=True):
@@ -127,7 +127,7 @@ def test_labels_of_several_tokens_are_refused_before_anything_is_paid(checkpoint
             **request_for(server, attacks="decop_logprob_v1", tokenizer=str(checkpoint))
         )
     assert not [each for each in server.asked if "Question" in str(each.prompt)]
-    assert {*run.unscored["reason"]} == {"the answers A, B, C, D are not one token each"}
+    assert {*run["unscored"]["reason"]} == {"the answers A, B, C, D are not one token each"}
 
 
 def test_a_column_that_holds_no_lists_is_refused_before_anything_is_asked(request_for):

@@ -66,7 +66,7 @@ def test_the_true_next_word_is_right_with_and_without_its_space(request_for, cha
     with HostileServer(Knowing(texts)) as server:
         settings = request_for(server, chat=chat, word_rule=word_rule)
         run = mia_batch.audit(observer=listener, **settings)
-    assert run.scores["probe_first_word_v1"].to_list() == [1.0] * 6 + [None] * 2
+    assert run["scores"]["probe_first_word_v1"].to_list() == [1.0] * 6 + [None] * 2
     assert {asked.fields["temperature"] for asked in server.asked} == {0.0}
     assert median(asked.fields["max_tokens"] for asked in server.asked) <= 8
     assert not [line for line in listener.sentences if line.startswith("it ")]
@@ -77,7 +77,7 @@ def test_the_cost_counts_every_point(request_for):
         planned = dict(plan(load_settings(request_for(server, **PRICES))))
         run = mia_batch.audit(**request_for(server, **PRICES))
         left = dict(plan(load_settings(request_for(server, **PRICES))))
-    cuts = run.prompts["cut"].drop_nulls()
+    cuts = run["prompts"]["cut"].drop_nulls()
     prompt_tokens = int(cuts.sum()) + 16 * cuts.len()
     assert cuts.len() == 24
     assert planned["requests"] == "24 to 72"
@@ -134,11 +134,11 @@ def assert_equal(run: mia_batch.Run, undisturbed: mia_batch.Run) -> None:
     for name in TABLES:
         assert run.path(name).read_bytes() == undisturbed.path(name).read_bytes(), name
     for made in (run, undisturbed):
-        plan_of = made.findings.filter(check="plan")
+        plan_of = made["findings"].filter(check="plan")
         assert plan_of["verdict"][0] == ("changed" if made is run else "as_planned")
-    verdicts, wanted_verdicts = (each.verdicts.drop("planned") for each in (run, undisturbed))
+    verdicts, wanted_verdicts = (each["verdicts"].drop("planned") for each in (run, undisturbed))
     assert verdicts.equals(wanted_verdicts)
     key = ["target_id", "view_index", "sample_index"]
     for name in ("samples", "features"):
-        rows, wanted = (getattr(each, name).sort(key) for each in (run, undisturbed))
+        rows, wanted = (each[name].sort(key) for each in (run, undisturbed))
         assert rows.equals(wanted), name

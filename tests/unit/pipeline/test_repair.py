@@ -89,7 +89,7 @@ def test_a_clock_that_is_set_changes_nothing(copied, small_audit, year):
     again = mia_batch.audit(**settings)
     assert contents(again) == contents(before)
     fewer = mia_batch.audit(**settings | {"samples": 2})
-    assert fewer.scores["n_samples"].max() == 2
+    assert fewer["scores"]["n_samples"].max() == 2
 
 
 @pytest.mark.parametrize("name", MADE_AGAIN)
@@ -259,7 +259,7 @@ def test_a_live_run_holds_its_folder_and_a_killed_one_does_not(copied):
         holder.kill()
     wait_until_gone(holder.pid)
     assert (run.folder / ".lock").exists()
-    assert mia_batch.audit(**settings).scores.height == 8
+    assert mia_batch.audit(**settings)["scores"].height == 8
 
 
 class Killed(BaseException):
@@ -291,6 +291,6 @@ def test_other_columns_of_the_same_corpus_make_other_tables(copied, tmp_path):
     corpus = pl.read_parquet(settings["input"]).rename({"member": "truth"})
     corpus.write_parquet(tmp_path / "corpus.parquet")
     settings = settings | {"input": str(tmp_path / "corpus.parquet")}
-    assert mia_batch.audit(**settings).metrics.is_empty()
-    assert mia_batch.audit(**settings, member_column="truth").metrics.height > 0
-    assert mia_batch.audit(**settings).metrics.is_empty()
+    assert mia_batch.audit(**settings)["metrics"].is_empty()
+    assert mia_batch.audit(**settings, member_column="truth")["metrics"].height > 0
+    assert mia_batch.audit(**settings)["metrics"].is_empty()

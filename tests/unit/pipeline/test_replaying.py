@@ -28,17 +28,19 @@ def replayed(small_audit, tmp_path):
 def recorded(small_audit):
     """What a script of the user's would have written: prefix and text, in an order of its own."""
     _, run = small_audit
-    texts = run.samples.join(run.targets.select("target_id", "prefix"), on="target_id")
+    texts = run["samples"].join(run["targets"].select("target_id", "prefix"), on="target_id")
     return texts.select("sample_index", "prefix", written="candidate").reverse()
 
 
 def test_a_runs_own_samples_give_its_scores_to_the_bit(small_audit, replayed):
     _, run = small_audit
     again = replayed(run.path("samples"))
-    assert again.scores.equals(run.scores)
-    assert again.metrics.equals(run.metrics)
-    assert again.unscored.equals(run.unscored)
-    assert again.samples.drop("answer").equals(run.samples.drop("answer"))  # no kind is recorded
+    assert again["scores"].equals(run["scores"])
+    assert again["metrics"].equals(run["metrics"])
+    assert again["unscored"].equals(run["unscored"])
+    assert (
+        again["samples"].drop("answer").equals(run["samples"].drop("answer"))
+    )  # no kind is recorded
     assert again.manifest.engines["samples of target"]["counts"] == {
         "rows": 18,
         "matched": 18,
@@ -60,16 +62,16 @@ def test_without_finish_reason_candidates_are_whole_and_the_whole_family_is_scor
     recorded.write_ndjson(tmp_path / "recorded.jsonl")
     again = replayed(tmp_path / "recorded.jsonl", candidate_column="written")
     family = [*defaults("matched"), *defaults("samia")]
-    assert [name for name in again.scores.columns if name.endswith("_v1")] == family
+    assert [name for name in again["scores"].columns if name.endswith("_v1")] == family
     matched = defaults("matched")
-    assert again.scores.select(matched).equals(run.scores.select(matched))
-    assert again.scores["n_short"].sum() == 0
+    assert again["scores"].select(matched).equals(run["scores"].select(matched))
+    assert again["scores"]["n_short"].sum() == 0
 
 
 def test_what_was_not_recorded_is_counted_and_fails(recorded, replayed, tmp_path):
     recorded.filter(pl.col("sample_index") < 2).write_parquet(tmp_path / "two.parquet")
     two = replayed(tmp_path / "two.parquet", candidate_column="written")
-    assert two.scores["n_samples"].to_list() == [2] * 6 + [0, 0]
+    assert two["scores"]["n_samples"].to_list() == [2] * 6 + [0, 0]
     assert two.manifest.failed["targets"] == 0
     recorded.write_parquet(tmp_path / "three.parquet")
     with pytest.raises(mia_batch.SettingsError, match="'recording' was "):
@@ -86,7 +88,7 @@ def test_a_recording_of_another_corpus_is_refused_and_another_can_be_given(
     with pytest.raises(mia_batch.SettingsError, match=names):
         replayed(tmp_path / "foreign.parquet", candidate_column="written")
     again = replayed(run.path("samples"))
-    assert again.scores.equals(run.scores)
+    assert again["scores"].equals(run["scores"])
 
 
 def test_more_samples_than_were_recorded_are_missing_with_their_reason(small_audit, replayed):
@@ -98,7 +100,7 @@ def test_more_samples_than_were_recorded_are_missing_with_their_reason(small_aud
         "again": 6,
         "reasons": {"the recording lacks this sample": 6},
     }
-    assert more.scores.equals(run.scores)
+    assert more["scores"].equals(run["scores"])
 
 
 def test_a_folder_of_recorded_samples_is_not_gone_on_with_by_an_engine(
@@ -132,12 +134,12 @@ def test_other_attacks_have_their_features_made_and_nothing_else_changes(small_a
     assert {
         path.name: path.read_bytes() for path in more.path("samples").glob("*.parquet")
     } == parts
-    assert more.scores["samia_matched_v1"].equals(run.scores["samia_matched_v1"])
-    assert more.scores["longest_block_v1"].null_count() == 2
-    assert more.features["longest_block_words"].max() == 1
+    assert more["scores"]["samia_matched_v1"].equals(run["scores"]["samia_matched_v1"])
+    assert more["scores"]["longest_block_v1"].null_count() == 2
+    assert more["features"]["longest_block_words"].max() == 1
     again = replayed(run.path("samples"))
     assert again.manifest.made["features"]["groups"] == more.manifest.made["features"]["groups"]
-    assert again.scores.equals(run.scores)
+    assert again["scores"].equals(run["scores"])
 
 
 def test_targets_that_nobody_can_be_asked_for_are_unscored_with_reasons(tmp_path):
@@ -151,9 +153,9 @@ def test_targets_that_nobody_can_be_asked_for_are_unscored_with_reasons(tmp_path
         samples_from=str(tmp_path / "recorded.parquet"),
         out=tmp_path / "run",
     )
-    attacks = [name for name in run.scores.columns if name.endswith("_v1")]
-    assert run.scores.select(attacks).null_count().row(0) == (2,) * len(attacks)
-    reasons = run.unscored.group_by("reason").len().sort("len", "reason")
+    attacks = [name for name in run["scores"].columns if name.endswith("_v1")]
+    assert run["scores"].select(attacks).null_count().row(0) == (2,) * len(attacks)
+    reasons = run["unscored"].group_by("reason").len().sort("len", "reason")
     assert reasons.rows() == [
         ("the text has no words", len(attacks)),
         (
@@ -174,8 +176,8 @@ def test_the_checks_of_the_texts_are_kept_while_only_attacks_change(
 
     monkeypatch.setattr("mia_batch.pipeline.stages.verdicts.check_targets", check_targets)
     more = replayed(run.path("samples"), attacks="rouge_1_v1")
-    assert more.scores["rouge_1_v1"].null_count() == 2
-    assert more.findings.equals(first.findings)
+    assert more["scores"]["rouge_1_v1"].null_count() == 2
+    assert more["findings"].equals(first["findings"])
 
 
 def test_an_attack_of_ones_own_stands_beside_those_of_the_package(
@@ -190,12 +192,14 @@ def test_an_attack_of_ones_own_stands_beside_those_of_the_package(
         undefined="there is no candidate",
     )
     made = replayed(run.path("samples"), attacks=[longest, "samia_matched_v1"])
-    assert made.scores["samia_matched_v1"].equals(run.scores["samia_matched_v1"])
-    most = run.features.group_by("target_id").agg(most=pl.col("words_candidate").max())
-    wanted = run.targets.select("target_id").join(
-        most, on="target_id", how="left", maintain_order="left"
+    assert made["scores"]["samia_matched_v1"].equals(run["scores"]["samia_matched_v1"])
+    most = run["features"].group_by("target_id").agg(most=pl.col("words_candidate").max())
+    wanted = (
+        run["targets"]
+        .select("target_id")
+        .join(most, on="target_id", how="left", maintain_order="left")
     )
-    assert made.scores["most_words_of_mine_v1"].to_list() == wanted["most"].to_list()
+    assert made["scores"]["most_words_of_mine_v1"].to_list() == wanted["most"].to_list()
 
 
 @pytest.fixture
@@ -223,10 +227,10 @@ def test_a_prefix_that_ends_at_a_point_is_matched_to_that_point(
         tmp_path / "answers.jsonl", attacks="probe_first_word_v1", probes=4, probe_every=10
     )
     counts = run.manifest.engines["samples of target"]["counts"]
-    asked = run.prompts.filter(pl.col("reason").is_null()).height
+    asked = run["prompts"].filter(pl.col("reason").is_null()).height
     assert asked == 6 * 4  # of points behind words 8, 18, 28 and 38 the first is recorded
     assert (counts["matched"], counts["missing"], counts["unmatched"]) == (6, 18, 18)
-    found = run.samples.filter(pl.col("candidate").is_not_null())
+    found = run["samples"].filter(pl.col("candidate").is_not_null())
     assert found["view_index"].to_list() == [0] * 6
 
 
@@ -240,4 +244,4 @@ def test_the_parts_of_a_recording_by_prefix_do_not_matter(
     run = replayed(tmp_path / "answers.parquet", attacks="probe_first_word_v1")
     assert len(list(run.path("samples").glob("*.parquet"))) == 3
     assert run.manifest.engines["samples of target"]["counts"]["matched"] == 6 * 20
-    assert run.scores["probe_first_word_v1"].to_list() == [0.5] * 6 + [None] * 2
+    assert run["scores"]["probe_first_word_v1"].to_list() == [0.5] * 6 + [None] * 2

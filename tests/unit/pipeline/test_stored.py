@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from typing import Any
@@ -95,7 +94,6 @@ def test_the_tables_are_those_of_a_folder_and_the_store_has_all(
     assert tables(held) == tables(files(inputs / "run"))
     assert held == files(stored.folder)
     assert held.keys() == files(inputs / "run").keys()
-    assert not list(stored.folder.parent.glob(".queue/*"))
 
 
 def test_the_same_command_again_stores_what_it_writes_and_no_more(
@@ -113,7 +111,7 @@ def test_the_same_command_again_stores_what_it_writes_and_no_more(
 def test_a_store_that_fails_stops_the_run_and_any_machine_goes_on(
     then, inputs, on_machine, server, url, run, monkeypatch
 ):
-    """Whatever the store had by then: the same machine has more, another one what the store has."""
+    """Whatever the store had by then."""
     for n in count(1 if then == "one" else 2, 3):
         with monkeypatch.context() as patch:
             stop_writing_after(patch, n)
@@ -140,65 +138,37 @@ def test_a_copy_that_was_left_behind_follows_and_never_overwrites(
     audit_books(url, inputs, samples=2)
     held = server.contents(run)
     on_machine("one")
-    assert left.samples.height == 2
+    assert left["samples"].height == 2
     found = mia_batch.Run(f"{url}/")
     assert found.folder == left.folder
     assert files(found.folder) == {name: held[name] for name in held if name != ".lock"}
-    assert audit_books(url, inputs, samples=2).samples.height == 4
+    assert audit_books(url, inputs, samples=2)["samples"].height == 4
     assert tables(server.contents(run)) == tables(held)
 
 
-def test_what_a_killed_run_has_queued_is_dropped_where_another_machine_went_on(
-    inputs, on_machine, server, url, run, monkeypatch
+def test_answers_that_the_store_has_not_are_kept_here_until_another_machine_wrote(
+    inputs, on_machine, server, url, run
 ):
-    with monkeypatch.context() as patch:
-        stop_writing_after(patch, 3)
-        with pytest.raises(RunFolderError, match="it is full"):
-            audit_books(url, inputs, samples=1)
+    """A killed run wrote its journal in place, and lacks files that the store has already."""
+    stored = audit_books(url, inputs, samples=1)
+    journal, wal = stored.folder / "journal.sqlite", stored.folder / "journal.sqlite-wal"
+    journal.write_bytes(b"older, as the store has it")
+    audit_books(url, inputs, samples=1)
+    assert server.contents(run)[journal.name] == journal.read_bytes()
+    wal.write_bytes(b"newer, only here")
+    whole = files(stored.folder)
+    for name in ("scores.parquet", "run.json"):
+        (stored.folder / name).unlink()
+    assert files(mia_batch.Run(url).folder) == whole
+    journal.write_bytes(b"newer, only here")
+    assert files(mia_batch.Run(url).folder) == whole | {journal.name: b"newer, only here"}
     on_machine("two")
-    audit_books(url, inputs, samples=2)
+    audit_books(url, inputs, samples=1)
     held = server.contents(run)
     on_machine("one")
     found = mia_batch.Run(url)
-    assert not list(found.folder.parent.glob(".queue/*"))
     assert files(found.folder) == {name: held[name] for name in held if name != ".lock"}
-
-
-def test_a_reader_of_the_machine_that_is_ahead_sees_its_work(
-    inputs, on_machine, server, url, run, monkeypatch
-):
-    with monkeypatch.context() as patch:
-        stop_writing_after(patch, 5)
-        with pytest.raises(RunFolderError, match="it is full"):
-            audit_books(url, inputs)
-    queued = len(list(mia_batch.Run(url).folder.parent.glob(".queue/*")))
-    assert queued > 0
-    on_machine("two")
-    held = server.contents(run)
-    assert files(mia_batch.Run(url).folder) == {
-        name: held[name] for name in held if name != ".lock"
-    }
-
-
-def test_a_queued_change_that_was_not_made_here_is_made_at_the_next_start(
-    inputs, on_machine, server, url, run
-):
-    """Killed between the two, the store has had a file that the folder never got."""
-    stored = audit_books(url, inputs)
-    copy = stored.folder.parent
-    whole = files(stored.folder)
-    for number, name in enumerate(["scores.parquet", "features"], 900):
-        path = stored.folder / name if number == 900 else next((stored.folder / name).iterdir())
-        quoted = path.relative_to(stored.folder).as_posix().replace("/", "%2F")
-        os.link(path, copy / ".queue" / f"{number:012d}.put.{quoted}")
-        path.unlink()
-    extra = stored.folder / "samples" / "block-9.target-continuation-0.parquet"
-    extra.write_bytes(b"")
-    (
-        copy / ".queue" / "000000000902.remove.samples%2Fblock-9.target-continuation-0.parquet"
-    ).touch()
-    assert tables(files(audit_books(url, inputs).folder)) == tables(whole)
-    assert tables(server.contents(run)) == tables(whole)
+    assert journal.read_bytes() == b"older, as the store has it"
 
 
 def test_one_run_at_a_time(inputs, on_machine, server, url):
@@ -267,7 +237,7 @@ def test_commands_take_an_address_where_they_take_a_folder(inputs, on_machine, s
     assert url in done.stdout.replace("\n", "")
     on_machine("two")
     root = verify(inputs / "run").root
-    target = mia_batch.Run(inputs / "run").targets["target_id"][0]
+    target = mia_batch.Run(inputs / "run")["targets"]["target_id"][0]
     audit_books(f"{url}-second", inputs)
     for asked, shown in {
         ("verify", url): root,

@@ -225,15 +225,15 @@ def test_all_tables_and_models_are_there(finished, settings):
 
 def test_each_text_is_in_half_of_the_shadows_and_what_the_target_said_is_kept(finished):
     run, _ = finished
-    rows = run.logprobs.filter(view="text")
+    rows = run["logprobs"].filter(view="text")
     shadows = rows.filter(pl.col("model").str.starts_with("shadow-"))
     each = shadows.group_by("target_id").agg(pl.col("trained").sum(), n=pl.len())
     assert each.height == N_TEXTS
     assert set(each.select("trained", "n").rows()) == {(1, 2)}
-    others = run.logprobs.filter(~pl.col("model").str.starts_with("shadow-"))
+    others = run["logprobs"].filter(~pl.col("model").str.starts_with("shadow-"))
     assert others["trained"].null_count() == others.height
-    said = run.samples.filter(view="generation", model="target")
-    asked = run.prompts.filter(view="generation")
+    said = run["samples"].filter(view="generation", model="target")
+    asked = run["prompts"].filter(view="generation")
     assert said.height == 8
     assert said["n_tokens"].max() == 6
     assert set(said["target_id"]) == set(asked["target_id"])
@@ -246,22 +246,22 @@ def test_every_score_is_there_or_has_a_reason(finished):
     missing = {
         (target, attack)
         for attack in attacks
-        for target in run.scores.filter(pl.col(attack).is_null())["target_id"]
+        for target in run["scores"].filter(pl.col(attack).is_null())["target_id"]
     }
-    explained = run.unscored.filter(pl.col("reason").is_not_null())
+    explained = run["unscored"].filter(pl.col("reason").is_not_null())
     assert missing == set(explained.select("target_id", "attack").rows())
-    nowhere = {attack for attack in attacks if not run.scores[attack].count()}
+    nowhere = {attack for attack in attacks if not run["scores"][attack].count()}
     assert nowhere == {"lira_online_v1", "lira_offline_v1"}  # which need two of a kind
 
 
 def test_models_of_the_run_are_asked_what_the_target_is_asked(finished):
-    rows = finished[0].logprobs.filter(pl.col("view") != "text")
+    rows = finished[0]["logprobs"].filter(pl.col("view") != "text")
     key = ["view", "target_id", "view_index"]
     of = ("target", "self_prompt")
     own, theirs = (rows.filter(model=name).sort(key).select(*key, "token_ids") for name in of)
     assert own.equals(theirs)
     assert own["token_ids"].null_count() == 0
-    asked = finished[0].prompts.filter(pl.col("view") != "generation")
+    asked = finished[0]["prompts"].filter(pl.col("view") != "generation")
     assert set(asked["model"]) == {"target", "reference"}
     assert set(own["view"]) == {"paraphrase", "noise", "neighbour", "perturbation"}
 
@@ -288,12 +288,12 @@ def test_generations_are_no_samples_of_texts(copied):
         "samples": 2,
     }
     run = mia_batch.audit(**settings)
-    assert run.samples["view"].value_counts().sort("view").rows() == [
+    assert run["samples"]["view"].value_counts().sort("view").rows() == [
         ("continuation", 2 * N_TEXTS),
         ("generation", 8),
     ]
-    assert set(run.features["view"]) == {"continuation"}
-    assert run.scores["samia_matched_v1"].null_count() == 0
+    assert set(run["features"]["view"]) == {"continuation"}
+    assert run["scores"]["samia_matched_v1"].null_count() == 0
     assert run.manifest.failed["targets"] == 0
 
 
@@ -351,9 +351,9 @@ def test_a_finished_run_is_verified_scored_and_shown(copied, nothing_starts):
     run = Run(copied["out"])
     checked = verify(run.folder)
     assert (checked.faults, checked.not_found) == ([], [])
-    before = run.scores
+    before = run["scores"]
     rescore(run.folder, attacks=("rmia_v1", "self_prompt_difference_v1"))
-    assert run.scores["rmia_v1"].equals(before["rmia_v1"])
+    assert run["scores"]["rmia_v1"].equals(before["rmia_v1"])
     shown = CliRunner().invoke(command, ["show", copied["out"], before["target_id"][0]])
     assert shown.exit_code == 0, shown.output
     assert "rmia_v1" in shown.output
@@ -384,19 +384,19 @@ def test_a_run_that_is_stopped_everywhere_ends_as_one_that_was_not(settings, fin
 def test_further_shadows_change_nothing_of_the_first(copied, tmp_path):
     settings = copied | {"attacks": ("rmia_v1", "lira_online_v1")}
     before = tables(Run(copied["out"]))
-    two = rescore(copied["out"], attacks=settings["attacks"]).scores
+    two = rescore(copied["out"], attacks=settings["attacks"])["scores"]
     trainings()
     run = mia_batch.audit(**settings | {"shadows": 4})
     assert len(trainings()) == 2
-    rows = run.logprobs.filter(pl.col("model").str.starts_with("shadow-"))
+    rows = run["logprobs"].filter(pl.col("model").str.starts_with("shadow-"))
     each = rows.group_by("target_id").agg(pl.col("trained").sum(), n=pl.len())
     assert set(each.select("trained", "n").rows()) == {(2, 4)}
     kept = {name for name in before if name.startswith("logprobs/")}
     assert {name: tables(run)[name] for name in kept} == {name: before[name] for name in kept}
-    assert not run.scores.equals(two)
+    assert not run["scores"].equals(two)
     again = mia_batch.audit(**settings)
     assert trainings() == []
-    assert again.scores.equals(two)
+    assert again["scores"].equals(two)
 
 
 def test_a_corpus_that_grows_has_shadows_tuned_anew(copied, tmp_path):
@@ -408,7 +408,7 @@ def test_a_corpus_that_grows_has_shadows_tuned_anew(copied, tmp_path):
     trainings()
     run = mia_batch.audit(**settings)
     assert len(trainings()) == 2
-    rows = run.logprobs.filter(pl.col("model").str.starts_with("shadow-"))
+    rows = run["logprobs"].filter(pl.col("model").str.starts_with("shadow-"))
     each = rows.group_by("target_id").agg(pl.col("trained").sum(), n=pl.len())
     assert (each.height, set(each.select("trained", "n").rows())) == (N_TEXTS + 4, {(1, 2)})
     assert run.manifest.passes["shadow-0 text"] == N_TEXTS + 4
@@ -416,7 +416,7 @@ def test_a_corpus_that_grows_has_shadows_tuned_anew(copied, tmp_path):
         assert run.manifest.models[name]["source"]["digest"] != before[name]["source"]["digest"]
     alone = mia_batch.audit(**settings | {"out": str(tmp_path / "alone")})
     columns = ["target_id", "model", "trained", "logprob"]
-    only = alone.logprobs.filter(pl.col("model").str.starts_with("shadow-"))
+    only = alone["logprobs"].filter(pl.col("model").str.starts_with("shadow-"))
     assert rows.select(columns).sort(columns[:2]).equals(only.select(columns).sort(columns[:2]))
 
 
@@ -424,11 +424,11 @@ def test_scores_are_those_of_the_model_that_more_generations_make(settings, tmp_
     """Its answers lie in parts of the same names as those of the model before."""
     name = "self_prompt_difference_v1"
     asked = settings | {"attacks": (name, "loss_v1"), "out": str(tmp_path / "run")}
-    before = mia_batch.audit(**asked).scores[name]
+    before = mia_batch.audit(**asked)["scores"][name]
     more = asked | {"generations": 12}
-    found = mia_batch.audit(**more).scores[name]
+    found = mia_batch.audit(**more)["scores"][name]
     assert not found.equals(before)
-    assert found.equals(mia_batch.audit(**more | {"out": str(tmp_path / "alone")}).scores[name])
+    assert found.equals(mia_batch.audit(**more | {"out": str(tmp_path / "alone")})["scores"][name])
 
 
 @pytest.mark.parametrize(
@@ -530,8 +530,8 @@ def test_an_endpoint_speaks_once_all_else_of_it_is_known(settings, tmp_path, mon
         assert left["generations: requests"] == "4 to 8"
         assert "48 output tokens, cost" in left["generations: at most, first attempts"]
         run = mia_batch.audit(**given)
-        assert run.scores["spv_neighbour_v1"].null_count() == 0
-        assert run.samples.filter(view="generation").height == 8
+        assert run["scores"]["spv_neighbour_v1"].null_count() == 0
+        assert run["samples"].filter(view="generation").height == 8
         assert run.manifest.models["self_prompt"]["n_texts"] == 8
         n_asked = len(server.asked) + len(server.probes)
         mia_batch.audit(**given)
@@ -575,15 +575,15 @@ def test_a_training_that_was_killed_can_be_given_another_way(settings, tmp_path,
     run = mia_batch.audit(**given | {"tuning_batch": 2}, observer=listener)
     assert sum(said.startswith("starting") for said in listener.sentences) == 1
     assert run.manifest.models["self_prompt"]["recipe"]["batch_size"] == 2
-    assert run.scores["self_prompt_difference_v1"].null_count() == 0
+    assert run["scores"]["self_prompt_difference_v1"].null_count() == 0
     assert not list((run.folder / "models").glob(".*"))  # nor what was begun in the first way
     before = run.manifest.models["self_prompt"]["made_from"]["texts"]
     trainings()
     more = mia_batch.audit(**given | {"tuning_batch": 2, "generations": 12})
     assert len(trainings()) == 1
-    assert more.samples.filter(view="generation").height == 12
+    assert more["samples"].filter(view="generation").height == 12
     assert more.manifest.models["self_prompt"]["made_from"]["texts"] != before
-    assert more.logprobs.filter(model="self_prompt").height == N_TEXTS
+    assert more["logprobs"].filter(model="self_prompt").height == N_TEXTS
 
 
 def test_models_are_made_by_one_process(settings, tmp_path, nothing_starts):

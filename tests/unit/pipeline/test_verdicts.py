@@ -124,17 +124,17 @@ def unlabelled(tmp_path_factory):
 
 def test_targets_have_p_values_and_those_remembered_are_reported(unlabelled):
     _, run = unlabelled
-    verdicts = Verdicts.validate(run.verdicts)
+    verdicts = Verdicts.validate(run["verdicts"])
     own = verdicts.filter(attack="samia_matched_v1", level="target")
     assert own.height == 60
     assert own["planned"].all()
     assert own["n_null"].unique().to_list() == [99]
-    scores = run.scores.filter(role="target").sort("target_id")["samia_matched_v1"]
-    nulls = run.scores.filter(role="non_member")["samia_matched_v1"]
+    scores = run["scores"].filter(role="target").sort("target_id")["samia_matched_v1"]
+    nulls = run["scores"].filter(role="non_member")["samia_matched_v1"]
     p = [(1 + (nulls >= score).sum()) / 100 for score in scores]
     assert own.sort("key")["p_value"].to_list() == pytest.approx(p)
     reported = own.filter(pl.col("q_value") <= 0.05)["key"]
-    remembered = run.targets.filter(role="target").head(20)["target_id"]
+    remembered = run["targets"].filter(role="target").head(20)["target_id"]
     assert len(reported) >= 15
     assert reported.is_in(remembered.implode()).sum() >= len(reported) - 3
     others = verdicts.filter(attack="samia_matched_n2_v1")
@@ -149,11 +149,11 @@ def test_non_members_are_weighted_where_texts_alone_tell_them_from_targets(tmp_p
         "non_members": library.write_marked("outside.parquet", 160, 0.4),
     }
     run = mia_batch.audit(**library.settings(**given, non_members_known="known"))
-    found = run.findings.filter(check="weights")
+    found = run["findings"].filter(check="weights")
     row = found.filter(statistic="n_effective").row(0, named=True)
     assert (row["verdict"], row["reason"]) == ("used", None)
     assert 60 < row["value"] < 140
-    own = Verdicts.validate(run.verdicts).filter(attack="samia_matched_v1")
+    own = Verdicts.validate(run["verdicts"]).filter(attack="samia_matched_v1")
     assert own["method"].unique().to_list() == ["weighted_conformal"]
     assert own["adjustment"].unique().to_list() == ["wcs"]
     assert own["n_null"].unique().to_list() == [int(row["value"])]
@@ -166,15 +166,15 @@ def test_non_members_are_weighted_where_texts_alone_tell_them_from_targets(tmp_p
 
 def test_scores_have_their_sampling_error(unlabelled):
     _, run = unlabelled
-    row = run.verdicts.filter(attack="samia_matched_v1", level="target").row(0, named=True)
-    features = run.features.filter(target_id=row["key"])
+    row = run["verdicts"].filter(attack="samia_matched_v1", level="target").row(0, named=True)
+    features = run["features"].filter(target_id=row["key"])
     shares = (features["overlap_1"] / features["words_reference"]).to_list()
     assert row["standard_error"] == pytest.approx(np.std(shares, ddof=1) / 2)
 
 
 def test_the_contamination_rate_is_near_the_truth(unlabelled):
     _, run = unlabelled
-    rates = run.verdicts.filter(estimate="contamination_rate", attack="samia_matched_v1")
+    rates = run["verdicts"].filter(estimate="contamination_rate", attack="samia_matched_v1")
     rate = rates.filter(method="fieller").row(0, named=True)
     assert rate["low"] < 1 / 3 < rate["high"]
     assert rate["low"] < rate["value"] < rate["high"]
@@ -205,16 +205,16 @@ def test_texts_that_differ_without_the_model_get_no_answer_unless_it_is_asked_fo
     settings = library.settings(prefix_ratio=12 / 26, **files)
     run = mia_batch.audit(**settings)
     numbers = ("p_value", "q_value", "sensitivity_bound", "value", "low", "high")
-    assert run.verdicts.height > 80
-    assert run.verdicts.select(pl.col(numbers).count()).row(0) == (0,) * 6
-    assert run.verdicts["reason"].str.starts_with("withheld: the audited texts").all()
-    assert run.verdicts["score"].count() == 80
+    assert run["verdicts"].height > 80
+    assert run["verdicts"].select(pl.col(numbers).count()).row(0) == (0,) * 6
+    assert run["verdicts"]["reason"].str.starts_with("withheld: the audited texts").all()
+    assert run["verdicts"]["score"].count() == 80
     said = said_of(run)
     assert said[0].startswith("No answer: the audited texts and the comparison texts can be told")
     assert not any("reported at" in line or "Share of" in line for line in said)
     run = mia_batch.audit(**settings | {"exploratory": True})
-    assert (run.verdicts["q_value"] < 0.05).sum() > 60
-    assert not run.verdicts["planned"].any()
+    assert (run["verdicts"]["q_value"] < 0.05).sum() > 60
+    assert not run["verdicts"]["planned"].any()
     said = said_of(run)
     assert said[0].startswith("Exploratory: the audited texts and the comparison texts can be told")
     assert any(" of 40 targets are reported" in line for line in said)
@@ -247,18 +247,18 @@ def test_the_plan_is_in_the_manifest_with_its_hash(unlabelled):
 
 def test_what_was_not_planned_is_exploratory(unlabelled, tmp_path):
     settings, run = unlabelled
-    before = run.verdicts
+    before = run["verdicts"]
     other = mia_batch.audit(**settings | {"primary": "samia_matched_n2_v1"})
-    assert not other.verdicts["planned"].any()
+    assert not other["verdicts"]["planned"].any()
     assert other.manifest.plan == run.manifest.plan
     assert said_of(other)[1].startswith("These answers are exploratory")
     again = mia_batch.audit(**settings)
-    assert again.verdicts.equals(before)
+    assert again["verdicts"].equals(before)
 
 
 def test_all_attacks_are_planned_together(unlabelled):
     settings, run = unlabelled
-    found = run.findings.filter(check="max_t", statistic="largest").row(0, named=True)
+    found = run["findings"].filter(check="max_t", statistic="largest").row(0, named=True)
     assert run.manifest.plan["attacks"] == run.manifest.made["scores"]["attacks"]
     assert (found["verdict"], found["p_value"]) == ("as_planned", 1 / 10_000)
     attacks = "samia_matched_v1,samia_matched_n2_v1,longest_block_v1"
@@ -270,7 +270,7 @@ def test_all_attacks_are_planned_together(unlabelled):
         )
         for line in said_of(more)
     )
-    assert more.verdicts.filter(attack="samia_matched_v1")["planned"].all()
+    assert more["verdicts"].filter(attack="samia_matched_v1")["planned"].all()
     mia_batch.audit(**settings)
 
 
@@ -280,9 +280,9 @@ def test_other_non_members_than_those_planned_are_exploratory(unlabelled, tmp_pa
     fewer = str(tmp_path / "fewer.parquet")
     pl.read_parquet(settings["non_members"]).head(50).write_parquet(fewer)
     other = mia_batch.audit(**settings | {"non_members": fewer})
-    assert not other.verdicts["planned"].any()
+    assert not other["verdicts"]["planned"].any()
     assert said_of(other)[1].endswith("Changed since: non_member.")
-    assert mia_batch.audit(**settings).verdicts["planned"].any()
+    assert mia_batch.audit(**settings)["verdicts"]["planned"].any()
 
 
 def test_a_plan_made_after_scores_is_exploratory(tmp_path):
@@ -318,7 +318,7 @@ def test_targets_that_all_lack_samples_have_reasons(tmp_path):
     settings |= {"input": str(tmp_path / "short.parquet")}
     settings["samples_from"] = library.settings()["samples_from"]
     run = mia_batch.audit(**settings)
-    own = run.verdicts.filter(attack="samia_matched_v1", level="target")
+    own = run["verdicts"].filter(attack="samia_matched_v1", level="target")
     assert own["p_value"].to_list() == [None, None]
     assert own["reason"].to_list() == ["the target has no score"] * 2
 
@@ -342,7 +342,7 @@ def test_canaries_are_ranked_among_their_controls(tmp_path):
         )
         | {"samples_from": library.settings()["samples_from"]}
     )
-    own = run.verdicts.filter(attack="samia_matched_v1")
+    own = run["verdicts"].filter(attack="samia_matched_v1")
     sets = own.filter(level="group")
     assert sets["key"].to_list() == ["set 0", "set 1", "set 2"]
     assert sets["p_value"].to_list() == [0.2, 0.2, 0.2]
@@ -364,7 +364,7 @@ def test_groups_are_whole_units(tmp_path):
     )
     settings["samples_from"] = library.settings()["samples_from"]
     run = mia_batch.audit(**settings)
-    own = run.verdicts.filter(attack="samia_matched_v1", level="group")
+    own = run["verdicts"].filter(attack="samia_matched_v1", level="group")
     assert own.height == 8
     assert own["n_null"].unique().to_list() == [20]
     remembered = own.filter(pl.col("key").is_in([f"book {n}" for n in range(4)]))
@@ -386,7 +386,7 @@ def labelled(tmp_path_factory):
 
 def test_a_labelled_run_has_the_blind_baseline_beside_its_attacks(labelled):
     _, run = labelled
-    metrics = Metrics.validate(run.metrics)
+    metrics = Metrics.validate(run["metrics"])
     names = set(metrics["attack"])
     assert {"blind_naive_bayes_v1", "blind_year_v1", "blind_surface_v1"} <= names
     beside = metrics.filter(
@@ -432,7 +432,7 @@ def test_columns_of_any_name_change_nothing(tmp_path):
     texts = pl.read_parquet(path)
     texts.with_columns(pl.lit(float("nan")).alias(name) for name in names).write_parquet(odd)
     run = mia_batch.audit(**settings | {"input": odd, "out": str(tmp_path / "odd")})
-    assert run.metrics.equals(plain.metrics)
+    assert run["metrics"].equals(plain["metrics"])
 
 
 @pytest.fixture(scope="module")
@@ -459,7 +459,7 @@ def in_rounds(tmp_path_factory):
 
 def test_groups_stop_when_they_are_decided(in_rounds):
     _, run = in_rounds
-    verdicts = Verdicts.validate(run.verdicts)
+    verdicts = Verdicts.validate(run["verdicts"])
     assert verdicts["attack"].unique().to_list() == ["samia_matched_rarity_v1"]
     assert verdicts["adjustment"].unique().to_list() == ["e-bh"]
     found = dict(verdicts.select("key", "q_value").iter_rows())
@@ -470,39 +470,41 @@ def test_groups_stop_when_they_are_decided(in_rounds):
 
 def test_what_was_not_asked_is_unscored_and_says_so(in_rounds):
     _, run = in_rounds
-    counts = dict(run.findings.filter(check="e_values").select("statistic", "value").iter_rows())
-    asked = run.samples["target_id"].n_unique()
+    counts = dict(run["findings"].filter(check="e_values").select("statistic", "value").iter_rows())
+    asked = run["samples"]["target_id"].n_unique()
     assert counts["n_planned"] == 45 * 8
     assert counts["n_asked"] == asked < 0.45 * counts["n_planned"]
-    reasons = run.unscored.filter(attack="samia_matched_rarity_v1")["reason"]
+    reasons = run["unscored"].filter(attack="samia_matched_rarity_v1")["reason"]
     assert len(reasons) == 45 * 8 - asked
     assert reasons.str.starts_with("not asked: ").all()
     said = "\n".join(said_of(run))
     assert "2 of 6 groups are reported at q = 0.2 (samia_matched_rarity_v1, e-BH," in said
     share = 1 - asked / 360
     assert f"\n{share:.0%} of the 360 planned windows were not asked: " in said
-    assert run.metrics.is_empty()
-    rollup = run.rollup.filter(level="group")
+    assert run["metrics"].is_empty()
+    rollup = run["rollup"].filter(level="group")
     assert rollup["contamination_low"].null_count() == rollup.height
     assert (
         rollup["n_asked"].sum()
-        == run.samples.join(run.targets.filter(role="target"), on="target_id", how="semi")[
-            "target_id"
-        ].n_unique()
+        == run["samples"]
+        .join(run["targets"].filter(role="target"), on="target_id", how="semi")["target_id"]
+        .n_unique()
     )
 
 
 def test_a_run_in_rounds_decides_as_before_when_it_is_taken_up(in_rounds, tmp_path):
     settings, run = in_rounds
-    verdicts, samples, scores = run.verdicts, run.samples, run.scores
+    verdicts, samples, scores = run["verdicts"], run["samples"], run["scores"]
     (run.folder / "scores.parquet").unlink()
     for part in sorted((run.folder / "samples").glob("*.parquet"))[-1:]:
         part.unlink()
     again = mia_batch.audit(**settings)
-    assert again.verdicts.equals(verdicts)
-    assert again.scores.equals(scores)
-    assert again.samples.sort("target_id", "sample_index").equals(
-        samples.sort("target_id", "sample_index")
+    assert again["verdicts"].equals(verdicts)
+    assert again["scores"].equals(scores)
+    assert (
+        again["samples"]
+        .sort("target_id", "sample_index")
+        .equals(samples.sort("target_id", "sample_index"))
     )
 
 
@@ -522,7 +524,7 @@ def test_one_group_of_each_class_has_reasons_and_no_limits(tmp_path):
     group = ["甲" if one else "乙" for one in member]
     path = library.write("texts.parquet", member, member=member, group=group)
     run = mia_batch.audit(**library.settings(input=path))
-    own = run.metrics.filter(attack="samia_matched_v1", metric="roc_auc")
+    own = run["metrics"].filter(attack="samia_matched_v1", metric="roc_auc")
     assert own["low"].to_list() == [None]
     few = "an interval needs 4 independent groups of texts of one size in each class, these are "
     assert own["reason"].to_list() == [f"{few}worth 1"]
@@ -657,12 +659,12 @@ def test_comparison_texts_from_one_undeclared_book_are_one_group_before_anything
     none = "With 1 comparison text none of your 5 texts can be named at q = 0.05"
     assert any(name == "power" and line.startswith(none) for name, line in lines)
     run = mia_batch.audit(**settings)
-    nulls = run.targets.filter(role="non_member")
+    nulls = run["targets"].filter(role="non_member")
     assert set(nulls["group"]) == {"undeclared book"}
-    assert run.targets.filter(role="target")["group"].is_null().all()
-    found = run.findings.filter(check="undeclared_books")
+    assert run["targets"].filter(role="target")["group"].is_null().all()
+    found = run["findings"].filter(check="undeclared_books")
     assert found["verdict"].to_list() == ["one_group"]
-    assert run.verdicts.filter(level="target")["n_null"].unique().to_list() == [1]
+    assert run["verdicts"].filter(level="target")["n_null"].unique().to_list() == [1]
     said = [*conclusions(run, load_settings(settings), ["samia_v1"])]
     assert any(
         line.startswith("The non-members look like parts of one book, or of a few") for line in said

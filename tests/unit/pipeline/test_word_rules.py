@@ -43,20 +43,20 @@ def audited(tmp_path):
 
 def test_text_without_spaces_is_cut_and_scored_by_unicode_words(audited):
     run = audited(word_rule="unicode", attacks="samia_matched_v1,samia_matched_n2_v1,rouge_l_v1")
-    assert run.targets.select("n_words", "prefix", "reference").rows() == [
+    assert run["targets"].select("n_words", "prefix", "reference").rows() == [
         (9, "我们去了", "。然后他回家"),
         (7, "東京タワー", "へ行く人"),
         (8, "ภาษา", "ไทย ดี"),
         (3, "e\u0301te\u0301", "\0 🙂 b c"),
     ]
-    assert run.samples["short"].to_list() == [False, True, False, True, True, False, False, True]
+    assert run["samples"]["short"].to_list() == [False, True, False, True, True, False, False, True]
     expected = {  # by hand, a term for each of the two samples
         "samia_matched_v1": [(4 + 2) / 5, 3 / 4 + 0, (3 + 4) / 4, 2 / 2 + 0],
         "samia_matched_n2_v1": [3 / 4 + 1 / 4, 2 / 3 + 0, (2 + 2) / 3, 0],
         "rouge_l_v1": [(4 + 2) / 5, 4 / 4 + 0, (3 + 3) / 4, 1 / 2 + 0],
     }
     for attack, sums in expected.items():
-        assert run.scores[attack].to_list() == pytest.approx([total / 2 for total in sums])
+        assert run["scores"][attack].to_list() == pytest.approx([total / 2 for total in sums])
 
 
 @pytest.mark.parametrize(
@@ -69,10 +69,10 @@ def test_text_without_spaces_is_cut_and_scored_by_unicode_words(audited):
 )
 def test_rules_that_find_too_few_words_there_say_so(audited, rule, n_words, reason):
     run = audited(word_rule=rule, attacks="samia_matched_v1")
-    assert run.targets["n_words"].to_list() == n_words
+    assert run["targets"]["n_words"].to_list() == n_words
     refused = [n < 2 for n in n_words]
-    assert run.scores["samia_matched_v1"].is_null().to_list() == refused
-    assert run.unscored["reason"].to_list() == [reason] * sum(refused)
+    assert run["scores"]["samia_matched_v1"].is_null().to_list() == refused
+    assert run["unscored"]["reason"].to_list() == [reason] * sum(refused)
 
 
 def test_windows_of_text_without_spaces(tmp_path):
@@ -90,5 +90,5 @@ def test_windows_of_text_without_spaces(tmp_path):
         window_words=4,
         attacks="samia_matched_v1",
     )
-    assert run.targets["target"].to_list() == ["我们去了", "然后他回"]
-    assert run.scores["samia_matched_v1"].to_list() == [1.0, 0.5]
+    assert run["targets"]["target"].to_list() == ["我们去了", "然后他回"]
+    assert run["scores"]["samia_matched_v1"].to_list() == [1.0, 0.5]

@@ -84,14 +84,14 @@ def test_what_comes_out_of_each_level_is_said_beside_what_is_not_reported(runs, 
 
 
 def test_the_audited_texts_have_the_answers_that_they_have_without(runs):
-    beside, alone = (run.verdicts.sort("attack", "level", "key") for run in runs)
+    beside, alone = (run["verdicts"].sort("attack", "level", "key") for run in runs)
     assert beside.equals(alone)
-    assert runs[0].metrics.equals(runs[1].metrics)
-    assert runs[0].rollup.equals(runs[1].rollup)
+    assert runs[0]["metrics"].equals(runs[1]["metrics"])
+    assert runs[0]["rollup"].equals(runs[1]["rollup"])
     of_yardstick = pl.col("check").is_in(["yardstick", "absence", "answers"])
-    beside, alone = (run.findings.filter(~of_yardstick) for run in runs)
+    beside, alone = (run["findings"].filter(~of_yardstick) for run in runs)
     assert beside.equals(alone)
-    assert runs[0].targets.group_by("role").len().sort("role").rows() == [
+    assert runs[0]["targets"].group_by("role").len().sort("role").rows() == [
         ("target", 3),
         ("non_member", 40),
         ("yardstick", 12),

@@ -58,7 +58,7 @@ class GenerationsStage(Stage):
         """Refuse other prompts than those that the run's generations came from, or none."""
         if self._is_wanted:
             self._agree()
-            _ = self._prompts
+            self._check_prompts()
 
     def lacks(self) -> int:
         """Count the prompts that lack generations."""
@@ -93,6 +93,7 @@ class GenerationsStage(Stage):
         """Count what is to be generated."""
         settings = self.audit.settings
         if self._is_wanted:
+            self._check_prompts()
             left = self.lacks() * self._view.samples
             most = left * settings.generation_tokens
             yield "generations", f"{left:,} texts, at most {most:,} tokens"
@@ -148,6 +149,12 @@ class GenerationsStage(Stage):
         }
         audit.manifest.agree(described, audit.run.folder)
 
+    def _check_prompts(self) -> None:
+        """Raise `SettingsError` if there is no text whose first tokens could be given."""
+        if self._prompts.is_empty():
+            msg = "setting 'prompts_from': there is no text in it; give at least one"
+            raise SettingsError(msg)
+
     @cached_property
     def _prompts(self) -> pl.DataFrame:
         """Choose as many texts as there are generations, and cut them to their first tokens."""
@@ -160,10 +167,7 @@ class GenerationsStage(Stage):
         found = first_tokens(
             texts, n=settings.generations, n_tokens=settings.prompt_tokens, tokenizer=tokenizer
         )
-        if found.is_empty():
-            msg = "setting 'prompts_from': there is no text in it; give at least one"
-            raise SettingsError(msg)
-        each = ceil(settings.generations / found.height)
+        each = ceil(settings.generations / max(1, found.height))
         return found.head(ceil(settings.generations / each))
 
 

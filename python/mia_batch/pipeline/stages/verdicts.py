@@ -188,7 +188,7 @@ def _yardstick_runs(settings: Settings, run: Run) -> pl.DataFrame:
 def conclusions(run: Run, settings: Settings, attacks: Sequence[str]) -> Iterator[str]:
     """Say what may be concluded from a run with scores of these attacks, warnings first."""
     plan = verdict_plan(settings, attacks)
-    return sentences(run.metrics, run.scan("verdicts"), run.findings, plan)
+    return sentences(run["metrics"], run.scan("verdicts"), run["findings"], plan)
 
 
 def _verdicts(
@@ -302,7 +302,7 @@ class PreflightStage(Stage):
             audit.save()
             preflight(audit.run, audit.plan, seed=audit.settings.seed)
             self.done()
-        before = audit.run.findings.filter(pl.col("check") != "gate")
+        before = audit.run["findings"].filter(pl.col("check") != "gate")
         gate = gate_findings(before, exploratory=audit.settings.exploratory)
         for sentence in preflight_sentences(found := pl.concat([before, gate])):
             audit.observer.stage(sentence)

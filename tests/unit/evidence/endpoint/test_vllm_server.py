@@ -217,7 +217,7 @@ def test_an_audit_over_http_has_the_tables_of_one_in_process(
     there = mia_batch.audit(
         **same, model="tiny", base_url=server, tokenizer=str(checkpoint), out=tmp_path / "there"
     )
-    assert there.samples.height == 12 * SAMPLES
+    assert there["samples"].height == 12 * SAMPLES
     others = pl.col("check") != "endpoint"
     for path in sorted(here.folder.rglob("*.parquet")):
         over = there.folder / path.relative_to(here.folder)
@@ -246,8 +246,8 @@ def test_an_audit_from_log_probabilities_scores_as_the_engine_here(server, check
         **settings, model=str(checkpoint), engine="transformers", out=str(tmp_path / "here")
     )
     names = settings["attacks"].split(",")
-    assert remote.scores.select(names).null_count().row(0) == (0, 0, 0)
-    assert_frame_equal(remote.scores.select(names), here.scores.select(names), abs_tol=1e-4)
+    assert remote["scores"].select(names).null_count().row(0) == (0, 0, 0)
+    assert_frame_equal(remote["scores"].select(names), here["scores"].select(names), abs_tol=1e-4)
     assert sum(remote.manifest.passes.values()) == 3 * len(texts)
 
 
@@ -272,5 +272,5 @@ def test_an_audit_at_points_over_http_has_the_log_probabilities_of_the_engine_he
         **settings, model=str(checkpoint), engine="transformers", out=str(tmp_path / "here")
     )
     assert remote.manifest.models["target"]["probe-logprobs"] == "exact"
-    assert remote.logprobs["logprob"].null_count() == 0
-    assert_frame_equal(remote.logprobs, here.logprobs, abs_tol=1e-4)
+    assert remote["logprobs"]["logprob"].null_count() == 0
+    assert_frame_equal(remote["logprobs"], here["logprobs"], abs_tol=1e-4)
