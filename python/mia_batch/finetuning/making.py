@@ -94,8 +94,7 @@ class Made:
         held out.
     privacy
         What a training with differential privacy comes to: ``epsilon``, ``delta``,
-        ``noise_multiplier``, ``clip``, ``sampling_rate``, ``steps``, and as ``clipping`` ``ghost``,
-        or ``per text`` and why; else None.
+        ``noise_multiplier``, ``clip``, ``sampling_rate`` and ``steps``; else None.
     is_new
         Whether it was trained just now.
     """

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 __all__ = ["fit", "main", "train"]
 
 _TOKENS_AT_ONCE = 8192  # of one forward and backward pass
+_GRADIENTS_AT_ONCE = 1 << 29  # numbers, 2 GiB in float32, of the gradients of single texts
 _LARGE = 1_000_000_000  # weights, from which activations are computed again, not kept
 _ROOM = 1 << 16  # bytes that a disk has left which is not full
 _SECONDS_FOR_OTHERS = 10.0  # in which the training of a killed process ends
@@ -122,13 +123,17 @@ def fit(
         msg = "each text is one token, of which nothing can be learnt; give longer texts"
         raise SettingsError(msg)
     longest = max(len(row["input_ids"]) for row in learnt + held_out)
-    at_once = max(1, min(recipe.batch_size, _TOKENS_AT_ONCE // longest))
+    is_private, on_gpu = recipe.epsilon is not None, torch.cuda.is_available()
+    at_once = min(recipe.batch_size, _TOKENS_AT_ONCE // longest)
+    if is_private:
+        n_trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
+        at_once = min(at_once, _GRADIENTS_AT_ONCE // n_trained)
+    at_once = max(1, at_once)
     while recipe.batch_size % at_once:
         at_once -= 1
     each_epoch = "epoch" if held_out else "no"
     last = last_whole(work / "checkpoints", _tell)
     stopped = stopped_after(last) if last else None
-    is_private, on_gpu = recipe.epsilon is not None, torch.cuda.is_available()
     arguments = TrainingArguments(
         output_dir=str(work / "checkpoints"),
         num_train_epochs=stopped or recipe.epochs,
