@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from functools import partial
 from itertools import product
 from math import exp
 from pathlib import Path
@@ -30,16 +29,15 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pytest
 from benches.pairs import DATA
 from benches.results import append_results, versions
 
-from mia_batch.finetuning import process as training
 from mia_batch.privacy.audit import audit_privacy
 from mia_batch.privacy.empirical import clopper_pearson_bound, one_run_bound
 from mia_batch.privacy.plan import Plan
 from tests.bases import save_bases
-from tests.broken import Fault, broken_training
-from tests.forked import forked_training
+from tests.broken import Fault, break_trainings
 
 BOOKS = ("moby_dick", "jane_eyre")
 WORDS = 24
@@ -82,11 +80,10 @@ def measure(
     base: Path, data: Path, out: Path, plan: Plan, fault: Fault | None
 ) -> list[dict[str, Any]]:
     """Audit one base, rightly or by trainings with a fault."""
-    spawn: Any = partial(broken_training, fault=fault) if fault else forked_training
-    training.spawn = spawn
-    found = audit_privacy(
-        base=str(base), data=data, out=out, plan=plan, target_column="label", workers=2
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        if fault:
+            break_trainings(patch, fault)
+        found = audit_privacy(base=str(base), data=data, out=out, plan=plan, target_column="label")
     rows = found.summary.select(name for name in SHOWN if name in found.summary.columns).to_dicts()
     return [{"base": base.name, "fault": fault} | row for row in rows]
 

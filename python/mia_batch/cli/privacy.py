@@ -114,14 +114,6 @@ class _Epsilon(click.ParamType[float | None]):
     is_flag=True,
     help="Also give texts back from embeddings, by a decoder that is trained for it.",
 )
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Models that are tuned at once, each on its share of the GPUs or cores.",
-)
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True)
 @click.option("--dry-run", is_flag=True, help="Say what would be trained, and start nothing.")
 def privacy(  # an option each
@@ -134,7 +126,6 @@ def privacy(  # an option each
     target_column: str | None,
     group_column: str | None,
     canary_formats: Path | None,
-    workers: int,
     dry_run: bool,
     **settings: Any,  # noqa: ANN401 - of the plan
 ) -> None:
@@ -167,7 +158,6 @@ def privacy(  # an option each
         target_column=target_column,
         group_column=group_column,
         formats=formats,
-        workers=workers,
         observer=observer,
     )
     observer.ended()

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from mia_batch.finetuning.beside import Wanted
-    from mia_batch.finetuning.making import Made
+    from mia_batch.finetuning.making import Made, Wanted
     from mia_batch.finetuning.recipe import Form
     from mia_batch.privacy.canaries import Inserted
     from mia_batch.privacy.plan import Plan, Variant
