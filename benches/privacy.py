@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from dataclasses import replace
 from itertools import product
 from math import exp
 from pathlib import Path
@@ -33,9 +34,10 @@ import pytest
 from benches.pairs import DATA
 from benches.results import append_results, versions
 
+from mia_batch.finetuning.recipe import RECIPES
 from mia_batch.privacy.audit import audit_privacy
 from mia_batch.privacy.empirical import clopper_pearson_bound, one_run_bound
-from mia_batch.privacy.plan import Plan
+from mia_batch.privacy.plan import OF_RECIPE, Plan
 from tests.bases import save_bases
 from tests.broken import Fault, break_trainings
 
@@ -74,6 +76,13 @@ def windows(n: int, *, by_coin: bool) -> pl.DataFrame:
     coin = Random(len(BOOKS))
     drawn = [(text, coin.choice("01") if by_coin else label) for text, label in rows]
     return pl.DataFrame(drawn, schema=["text", "label"], orient="row")
+
+
+def plan_of(settings: dict[str, Any], shadows: int) -> Plan:
+    """Make the plan of some settings, of which some are the recipe's."""
+    tuned = {name: value for name, value in settings.items() if name in OF_RECIPE}
+    others = {name: value for name, value in settings.items() if name not in OF_RECIPE}
+    return Plan(recipe=replace(RECIPES["privacy"], **tuned), **others, shadows=shadows)
 
 
 def measure(
@@ -127,7 +136,7 @@ def main() -> None:
         for name, fault in product(asked.bases, asked.faults or ["none"]):
             shadows = asked.shadows if name == "bert" else 0  # others are attacked without
             out = folder / f"{name} {fault}"
-            rows += measure(bases[name], data, out, Plan(**plan, shadows=shadows), FAULTS[fault])
+            rows += measure(bases[name], data, out, plan_of(plan, shadows), FAULTS[fault])
         for row in rows:
             print(row)
     figures = {"texts": asked.texts, "plan": plan, "seconds": time.perf_counter() - start}

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import random
 import signal
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
 import pytest
 
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
+from mia_batch.finetuning.recipe import RECIPES
 from mia_batch.privacy.audit import audit_privacy
 from mia_batch.privacy.formats import Format
 from mia_batch.privacy.page import conclusions
-from mia_batch.privacy.plan import Plan
+from mia_batch.privacy.plan import OF_RECIPE, Plan
 from tests.bases import save_bases
 from tests.broken import break_trainings
 from tests.forked import Forked
@@ -51,12 +53,14 @@ def data(tmp_path_factory):
     return path
 
 
-def audit(base, data, out, task="generation", target=None, **plan):
+def audit(base, data, out, task="generation", target=None, **changed):
+    plan = PLAN | changed
+    tuned = {name: plan.pop(name) for name in OF_RECIPE if name in plan}
     return audit_privacy(
         base=str(base),
         data=data,
         out=out,
-        plan=Plan(task=task, **(PLAN | plan)),
+        plan=Plan(task=task, recipe=replace(RECIPES["privacy"], **tuned), **plan),
         target_column=target,
         formats=[PIN],
     )
