@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from mia_batch.finetuning import private
+from mia_batch.finetuning import clipping, private
 
 if TYPE_CHECKING:
     import pytest
@@ -14,7 +14,7 @@ Fault = Literal["no clipping", "noise of another scale"]
 
 def break_trainings(patch: pytest.MonkeyPatch, fault: Fault) -> None:
     """Let trainings have an error that others have made, too."""
-    clipped, noise = private.clipped_sums, private.noise_like
+    clipped, noise = clipping.clipped_sums, private.noise_like
 
     def unclipped(model: Any, form: Any, batch: Any, clip: float, *rest: Any) -> Any:
         del clip
