@@ -90,7 +90,10 @@ def recipe_options(
             field = recipe_field(name, recipe)
             kinds = [*_parts(field.annotation)]
             limits = {key: value for each in field.metadata for key, value in asdict(each).items()}
-            given = {"min": limits.get("ge", limits.get("gt")), "max": limits.get("le")}
+            given: dict[str, Any] = {
+                "min": limits.get("ge", limits.get("gt")),
+                "max": limits.get("le"),
+            }
             kind: click.ParamType[Any] = click.Choice([str(each) for each in get_args(kinds[0])])
             if int in kinds:
                 kind = click.IntRange(**given)
