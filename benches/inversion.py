@@ -32,7 +32,8 @@ from benches.results import append_results, machine, versions
 
 from mia_batch.demo.settings import DemoSettings
 from mia_batch.demo.train import new_model, save, train_tokenizer
-from mia_batch.inversion.inverting import FROM_SCRATCH, Inverted, invert
+from mia_batch.finetuning.recipe import RECIPES
+from mia_batch.inversion.inverting import Inverted, invert
 from mia_batch.observer import Observer
 
 BOOKS = (
@@ -132,7 +133,7 @@ def main() -> None:
                     data=folder / "texts.parquet",
                     embedder=str(folder / name),
                     out=folder / f"inverted-{name}",
-                    recipe=replace(FROM_SCRATCH, epochs=given.epochs, held_out=0.0),
+                    recipe=replace(RECIPES["inverter"], epochs=given.epochs, held_out=0.0),
                     share=SHARE,
                     observer=_Printer(),
                 )

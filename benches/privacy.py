@@ -21,7 +21,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from functools import partial
+from dataclasses import replace
 from itertools import product
 from math import exp
 from pathlib import Path
@@ -30,16 +30,16 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import pytest
 from benches.pairs import DATA
 from benches.results import append_results, versions
 
-from mia_batch.finetuning import process as training
+from mia_batch.finetuning.recipe import RECIPES
 from mia_batch.privacy.audit import audit_privacy
 from mia_batch.privacy.empirical import clopper_pearson_bound, one_run_bound
-from mia_batch.privacy.plan import Plan
+from mia_batch.privacy.plan import OF_RECIPE, Plan
 from tests.bases import save_bases
-from tests.broken import Fault, broken_training
-from tests.forked import forked_training
+from tests.broken import Fault, break_trainings
 
 BOOKS = ("moby_dick", "jane_eyre")
 WORDS = 24
@@ -78,15 +78,21 @@ def windows(n: int, *, by_coin: bool) -> pl.DataFrame:
     return pl.DataFrame(drawn, schema=["text", "label"], orient="row")
 
 
+def plan_of(settings: dict[str, Any], shadows: int) -> Plan:
+    """Make the plan of some settings, of which some are the recipe's."""
+    tuned = {name: value for name, value in settings.items() if name in OF_RECIPE}
+    others = {name: value for name, value in settings.items() if name not in OF_RECIPE}
+    return Plan(recipe=replace(RECIPES["privacy"], **tuned), **others, shadows=shadows)
+
+
 def measure(
     base: Path, data: Path, out: Path, plan: Plan, fault: Fault | None
 ) -> list[dict[str, Any]]:
     """Audit one base, rightly or by trainings with a fault."""
-    spawn: Any = partial(broken_training, fault=fault) if fault else forked_training
-    training.spawn = spawn
-    found = audit_privacy(
-        base=str(base), data=data, out=out, plan=plan, target_column="label", workers=2
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        if fault:
+            break_trainings(patch, fault)
+        found = audit_privacy(base=str(base), data=data, out=out, plan=plan, target_column="label")
     rows = found.summary.select(name for name in SHOWN if name in found.summary.columns).to_dicts()
     return [{"base": base.name, "fault": fault} | row for row in rows]
 
@@ -130,7 +136,7 @@ def main() -> None:
         for name, fault in product(asked.bases, asked.faults or ["none"]):
             shadows = asked.shadows if name == "bert" else 0  # others are attacked without
             out = folder / f"{name} {fault}"
-            rows += measure(bases[name], data, out, Plan(**plan, shadows=shadows), FAULTS[fault])
+            rows += measure(bases[name], data, out, plan_of(plan, shadows), FAULTS[fault])
         for row in rows:
             print(row)
     figures = {"texts": asked.texts, "plan": plan, "seconds": time.perf_counter() - start}

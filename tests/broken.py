@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Literal
 
-import pytest
-
-from tests import forked
+from mia_batch.finetuning import clipping, private
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from multiprocessing.connection import Connection
-    from pathlib import Path
+    import pytest
 
 Fault = Literal["no clipping", "noise of another scale"]
 
 
-def broken_training(
-    work: Path, log: Path, share: Mapping[str, str] | None = None, *, fault: Fault
-) -> forked.ForkedTraining:
-    """Start the training that `making` would start, with an error that others have made, too."""
-    return forked.ForkedTraining(_train, str(work), str(log), os.getpid(), dict(share or {}), fault)
-
-
-def _train(
-    work: str, log: str, parent: int, share: dict[str, str], fault: Fault, told: Connection
-) -> None:
-    from mia_batch.finetuning import clipping, private
-
-    patch = pytest.MonkeyPatch()
+def break_trainings(patch: pytest.MonkeyPatch, fault: Fault) -> None:
+    """Let trainings have an error that others have made, too."""
     clipped, noise = clipping.clipped_sums, private.noise_like
 
     def unclipped(model: Any, form: Any, batch: Any, clip: float, *rest: Any) -> Any:
@@ -40,4 +24,3 @@ def _train(
         patch.setattr(private, "clipped_sums", unclipped)
     else:  # for the sum of a batch, noise of the size for its mean, divided once more
         patch.setattr(private, "noise_like", lambda sums, spread: noise(sums, spread / 1000))
-    forked._train(work, log, parent, share, 0, told)

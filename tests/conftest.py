@@ -67,8 +67,7 @@ _OF_STARTS = (
 def quick_workers():
     """Engines' processes are forked where tests are about something else than how they start."""
     from mia_batch.evidence import process
-    from mia_batch.finetuning import process as training
-    from tests.forked import forked_training, forked_worker
+    from tests.forked import forked_worker
 
     def spawn(connection, log):
         starts = os.environ["PYTEST_CURRENT_TEST"].startswith(_OF_STARTS)
@@ -77,7 +76,6 @@ def quick_workers():
     started = process._spawn
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process, "_spawn", spawn)
-        patch.setattr(training, "spawn", forked_training)
         yield
 
 

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
-import time
 from contextlib import chdir
 from multiprocessing import forkserver
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import pytest
 
 from tests.command.__main__ import FEW_PERMUTATIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from multiprocessing.connection import Connection
 
 
@@ -82,56 +80,6 @@ def forked_command(
     return Forked(_command, list(arguments), str(out), str(err), cwd or Path.cwd())
 
 
-class ForkedTraining(Forked):
-    """A forked process whose output is read line by line."""
-
-    def __init__(self, target: Callable[..., None], *arguments: object) -> None:
-        reads, writes = _CONTEXT.Pipe(duplex=False)
-        with writes:
-            super().__init__(target, *arguments, writes)
-        with reads:
-            self.stdout = os.fdopen(os.dup(reads.fileno()), encoding="utf-8")
-
-
-def forked_training(
-    work: Path, log: Path, share: Mapping[str, str] | None = None, saves: int = 0
-) -> ForkedTraining:
-    """Start the training that `making` would start; it kills itself after so many checkpoints."""
-    return ForkedTraining(_train, str(work), str(log), os.getpid(), dict(share or {}), saves)
-
-
-def _train(
-    work: str, log: str, parent: int, share: dict[str, str], saves: int, told: Connection
-) -> None:
-    import torch
-
-    from mia_batch.finetuning import checkpoints, training
-    from tests.processes import is_alive
-
-    def end_with_parent(_: int) -> None:  # which has not started this process itself
-        while is_alive(parent):
-            time.sleep(0.2)
-        os.killpg(0, signal.SIGKILL)
-
-    os.setpgid(0, 0)
-    if "OMP_NUM_THREADS" in share:  # which torch has read
-        torch.set_num_threads(int(share["OMP_NUM_THREADS"]))
-    _redirect(log, log)
-    os.dup2(told.fileno(), 1)
-    told.close()
-    patch = pytest.MonkeyPatch()
-    patch.setattr(training, "end_with_parent", end_with_parent)
-    left, save = [None] * saves, checkpoints.Hashes.on_save
-
-    def saving(*given: Any, **named: Any) -> None:
-        save(*given, **named)
-        if left and left.pop() is None and not left:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    patch.setattr(checkpoints.Hashes, "on_save", saving)
-    training.main(work, parent)
-
-
 def _work(connection: Connection, log: str) -> None:
     from mia_batch.evidence.worker import main
 
@@ -143,14 +91,12 @@ def _work(connection: Connection, log: str) -> None:
 def fork_on() -> pytest.MonkeyPatch:
     """In a forked process: fork what it starts, too."""
     from mia_batch.evidence import process
-    from mia_batch.finetuning import process as training
 
     patch = pytest.MonkeyPatch()
     own = forkserver._forkserver  # this process comes from it: there is none to start
     patch.setattr(own, "ensure_running", lambda: None)
     patch.setattr(forkserver, "ensure_running", lambda: None)
     patch.setattr(process, "_spawn", forked_worker)
-    patch.setattr(training, "spawn", forked_training)
     return patch
 
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+from transformers import TrainerState
+from transformers.trainer_callback import CallbackHandler
 
 from mia_batch.finetuning.making import Made, Making, made_of
 from mia_batch.finetuning.recipe import Recipe
@@ -10,7 +17,6 @@ from tests.checkpoints import TEXTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
 LEARNT = [" ".join(text.split()[:20]) for text in TEXTS[:8]]
 """Texts that differ by their first tokens."""
@@ -33,6 +39,33 @@ def make(
     **changed: Any,
 ) -> Made:
     return made_of(making(base, **changed), out, lambda sentence: (say(sentence), None)[1])
+
+
+def die_saving(n: int, at: Literal["its end", "its state", "its weights"] = "its end") -> None:
+    """Let this process kill itself once it has saved n checkpoints, or within the n-th."""
+    written: list[str] = []
+    write, saved = TrainerState.save_to_json, CallbackHandler.on_save
+
+    def die(where: str) -> None:
+        if len(written) == n and at == where:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def writing(state: TrainerState, path: str) -> None:
+        write(state, path)
+        written.append(path)
+        if len(written) == n and at == "its state":
+            os.truncate(path, Path(path).stat().st_size // 2)
+        die("its state")
+
+    def after(*given: Any) -> Any:
+        die("its weights")  # which are added to those of P-tuning
+        control = saved(*given)
+        die("its end")
+        return control
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(TrainerState, "save_to_json", writing)
+    patch.setattr(CallbackHandler, "on_save", after)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -14,7 +14,7 @@ from mia_batch.errors import EngineError, RequestError, SettingsError
 from mia_batch.evidence.executors.ray.tasks import _called
 from mia_batch.evidence.executors.ray.worker import package_version
 from tests.cluster import Cluster, tasks
-from tests.processes import HANGS, children, wait_until
+from tests.processes import HANGS, wait_until
 from tests.tuning import LEARNT, contents, make
 
 NAMES = ("shadow-0", "shadow-1")
@@ -37,11 +37,6 @@ for name, made in trained(settings, Path(folder), wanted, lambda said: print(sai
 """
 
 
-def trainings(node):
-    """Processes of trainings on a node."""
-    return [own for task in tasks(node) for own in children(task)]
-
-
 def test_a_training_that_is_lost_begins_again_and_models_are_the_same(
     checkpoint, tmp_path, monkeypatch
 ):
@@ -56,7 +51,7 @@ def test_a_training_that_is_lost_begins_again_and_models_are_the_same(
         with subprocess.Popen(given, stdout=out, stderr=out, cwd=Path.cwd()) as process:
             try:
                 wait_until(
-                    lambda: process.poll() is not None or all(map(trainings, cluster.nodes)),
+                    lambda: process.poll() is not None or all(map(tasks, cluster.nodes)),
                     "both are trained",
                 )
                 os.kill(tasks(cluster.nodes[0])[0], signal.SIGKILL)

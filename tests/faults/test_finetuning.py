@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import json
-import random
 import shlex
 import shutil
 import signal
 import subprocess
-from contextlib import suppress
 from functools import partial
-from threading import Thread, Timer
 from typing import Any
 
 import polars as pl
 import pytest
 from click.testing import CliRunner
-from filelock import FileLock, Timeout
 
 from mia_batch.cli.main import command
-from mia_batch.errors import EngineError, MiaBatchError, RunFolderError, SettingsError
-from mia_batch.finetuning import making, process
+from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
+from mia_batch.finetuning import making
 from tests.adapters import save_gpt2
 from tests.bases import save_bases
 from tests.checkpoints import save_masked_checkpoint
-from tests.damage import damage
-from tests.forked import forked_command, forked_training
-from tests.processes import COMMAND, HANGS, children, wait_until, wait_until_gone
-from tests.tuning import LEARNT, contents, make
+from tests.forked import Forked, forked_command
+from tests.processes import COMMAND, HANGS, wait_until
+from tests.tuning import LEARNT, contents, die_saving, make
 
 EPOCHS = 4
 STEPS = 2  # of an epoch
@@ -51,49 +46,35 @@ def undisturbed(checkpoint, tmp_path_factory):
     return {path.name: contents(path) for path in folder.iterdir() if path.is_dir()}
 
 
-def kill(base, out, monkeypatch, n_epochs, say=lambda _: None, **changed):
-    """Make a model, whose training is killed after some epochs."""
-    with monkeypatch.context() as patch:
-        patch.setattr(process, "spawn", partial(forked_training, saves=n_epochs))
-        with pytest.raises(EngineError, match="the training was killed"):
-            make(base, out, say, **(HELD_OUT | changed))
+def _make(base, out, n, at, changed):
+    die_saving(n, at)
+    make(base, out, **(HELD_OUT | changed))
+
+
+def kill(base, out, n_epochs, at="its end", **changed):
+    """Make a model by a process that is killed after some epochs."""
+    with Forked(_make, base, out, n_epochs, at, changed) as process:
+        pass
+    assert process.poll() == -signal.SIGKILL
     assert not out.exists()
-    return out.with_name(f".{out.name}.work")
-
-
-def killed_after(pause):
-    """Start a training that is killed after so many seconds."""
-
-    def spawn(work, log):
-        process = forked_training(work, log)
-        Timer(pause, process.kill).start()
-        return process
-
-    return spawn
 
 
 def epochs(said):
     return [int(each.split()[1]) for each in said if each.startswith("epoch")]
 
 
-@pytest.mark.parametrize("method", ["lora", "p-tuning"])
-def test_a_training_killed_at_random_goes_on(
-    method, checkpoint, undisturbed, tmp_path, monkeypatch
-):
-    """After each kill it goes on from the last checkpoint that is whole, not before it."""
-    dice, out, whole = random.Random(method), tmp_path / "model", 0
-    for _ in range(4):
-        said: list[str] = []
-        with monkeypatch.context() as patch, suppress(EngineError):
-            patch.setattr(process, "spawn", killed_after(dice.uniform(0, 0.5)))
-            make(checkpoint, out, said.append, method=method, **HELD_OUT)
-        assert epochs(said)[:1] in ([], [whole + 1])
-        hashes = (tmp_path / ".model.work/checkpoints").glob("*/sha256.json")
-        whole = max((int(each.parent.name.split("-")[1]) // STEPS for each in hashes), default=0)
-    left = [] if out.exists() else [*range(whole + 1, EPOCHS + 1)]
-    said = []
+@pytest.mark.parametrize(("method", "at"), [("lora", "its state"), ("p-tuning", "its weights")])
+def test_a_training_that_is_killed_goes_on(method, at, checkpoint, undisturbed, tmp_path):
+    """It goes on from the last checkpoint that is whole, not from one that was cut short."""
+    out, saved = tmp_path / "model", tmp_path / ".model.work/checkpoints"
+    kill(checkpoint, out, 1, at, method=method)
+    kill(checkpoint, out, 2, method=method)  # of its own: it begins anew
+    assert {path.name for path in saved.iterdir()} == {f"checkpoint-{STEPS * n}" for n in (1, 2)}
+    kill(checkpoint, out, 1, at, method=method)
+    assert (saved / f"checkpoint-{STEPS * 3}").is_dir()
+    said: list[str] = []
     make(checkpoint, out, said.append, method=method, **HELD_OUT)
-    assert epochs(said) == left
+    assert epochs(said) == [3, 4]
     assert contents(out) == undisturbed[method]
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
@@ -120,7 +101,7 @@ def test_a_command_killed_at_random_goes_on(checkpoint, undisturbed, data, tmp_p
     work = tmp_path / ".model.work"
     for n_checkpoints in (1, 2):
         with forked_command(asked, tmp_path / "out", tmp_path / "err") as process:
-            found = partial(work.glob, "checkpoints/*/sha256.json")
+            found = partial(work.glob, "checkpoints/*/trainer_state.json")
             wait_until(lambda: len([*found()]) >= n_checkpoints, "a checkpoint")  # noqa: B023
             process.kill()
         assert process.poll() == -signal.SIGKILL
@@ -136,7 +117,7 @@ def test_a_command_killed_at_random_goes_on(checkpoint, undisturbed, data, tmp_p
 def test_the_same_request_again_trains_nothing(checkpoint, undisturbed, tmp_path, monkeypatch):
     make(checkpoint, tmp_path / "model", **HELD_OUT)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    monkeypatch.setattr(process, "spawn", lambda *_: pytest.fail("something is trained"))
+    monkeypatch.setattr(making, "_trained", lambda *_: pytest.fail("something is trained"))
     again = make(checkpoint, tmp_path / "model", **HELD_OUT)
     assert not again.is_new
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
@@ -149,28 +130,11 @@ def test_the_same_request_again_trains_nothing(checkpoint, undisturbed, tmp_path
         make(checkpoint, tmp_path / "model", texts=LEARNT[1:], **HELD_OUT)
 
 
-@pytest.mark.parametrize(
-    ("damaged", "said"),
-    [
-        (["checkpoint-4"], "checkpoint-4 is damaged or was cut short; training goes on from c"),
-        (["checkpoint-2", "checkpoint-4"], "checkpoint-4 is damaged or was cut short; training b"),
-        (["checkpoint-2"], None),  # of no use any more, or the best
-        (["../texts.parquet", "../job.json"], None),
-    ],
-)
-def test_damage_of_the_work_is_gone_round(
-    damaged, said, checkpoint, undisturbed, tmp_path, monkeypatch
-):
-    before: list[str] = []
-    work = kill(checkpoint, tmp_path / "model", monkeypatch, 2, before.append)
-    assert epochs(before) == [1, 2]
-    for name in damaged:
-        path = work / "checkpoints" / name
-        file = path / "adapter_model.safetensors" if path.is_dir() else path
-        damage(file, slice(-20, -19))
-    told: list[str] = []
-    make(checkpoint, tmp_path / "model", told.append, **HELD_OUT)
-    assert said is None or any(each.startswith(said) for each in told)
+def test_what_is_left_of_another_making_is_not_gone_on_from(checkpoint, undisturbed, tmp_path):
+    kill(checkpoint, tmp_path / "model", 2, seed=1)
+    said: list[str] = []
+    make(checkpoint, tmp_path / "model", said.append, **HELD_OUT)
+    assert epochs(said) == [1, 2, 3, 4]
     assert contents(tmp_path / "model") == undisturbed["lora"]
 
 
@@ -183,37 +147,22 @@ def overfitted(checkpoint, tmp_path_factory):
     return contents(out)
 
 
-def test_the_best_checkpoint_is_damaged_while_training_is_further(
-    checkpoint, overfitted, tmp_path, monkeypatch
-):
-    work = kill(checkpoint, tmp_path / "model", monkeypatch, EPOCHS - 1, **OVERFITTING)
-    damage(work / f"checkpoints/checkpoint-{STEPS}/model.safetensors", slice(-9, -8))
-    said: list[str] = []
-    make(checkpoint, tmp_path / "model", said.append, **OVERFITTING)
-    assert said[0] == f"checkpoint-{STEPS} is damaged or was cut short; training begins anew"
-    assert contents(tmp_path / "model") == overfitted
-
-
 @pytest.mark.parametrize("method", ["full", "p-tuning"])
-def test_a_training_killed_after_its_last_epoch_trains_no_more(
-    method, checkpoint, tmp_path, monkeypatch
-):
+def test_a_training_killed_after_its_last_epoch_trains_no_more(method, checkpoint, tmp_path):
     """It has stopped early, and had only to give the model its name."""
     early: dict[str, Any] = OVERFITTING | {"method": method, "patience": 1}
     n_epochs = len(make(checkpoint, tmp_path / "whole", **early).losses)
     assert n_epochs < EPOCHS
-    kill(checkpoint, tmp_path / "model", monkeypatch, n_epochs, **early)
+    kill(checkpoint, tmp_path / "model", n_epochs, **early)
     said: list[str] = []
     make(checkpoint, tmp_path / "model", said.append, **early)
     assert epochs(said) == []
     assert contents(tmp_path / "model") == contents(tmp_path / "whole")
 
 
-def test_a_work_folder_that_was_moved_keeps_its_best_epoch(
-    checkpoint, overfitted, tmp_path, monkeypatch
-):
+def test_a_work_folder_that_was_moved_keeps_its_best_epoch(checkpoint, overfitted, tmp_path):
     (tmp_path / "one").mkdir()
-    kill(checkpoint, tmp_path / "one/model", monkeypatch, EPOCHS - 1, **OVERFITTING)
+    kill(checkpoint, tmp_path / "one/model", EPOCHS - 1, **OVERFITTING)
     (tmp_path / "one").rename(tmp_path / "two")
     make(checkpoint, tmp_path / "two/model", **OVERFITTING)
     assert contents(tmp_path / "two/model") == overfitted
@@ -229,7 +178,7 @@ def test_damage_of_a_finished_model_is_named(name, checkpoint, undisturbed, tmp_
     at = text.index(b'"loss": ') + 8 if name == "training.json" else len(text) - 9
     (out / name).write_bytes(text[:at] + bytes([text[at] ^ 1]) + text[at + 1 :])
     before = contents(out)
-    monkeypatch.setattr(process, "spawn", lambda *_: pytest.fail("something is trained"))
+    monkeypatch.setattr(making, "_trained", lambda *_: pytest.fail("something is trained"))
     with pytest.raises(
         RunFolderError, match=rf"{name} was changed after it was made; delete .*mod"
     ):
@@ -238,14 +187,6 @@ def test_damage_of_a_finished_model_is_named(name, checkpoint, undisturbed, tmp_
     (out / name).unlink()
     with pytest.raises(RunFolderError, match=r"is missing; delete|holds no model that was made"):
         make(checkpoint, out, **HELD_OUT)
-
-
-def is_held(path):
-    try:
-        with FileLock(path, timeout=0):
-            return False
-    except Timeout:
-        return True
 
 
 def test_of_two_commands_at_once_one_makes_the_model(checkpoint, data, tmp_path, monkeypatch):
@@ -264,48 +205,6 @@ def test_of_two_commands_at_once_one_makes_the_model(checkpoint, data, tmp_path,
     assert not (tmp_path / "model").exists()
 
 
-def test_others_at_work_are_waited_for_or_named(checkpoint, tmp_path, monkeypatch):
-    work = tmp_path / ".model.work"
-    work.mkdir()
-    monkeypatch.setattr(making, "_SECONDS_FOR_OTHERS", 0.1)
-    monkeypatch.setattr(making, "_SECONDS_TO_END", 0.1)
-    with (
-        FileLock(work / ".lock"),
-        pytest.raises(RunFolderError, match="is being made by another process; wait for it"),
-    ):
-        make(checkpoint, tmp_path / "model", epochs=1)
-    with FileLock(work / making.TRAINING_LOCK):
-        with pytest.raises(RunFolderError, match="still being made by the training of a command"):
-            make(checkpoint, tmp_path / "model", epochs=1)
-        monkeypatch.setattr(making, "_SECONDS_TO_END", HANGS)
-        found: list[bool] = []
-        waiting = Thread(
-            target=lambda: found.append(make(checkpoint, tmp_path / "model", epochs=1).is_new)
-        )
-        waiting.start()
-        wait_until(partial(is_held, work / ".lock"), "it holds the work folder")
-        assert not (work / "job.json").exists()
-    waiting.join()
-    assert found == [True]
-
-
-def test_a_program_that_prints_numbers_is_no_news(checkpoint, tmp_path, monkeypatch):
-    def spawn(work, log):
-        process = forked_training(work, log)
-        process.stdout = open(_printed(tmp_path, process), encoding="utf-8")  # noqa: PTH123, SIM115
-        return process
-
-    monkeypatch.setattr(process, "spawn", spawn)
-    assert make(checkpoint, tmp_path / "model", epochs=1).is_new
-
-
-def _printed(folder, process):
-    with process.stdout:
-        lines = [*process.stdout]
-    (folder / "printed").write_text("".join(["3\n", "null\n", "[]\n", *lines, "7\n", "word\n"]))
-    return folder / "printed"
-
-
 def invoke(**given):
     asked = ["finetune", *(f"--{name.replace('_', '-')}={value}" for name, value in given.items())]
     done = CliRunner().invoke(command, asked)
@@ -316,7 +215,7 @@ def invoke(**given):
 
 
 def test_what_cannot_be_is_refused_in_a_sentence(checkpoint, data, tmp_path, monkeypatch):
-    monkeypatch.setattr(process, "spawn", lambda *_: pytest.fail("something is trained"))
+    monkeypatch.setattr(making, "_trained", lambda *_: pytest.fail("something is trained"))
     columns = pl.DataFrame({"text": LEARNT, "member": [False] * len(LEARNT), "body": LEARNT})
     columns.write_parquet(tmp_path / "none.parquet")
     columns.with_columns(member=pl.col("text") == LEARNT[0]).write_parquet(tmp_path / "one.parquet")
@@ -391,16 +290,14 @@ def test_a_full_disk_is_said_and_survived(checkpoint, data, undisturbed, tmp_pat
     assert contents(tmp_path / "model") == undisturbed["lora"]
 
 
-def test_a_command_that_is_interrupted_ends_and_leaves_no_process(checkpoint, data, tmp_path):
+def test_a_command_that_is_interrupted_ends(checkpoint, data, tmp_path):
     asked = [*COMMAND, *finetune(checkpoint, data, tmp_path / "model"), *LONG]
     with subprocess.Popen(asked, stderr=subprocess.PIPE, text=True) as process:
         found = partial((tmp_path / ".model.work").glob, "checkpoints/*")
         wait_until(lambda: [*found()], "a checkpoint")
-        started = children(process.pid)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=HANGS)
-    assert (process.returncode, len(started)) == (1, 1)
-    wait_until_gone(started[0])
+    assert process.returncode == 1
     assert not (tmp_path / "model").exists()
     assert "mia-batch: stopped; what is complete is kept" in err
     assert "Traceback" not in err

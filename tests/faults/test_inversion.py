@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
+import signal
 
 import polars as pl
 import pytest
 
-from mia_batch.errors import EngineError
-from mia_batch.finetuning import process
 from mia_batch.finetuning.recipe import Recipe
 from mia_batch.inversion.inverting import invert
-from tests.forked import forked_command, forked_training
+from tests.forked import Forked, forked_command
 from tests.processes import HANGS, wait_until
-from tests.tuning import LEARNT, contents
+from tests.tuning import LEARNT, contents, die_saving
 
 TEXTS = [" ".join(text.split()[i : i + 4]) for text in LEARNT for i in range(0, 16, 4)]
 EPOCHS, SEED = 4, 3
@@ -55,13 +53,17 @@ def results(out):
     return {name: (out / name).read_bytes() for name in RESULTS} | made
 
 
-def test_a_training_that_is_killed_goes_on(data, checkpoint, undisturbed, tmp_path, monkeypatch):
+def _run(data, checkpoint, out):
+    die_saving(2)
+    run(data, checkpoint, out)
+
+
+def test_a_training_that_is_killed_goes_on(data, checkpoint, undisturbed, tmp_path):
     out = tmp_path / "out"
     said: list[str] = []
-    with monkeypatch.context() as patch:
-        patch.setattr(process, "spawn", partial(forked_training, saves=2))
-        with pytest.raises(EngineError, match="the training was killed"):
-            run(data, checkpoint, out)
+    with Forked(_run, data, checkpoint, out) as process:
+        pass
+    assert process.poll() == -signal.SIGKILL
     assert not (out / "inverter").exists()
     run(data, checkpoint, out, said.append)
     assert [each.split()[1] for each in said if each.startswith("epoch")] == ["3", "4"]
@@ -75,7 +77,8 @@ def test_a_command_that_is_killed_goes_on(data, checkpoint, undisturbed, tmp_pat
     asked = ["invert", *(f"--{name}={value}" for name, value in given.items())]
     with forked_command(asked, tmp_path / "out.txt", tmp_path / "err.txt") as process:
         wait_until(
-            lambda: list(out.glob(".inverter.work/checkpoints/*/sha256.json")), "a checkpoint"
+            lambda: list(out.glob(".inverter.work/checkpoints/*/trainer_state.json")),
+            "a checkpoint",
         )
         process.kill()
     with forked_command(asked, tmp_path / "out.txt", tmp_path / "err.txt") as process:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import random
-from functools import partial
+import signal
+from dataclasses import replace
 from typing import Any
 
 import polars as pl
 import pytest
 
-from mia_batch.errors import CorpusError, EngineError, RunFolderError, SettingsError
-from mia_batch.finetuning import process
+from mia_batch.errors import CorpusError, RunFolderError, SettingsError
+from mia_batch.finetuning.recipe import RECIPES
 from mia_batch.privacy.audit import audit_privacy
 from mia_batch.privacy.formats import Format
 from mia_batch.privacy.page import conclusions
-from mia_batch.privacy.plan import Plan
+from mia_batch.privacy.plan import OF_RECIPE, Plan
 from tests.bases import save_bases
-from tests.broken import broken_training
-from tests.forked import forked_training
-from tests.tuning import contents, make
+from tests.broken import break_trainings
+from tests.forked import Forked
+from tests.tuning import contents, die_saving, make
 
 PIN = Format(
     name="pin", template="PIN {}", question="PIN?", slots=[[*"0123456789"]] * 3, between=" "
@@ -53,15 +53,16 @@ def data(tmp_path_factory):
     return path
 
 
-def audit(base, data, out, task="generation", target=None, workers=1, **plan):
+def audit(base, data, out, task="generation", target=None, **changed):
+    plan = PLAN | changed
+    tuned = {name: plan.pop(name) for name in OF_RECIPE if name in plan}
     return audit_privacy(
         base=str(base),
         data=data,
         out=out,
-        plan=Plan(task=task, **(PLAN | plan)),
+        plan=Plan(task=task, recipe=replace(RECIPES["privacy"], **tuned), **plan),
         target_column=target,
         formats=[PIN],
-        workers=workers,
     )
 
 
@@ -72,8 +73,6 @@ def test_a_decoder_with_and_without_privacy(bases, data, tmp_path):
     assert plain["epsilon"] is None
     assert private["epsilon"] == pytest.approx(1, abs=0.02)
     assert private["noise_multiplier"] > 1
-    record = json.loads((tmp_path / "out/full-epsilon-1/target/training.json").read_text("utf-8"))
-    assert record["privacy"]["clipping"] == "ghost"
     # What was learnt without privacy comes out, and more of what was learnt more often.
     assert plain["auc_low"] > 0.6
     assert plain["mean_exposure"] > plain["unlearnt_exposure"] + 3
@@ -107,30 +106,6 @@ def test_the_same_request_makes_nothing_and_another_is_refused(bases, data, tmp_
     assert again.summary.equals(once.summary)
     with pytest.raises(RunFolderError, match="out is of another request: plan differ"):
         audit(bases["llama"], data, out, epsilons=(None,), epochs=2)
-
-
-def test_models_tuned_at_once_are_those_tuned_in_turn(bases, data, tmp_path, monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    spawn, begun = process.spawn, []
-    at_once: dict[int, int] = {}
-
-    def counted(*given):
-        begun.append(spawn(*given))
-        at_once[n] = max(at_once.get(n, 0), sum(each.poll() is None for each in begun))
-        return begun[-1]
-
-    monkeypatch.setattr(process, "spawn", counted)
-    found = {}
-    for n in (1, 2):
-        out = tmp_path / str(n)
-        found[n] = audit(
-            bases["llama"], data, out, workers=n, epsilons=(None,), epochs=1, shadows=2, canaries=2
-        )
-    assert at_once == {1: 1, 2: 2}
-    for model in ("target", "shadow-0", "shadow-1", "canaries"):
-        assert contents(tmp_path / "1/full" / model) == contents(tmp_path / "2/full" / model)
-    assert found[1].summary.equals(found[2].summary)
-    assert found[1].metrics.equals(found[2].metrics)
 
 
 def test_an_encoder_and_its_shadow_models(bases, data, tmp_path):
@@ -180,7 +155,7 @@ def test_what_does_not_fit_is_said_before_anything_is_trained(bases, data, tmp_p
 
 @pytest.mark.parametrize("fault", ["no clipping", "noise of another scale"])
 def test_a_privacy_that_is_not_kept_is_said_first(bases, data, tmp_path, monkeypatch, fault):
-    monkeypatch.setattr(process, "spawn", partial(broken_training, fault=fault))
+    break_trainings(monkeypatch, fault)
     found = audit(
         bases["llama"], data, tmp_path / "out", epsilons=(0.5,), clip=1e-3, epochs=40, canaries=0
     )
@@ -193,19 +168,24 @@ def test_a_privacy_that_is_not_kept_is_said_first(bases, data, tmp_path, monkeyp
     assert first.endswith("it does not keep the privacy that it says.")
 
 
-def test_a_private_training_that_was_killed_ends_the_same(bases, tmp_path, monkeypatch):
-    how: dict[str, Any] = {"method": "lora", "epsilon": 4.0, "epochs": 3}
-    whole = make(bases["llama"], tmp_path / "whole", **how)
-    with monkeypatch.context() as patch:
-        patch.setattr(process, "spawn", partial(forked_training, saves=2))
-        with pytest.raises(EngineError, match="the training was killed"):
-            make(bases["llama"], tmp_path / "model", **how)
+PRIVATE: dict[str, Any] = {"method": "lora", "epsilon": 4.0, "epochs": 3}
+
+
+def _make(base, out):
+    die_saving(2)
+    make(base, out, **PRIVATE)
+
+
+def test_a_private_training_that_was_killed_ends_the_same(bases, tmp_path):
+    whole = make(bases["llama"], tmp_path / "whole", **PRIVATE)
+    with Forked(_make, bases["llama"], tmp_path / "model") as process:
+        pass
+    assert process.poll() == -signal.SIGKILL
     said: list[str] = []
-    made = make(bases["llama"], tmp_path / "model", said.append, **how)
+    made = make(bases["llama"], tmp_path / "model", said.append, **PRIVATE)
     assert [sentence[:12] for sentence in said] == ["epoch 3 of 3"]
     assert contents(tmp_path / "model") == contents(tmp_path / "whole")
     assert made.privacy is not None
     assert made.privacy == whole.privacy
     assert made.privacy["epsilon"] == pytest.approx(4, abs=0.05)
-    assert made.privacy["clipping"] == "per text: adapters are small"
     assert made.privacy["steps"] == 6  # of 3 epochs of 8 texts, 4 of which are expected in each

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import click
 
-from mia_batch.cli.numbers import NumberRange
+from mia_batch.cli.options import recipe_options
 from mia_batch.cli.output import console_of
-from mia_batch.finetuning.recipe import METHODS, Recipe
+from mia_batch.finetuning.recipe import RECIPES
 from mia_batch.storage import place_of
 
 __all__ = ["finetune"]
-
-_HELD_OUT = 0.1
-_OF_A_TARGET = 10
-"""Epochs by default: those of targets in the SPV-MIA paper."""
 
 
 @click.command("finetune")
@@ -31,67 +29,11 @@ _OF_A_TARGET = 10
 @click.option("--text-column", metavar="COLUMN", help="Column of the text.")
 @click.option("--member-column", metavar="COLUMN", help="Column of the membership.")
 @click.option("--out", required=True, type=place_of, metavar="FOLDER", help="The model.")
-@click.option("--method", type=click.Choice(METHODS), default="lora", show_default=True)
-@click.option("--epochs", type=click.IntRange(1, 1000), default=_OF_A_TARGET, show_default=True)
-@click.option(
-    "--learning-rate",
-    type=NumberRange(0, 1, min_open=True),
-    default=1e-4,
-    show_default=True,
-    help="Of AdamW.",
-)
-@click.option(
-    "--batch-size",
-    type=click.IntRange(1, 65_536),
-    default=16,
-    show_default=True,
-    help="Texts of a step.",
-)
-@click.option(
-    "--max-tokens",
-    type=click.IntRange(2),
-    default=512,
-    show_default=True,
-    help="Tokens of a text that are learnt.",
-)
-@click.option(
-    "--held-out",
-    type=NumberRange(0, 0.9),
-    help="Share of the texts for early stopping; 0: none. By default 0.1, with --epsilon 0.",
-)
-@click.option(
-    "--patience",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Epochs without a lower held-out loss.",
-)
-@click.option(
-    "--rank",
-    type=click.IntRange(1, 1024),
-    default=64,
-    show_default=True,
-    help="Of LoRA; virtual tokens of prefix tuning and P-tuning.",
-)
-@click.option(
-    "--epsilon",
-    type=NumberRange(0.01, 1000),
-    metavar="NUMBER",
-    help="Train with differential privacy (DP-SGD), to this privacy loss.",
-)
-@click.option(
-    "--delta",
-    type=NumberRange(0, 0.1, min_open=True),
-    default=1e-5,
-    show_default=True,
-    help="Of it.",
-)
-@click.option(
-    "--clip",
-    type=NumberRange(0, 1e6, min_open=True),
-    default=0.1,
-    show_default=True,
-    help="Norm to which the gradient of a text is cut.",
+@recipe_options(
+    "finetune",
+    *("method", "epochs", "learning_rate", "batch_size", "max_tokens", "patience", "rank"),
+    *("epsilon", "delta", "clip"),
+    held_out="0.1, with --epsilon 0",
 )
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True)
 def finetune(  # an option each
@@ -102,9 +44,7 @@ def finetune(  # an option each
     text_column: str | None,
     member_column: str | None,
     out: Path | str,
-    epsilon: float | None,
-    held_out: float | None,
-    **settings: object,
+    **settings: Any,  # noqa: ANN401 - of the recipe
 ) -> None:
     """Fine-tune a model on texts: a target whose truth is known, or a reference.
 
@@ -113,8 +53,9 @@ def finetune(  # an option each
     from mia_batch.cli.console import ConsoleObserver
     from mia_batch.finetuning.finetune import finetune as make
 
-    if held_out is None:
-        held_out = _HELD_OUT if epsilon is None else 0.0
+    given = {name: value for name, value in settings.items() if value is not None}
+    if "epsilon" in given:
+        given.setdefault("held_out", 0.0)
     observer = ConsoleObserver(console_of(stderr=True))
     made = make(
         base=base,
@@ -123,7 +64,7 @@ def finetune(  # an option each
         text_column=text_column,
         member_column=member_column,
         out=out,
-        recipe=Recipe(epsilon=epsilon, held_out=held_out, **settings),  # type: ignore[arg-type]
+        recipe=replace(RECIPES["finetune"], **given),
         observer=observer,
     )
     if made.privacy is not None:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mia_batch.cli.options import settings_options
+from mia_batch.cli.options import recipe_options, settings_options
 from mia_batch.cli.output import console_of
+from mia_batch.finetuning.recipe import RECIPES
 
 if TYPE_CHECKING:
     import polars as pl
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 __all__ = ["invert"]
 
 _OF_RECIPE = ("epochs", "learning_rate", "batch_size", "held_out", "max_tokens")
+_DEFAULTS = {
+    name: " or with --decoder ".join(
+        str(getattr(RECIPES[recipe], name)) for recipe in ("inverter", "decoder")
+    )
+    for name in _OF_RECIPE
+} | {"max_tokens": f"{RECIPES['inverter'].max_tokens}; longer texts are left out"}
 _OF_ENDPOINT = (
     *("base_url", "model", "api_key_env", "requests_per_minute", "tokens_per_minute"),
     *("max_concurrency", "timeout", "max_retries", "price_in", "max_cost"),
@@ -48,13 +55,7 @@ _OF_ENDPOINT = (
 @click.option(
     "--decoder", metavar="MODEL", help="Language model to start from.  [default: a small new one]"
 )
-@click.option("--epochs", type=click.IntRange(1, 1000), help="Passes over the auxiliary texts.")
-@click.option("--learning-rate", type=click.FloatRange(0, 1, min_open=True), help="Of AdamW.")
-@click.option("--batch-size", type=click.IntRange(1, 65_536), help="Texts of a step.")
-@click.option(
-    "--held-out", type=click.FloatRange(0, 0.9), help="Share of them for early stopping; 0: none."
-)
-@click.option("--max-tokens", type=click.IntRange(2), help="Longer texts are left out.")
+@recipe_options("inverter", **_DEFAULTS)
 @click.option(
     "--share",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
@@ -76,7 +77,6 @@ def invert(  # an option each
     The same command again goes on where it stopped, and makes nothing twice.
     """
     from mia_batch.cli.console import ConsoleObserver
-    from mia_batch.inversion.inverting import FROM_SCRATCH, OF_A_DECODER
     from mia_batch.inversion.inverting import invert as run
 
     changed: dict[str, Any] = {
@@ -88,7 +88,7 @@ def invert(  # an option each
         data=data,
         embedder=_embedder(embedder, {n: v for n, v in asked.items() if v not in (None, ())}),
         decoder=decoder,
-        recipe=replace(OF_A_DECODER if decoder else FROM_SCRATCH, **changed),
+        recipe=replace(RECIPES["decoder" if decoder else "inverter"], **changed),
         observer=observer,
         **options,
     )

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 
+from mia_batch.cli.numbers import NumberRange
+from mia_batch.finetuning.recipe import recipe_field
 from mia_batch.settings import NO_YARDSTICK, PARTS, Mark, Settings
 
 if TYPE_CHECKING:
@@ -14,7 +17,7 @@ if TYPE_CHECKING:
 
     from pydantic.fields import FieldInfo
 
-__all__ = ["TopicGroup", "settings_options"]
+__all__ = ["TopicGroup", "recipe_options", "settings_options"]
 
 _FIRST = "What everybody needs"
 _REPEATABLE = ("engine_arg", "base_url")
@@ -69,6 +72,37 @@ def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[...
                 if not names or name in names:
                     topic = _FIRST if Mark.USUAL in field.metadata or names else part.topic
                     command = _option(name, field, topic)(command)
+        return command
+
+    return add
+
+
+def recipe_options(
+    recipe: str, *names: str, **defaults: str
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add options for fields of `Recipe`, None where they are not given.
+
+    The help says the default of a recipe, or where it is another the text in ``defaults``.
+    """
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for name in reversed((*names, *defaults)):
+            field = recipe_field(name, recipe)
+            kinds = [*_parts(field.annotation)]
+            limits = {key: value for each in field.metadata for key, value in asdict(each).items()}
+            given: dict[str, Any] = {
+                "min": limits.get("ge", limits.get("gt")),
+                "max": limits.get("le"),
+            }
+            kind: click.ParamType[Any] = click.Choice([str(each) for each in get_args(kinds[0])])
+            if int in kinds:
+                kind = click.IntRange(**given)
+            elif float in kinds:
+                kind = NumberRange(**given, min_open="gt" in limits)
+            text = _help(field)
+            if name in defaults:
+                text = f"{field.description}  [default: {defaults[name]}]"
+            command = click.option(f"--{name.replace('_', '-')}", type=kind, help=text)(command)
         return command
 
     return add

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mia_batch.cli.numbers import NumberRange
+from mia_batch.cli.options import recipe_options
 from mia_batch.cli.output import console_of
-from mia_batch.privacy.plan import TUNINGS, Plan
+from mia_batch.finetuning.recipe import RECIPES
+from mia_batch.privacy.plan import OF_RECIPE, TUNINGS, Plan
 
 if TYPE_CHECKING:
     from click import Context, Parameter
@@ -67,23 +70,11 @@ class _Epsilon(click.ParamType[float | None]):
     metavar="NUMBER|none",
     help="Privacy loss that training is to keep to; repeat it to compare.",
 )
-@click.option("--delta", type=NumberRange(0, 0.1, min_open=True), default=1e-5, show_default=True)
-@click.option(
-    "--clip",
-    type=NumberRange(0, 1e6, min_open=True),
-    default=0.1,
-    show_default=True,
-    help="Norm to which the gradient of a text is cut.",
+@recipe_options(
+    "privacy",
+    *OF_RECIPE,
+    learning_rate="1e-2 for prefix and prompt tuning, 1e-4 otherwise",
 )
-@click.option("--epochs", type=click.IntRange(1, 1000), default=5, show_default=True)
-@click.option("--batch-size", type=click.IntRange(1, 65_536), default=1024, show_default=True)
-@click.option("--max-tokens", type=click.IntRange(4), default=256, show_default=True)
-@click.option(
-    "--learning-rate",
-    type=NumberRange(0, 1, min_open=True),
-    help="By default 1e-2 for prefix and prompt tuning, 1e-4 otherwise.",
-)
-@click.option("--rank", type=click.IntRange(1, 1024), default=15, show_default=True)
 @click.option("--shadows", type=click.IntRange(0, 512), default=16, show_default=True)
 @click.option(
     "--canaries", type=click.IntRange(0), default=40, show_default=True, help="Of each format."
@@ -114,14 +105,6 @@ class _Epsilon(click.ParamType[float | None]):
     is_flag=True,
     help="Also give texts back from embeddings, by a decoder that is trained for it.",
 )
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Models that are tuned at once, each on its share of the GPUs or cores.",
-)
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True)
 @click.option("--dry-run", is_flag=True, help="Say what would be trained, and start nothing.")
 def privacy(  # an option each
@@ -134,7 +117,6 @@ def privacy(  # an option each
     target_column: str | None,
     group_column: str | None,
     canary_formats: Path | None,
-    workers: int,
     dry_run: bool,
     **settings: Any,  # noqa: ANN401 - of the plan
 ) -> None:
@@ -147,13 +129,16 @@ def privacy(  # an option each
     from mia_batch.privacy.formats import read_formats
     from mia_batch.privacy.page import conclusions
 
-    plan = Plan(**settings)
+    given = {name: settings.pop(name) for name in OF_RECIPE}
+    changed = {name: value for name, value in given.items() if value is not None}
+    plan = Plan(recipe=replace(RECIPES["privacy"], **changed), **settings)
     formats = None if canary_formats is None else read_formats(canary_formats)
     models = ["a target", f"{plan.shadows:,} shadow models", "one with canaries"]
     wanted = [name for name, n in zip(models, (1, plan.shadows, plan.canaries), strict=True) if n]
     ways = [variant.name for variant in plan.variants()]
     observer = ConsoleObserver(console_of(stderr=True))
-    observer.stage(f"to tune {', '.join(ways)}: {', '.join(wanted)} each; epochs: {plan.epochs:,}")
+    what = f"{', '.join(ways)}: {', '.join(wanted)} each"
+    observer.stage(f"to tune {what}; epochs: {plan.recipe.epochs:,}")
     if dry_run:
         observer.ended()
         return
@@ -167,7 +152,6 @@ def privacy(  # an option each
         target_column=target_column,
         group_column=group_column,
         formats=formats,
-        workers=workers,
         observer=observer,
     )
     observer.ended()

@@ -13,16 +13,14 @@ from mia_batch.errors import EngineError
 from mia_batch.finetuning.forms import losses
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from mia_batch.finetuning.recipe import Form
 
-__all__ = ["Batch", "Gradients", "Way", "clipped_sums", "losses_of", "per_text", "shares_of"]
+__all__ = ["Batch", "Gradients", "clipped_sums"]
 
 Gradients: TypeAlias = dict[str, torch.Tensor]
 Batch: TypeAlias = dict[str, torch.Tensor]
-Way: TypeAlias = "Callable[[Any, Gradients, Form, Batch, float], tuple[Gradients, torch.Tensor]]"
-"""Sums the gradients of texts, by the model's trained weights, each cut; also has their losses."""
 
 
 def clipped_sums(
@@ -31,7 +29,6 @@ def clipped_sums(
     batch: Batch,
     clip: float,
     at_once: int,
-    way: Way,
 ) -> tuple[Gradients, torch.Tensor]:
     """Sum the gradients of texts, each cut to a norm; also return the mean loss.
 
@@ -43,14 +40,14 @@ def clipped_sums(
     n_rows = batch["labels"].shape[0]
     for start in range(0, n_rows, at_once):
         some = {name: value[start : start + at_once] for name, value in batch.items()}
-        found, loss = way(model, weights, form, some, clip)
+        found, loss = _per_text(model, weights, form, some, clip)
         for name, each in found.items():
             sums[name] += each
         total += loss.sum()
     return sums, total / max(1, n_rows)
 
 
-def per_text(
+def _per_text(
     model: Any,  # noqa: ANN401
     weights: Gradients,
     form: Form,
@@ -65,20 +62,22 @@ def per_text(
     """
 
     def loss_of(weights: Gradients, row: Batch) -> torch.Tensor:
-        return losses_of(model, weights, form, {name: value[None] for name, value in row.items()})[
-            0
-        ]
+        one = {name: value[None] for name, value in row.items()}
+        return _losses_of(model, weights, form, one)[0]
 
     gradients = vmap(grad_and_value(loss_of), in_dims=(None, 0), randomness="different")
     with _no_look_at_values():
         found, loss = gradients(weights, batch)
     norms = sum(each.float().flatten(1).square().sum(1) for each in found.values()).sqrt()
-    share = shares_of(norms, clip)
+    if not norms.isfinite().all():
+        msg = "the gradient of a text is no number; take a lower learning rate"
+        raise EngineError(msg)
+    share = (clip / norms).clamp(max=1)
     cut = {name: torch.einsum("i,i...->...", share, each.float()) for name, each in found.items()}
     return cut, loss
 
 
-def losses_of(
+def _losses_of(
     model: Any,  # noqa: ANN401
     weights: Gradients,
     form: Form,
@@ -91,14 +90,6 @@ def losses_of(
         del given["labels"]
     logits = functional_call(model, weights, kwargs=given, tie_weights=True).logits
     return losses(form, logits, labels)
-
-
-def shares_of(norms: torch.Tensor, clip: float) -> torch.Tensor:
-    """Return what is left of each gradient; raise `EngineError` if a norm is no number."""
-    if not norms.isfinite().all():
-        msg = "the gradient of a text is no number; take a lower learning rate"
-        raise EngineError(msg)
-    return (clip / norms).clamp(max=1)
 
 
 @contextmanager

@@ -2,53 +2,49 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
+import warnings
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from errno import ENOSPC
 from functools import cached_property
 from hashlib import sha256
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import polars as pl
 from filelock import FileLock, Timeout
 
-from mia_batch.errors import RunFolderError, SettingsError
-from mia_batch.finetuning import process
+from mia_batch.errors import EngineError, MiaBatchError, RunFolderError, SettingsError
 from mia_batch.finetuning.base import check_base
+from mia_batch.models.causes import cause_of
 from mia_batch.models.identity import identify_model
+from mia_batch.models.quiet import quiet
 from mia_batch.tables import digest
 from mia_batch.tables.files import put_copy, sync_folder
 from mia_batch.tables.system import system_errors
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from mia_batch.finetuning.recipe import Recipe
 
-__all__ = ["TRAINING_LOCK", "Made", "Making", "made_of"]
+__all__ = ["Made", "Making", "Wanted", "made_of"]
 
-TRAINING_LOCK = ".training.lock"
-"""File of the work folder that a training holds, which may live on for a moment."""
+Wanted: TypeAlias = "tuple[str, Making, Path]"
+"""A model's name in the run, what it is made of, and where."""
 _RECORD = "training.json"
+_ROOM = 1 << 16  # bytes that a disk has left which is not full
 _SECONDS_FOR_OTHERS = 5.0
-_SECONDS_TO_END = 10.0  # of the training of a killed process
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: digests are kept
 class Making:
-    """What a model is made of, and the function that trains it.
+    """What a model is made of, and how it is trained."""
 
-    ``trainer`` is called in a process of its own with the folder in which `write` has left what is
-    learnt, base, revision and recipe. It leaves the model in the folder's ``made``, and returns
-    what `mia_batch.finetuning.training.fit` does.
-    """
-
-    trainer: ClassVar = "mia_batch.finetuning.training:train"
     base: str
     revision: str | None
     texts: Sequence[str]
@@ -74,11 +70,11 @@ class Making:
         """SHA-256 of all that, in hexadecimal."""
         return sha256(json.dumps(self.made_from, sort_keys=True).encode()).hexdigest()
 
-    def write(self, work: Path) -> None:
-        """Write what is learnt."""
-        targets = pl.Series(self.targets or [None] * len(self.texts), dtype=pl.String)
-        learnt = pl.DataFrame({"text": self.texts}).with_columns(target=targets)
-        learnt.write_parquet(work / "texts.parquet")
+    def train(self, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
+        """Leave the model in the folder's ``made``; return its losses and its privacy."""
+        from mia_batch.finetuning.training import train
+
+        return train(self, work, say)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +90,7 @@ class Made:
         held out.
     privacy
         What a training with differential privacy comes to: ``epsilon``, ``delta``,
-        ``noise_multiplier``, ``clip``, ``sampling_rate``, ``steps``, and as ``clipping`` ``ghost``,
-        or ``per text`` and why; else None.
+        ``noise_multiplier``, ``clip``, ``sampling_rate`` and ``steps``; else None.
     is_new
         Whether it was trained just now.
     """
@@ -106,16 +101,10 @@ class Made:
     is_new: bool
 
 
-def made_of(
-    making: Making,
-    path: Path,
-    say: Callable[[str], None],
-    start: Callable[[Path, Path], subprocess.Popen[str]] | None = None,
-) -> Made:
+def made_of(making: Making, path: Path, say: Callable[[str], None]) -> Made:
     """Return the model at ``path``, trained first where it is not there.
 
     Training goes on from the last epoch of a making that was killed; ``say`` is told of each epoch.
-    ``start`` starts the process, by work folder and log; by default it has the whole machine.
     Raises `SettingsError` if there are too few texts, or the base cannot be found or tuned,
     `RunFolderError` if something else is at ``path``, the model has changed since it was made, the
     disk cannot be written, or another process makes it, `EngineError` if training fails.
@@ -134,10 +123,29 @@ def made_of(
     with _work_folder(path) as work:
         if path.exists():  # made meanwhile
             return _recorded(making, path)
-        with _alone(work, path):
-            _prepare(making, work)
-        done = process.train(work, say, start or process.spawn)
-        return _place(making, work / "made", path, done)
+        _prepare(making, work)
+        return _place(making, work / "made", path, _trained(making, work, say))
+
+
+def _trained(making: Making, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    """Train without a word of the libraries, and free the memory that they keep."""
+    import torch
+
+    try:
+        with quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return making.train(work, say)
+    except MiaBatchError:
+        raise
+    except Exception as error:  # every library behind a training raises its own kind
+        msg = f"the model cannot be tuned: {cause_of(error)}"
+        said = "No space left on device" in str(error) or getattr(error, "errno", None) == ENOSPC
+        if said or shutil.disk_usage(work).free < _ROOM:  # torch says no reason
+            msg = "the disk is full; free some space and give the command again"
+        raise EngineError(msg) from error
+    finally:
+        gc.collect()
+        torch.cuda.empty_cache()
 
 
 def _recorded(making: Making, path: Path) -> Made:
@@ -200,46 +208,13 @@ def _work_folder(path: Path) -> Iterator[Path]:
             lock.release()
 
 
-@contextmanager
-def _alone(work: Path, path: Path) -> Iterator[None]:
-    """Wait until the training of a command that was killed has ended, too."""
-    lock = FileLock(work / TRAINING_LOCK, timeout=_SECONDS_TO_END)
-    try:
-        lock.acquire()
-    except Timeout:
-        msg = (
-            f"{path} is still being made by the training of a command that was killed; give the "
-            "command again when that has ended"
-        )
-        raise RunFolderError(msg) from None
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def _prepare(making: Making, work: Path) -> None:
-    """Write what is to be done; what is left of another making goes."""
-    job = work / "job.json"
-    wanted = {
-        "digest": making.digest,
-        "trainer": making.trainer,
-        "base": making.base,
-        "revision": making.revision,
-        "recipe": making.recipe.described(),
-    }
+    """Delete what is left of another making, whose checkpoints are not gone on from."""
     shutil.rmtree(work / "made", ignore_errors=True)
-    if not _holds(job, wanted):
+    begun = work / "digest"
+    if not begun.exists() or begun.read_text("utf-8", "replace") != making.digest:
         shutil.rmtree(work / "checkpoints", ignore_errors=True)
-        job.write_text(json.dumps(wanted), "utf-8")  # which no store is to follow
-    making.write(work)
-
-
-def _holds(job: Path, wanted: dict[str, Any]) -> bool:
-    try:
-        return bool(json.loads(job.read_text("utf-8")) == wanted)
-    except (OSError, ValueError):
-        return False
+        begun.write_text(making.digest, "utf-8")
 
 
 def _place(making: Making, made: Path, path: Path, done: dict[str, Any]) -> Made:

@@ -7,7 +7,6 @@ the number of texts that is expected.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,7 @@ from transformers import Trainer
 
 from mia_batch.errors import EngineError
 from mia_batch.finetuning.accounting import epsilon_of, noise_of
-from mia_batch.finetuning.clipping import clipped_sums, per_text
-from mia_batch.finetuning.ghost import ghost, why_no_ghost
+from mia_batch.finetuning.clipping import clipped_sums
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -67,13 +65,6 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         self._noise = noise_of(
             recipe.epsilon, recipe.delta, self._rate, self._steps * recipe.epochs
         )
-        self._why_no_ghost = self._tried() if recipe.method == "full" else "adapters are small"
-
-    def _tried(self) -> str | None:
-        """Try ghost clipping on the shortest and the longest text."""
-        rows = sorted(self.train_dataset, key=lambda row: len(row["input_ids"]))
-        two = self._prepare_inputs(self.data_collator([rows[0], rows[-1]]))
-        return why_no_ghost(self.model, self._recipe.form, two)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
         """Return batches by Poisson sampling."""
@@ -97,11 +88,8 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
 
     def _sums(self, model: Any, inputs: Batch) -> tuple[Gradients, torch.Tensor]:  # noqa: ANN401
         recipe, batch = self._recipe, self._prepare_inputs(inputs)
-        is_ghost = self._why_no_ghost is None
-        # Norms of a ghost hold in float32 only.
-        with nullcontext() if is_ghost else self.compute_loss_context_manager():
-            way = ghost if is_ghost else per_text
-            return clipped_sums(model, recipe.form, batch, recipe.clip, self._at_once, way)
+        with self.compute_loss_context_manager():
+            return clipped_sums(model, recipe.form, batch, recipe.clip, self._at_once)
 
     def privacy(self) -> dict[str, Any]:
         """Return what the training comes to: its privacy loss, and what that is made of.
@@ -120,7 +108,6 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
             "delta": self._recipe.delta,
             "noise_multiplier": self._noise,
             "clip": self._recipe.clip,
-            "clipping": "per text: " + why if (why := self._why_no_ghost) else "ghost",
             "sampling_rate": self._rate,
             "steps": taken,
         }

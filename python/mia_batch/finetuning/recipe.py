@@ -1,28 +1,32 @@
-"""How a model is fine-tuned: everything that decides what comes out, beside base and texts."""
+"""How a model is fine-tuned: everything that decides what comes out, beside base and texts.
+
+Options of commands and settings of audits are made of the fields of `Recipe`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from math import ceil
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_type_hints
+
+from pydantic import Field
 
 from mia_batch.errors import SettingsError
 
-__all__ = ["METHODS", "Form", "Method", "Recipe"]
+__all__ = ["RECIPES", "Form", "Method", "Recipe", "recipe_field"]
 
 Method: TypeAlias = Literal["lora", "ia3", "prefix", "p-tuning", "prompt", "full"]
-METHODS: tuple[Method, ...] = get_args(Method)
 Form: TypeAlias = Literal["causal", "classifier", "infilling", "seq2seq"]
 """What a model is tuned to do; `mia_batch.finetuning.forms` says what of a text it learns."""
+
+
+def _setting(default: object, description: str, **limits: float) -> Any:  # noqa: ANN401
+    return field(default=default, metadata={"description": description, **limits})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """Settings of a fine-tuning.
-
-    The defaults are those of references in the SPV-MIA paper (Fu et al. 2024, arXiv:2311.06062,
-    section 5.1): LoRA, AdamW, 1e-4, batches of 16, 4 epochs. Rank, alpha and dropout are those of
-    the authors' code, the paper names none.
 
     Attributes
     ----------
@@ -63,20 +67,24 @@ class Recipe:
         If texts are held out of a training with privacy, which would look at them without noise.
     """
 
-    method: Method = "lora"
-    epochs: int = 4
-    learning_rate: float = 1e-4
-    batch_size: int = 16
-    max_tokens: int = 512
-    held_out: float = 0.0
-    patience: int = 1
+    method: Method = _setting("lora", "What is tuned: adapters, or all weights.")
+    epochs: int = _setting(4, "Most passes over the texts.", ge=1, le=1000)
+    learning_rate: float = _setting(1e-4, "Learning rate of AdamW, at its highest.", gt=0, le=1)
+    batch_size: int = _setting(16, "Texts of one step.", ge=1, le=65_536)
+    max_tokens: int = _setting(512, "Most tokens of a text that are learnt.", ge=2, le=1_000_000)
+    held_out: float = _setting(0.0, "Share of the texts for early stopping; 0: none.", ge=0, le=0.9)
+    patience: int = _setting(1, "Epochs without a lower loss on held-out texts.", ge=1)
     seed: int = 0
-    rank: int = 64
+    rank: int = _setting(
+        64, "Rank of LoRA; virtual tokens of prefix, prompt and P-tuning.", ge=1, le=1024
+    )
     form: Form = "causal"
     labels: list[str] = field(default_factory=list)
-    epsilon: float | None = None
-    delta: float = 1e-5
-    clip: float = 0.1
+    epsilon: float | None = _setting(
+        None, "Train with differential privacy (DP-SGD), to this privacy loss.", ge=0.01, le=1000
+    )
+    delta: float = _setting(1e-5, "Probability that the loss is exceeded.", gt=0, le=0.1)
+    clip: float = _setting(0.1, "Norm to which the gradient of a text is cut.", gt=0, le=1e6)
 
     def __post_init__(self) -> None:
         if self.epsilon is not None and self.held_out:
@@ -94,3 +102,32 @@ class Recipe:
     def steps(self, n_texts: int) -> int:
         """Count the steps of all epochs."""
         return self.epochs * ceil((n_texts - self.n_held_out(n_texts)) / self.batch_size)
+
+
+RECIPES = {
+    # Fu et al. 2024 (arXiv:2311.06062), section 5.1; rank, alpha and dropout of the authors' code.
+    "reference": Recipe(),
+    "finetune": Recipe(epochs=10, held_out=0.1),  # its targets
+    # Li et al. 2024 (arXiv:2311.04044), section 4.4.
+    "privacy": Recipe(method="full", epochs=5, batch_size=1024, max_tokens=256, rank=15),
+    # A small decoder without knowledge, which stops at the lowest held-out loss.
+    "inverter": Recipe(
+        method="full",
+        epochs=40,
+        learning_rate=4e-3,
+        max_tokens=64,
+        held_out=0.1,
+        patience=3,
+    ),
+    # A decoder that knows the language, as in GEIA and PrivLM-Bench.
+    "decoder": Recipe(method="full", epochs=5, learning_rate=3e-5, batch_size=8, max_tokens=64),
+}
+"""Defaults: of the references of an audit, and of each command that tunes models."""
+
+
+def recipe_field(name: str, recipe: str = "reference") -> Any:  # noqa: ANN401 - as pydantic's Field
+    """Describe a field of `Recipe`: its type, limits and text, with the default of a recipe."""
+    (known,) = (each.metadata for each in fields(Recipe) if each.name == name)
+    found: Any = Field(getattr(RECIPES[recipe], name), **known)
+    found.annotation = get_type_hints(Recipe)[name]
+    return found

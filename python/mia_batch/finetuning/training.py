@@ -1,102 +1,63 @@
-"""Fine-tuning in a process of its own; started by `mia_batch.finetuning.making`.
+"""Trains a model on texts, for `mia_batch.finetuning.making`.
 
-A checkpoint is written after each epoch, with the hashes of its files, and a killed training goes
-on from the last that is whole. On a CPU it ends with the same weights as one that was not killed.
+A checkpoint is written after each epoch, and a killed training goes on from the last that is
+whole. On a CPU it ends with the same weights as one that was not killed.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import sys
-from errno import ENOSPC
-from importlib import import_module
-from pathlib import Path
-from shutil import disk_usage
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import torch
-from filelock import FileLock
 from transformers import (
     AutoTokenizer,
     EarlyStoppingCallback,
+    PrinterCallback,
     Trainer,
     TrainerCallback,
     TrainingArguments,
     set_seed,
 )
 
-from mia_batch.errors import EngineError, MiaBatchError, SettingsError
-from mia_batch.evidence.worker import end_with_parent
+from mia_batch.errors import EngineError, SettingsError
 from mia_batch.finetuning.adapters import adapted
 from mia_batch.finetuning.base import longest_text
 from mia_batch.finetuning.checkpoints import (
-    Hashes,
+    TrainedWeights,
     checkpoint_of,
     copy_model,
     last_whole,
-    stopped_after,
     trained_sums,
 )
 from mia_batch.finetuning.forms import encoder, is_learnable, model_class, padded
-from mia_batch.finetuning.making import TRAINING_LOCK
 from mia_batch.finetuning.private import PrivateTrainer
-from mia_batch.finetuning.recipe import Recipe
-from mia_batch.models.causes import cause_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from mia_batch.finetuning.forms import Row
+    from mia_batch.finetuning.making import Making
+    from mia_batch.finetuning.recipe import Recipe
 
-__all__ = ["fit", "main", "train"]
+__all__ = ["fit", "train"]
 
 _TOKENS_AT_ONCE = 8192  # of one forward and backward pass
+_GRADIENTS_AT_ONCE = 1 << 29  # numbers, 2 GiB in float32, of the gradients of single texts
 _LARGE = 1_000_000_000  # weights, from which activations are computed again, not kept
-_ROOM = 1 << 16  # bytes that a disk has left which is not full
-_SECONDS_FOR_OTHERS = 10.0  # in which the training of a killed process ends
 
 
-def main(folder: str, parent: int) -> None:
-    """Train as ``job.json`` of a folder says; what is made goes to its folder ``made``."""
-    Thread(target=end_with_parent, args=(parent,), daemon=True).start()
-    work = Path(folder)
-    job = json.loads((work / "job.json").read_text("utf-8"))
-    module, _, name = job["trainer"].partition(":")
-    try:
-        with FileLock(work / TRAINING_LOCK, timeout=_SECONDS_FOR_OTHERS):
-            trainer = getattr(import_module(module), name)
-            _tell(**trainer(work, job["base"], job["revision"], Recipe(**job["recipe"])))
-    except Exception as error:
-        _tell(failed=_why(error, work))
-        raise
-
-
-def _why(error: BaseException, work: Path) -> str:
-    said = "No space left on device" in str(error) or getattr(error, "errno", None) == ENOSPC
-    if said or disk_usage(work).free < _ROOM:  # torch says no reason
-        return "the disk is full; free some space and give the command again"
-    return str(error) if isinstance(error, MiaBatchError) else cause_of(error)
-
-
-def _tell(**values: object) -> None:
-    """Write a line of JSON for the process that waits."""
-    os.write(sys.stdout.fileno(), (json.dumps(values) + "\n").encode())
-
-
-def train(work: Path, base: str, revision: str | None, recipe: Recipe) -> dict[str, Any]:
+def train(making: Making, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """Tune a model on texts, and return what `fit` does."""
+    recipe, how = making.recipe, {"revision": making.revision, "trust_remote_code": False}
     set_seed(recipe.seed)
-    tokenizer = AutoTokenizer.from_pretrained(base, revision=revision, trust_remote_code=False)
-    model = _opened(base, revision, recipe)
-    most = longest_text(model.config, recipe)
-    row_of = encoder(recipe.form, tokenizer, most, recipe.labels)
-    texts = pl.read_parquet(work / "texts.parquet")
-    rows = [row_of(text, target) for text, target in texts.select("text", "target").iter_rows()]
-    done = fit(adapted(model, recipe), rows, padded, recipe, work)
+    tokenizer = AutoTokenizer.from_pretrained(making.base, **how)
+    model = _opened(making.base, making.revision, recipe)
+    row_of = encoder(recipe.form, tokenizer, longest_text(model.config, recipe), recipe.labels)
+    targets = making.targets or [None] * len(making.texts)
+    rows = [row_of(text, target) for text, target in zip(making.texts, targets, strict=True)]
+    done = fit(adapted(model, recipe), rows, padded, recipe, work, say)
     tokenizer.save_pretrained(work / "made")
     return done
 
@@ -107,9 +68,10 @@ def fit(
     collate: Callable[[list[Row]], dict[str, torch.Tensor]],
     recipe: Recipe,
     work: Path,
+    say: Callable[[str], None],
     kind: type[Trainer] = Trainer,
 ) -> dict[str, Any]:
-    """Train a model on rows; return its losses as ``done``, and its ``privacy`` or None.
+    """Train a model on rows; return its ``losses``, and its ``privacy`` or None.
 
     It goes on from the last checkpoint in the folder, where there is one, and leaves the model in
     its ``made``.
@@ -122,13 +84,17 @@ def fit(
         msg = "each text is one token, of which nothing can be learnt; give longer texts"
         raise SettingsError(msg)
     longest = max(len(row["input_ids"]) for row in learnt + held_out)
-    at_once = max(1, min(recipe.batch_size, _TOKENS_AT_ONCE // longest))
+    is_private, on_gpu = recipe.epsilon is not None, torch.cuda.is_available()
+    at_once = min(recipe.batch_size, _TOKENS_AT_ONCE // longest)
+    if is_private:
+        n_trained = sum(each.numel() for each in model.parameters() if each.requires_grad)
+        at_once = min(at_once, _GRADIENTS_AT_ONCE // n_trained)
+    at_once = max(1, at_once)
     while recipe.batch_size % at_once:
         at_once -= 1
     each_epoch = "epoch" if held_out else "no"
-    last = last_whole(work / "checkpoints", _tell)
-    stopped = stopped_after(last) if last else None
-    is_private, on_gpu = recipe.epsilon is not None, torch.cuda.is_available()
+    adds_weights = recipe.method == "p-tuning"
+    last, stopped = last_whole(work / "checkpoints", adds_weights=adds_weights)
     arguments = TrainingArguments(
         output_dir=str(work / "checkpoints"),
         num_train_epochs=stopped or recipe.epochs,
@@ -157,9 +123,10 @@ def fit(
     _ = arguments.device  # which counts accelerators
     arguments._n_gpu = min(arguments._n_gpu, 1)  # more would multiply the batch
     callbacks: list[TrainerCallback] = [
-        _Teller(recipe.epochs, "eval_loss" if held_out else "loss"),
-        Hashes(last, keeps_weights=recipe.method == "p-tuning"),
+        _Teller(recipe.epochs, "eval_loss" if held_out else "loss", say)
     ]
+    if adds_weights:
+        callbacks.append(TrainedWeights(last))
     if held_out:
         callbacks.append(EarlyStoppingCallback(recipe.patience))
     how: dict[str, Any] = {
@@ -171,6 +138,7 @@ def fit(
         "callbacks": callbacks,
     }
     trainer = PrivateTrainer(recipe=recipe, at_once=at_once, **how) if is_private else kind(**how)
+    trainer.remove_callback(PrinterCallback)
     before = trained_sums(trainer.model)
     trainer.train(resume_from_checkpoint=str(last) if last else None)
     if trained_sums(trainer.model) == before:
@@ -180,7 +148,7 @@ def fit(
     best = state.best_global_step if held_out else None
     copy_model(checkpoint_of(work / "checkpoints", best or state.global_step), work / "made")
     privacy = trainer.privacy() if is_private else None
-    return {"done": _losses(state.log_history), "privacy": privacy}
+    return {"losses": _losses(state.log_history), "privacy": privacy}
 
 
 def _opened(base: str, revision: str | None, recipe: Recipe) -> Any:  # noqa: ANN401 - of many types
@@ -207,8 +175,9 @@ def _opened(base: str, revision: str | None, recipe: Recipe) -> Any:  # noqa: AN
 class _Teller(TrainerCallback):  # type: ignore[misc]
     """Tells of each epoch once its losses are known."""
 
-    def __init__(self, epochs: int, last: str) -> None:
+    def __init__(self, epochs: int, last: str, say: Callable[[str], None]) -> None:
         self._epochs = epochs
+        self._say = say
         self._last = last  # the loss that comes last
         self._losses: dict[str, float] = {}
 
@@ -216,7 +185,9 @@ class _Teller(TrainerCallback):  # type: ignore[misc]
         del args, control
         self._losses |= _numbers(logs or {})
         if self._last in (logs or {}):
-            _tell(epoch=round(state.epoch), of=self._epochs, **self._losses)
+            texts = {"loss": "loss", "held_out_loss": "on held-out texts"}
+            found = (f"{texts[name]} {value:.3f}" for name, value in self._losses.items())
+            self._say(f"epoch {round(state.epoch)} of {self._epochs}: {', '.join(found)}")
 
 
 def _numbers(logs: dict[str, Any]) -> dict[str, float]:

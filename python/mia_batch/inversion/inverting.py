@@ -14,7 +14,7 @@ from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.finetuning.finetune import why_no_finetuning
 from mia_batch.finetuning.making import made_of
-from mia_batch.finetuning.recipe import Recipe
+from mia_batch.finetuning.recipe import RECIPES
 from mia_batch.inversion.attacking import attack
 from mia_batch.inversion.decoder import check_context, decoder_tokenizer, new_decoder
 from mia_batch.inversion.embedded import embed_all
@@ -39,21 +39,9 @@ if TYPE_CHECKING:
 
     from mia_batch.evidence.endpoint import EndpointSettings
     from mia_batch.finetuning.making import Made
+    from mia_batch.finetuning.recipe import Recipe
 
-__all__ = ["FROM_SCRATCH", "OF_A_DECODER", "Inverted", "invert"]
-
-FROM_SCRATCH = Recipe(
-    method="full",
-    epochs=40,
-    learning_rate=4e-3,
-    batch_size=16,
-    max_tokens=64,
-    held_out=0.1,
-    patience=3,
-)
-"""How a small decoder without knowledge learns; it stops at the lowest held-out loss."""
-OF_A_DECODER = Recipe(method="full", epochs=5, learning_rate=3e-5, batch_size=8, max_tokens=64)
-"""How a decoder that knows the language learns: as in GEIA and PrivLM-Bench."""
+__all__ = ["Inverted", "invert"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,8 +103,8 @@ def invert(
         Causal language model to start from. By default a small one is made, with the tokenizer of
         the embedder; an endpoint has none, so that a decoder must be named.
     recipe
-        How the decoder is trained; by default `FROM_SCRATCH`, of a named one `OF_A_DECODER`. Texts
-        of more than its ``max_tokens`` are left out, with the reason.
+        How the decoder is trained; by default ``RECIPES["inverter"]``, ``RECIPES["decoder"]`` of a
+        named one. Texts of more than its ``max_tokens`` are left out, with the reason.
     share
         Share of the texts that are auxiliary, in (0, 1). Texts of one group, and equal texts, are
         on one side.
@@ -150,7 +138,7 @@ def invert(
         msg = f"'share' is {share:g}; give a share of auxiliary texts between 0 and 1"
         raise SettingsError(msg)
     observer, folder = observer or Observer(), Path(out).absolute()
-    recipe = replace(recipe or (OF_A_DECODER if decoder else FROM_SCRATCH), seed=seed)
+    recipe = replace(recipe or RECIPES["decoder" if decoder else "inverter"], seed=seed)
     tokenizer = _tokenizer(embedder, revision, decoder)
     if decoder is not None:
         check_context(decoder, recipe)

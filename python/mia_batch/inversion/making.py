@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mia_batch.finetuning.making import Making
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -23,7 +24,6 @@ __all__ = ["InverterMaking"]
 class InverterMaking(Making):
     """A decoder to start from, auxiliary texts and their embeddings, a row each."""
 
-    trainer: ClassVar = "mia_batch.inversion.training:train"
     embeddings: NDArray[np.float32]
 
     @cached_property
@@ -32,7 +32,8 @@ class InverterMaking(Making):
         content = np.ascontiguousarray(self.embeddings)
         return {**super().made_from, "embeddings": sha256(content.tobytes()).hexdigest()}
 
-    def write(self, work: Path) -> None:
-        """Write the texts, and their embeddings beside them."""
-        super().write(work)
-        np.save(work / "embeddings.npy", self.embeddings)
+    def train(self, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
+        """Leave decoder and projection in the folder's ``made``."""
+        from mia_batch.inversion.training import train
+
+        return train(self, work, say)

@@ -1,11 +1,10 @@
-"""Trains an inverter, in the process that `mia_batch.finetuning.making` starts."""
+"""Trains an inverter, for `mia_batch.inversion.making`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, set_seed
 
@@ -14,9 +13,10 @@ from mia_batch.finetuning.training import fit
 from mia_batch.inversion.projection import attach, prepared
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from mia_batch.finetuning.recipe import Recipe
+    from mia_batch.inversion.making import InverterMaking
 
 __all__ = ["train"]
 
@@ -27,22 +27,20 @@ class _InverterTrainer(Trainer):  # type: ignore[misc]
         return super().compute_loss(model, prepared(model, inputs), **how)
 
 
-def train(work: Path, base: str, revision: str | None, recipe: Recipe) -> dict[str, Any]:
+def train(making: InverterMaking, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """Train a decoder to say the texts whose embeddings it is given, and return what `fit` does."""
-    set_seed(recipe.seed)
-    tokenizer = AutoTokenizer.from_pretrained(base, revision=revision, trust_remote_code=False)
-    decoder = AutoModelForCausalLM.from_pretrained(
-        base, revision=revision, dtype=torch.float32, trust_remote_code=False
-    )
-    embeddings = np.load(work / "embeddings.npy")
+    set_seed(making.recipe.seed)
+    how = {"revision": making.revision, "trust_remote_code": False}
+    tokenizer = AutoTokenizer.from_pretrained(making.base, **how)
+    decoder = AutoModelForCausalLM.from_pretrained(making.base, dtype=torch.float32, **how)
+    embeddings = making.embeddings
     attach(decoder, embeddings.shape[1]).fit(embeddings)
-    texts = pl.read_parquet(work / "texts.parquet")["text"].to_list()
-    said = ([*ids, tokenizer.eos_token_id] for ids in _ids(tokenizer, texts))
+    said = ([*ids, tokenizer.eos_token_id] for ids in _ids(tokenizer, [*making.texts]))
     rows = [
         {"input_ids": ids, "labels": ids, "embedding": embedding}
         for ids, embedding in zip(said, embeddings, strict=True)
     ]
-    done = fit(decoder, rows, _collated, recipe, work, _InverterTrainer)
+    done = fit(decoder, rows, _collated, making.recipe, work, say, _InverterTrainer)
     tokenizer.save_pretrained(work / "made")
     return done
 

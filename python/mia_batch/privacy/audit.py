@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -14,8 +15,8 @@ import polars as pl
 from filelock import FileLock, Timeout
 
 from mia_batch.errors import RunFolderError, SettingsError
-from mia_batch.finetuning.beside import made_beside, shares
 from mia_batch.finetuning.finetune import why_no_finetuning
+from mia_batch.finetuning.making import made_of
 from mia_batch.models.identity import identify_model
 from mia_batch.observer import Observer
 from mia_batch.privacy.canaries import draw, words_of
@@ -28,7 +29,7 @@ from mia_batch.tables import write_text
 from mia_batch.tables.system import system_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from mia_batch.privacy.canaries import Inserted
     from mia_batch.privacy.formats import Format
@@ -75,7 +76,6 @@ def audit_privacy(
     target_column: str | None = None,
     group_column: str | None = None,
     formats: Sequence[Format] | None = None,
-    workers: int = 1,
     observer: Observer | None = None,
 ) -> Privacy:
     """Tune a model with and without differential privacy, and attack each (PrivLM-Bench, table 3).
@@ -106,9 +106,6 @@ def audit_privacy(
         Column of texts that belong together, such as one person's: all are learnt, or none.
     formats
         Formats of canaries; by default the paper's seven.
-    workers
-        Models that are tuned at once, each with its share of the GPUs, else of the cores; fewer
-        where there are fewer GPUs. The models are the same, however many.
     observer
         Is told what is being done.
 
@@ -170,10 +167,10 @@ def audit_privacy(
             )
             for variant, form in forms.items()
         ]
-        wanted = chain.from_iterable(audit.wanted() for audit in audits)
-        shared = shares(workers) if workers > 1 else [{}]
-        with closing(made_beside(wanted, shared, say)) as made:
-            models = dict(made)
+        models = {
+            name: made_of(making, path, partial(_named, say, name))
+            for name, making, path in chain.from_iterable(audit.wanted() for audit in audits)
+        }
         found = [audit.tables(models) for audit in audits]
         names = ("summary", "metrics", "exposures", "inversion")
         tables = {
@@ -192,6 +189,10 @@ def audit_privacy(
         inversion=tables.get("inversion"),
         page=page,
     )
+
+
+def _named(say: Callable[[str], None], name: str, sentence: str) -> None:
+    say(f"{name}: {sentence}")
 
 
 def _digest(values: Iterable[object]) -> str:

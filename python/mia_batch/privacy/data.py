@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -12,6 +11,7 @@ from mia_batch.corpus.formats import FORMATS
 from mia_batch.corpus.formats.lines import Reading
 from mia_batch.errors import CorpusError
 from mia_batch.finetuning.halves import in_half
+from mia_batch.inversion.parting import part
 from mia_batch.privacy.glue import GLUE, glue_rows
 
 if TYPE_CHECKING:
@@ -28,9 +28,10 @@ def read_texts(
 ) -> pl.DataFrame:
     """Read texts: ``id``, ``text``, ``target``, ``group``, ``part`` and ``member``.
 
-    ``part`` is ``audited`` for a share of the groups, drawn by a hash, else ``auxiliary``: of which
-    no model learns anything, and on which it is tested. Of audited ones ``member`` says whether the
-    target learns them. Equal texts are one group where no group is given.
+    ``part`` is ``audited`` for a share of the texts, else ``auxiliary``: of which no model learns
+    anything, and on which it is tested (see `mia_batch.inversion.parting.part`). Of audited ones
+    ``member`` says whether the target learns them. Equal texts are in one group, with all of their
+    groups.
 
     Raises `CorpusError` if a column is missing, a row lacks its text or target, or there are too
     few.
@@ -57,15 +58,13 @@ def read_texts(
         n = texts["group"].n_unique()
         msg = f"{data} has {n} different texts or groups; give at least {_FEWEST}"
         raise CorpusError(msg)
-    names = texts["group"].to_list()
-    place = [_place(name, seed) for name in names]
-    member = in_half(names, 0, seed)
-    return texts.with_columns(
-        part=pl.when(pl.Series(place) < share)
-        .then(pl.lit("audited"))
-        .otherwise(pl.lit("auxiliary")),
-        member=pl.Series(member),
-    ).with_columns(member=pl.when(part="audited").then("member"))
+    dealt = part(texts, 1 - share, seed).with_columns(pl.col("group").min().over("cluster"))
+    names = dealt["group"].to_list()
+    return dealt.select(
+        pl.all().exclude("cluster", "auxiliary"),
+        part=pl.when("auxiliary").then(pl.lit("auxiliary")).otherwise(pl.lit("audited")),
+        member=pl.when(~pl.col("auxiliary")).then(pl.Series(in_half(names, 0, seed))),
+    )
 
 
 def _rows(data: Path | str, wanted: Sequence[str]) -> pl.DataFrame:
@@ -92,11 +91,6 @@ def _check(data: Path | str, columns: Collection[str], wanted: Sequence[str]) ->
             there = ", ".join(map(repr, columns))
             msg = f"{data} has no column {name!r}, only {there}; name the one that is meant"
             raise CorpusError(msg)
-
-
-def _place(name: str, seed: int) -> float:
-    found = blake2b(name.encode(), key=f"part {seed}".encode(), digest_size=8).digest()
-    return int.from_bytes(found, "big") / 2**64
 
 
 def learnt_by(texts: pl.DataFrame, shadow: int | None, seed: int) -> pl.DataFrame:

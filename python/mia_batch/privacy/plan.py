@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from mia_batch.errors import SettingsError
-from mia_batch.finetuning.recipe import Recipe
+from mia_batch.finetuning.recipe import RECIPES, Recipe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mia_batch.finetuning.recipe import Form, Method
 
-__all__ = ["TUNINGS", "VIRTUAL", "Plan", "Task", "Tuning", "Variant", "form_of"]
+__all__ = ["OF_RECIPE", "TUNINGS", "VIRTUAL", "Plan", "Task", "Tuning", "Variant", "form_of"]
 
 Task: TypeAlias = Literal["classification", "generation"]
 Tuning: TypeAlias = Literal["full", "lora", "prefix", "prompt", "infilling"]
@@ -28,6 +28,8 @@ TUNINGS: dict[Tuning, Method] = {
 
 _VIRTUAL_RATE = 1e-2  # of virtual tokens, as in the paper, section 4.4
 VIRTUAL = ("prefix", "prompt")
+OF_RECIPE = ("delta", "clip", "epochs", "batch_size", "max_tokens", "rank")
+"""Fields of the recipe that a user of the command sets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +44,10 @@ class Plan:
         How it is tuned, each in turn.
     epsilons
         Privacy losses that DP-SGD is to keep to, each in turn; None: plain training.
-    delta, clip
-        Of DP-SGD.
-    epochs, batch_size, max_tokens
-        Of all trainings.
+    recipe
+        How all are tuned, but for what follows from the others of these settings.
     learning_rate
-        Likewise; None: 1e-2 for prefix and prompt tuning, 1e-4 otherwise.
-    rank
-        Rank of LoRA; virtual tokens.
+        Likewise; None: 1e-2 for prefix and prompt tuning, that of the recipe otherwise.
     shadows
         Shadow models for LiRA of each variant; 0: none.
     audited
@@ -70,13 +68,8 @@ class Plan:
     task: Task
     tunings: Sequence[Tuning] = ("full",)
     epsilons: Sequence[float | None] = (None, 8.0)
-    delta: float = 1e-5
-    clip: float = 0.1
-    epochs: int = 5
-    batch_size: int = 1024
-    max_tokens: int = 256
+    recipe: Recipe = RECIPES["privacy"]
     learning_rate: float | None = None
-    rank: int = 15
     shadows: int = 16
     audited: float = 0.6
     canaries: int = 40
@@ -87,29 +80,26 @@ class Plan:
 
     def described(self) -> dict[str, Any]:
         """Return it as JSON."""
-        return asdict(self)
+        found = asdict(self)
+        recipe = found.pop("recipe")
+        return found | {name: recipe[name] for name in OF_RECIPE}
 
     def variants(self) -> list[Variant]:
         """List what is tuned, in order."""
         return [Variant(tuning=each, epsilon=eps) for each in self.tunings for eps in self.epsilons]
 
-    def recipe(self, variant: Variant, form: Form, labels: Sequence[str], seed: int) -> Recipe:
+    def recipe_of(self, variant: Variant, form: Form, labels: Sequence[str], seed: int) -> Recipe:
         """Say how a model of a variant is tuned; ``seed`` tells models of it apart."""
         rate = self.learning_rate
         if rate is None:
-            rate = _VIRTUAL_RATE if variant.tuning in VIRTUAL else 1e-4
-        return Recipe(
+            rate = _VIRTUAL_RATE if variant.tuning in VIRTUAL else self.recipe.learning_rate
+        return replace(
+            self.recipe,
             method=TUNINGS[variant.tuning],
             form=form,
             labels=[*labels] if form == "classifier" else [],
-            epochs=self.epochs,
             learning_rate=rate,
-            batch_size=self.batch_size,
-            max_tokens=self.max_tokens,
-            rank=self.rank,
             epsilon=variant.epsilon,
-            delta=self.delta,
-            clip=self.clip,
             seed=self.seed + seed,
         )
 

@@ -78,7 +78,7 @@ def _bounds(scores: pl.DataFrame, attack: str, plan: Plan) -> dict[str, Any]:
     if not 0 < member.sum() < member.size:
         return dict.fromkeys(names)
     found = [
-        bound(member, score, delta=plan.delta, seed=plan.seed, texts=texts)
+        bound(member, score, delta=plan.recipe.delta, seed=plan.seed, texts=texts)
         for bound in (one_run_bound, clopper_pearson_bound)
     ]
     values = [number for each in found for number in (each.value, each.ceiling)]

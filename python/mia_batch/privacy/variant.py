@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from mia_batch.finetuning.beside import Wanted
-    from mia_batch.finetuning.making import Made
+    from mia_batch.finetuning.making import Made, Wanted
     from mia_batch.finetuning.recipe import Form
     from mia_batch.privacy.canaries import Inserted
     from mia_batch.privacy.plan import Plan, Variant
@@ -117,12 +116,12 @@ class VariantAudit:
             revision=self.revision,
             texts=[*learnt["text"], *given],
             targets=[*learnt["target"], *said],
-            recipe=self.plan.recipe(self.variant, self.form, self.labels, seed),
+            recipe=self.plan.recipe_of(self.variant, self.form, self.labels, seed),
         )
         return self._name(model), making, self.folder / self.variant.name / model
 
     def _opened(self, made: Made) -> Opened:
-        recipe = self.plan.recipe(self.variant, self.form, self.labels, 0)
+        recipe = self.plan.recipe_of(self.variant, self.form, self.labels, 0)
         return Opened(str(made.path), None, recipe)
 
     def _scores(self, models: Mapping[str, Made], attacks: Sequence[str]) -> pl.DataFrame:
@@ -135,7 +134,7 @@ class VariantAudit:
         told = {"target": asked("target")}
         trained = {}
         if self.form != "classifier":
-            recipe = self.plan.recipe(self.variant, self.form, self.labels, 0)
+            recipe = self.plan.recipe_of(self.variant, self.form, self.labels, 0)
             pretrained = Opened(self.base, self.revision, recipe)
             told["reference"] = [*pretrained.logprobs(texts, targets)]
         for number in range(self.plan.shadows):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from mia_batch.finetuning.recipe import Method, recipe_field
 from mia_batch.settings.part import Mark, Part
 
 __all__ = ["FinetuningSettings"]
@@ -48,18 +49,12 @@ class FinetuningSettings(Part):
         le=1024,
         description="Shadow models, each tuned on a random half of the texts (LiRA, RMIA).",
     )
-    tuning: Literal["lora", "ia3", "prefix", "p-tuning", "full"] = Field(
-        "lora", description="What is tuned: adapters, or all weights."
-    )
-    tuning_rank: int = Field(
-        64, ge=1, le=1024, description="Rank of LoRA; virtual tokens of prefix tuning and P-tuning."
-    )
-    tuning_epochs: int = Field(4, ge=1, le=1000, description="Most passes over the texts.")
-    tuning_rate: float = Field(1e-4, gt=0, le=1, description="Learning rate of AdamW.")
-    tuning_batch: int = Field(16, ge=1, le=65_536, description="Texts of one step.")
-    tuning_tokens: int = Field(
-        512, ge=2, le=1_000_000, description="Most tokens of a text; the rest is left out."
-    )
+    tuning: Method = recipe_field("method")
+    tuning_rank: int = recipe_field("rank")
+    tuning_epochs: int = recipe_field("epochs")
+    tuning_rate: float = recipe_field("learning_rate")
+    tuning_batch: int = recipe_field("batch_size")
+    tuning_tokens: int = recipe_field("max_tokens")
     paraphrases: int = Field(
         10, ge=1, le=1000, description="Symmetric pairs of paraphrases of each text (SPV-MIA)."
     )

@@ -11,9 +11,8 @@ from transformers import AutoTokenizer
 from mia_batch.errors import EngineError
 from mia_batch.finetuning.accounting import epsilon_of, noise_of
 from mia_batch.finetuning.adapters import adapted
-from mia_batch.finetuning.clipping import clipped_sums, per_text
+from mia_batch.finetuning.clipping import clipped_sums
 from mia_batch.finetuning.forms import encoder, losses, model_class, padded
-from mia_batch.finetuning.ghost import ghost
 from mia_batch.finetuning.private import PoissonBatches
 from mia_batch.finetuning.recipe import Recipe
 from tests.bases import save_bases
@@ -27,7 +26,6 @@ BASES = [
     ("t5", "seq2seq"),
 ]
 METHODS = ("full", "lora", "prefix", "prompt")
-NO_GHOST = {("t5", "full"), *((base, "prompt") for base, _ in BASES)}
 
 
 @pytest.fixture(scope="module")
@@ -84,17 +82,15 @@ def test_each_text_is_cut_by_itself(bases, base, form, method):
     if form == "infilling" and method in ("prefix", "prompt"):
         pytest.skip("peft has no virtual tokens for masked models")
     model, batch = opened(bases, base, form, method)
-    ways = [per_text] if (base, method) in NO_GHOST else [per_text, ghost]
     for clip in (1e-3, 1e3):  # each is cut, none is
         wanted, mean = one_by_one(model, form, batch, clip)
         largest = max(float(each.abs().max()) for each in wanted.values())
-        for way in ways:
-            found, loss = clipped_sums(model, form, batch, clip, at_once=2, way=way)
-            assert float(loss) == pytest.approx(mean, rel=1e-4)
-            assert found.keys() == wanted.keys()
-            assert any(bool(each.any()) for each in found.values())
-            for name, each in found.items():
-                assert torch.allclose(each, wanted[name], atol=1e-4 * largest), name
+        found, loss = clipped_sums(model, form, batch, clip, at_once=2)
+        assert float(loss) == pytest.approx(mean, rel=1e-4)
+        assert found.keys() == wanted.keys()
+        assert any(bool(each.any()) for each in found.values())
+        for name, each in found.items():
+            assert torch.allclose(each, wanted[name], atol=1e-4 * largest), name
 
 
 def test_as_opacus_does(bases):
@@ -102,7 +98,7 @@ def test_as_opacus_does(bases):
 
     model, batch = opened(bases, "llama", "causal", "full")
     clip = 0.05
-    found, _ = clipped_sums(model, "causal", batch, clip, at_once=5, way=per_text)
+    found, _ = clipped_sums(model, "causal", batch, clip, at_once=5)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         other = GradSampleModule(model, loss_reduction="sum", strict=False)
@@ -117,7 +113,7 @@ def test_as_opacus_does(bases):
 
 def test_no_batch_is_no_gradient(bases):
     model, _ = opened(bases, "llama", "causal", "lora")
-    found, loss = clipped_sums(model, "causal", padded([]), 1.0, at_once=2, way=per_text)
+    found, loss = clipped_sums(model, "causal", padded([]), 1.0, at_once=2)
     assert not any(bool(each.any()) for each in found.values())
     assert float(loss) == 0
 
@@ -127,7 +123,7 @@ def test_a_gradient_that_is_no_number_ends_the_training(bases):
     with torch.no_grad():
         next(model.parameters())[0, 0] = torch.nan
     with pytest.raises(EngineError, match="the gradient of a text is no number"):
-        clipped_sums(model, "causal", batch, 1.0, at_once=2, way=per_text)
+        clipped_sums(model, "causal", batch, 1.0, at_once=2)
 
 
 def test_each_row_comes_by_a_coin_of_its_own():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from mia_batch.evidence.engines.registry import load_engine
 from mia_batch.evidence.request import EngineSpec
 from mia_batch.finetuning.adapters import adapted
 from mia_batch.finetuning.forms import padded
-from mia_batch.finetuning.recipe import METHODS
+from mia_batch.finetuning.recipe import Method
 from mia_batch.finetuning.sizes import sizes
 from mia_batch.models.adapter import read_adapter
 from mia_batch.models.tokens import Tokenizer
@@ -26,6 +26,7 @@ from tests.checkpoints import TEXTS
 from tests.engine_conformance import text_request
 from tests.tuning import LEARNT, contents, make, recipe
 
+METHODS = get_args(Method)
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 BASES = ["llama", "gpt2"]

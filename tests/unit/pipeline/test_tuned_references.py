@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +18,7 @@ from mia_batch.cli.main import command
 from mia_batch.errors import EngineError, RunFolderError, SettingsError
 from mia_batch.evidence import process
 from mia_batch.evidence.kept import KeptEngine
-from mia_batch.finetuning import process as training
+from mia_batch.finetuning.making import Making
 from mia_batch.observer import Observer
 from mia_batch.pipeline import Run, context, plan, rescore
 from mia_batch.pipeline.context import Audit
@@ -55,14 +53,14 @@ MADE = ("self_prompt", "candidate", "shadow-0", "shadow-1")
 @pytest.fixture(scope="module", autouse=True)
 def counted_trainings():
     """It is known what is trained."""
-    spawn = training.spawn
+    train = Making.train
 
-    def counted(work, *given):
+    def counted(making, work, say):
         STARTED.append(str(work))
-        return spawn(work, *given)
+        return train(making, work, say)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "spawn", counted)
+        patch.setattr(Making, "train", counted)
         yield
 
 
@@ -151,7 +149,7 @@ def nothing_starts(monkeypatch):
         pytest.fail("something was started")
 
     monkeypatch.setattr(process, "_spawn", start)
-    monkeypatch.setattr(training, "spawn", start)
+    monkeypatch.setattr(Making, "train", start)
 
 
 def tables(run) -> dict[str, bytes]:
@@ -556,20 +554,16 @@ def test_generations_of_another_distribution_are_warned_of(settings, tmp_path):
     assert "drawn with another top_k than the target's own distribution" in said[-1]
 
 
-def test_a_training_that_was_killed_can_be_given_another_way(settings, tmp_path, monkeypatch):
+def test_a_training_that_failed_can_be_given_another_way(settings, tmp_path, monkeypatch):
     """Generations are kept; the model that failed binds nobody."""
     given = fresh(settings, tmp_path)
 
-    spawn = training.spawn
-
-    def killed(*given):
-        process = spawn(*given)
-        os.kill(process.pid, signal.SIGKILL)
-        return process
+    def full(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(training, "spawn", killed)
-        with pytest.raises(EngineError, match="take smaller batches"):
+        patch.setattr(Making, "train", full)
+        with pytest.raises(EngineError, match="cannot be tuned: OutOfMemoryError: CUDA out of"):
             mia_batch.audit(**given)
     listener = Listener()
     run = mia_batch.audit(**given | {"tuning_batch": 2}, observer=listener)

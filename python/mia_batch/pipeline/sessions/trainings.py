@@ -1,14 +1,14 @@
-"""Where models are tuned: beside each other on this machine, or on those of a cluster."""
+"""Where models are tuned: one after another in this process, or on the machines of a cluster."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from os import cpu_count
 from typing import TYPE_CHECKING
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.executors.ray.cluster import connected
-from mia_batch.finetuning.beside import made_beside, shares
 from mia_batch.finetuning.making import made_of
 from mia_batch.tables.files import is_followed
 
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mia_batch.evidence.executors.ray.tasks import Call
-    from mia_batch.finetuning.beside import Wanted
-    from mia_batch.finetuning.making import Made, Making
+    from mia_batch.finetuning.making import Made, Making, Wanted
     from mia_batch.settings import Settings
 
 __all__ = ["trained"]
@@ -27,15 +26,14 @@ __all__ = ["trained"]
 def trained(
     settings: Settings, folder: Path, wanted: Iterator[Wanted], say: Callable[[str], None]
 ) -> Generator[tuple[str, Made]]:
-    """Make models, as many at once as the settings want workers; yield each as it is there."""
-    if settings.ray is not None:
+    """Make models, several at once on Ray where the settings want it; yield each as it is there."""
+    if settings.on_cluster:
         if not is_followed(folder / "run.json"):
             yield from _on_cluster(settings, folder, wanted, say)
             return
-        say("models are tuned on this machine: no other sees the folder of a run in a store")
-    n = settings.workers if isinstance(settings.workers, int) else None
-    shared = shares(n, settings.tensor_parallel_size) if settings.workers else [{}]
-    yield from made_beside(wanted, shared, say)
+        say("models are tuned one after another: no worker sees the folder of a run in a store")
+    for name, making, path in wanted:
+        yield name, made_of(making, path, partial(_named, say, name))
 
 
 def _on_cluster(
@@ -51,9 +49,9 @@ def _on_cluster(
             begun[name] = making, path
             yield name, (making.digest, replace(making), path.resolve())
 
-    with connected(settings.ray):
-        most = settings.workers if isinstance(settings.workers, int) else None
-        each = settings.tensor_parallel_size
+    most = settings.workers if isinstance(settings.workers, int) else None
+    each = settings.tensor_parallel_size
+    with connected(settings.ray, max(cpu_count() or 1, (most or 1) * each)):
         for name, reason in on_machines(_make, calls(), folder, say, each=each, most=most):
             if reason is not None:
                 say(f"{name} is tuned on this machine: {reason}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -10,7 +11,7 @@ from mia_batch.errors import SettingsError
 from mia_batch.finetuning.base import check_base
 from mia_batch.finetuning.finetune import why_no_finetuning
 from mia_batch.finetuning.making import Making
-from mia_batch.finetuning.recipe import Recipe
+from mia_batch.finetuning.recipe import RECIPES
 from mia_batch.finetuning.sizes import sizes
 from mia_batch.models.adapter import weights_source
 from mia_batch.models.identity import identify_model
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mia_batch.finetuning.making import Made
+    from mia_batch.finetuning.recipe import Recipe
     from mia_batch.pipeline.context import Audit
 
 __all__ = ["TunedModel"]
@@ -138,7 +140,8 @@ class TunedModel:
         """How it is tuned."""
         settings = self.audit.settings
         shadow = self.model.startswith(SHADOW)
-        return Recipe(
+        return replace(
+            RECIPES["reference"],
             method=settings.tuning,
             epochs=settings.tuning_epochs,
             learning_rate=settings.tuning_rate,

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from mia_batch.finetuning.beside import Wanted
-    from mia_batch.finetuning.making import Making
+    from mia_batch.finetuning.making import Making, Wanted
     from mia_batch.pipeline.context import Audit
     from mia_batch.pipeline.stages.generations import GenerationsStage
 
