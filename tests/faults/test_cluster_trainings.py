@@ -42,6 +42,7 @@ def trainings(node):
     return [own for task in tasks(node) for own in children(task)]
 
 
+@pytest.mark.long
 def test_a_training_that_is_lost_begins_again_and_models_are_the_same(
     checkpoint, tmp_path, monkeypatch
 ):

@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from threading import Thread, Timer
 from typing import Any
 
@@ -44,11 +44,15 @@ OVERFITTING = HELD_OUT | {"method": "full", "learning_rate": 0.1}
 
 @pytest.fixture(scope="module")
 def undisturbed(checkpoint, tmp_path_factory):
-    """Bytes of a model that was made in one go, by method."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    for method in ("lora", "p-tuning"):
-        make(checkpoint, folder / method, method=method, **HELD_OUT)
-    return {path.name: contents(path) for path in folder.iterdir() if path.is_dir()}
+    """Give the bytes of a model that was made in one go."""
+
+    @cache
+    def by(method):
+        out = tmp_path_factory.mktemp("undisturbed") / method
+        make(checkpoint, out, method=method, **HELD_OUT)
+        return contents(out)
+
+    return by
 
 
 def kill(base, out, monkeypatch, n_epochs, say=lambda _: None, **changed):
@@ -76,13 +80,20 @@ def epochs(said):
     return [int(each.split()[1]) for each in said if each.startswith("epoch")]
 
 
-@pytest.mark.parametrize("method", ["lora", "p-tuning"])
+@pytest.mark.parametrize(
+    ("method", "kills"),
+    [
+        ("lora", 2),
+        pytest.param("lora", 4, marks=pytest.mark.long),
+        pytest.param("p-tuning", 4, marks=pytest.mark.long),
+    ],
+)
 def test_a_training_killed_at_random_goes_on(
-    method, checkpoint, undisturbed, tmp_path, monkeypatch
+    method, kills, checkpoint, undisturbed, tmp_path, monkeypatch
 ):
     """After each kill it goes on from the last checkpoint that is whole, not before it."""
     dice, out, whole = random.Random(method), tmp_path / "model", 0
-    for _ in range(4):
+    for _ in range(kills):
         said: list[str] = []
         with monkeypatch.context() as patch, suppress(EngineError):
             patch.setattr(process, "spawn", killed_after(dice.uniform(0, 0.5)))
@@ -94,7 +105,7 @@ def test_a_training_killed_at_random_goes_on(
     said = []
     make(checkpoint, out, said.append, method=method, **HELD_OUT)
     assert epochs(said) == left
-    assert contents(out) == undisturbed[method]
+    assert contents(out) == undisturbed(method)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
@@ -118,18 +129,16 @@ def data(tmp_path_factory):
 def test_a_command_killed_at_random_goes_on(checkpoint, undisturbed, data, tmp_path):
     asked = finetune(checkpoint, data, tmp_path / "model")
     work = tmp_path / ".model.work"
-    for n_checkpoints in (1, 2):
-        with forked_command(asked, tmp_path / "out", tmp_path / "err") as process:
-            found = partial(work.glob, "checkpoints/*/sha256.json")
-            wait_until(lambda: len([*found()]) >= n_checkpoints, "a checkpoint")  # noqa: B023
-            process.kill()
-        assert process.poll() == -signal.SIGKILL
+    with forked_command(asked, tmp_path / "out", tmp_path / "err") as process:
+        wait_until(lambda: [*work.glob("checkpoints/*/sha256.json")], "a checkpoint")
+        process.kill()
+    assert process.poll() == -signal.SIGKILL
     done = tmp_path / "done"
     with forked_command(asked, tmp_path / "out", done) as process:
         process.wait()
     assert process.poll() == 0, done.read_text()
     assert "epoch 1 of" not in done.read_text()
-    assert contents(tmp_path / "model") == undisturbed["lora"]
+    assert contents(tmp_path / "model") == undisturbed("lora")
     assert not work.exists()
 
 
@@ -152,9 +161,13 @@ def test_the_same_request_again_trains_nothing(checkpoint, undisturbed, tmp_path
 @pytest.mark.parametrize(
     ("damaged", "said"),
     [
-        (["checkpoint-4"], "checkpoint-4 is damaged or was cut short; training goes on from c"),
+        pytest.param(
+            ["checkpoint-4"],
+            "checkpoint-4 is damaged or was cut short; training goes on from c",
+            marks=pytest.mark.long,
+        ),
         (["checkpoint-2", "checkpoint-4"], "checkpoint-4 is damaged or was cut short; training b"),
-        (["checkpoint-2"], None),  # of no use any more, or the best
+        pytest.param(["checkpoint-2"], None, marks=pytest.mark.long),  # of no use, or the best
         (["../texts.parquet", "../job.json"], None),
     ],
 )
@@ -171,7 +184,7 @@ def test_damage_of_the_work_is_gone_round(
     told: list[str] = []
     make(checkpoint, tmp_path / "model", told.append, **HELD_OUT)
     assert said is None or any(each.startswith(said) for each in told)
-    assert contents(tmp_path / "model") == undisturbed["lora"]
+    assert contents(tmp_path / "model") == undisturbed("lora")
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +207,7 @@ def test_the_best_checkpoint_is_damaged_while_training_is_further(
     assert contents(tmp_path / "model") == overfitted
 
 
-@pytest.mark.parametrize("method", ["full", "p-tuning"])
+@pytest.mark.parametrize("method", ["full", pytest.param("p-tuning", marks=pytest.mark.long)])
 def test_a_training_killed_after_its_last_epoch_trains_no_more(
     method, checkpoint, tmp_path, monkeypatch
 ):
@@ -209,6 +222,7 @@ def test_a_training_killed_after_its_last_epoch_trains_no_more(
     assert contents(tmp_path / "model") == contents(tmp_path / "whole")
 
 
+@pytest.mark.long
 def test_a_work_folder_that_was_moved_keeps_its_best_epoch(
     checkpoint, overfitted, tmp_path, monkeypatch
 ):
@@ -223,7 +237,7 @@ def test_a_work_folder_that_was_moved_keeps_its_best_epoch(
 def test_damage_of_a_finished_model_is_named(name, checkpoint, undisturbed, tmp_path, monkeypatch):
     out = tmp_path / "model"
     out.mkdir()
-    for file, held in undisturbed["lora"].items():
+    for file, held in undisturbed("lora").items():
         (out / file).write_bytes(held)
     text = (out / name).read_bytes()
     at = text.index(b'"loss": ') + 8 if name == "training.json" else len(text) - 9
@@ -375,6 +389,7 @@ cp -r disk/.model.work .
 """
 
 
+@pytest.mark.long
 def test_a_full_disk_is_said_and_survived(checkpoint, data, undisturbed, tmp_path):
     if shutil.which("unshare") is None:
         pytest.skip("no unshare(1), which gives a process disks of its own")
@@ -388,7 +403,7 @@ def test_a_full_disk_is_said_and_survived(checkpoint, data, undisturbed, tmp_pat
     assert "the disk is full; free some space" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     make(checkpoint, tmp_path / "model", **HELD_OUT)  # once there is room, from what was saved
-    assert contents(tmp_path / "model") == undisturbed["lora"]
+    assert contents(tmp_path / "model") == undisturbed("lora")
 
 
 def test_a_command_that_is_interrupted_ends_and_leaves_no_process(checkpoint, data, tmp_path):

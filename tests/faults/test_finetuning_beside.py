@@ -19,7 +19,7 @@ from tests.forked import Forked, fork_on, forked_training
 from tests.processes import wait_until
 from tests.tuning import LEARNT, contents, make, making
 
-EPOCHS = 6
+EPOCHS = 4
 NAMES = ("shadow-0", "shadow-1", "shadow-2")
 
 
@@ -59,7 +59,7 @@ def started(monkeypatch):
     return processes, alive
 
 
-@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_models_made_beside_each_other_are_those_made_alone(
     n, checkpoint, alone, started, tmp_path
 ):
@@ -144,9 +144,10 @@ def _make_all(base, folder):
     all_made(base, folder, 2)
 
 
+@pytest.mark.long
 def test_a_command_killed_at_random_goes_on(checkpoint, alone, tmp_path):
     dice = random.Random(7)
-    for n in sorted(dice.sample(range(1, 5), 2)):
+    for n in sorted(dice.sample(range(1, 4), 2)):
         with Forked(_make_all, checkpoint, tmp_path) as process:
             wait_until(
                 lambda: (

@@ -55,6 +55,7 @@ def results(out):
     return {name: (out / name).read_bytes() for name in RESULTS} | made
 
 
+@pytest.mark.long
 def test_a_training_that_is_killed_goes_on(data, checkpoint, undisturbed, tmp_path, monkeypatch):
     out = tmp_path / "out"
     said: list[str] = []
