@@ -1,5 +1,5 @@
 # make demo: set-up, then the known-truth audit.   make test: set-up, lints, types, pages, every test.
-# make docs: the documentation, in site/.   make bench: speed, memory, coverage, power, measured.
+# make test-long: the tests that take minutes each. make docs: the documentation, in site/.   make bench: speed, memory, coverage, power, measured.
 # make lock: resolve requirements.lock anew.   make wheel: a wheel for others, in dist/.
 # make test-arm: the kernels' tests as a program for 64-bit Arm, on an emulated processor. It is made of
 # Debian's packages first, which takes minutes, so make test leaves it out.
@@ -17,7 +17,7 @@ RUST_SOURCES := $(shell find rust -name '*.rs' -o -name 'Cargo.toml')
 export VIRTUAL_ENV := $(CURDIR)/.venv
 export PATH := $(CURDIR)/$(BIN):$(CURDIR)/.uv/bin:$(PATH)
 
-.PHONY: demo test test-arm docs bench setup tools chromium checks lint types rust-checks pages python-tests lock wheel clean
+.PHONY: demo test test-long test-arm docs bench setup tools chromium checks lint types rust-checks pages python-tests lock wheel clean
 ifneq ($(MAKECMDGOALS),checks)
 .NOTPARALLEL:
 endif
@@ -104,6 +104,10 @@ pages:
 python-tests:
 	@$(STEP) "Tests: pytest" env OMP_NUM_THREADS=1 pytest --numprocesses $$(($$(nproc) + 2)) --maxprocesses 6 \
 		--dist loadfile --no-loadscope-reorder --durations=15
+
+# More kills, whole corpora and further clusters, of which make test runs one each.
+test-long: setup chromium
+	@$(STEP) "Long tests: pytest" env OMP_NUM_THREADS=1 pytest -m long --numprocesses $$(nproc) --dist worksteal --durations=15
 
 test-arm: export RUSTC := $(CURDIR)/.arm/bin/rustc
 test-arm: export RUSTFLAGS := -C target-feature=+crt-static -D warnings

@@ -35,6 +35,7 @@ def audit_recorded(folder: Path, name: str, repeated: float, *, windows: int = 1
     asked: dict[str, Any] = {
         "input": str(folder / "corpus.parquet"),
         "out": folder / name,
+        "report": False,
     } | settings
     asked["samples_from"] = str(record(folder, name, repeated, windows))
     asked["window_words"] = 20 if windows > 1 else None

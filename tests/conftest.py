@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[1]
 
 _SLOW_MACHINES = [HealthCheck.too_slow, HealthCheck.data_too_large]
-settings.register_profile("fast", deadline=None, suppress_health_check=_SLOW_MACHINES)
+settings.register_profile(
+    "fast", deadline=None, max_examples=40, suppress_health_check=_SLOW_MACHINES
+)
 settings.register_profile("slow", settings.get_profile("fast"), max_examples=2000)
 settings.load_profile("fast")  # pytest --hypothesis-profile=slow searches longer
 
@@ -45,14 +47,10 @@ def demo():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def few_permutations():
-    """The blind baseline takes most of the time of a small audit; few permutations say as much."""
-    from mia_batch.diagnostics.blind import baseline
-    from tests.command.__main__ import FEW_PERMUTATIONS
+def few_repetitions():
+    from tests.command.__main__ import repeat_little
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(baseline, "_N_PERMUTATIONS", FEW_PERMUTATIONS)
-        yield
+    repeat_little()
 
 
 _PROCESSES = "tests/unit/evidence/test_process.py::"
@@ -80,11 +78,20 @@ def quick_workers():
 
 
 @pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory) -> Path:
+def checkpoint(shared_folder) -> Path:
     """A tiny random model with a tokenizer of its own; context 256 tokens."""
     from tests.checkpoints import save_checkpoint
+    from tests.runs import made_once
 
-    return save_checkpoint(tmp_path_factory.mktemp("checkpoint"))
+    return made_once(shared_folder, "checkpoint", save_checkpoint)
+
+
+@pytest.fixture(scope="session")
+def recorded_books(shared_folder) -> Path:
+    """Two books, a recording of continuations of them, and its finished run; only to be read."""
+    from tests import runs
+
+    return runs.made_once(shared_folder, "recorded books", runs.recorded_books)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
-from tests.command.__main__ import FEW_PERMUTATIONS
+from tests.command.__main__ import repeat_little
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -102,11 +102,11 @@ def fork_on() -> pytest.MonkeyPatch:
 
 def _command(arguments: list[str], out: str, err: str, cwd: Path) -> None:
     from mia_batch.cli import main
-    from mia_batch.diagnostics.blind import baseline
 
     _redirect(out, err)
     os.chdir(cwd)
-    fork_on().setattr(baseline, "_N_PERMUTATIONS", FEW_PERMUTATIONS)
+    fork_on()
+    repeat_little()
     sys.argv = ["mia-batch", *arguments]
     main()
 

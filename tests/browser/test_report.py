@@ -11,7 +11,7 @@ from playwright.sync_api import sync_playwright
 from mia_batch.report.html import render
 from tests.reports import HOSTILE, LONG, TURNED, contents
 
-WIDTHS, SCHEMES = (390, 1280), ("light", "dark")
+WIDTHS = (390, 1280)
 _NO_BROWSER = "these tests need Debian's Chromium; install it: apt install chromium"
 
 
@@ -137,8 +137,15 @@ def test_hostile_text_is_shown_and_never_obeyed(visit, hostile_report, width):
     assert hostile_report.stat().st_size < 500_000
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (390, "light"),
+        (1280, "dark"),
+        pytest.param(390, "dark", marks=pytest.mark.long),
+        pytest.param(1280, "light", marks=pytest.mark.long),
+    ],
+)
 def test_it_has_no_serious_fault_for_those_who_cannot_see_it_all(visit, report, width, scheme):
     page = visit(report, width=width, color_scheme=scheme)
     page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")

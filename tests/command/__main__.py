@@ -1,4 +1,4 @@
-"""The real command in a process of its own, with few permutations of the blind baseline.
+"""The real command in a process of its own, with few permutations and few null audits.
 
 Run by its path, from any folder: ``python tests/command/__main__.py ARGUMENTS``.
 """
@@ -7,9 +7,15 @@ from __future__ import annotations
 
 from mia_batch.cli import main
 from mia_batch.diagnostics.blind import baseline
+from mia_batch.inference import null_audits
 
-FEW_PERMUTATIONS = 39
+
+def repeat_little() -> None:
+    """What takes most of the time of a small audit says as much of few repetitions."""
+    baseline._N_PERMUTATIONS = 19  # of which none exceeds: p = 0.05
+    null_audits._AUDITS = 20
+
 
 if __name__ == "__main__":
-    baseline._N_PERMUTATIONS = FEW_PERMUTATIONS
+    repeat_little()
     main()

@@ -27,7 +27,7 @@ from tests.processes import COMMAND, HANGS, children, listening, wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-N_BLOCKS = 20
+N_BLOCKS = 14
 IN_HAND = 2  # blocks of a worker
 
 
@@ -140,6 +140,7 @@ def test_ray_of_this_machine_alone(undisturbed, tmp_path):
     assert set().union(*seen.values()) == {"127.0.0.1"}  # nobody else on the network sees it
 
 
+@pytest.mark.long
 def test_ray_of_this_machine_starts_again_for_the_next_model(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     code = (

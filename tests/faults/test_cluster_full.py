@@ -41,6 +41,7 @@ def unseen(folder):
     yield folder / "unseen"
 
 
+@pytest.mark.long
 def test_an_audit_goes_on_where_the_store_spills(undisturbed, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("RAY_worker_niceness", "0")

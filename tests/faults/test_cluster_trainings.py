@@ -37,6 +37,7 @@ for name, made in trained(settings, Path(folder), wanted, lambda said: print(sai
 """
 
 
+@pytest.mark.long
 def test_a_training_that_is_lost_begins_again_and_models_are_the_same(
     checkpoint, tmp_path, monkeypatch
 ):

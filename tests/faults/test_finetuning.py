@@ -7,7 +7,7 @@ import shlex
 import shutil
 import signal
 import subprocess
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import polars as pl
@@ -39,11 +39,15 @@ OVERFITTING = HELD_OUT | {"method": "full", "learning_rate": 0.1}
 
 @pytest.fixture(scope="module")
 def undisturbed(checkpoint, tmp_path_factory):
-    """Bytes of a model that was made in one go, by method."""
-    folder = tmp_path_factory.mktemp("undisturbed")
-    for method in ("lora", "p-tuning"):
-        make(checkpoint, folder / method, method=method, **HELD_OUT)
-    return {path.name: contents(path) for path in folder.iterdir() if path.is_dir()}
+    """Give the bytes of a model that was made in one go."""
+
+    @cache
+    def by(method):
+        out = tmp_path_factory.mktemp("undisturbed") / method
+        make(checkpoint, out, method=method, **HELD_OUT)
+        return contents(out)
+
+    return by
 
 
 def _make(base, out, n, at, changed):
@@ -63,7 +67,10 @@ def epochs(said):
     return [int(each.split()[1]) for each in said if each.startswith("epoch")]
 
 
-@pytest.mark.parametrize(("method", "at"), [("lora", "its state"), ("p-tuning", "its weights")])
+@pytest.mark.parametrize(
+    ("method", "at"),
+    [("lora", "its state"), pytest.param("p-tuning", "its weights", marks=pytest.mark.long)],
+)
 def test_a_training_that_is_killed_goes_on(method, at, checkpoint, undisturbed, tmp_path):
     """It goes on from the last checkpoint that is whole, not from one that was cut short."""
     out, saved = tmp_path / "model", tmp_path / ".model.work/checkpoints"
@@ -75,7 +82,7 @@ def test_a_training_that_is_killed_goes_on(method, at, checkpoint, undisturbed, 
     said: list[str] = []
     make(checkpoint, out, said.append, method=method, **HELD_OUT)
     assert epochs(said) == [3, 4]
-    assert contents(out) == undisturbed[method]
+    assert contents(out) == undisturbed(method)
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
@@ -110,7 +117,7 @@ def test_a_command_killed_at_random_goes_on(checkpoint, undisturbed, data, tmp_p
         process.wait()
     assert process.poll() == 0, done.read_text()
     assert "epoch 1 of" not in done.read_text()
-    assert contents(tmp_path / "model") == undisturbed["lora"]
+    assert contents(tmp_path / "model") == undisturbed("lora")
     assert not work.exists()
 
 
@@ -135,7 +142,7 @@ def test_what_is_left_of_another_making_is_not_gone_on_from(checkpoint, undistur
     said: list[str] = []
     make(checkpoint, tmp_path / "model", said.append, **HELD_OUT)
     assert epochs(said) == [1, 2, 3, 4]
-    assert contents(tmp_path / "model") == undisturbed["lora"]
+    assert contents(tmp_path / "model") == undisturbed("lora")
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +179,7 @@ def test_a_work_folder_that_was_moved_keeps_its_best_epoch(checkpoint, overfitte
 def test_damage_of_a_finished_model_is_named(name, checkpoint, undisturbed, tmp_path, monkeypatch):
     out = tmp_path / "model"
     out.mkdir()
-    for file, held in undisturbed["lora"].items():
+    for file, held in undisturbed("lora").items():
         (out / file).write_bytes(held)
     text = (out / name).read_bytes()
     at = text.index(b'"loss": ') + 8 if name == "training.json" else len(text) - 9
@@ -274,6 +281,7 @@ cp -r disk/.model.work .
 """
 
 
+@pytest.mark.long
 def test_a_full_disk_is_said_and_survived(checkpoint, data, undisturbed, tmp_path):
     if shutil.which("unshare") is None:
         pytest.skip("no unshare(1), which gives a process disks of its own")
@@ -287,7 +295,7 @@ def test_a_full_disk_is_said_and_survived(checkpoint, data, undisturbed, tmp_pat
     assert "the disk is full; free some space" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
     make(checkpoint, tmp_path / "model", **HELD_OUT)  # once there is room, from what was saved
-    assert contents(tmp_path / "model") == undisturbed["lora"]
+    assert contents(tmp_path / "model") == undisturbed("lora")
 
 
 def test_a_command_that_is_interrupted_ends(checkpoint, data, tmp_path):

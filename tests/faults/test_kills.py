@@ -16,7 +16,7 @@ from polars.testing import assert_frame_equal
 
 from mia_batch.attacks.probing import PROBE_ATTACKS
 from mia_batch.cli.main import command as mia_batch_command
-from mia_batch.evidence.blocks import BLOCK_TARGETS
+from mia_batch.evidence.blocks import BLOCK_TARGETS, RECORDED_BLOCK_TARGETS
 from tests.checkpoints import TEXTS
 from tests.forked import forked_command
 from tests.hostile_server import MODEL, HostileServer, TinyModel
@@ -104,21 +104,26 @@ def kill_and_compare(
 
 
 @pytest.mark.parametrize(
-    ("engine", "n_blocks", "asked"),  # more blocks than three kills let through
+    ("engine", "kills", "n_blocks", "asked"),  # more blocks than the kills let through
     [
-        ("transformers", 8, ("--probes", "2")),
+        ("transformers", 1, 4, ("--probes", "2")),
+        pytest.param("transformers", 3, 8, ("--probes", "2"), marks=pytest.mark.long),
         pytest.param(
             "vllm",
+            3,
             16,
             ("--preset", "matched", "--samples", "2"),
-            marks=pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
+            marks=[
+                pytest.mark.long,
+                pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed"),
+            ],
         ),
     ],
 )
-def test_a_model_on_this_machine(engine, n_blocks, asked, checkpoint, tmp_path):
+def test_a_model_on_this_machine(engine, kills, n_blocks, asked, checkpoint, tmp_path):
     corpus = write_corpus(tmp_path / "corpus.parquet", n_blocks)
     options = ("--model", str(checkpoint), "--engine", engine, *asked)
-    kill_and_compare(corpus, tmp_path, 3, *options, "--dtype", "float32", longest_pause=0.15)
+    kill_and_compare(corpus, tmp_path, kills, *options, "--dtype", "float32", longest_pause=0.15)
 
 
 def test_log_probabilities(checkpoint, tmp_path):
@@ -146,26 +151,33 @@ def test_log_probabilities(checkpoint, tmp_path):
     assert not list((tmp_path / "killed").rglob(".*.tmp"))
 
 
-def test_an_endpoint_which_is_asked_for_no_journalled_answer_again(tmp_path):
-    corpus = write_corpus(tmp_path / "corpus.parquet", 6)
+@pytest.mark.parametrize(
+    ("kills", "n_blocks"), [(1, 4), pytest.param(3, 6, marks=pytest.mark.long)]
+)
+def test_an_endpoint_which_is_asked_for_no_journalled_answer_again(kills, n_blocks, tmp_path):
+    corpus = write_corpus(tmp_path / "corpus.parquet", n_blocks)
     in_flight = 8
     with HostileServer(TinyModel()) as server:
         options = ("--model", MODEL, "--base-url", server.url, "--probes", "3")
-        kill_and_compare(corpus, tmp_path, 3, *options, "--max-concurrency", str(in_flight))
+        kill_and_compare(corpus, tmp_path, kills, *options, "--max-concurrency", str(in_flight))
         asked = [(a.prompt, a.fields["seed"], a.fields["max_tokens"]) for a in server.asked]
     distinct = len(set(asked))
-    assert 2 * distinct <= len(asked) <= 2 * distinct + 3 * in_flight  # two runs, three kills
+    assert 2 * distinct <= len(asked) <= 2 * distinct + kills * in_flight  # of two runs
 
 
-def test_a_recording_killed_ten_times(tmp_path):
-    corpus = write_corpus(tmp_path / "corpus.parquet", 480)  # 60 parts
+@pytest.mark.parametrize(
+    ("kills", "n_parts"), [(2, 8), pytest.param(10, 60, marks=pytest.mark.long)]
+)
+def test_a_recording(kills, n_parts, tmp_path):
+    n_blocks = n_parts * RECORDED_BLOCK_TARGETS // BLOCK_TARGETS
+    corpus = write_corpus(tmp_path / "corpus.parquet", n_blocks)
     texts = pl.read_parquet(corpus)["text"]
     prefixes = texts.str.split(" ").list.head(8).list.join(" ")
     rows = [(text, f" candidate {number} of it") for text in prefixes for number in range(2)]
     recorded = pl.DataFrame(rows, schema=["prefix", "candidate"], orient="row")
     recorded.sample(fraction=1.0, shuffle=True, seed=0).write_parquet(tmp_path / "made.parquet")
     options = ("--samples-from", str(tmp_path / "made.parquet"))
-    kill_and_compare(corpus, tmp_path, 10, *options, longest_pause=0.02)
+    kill_and_compare(corpus, tmp_path, kills, *options, longest_pause=0.02)
 
 
 def test_probes_that_wait_for_rarity(tmp_path):

@@ -122,6 +122,7 @@ def test_three_at_once_one_killed_others_of_another_number_then_merged(checkpoin
     assert verify(run.folder).faults == []
 
 
+@pytest.mark.long
 def test_log_probabilities_of_two_by_two_paths_and_what_a_manifest_counts(checkpoint, tmp_path):
     """A masked model, texts put before others, and frequencies: some made by block, some for all.
 

@@ -25,29 +25,35 @@ def auc(run, attack=ATTACK) -> float:
     )
 
 
-@pytest.fixture(scope="session")
-def vllm_run(demo, tmp_path_factory):
-    return audit_demo(demo, tmp_path_factory.mktemp("vllm") / "run", engine="vllm")
+@pytest.fixture(scope="module")
+def half(demo, tmp_path_factory):
+    """The first half of the corpus."""
+    path = tmp_path_factory.mktemp("half") / "corpus.parquet"
+    pl.read_parquet(demo.corpus).head(128).write_parquet(path)
+    return str(path)
 
 
-@pytest.fixture(scope="session")
-def three_samples(demo, vllm_run, tmp_path_factory):
-    """The same run, scored from the first three samples of each target."""
-    out = tmp_path_factory.mktemp("three") / "run"
+@pytest.fixture(scope="module")
+def vllm_run(demo, half, tmp_path_factory):
+    out = tmp_path_factory.mktemp("vllm") / "run"
+    return audit_demo(demo, out, engine="vllm", samples=5, input=half)
+
+
+@pytest.fixture(scope="module")
+def two_samples(demo, half, vllm_run, tmp_path_factory):
+    """The same run, scored from the first two samples of each target."""
+    out = tmp_path_factory.mktemp("two") / "run"
     shutil.copytree(vllm_run.folder, out)
-    return audit_demo(demo, out, engine="vllm", samples=3)
+    return audit_demo(demo, out, engine="vllm", samples=2, input=half)
 
 
-@pytest.fixture(scope="session")
-def transformers_run(demo, tmp_path_factory):
-    """The first half of the corpus, in three samples."""
-    folder = tmp_path_factory.mktemp("transformers")
-    pl.read_parquet(demo.corpus).head(128).write_parquet(folder / "half.parquet")
-    half = str(folder / "half.parquet")
-    return audit_demo(demo, folder / "run", engine="transformers", samples=3, input=half)
+@pytest.fixture(scope="module")
+def transformers_run(demo, half, tmp_path_factory):
+    out = tmp_path_factory.mktemp("transformers") / "run"
+    return audit_demo(demo, out, engine="transformers", samples=2, input=half)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def first_documents(demo, tmp_path_factory):
     """The corpus' first twenty documents, in the other order."""
     path = tmp_path_factory.mktemp("first") / "corpus.parquet"
@@ -71,7 +77,7 @@ def samples_of(run, document_ids):
 def test_the_model_remembers_its_members_well_but_not_perfectly(vllm_run):
     assert 0.70 <= auc(vllm_run) <= 0.98
     assert vllm_run["unscored"].is_empty()
-    assert vllm_run["scores"]["n_samples"].unique().to_list() == [10]
+    assert vllm_run["scores"]["n_samples"].unique().to_list() == [5]
 
 
 def test_nothing_but_memory_separates_the_classes(vllm_run):
@@ -93,13 +99,19 @@ def test_samples_do_not_depend_on_what_else_is_in_the_batch(
     vllm_run, demo, first_documents, tmp_path
 ):
     few = audit_demo(
-        demo, tmp_path / "run", engine="vllm", input=first_documents, engine_arg={"max_num_seqs": 7}
+        demo,
+        tmp_path / "run",
+        engine="vllm",
+        input=first_documents,
+        samples=5,
+        engine_arg={"max_num_seqs": 7},
     )
     ids = pl.read_parquet(first_documents)["document_id"].to_list()
-    assert samples_of(few, ids).height == 200
+    assert samples_of(few, ids).height == 100
     assert agreeing(samples_of(few, ids), samples_of(vllm_run, ids)) > 0.9
 
 
+@pytest.mark.long
 def test_two_engines_with_the_same_sampler_give_the_same_text(
     transformers_run, demo, first_documents, tmp_path
 ):
@@ -108,25 +120,22 @@ def test_two_engines_with_the_same_sampler_give_the_same_text(
         tmp_path / "run",
         engine="vllm",
         input=first_documents,
-        samples=3,
+        samples=2,
         engine_arg={"use_fp64_gumbel": True},
     )
     ids = pl.read_parquet(first_documents)["document_id"].to_list()
     assert agreeing(samples_of(exact, ids), samples_of(transformers_run, ids)) > 0.9
 
 
-def test_two_engines_agree_within_sampling_error(three_samples, transformers_run):
-    joined = three_samples["scores"].join(
-        transformers_run["scores"], on="target_id", suffix="_other"
-    )
+@pytest.mark.long
+def test_two_engines_agree_within_sampling_error(two_samples, transformers_run):
+    joined = two_samples["scores"].join(transformers_run["scores"], on="target_id", suffix="_other")
     difference = joined[ATTACK] - joined[f"{ATTACK}_other"]
     assert abs(difference.mean()) < 4 * difference.std() / len(difference) ** 0.5
     widths = [
-        run["metrics"]
-        .filter(attack=ATTACK, metric="roc_auc", slice="all")
-        .select(pl.col("high") - pl.col("low"))
-        for run in (three_samples, transformers_run)
+        run["metrics"].filter(attack=ATTACK, metric="roc_auc", slice="all").select(
+            pl.col("high") - pl.col("low")
+        )
+        for run in (two_samples, transformers_run)
     ]
-    assert (
-        abs(auc(three_samples) - auc(transformers_run)) < max(width.item() for width in widths) / 2
-    )
+    assert abs(auc(two_samples) - auc(transformers_run)) < max(width.item() for width in widths) / 2

@@ -74,7 +74,11 @@ def agreeing(one: dict[int, list[Continuation]], other: dict[int, list[Continuat
 
 @pytest.mark.parametrize(
     ("decoding", "n"),
-    [(Decoding(), 5), (Decoding(temperature=0.8, top_k=40, top_p=0.9), 5), (GREEDY, 1)],
+    [
+        pytest.param(Decoding(), 5, marks=pytest.mark.long),
+        (Decoding(temperature=0.8, top_k=40, top_p=0.9), 5),
+        pytest.param(GREEDY, 1, marks=pytest.mark.long),
+    ],
     ids=["plain", "all", "greedy"],
 )
 def test_engines_draw_the_same_tokens_whatever_the_model_suggests(

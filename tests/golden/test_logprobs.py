@@ -10,7 +10,7 @@ from tests.audits import audit_demo
 from tests.reference_logprobs import wikimia_scores
 
 ATTACKS = ("loss_v1", "min_k_20_v1", "min_k_plus_plus_20_v1", "extraction_v1")
-N_TEXTS = 150
+N_TEXTS = 40
 
 
 @pytest.fixture(scope="module")

@@ -153,7 +153,9 @@ def test_what_does_not_fit_is_said_before_anything_is_trained(bases, data, tmp_p
         audit(bases["llama"], data, out)
 
 
-@pytest.mark.parametrize("fault", ["no clipping", "noise of another scale"])
+@pytest.mark.parametrize(
+    "fault", [pytest.param("no clipping", marks=pytest.mark.long), "noise of another scale"]
+)
 def test_a_privacy_that_is_not_kept_is_said_first(bases, data, tmp_path, monkeypatch, fault):
     break_trainings(monkeypatch, fault)
     found = audit(

@@ -18,7 +18,10 @@ ATTACKS = ",".join(NAMES)
 
 @pytest.fixture(scope="module")
 def probed(demo, tmp_path_factory):
-    return audit_demo(demo, tmp_path_factory.mktemp("probes"), attacks=ATTACKS, engine="vllm")
+    folder = tmp_path_factory.mktemp("probes")
+    pl.read_parquet(demo.corpus).head(128).write_parquet(folder / "half.parquet")
+    half = str(folder / "half.parquet")
+    return audit_demo(demo, folder / "run", attacks=ATTACKS, engine="vllm", input=half)
 
 
 def test_probes_find_every_member_for_few_tokens(probed):
@@ -51,7 +54,8 @@ def test_another_runs_rarity_makes_a_score_depend_on_the_text_alone(demo, probed
         return found.select("target_id", *NAMES)
 
     some = str(tmp_path / "some.parquet")
-    of_all = scores("all", rarity_from=probed.folder)
+    half = probed.manifest.settings["input"]
+    of_all = scores("all", input=half, rarity_from=probed.folder)
     of_some = scores("some", input=some, rarity_from=probed.folder)
     assert of_some.equals(
         of_some.select("target_id").join(of_all, on="target_id", maintain_order="left")

@@ -25,6 +25,7 @@ def test_whole_texts_cannot_be_repaired(shared_data, tmp_path):
     assert not (tmp_path / "sets").exists()
 
 
+@pytest.mark.long
 def test_the_test_within_the_set_alone_would_be_fooled(shared_data, tmp_path):
     """Matching leaves texts that mislead classifiers trained on such texts, and only these."""
     built = build_set(

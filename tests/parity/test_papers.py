@@ -84,10 +84,11 @@ def authors_table(
     return pl.concat(score(features.lazy(), targets.lazy(), attacks))
 
 
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("length", [64, 128])
 @pytest.mark.parametrize("nominal", [True, False])
-def test_every_text_of_wikimia(shared_data, length, nominal):
-    texts = read_texts(shared_data, length)
+def test_texts_of_wikimia(shared_data, length, nominal, every):
+    texts = read_texts(shared_data, length)[::every]
     draw = random.Random(length)
     sampled = [continuations(texts, number, draw) for number in range(len(texts))]
     scored = authors_table(texts, sampled, length if nominal else None)

@@ -13,7 +13,7 @@ from mia_batch.stats.difference import auc_difference
 from mia_batch.stats.roc import roc_auc, roc_curve
 
 
-@pytest.mark.parametrize("n", [2, 10, 1000, 1_000_000])
+@pytest.mark.parametrize("n", [2, 10, 1000, 100_000])
 @pytest.mark.parametrize("distinct", [1, 3, 1_000_000])
 def test_curve_and_area(n, distinct):
     rng = np.random.default_rng(n + distinct)

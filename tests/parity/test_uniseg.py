@@ -76,7 +76,7 @@ def test_generated_texts(characters):
     sources = (MIXED, MIXED, others)
     texts = [
         "".join(draw.choice(draw.choice(sources)) for _ in range(draw.randrange(30)))
-        for _ in range(1500)
+        for _ in range(500)
     ]
     spaced = {text for text in texts if any(" " in word for word in words(text))}
     assert_words_equal([text for text in texts if not is_odd(text) and text not in spaced])

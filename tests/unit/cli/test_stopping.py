@@ -145,6 +145,7 @@ def test_a_full_disk_and_a_read_only_one_are_said_and_survived(corpus, held, und
     assert tables(corpus / "after a full disk") == undisturbed
 
 
+@pytest.mark.long
 def test_a_run_whose_engine_is_still_starting_is_stopped(corpus):
     asked = ["--input", "the corpus.parquet", "--out", "early", "--engine", "transformers"]
     with running([*COMMAND, *asked], corpus) as process:

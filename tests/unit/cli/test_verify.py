@@ -12,15 +12,12 @@ from rich.console import Console
 from mia_batch.cli.evidence import show_agreement
 from mia_batch.cli.main import command, main
 from mia_batch.pipeline.run import Run
-from tests.audits import audit_books, write_books
+from tests.runs import recorded_books
 
 
-@pytest.fixture(scope="module")
-def original(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("verify")
-    write_books(folder)
-    audit_books(folder / "run", folder)
-    return folder
+@pytest.fixture
+def original(recorded_books):
+    return recorded_books
 
 
 @pytest.fixture
@@ -62,14 +59,11 @@ def test_every_fault_has_a_line(copied):
     ]
 
 
-def test_inputs_that_are_not_found_are_named_and_no_fault(original, copied, tmp_path):
-    elsewhere = tmp_path / "elsewhere"
-    (original / "books").rename(elsewhere)
-    try:
-        status, lines = invoke(copied)
-        given = invoke(copied, "--input", elsewhere)
-    finally:
-        elsewhere.rename(original / "books")
+def test_inputs_that_are_not_found_are_named_and_no_fault(copied, tmp_path):
+    recorded_books(tmp_path / "own")
+    elsewhere = (tmp_path / "own" / "books").rename(tmp_path / "elsewhere")
+    status, lines = invoke(tmp_path / "own" / "run")
+    given = invoke(tmp_path / "own" / "run", "--input", elsewhere)
     assert status == 0
     assert lines[:3] == [
         "not found, not checked: input/0.txt",

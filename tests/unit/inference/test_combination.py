@@ -86,13 +86,13 @@ def among_all(rng):
 
 @pytest.mark.parametrize("parts", [calibrated, among_all])
 def test_p_values_of_non_members_are_uniform(parts):
-    share, error = share_at_most(np.random.default_rng(1), 20, parts)
+    share, error = share_at_most(np.random.default_rng(1), 8, parts)
     assert share == pytest.approx(0.2, abs=3 * error)
 
 
 def test_non_members_that_teach_and_are_compared_with_would_be_wrong():
     """The same check finds the fault that the scheme avoids."""
-    share, error = share_at_most(np.random.default_rng(1), 20, among_all, in_sample)
+    share, error = share_at_most(np.random.default_rng(1), 8, among_all, in_sample)
     assert share > 0.2 + 6 * error
 
 
@@ -107,14 +107,14 @@ def test_groups_that_move_together_are_exchanged_whole():
         ]
 
     rng, shares = np.random.default_rng(2), []
-    for _ in range(20):
+    for _ in range(8):
         frame = scores(*parts(rng))
         mean = frame.with_columns(c=pl.Series(combined(frame))).group_by("role", "member", "group")
         of = mean.agg(pl.col("c").mean())
         asked = of.filter(pl.col("member").is_null())["c"].to_numpy()
         null = of.filter(pl.col("role") == "non_member")["c"].to_numpy()
         shares.append(np.mean(p_values(asked, null) <= 0.2))
-    error = np.sqrt(0.2 * 0.8 * 40 / (20 * 21 * 20))
+    error = np.sqrt(0.2 * 0.8 * 40 / (20 * 21 * 8))
     assert np.mean(shares) == pytest.approx(0.2, abs=3 * error)
 
 

@@ -15,6 +15,11 @@ from tests.unit.inference.scored import plan, rows, table
 RNG = np.random.default_rng(1)
 
 
+@pytest.fixture
+def as_many_as_of_users(monkeypatch):
+    monkeypatch.setattr(null_audits, "_AUDITS", 200)
+
+
 def nulls(n, windows=1, **columns):
     """Non-members in groups whose windows move together."""
     parts = [
@@ -33,6 +38,7 @@ def found(*parts, **changes):
 TARGETS = rows("target", [9.0] * 30)
 
 
+@pytest.mark.usefixtures("as_many_as_of_users")
 @pytest.mark.parametrize("level", ["target", "group"])
 @pytest.mark.parametrize("ties", ["conservative", "random"])
 @pytest.mark.parametrize("windows", [1, 3])
@@ -46,6 +52,7 @@ def test_exchangeable_texts_are_reported_as_rarely_as_promised(level, ties, wind
     assert 0.15 <= named["share_below_fpr"] <= 0.2 + 0.01
 
 
+@pytest.mark.usefixtures("as_many_as_of_users")
 def test_the_share_is_that_of_the_audits_and_its_interval_theirs(monkeypatch):
     reports = iter([True] * 30 + [False] * 170)
     monkeypatch.setattr(

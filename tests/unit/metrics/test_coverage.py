@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from benches.interval_coverage import CASES, coverage, kept
 
-N_SIMULATIONS = 100
+N_SIMULATIONS = 40
 QUICK = [case for case in CASES if case.figure != "simultaneous" and case.groups * case.n < 1000]
 
 

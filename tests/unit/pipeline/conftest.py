@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import polars as pl
 import pytest
 
-import mia_batch
 from mia_batch.observer import Observer
+from mia_batch.pipeline import Run
 from tests.checkpoints import TEXTS
+from tests.runs import audited_texts, made_once, settings_of_texts
 
 
 class Listener(Observer):
@@ -36,16 +35,9 @@ def documents(n: int = 8) -> pl.DataFrame:
 
 
 @pytest.fixture(scope="session")
-def small_audit(checkpoint, tmp_path_factory):
-    """The settings of a finished audit, and its run."""
-    folder = tmp_path_factory.mktemp("audit")
-    documents().write_parquet(folder / "corpus.parquet")
-    settings: dict[str, Any] = {
-        "input": str(folder / "corpus.parquet"),
-        "model": str(checkpoint),
-        "engine": "transformers",
-        "preset": "matched",
-        "samples": 3,
-        "out": str(folder / "run"),
-    }
-    return settings, mia_batch.audit(**settings)
+def small_audit(checkpoint, shared_folder):
+    """The settings of a finished audit, and its run, which is only read."""
+    folder = made_once(
+        shared_folder, "audited texts", lambda at: audited_texts(at, checkpoint, documents())
+    )
+    return settings_of_texts(folder, checkpoint), Run(folder / "run")

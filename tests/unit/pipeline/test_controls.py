@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from random import Random
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 import mia_batch
 from mia_batch.errors import SettingsError
 from mia_batch.observer import Observer
-from mia_batch.pipeline import plan
+from mia_batch.pipeline import Run, plan
 from mia_batch.pipeline.custody.again import draw_again
 from mia_batch.pipeline.custody.root import verify
 from mia_batch.settings import load_settings
@@ -52,28 +53,49 @@ def documents(names=tuple(HALVES)):
     return pl.DataFrame({"document_id": names, "text": texts})
 
 
-@pytest.fixture
-def settings(tmp_path, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "x")
-    documents().write_parquet(tmp_path / "c.parquet")
+def settings_in(folder):
+    documents().write_parquet(folder / "c.parquet")
     return {
-        "input": str(tmp_path / "c.parquet"),
+        "input": str(folder / "c.parquet"),
         "model": MODEL,
         "preset": "matched",
         "samples": 2,
         "window_words": 64,
         "controls": True,
         "max_failed": 1.0,  # most prompts are answered alike
-        "out": str(tmp_path / "run"),
+        "report": False,
+        "out": str(folder / "run"),
     }
 
 
+@pytest.fixture(autouse=True, scope="module")
+def key():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", "x")
+        yield
+
+
 @pytest.fixture
-def audited(settings):
-    """An audit, and the server, which goes on."""
+def settings(tmp_path):
+    return settings_in(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """An audit, which is only read, and the server, which goes on."""
     with HostileServer(Reciting()) as server:
-        settings = settings | {"base_url": server.url}
+        settings = settings_in(tmp_path_factory.mktemp("finished")) | {"base_url": server.url}
         yield settings, mia_batch.audit(**settings), server
+
+
+@pytest.fixture
+def audited(finished, tmp_path):
+    """A copy of the audit that a test may change."""
+    settings, run, server = finished
+    shutil.copytree(run.folder, tmp_path / "run")
+    shutil.copy(settings["input"], tmp_path / "c.parquet")
+    copied = {"input": str(tmp_path / "c.parquet"), "out": str(tmp_path / "run")}
+    return settings | copied, Run(tmp_path / "run"), server
 
 
 def controls(run):
@@ -83,8 +105,8 @@ def controls(run):
     return {(row["document_id"], row["control"]): row for row in rows.iter_rows(named=True)}
 
 
-def test_what_comes_out_after_anything_or_stands_elsewhere_is_common(audited):
-    _, run, _ = audited
+def test_what_comes_out_after_anything_or_stands_elsewhere_is_common(finished):
+    _, run, _ = finished
     found = controls(run)
     assert [*found] == [
         (name, each) for name in ("known", "formula", "quoted") for each in CONTROLS
@@ -106,8 +128,8 @@ def test_what_comes_out_after_anything_or_stands_elsewhere_is_common(audited):
     )
 
 
-def test_prompts_are_those_of_other_documents(audited):
-    _, run, server = audited
+def test_prompts_are_those_of_other_documents(finished):
+    _, run, server = finished
     prefixes = {" ".join(HALVES[name][0].split()): name for name in HALVES}
     asked = run["prompts"].filter(view="control").sort("target_id", "view_index")
     for target_id, rows in asked.group_by("target_id", maintain_order=True):
@@ -267,8 +289,8 @@ def test_non_members_are_searched_too(settings, tmp_path):
     assert {name for name, _ in found} == {"known", "formula", "quoted"}
 
 
-def test_a_recording_is_searched_and_asks_nobody(settings, audited, tmp_path):
-    _, run, _ = audited
+def test_a_recording_is_searched_and_asks_nobody(settings, finished, tmp_path):
+    _, run, _ = finished
     recorded: dict[str, Any] = {
         "samples_from": str(run.path("samples")),
         "out": str(tmp_path / "recorded"),

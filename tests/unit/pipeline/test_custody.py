@@ -20,6 +20,7 @@ from mia_batch.pipeline.custody.root import root_of, verify
 from mia_batch.pipeline.reporting import report_of
 from mia_batch.pipeline.run import Run
 from tests.audits import audit_books, write_books
+from tests.runs import recorded_books
 
 KINDS = (
     "blind.parquet",
@@ -40,12 +41,9 @@ KINDS = (
 )
 
 
-@pytest.fixture(scope="module")
-def original(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("custody")
-    write_books(folder)
-    audit_books(folder / "run", folder)
-    return folder
+@pytest.fixture
+def original(recorded_books):
+    return recorded_books
 
 
 @pytest.fixture
@@ -101,20 +99,20 @@ def test_every_bit_of_the_manifest_counts(copied):
     assert verify(copied).faults == [("run.json", "changed")]
 
 
-def test_inputs_are_looked_for_where_they_were_and_where_they_are_said_to_be(
-    original, copied, tmp_path
-):
+def test_inputs_are_looked_for_where_they_were_and_where_they_are_said_to_be(copied, tmp_path):
     flip(tmp_path / "books" / "1.txt")
     (tmp_path / "made.parquet").unlink()
     assert verify(copied).faults == []
     checked = verify(copied, [tmp_path / "books"])
     assert checked.faults == [("input/1.txt", "changed")]
-    hidden = original.with_name("elsewhere")
-    original.rename(hidden)
-    try:
-        checked = verify(copied, [tmp_path])
-    finally:
-        hidden.rename(original)
+
+
+def test_inputs_that_are_gone_are_not_found_and_no_fault(tmp_path):
+    recorded_books(tmp_path)
+    for name in ("books", "made.parquet"):
+        (tmp_path / name).rename(tmp_path / f"{name} elsewhere")
+    flip(tmp_path / "books elsewhere" / "1.txt")
+    checked = verify(tmp_path / "run", [tmp_path])
     assert checked.faults == []
     assert sorted(checked.not_found) == ["input/0.txt", "input/1.txt", "samples_from/made.parquet"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from random import Random
 
 import polars as pl
@@ -12,7 +13,7 @@ import mia_batch
 from mia_batch.cli.main import command
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.observer import Observer
-from mia_batch.pipeline import plan
+from mia_batch.pipeline import Run, plan
 from mia_batch.pipeline.answers import answers_of
 from mia_batch.pipeline.custody.again import draw_again
 from mia_batch.settings import load_settings
@@ -41,21 +42,32 @@ class Reciting(TinyModel):
         return "".join(f" {word}" for word in (recited[start:] + others)[:70])
 
 
-@pytest.fixture
-def settings(tmp_path, monkeypatch):
-    monkeypatch.setenv("OPENAI_API_KEY", "x")
+@pytest.fixture(autouse=True, scope="module")
+def key():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", "x")
+        yield
+
+
+def settings_in(folder):
     names = ["first", "second"]
     texts = ["\n".join(words(name)) for name in names]
-    pl.DataFrame({"document_id": names, "text": texts}).write_parquet(tmp_path / "c.parquet")
+    pl.DataFrame({"document_id": names, "text": texts}).write_parquet(folder / "c.parquet")
     return {
-        "input": str(tmp_path / "c.parquet"),
+        "input": str(folder / "c.parquet"),
         "model": MODEL,
         "preset": "matched",
         "samples": 1,
         "window_words": 64,
         "extract": True,
-        "out": str(tmp_path / "run"),
+        "report": False,
+        "out": str(folder / "run"),
     }
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return settings_in(tmp_path)
 
 
 def tables(run):
@@ -66,13 +78,21 @@ def walked(run):
     return sorted(run.path("samples").glob("*.target-walk-*"))
 
 
-@pytest.fixture
-def recited(settings):
-    """An audit, the number of requests that it took, and the server, which goes on."""
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """An audit and the server, which goes on."""
     with HostileServer(Reciting()) as server:
-        settings = settings | {"base_url": server.url}
-        run = mia_batch.audit(**settings)
-        yield settings, run, len(server.asked), server
+        settings = settings_in(tmp_path_factory.mktemp("finished")) | {"base_url": server.url}
+        yield settings, mia_batch.audit(**settings), server
+
+
+@pytest.fixture
+def recited(finished, tmp_path):
+    """A copy of the audit, the number of requests until now, and the server."""
+    settings, run, server = finished
+    shutil.copytree(run.folder, tmp_path / "run")
+    copied = settings | {"out": str(tmp_path / "run")}
+    return copied, Run(tmp_path / "run"), len(server.asked), server
 
 
 def test_what_a_model_recites_comes_out_and_nothing_of_what_it_never_saw(recited):

@@ -63,6 +63,7 @@ def scored(checkpoint, tmp_path_factory):
         "engine": "transformers",
         "evidence": "both",
         "samples": 2,
+        "report": False,
         "out": str(folder / "run"),
     }
     return settings, mia_batch.audit(**settings)

@@ -36,7 +36,7 @@ def usual(small_audit):
     """Settings of an audit by the engine of this machine."""
     given, _ = small_audit
     same = {name: given[name] for name in ("input", "model", "engine")}
-    return same | {"evidence": "probe-logprobs", "probes": 4}
+    return same | {"evidence": "probe-logprobs", "probes": 4, "report": False}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def here(usual, tmp_path):
 
     def audit(out="here", **changed):
         settings = {**usual, **changed, "out": str(tmp_path / out)}
-        return mia_batch.audit(**{name: value for name, value in settings.items() if value})
+        return mia_batch.audit(**{name: x for name, x in settings.items() if x is not None})
 
     return audit
 
@@ -70,6 +70,7 @@ def there(small_audit, tmp_path):
             "evidence": "probe-logprobs",
             "probes": 4,
             "max_concurrency": 1,
+            "report": False,
             "out": str(tmp_path / out),
         } | changed
 

@@ -31,6 +31,7 @@ def request_for(tmp_path, monkeypatch):
             "base_url": server.url,
             "preset": "matched",
             "samples": 3,
+            "report": False,
             "out": str(tmp_path / "run"),
         }
         return usual | changed

@@ -56,6 +56,7 @@ def request_for(tmp_path):
             "base_url": server.url,
             "attacks": "decop_v1",
             "paraphrases_column": "paraphrases",
+            "report": False,
             "out": str(tmp_path / out),
         }
         return usual | changed

@@ -47,6 +47,7 @@ def request_for(tmp_path):
             "model": MODEL,
             "base_url": server.url,
             "probes": 4,
+            "report": False,
             "out": str(tmp_path / out),
         }
         return usual | changed

@@ -48,7 +48,8 @@ def copied(small_audit, tmp_path):
     """A copy of the finished audit that a test may change: settings, and the run."""
     settings, run = small_audit
     shutil.copytree(run.folder, tmp_path / "run")
-    return settings | {"out": str(tmp_path / "run")}, mia_batch.Run(tmp_path / "run")
+    copied = settings | {"out": str(tmp_path / "run"), "report": False}
+    return copied, mia_batch.Run(tmp_path / "run")
 
 
 def contents(run):

@@ -22,19 +22,16 @@ from mia_batch.settings import load_settings
 from mia_batch.storage import lease as leases
 from mia_batch.storage.lease import Lease
 from mia_batch.storage.store import Store
-from tests.audits import audit_books, write_books
+from tests.audits import audit_books
 from tests.checkpoints import TEXTS
 from tests.hostile_server import MODEL, HostileServer, TinyModel
 from tests.s3 import KEY, SECRET
 
 
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory):
+@pytest.fixture
+def inputs(recorded_books):
     """Books, a recording, and a run of them in an ordinary folder."""
-    folder = tmp_path_factory.mktemp("inputs")
-    write_books(folder)
-    audit_books(folder / "run", folder)
-    return folder
+    return recorded_books
 
 
 def files(folder):

@@ -123,6 +123,7 @@ def settings(tmp_path_factory) -> dict[str, Any]:
         "tuning_epochs": 1,
         "tuning_batch": 4,
         "tuning_rate": 0.1,
+        "report": False,
     }
 
 
@@ -361,6 +362,7 @@ def test_a_finished_run_is_verified_scored_and_shown(copied, nothing_starts):
     assert verify(run.folder).faults == [(changed, "changed")]
 
 
+@pytest.mark.long
 def test_a_run_that_is_stopped_everywhere_ends_as_one_that_was_not(settings, finished, tmp_path):
     settings = settings | {"out": str(tmp_path / "run")}
     trainings()
@@ -397,6 +399,7 @@ def test_further_shadows_change_nothing_of_the_first(copied, tmp_path):
     assert again["scores"].equals(two)
 
 
+@pytest.mark.long
 def test_a_corpus_that_grows_has_shadows_tuned_anew(copied, tmp_path):
     settings = copied | {"attacks": ("rmia_v1",), "input": grown(copied, tmp_path)}
     left = dict(plan(load_settings(settings, use_config=False)))
@@ -418,6 +421,7 @@ def test_a_corpus_that_grows_has_shadows_tuned_anew(copied, tmp_path):
     assert rows.select(columns).sort(columns[:2]).equals(only.select(columns).sort(columns[:2]))
 
 
+@pytest.mark.long
 def test_scores_are_those_of_the_model_that_more_generations_make(settings, tmp_path):
     """Its answers lie in parts of the same names as those of the model before."""
     name = "self_prompt_difference_v1"

@@ -96,6 +96,7 @@ class Library:
             "out": str(self.folder / "run"),
             "attacks": "samia_matched_v1,samia_matched_n2_v1",
             "samples": self.n_samples,
+            "report": False,
         } | settings
 
 
@@ -274,7 +275,6 @@ def test_all_attacks_are_planned_together(unlabelled):
     mia_batch.audit(**settings)
 
 
-@pytest.mark.usefixtures("few_permutations")
 def test_other_non_members_than_those_planned_are_exploratory(unlabelled, tmp_path):
     settings, _ = unlabelled
     fewer = str(tmp_path / "fewer.parquet")
@@ -308,7 +308,6 @@ def test_a_primary_attack_that_is_not_computed_is_refused_at_once(unlabelled, tm
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.usefixtures("few_permutations")
 def test_targets_that_all_lack_samples_have_reasons(tmp_path):
     library = Library(tmp_path)
     settings = library.settings(
@@ -420,7 +419,6 @@ def test_labels_that_texts_give_away_are_the_first_thing_said(tmp_path):
     assert second.startswith("These answers are exploratory")
 
 
-@pytest.mark.usefixtures("few_permutations")
 def test_columns_of_any_name_change_nothing(tmp_path):
     library = Library(tmp_path)
     member = [number % 2 == 0 for number in range(24)]

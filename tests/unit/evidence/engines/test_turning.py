@@ -74,7 +74,13 @@ def assert_same_as_alone(engine: str, kind: str, checkpoint: Path, folder: Path)
     assert not is_alive(pid)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+FEW = ("lora", "prefix")  # of weights, and of virtual tokens
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [*FEW, *(pytest.param(kind, marks=pytest.mark.long) for kind in KINDS if kind not in FEW)],
+)
 def test_answers_are_those_of_an_engine_each_to_the_bit(
     kind: str, checkpoint: Path, tmp_path: Path
 ):
