@@ -80,16 +80,17 @@ def walked(run):
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """An audit and the server, which goes on."""
+    """An audit, the number of requests that it took, and the server, which goes on."""
     with HostileServer(Reciting()) as server:
         settings = settings_in(tmp_path_factory.mktemp("finished")) | {"base_url": server.url}
-        yield settings, mia_batch.audit(**settings), server
+        run = mia_batch.audit(**settings)
+        yield settings, run, len(server.asked), server
 
 
 @pytest.fixture
 def recited(finished, tmp_path):
     """A copy of the audit, the number of requests until now, and the server."""
-    settings, run, server = finished
+    settings, run, _, server = finished
     shutil.copytree(run.folder, tmp_path / "run")
     copied = settings | {"out": str(tmp_path / "run")}
     return copied, Run(tmp_path / "run"), len(server.asked), server
@@ -145,14 +146,14 @@ def test_a_run_goes_on_where_it_was_killed(recited):
     assert again["prompts"].filter(view="walk").equals(prompts)
 
 
-def test_the_budget_ends_walks_and_more_goes_on(recited):
+def test_the_budget_ends_walks_and_more_goes_on(finished, recited):
     settings, run, n_asked, server = recited
     other = settings | {"out": f"{run.folder}-2", "extract_tokens": 6, "extract_starts": 1}
     little = mia_batch.audit(**other)
     assert tables(little)[0].select("walk", "n_rounds", "n_tokens").rows() == [(0, 1, 6)] * 2
     more = mia_batch.audit(**other | {"extract_tokens": 2000, "extract_starts": 3})
     assert all(map(pl.DataFrame.equals, tables(more), tables(run)))
-    assert len(server.asked) == 2 * n_asked
+    assert len(server.asked) == n_asked + finished[2]
 
 
 class Wavering(Reciting):
