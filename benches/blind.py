@@ -15,15 +15,13 @@ import numpy as np
 from benches.results import append_results, versions
 from scipy.sparse import csr_array
 
-from mia_batch.diagnostics.blind.baseline import judge
-from mia_batch.diagnostics.blind.classifiers import Direction, NaiveBayes, Ridge
-from mia_batch.diagnostics.blind.crossvalidation import cross_validate
-from mia_batch.stats.folds import deal_folds
+from mia_batch.diagnostics.blind import Direction, NaiveBayes, Ridge, cross_validate, judge
+from mia_batch.stats.clusters import deal_folds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mia_batch.diagnostics.blind.crossvalidation import Outcome
+    from mia_batch.diagnostics.blind import Outcome
 
 __all__ = ["data_sets", "simulate"]
 

@@ -9,11 +9,11 @@ import numpy as np
 import polars as pl
 
 from mia_batch.inference.comparison import read_comparison_sets
-from mia_batch.inference.plan import VerdictPlan
+from mia_batch.inference.estimates import WindowShare
+from mia_batch.inference.findings import VerdictPlan
 from mia_batch.inference.verdicts import verdicts
-from mia_batch.inference.window_share import WindowShare
-from mia_batch.stats.roc import roc_curve
-from mia_batch.tables.numbers import read_finite
+from mia_batch.stats.intervals import roc_curve
+from mia_batch.tables import read_finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -27,10 +27,10 @@ from benches.results import append_results
 
 import mia_batch
 from mia_batch.attacks import defaults
+from mia_batch.inference.comparison import collection_test, group_statistics
 from mia_batch.inference.conformal import p_values, q_values
-from mia_batch.inference.controls import VERBATIM_WORDS
 from mia_batch.inference.few_books import max_t, top_bound
-from mia_batch.inference.groups import collection_test, group_statistics
+from mia_batch.inference.memory import VERBATIM_WORDS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -18,13 +18,12 @@ import numpy as np
 import polars as pl
 from benches.results import append_results, versions
 
-from mia_batch.inference.comparison import ComparisonSets
+from mia_batch.inference.comparison import ComparisonSets, collection_test
 from mia_batch.inference.conformal import p_values, q_values
+from mia_batch.inference.estimates import WindowShare
 from mia_batch.inference.few_books import max_t, top_bound
-from mia_batch.inference.groups import collection_test
-from mia_batch.inference.plan import VerdictPlan
-from mia_batch.inference.rollup_columns import with_claim, with_share
-from mia_batch.inference.window_share import WindowShare
+from mia_batch.inference.findings import VerdictPlan
+from mia_batch.inference.rollup import with_claim, with_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -32,12 +32,11 @@ from benches.results import append_results, machine, versions
 
 import mia_batch
 from mia_batch.attacks import defaults
-from mia_batch.demo.settings import DemoSettings
-from mia_batch.finetuning.finetune import finetune
+from mia_batch.demo.making import DemoSettings
+from mia_batch.finetuning.making import finetune
 from mia_batch.finetuning.recipe import Recipe
-from mia_batch.stats.difference import auc_difference
-from mia_batch.stats.intervals import auc_interval
-from mia_batch.stats.roc import roc_curve
+from mia_batch.stats.differences import auc_difference
+from mia_batch.stats.intervals import auc_interval, roc_curve
 
 PRIVATE, DOMAIN, IRRELEVANT = "great_expectations", "sherlock_holmes", "don_quijote"
 WORDS = 64

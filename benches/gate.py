@@ -18,13 +18,13 @@ import polars as pl
 from benches.blind import data_sets
 from benches.results import append_results, versions
 
-from mia_batch.diagnostics.blind.baseline import judge
+from mia_batch.diagnostics.blind import judge
 from mia_batch.inference.conformal import p_values, q_values, shared_weights
 from mia_batch.inference.findings import gate_findings, gate_verdict
 from mia_batch.schemas import Findings
 
 if TYPE_CHECKING:
-    from mia_batch.diagnostics.blind.baseline import Judgement
+    from mia_batch.diagnostics.blind import Judgement
 
 _CASES: list[dict[str, Any]] = [
     {"n_per_class": n, "per_cluster": size, "effect": effect}

@@ -23,16 +23,24 @@ import numpy as np
 import polars as pl
 from benches.results import append_results, machine
 
-from mia_batch.inference.codec import codec_findings
-from mia_batch.metrics.macro import macro_averages
-from mia_batch.metrics.metric_rows import Classes, MetricRow, balanced_accuracy, metric_rows
-from mia_batch.stats.difference import auc_difference
-from mia_batch.stats.influence import estimate_auc
-from mia_batch.stats.intervals import Interval, estimate_interval
-from mia_batch.stats.paired import cluster_means
-from mia_batch.stats.ratios import ratio_difference, ratio_of_sums
-from mia_batch.stats.roc import roc_auc
-from mia_batch.stats.simultaneous import AucResult, simultaneous_bounds
+from mia_batch.inference.sets import codec_findings
+from mia_batch.metrics.evaluate import (
+    Classes,
+    MetricRow,
+    balanced_accuracy,
+    macro_averages,
+    metric_rows,
+)
+from mia_batch.stats.differences import AucResult, auc_difference, simultaneous_bounds
+from mia_batch.stats.intervals import (
+    Interval,
+    cluster_means,
+    estimate_auc,
+    estimate_interval,
+    ratio_difference,
+    ratio_of_sums,
+    roc_auc,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable

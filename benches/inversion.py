@@ -30,7 +30,7 @@ from benches.pairs import DATA
 from benches.power import train_model
 from benches.results import append_results, machine, versions
 
-from mia_batch.demo.settings import DemoSettings
+from mia_batch.demo.making import DemoSettings
 from mia_batch.demo.train import new_model, save, train_tokenizer
 from mia_batch.finetuning.recipe import RECIPES
 from mia_batch.inversion.inverting import Inverted, invert

@@ -31,8 +31,7 @@ from benches.rivals import RIVALS, Rival
 from rich.console import Console
 from rich.table import Table
 
-from mia_batch.kernels import GROUPS, pair_features, zlib_size
-from mia_batch.rarity import RarityTable
+from mia_batch.kernels import GROUPS, RarityTable, pair_features, zlib_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -17,9 +17,9 @@ import numpy as np
 import polars as pl
 from benches.results import append_results, versions
 
-from mia_batch.diagnostics.undeclared import likeness, with_undeclared
-from mia_batch.inference.groups import collection_test
-from mia_batch.inference.plan import VerdictPlan
+from mia_batch.diagnostics.preflight import likeness, with_undeclared
+from mia_batch.inference.comparison import collection_test
+from mia_batch.inference.findings import VerdictPlan
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.schemas import Targets
 

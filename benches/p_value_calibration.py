@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from benches.results import append_results, versions
 
-from mia_batch.inference.canaries import canary_ranks, rank_sum_p_value
+from mia_batch.inference.comparison import collection_test, group_statistics, window_pattern
 from mia_batch.inference.conformal import TieDraws, p_values, q_values, shared_weights
-from mia_batch.inference.contamination import Flagged, contamination_bound, contamination_rate
-from mia_batch.inference.groups import collection_test, group_statistics, window_pattern
+from mia_batch.inference.estimates import Flagged, contamination_bound, contamination_rate
+from mia_batch.inference.verdicts import canary_ranks, rank_sum_p_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,14 +28,12 @@ from benches.results import append_results
 
 import mia_batch
 from mia_batch.attacks import defaults
-from mia_batch.attacks.petal import PETAL_ATTACKS
-from mia_batch.attacks.probing import MATCHED_RARITY_ATTACKS
-from mia_batch.demo.settings import DemoSettings
+from mia_batch.attacks.from_samples import MATCHED_RARITY_ATTACKS, PETAL_ATTACKS
+from mia_batch.demo.making import DemoSettings
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.pipeline.auditing import rescore
-from mia_batch.stats.difference import auc_difference
-from mia_batch.stats.intervals import auc_interval
-from mia_batch.stats.roc import roc_curve
+from mia_batch.stats.differences import auc_difference
+from mia_batch.stats.intervals import auc_interval, roc_curve
 
 RUNGS = (1, 2, 4, 8, 16, 32)
 N_NEVER, N_RUNG, N_OTHERS, WORDS = 240, 48, 1500, 128

@@ -36,7 +36,7 @@ from benches.results import append_results, versions
 
 from mia_batch.finetuning.recipe import RECIPES
 from mia_batch.privacy.audit import audit_privacy
-from mia_batch.privacy.empirical import clopper_pearson_bound, one_run_bound
+from mia_batch.privacy.measures import clopper_pearson_bound, one_run_bound
 from mia_batch.privacy.plan import OF_RECIPE, Plan
 from tests.bases import save_bases
 from tests.broken import Fault, break_trainings

@@ -26,19 +26,12 @@ from benches.results import append_results, machine
 
 from mia_batch import tables
 from mia_batch.corpus import ColumnNames, read_documents
-from mia_batch.evidence.blocks import BLOCK_TARGETS
-from mia_batch.evidence.budget import Budget
-from mia_batch.evidence.collect import Collector
-from mia_batch.evidence.local import LocalSource
-from mia_batch.evidence.missing import Missing
-from mia_batch.evidence.parts import Parts
-from mia_batch.evidence.process import EngineProcess
-from mia_batch.evidence.request import EngineSpec
-from mia_batch.evidence.sampling import SampleTask
-from mia_batch.evidence.units import FreshUnits
+from mia_batch.evidence.collect import Collector, SampleTask
+from mia_batch.evidence.parts import BLOCK_TARGETS, FreshUnits, Missing, Parts
+from mia_batch.evidence.process import EngineProcess, LocalSource
+from mia_batch.evidence.request import Budget, EngineSpec
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.prompts.continuation import continuation
-from mia_batch.prompts.view import View
+from mia_batch.prompts.views import View, continuation
 from mia_batch.schemas import Samples, Targets
 from mia_batch.targets import TargetPlan, build_targets
 

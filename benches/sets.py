@@ -22,15 +22,13 @@ from benches.power import FOREIGN, train_model
 from benches.results import append_results, versions
 
 import mia_batch
-from mia_batch.attacks.prefix_shots import CODEC
-from mia_batch.inference.combination import combine
-from mia_batch.inference.dataset_inference import infer_dataset
-from mia_batch.inference.groups import collection_test
-from mia_batch.inference.plan import VerdictPlan
+from mia_batch.attacks.from_references import CODEC
+from mia_batch.inference.comparison import collection_test
+from mia_batch.inference.findings import VerdictPlan
+from mia_batch.inference.sets import combine, infer_dataset
 from mia_batch.schemas import Role
-from mia_batch.stats.difference import auc_difference
-from mia_batch.stats.rates import clopper_pearson
-from mia_batch.stats.roc import roc_auc, roc_curve
+from mia_batch.stats.differences import auc_difference
+from mia_batch.stats.intervals import clopper_pearson, roc_auc, roc_curve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

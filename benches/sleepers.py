@@ -18,13 +18,10 @@ from unittest.mock import patch
 
 import polars as pl
 
-from mia_batch.evidence.blocks import Block
-from mia_batch.evidence.engines.machine import available_memory
-from mia_batch.evidence.executors.ray import pool as pool_module
-from mia_batch.evidence.executors.ray.cluster import connected
-from mia_batch.evidence.executors.ray.executor import RayExecutor
-from mia_batch.evidence.executors.ray.pool import Pool
-from mia_batch.evidence.executors.ray.worker import Answered, Joined, Start
+from mia_batch.evidence.engines.registry import available_memory
+from mia_batch.evidence.executors import ray as pool_module
+from mia_batch.evidence.executors.ray import Answered, Joined, Pool, RayExecutor, Start, connected
+from mia_batch.evidence.parts import Block
 from mia_batch.evidence.request import EngineSpec
 from tests.cluster import JOINED
 

@@ -24,7 +24,7 @@ from benches.results import append_results, machine, versions
 
 from mia_batch.storage import copy_of
 from mia_batch.storage.copies import mirrored
-from mia_batch.tables.files import replacing
+from mia_batch.tables import replacing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,19 +18,18 @@ from benches.results import append_results, versions
 from scipy.special import ndtri
 from scipy.stats import rankdata
 
-from mia_batch.inference.comparison import ComparisonSets
+from mia_batch.inference.comparison import ComparisonSets, collection_test
 from mia_batch.inference.conformal import p_values, q_values, weighted_q_values
-from mia_batch.inference.groups import collection_test
-from mia_batch.inference.plan import VerdictPlan
+from mia_batch.inference.findings import VerdictPlan
 from mia_batch.inference.weights import weigh
-from mia_batch.stats.folds import deal_folds
+from mia_batch.stats.clusters import deal_folds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from mia_batch.inference.plan import PlanLevel
+    from mia_batch.inference.findings import PlanLevel
 
 SEED = 20_260_101
 Q = 0.1

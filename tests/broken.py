@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from mia_batch.finetuning import clipping, private
+from mia_batch.finetuning import training
 
 if TYPE_CHECKING:
     import pytest
@@ -14,13 +14,13 @@ Fault = Literal["no clipping", "noise of another scale"]
 
 def break_trainings(patch: pytest.MonkeyPatch, fault: Fault) -> None:
     """Let trainings have an error that others have made, too."""
-    clipped, noise = clipping.clipped_sums, private.noise_like
+    clipped, noise = training.clipped_sums, training.noise_like
 
     def unclipped(model: Any, form: Any, batch: Any, clip: float, *rest: Any) -> Any:
         del clip
         return clipped(model, form, batch, 1e9, *rest)
 
     if fault == "no clipping":
-        patch.setattr(private, "clipped_sums", unclipped)
+        patch.setattr(training, "clipped_sums", unclipped)
     else:  # for the sum of a batch, noise of the size for its mean, divided once more
-        patch.setattr(private, "noise_like", lambda sums, spread: noise(sums, spread / 1000))
+        patch.setattr(training, "noise_like", lambda sums, spread: noise(sums, spread / 1000))

@@ -17,7 +17,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn.functional import cross_entropy
 
-from mia_batch.prompts.choices import LABELS, MOST_ORDERS, choices
+from mia_batch.prompts.views import LABELS, MOST_ORDERS, choices
 from tests.checkpoints import BOS, BOS_ID, EOS, EOS_ID, save_tokenizer
 
 if TYPE_CHECKING:

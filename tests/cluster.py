@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from ray.cluster_utils import Cluster as RayCluster
 
-from mia_batch.evidence.executors.ray.worker import Joined
+from mia_batch.evidence.executors.ray import Joined
 from mia_batch.evidence.request import EngineInfo
 from tests.processes import children
 

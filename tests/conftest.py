@@ -97,7 +97,7 @@ def recorded_books(shared_folder) -> Path:
 @pytest.fixture(scope="session")
 def masked_model(tmp_path_factory):
     """A tiny random masked model of BERT's kind; context 32 tokens."""
-    from mia_batch.evidence.engines.masked.model import MaskedModel
+    from mia_batch.evidence.engines.masked import MaskedModel
     from tests.checkpoints import save_masked_checkpoint
 
     return MaskedModel.load(str(save_masked_checkpoint(tmp_path_factory.mktemp("masked"))))

@@ -26,8 +26,8 @@ _CONTEXT.set_forkserver_preload(
     [
         "mia_batch.evidence.worker",
         "mia_batch.evidence.engines.transformers",
-        "mia_batch.evidence.engines.transformers_logprobs",
-        "mia_batch.evidence.engines.masked.engine",
+        "mia_batch.evidence.engines.transformers",
+        "mia_batch.evidence.engines.masked",
         "mia_batch.finetuning.training",
         "peft",
         "transformers.models.llama.modeling_llama",

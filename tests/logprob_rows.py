@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from mia_batch.attacks import get
-from mia_batch.attacks.series import with_series
+from mia_batch.attacks.from_logprobs import with_series
 from mia_batch.schemas import LogProbs
 
 if TYPE_CHECKING:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import re
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 import griffe
@@ -19,21 +18,12 @@ if TYPE_CHECKING:
 __all__ = ["schema_classes", "sections"]
 
 
-_MODULES = (
-    *("texts", "evidence", "answers", "extraction", "controls", "summary", "comparisons"),
-    *("building", "inversion"),
-)
-"""Of `mia_batch.schemas`, in the order in which an audit makes their tables."""
-
-
 def schema_classes() -> dict[str, type[dy.Schema]]:
-    """Schemas that `mia_batch.schemas` exports, by the name of their table."""
-    modules = (import_module(f"mia_batch.schemas.{name}") for name in _MODULES)
+    """Schemas that `mia_batch.schemas` exports, by the name of their table, in its order."""
     return {
         re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower(): each
-        for module in modules
-        for name, each in vars(module).items()
-        if name in schemas.__all__ and isinstance(each, type) and each.__module__ == module.__name__
+        for name, each in vars(schemas).items()
+        if name in schemas.__all__ and isinstance(each, type)
     }
 
 

@@ -41,8 +41,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     """Import public names at use, so that ``import mia_batch`` costs next to nothing."""
     if name not in __all__:
-        msg = f"module {__name__!r} has no attribute {name!r}"
-        raise AttributeError(msg)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     home = "errors" if name.endswith("Error") else "observer" if name == "Observer" else "pipeline"
     return getattr(import_module(f"mia_batch.{home}"), name)
 

@@ -2,17 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = [
-    "CorpusError",
-    "DamagedTableError",
-    "EngineError",
-    "MiaBatchError",
-    "RequestError",
-    "RunFolderError",
-    "SchemaMismatchError",
-    "SettingsError",
-]
-
 
 class MiaBatchError(Exception):
     """Base of every exception that the package raises on purpose."""

@@ -1,35 +1,22 @@
-"""The compiled kernels as Polars expressions: text in, numbers out.
-
-Only this file, `complexity`, `extraction` and `rarity` name the compiled library. Every expression
-is elementwise: it runs in eager, lazy and streaming queries, over all cores and without the GIL. A
-literal is repeated for every row. Null gives null. A column that is not text is a
-``SchemaMismatchError``, and a text of more than 1 GiB or with bytes that are not UTF-8 a
-``MiaBatchError``, when the query runs.
-"""
+"""What the kernels are asked for: names of word rules and of groups, and checks of arguments."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from math import inf
+from operator import index
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
+import dataframely as dy
 import polars as pl
 
-import mia_batch._native as _native  # noqa: PLR0402 - from would import the package's own page
-from mia_batch.errors import MiaBatchError, SchemaMismatchError
-from mia_batch.kernel_arguments import (
-    GROUPS,
-    WORD_RULES,
-    Group,
-    WordRule,
-    as_column,
-    check_count,
-    check_rule,
-    check_series,
-    checked_groups,
-)
+from mia_batch import _native
+from mia_batch.errors import MiaBatchError, SchemaMismatchError, SettingsError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 __all__ = [
     "FEATURES",
@@ -45,6 +32,143 @@ __all__ = [
     "word_spans",
     "zlib_size",
 ]
+
+
+# What the kernels are asked for: names of word rules and of groups, and checks of arguments.
+
+
+WordRule: TypeAlias = Literal["whitespace", "space", "rouge", "unicode", "script"]
+"""How a text is cut into words.
+
+``whitespace`` cuts at white space, as ``text.split()`` does; ``space`` at U+0020 only, as
+``text.split(" ")`` does, less its empty strings (newlines and tabs stay inside words). ``rouge``
+takes the runs of ASCII letters and digits of the lower-cased text, as the rouge-score package
+does without stemming: text of other scripts has no words. ``unicode`` takes the segments of
+UAX #29 that hold a letter or a number, for text without spaces: a word in most scripts, one
+character in Chinese, hiragana and Thai. Where a colon or its like follows a letter and a joiner
+and a pictograph follow it, the annex ends the word before the colon; here they all are one.
+``script`` is ``whitespace`` where a script has spaces between words; stretches of one that has none
+(Chinese, Japanese, Thai, Lao, Khmer, Burmese, Tibetan ...) are cut as ``unicode`` does, and
+punctuation beside them is no word."""
+
+WORD_RULES: Final[tuple[WordRule, ...]] = get_args(WordRule)
+"""Every word rule."""
+
+Group: TypeAlias = Literal[
+    "unigrams",
+    "ngrams",
+    "zlib",
+    "lcs",
+    "blocks",
+    "coverage",
+    "distinct",
+    "characters",
+    "leading",
+    "matched",
+]
+"""Fields of ``pair_features`` that are computed only where they are asked for.
+
+``unigrams``
+    ``overlap_1`` counts the words that both texts have, each at most as often as it occurs on
+    both sides.
+``ngrams``
+    ``overlap_2`` to ``overlap_5`` count n-grams of words likewise.
+``zlib``
+    ``zlib_candidate`` is the size of the candidate's words, joined by single spaces, as
+    ``zlib_size`` measures it.
+``lcs``
+    ``lcs_words`` is the length of the longest common subsequence of words.
+``blocks``
+    ``longest_block_words`` is the length of the longest run of words that both texts have,
+    and ``longest_block_start`` the word of the reference, counted from 0, where it first
+    starts (of several such runs, the one that starts first); null where no word is shared.
+    ``longest_block_chars`` and ``longest_block_chars_start`` say the same of Unicode
+    characters of the raw texts, white space included. ``near_verbatim_words`` counts words
+    of the reference inside common blocks of at least ``near_verbatim_min_words`` words: the
+    longest block is taken first, then the longest before it and behind it on both sides,
+    and so on, those of equal length from the reference's start, then the candidate's. Each
+    core needs some 200 bytes of memory for a character of its longest reference.
+``coverage``
+    ``covered_2`` to ``covered_12`` count words of the candidate inside some span of at least
+    that many words that occurs in the reference, each length for itself;
+    ``covered_reference_2`` to ``covered_reference_12`` words of the reference inside such a
+    span that occurs in the candidate. Spans start and end between words.
+``distinct``
+    ``distinct_candidate`` and ``distinct_reference`` count different words.
+``characters``
+    ``characters_candidate`` and ``characters_reference`` count Unicode characters of the raw
+    texts, white space included; ``characters_overlap_3`` and ``characters_overlap_5`` their
+    n-grams that both texts have, each at most as often as it occurs on both sides. For text
+    without spaces.
+``leading``
+    ``leading_words`` counts the words, ``leading_characters`` the Unicode characters of the raw
+    texts, white space included, before the first at which the two texts differ.
+``matched``
+    Fields that end in ``_matched`` say the same of the candidate cut to the reference's
+    number of words: ``words_candidate_matched`` and one for each field of the other groups,
+    but for those that count the reference alone. A candidate of more words than the
+    reference ends with the last one kept; another stays as it is."""
+
+GROUPS: Final[tuple[Group, ...]] = get_args(Group)
+"""Every group, in the order of its fields."""
+
+_MAX_COUNT: Final = 2**32 - 1
+
+
+def as_column(name: str, column: object) -> pl.Expr:
+    """Return a column's expression from the expression or the name that a user gave."""
+    if isinstance(column, str):
+        return pl.col(column)
+    if isinstance(column, pl.Expr):
+        return column
+    raise SchemaMismatchError(
+        f"{name} is of type {type(column).__name__}; use an expression or the name of a column"
+    )
+
+
+def check_series(name: str, column: object) -> None:
+    """Refuse what is not a series."""
+    if not isinstance(column, pl.Series):
+        raise SchemaMismatchError(
+            f"{name} is of type {type(column).__name__}; use a series of strings"
+        )
+
+
+def check_rule(words: str) -> None:
+    """Refuse an unknown word rule."""
+    if words not in WORD_RULES:
+        raise SettingsError(f"unknown word rule {words!r}; use one of {', '.join(WORD_RULES)}")
+
+
+def check_count(name: str, count: int) -> None:
+    """Refuse what is not a whole number, at least 1."""
+    try:
+        is_allowed = 1 <= index(count) <= _MAX_COUNT
+    except TypeError:
+        is_allowed = False
+    if not is_allowed:
+        raise SettingsError(f"{name} is {count!r}; use a whole number of 1 to {_MAX_COUNT}")
+
+
+def checked_groups(groups: Iterable[Group]) -> list[Group]:
+    """Return the groups as a list, or refuse an unknown one."""
+    if isinstance(groups, str) or not isinstance(groups, Iterable):
+        raise SettingsError(f"groups is {groups!r}; use a list of names")
+    chosen = list(groups)
+    for group in chosen:
+        if group not in GROUPS:
+            raise SettingsError(f"unknown group {group!r}; use some of {', '.join(GROUPS)}")
+    return chosen
+
+
+# The compiled kernels as Polars expressions: text in, numbers out.
+#
+# Only this file, `complexity`, `extraction` and `rarity` name the compiled library. Every
+# expression is elementwise: it runs in eager, lazy and streaming queries, over all cores and
+# without the GIL. A literal is repeated for every row. Null gives null. A column that is not text
+# is a ``SchemaMismatchError``, and a text of more than 1 GiB or with bytes that are not UTF-8 a
+# ``MiaBatchError``, when the query runs.
+
 
 _SPANS: Final = pl.Struct({"starts": pl.List(pl.UInt32), "ends": pl.List(pl.UInt32)})
 
@@ -293,3 +417,426 @@ def apply_kernel(kernel: Callable[..., _native.ArrowArray], *columns: pl.Series)
 def _nulls_as_text(column: pl.Series) -> pl.Series:
     """Give nulls of no type one, because Arrow libraries disagree on their layout."""
     return column.cast(pl.String) if column.dtype == pl.Null else column
+
+
+# How complex a series of numbers is: Lempel-Ziv complexity and approximate entropy.
+
+
+def lempel_ziv_complexity(logprobs: pl.Expr | str, *, bins: int) -> pl.Expr:
+    """How many words a text's log-probabilities are cut into by the parse of Lempel and Ziv.
+
+    The distance from the lowest value to 0 is cut into 99 equal parts: a value's level is 0 where
+    it is the lowest, else the number of the part that it lies in, counted from 1, or at whose upper
+    end. Then 0 to the highest level is cut into ``bins`` equal parts: a value's symbol is that of
+    the part in which, or at whose upper end, its level is. From the left, each word is the shortest
+    run of symbols that was no word before; one that the end of the series cuts short does not
+    count.
+
+    Parameters
+    ----------
+    logprobs
+        Column of lists of numbers, 0 or less; a number above 0 counts as 0. Nulls in lists are left
+        out.
+    bins
+        How many symbols there are, at least 1; else a ``SettingsError``.
+
+    Returns
+    -------
+    Expr
+        Float64, words over values, above 0 and at most 1; null where the list is null or empty, or
+        a value is not finite. Where all values are equal it is that of so many equal symbols, the
+        least there can be.
+
+    References
+    ----------
+    Parse: Ziv and Lempel (1978). Levels, symbols and words over values: the code of Chang et al.
+    (2024), arXiv:2409.13745, which takes the first 200 log-probabilities and 3, 4 and 5 bins.
+
+    Examples
+    --------
+    >>> series = pl.lit([0.0, -9.0, -9.0, 0.0, 0.0, 0.0], pl.List(pl.Float64))
+    >>> pl.select(lempel_ziv_complexity(series, bins=2)).item()  # 1, 0, 01 and 11
+    0.6666666666666666
+    """
+    check_count("bins", bins)
+    return _of_lists(logprobs, partial(_native.lempel_ziv_complexity, bins=bins))
+
+
+def approximate_entropy(values: pl.Expr | str, *, m: int, r: float) -> pl.Expr:
+    """How often pieces of a series that were alike go on differently.
+
+    ``|phi(m) - phi(m + 1)|``: ``phi(m)`` is the mean, over all runs of ``m`` values, of the log of
+    the share of such runs that are like it, itself among them. Runs are alike where no two of their
+    values differ by more than ``r`` times the standard deviation of all values.
+
+    Parameters
+    ----------
+    values
+        Column of lists of numbers. Nulls in lists are left out. Time grows with the square of their
+        length: give it as many as are needed.
+    m
+        Values of the shorter runs, at least 1; else a ``SettingsError``.
+    r
+        How many standard deviations are alike, finite and at least 0; else a ``SettingsError``. The
+        deviation is that of a population, with 1 / n.
+
+    Returns
+    -------
+    Expr
+        Float64, in nats, 0 or more; null where the list is null or has no more than ``m + 1``
+        values, or one is not finite. 0 where all are equal.
+
+    References
+    ----------
+    Pincus (1991), "Approximate entropy as a measure of system complexity", whose difference can be
+    below 0 for a short series; Chang et al. (2024), arXiv:2409.13745, take it without its sign,
+    with m = 8 and r = 0.8, of the first 200 log-probabilities. Their code gives 0 for a series too
+    short.
+
+    Examples
+    --------
+    >>> series = pl.lit([0.0, 1.0] * 8, pl.List(pl.Float64))
+    >>> pl.select(approximate_entropy(series, m=2, r=0.5)).item() < 0.01
+    True
+    """
+    check_count("m", m)
+    if not 0 <= r < inf:
+        raise SettingsError(f"r is {r!r}; use a finite number, 0 or more")
+    return _of_lists(values, partial(_native.approximate_entropy, m=m, r=r))
+
+
+def _of_lists(values: pl.Expr | str, kernel: Callable[..., _native.ArrowArray]) -> pl.Expr:
+    return as_column("values", values).map_batches(
+        lambda column: apply_kernel(kernel, _as_lists(column)),
+        return_dtype=pl.Float64(),
+        is_elementwise=True,
+    )
+
+
+def _as_lists(column: pl.Series) -> pl.Series:
+    """Make lists of float64 of lists of numbers, and of nothing but nulls."""
+    dtype = column.dtype
+    is_numbers = isinstance(dtype, pl.List) and (dtype.inner == pl.Null or dtype.inner.is_numeric())
+    if not is_numbers and dtype != pl.Null:
+        raise SchemaMismatchError(
+            f"values must be a column of lists of numbers, not {dtype}; cast it"
+        )
+    return column.cast(pl.List(pl.Float64))
+
+
+# How much of a book comes out of a model: near-verbatim recall and coverage.
+
+
+PASSAGES: Final = pl.List(pl.Struct(dict.fromkeys(("start", "end", "words"), pl.UInt32)))
+"""Passages of a book in their order: characters of the book before ``start`` and ``end``, so that
+``book[start:end]`` is the passage, and its ``words`` that came out."""
+
+_RECALL: Final = pl.Struct(
+    {"words_book": pl.UInt32, "words_generation": pl.UInt32, "passages": PASSAGES}
+)
+
+
+def near_verbatim_recall(
+    generation: pl.Expr | str, book: pl.Expr | str, *, words: WordRule = "whitespace"
+) -> pl.Expr:
+    """How much of a book one long generation repeats near verbatim, in the book's order.
+
+    The matching blocks of ``difflib.SequenceMatcher(None, book, generation, autojunk=False)`` are
+    joined where at most 2 words stand between them on either side and these differ in number by at
+    most 1; what has at least 20 words is kept. A second pass joins over 10 words and differences of
+    3 and keeps what has at least 100. Words between blocks never count.
+
+    Parameters
+    ----------
+    generation
+        String column: what the model wrote, in one piece.
+    book
+        String column, aligned row by row: the whole text of which it may repeat something.
+    words
+        How texts are cut into words; another name is a ``SettingsError``.
+
+    Returns
+    -------
+    Expr
+        Struct, null where either side is null. ``recall``: share of the book's words that are
+        verbatim and inside a passage that is kept, Float64, null where the book has no words.
+        ``verbatim``: these words; ``missing``: the other words of the book; ``additional``: the
+        other words of the generation, UInt32. ``passages``: as ``PASSAGES``; their ``words`` are
+        verbatim, words between two blocks of a passage not among them.
+
+    Notes
+    -----
+    The blocks are difflib's own, found by suffix automata: for natural text time grows about in
+    line with the words of both, a second or two for 100,000 against 100,000, and at most with
+    their power 1.5. Each core needs some 2 kB of memory for a word of its longest book.
+
+    References
+    ----------
+    Near-verbatim recall: Ahmed, Cooper, Koyejo and Liang (2026), arXiv:2601.02671, whose words are
+    those of ``whitespace``; other rules are ours. The difference in number is taken without its
+    sign; a published replication takes it with it and so joins more. The place in characters is
+    ours.
+
+    Examples
+    --------
+    >>> book = " ".join(f"w{i}" for i in range(200))
+    >>> said = book.replace("w50 ", "x ")
+    >>> found = pl.select(near_verbatim_recall(pl.lit(said), pl.lit(book))).item()
+    >>> found["recall"], found["missing"], found["additional"]
+    (0.995, 1, 1)
+    """
+    check_rule(words)
+    pair = pl.struct(
+        as_column("generation", generation).alias("generation"),
+        as_column("book", book).alias("book"),
+    )
+    found = pair.map_batches(
+        lambda pairs: apply_kernel(
+            lambda *sides: _native.near_verbatim_passages(*sides, words=words),
+            *pairs.struct.unnest(),
+        ),
+        return_dtype=_RECALL,
+        is_elementwise=True,
+    )
+    verbatim = pl.field("passages").list.eval(pl.element().struct.field("words")).list.sum()
+    n_words = pl.field("words_book")
+    counts = found.struct.with_fields(verbatim=verbatim.cast(pl.UInt32)).struct.with_fields(
+        recall=pl.when(n_words > 0).then(pl.field("verbatim") / n_words),
+        missing=n_words - pl.field("verbatim"),
+        additional=pl.field("words_generation") - pl.field("verbatim"),
+    )
+    fields = [
+        counts.struct.field(name)
+        for name in ("recall", "verbatim", "missing", "additional", "passages")
+    ]
+    there = counts.struct.field("words_book").is_not_null()
+    return pl.when(there).then(pl.struct(fields)).alias("near_verbatim")
+
+
+def book_coverage(
+    book: str,
+    generations: pl.Series,
+    *,
+    instructions: pl.Series | None = None,
+    words: WordRule = "whitespace",
+    k: int = 5,
+    m: int = 5,
+) -> pl.DataFrame:
+    """Measure what of a book comes out in any of many generations (bmc@k).
+
+    A span is a run of words that the book and a generation share and that could not be longer on
+    either side. Runs of ``m`` words that stand in the generation's own instruction are cut out of
+    its spans. A word of the book is covered if it lies in a span, or a piece of one that is left,
+    of at least ``k`` words.
+
+    **Some coverage comes by chance**: short runs are common to all texts of a language. Compare
+    with the coverage that the same generations have of books that the model cannot know.
+
+    Parameters
+    ----------
+    book
+        The whole text.
+    generations
+        String column; nulls add nothing.
+    instructions
+        String column, aligned with the generations: what the model was asked, and so did not have
+        to remember. Null, or None for all: nothing is cut out.
+    words
+        How texts are cut into words; another name is a ``SettingsError``.
+    k
+        Words of the shortest span that counts, at least 1; else a ``SettingsError``.
+    m
+        Words of the runs that are cut out, at least 1; else a ``SettingsError``.
+
+    Returns
+    -------
+    DataFrame
+        One row. ``coverage``: share of the book's words that are covered, Float64, null where it
+        has none; ``words_book`` and ``covered_words``, UInt32. ``longest_block_words``: words of
+        the longest run of covered words, which several generations may have put together.
+        ``longest_span_words``: words of the longest span of one generation, with what stands in the
+        instruction; 0 where none has ``k``. ``blocks``: the runs of covered words, as
+        ``PASSAGES``. ``long_spans``: the spans of more than 20 words, with what stands in the
+        instruction: the longest first, then each that overlaps none before it, as ``PASSAGES``;
+        ``n_long_spans`` counts them.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If the columns are not text, or not of one length.
+
+    References
+    ----------
+    bmc@k and the three numbers of spans: Liu et al. (2026), arXiv:2603.20957, algorithm 1 and
+    their code, which have k = m = 5. Their words are those of NLTK's wordpunct in lower case that
+    hold a letter or digit: ``rouge`` comes near. They look for longest and long spans in the
+    excerpt that was asked about, we in the whole book; and of long spans that start at one word
+    they look at all, we at the longest.
+
+    Examples
+    --------
+    >>> said = pl.Series(["so we saw a b c", "b c d e"])
+    >>> found = book_coverage("a b c d e f", said, k=3)
+    >>> found.select("coverage", "longest_block_words", "longest_span_words").row(0)
+    (0.8333333333333334, 5, 4)
+    """
+    check_rule(words)
+    check_count("k", k)
+    check_count("m", m)
+    if instructions is None:
+        instructions = pl.repeat(None, generations.len(), dtype=pl.String, eager=True)
+    check_series("generations", generations)
+    check_series("instructions", instructions)
+    if generations.len() != instructions.len():
+        raise SchemaMismatchError(
+            f"there are {generations.len()} generations and {instructions.len()} instructions; "
+            "pass columns of one length"
+        )
+    found = apply_kernel(
+        lambda *texts: _native.book_coverage(book, *texts, words=words, min_words=k, trim_words=m),
+        generations,
+        instructions,
+    )
+    lengths = pl.col("blocks").list.eval(pl.element().struct.field("words")).list
+    n_words, covered = pl.col("words_book"), lengths.sum().cast(pl.UInt32)
+    return found.struct.unnest().select(
+        pl.when(n_words > 0).then(covered / n_words).alias("coverage"),
+        "words_book",
+        covered.alias("covered_words"),
+        lengths.max().fill_null(0).alias("longest_block_words"),
+        "longest_span_words",
+        pl.col("long_spans").list.len().alias("n_long_spans"),
+        "blocks",
+        "long_spans",
+    )
+
+
+# Rarity: how often a model says each n-gram elsewhere, and shared n-grams weighed by it.
+
+
+RARITY_FIELDS = tuple(
+    pl.Field(name, pl.Float64()) for name in ("rarity_leading", "rarity_1", "rarity_2", "rarity_3")
+)
+"""What `RarityTable.weigh` gives."""
+
+_BITS = 22
+
+
+class Rarity(dy.Schema):
+    """One row per entry of a view's `RarityTable` that is not 0."""
+
+    model = dy.String(primary_key=True)
+    view = dy.String(primary_key=True)
+    entry = dy.UInt32(primary_key=True)
+    count = dy.UInt32()
+    n_groups = dy.UInt32()
+    """Groups that were counted, the same in every row of a view."""
+
+
+@dataclass(frozen=True, slots=True)
+class RarityTable:
+    """In how many groups of texts a model says each n-gram of one to three words.
+
+    The table has a fixed size, 2^22 entries: n-grams whose hashes begin alike share one, so that
+    with millions of different n-grams a count may be too large.
+
+    Attributes
+    ----------
+    native
+        The compiled table.
+    n_groups
+        How many groups were counted; a text without a group is one of its own.
+    counted
+        Which of the candidates that are weighed were counted; None = all.
+    """
+
+    native: _native.RarityTable
+    n_groups: int
+    counted: pl.Expr | None = None
+
+    @classmethod
+    def count(
+        cls, batches: Iterable[pl.DataFrame], *, n_groups: int, words: WordRule
+    ) -> RarityTable:
+        """Count the ``candidate`` of rows whose ``row`` numbers the group.
+
+        Rows of one group come one after the other; groups may come in any order.
+        """
+        check_rule(words)
+        native = _native.RarityTable(_BITS)
+        for batch in batches:
+            groups = batch["row"].cast(pl.UInt32).rechunk()
+            native.add(batch["candidate"], groups, words=words)
+        return cls(native, n_groups)
+
+    @classmethod
+    def stored(cls, rows: pl.DataFrame, *, counted: pl.Expr | None = None) -> RarityTable:
+        """Take up a table of rows of one view."""
+        counts = pl.zeros(1 << _BITS, pl.UInt32, eager=True)
+        counts = counts.scatter(rows["entry"], rows["count"])
+        n_groups = rows["n_groups"].max() or 0
+        return cls(_native.RarityTable.counted(counts.rechunk()), int(str(n_groups)), counted)
+
+    def __reduce__(self) -> tuple[Callable[..., RarityTable], tuple[pl.DataFrame]]:
+        """Send the counts: the compiled table cannot be pickled."""
+        return partial(RarityTable.stored, counted=self.counted), (self.rows("", ""),)
+
+    def rows(self, model: str, view: str) -> pl.DataFrame:
+        """Give the entries that are not 0 as rows of the schema `Rarity`."""
+        counts = pl.DataFrame({"count": pl.Series(self.native.counts())}).with_row_index("entry")
+        return counts.filter(pl.col("count") > 0).select(
+            model=pl.lit(model),
+            view=pl.lit(view),
+            entry="entry",
+            count="count",
+            n_groups=pl.lit(self.n_groups, pl.UInt32),
+        )
+
+    def weigh(
+        self, candidate: pl.Expr | str, reference: pl.Expr | str, *, words: WordRule
+    ) -> pl.Expr:
+        """Weigh what a candidate, cut to the reference's number of words, shares with it.
+
+        The weight of an n-gram g is ``ln(T / (1 + df))``: df is the number of other groups among
+        whose candidates the model says g at least once. What a candidate shares was said in its own
+        group, so where that was counted 1 + df is the count over all groups. T is the number of
+        groups, and one more where some texts were not counted: the same for all texts.
+
+        Parameters
+        ----------
+        candidate
+            String column: the sampled continuation.
+        reference
+            String column: the true continuation.
+        words
+            How texts are cut into words.
+
+        Returns
+        -------
+        Expr
+            Struct column of Float64, at least 0, null where either text is null:
+            ``rarity_leading``, the sum of weights of the words with which both begin, and
+            ``rarity_1`` to ``rarity_3``, that of shared n-grams, each as often as both have it.
+
+        References
+        ----------
+        Inverse document frequency, Spärck Jones (1972); clipped overlap, Lin (2004), section 2.
+        """
+        total = self.n_groups if self.counted is None else self.n_groups + 1
+        counted = pl.lit(value=True) if self.counted is None else self.counted
+        texts = as_column("candidate", candidate), as_column("reference", reference)
+        others = (~counted).cast(pl.UInt32)
+        kernel = partial(self.native.weigh, words=words, total=total)
+        return pl.map_batches(
+            [*(text.cast(pl.String) for text in texts), others],
+            lambda columns: pl.Series(kernel(*_broadcast(*columns))),
+            return_dtype=pl.Struct(list(RARITY_FIELDS)),
+            is_elementwise=True,
+        ).alias("rarity")
+
+
+def _broadcast(
+    candidate: pl.Series, reference: pl.Series, others: pl.Series
+) -> tuple[pl.Series, pl.Series, pl.Series]:
+    whole = others if others.len() > 1 else others.new_from_index(0, candidate.len())
+    return candidate, reference, whole.rechunk()

@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Observer", "WorkerState"]
-
 
 class WorkerState(NamedTuple):
     """What one of several workers does: blocks done, and tokens a second since it was ready."""

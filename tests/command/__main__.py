@@ -6,13 +6,13 @@ Run by its path, from any folder: ``python tests/command/__main__.py ARGUMENTS``
 from __future__ import annotations
 
 from mia_batch.cli import main
-from mia_batch.diagnostics.blind import baseline
+from mia_batch.diagnostics import blind
 from mia_batch.inference import null_audits
 
 
 def repeat_little() -> None:
     """What takes most of the time of a small audit says as much of few repetitions."""
-    baseline._N_PERMUTATIONS = 19  # of which none exceeds: p = 0.05
+    blind._N_PERMUTATIONS = 19  # of which none exceeds: p = 0.05
     null_audits._AUDITS = 20
 
 

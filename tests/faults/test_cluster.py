@@ -13,10 +13,10 @@ import polars as pl
 import pytest
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.executors.ray import cluster as ray_cluster
-from mia_batch.evidence.executors.ray.worker import EngineWorker, Start, package_version
+from mia_batch.evidence.executors import ray as ray_cluster
+from mia_batch.evidence.executors.ray import EngineWorker, Start, package_version
 from mia_batch.evidence.request import EngineSpec
-from mia_batch.models.identity import identify_model
+from mia_batch.models.weights import identify_model
 from mia_batch.pipeline.choice import check_cluster
 from mia_batch.settings import load_settings
 from tests.cluster import Cluster, actors
@@ -144,7 +144,7 @@ def test_ray_of_this_machine_alone(undisturbed, tmp_path):
 def test_ray_of_this_machine_starts_again_for_the_next_model(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     code = (
-        "from mia_batch.evidence.executors.ray.cluster import connected, room\n"
+        "from mia_batch.evidence.executors.ray import connected, room\n"
         "for _ in range(2):\n"
         "    with connected(None, 3):\n"
         "        print(room(1))\n"

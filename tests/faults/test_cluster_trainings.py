@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from mia_batch.errors import EngineError, RequestError, SettingsError
-from mia_batch.evidence.executors.ray.tasks import _called
-from mia_batch.evidence.executors.ray.worker import package_version
+from mia_batch.evidence.executors.ray import _called, package_version
 from tests.cluster import Cluster, tasks
 from tests.processes import HANGS, wait_until
 from tests.tuning import LEARNT, contents, make
@@ -22,7 +21,7 @@ EPOCHS = 4
 SCRIPT = f"""
 import sys
 from pathlib import Path
-from mia_batch.pipeline.sessions.trainings import trained
+from mia_batch.pipeline.sessions import trained
 from mia_batch.settings import load_settings
 from tests.tuning import LEARNT, making
 

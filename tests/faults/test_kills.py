@@ -14,9 +14,9 @@ import pytest
 from click.testing import CliRunner
 from polars.testing import assert_frame_equal
 
-from mia_batch.attacks.probing import PROBE_ATTACKS
+from mia_batch.attacks.from_samples import PROBE_ATTACKS
 from mia_batch.cli.main import command as mia_batch_command
-from mia_batch.evidence.blocks import BLOCK_TARGETS, RECORDED_BLOCK_TARGETS
+from mia_batch.evidence.parts import BLOCK_TARGETS, RECORDED_BLOCK_TARGETS
 from tests.checkpoints import TEXTS
 from tests.forked import forked_command
 from tests.hostile_server import MODEL, HostileServer, TinyModel

@@ -14,9 +14,9 @@ from polars.testing import assert_frame_equal
 
 import mia_batch
 from mia_batch.errors import RunFolderError, SettingsError
-from mia_batch.evidence.blocks import BLOCK_TARGETS, LOGPROB_BLOCK_TARGETS
+from mia_batch.evidence.parts import BLOCK_TARGETS, LOGPROB_BLOCK_TARGETS
 from mia_batch.pipeline import Run, rescore
-from mia_batch.pipeline.custody.root import verify
+from mia_batch.pipeline.custody import verify
 from tests.checkpoints import save_masked_checkpoint
 from tests.damage import damage
 from tests.faults.test_kills import contents, write_corpus

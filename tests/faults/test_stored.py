@@ -15,8 +15,8 @@ import obstore
 import pytest
 
 from mia_batch.errors import RunFolderError
-from mia_batch.pipeline.custody.root import verify
-from mia_batch.storage import lease as leases
+from mia_batch.pipeline.custody import verify
+from mia_batch.storage import store as leases
 from mia_batch.storage.store import Store
 from tests.audits import audit_books
 from tests.processes import HANGS

@@ -133,9 +133,9 @@ def test_two_engines_agree_within_sampling_error(two_samples, transformers_run):
     difference = joined[ATTACK] - joined[f"{ATTACK}_other"]
     assert abs(difference.mean()) < 4 * difference.std() / len(difference) ** 0.5
     widths = [
-        run["metrics"].filter(attack=ATTACK, metric="roc_auc", slice="all").select(
-            pl.col("high") - pl.col("low")
-        )
+        run["metrics"]
+        .filter(attack=ATTACK, metric="roc_auc", slice="all")
+        .select(pl.col("high") - pl.col("low"))
         for run in (two_samples, transformers_run)
     ]
     assert abs(auc(two_samples) - auc(transformers_run)) < max(width.item() for width in widths) / 2

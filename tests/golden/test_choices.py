@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import mia_batch
-from mia_batch.attacks.choices import CHOICE_ATTACKS, CHOICE_LOGPROB_ATTACKS
+from mia_batch.attacks.from_samples import CHOICE_ATTACKS, CHOICE_LOGPROB_ATTACKS
 from mia_batch.pipeline import plan
 from mia_batch.settings import load_settings
 from tests.choosing import BOOKS, PASSAGES, corpus, questions, save_choosing_model

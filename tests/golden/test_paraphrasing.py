@@ -8,12 +8,12 @@ import polars as pl
 import pytest
 
 import mia_batch
-from mia_batch.demo.settings import DemoSettings
+from mia_batch.demo.making import DemoSettings
 from mia_batch.demo.train import new_model, save, train, train_tokenizer
 from mia_batch.errors import SettingsError
 from mia_batch.pipeline import Run
 from mia_batch.pipeline.paraphrasing import paraphrase, plan_paraphrasing
-from mia_batch.prompts.rewriting import rewriting
+from mia_batch.prompts.views import rewriting
 from tests.hostile_server import MODEL, Asked, HostileServer, Reply, TinyModel
 from tests.unit.pipeline.conftest import Listener
 

@@ -12,9 +12,8 @@ import pytest
 
 from mia_batch.errors import CorpusError, RunFolderError, SettingsError
 from mia_batch.finetuning.recipe import RECIPES
-from mia_batch.privacy.audit import audit_privacy
-from mia_batch.privacy.formats import Format
-from mia_batch.privacy.page import conclusions
+from mia_batch.privacy.audit import audit_privacy, conclusions
+from mia_batch.privacy.data import Format
 from mia_batch.privacy.plan import OF_RECIPE, Plan
 from tests.bases import save_bases
 from tests.broken import break_trainings

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import polars as pl
 import pytest
 
-from mia_batch.attacks.probing import PROBE_ATTACKS
+from mia_batch.attacks.from_samples import PROBE_ATTACKS
 from tests.audits import audit_demo
 
 pytestmark = pytest.mark.skipif(find_spec("vllm") is None, reason="vLLM is not installed")

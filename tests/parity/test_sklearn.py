@@ -9,8 +9,8 @@ from sklearn import metrics
 from sklearn.exceptions import UndefinedMetricWarning
 
 from mia_batch.metrics.evaluate import evaluate
-from mia_batch.stats.difference import auc_difference
-from mia_batch.stats.roc import roc_auc, roc_curve
+from mia_batch.stats.differences import auc_difference
+from mia_batch.stats.intervals import roc_auc, roc_curve
 
 
 @pytest.mark.parametrize("n", [2, 10, 1000, 100_000])

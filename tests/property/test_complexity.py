@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from mia_batch.complexity import approximate_entropy, lempel_ziv_complexity
+from mia_batch.kernels import approximate_entropy, lempel_ziv_complexity
 from tests import reference_complexity
 
 FEW = st.sampled_from([0.0, -0.25, -1.0, -3.0])

@@ -8,8 +8,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.extraction import book_coverage, near_verbatim_recall
-from mia_batch.kernels import word_spans
+from mia_batch.kernels import book_coverage, near_verbatim_recall, word_spans
 from tests import reference_kernels
 from tests.reference_kernels import QUICK_RULES, SPLIT
 

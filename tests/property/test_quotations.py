@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mia_batch.diagnostics import quotations
-from mia_batch.diagnostics.quotations import RUN_WORDS, find_elsewhere
+from mia_batch.diagnostics import preflight
+from mia_batch.diagnostics.preflight import RUN_WORDS, find_elsewhere
 
 OWNERS = st.integers(0, 3)
 BASE = [f"w{number}" for number in range(60)]
@@ -60,7 +60,7 @@ def test_the_first_other_document_with_a_run_is_found(passages, documents):
         }
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(quotations, "_PASSAGES_AT_ONCE", 2)
+        patch.setattr(preflight, "_PASSAGES_AT_ONCE", 2)
         found = find_elsewhere(asked, searched)
     for (text, owner, _), row in zip(passages, found.iter_rows(named=True), strict=True):
         words = plain(text)
@@ -73,5 +73,5 @@ def test_the_first_other_document_with_a_run_is_found(passages, documents):
         assert (row["name"], row["longest_words"]) == (name, longest)
         is_long = len(words) >= RUN_WORDS
         assert row["common"] == (name is not None if is_long and runs else None)
-        nowhere = quotations._NOWHERE if runs else quotations._NO_OTHER
-        assert row["reason"] == (None if name else nowhere if is_long else quotations._TOO_SHORT)
+        nowhere = preflight._NOWHERE if runs else preflight._NO_OTHER
+        assert row["reason"] == (None if name else nowhere if is_long else preflight._TOO_SHORT)

@@ -6,9 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mia_batch.attacks.probing import PROBE_ATTACKS
+from mia_batch.attacks.from_samples import PROBE_ATTACKS
 from mia_batch.inference.conformal import p_values, shared_weights
-from mia_batch.rarity import RarityTable
+from mia_batch.kernels import RarityTable
 
 LEADING_RARITY = PROBE_ATTACKS[0]
 LEVELS = np.array([0.05, 0.1, 0.2, 0.5])

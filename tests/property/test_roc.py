@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.stats.roc import roc_auc, roc_curve
+from mia_batch.stats.intervals import roc_auc, roc_curve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

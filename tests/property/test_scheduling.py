@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.exceptions import RayActorError
 
-from mia_batch.evidence.blocks import Block
-from mia_batch.evidence.executors.ray import executor
-from mia_batch.evidence.executors.ray.pool import Asked, Worker
-from mia_batch.evidence.executors.ray.worker import Answered
+from mia_batch.evidence.executors import ray as executor
+from mia_batch.evidence.executors.ray import Answered, Asked, Worker
+from mia_batch.evidence.parts import Block
 from tests.cluster import JOINED
 
 DEAD = RayActorError()

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mia_batch import targets as reasons
 from mia_batch.kernels import WORD_RULES, word_spans
 from mia_batch.schemas import Documents
-from mia_batch.targets import TargetPlan, build_targets, reasons
+from mia_batch.targets import TargetPlan, build_targets
 
 SPACES = st.sampled_from(
     [" ", "  ", "\n", "\t", "\r\n", "\x1c", "\x85", "\xa0", "\u2028", "\u3000"]

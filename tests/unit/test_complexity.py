@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 
 from mia_batch import _native
-from mia_batch.complexity import approximate_entropy, lempel_ziv_complexity
 from mia_batch.errors import SchemaMismatchError, SettingsError
+from mia_batch.kernels import approximate_entropy, lempel_ziv_complexity
 
 KERNELS = [partial(lempel_ziv_complexity, bins=3), partial(approximate_entropy, m=1, r=0.8)]
 

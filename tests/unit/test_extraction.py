@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from mia_batch.errors import SchemaMismatchError, SettingsError
-from mia_batch.extraction import PASSAGES, book_coverage, near_verbatim_recall
+from mia_batch.kernels import PASSAGES, book_coverage, near_verbatim_recall
 
 BOOK = [f"w{at}" for at in range(200)]
 OTHERS = ["x"] * 11

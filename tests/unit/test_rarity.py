@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mia_batch import _native
-from mia_batch.rarity import RarityTable
+from mia_batch.kernels import RarityTable
 from tests.reference_scores import ngrams
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def test_the_number_of_threads_changes_no_bit():
     script = """
 import hashlib, polars as pl
 from mia_batch import _native
-from mia_batch.rarity import RarityTable
+from mia_batch.kernels import RarityTable
 texts = [" ".join(str(n * place % 97) for place in range(40)) for n in range(500)]
 frame = pl.DataFrame({"row": range(500), "candidate": texts, "true": texts[::-1]})
 table = RarityTable.count([frame], n_groups=500, words="whitespace")

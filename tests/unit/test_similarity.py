@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.similarity import similarity
+from mia_batch.features import similarity
 
 WORDS = st.sampled_from(["", "dog", "cat", "whale,", "né", "漢字", "the"])
 

@@ -1,10 +1,8 @@
 """Attacks: named expressions that turn evidence into one score per target."""
 
-from mia_batch.attacks.apply import score
+from mia_batch.attacks.apply import find_unscored, score, score_by
 from mia_batch.attacks.attack import Attack
-from mia_batch.attacks.one_sample import score_by
 from mia_batch.attacks.registry import defaults, families, get, load_file, names, register
-from mia_batch.attacks.unscored import find_unscored
 
 __all__ = [
     "Attack",

@@ -1,4 +1,4 @@
-"""Evidence and attacks to scores, a chunk of targets at a time."""
+"""Rows of evidence, batch by batch, with all of a target in the same batch."""
 
 from __future__ import annotations
 
@@ -7,23 +7,60 @@ from functools import reduce
 from heapq import merge
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
-from mia_batch.attacks.attack import CONTINUATION
-from mia_batch.attacks.series import with_series
-from mia_batch.attacks.shadows import with_shadows
-from mia_batch.attacks.terms import among
-from mia_batch.attacks.whole_targets import count_rows, whole_targets
+from mia_batch.attacks.attack import CONTINUATION, among
+from mia_batch.attacks.from_logprobs import with_series
+from mia_batch.attacks.from_references import with_shadows
 from mia_batch.errors import SchemaMismatchError
 from mia_batch.schemas import Scores, Targets
-from mia_batch.tables import RowIndex
+from mia_batch.tables import RowIndex, mapped_zeros
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     from mia_batch.attacks.attack import Attack
 
-__all__ = ["score"]
+
+# Rows of evidence, batch by batch, with all of a target in the same batch.
+
+
+def count_rows(batches: Iterable[pl.DataFrame], n_targets: int) -> NDArray[np.uint32]:
+    """Count the rows of each target, whose index from 0 is in column ``row``."""
+    counts = mapped_zeros(n_targets, np.uint32)
+    for batch in batches:
+        _add(counts, batch, 1)
+    return counts
+
+
+def whole_targets(
+    batches: Iterable[pl.DataFrame], to_come: NDArray[np.uint32], number: tuple[str, ...]
+) -> Iterator[pl.DataFrame]:
+    """Regroup batches of rows so that none splits a target, sorted by ``row`` and ``number``.
+
+    Rows of a target that is not complete yet wait in memory. ``to_come`` has the rows of each
+    target, as `count_rows` gives them, and is counted down to 0; the columns ``number`` tell a
+    target's rows apart.
+    """
+    waiting: list[pl.DataFrame] = []
+    for batch in batches:
+        _add(to_come, batch, -1)
+        arrived = pl.concat([*waiting, batch])
+        whole = pl.Series(to_come[arrived["row"].to_numpy()] == 0, dtype=pl.Boolean)
+        yield arrived.filter(whole).sort("row", *number)
+        waiting = [arrived.filter(~whole)]
+
+
+def _add(counts: NDArray[np.uint32], batch: pl.DataFrame, sign: int) -> None:
+    rows, numbers = np.unique(batch["row"].to_numpy(), return_counts=True)
+    counts[rows] += (sign * numbers).astype(np.uint32)  # -1 wraps around, and back
+
+
+# Evidence and attacks to scores, a chunk of targets at a time.
+
 
 _TARGETS_AT_ONCE = 1024
 _SAMPLES_AT_ONCE = 16384
@@ -161,8 +198,9 @@ def score(
     types = targets.collect_schema()
     passing = [name for name in types if name not in Targets.column_names()]
     for name in set(passing).intersection(names):
-        msg = f"the input has a column {name!r}, the name of an attack; rename the column"
-        raise SchemaMismatchError(msg)
+        raise SchemaMismatchError(
+            f"the input has a column {name!r}, the name of an attack; rename the column"
+        )
     columns = (*Scores.column_names(), *names, *passing)
     keys = targets.select(name for name in columns if name in types)
     index = RowIndex(keys.select("target_id"))
@@ -272,5 +310,109 @@ def _refuse_duplicates(rows: pl.DataFrame, number: tuple[str, ...], keys: pl.Laz
         row, *which = twice.select("row", *number).row(0)
         target = keys.select("target_id").slice(row, 1).collect().item()
         named = ", ".join(f"{name} {value}" for name, value in zip(number, which, strict=True))
-        msg = f"the evidence holds {named} of target {target} twice; delete one of the two parts"
-        raise SchemaMismatchError(msg)
+        raise SchemaMismatchError(
+            f"the evidence holds {named} of target {target} twice; delete one of the two parts"
+        )
+
+
+# Why scores are missing.
+
+
+def find_unscored(
+    scores: pl.LazyFrame,
+    samples: pl.LazyFrame,
+    targets: pl.LazyFrame,
+    attacks: Sequence[Attack],
+    *,
+    logprobs: pl.LazyFrame | None = None,
+) -> pl.LazyFrame:
+    """Say of each missing score why it is missing, in the order of ``scores``.
+
+    The reason is that of the evidence which the attack reads, else the target's own, else the
+    attack's. ``scores`` and ``targets`` have the same order; of ``samples`` and ``logprobs`` only
+    keys and reasons are read; ``logprobs`` is None where no attack reads it.
+    """
+    undefined = {attack.name: attack.undefined for attack in attacks}
+    read = {
+        attack.name: tuple(frozenset(attack.reads_of(kind)) for kind in ("samples", "logprobs"))
+        for attack in attacks
+    }
+    sets = list(dict.fromkeys(read.values()))
+    which = {name: sets.index(pairs) for name, pairs in read.items()}
+    of_samples = [number for number, (_, of_tokens) in enumerate(sets) if not of_tokens]
+    lacking = [pl.when(pl.col(name).is_null()).then(pl.lit(name)) for name in undefined]
+    missing = (
+        pl.concat([scores, targets.select(own="reason")], how="horizontal")
+        .select("target_id", "own", attack=pl.concat_list(lacking).list.drop_nulls())
+        .filter(pl.col("attack").list.len() > 0)
+        .explode("attack")
+        .with_columns(reads=pl.col("attack").replace_strict(which, return_dtype=pl.UInt32))
+    )
+    sampled = _rows_read(samples, [pairs for pairs, _ in sets], "sample_index")
+    why = _first_reasons(sampled, "sample_index")
+    if logprobs is not None:
+        rows = with_shadows(logprobs, attacks)
+        of_tokens = _first_reasons(_rows_read(rows, [pairs for _, pairs in sets]))
+        why = pl.concat([why, of_tokens]).unique(["target_id", "reads"], maintain_order=True)
+    lacking_targets = missing.select("target_id")  # without the join: samples would wait for it
+    missing = missing.join(why, on=["target_id", "reads"], how="left", maintain_order="left")
+    shares = (
+        sampled.filter(pl.col("reads").is_in(of_samples))
+        .join(lacking_targets, on="target_id", how="semi")  # few: all are held
+        .group_by("target_id", "reads")
+        .agg(there=pl.col("reason").is_null().mean())
+    )
+    missing = missing.join(shares, on=["target_id", "reads"], how="left", maintain_order="left")
+    nothing = pl.col("there") == 0
+    least = pl.col("attack").replace_strict(
+        {attack.name: attack.least for attack in attacks}, return_dtype=pl.Float64
+    )
+    is_sampled = pl.col("reads").is_in(of_samples)
+    continued = [number for number in of_samples if sets[number][0] == {CONTINUATION}]
+    none = pl.when(pl.col("reads").is_in(continued)).then(pl.lit("no continuation was sampled"))
+    reason = pl.coalesce(
+        pl.when(~is_sampled).then("why"),
+        "own",
+        pl.when(is_sampled, nothing.fill_null(value=True)).then(pl.coalesce("why", none)),
+        pl.when(pl.col("there") < least).then(pl.format("too few answers; the first: {}", "why")),
+        pl.col("attack").replace_strict(undefined, return_dtype=pl.String),
+    )
+    return missing.select("target_id", "attack", reason=reason)
+
+
+def _rows_read(
+    rows: pl.LazyFrame, sets: Sequence[frozenset[tuple[str, str]]], *number: str
+) -> pl.LazyFrame:
+    """Rows of evidence with the number ``reads`` of each set of pairs that has them."""
+    reads = pl.LazyFrame(
+        [(which, *pair) for which, pairs in enumerate(sets) for pair in pairs],
+        schema={"reads": pl.UInt32, "model": pl.String, "view": pl.String},
+        orient="row",
+    )
+    keys = rows.select("target_id", "model", "view", "view_index", *number, "reason")
+    return keys.join(reads, on=["model", "view"])
+
+
+def _first_reasons(rows: pl.LazyFrame, *number: str) -> pl.LazyFrame:
+    """First reason among the rows of each set of pairs: ``target_id``, ``reads``, ``why``."""
+    first = pl.col("reason").sort_by("model", "view", "view_index", *number).first()
+    failed = rows.filter(pl.col("reason").is_not_null())
+    return failed.group_by("target_id", "reads").agg(why=first)
+
+
+# An attack on each sample alone.
+
+
+def score_by(features: pl.LazyFrame, attack: Attack, *key: str) -> pl.LazyFrame:
+    """Apply an attack to the rows of each key: the key and Float64 ``value``, in any order.
+
+    With ``target_id`` alone an attack on samples sees all rows of a target together; with
+    ``sample_index`` as well it sees each sample as if it were the only one.
+    """
+    value = pl.col("value").cast(pl.Float64)
+    return (
+        features.filter(pl.col("words_candidate").is_not_null(), among(attack.reads))
+        .group_by(key)
+        .agg(value=attack.expr)
+        .with_columns(value=pl.when(value.is_finite()).then(value))
+    )

@@ -9,41 +9,49 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
-from mia_batch.attacks.attack import Attack
-from mia_batch.attacks.base_model import BASE_MODEL_ATTACKS
-from mia_batch.attacks.choices import CHOICE_ATTACKS, CHOICE_LOGPROB_ATTACKS
-from mia_batch.attacks.coverage import COVERAGE_ATTACKS, VERBATIM_ATTACKS
-from mia_batch.attacks.extraction import EXTRACTION_ATTACKS
-from mia_batch.attacks.frequency import FREQUENCY_ATTACKS
-from mia_batch.attacks.learned import LEARNED_ATTACKS
-from mia_batch.attacks.loss import LOSS_ATTACKS
-from mia_batch.attacks.min_k import MIN_K_ATTACKS
-from mia_batch.attacks.neighbour import NEIGHBOUR_ATTACKS
-from mia_batch.attacks.petal import PETAL_ATTACKS
-from mia_batch.attacks.prefix_shots import PREFIX_SHOT_ATTACKS
-from mia_batch.attacks.probing import (
+from mia_batch.attacks.attack import LEARNED_ATTACKS, Attack
+from mia_batch.attacks.from_logprobs import (
+    LOSS_ATTACKS,
+    MIN_K_ATTACKS,
+    SERIES_ATTACKS,
+    SHAPE_ATTACKS,
+)
+from mia_batch.attacks.from_references import (
+    BASE_MODEL_ATTACKS,
+    NEIGHBOUR_ATTACKS,
+    PREFIX_SHOT_ATTACKS,
+    REFERENCE_ATTACKS,
+    SHADOW_ATTACKS,
+    SPV_ATTACKS,
+    SPV_UNCALIBRATED_ATTACKS,
+    TUNED_REFERENCE_ATTACKS,
+)
+from mia_batch.attacks.from_samples import (
+    CHOICE_ATTACKS,
+    CHOICE_LOGPROB_ATTACKS,
     COMBINED_ATTACKS,
+    COVERAGE_ATTACKS,
+    EXTRACTION_ATTACKS,
+    FREQUENCY_ATTACKS,
     LOG_HIT_RATE_ATTACKS,
+    MATCHED_ATTACKS,
     MATCHED_RARITY_ATTACKS,
+    PETAL_ATTACKS,
     PROBE_ATTACKS,
     PROBE_LOGPROB_ATTACKS,
+    RANK_ATTACKS,
     REFERENCE_PROBE_ATTACKS,
+    ROUGE_ATTACKS,
+    SAMIA_ATTACKS,
+    VERBATIM_ATTACKS,
 )
-from mia_batch.attacks.rank import RANK_ATTACKS
-from mia_batch.attacks.reference import REFERENCE_ATTACKS, TUNED_REFERENCE_ATTACKS
-from mia_batch.attacks.rouge import ROUGE_ATTACKS
-from mia_batch.attacks.sampling import MATCHED_ATTACKS, SAMIA_ATTACKS
-from mia_batch.attacks.series import SERIES_ATTACKS, SHAPE_ATTACKS
-from mia_batch.attacks.shadows import SHADOW_ATTACKS
-from mia_batch.attacks.spv import SPV_ATTACKS, SPV_UNCALIBRATED_ATTACKS
 from mia_batch.errors import SettingsError
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from mia_batch.targets.plan import Preset
+    from mia_batch.targets import Preset
 
-__all__ = ["ENTRY_POINTS", "defaults", "families", "get", "load_file", "names", "register"]
 
 ENTRY_POINTS = "mia_batch.attacks"
 """Group of entry points by which another package adds attacks: each names an `Attack`."""
@@ -149,11 +157,10 @@ def register(attack: Attack) -> Attack:
     """
     known = _known().get(attack.name)
     if known is not None and _formula(known) != _formula(attack):
-        msg = (
+        raise SettingsError(
             f"attacks: there is another attack {attack.name!r}, with another formula; a name never "
             "changes meaning: give yours another"
         )
-        raise SettingsError(msg)
     if known is None:
         _REGISTERED[attack.name] = attack
     return attack
@@ -174,17 +181,15 @@ def load_file(path: str) -> tuple[str, ...]:
         ]
         line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
         where = path if line is None else f"{path}, line {line}"
-        msg = (
+        raise SettingsError(
             f"setting 'attacks_from': {where} cannot be run ({type(error).__name__}: {error}); "
             "correct the file"
-        )
-        raise SettingsError(msg) from error
+        ) from error
     found = [value for value in bound.values() if isinstance(value, Attack)]
     if not found:
-        msg = (
+        raise SettingsError(
             f"setting 'attacks_from': {path} binds no Attack to a name; define one at its top level"
         )
-        raise SettingsError(msg)
     return tuple(dict.fromkeys(register(attack).name for attack in found))
 
 
@@ -209,11 +214,13 @@ def _plugged_in() -> dict[str, Attack]:
         try:
             attack = point.load()
         except Exception as error:  # whatever a stranger's module raises
-            msg = f"the attack {point.name!r} of {point.value} cannot be loaded: {error}"
-            raise SettingsError(msg) from error
+            raise SettingsError(
+                f"the attack {point.name!r} of {point.value} cannot be loaded: {error}"
+            ) from error
         if not isinstance(attack, Attack) or attack.name in {*_BUILT_IN, *found}:
-            msg = f"{point.value} is not an Attack with a name of its own; remove its package"
-            raise SettingsError(msg)
+            raise SettingsError(
+                f"{point.value} is not an Attack with a name of its own; remove its package"
+            )
         found[attack.name] = attack
     return found
 
@@ -228,11 +235,10 @@ def get(name: str) -> Attack:
     known = _known()
     if name not in known:
         near = get_close_matches(name, known) or ["samia_matched_v1", "samia_v1"]
-        msg = (
+        raise SettingsError(
             f"attacks: there is no attack {name!r}; the nearest names are "
             f"{', '.join(near)}, and `mia-batch attacks` lists all"
         )
-        raise SettingsError(msg)
     return known[name]
 
 

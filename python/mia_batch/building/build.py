@@ -1,28 +1,219 @@
-"""Builds evaluation sets, and says whether they can carry any conclusion."""
+"""What is said of sets that were built: rows of a summary, and sentences."""
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
+import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 
 from mia_batch.building.documents import Further, read_labelled
-from mia_batch.building.folder import look, write
-from mia_batch.building.one_length import build_length
-from mia_batch.building.summary import sentence_of, summarise
+from mia_batch.building.matching import EXCLUDED_ABOVE, build_length
 from mia_batch.corpus import ColumnNames
-from mia_batch.errors import CorpusError, SettingsError
+from mia_batch.errors import CorpusError, RunFolderError, SettingsError
 from mia_batch.observer import Observer
-from mia_batch.schemas import BuiltTests
+from mia_batch.schemas import BuiltTests, BuiltTexts, ThrownAway
 from mia_batch.storage import is_url
+from mia_batch.tables import sink, sync_folder, system_errors, temporary_path, write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import date
 
+    from mia_batch.building.matching import OneLength
+
 __all__ = ["SETTINGS", "BuiltSet", "build_set"]
+
+
+# What is said of sets that were built: rows of a summary, and sentences.
+
+
+_HEADS = ("set", "members", "non-members", "blind AUC before", "after", "from outside", "verdict")
+
+_LEGEND = """Each figure is of the classifier with the highest upper limit, with its 95 % interval.
+Before: on the first words of every document. After: cross-validated within the set, pairs kept
+together; matching biases this figure downwards. From outside: by classifiers trained on documents
+that were drawn at random and had no part in the matching. The verdict is the worse of both."""
+
+
+def summarise(made: Sequence[OneLength], away: pl.DataFrame) -> dict[str, Any]:
+    """Give a row for each set, refusals, sentences, and how many documents went for what."""
+    counts = away.group_by("length", "reason").len().sort("length", "reason", nulls_last=False)
+    return {
+        "sets": [row for each in made for row in _sets(each)],
+        "refused": {str(each.length): each.refused for each in made if each.refused is not None},
+        "sentences": [sentence_of(each) for each in made],
+        "thrown_away": counts.to_dicts(),
+    }
+
+
+def sentence_of(made: OneLength) -> str:
+    """Say of one length what its sets can carry."""
+    if made.refused is not None:
+        before = _strongest(made.tests, "original", "before", "the set")
+        found = "" if before is None else f"; before, the blind AUC is {_figure(before)}"
+        return made.refused + found
+    return " ".join(_sentence(made, row) for row in _sets(made))
+
+
+def _sentence(made: OneLength, row: dict[str, Any]) -> str:
+    what = f"{made.length} words, {row['setting']}:"
+    if not row["members"]:
+        return f"{what} no set, because too few texts have it."
+    kept = f"{what} {row['members']:,} members, {row['nonmembers']:,} non-members;"
+    figures = f"blind AUC {_figure(row['before'])} before"
+    if row["after"] is not None:
+        figures += f" and {_figure(row['after'])} after"
+    if row["outside"] is not None:
+        figures += f", {_figure(row['outside'])} to classifiers trained on held-out documents"
+    if row["verdict"] == "not separable":
+        end = (
+            f"An attack's AUC above {EXCLUDED_ABOVE:.2f} on it is not explained by what these "
+            "classifiers see; smaller ones may be."
+        )
+    else:
+        how = "can be" if row["verdict"] == "separable" else "may be"
+        end = f"It can carry no conclusion: its classes {how} told apart without a model."
+    return f"{kept} {figures}. {end}"
+
+
+def _sets(made: OneLength) -> list[dict[str, Any]]:
+    rows = []
+    for built in made.built:
+        members = int(built.texts["member"].sum())
+        rows.append(
+            {
+                "length": made.length,
+                "setting": built.setting,
+                "members": members,
+                "nonmembers": built.texts.height - members,
+                "before": _strongest(made.tests, "original", "before", "the set"),
+                "after": _strongest(made.tests, built.setting, "after", "the set"),
+                "outside": _strongest(made.tests, built.setting, "after", "held out"),
+                "upper": built.upper,
+                "verdict": built.verdict,
+            }
+        )
+    return rows
+
+
+def _strongest(
+    tests: Sequence[dict[str, Any]], setting: str, stage: str, learnt_from: str
+) -> dict[str, Any] | None:
+    wanted = {"setting": setting, "stage": stage, "learnt_from": learnt_from}
+    found = [
+        {name: row[name] for name in ("classifier", "roc_auc", "low", "high")}
+        for row in tests
+        if row.items() >= wanted.items() and row.get("roc_auc") is not None
+    ]
+    return max(found, key=lambda row: row["high"], default=None)
+
+
+def _figure(row: dict[str, Any]) -> str:
+    return f"{row['roc_auc']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
+
+
+def as_markdown(summary: dict[str, Any]) -> str:
+    """Write the summary as a page."""
+    lines = ["# What these sets can carry", ""]
+    for sentence in summary["sentences"]:
+        lines += [sentence, ""]
+    lines += [_row(_HEADS), _row(["---"] * len(_HEADS))]
+    for row in summary["sets"]:
+        figures = [row[name] and _figure(row[name]) for name in ("before", "after", "outside")]
+        shown = [f"{row['setting']}-{row['length']}", row["members"], row["nonmembers"], *figures]
+        lines.append(_row([*shown, row["verdict"]]))
+    lines += ["", _LEGEND, ""]
+    lines += [_row(["length", "thrown away because", "documents"]), _row(["---"] * 3)]
+    for row in summary["thrown_away"]:
+        lines.append(_row([row["length"] or "all", row["reason"], row["len"]]))
+    return "\n".join([*lines, ""])
+
+
+def _row(cells: Sequence[object]) -> str:
+    return "| " + " | ".join("-" if cell is None else str(cell) for cell in cells) + " |"
+
+
+# The folder of a set: there whole or not at all.
+
+
+_SUMMARY = "summary.json"
+
+
+def look(
+    place: Path, request: dict[str, Any], documents: pl.DataFrame
+) -> tuple[str, dict[str, Any] | None]:
+    """Name a request by its SHA-256; return the summary as well where its sets are there."""
+    content = sha256(json.dumps(request, sort_keys=True).encode())
+    for row in documents.iter_rows():
+        content.update(json.dumps(row, default=str).encode())
+    key = content.hexdigest()
+    if not place.exists() or (place.is_dir() and not any(place.iterdir())):
+        return key, None
+    try:
+        summary = json.loads((place / _SUMMARY).read_text("utf-8"))
+        known = summary["request"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise RunFolderError(
+            f"{place} is there already and holds no set that was built here; choose another name"
+        ) from None
+    if known != key:
+        raise RunFolderError(
+            f"{place} holds sets of other documents or settings; delete it or choose another name"
+        )
+    return key, summary
+
+
+def write(
+    place: Path,
+    made: Sequence[OneLength],
+    tests: pl.DataFrame,
+    away: pl.DataFrame,
+    summary: dict[str, Any],
+) -> None:
+    """Write everything beside the folder's name, then give it that name."""
+    with system_errors(place), _alone(place):
+        work = temporary_path(place)
+        work.mkdir()
+        try:
+            for each in made:
+                for built in each.built:
+                    if built.texts.height:
+                        name = f"{built.setting}-{each.length}.parquet"
+                        sink(built.texts, work / name, BuiltTexts)
+            sink(tests, work / "tests.parquet", BuiltTests)
+            sink(away, work / "thrown-away.parquet", ThrownAway)
+            write_text(work / "summary.md", as_markdown(summary))
+            write_text(work / _SUMMARY, json.dumps(summary, indent=2) + "\n")
+            work.replace(place)  # a folder that holds something is not replaced
+            sync_folder(place.parent)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+@contextmanager
+def _alone(place: Path) -> Iterator[None]:
+    """Let no other process write here, and remove what a killed one left."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    parent = os.open(place.parent, os.O_RDONLY)
+    try:
+        fcntl.flock(parent, fcntl.LOCK_EX)
+        for left in place.parent.glob(f".{place.name}.*.tmp"):
+            shutil.rmtree(left, ignore_errors=True)
+        yield
+    finally:
+        os.close(parent)
+
+
+# Builds evaluation sets, and says whether they can carry any conclusion.
+
 
 SETTINGS: Final = ("original", "paraphrased", "concatenated")
 """What can be done to the texts of a set."""
@@ -199,17 +390,18 @@ def _check(
     gap_days: int,
 ) -> None:
     if is_url(out):
-        msg = f"'out' is {str(out)!r}: a set can be built on a disk only; copy it from there"
-        raise SettingsError(msg)
+        raise SettingsError(
+            f"'out' is {str(out)!r}: a set can be built on a disk only; copy it from there"
+        )
     if min(lengths, default=0) < _LEAST_WORDS:
-        msg = f"lengths are {[*lengths]}; give one or more, of at least {_LEAST_WORDS} words each"
-        raise SettingsError(msg)
+        raise SettingsError(
+            f"lengths are {[*lengths]}; give one or more, of at least {_LEAST_WORDS} words each"
+        )
     if not settings or not {*settings} <= {*SETTINGS}:
-        msg = f"settings are {[*settings]}; give some of {', '.join(SETTINGS)}"
-        raise SettingsError(msg)
+        raise SettingsError(f"settings are {[*settings]}; give some of {', '.join(SETTINGS)}")
     if "paraphrased" in settings and paraphrase_column is None:
-        msg = "paraphrased texts need a column of paraphrases; name it with --paraphrase-column"
-        raise SettingsError(msg)
+        raise SettingsError(
+            "paraphrased texts need a column of paraphrases; name it with --paraphrase-column"
+        )
     if gap_days < 0:
-        msg = f"gap_days is {gap_days}; it must not be negative"
-        raise SettingsError(msg)
+        raise SettingsError(f"gap_days is {gap_days}; it must not be negative")

@@ -11,15 +11,18 @@ from mia_batch.corpus import read_documents
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.kernels import count_words, shared_runs
 from mia_batch.schemas import ThrownAway
-from mia_batch.targets.copies import Passages
+from mia_batch.targets import Passages, choose_windows, find_words, from_document_id, windows
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from datetime import date
     from pathlib import Path
 
     from mia_batch.corpus import ColumnNames
 
-__all__ = ["Further", "read_labelled", "thrown"]
+
+# Documents with a membership: by their date and a cutoff, or by labels that are there.
+
 
 _RUN_WORDS = 8
 _THROWN = ThrownAway.create_empty().schema
@@ -61,11 +64,11 @@ def read_labelled(
     rows = _read(path, names, further).with_row_index("row", offset=1)
     has_labels = rows["member"].is_not_null().any()
     if cutoff is None and not has_labels:
-        msg = f"{path} does not say who is a member; give --cutoff and dates, or a column of labels"
-        raise SettingsError(msg)
+        raise SettingsError(
+            f"{path} does not say who is a member; give --cutoff and dates, or a column of labels"
+        )
     if cutoff is not None and has_labels:
-        msg = f"{path} has labels, and a cutoff is given; give one or the other"
-        raise SettingsError(msg)
+        raise SettingsError(f"{path} has labels, and a cutoff is given; give one or the other")
     rows = rows.with_columns(
         pl.coalesce("document_id", pl.format("row {}", "row")),
         date=_dates(rows, further.date, path),
@@ -94,8 +97,9 @@ def _read(path: Path | str, names: ColumnNames, further: Further) -> pl.DataFram
     present = documents.collect_schema().names()
     for part, name in further._asdict().items():
         if name is not None and name not in present:
-            msg = f"{path} has no column {name!r}; name the {part} with --{part}-column"
-            raise CorpusError(msg)
+            raise CorpusError(
+                f"{path} has no column {name!r}; name the {part} with --{part}-column"
+            )
     further_columns = {
         part: pl.lit(None, pl.String) if name is None else pl.col(name)
         for part, name in further._asdict().items()
@@ -113,11 +117,10 @@ def _dates(rows: pl.DataFrame, name: str | None, path: Path | str) -> pl.Series:
     dates = text.str.head(10).str.to_date("%Y-%m-%d", strict=False)
     wrong = text.is_not_null() & (text != "") & dates.is_null()
     if (row := wrong.arg_max()) is not None and wrong[row]:
-        msg = (
+        raise CorpusError(
             f"{path}, document {row + 1}: column {name!r} is {text[row]!r}, no date; write dates "
             "as 2023-01-31, or leave them empty"
         )
-        raise CorpusError(msg)
     return dates
 
 
@@ -153,3 +156,63 @@ def _without_copies(rows: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         copies.with_columns(other=other), "copy of another document", other_document=pl.col("other")
     )
     return kept.sort("place").drop("place"), away
+
+
+# Texts of one length: the windows of each document that has so many words.
+
+
+MOST_DOCUMENTS = 1000
+"""Of a class, that are compared at one length: more cost time and show no smaller differences."""
+
+_MOST_WINDOWS = 4
+"""Of a document, that are compared."""
+
+
+def cut(documents: pl.DataFrame, length: int, seed: int) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Cut documents into texts of ``length`` words; give what is thrown away as well.
+
+    Texts: the documents' columns, ``target`` (the text), ``from_word`` and ``target_id``; at most
+    ``_MOST_WINDOWS`` of a document, the first always among them.
+    """
+    is_short = pl.col("n_words") < length
+    enough = documents.filter(~is_short)
+    chosen = enough.filter(
+        (pl.col("document_id").hash(seed).rank("ordinal") <= MOST_DOCUMENTS).over("member")
+    )
+    too_many = enough.join(chosen, on="document_id", how="anti")
+    away = [
+        thrown(documents.filter(is_short), "too short", length=length),
+        thrown(too_many, "more documents than are compared", length=length),
+    ]
+    found = pl.DataFrame(
+        [
+            (document, start, text)
+            for document, text in zip(chosen["document_id"], chosen["text"], strict=True)
+            for start, text in _windows(document, text, length, seed)
+        ],
+        schema={"document_id": pl.String, "from_word": pl.UInt32, "target": pl.String},
+        orient="row",
+    )
+    texts = found.join(chosen.drop("text"), on="document_id", how="left", maintain_order="left")
+    named = pl.format("{}/{}", "document_id", "from_word")
+    return texts.with_columns(target_id=named), pl.concat(away)
+
+
+def _windows(document: str, text: str, length: int, seed: int) -> Iterator[tuple[int, str]]:
+    (words,) = find_words([text], "whitespace")
+    found = list(windows(len(words.starts), length, None)) or [range(length)]
+    later = choose_windows(len(found) - 1, _MOST_WINDOWS - 1, seed, from_document_id(document))
+    for place in (0, *(1 + index for index in sorted(later))):
+        start = found[place].start
+        stop = start + length - 1
+        yield start, text[int(words.starts[start]) : int(words.ends[stop])]
+
+
+def words_of(text: str | None, start: int, length: int) -> str | None:
+    """Return words ``start`` and following; None where there are too few."""
+    if text is None:
+        return None
+    (words,) = find_words([text], "whitespace")
+    if len(words.starts) < start + length:
+        return None
+    return text[int(words.starts[start]) : int(words.ends[start + length - 1])]

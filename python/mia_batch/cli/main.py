@@ -1,34 +1,133 @@
-"""The command line: the only place that prints or exits."""
+"""SIGINT and SIGTERM: an orderly end within seconds, whatever the main thread is doing.
+
+Python runs signal handlers in the main thread, between two of its own instructions, and one query
+of Polars can hold it for minutes. So a thread is woken by the signal itself, and ends the process
+where the main thread does not. Nothing is lost: what is on disk is whole at any time, and the
+engine's process ends with its parent.
+"""
 
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
+import signal
 import sys
+from contextlib import contextmanager, suppress
 from io import TextIOWrapper
 from pathlib import Path
+from select import select
+from socket import socketpair
+from threading import Thread
+from time import sleep
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from mia_batch.cli.build_set import build_set
-from mia_batch.cli.compare import compare
-from mia_batch.cli.finetune import finetune
-from mia_batch.cli.invert import invert
-from mia_batch.cli.options import TopicGroup, settings_options
-from mia_batch.cli.output import console_of
-from mia_batch.cli.paraphrase import paraphrase
+from mia_batch.cli.evidence import compare, report
+from mia_batch.cli.options import TopicGroup, console_of, settings_options
 from mia_batch.cli.plan import plan as plan_design
-from mia_batch.cli.privacy import privacy
-from mia_batch.cli.report import report
-from mia_batch.cli.samples import show, verify
-from mia_batch.cli.stopping import Stopping, command_line
+from mia_batch.cli.sets import build_set, paraphrase
+from mia_batch.cli.show import show, verify
+from mia_batch.cli.training import finetune, invert, privacy
 from mia_batch.errors import MiaBatchError, RequestError
 from mia_batch.storage import copy_of, is_url, place_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
     from mia_batch.pipeline import Run
 
-__all__ = ["main"]
+
+# SIGINT and SIGTERM: an orderly end within seconds, whatever the main thread is doing.
+#
+# Python runs signal handlers in the main thread, between two of its own instructions, and one
+# query of Polars can hold it for minutes. So a thread is woken by the signal itself, and ends the
+# process where the main thread does not. Nothing is lost: what is on disk is whole at any time,
+# and the engine's process ends with its parent.
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SECONDS_TO_END = 5.0
+_SECONDS_OF_ONE_STOP = 0.3  # timeout(1), make and others pass a signal on that came already
+_SHOW_CURSOR = "\x1b[?25h"
+
+
+class Stopping:
+    """Ends the process on the first signal in an orderly way, on the second at once.
+
+    Parameters
+    ----------
+    command
+        The command line that goes on, as arguments; the message shows it as it is at that time.
+    """
+
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
+        self._asked = False
+        self._woken, self._waker = socketpair()
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Listen to signals; the first one raises `KeyboardInterrupt` in the main thread.
+
+        After a signal the process ends with status 1, once the command that goes on was shown.
+
+        Yields
+        ------
+        None
+            While the program works.
+        """
+        self._waker.setblocking(False)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        for number in _SIGNALS:
+            signal.signal(number, self._interrupt)
+        Thread(target=self._watch, daemon=True).start()
+        try:
+            yield
+        except BaseException:  # libraries turn the interrupt into errors of their own
+            if not self._asked:
+                raise
+            self._end()
+
+    def _interrupt(self, _signal: int, _frame: FrameType | None) -> None:
+        if not self._asked:
+            self._asked = True
+            raise KeyboardInterrupt
+
+    def _watch(self) -> NoReturn:
+        """Give the main thread some seconds after the first signal, and none after the second."""
+        self._woken.recv(1)
+        sleep(_SECONDS_OF_ONE_STOP)
+        while select([self._woken], [], [], 0.0)[0]:
+            self._woken.recv(1)
+        select([self._woken], [], [], _SECONDS_TO_END)
+        self._end()
+
+    def _end(self) -> NoReturn:
+        """Write past Python's buffers, which the main thread may hold, and wait for nothing."""
+        text = (
+            "mia-batch: stopped; what is complete is kept, and this goes on from there:\n"
+            f"  {shlex.join(self._command)}\n"
+        )
+        with suppress(OSError):  # nobody reads
+            os.write(2, os.fsencode(_SHOW_CURSOR + text if os.isatty(2) else text))
+        os._exit(1)
+
+
+def command_line() -> list[str]:
+    """Return the arguments that start this program as it was started, to be typed again."""
+    script = sys.argv[0]
+    if Path(script).name == "__main__.py":
+        return list(sys.orig_argv)
+    found = shutil.which(name := Path(script).name)
+    in_path = found is not None and Path(found).resolve() == Path(script).resolve()
+    return [name if in_path else script, *sys.argv[1:]]
+
+
+# The command line: the only place that prints or exits.
+
 
 _EPILOG = """\b
 Examples:
@@ -129,8 +228,9 @@ def command(context: click.Context, /, *, dry_run: bool, **options: object) -> N
     given = {name: value for name, value in options.items() if value not in (None, ())}
     if context.invoked_subcommand is not None:
         if given or dry_run:
-            msg = f"{context.invoked_subcommand} takes its own options, after its name"
-            raise click.UsageError(msg)
+            raise click.UsageError(
+                f"{context.invoked_subcommand} takes its own options, after its name"
+            )
         return
     if not given and not dry_run and len(sys.argv) == 1:
         click.echo(context.get_help())
@@ -149,7 +249,7 @@ def command(context: click.Context, /, *, dry_run: bool, **options: object) -> N
 
 def _audit(settings: Any) -> None:  # noqa: ANN401 - Settings is imported at use
     """Audit and show the result; exit 1 where too many targets have failed."""
-    from mia_batch.cli.console import ConsoleObserver
+    from mia_batch.cli.options import ConsoleObserver
     from mia_batch.pipeline import run_audit
 
     observer = ConsoleObserver(console_of(stderr=True))
@@ -191,7 +291,7 @@ def _show(run: Run) -> None:
 @settings_options(*_HOW_TO_SCORE)
 def score(run: Path | str, **options: object) -> None:
     """Score a finished run with other attacks, in seconds and without a model."""
-    from mia_batch.cli.console import ConsoleObserver
+    from mia_batch.cli.options import ConsoleObserver
     from mia_batch.pipeline import rescore
 
     observer = ConsoleObserver(console_of(stderr=True))

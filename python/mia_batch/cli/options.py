@@ -1,23 +1,62 @@
-"""The options of the root command: one for each setting, from the setting's own description."""
+"""Numbers of the command line."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict
+from datetime import timedelta
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
 
-from mia_batch.cli.numbers import NumberRange
 from mia_batch.finetuning.recipe import recipe_field
+from mia_batch.observer import Observer
 from mia_batch.settings import NO_YARDSTICK, PARTS, Mark, Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from click import Context, Parameter
     from pydantic.fields import FieldInfo
+    from rich.console import Console, RenderableType
 
-__all__ = ["TopicGroup", "recipe_options", "settings_options"]
+    from mia_batch.observer import WorkerState
+
+
+# Numbers of the command line.
+
+
+class NumberRange(click.FloatRange):
+    """Numbers in a range, where click takes ``nan`` for one of any range."""
+
+    def convert(self, value: float, param: Parameter | None, ctx: Context | None) -> float:
+        """Read a number."""
+        number = float(super().convert(value, param, ctx))
+        if isnan(number):
+            self.fail(f"{value} is no number", param, ctx)
+        return number
+
+
+def whole_numbers(_context: Context, _option: Parameter, value: str | None) -> list[int] | None:
+    """Read numbers separated by commas."""
+    if value is None:
+        return None
+    try:
+        numbers = [int(part) for part in value.split(",")]
+    except ValueError:
+        numbers = [0]
+    if min(numbers) < 1:
+        raise click.BadParameter(f"{value!r} is no list of whole numbers such as 32,64")
+    return numbers
+
+
+# The options of the root command: one for each setting, from the setting's own description.
+
 
 _FIRST = "What everybody needs"
 _REPEATABLE = ("engine_arg", "base_url")
@@ -158,3 +197,162 @@ def _help(field: FieldInfo) -> str:
     if field.is_required() or field.default in (None, ()) or field.default_factory or "[" in text:
         return text
     return f"{text}  [default: {field.default}]"
+
+
+# Where the command line prints to.
+
+
+def console_of(*, stderr: bool) -> Console:
+    """Open standard output or error; 120 characters wide where it is no terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=120)
+
+
+# Text from corpora and models, safe for a terminal.
+
+
+def plain(value: object) -> Text:
+    """Show a value as it is: no markup, and nothing that a terminal would obey."""
+    return Text("".join(letter if letter.isprintable() else "\ufffd" for letter in str(value)))
+
+
+# Shows a run while it works: a progress bar on a terminal, plain lines elsewhere.
+
+
+_SECONDS_BETWEEN_LINES = 5.0
+_WIDTH_OF_ALL = 80
+
+
+class ConsoleObserver(Observer):
+    """Tells each stage and how long it took, and the progress of engines.
+
+    A terminal gets a live bar, anything else a line every few seconds.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._stage_began: float | None = None
+        self._progress: _Bar | _Lines | None = None
+
+    def stage(self, sentence: str) -> None:
+        """Say that the stage before ended, and what comes."""
+        self.ended()
+        self._console.print(sentence, highlight=False, markup=False)
+        self._stage_began = time.monotonic()
+
+    def ended(self) -> None:
+        """Say how long the latest stage took."""
+        if self._stage_began is not None:
+            seconds = time.monotonic() - self._stage_began
+            if seconds >= 0.1:
+                self._console.print(f"  took {seconds:.1f} s", style="dim", highlight=False)
+            self._stage_began = None
+
+    def working(self, what: str, *, done: int, total: int) -> None:
+        """Begin to show progress."""
+        self.ended()
+        self._stage_began = time.monotonic()
+        shown = _Bar if self._console.is_terminal else _Lines
+        self._progress = shown(self._console, what, done, total)
+
+    def worked(self, texts: int, tokens: int) -> None:
+        """Show progress."""
+        if self._progress is not None:
+            self._progress.advance(texts, tokens)
+
+    def at_work(self, workers: Sequence[WorkerState]) -> None:
+        """Show on a terminal what each of several workers does."""
+        if isinstance(self._progress, _Bar):
+            self._progress.show(workers)
+
+    def work_ended(self) -> None:
+        """End the progress."""
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
+
+
+class _WithWorkers(Progress):
+    """A progress bar, and below it a table of workers."""
+
+    workers: Sequence[WorkerState] = ()
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        if len(self.workers) > 1:
+            table = Table("worker", "does", box=None)
+            for name in ("blocks done", "tokens/s"):
+                table.add_column(name, justify="right")
+            for each in self.workers:
+                table.add_row(each.name, each.state, f"{each.blocks:,}", f"{each.speed:,.0f}")
+            yield table
+
+
+class _Bar:
+    """A live progress bar."""
+
+    def __init__(self, console: Console, what: str, done: int, total: int) -> None:
+        self._began = time.monotonic()
+        self._tokens = 0
+        columns = [
+            MofNCompleteColumn(),
+            TextColumn("texts,"),
+            TimeRemainingColumn(),
+            TextColumn("left"),
+        ]
+        if console.width >= _WIDTH_OF_ALL:
+            speed = TextColumn("{task.fields[speed]:,.0f} tokens/s,")
+            columns = [TextColumn(what), BarColumn(), *columns[:2], speed, *columns[2:]]
+        self._bar = _WithWorkers(*columns, console=console)
+        self._task = self._bar.add_task(what, total=total, completed=done, speed=0.0)
+        self._bar.start()
+
+    def advance(self, texts: int, tokens: int) -> None:
+        self._tokens += tokens
+        speed = self._tokens / max(time.monotonic() - self._began, 1e-9)
+        self._bar.update(self._task, advance=texts, speed=speed)
+
+    def show(self, workers: Sequence[WorkerState]) -> None:
+        self._bar.workers = workers
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+class _Lines:
+    """A plain line every few seconds, and one at the end."""
+
+    def __init__(self, console: Console, what: str, done: int, total: int) -> None:
+        self._console = console
+        self._what = what
+        self._began = self._told = time.monotonic()
+        self._before = self._done = done
+        self._total = total
+        self._tokens = 0
+
+    def advance(self, texts: int, tokens: int) -> None:
+        self._done += texts
+        self._tokens += tokens
+        if time.monotonic() - self._told >= _SECONDS_BETWEEN_LINES:
+            self._tell()
+
+    def close(self) -> None:
+        self._tell()
+
+    def _tell(self) -> None:
+        self._told = time.monotonic()
+        seconds = self._told - self._began
+        new = self._done - self._before
+        left = (
+            f"{timedelta(seconds=round(seconds * (self._total - self._done) / new))}"
+            if new
+            else "?"
+        )
+        self._console.print(
+            f"{self._what}: {self._done:,} of {self._total:,} prompts, "
+            f"{self._tokens / max(seconds, 1e-9):,.0f} tokens/s, {left} left",
+            highlight=False,
+            soft_wrap=True,
+        )

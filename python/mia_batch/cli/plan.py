@@ -6,19 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mia_batch.cli.numbers import NumberRange, whole_numbers
-from mia_batch.cli.options import settings_options
-from mia_batch.cli.output import console_of
+from mia_batch.cli.options import NumberRange, console_of, settings_options, whole_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mia_batch.inference.conformal import Adjustment
-    from mia_batch.inference.design import Design, Found
-    from mia_batch.inference.power import Power
+    from mia_batch.inference.power import Design, Found, Power
     from mia_batch.settings import Settings
 
-__all__ = ["plan"]
 
 _OFTEN = 0.8  # share of audits in which a test should find what is there
 _COLUMNS = (
@@ -83,7 +79,7 @@ def plan(
     Audits of made-up scores are tested as real ones are. No model is needed; with --input and
     --non-members their texts or groups are counted.
     """
-    from mia_batch.inference.design import Design, area_of, effect_of, simulate
+    from mia_batch.inference.power import Design, area_of, effect_of, simulate
     from mia_batch.settings import load_settings
 
     if effect is None and auc is not None:

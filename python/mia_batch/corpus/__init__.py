@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from mia_batch.corpus.canaries import (
+from mia_batch.corpus.documents import (
     CanarySet,
+    ColumnNames,
+    Corpus,
     canary_documents,
     commitment,
     draw,
     read_canaries,
+    read_documents,
 )
-from mia_batch.corpus.columns import ColumnNames
-from mia_batch.corpus.documents import Corpus, read_documents
 from mia_batch.corpus.files import SourceFile, base_of, digest_each, digest_of, find_files
 
 __all__ = [

@@ -1,29 +1,354 @@
-"""Read a corpus into the documents table."""
+"""The check of a corpus: every row is read once, and errors are reported before work starts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import json
+import re
+import reprlib
+from dataclasses import asdict, dataclass, field, replace
+from difflib import get_close_matches
+from hashlib import sha256
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NoReturn
 
+import numpy as np
 import polars as pl
+from pydantic import BaseModel, Field, ValidationError
 
-from mia_batch.corpus.check import check_rows
-from mia_batch.corpus.columns import ColumnNames, in_pairs, resolve
-from mia_batch.corpus.files import digest_each, digest_of, find_files
-from mia_batch.corpus.formats import FORMATS
-from mia_batch.corpus.formats.lines import BadInputError, EncodingError, Reading
+from mia_batch.corpus.files import (
+    FORMATS,
+    BadInputError,
+    EncodingError,
+    Reading,
+    digest_each,
+    digest_of,
+    find_files,
+)
 from mia_batch.errors import CorpusError
+from mia_batch.schemas import Documents, LogProbs, Prompts, Samples, Scores, Targets
 from mia_batch.tables import generate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from mia_batch.corpus.columns import Columns
     from mia_batch.corpus.files import Source, SourceFile
 
-__all__ = ["BadInput", "Corpus", "read_documents"]
+
+# The check of a corpus: every row is read once, and errors are reported before work starts.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What makes a row wrong."""
+
+    wrong: pl.Expr  # true in rows that are refused
+    name: str  # the column whose value the message shows
+    rest: str  # what the message says after the value
+
+
+def check_rows(
+    frames: Callable[[list[str]], Iterator[pl.DataFrame]],
+    columns: Columns,
+    *,
+    place_of: Callable[[int], str],
+    wrong: Callable[[int, str], None],
+) -> int:
+    """Read all rows once, and return how many there are.
+
+    ``frames`` yields some of the user's columns, all rows in order; ``place_of`` says where a row
+    is, counted from 0; ``wrong`` takes a wrong row and what to do about it, and may raise. Memory
+    grows by a few bytes a row, and only where there is a ``document_id``.
+    """
+    faults = _faults(columns)
+    identifier = columns.expression("document_id")
+    hashes: list[np.ndarray] = []
+    n_rows = 0
+    for frame in frames(columns.raw.names()):
+        for row, what in faulty_rows(frame, faults):
+            wrong(n_rows + row, what)
+        n_rows += frame.height
+        if "document_id" in columns.parts:
+            hashes.append(frame.select(identifier.hash()).to_series().to_numpy())
+    repeated = _repeated(hashes)
+    if not repeated.is_empty():
+        names = frames(columns.needed(["document_id"]))
+        for row, before, name in _duplicates((each.select(identifier) for each in names), repeated):
+            what = f"document_id {name!r} is also in {place_of(before)}; identifiers must be unique"
+            wrong(row, what)
+    return n_rows
+
+
+def _faults(columns: Columns) -> list[Fault]:
+    parts, faults = columns.parts, list[Fault]()
+
+    def add(part: str, wrong: pl.Expr, rest: str) -> None:
+        faults.append(Fault(wrong=wrong, name=parts[part], rest=rest))
+
+    answers = {part: columns.membership(part) for part in ("member", "label") if part in parts}
+    for part, answer in answers.items():
+        wrong = pl.col(parts[part]).is_not_null() & answer.is_null()
+        add(part, wrong, ", neither 0 nor 1; use 0, 1 or null")
+    if len(answers) == 2:
+        differ = answers["member"].ne(answers["label"]).fill_null(value=False)
+        add("member", differ, f" but {parts['label']!r} says the opposite; make them agree")
+    if "document_id" in parts:
+        missing = pl.col(parts["document_id"]).is_null()
+        add("document_id", missing, "; give every document an identifier or none")
+    if "prefix" in parts:
+        for part, other in (("reference", "prefix"), ("prefix", "reference")):
+            alone = pl.col(parts[other]).is_not_null() & pl.col(parts[part]).is_null()
+            add(part, alone, f" but {parts[other]!r} is not; give both or neither")
+    return faults
+
+
+def faulty_rows(frame: pl.DataFrame, faults: list[Fault]) -> Iterator[tuple[int, str]]:
+    """Yield each wrong row of a frame, with what is wrong and what to do."""
+    for fault in faults:
+        for row in frame.select(fault.wrong.arg_true()).to_series():
+            value = frame[fault.name][row]
+            shown = "null" if value is None else reprlib.repr(value)
+            yield row, f"column {fault.name!r} is {shown}{fault.rest}"
+
+
+def _repeated(hashes: list[np.ndarray]) -> pl.Series:
+    """Return the hashes that occur more than once."""
+    ordered = np.sort(np.concatenate(hashes or [np.empty(0, np.uint64)]))
+    return pl.Series(np.unique(ordered[1:][ordered[1:] == ordered[:-1]]))
+
+
+def _duplicates(
+    frames: Iterator[pl.DataFrame], repeated: pl.Series
+) -> Iterator[tuple[int, int, str]]:
+    """Compare the identifiers of equal hash in full; different ones may share a hash."""
+    first: dict[str, int] = {}
+    start = 0
+    for frame in frames:
+        names = frame.to_series()
+        for row in names.hash().is_in(repeated.implode()).arg_true():
+            before = first.setdefault(names[row], start + row)
+            if before != start + row:
+                yield start + row, before, names[row]
+        start += frame.height
+
+
+# Which column of the user's corpus plays which part, and how it becomes one of ours.
+
+
+_WRITTEN = frozenset(
+    name
+    for schema in (Targets, Prompts, Samples, LogProbs, Scores)
+    for name in schema.column_names()
+)
+"""A further column of one of these names would be mixed up with our own."""
+
+_SHOWN = 20  # column names in a message
+_OURS = "input_"  # before the name of a further column that is named as one of ours
+_ALSO = {
+    "text": ("input",),
+    "member": ("is_member", "membership"),
+    "label": ("labels",),
+    "document_id": ("doc_id",),
+}
+"""Further names by which a column is known to play a part."""
+PAIR = ("member", "nonmember")
+"""Columns of texts in pairs, as benchmarks of membership write them."""
+_WORDS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnNames:
+    """The user's names for the columns of a corpus.
+
+    Attributes
+    ----------
+    text
+        The text: a string column, which must exist.
+    document_id
+        Unique identifier: strings or integers. None, here and below, means the column of the same
+        name as the attribute, where there is one; a name that is given must exist.
+    member
+        True or false, also as 1 or 0; null = unknown.
+    label
+        The same under its usual name; a row that has both must have them equal.
+    group
+        Documents whose errors move together, such as one book's: strings or integers.
+    prefix
+        The user's own prefix; only together with ``reference``. The text is both, joined.
+    reference
+        The user's own reference.
+    """
+
+    text: str = "text"
+    document_id: str | None = None
+    member: str | None = None
+    label: str | None = None
+    group: str | None = None
+    prefix: str | None = None
+    reference: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """The columns of a corpus, each with its part."""
+
+    raw: pl.Schema  # the columns as they are read
+    parts: Mapping[str, str]  # an attribute of `ColumnNames` to the user's column
+    further: Mapping[str, str]  # our name of a pass-through column to the user's
+
+    @property
+    def schema(self) -> pl.Schema:
+        """The columns of the documents table; nested JSON values pass as text."""
+        types = {name: self.raw[column] for name, column in self.further.items()}
+        passing = {name: pl.String() if of == pl.Object else of for name, of in types.items()}
+        return pl.Schema({**Documents.create_empty().schema, **passing})
+
+    def notes(self) -> Iterator[str]:
+        """Say which columns play a part under another name, or pass under another."""
+        for part, column in self.parts.items():
+            if column not in asdict(ColumnNames()):
+                yield f"the {part} is in column {column!r}"
+        for name, column in self.further.items():
+            if name != column:
+                yield f"column {column!r} is kept as {name!r}"
+
+    def expression(self, name: str) -> pl.Expr:
+        """Return a column of the documents table as an expression over the user's columns."""
+        if name == "member":
+            answers = [self.membership(part) for part in ("member", "label") if part in self.parts]
+            return pl.coalesce(*answers, pl.lit(None, pl.Boolean)).alias(name)
+        if name in Documents.column_names():
+            source = self.parts.get(name)
+            column = pl.lit(None, pl.String) if source is None else pl.col(source).cast(pl.String)
+            return column.alias(name)
+        return pl.col(self.further[name]).alias(name)
+
+    def membership(self, part: str) -> pl.Expr:
+        """Return ``member`` or ``label`` as the user's column says it, Boolean."""
+        return membership(self.parts[part], self.raw[self.parts[part]])
+
+    def needed(self, names: Collection[str]) -> list[str]:
+        """Return the user's columns behind some columns of the documents table, at least one."""
+        roots = {root for name in names for root in self.expression(name).meta.root_names()}
+        return [name for name in self.raw if name in roots] or [self.parts["text"]]
+
+
+def membership(name: str, dtype: pl.DataType) -> pl.Expr:
+    """Read a column as booleans: null for null and for all but 0 and 1, true and false."""
+    column = pl.col(name)
+    if dtype in (pl.Boolean, pl.Null):
+        return column.cast(pl.Boolean)
+    if dtype.is_numeric():
+        return pl.when((column == 0) | (column == 1)).then(column == 1)
+    words = column.cast(pl.String).str.strip_chars().str.to_lowercase()
+    return words.replace_strict(_WORDS, default=None, return_dtype=pl.Boolean)
+
+
+def resolve(
+    names: ColumnNames, raw: pl.Schema, *, where: str, reserved: Collection[str] = ()
+) -> Columns:
+    """Find the columns of a corpus, or refuse their types.
+
+    Further columns that have a name of ours, or a ``reserved`` one, get another.
+    """
+    for name in raw:
+        if name == "*" or (name.startswith("^") and name.endswith("$")):
+            raise CorpusError(
+                f"{where} has a column {name!r}, a name that Polars takes for a pattern; rename it"
+            )
+    parts = _find_parts(names, raw, where)
+    for part, name in parts.items():
+        _check_type(part, name, raw[name], where)
+    ours = {*reserved, *_WRITTEN, *Documents.column_names()}
+    further: dict[str, str] = {}
+    for column in raw:
+        if column not in parts.values():
+            name = column
+            while name in ours or name in further or (name != column and name in raw):
+                name = _OURS + name
+            further[name] = column
+    return Columns(raw=raw, parts=parts, further=further)
+
+
+def in_pairs(names: ColumnNames, raw: pl.Schema) -> tuple[str, str] | None:
+    """Name the columns of a corpus whose rows hold a member and a non-member each."""
+    spelled = {_spelling(name).replace("_", ""): name for name in raw}
+    found = [spelled.get(name) for name in PAIR]
+    texts = [name for name in found if name is not None and raw[name] == pl.String]
+    named = names.text in raw or names.member is not None or names.label is not None
+    return None if named or len(texts) < len(PAIR) else (texts[0], texts[1])
+
+
+def _find_parts(names: ColumnNames, raw: pl.Schema, where: str) -> dict[str, str]:
+    default = asdict(ColumnNames())
+    wanted = asdict(names)
+    given = {part: name for part, name in wanted.items() if name != default[part]}
+    for part, name in given.items():
+        if name not in raw:
+            raise _missing(part, name, raw, where)
+    # A column that the user gave another part does not also play its own.
+    free = [name for name in raw if name not in given.values()]
+    parts = {part: name for part in wanted if (name := _find(part, free, where))} | given
+    if "text" not in parts:
+        raise _missing("text", "text", raw, where)
+    for one, other in (("prefix", "reference"), ("reference", "prefix")):
+        if one in parts and other not in parts:
+            raise CorpusError(
+                f"{where} has a column {parts[one]!r} but no {other!r}; give both or neither"
+            )
+    return {part: parts[part] for part in wanted if part in parts}
+
+
+def _find(part: str, free: list[str], where: str) -> str | None:
+    """Find the column that plays a part by its name, then by its spelling, then by another name."""
+    if part in free:
+        return part
+    for known in (part, *_ALSO.get(part, ())):
+        found = [name for name in free if _spelling(name) == known]
+        if len(found) > 1:
+            both = " and ".join(map(repr, found))
+            raise CorpusError(
+                f"{where}: columns {both} may both be the {part}; name one with {_option(part)}"
+            )
+        if found:
+            return found[0]
+    return None
+
+
+def _spelling(name: str) -> str:
+    return re.sub(r"[\s-]+", "_", name.strip().casefold())
+
+
+def _option(part: str) -> str:
+    return f"--{part.replace('_', '-')}-column"
+
+
+def _missing(part: str, name: str, raw: pl.Schema, where: str) -> CorpusError:
+    near = get_close_matches(name, raw.names(), n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    present = ", ".join(map(repr, raw.names()[:_SHOWN])) + (", ..." if len(raw) > _SHOWN else "")
+    msg = f"{where} has no column {name!r}{hint}, only {present}; "
+    msg = f"{msg}name the {part} with {_option(part)}"
+    return CorpusError(msg)
+
+
+def _check_type(part: str, name: str, dtype: pl.DataType, where: str) -> None:
+    allowed = dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null)
+    wanted = "strings"
+    if part in ("document_id", "group"):
+        allowed, wanted = allowed or dtype.is_integer(), "strings or integers"
+    if part in ("member", "label"):
+        allowed = allowed or dtype == pl.Boolean or dtype.is_integer() or dtype.is_float()
+        wanted = "booleans, or 0 and 1"
+    if not allowed:
+        came = "nested JSON values" if dtype == pl.Object else f"type {dtype}"
+        raise CorpusError(
+            f"{where}: column {name!r} is the {part} but holds {came}; it must hold {wanted}"
+        )
+
+
+# Read a corpus into the documents table.
+
 
 BadInput = Literal["refuse", "set-aside"]
 """What becomes of a file or a row that cannot be read."""
@@ -240,3 +565,101 @@ def _documents(
             yield made.with_columns(expressions).select(wanted)
 
     return generate(schema, frames)
+
+
+# Files of canaries: sets of texts, committed by a hash, of which one text each was published.
+#
+# A file is JSON Lines, one set a line::
+#
+#     {"set": "poem-1", "texts": ["...", "..."], "commitment": "...", "seed": 7, "published": 1}
+#
+# The commitment is the SHA-256 of ``{"set":"poem-1","texts":["...","..."]}``, the JSON of these
+# two without spaces, in UTF-8 with only what JSON must escape escaped. It must be lodged where it
+# cannot be changed before the seed is drawn, by dice or any source that its owner cannot choose;
+# the order of the texts does not matter. The published text is the one at
+# ``numpy.random.default_rng([seed, int(commitment, 16)]).integers(len(texts))``, counted from 0;
+# the others, its controls, must stay unpublished. The file must hold every committed set: leaving
+# sets out after a look at their scores would make the p-value worthless.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanarySet:
+    """One committed set: at least two texts, all different; the name is unique in its file."""
+
+    name: str
+    texts: tuple[str, ...]
+    published: int  # index of the published text
+
+
+def commitment(name: str, texts: Sequence[str]) -> str:
+    """Return the SHA-256 that commits to a set, 64 hexadecimal digits."""
+    content = {"set": name, "texts": list(texts)}
+    compact = json.dumps(content, ensure_ascii=False, separators=(",", ":"))
+    return sha256(compact.encode()).hexdigest()
+
+
+def draw(committed: str, n_texts: int, seed: int) -> int:
+    """Return the index of the text to publish; sets with one seed draw independently."""
+    return int(np.random.default_rng([seed, int(committed, 16)]).integers(n_texts))
+
+
+def read_canaries(path: Path) -> list[CanarySet]:
+    """Read a file of canaries and check every set against its commitment and its draw."""
+    try:
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CorpusError(f"{path} cannot be read as canaries: {error}") from error
+    sets: dict[str, CanarySet] = {}
+    for number, line in enumerate(lines, start=1):
+        try:
+            found = _checked(line)
+            if found.name in sets:
+                _refuse(f"the set {found.name!r} comes twice; give each set one line")
+        except ValueError as error:
+            raise CorpusError(f"{path}, line {number}: {error}") from error
+        sets[found.name] = found
+    return list(sets.values())
+
+
+def canary_documents(sets: Iterable[CanarySet]) -> pl.DataFrame:
+    """Make documents of canaries: a set is a group, its published text the group's only member."""
+    rows = [
+        {
+            "document_id": f"{one.name}/{index}",
+            "text": text,
+            "member": index == one.published,
+            "group": one.name,
+        }
+        for one in sets
+        for index, text in enumerate(one.texts)
+    ]
+    return pl.DataFrame(rows, schema=Documents.create_empty().schema)
+
+
+class _Line(BaseModel, extra="forbid", strict=True):
+    set: str
+    texts: list[str] = Field(min_length=2)
+    commitment: str
+    seed: int = Field(ge=0)
+    published: int
+
+
+def _checked(line: str) -> CanarySet:
+    """Read one line; ValueError says what is wrong and what to do."""
+    try:
+        given = _Line.model_validate_json(line)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = "".join(f"{part!r}: " for part in fault["loc"][:1])
+        _refuse(f"this is not a set of canaries ({where}{fault['msg']}); correct the line")
+    if len(set(given.texts)) < len(given.texts):
+        _refuse(f"the set {given.set!r} has a text twice; give each text once")
+    if commitment(given.set, given.texts) != given.commitment:
+        _refuse(f"the texts of the set {given.set!r} are not those committed; give those")
+    if given.published != draw(given.commitment, len(given.texts), given.seed):
+        _refuse(f"the seed of the set {given.set!r} draws another text; correct 'published'")
+    return CanarySet(name=given.set, texts=tuple(given.texts), published=given.published)
+
+
+def _refuse(what: str) -> NoReturn:
+    raise ValueError(what)

@@ -1,31 +1,166 @@
-"""Which files a corpus consists of: one file, a folder, or a glob."""
+"""Text files: unpacked, decoded, and cut into lines that fit in memory."""
 
 from __future__ import annotations
 
+import bz2
+import codecs
+import csv
 import glob
+import gzip
 import hashlib
+import io
+import json
+import lzma
 import os
+import re
 import stat
+import sys
+import zlib
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal
 
-from mia_batch.corpus.formats.lines import PACKED
+import polars as pl
+from pydantic_core import from_json, to_json
+
+from mia_batch.corpus.books import (
+    LEFT_OUT,
+    MOST_CHARS,
+    Book,
+    BookError,
+    codec,
+    declared_encoding,
+    decode,
+    find_cut,
+    read_epub,
+    read_html,
+    tidy,
+)
 from mia_batch.errors import CorpusError
-from mia_batch.tables import digest, side_by_side
+from mia_batch.tables import READ_ERRORS, digest, in_batches, side_by_side
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    import _csv
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-__all__ = [
-    "Kind",
-    "Source",
-    "SourceFile",
-    "base_of",
-    "digest_each",
-    "digest_of",
-    "find_files",
-]
+
+# Text files: unpacked, decoded, and cut into lines that fit in memory.
+
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+
+BOM = codecs.BOM_UTF8
+"""The byte-order mark that some editors put before UTF-8 text; not part of the text."""
+_LONGEST_LINE = 64 << 20  # a small file may unpack to one line without end
+
+
+class BadInputError(CorpusError):
+    """A file or row that cannot be read, while others of the corpus can.
+
+    Of a file, ``place`` is its path and ``what`` goes on with the sentence.
+    """
+
+    def __init__(self, place: Path | str, what: str, way_out: str) -> None:
+        super().__init__(f"{place}{' ' if isinstance(place, Path) else ': '}{what}; {way_out}")
+        self.place = str(place)
+        self.what = what
+
+
+class EncodingError(BadInputError):
+    """A text file that is not in its encoding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How files are read, and which of them and of their rows were set aside.
+
+    ``encoding`` is that of text files that declare none; None is UTF-8. ``rejected`` says where
+    what was set aside is, and why; None refuses the first that cannot be read.
+    """
+
+    encoding: str | None = None
+    rejected: dict[str, str] | None = None
+
+    def reject(self, error: BadInputError) -> None:
+        """Remember a bad row, or raise the error where the first one is refused."""
+        if self.rejected is None:
+            raise error
+        self.rejected.setdefault(error.place, error.what)
+
+
+PACKED: dict[str, Callable[[Path], Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": zstd.open,
+}
+"""How files are unpacked, by the ending of their name."""
+
+
+@contextmanager
+def open_bytes(file: SourceFile) -> Iterator[io.BufferedReader]:
+    """Open a file for reading bytes, unpacked."""
+    opened: Callable[[Path], Any] = PACKED.get(file.path.suffix.lower(), io.FileIO)
+    try:
+        with io.BufferedReader(opened(file.path)) as stream:
+            yield stream
+    except (OSError, EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise BadInputError(file.path, f"cannot be read: {reason}", "restore the file") from error
+
+
+@contextmanager
+def open_text(file: SourceFile, reading: Reading, newline: str = "") -> Iterator[io.TextIOWrapper]:
+    with open_bytes(file) as stream:
+        encoding = declared_encoding(stream.peek(4)[:4]) or reading.encoding or "utf-8"
+        try:
+            yield io.TextIOWrapper(stream, encoding=encoding, newline=newline)
+        except UnicodeDecodeError as error:
+            raise _not_decodable(file, encoding) from error
+
+
+def read_lines(file: SourceFile, reading: Reading) -> Iterator[bytes]:
+    """Yield the lines of a text file in UTF-8, each with its end; what is UTF-8 is not checked."""
+    with open_bytes(file) as stream:
+        declared = declared_encoding(stream.peek(4)[:4])
+        if (declared or reading.encoding or "utf-8").startswith("utf-8"):
+            stream.read(len(BOM) if declared else 0)
+            yield from bounded(file, stream.readline)
+            return
+    with open_text(file, reading, "\n") as text:
+        yield from (line.encode() for line in bounded(file, text.readline))
+
+
+def bounded(file: SourceFile, readline: Callable[[int], Any]) -> Iterator[Any]:
+    """Yield lines; one without end would fill the memory."""
+    while line := readline(_LONGEST_LINE + 1):
+        if len(line) > _LONGEST_LINE:
+            what = f"has a line of more than {_LONGEST_LINE >> 20} MiB"
+            raise BadInputError(file.path, what, "cut it into several texts")
+        yield line
+
+
+def _not_decodable(file: SourceFile, encoding: str) -> EncodingError:
+    known = {"utf-8": "UTF-8", "utf-8-sig": "UTF-8"}.get(encoding, encoding)
+    way_out = "save the file as UTF-8"
+    with open_bytes(file) as stream:
+        decoder = codecs.getincrementaldecoder(encoding)()
+        for number, line in enumerate(bounded(file, stream.readline), 1):
+            try:
+                decoder.decode(line)
+            except UnicodeDecodeError as error:
+                where, byte = f"{file.path}, line {number}", error.object[error.start]
+                return EncodingError(where, f"byte 0x{byte:02x} is not valid {known}", way_out)
+    return EncodingError(file.path, f"ends within a character of {known}", way_out)
+
+
+# Which files a corpus consists of: one file, a folder, or a glob.
+
 
 Kind = Literal["columnar", "jsonl", "csv", "books"]
 
@@ -67,15 +202,13 @@ def find_files(path: Path | str) -> Source:
     """
     given = str(path)
     if not given or "\0" in given or not _is_unicode(given):
-        msg = f"{given!r} is not a path; give a file, a folder or a glob"
-        raise CorpusError(msg)
+        raise CorpusError(f"{given!r} is not a path; give a file, a folder or a glob")
     try:
         base, found = _expand(given)
         return _source(given, base, sorted(found, key=lambda file: file.relative_to(base).parts))
     except (OSError, RuntimeError) as error:  # the latter where "~name" is nobody's home
         where = getattr(error, "filename", None) or given
-        msg = f"{where} cannot be read: {getattr(error, 'strerror', error)}"
-        raise CorpusError(msg) from error
+        raise CorpusError(f"{where} cannot be read: {getattr(error, 'strerror', error)}") from error
 
 
 def digest_each(files: Iterable[SourceFile]) -> dict[str, str]:
@@ -85,8 +218,7 @@ def digest_each(files: Iterable[SourceFile]) -> dict[str, str]:
         digests = side_by_side(digest, (file.path for file in files))
         return dict(zip((file.name for file in files), digests, strict=True))
     except OSError as error:
-        msg = f"{error.filename} cannot be read: {error.strerror}"
-        raise CorpusError(msg) from error
+        raise CorpusError(f"{error.filename} cannot be read: {error.strerror}") from error
 
 
 def digest_of(digests: Mapping[str, str]) -> str:
@@ -110,14 +242,12 @@ def _expand(given: str) -> tuple[Path, list[Path]]:
         return base, list(_walk(path))
     if path.exists():
         if _kind(path) is None:
-            msg = f"{path} has an unknown extension; it must be {_KNOWN}"
-            raise CorpusError(msg)
+            raise CorpusError(f"{path} has an unknown extension; it must be {_KNOWN}")
         return base, [path]
     if glob.has_magic(given):
         matches = glob.glob(str(path), recursive=True)  # noqa: PTH207 - Path.glob takes no absolute pattern
         return base, [Path(match) for match in matches if not Path(match).is_dir()]
-    msg = f"{given} does not exist; give a file, a folder or a glob"
-    raise CorpusError(msg)
+    raise CorpusError(f"{given} does not exist; give a file, a folder or a glob")
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -149,12 +279,14 @@ def _source(given: str, base: Path, found: list[Path]) -> Source:
         kind = _kind(path)
         (ignored if kind is None else kinds.setdefault(kind, [])).append(path)
     if not kinds:
-        msg = f"{given} holds no file that can be read as a corpus; the extension must be {_KNOWN}"
-        raise CorpusError(msg)
+        raise CorpusError(
+            f"{given} holds no file that can be read as a corpus; the extension must be {_KNOWN}"
+        )
     if len(kinds) > 1:
         several = " and ".join(str(paths[-1]) for paths in kinds.values())
-        msg = f"{given} mixes kinds of files, such as {several}; give files of one kind"
-        raise CorpusError(msg)
+        raise CorpusError(
+            f"{given} mixes kinds of files, such as {several}; give files of one kind"
+        )
     ((kind, paths),) = kinds.items()
     files = tuple(_source_file(path, base) for path in paths)
     return Source(given=given, kind=kind, files=files, ignored=tuple(ignored))
@@ -168,12 +300,10 @@ def _kind(path: PurePath) -> Kind | None:
 
 def _source_file(path: Path, base: Path) -> SourceFile:
     if not _is_unicode(str(path)):
-        msg = f"the file name {str(path)!r} is not valid UTF-8; rename the file"
-        raise CorpusError(msg)
+        raise CorpusError(f"the file name {str(path)!r} is not valid UTF-8; rename the file")
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        msg = f"{path} is not a regular file; give a file, a folder or a glob"
-        raise CorpusError(msg)
+        raise CorpusError(f"{path} is not a regular file; give a file, a folder or a glob")
     path.open("rb").close()  # refuses what this user may not read
     return SourceFile(path=path, name=path.relative_to(base).as_posix(), size=status.st_size)
 
@@ -185,3 +315,503 @@ def _is_unicode(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+# Parquet and Arrow files, read in slices, so that large row groups need no large memory.
+
+
+_SLICE_BYTES = 4 << 20  # compressed; a slice costs one read of its whole row group
+_SLICE_ROWS = 1 << 17  # for texts that compress well
+_FRAME_ROWS = 2048
+_ARROW_FILE = b"ARROW1"
+_ERRORS = (OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException)
+
+
+def agreed_schema(schemas: Mapping[str, pl.Schema]) -> pl.Schema:
+    """Merge the schemas of several files (path to schema), whose columns and types must agree.
+
+    A column that is null throughout a file (type ``Null``) fits any type; the order of columns is
+    the first file's.
+    """
+    (first, merged), *others = schemas.items()
+    for path, schema in others:
+        for name in sorted(merged.keys() ^ schema.keys()):
+            has, misses = (first, path) if name in merged else (path, first)
+            raise CorpusError(
+                f"{has} has a column {name!r} and {misses} has none; give files with the same "
+                "columns"
+            )
+        for name, dtype in merged.items():
+            if dtype == pl.Null:
+                merged[name] = schema[name]
+            elif schema[name] not in (pl.Null, dtype):
+                raise CorpusError(
+                    f"column {name!r} is {dtype} in {first} but {schema[name]} in {path}; "
+                    "give it one type in all files"
+                )
+    return merged
+
+
+def columnar_schema(files: Sequence[SourceFile], _reading: Reading) -> pl.Schema:
+    """Return the columns that all files share."""
+    schemas = {}
+    for file in files:
+        with _refusing(file):
+            schemas[str(file.path)] = _scan(file).collect_schema()
+    return agreed_schema(schemas)
+
+
+def columnar_rows(
+    files: Sequence[SourceFile], schema: pl.Schema, columns: Sequence[str], _reading: Reading
+) -> Iterator[pl.DataFrame]:
+    """Yield the rows of all files in order, a slice at a time."""
+    wanted = [pl.col(name).cast(schema[name]) for name in columns]
+    for file in files:
+        with _refusing(file):
+            rows = _scan(file).select(wanted)
+            height = _height(rows)
+        step = min(max(1, height * _SLICE_BYTES // max(file.size, 1)), _SLICE_ROWS)
+        for start in range(0, height, step):
+            # Engines read some frames ahead, whatever their size, so they had better be small.
+            yield from _read_slice(file, rows, start, step).iter_slices(_FRAME_ROWS)
+
+
+def columnar_places(files: Sequence[SourceFile], _reading: Reading) -> Iterator[str]:
+    """Say of every row where it is."""
+    for file in files:
+        for row in range(_height(_scan(file))):
+            yield f"{file.path}, row {row + 1}"
+
+
+def _scan(file: SourceFile) -> pl.LazyFrame:
+    """Open a file; a stream of Arrow batches, which the datasets library writes, is read whole."""
+    if file.path.suffix.lower() == ".parquet":
+        return pl.scan_parquet(file.path, glob=False, hive_partitioning=False)
+    with file.path.open("rb") as start:
+        is_file = start.read(len(_ARROW_FILE)) == _ARROW_FILE
+    return pl.scan_ipc(file.path) if is_file else pl.read_ipc_stream(file.path).lazy()
+
+
+def _height(rows: pl.LazyFrame) -> int:
+    return int(rows.select(pl.len()).collect().item())
+
+
+def _read_slice(file: SourceFile, table: pl.LazyFrame, start: int, length: int) -> pl.DataFrame:
+    rows = table.slice(start, length)
+    try:
+        return rows.collect()
+    except _ERRORS as error:
+        row = start + _first_broken(rows, length)
+        what = f"is broken at row {row + 1}: {_first_line(error)}"
+        raise BadInputError(file.path, what, "restore the file") from error
+
+
+def _first_broken(rows: pl.LazyFrame, length: int) -> int:
+    """Return the first row of a slice that cannot be read, by halving."""
+    good, bad = 0, length
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            rows.head(middle).collect()
+        except _ERRORS:
+            bad = middle
+        else:
+            good = middle
+    return good
+
+
+@contextmanager
+def _refusing(file: SourceFile) -> Iterator[None]:
+    try:
+        yield
+    except _ERRORS as error:
+        kind = file.path.suffix[1:].capitalize()
+        what = f"cannot be read as {kind}: {_first_line(error)}"
+        raise BadInputError(file.path, what, "restore the file") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0]
+
+
+# Delimited files: commas or tabs, with a header, quoted as in RFC 4180.
+#
+# They have no types and no null: every column is text, and an empty field is null. Blank lines are
+# skipped. The reader is Python's, in its strict mode, because it refuses what others repair.
+
+
+_BATCH_CHARS = 4 << 20
+_Record = tuple[str, list[str]]  # where it begins, fields
+
+
+def csv_schema(files: Sequence[SourceFile], reading: Reading) -> pl.Schema:
+    """Return the columns that all files share, each of type String."""
+    return agreed_schema({str(file.path): _file_schema(file, reading) for file in files})
+
+
+def csv_rows(
+    files: Sequence[SourceFile], schema: pl.Schema, columns: Sequence[str], reading: Reading
+) -> Iterator[pl.DataFrame]:
+    """Yield the rows of all files in order, some megabytes at a time."""
+    for file in files:
+        header, records = _rows(file, reading)
+        for batch in in_batches(records, lambda each: sum(map(len, each[1])), _BATCH_CHARS):
+            fields = zip(*(record for _, record in batch), strict=True)
+            frame = pl.DataFrame(dict(zip(header, fields, strict=True)), schema_overrides=schema)
+            yield frame.select(pl.when(pl.col(name) != "").then(pl.col(name)) for name in columns)
+
+
+def csv_places(files: Sequence[SourceFile], reading: Reading) -> Iterator[str]:
+    """Say of every row where it is: the line where it begins."""
+    return (where for file in files for where, _ in _rows(file, reading)[1])
+
+
+def _file_schema(file: SourceFile, reading: Reading) -> pl.Schema:
+    header, _ = _rows(file, reading)
+    if not header:
+        raise BadInputError(file.path, "is empty", "its first line must name the columns")
+    for number, name in enumerate(header, 1):
+        if not name or name in header[: number - 1]:
+            what = f"is named {name!r} like one before it" if name else "has no name"
+            what = f"column {number} {what}"
+            raise BadInputError(f"{file.path}, line 1", what, "give it a name of its own")
+    return pl.Schema(dict.fromkeys(header, pl.String()))
+
+
+def _rows(file: SourceFile, reading: Reading) -> tuple[list[str], Iterator[_Record]]:
+    """Return the header, and the records that have as many fields."""
+    records = _records(file, reading)
+    _, header = next(records, ("", []))
+    return header, _of_length(len(header), records, reading)
+
+
+def _of_length(n: int, records: Iterator[_Record], reading: Reading) -> Iterator[_Record]:
+    for where, record in records:
+        if len(record) == n:
+            yield where, record
+        else:
+            what = f"{len(record)} fields where the header has {n}"
+            reading.reject(BadInputError(where, what, "correct or remove the line"))
+
+
+def _records(file: SourceFile, reading: Reading) -> Iterator[_Record]:
+    """Yield the records that are not blank lines, the header first."""
+    tabs = ".tsv" in file.path.name.lower()
+    with open_text(file, reading) as text:
+        lines = bounded(file, text.readline)
+        reader = csv.reader(lines, strict=True, delimiter="\t" if tabs else ",")
+        where = f"{file.path}, line 1"
+        try:
+            while (record := _next_record(reader)) is not None:
+                if record:
+                    yield where, record
+                where = f"{file.path}, line {reader.line_num + 1}"
+        except csv.Error as error:
+            way_out = "correct or remove the line"
+            raise BadInputError(where, f"not valid CSV, {error}", way_out) from error
+
+
+def _next_record(reader: _csv.Reader) -> list[str] | None:
+    """Read a record; meanwhile the process-wide limit of 128 KiB a field is lifted."""
+    before = csv.field_size_limit(sys.maxsize)
+    try:
+        return next(reader, None)
+    finally:
+        csv.field_size_limit(before)
+
+
+# JSON: an object per line, or an array of them; blank lines are skipped, a missing key is null.
+#
+# A first pass parses every record strictly and learns the columns; Polars then reads the rows with
+# these columns, so that the first rows do not decide what type a column has. ``NaN`` and
+# ``Infinity``, which Python's ``json`` writes, are null.
+
+
+_BATCH_BYTES = 4 << 20
+_READ_CHARS = 1 << 20
+_LONGEST_ITEM = 64 << 20
+_START = 64  # bytes in which an array begins
+_BEFORE_START = b"\xef\xbb\xbf\xff\xfe\0 \t\r\n"  # byte-order marks of UTF-8 and UTF-16, blanks
+_BETWEEN_ITEMS = re.compile(r"\s*,?\s*")
+_NO_NUMBERS = (b"NaN", b"Infinity")
+_JsonlRecord = tuple[str, bytes]  # where it stands, JSON
+
+
+class _LongInteger:
+    """Stands for integers beyond 64 bits; they are kept as their digits."""
+
+
+_JSONL_KINDS: dict[type, tuple[str, type[pl.DataType]]] = {
+    str: ("a string", pl.String),
+    bool: ("a boolean", pl.Boolean),
+    int: ("a number", pl.Int64),
+    float: ("a number", pl.Float64),
+    _LongInteger: ("a number", pl.String),
+    list: ("an array", pl.Object),
+    dict: ("an object", pl.Object),
+}
+
+
+def jsonl_schema(files: Sequence[SourceFile], reading: Reading) -> pl.Schema:
+    """Return every key of every record with the one type that all its values have."""
+    seen: dict[str, dict[type, str]] = {}
+    for file in files:
+        for where, record in _jsonl_records(file, reading):
+            try:
+                parsed = _parse(where, record)
+            except BadInputError as error:
+                reading.reject(error)
+                continue
+            for name, value in parsed.items():
+                kinds = seen.setdefault(name, {})
+                kind = _jsonl_kind(value)
+                if kind not in kinds:
+                    kinds[kind] = where
+    return pl.Schema({name: _column_type(name, kinds) for name, kinds in seen.items()})
+
+
+def jsonl_rows(
+    files: Sequence[SourceFile], schema: pl.Schema, columns: Sequence[str], reading: Reading
+) -> Iterator[pl.DataFrame]:
+    """Yield the rows of all files in order, some megabytes at a time, nested values as JSON."""
+    types = {name: pl.String() if schema[name] == pl.Object else schema[name] for name in columns}
+    for file in files:
+        for batch in in_batches(
+            _jsonl_records(file, reading), lambda each: len(each[1]), _BATCH_BYTES
+        ):
+            yield _read_batch(batch, types, reading)
+
+
+def jsonl_places(files: Sequence[SourceFile], reading: Reading) -> Iterator[str]:
+    """Say of every row where it is."""
+    return (where for file in files for where, _ in _jsonl_records(file, reading))
+
+
+def _jsonl_records(file: SourceFile, reading: Reading) -> Iterator[_JsonlRecord]:
+    """Yield the records that were not rejected, with where they stand, counted from 1."""
+    with open_bytes(file) as stream:
+        is_array = stream.peek(1)[:_START].lstrip(_BEFORE_START).startswith(b"[")
+    for where, record in _items(file, reading) if is_array else _lines(file, reading):
+        if reading.rejected is None or where not in reading.rejected:
+            yield where, _without_nan(record)
+
+
+def _lines(file: SourceFile, reading: Reading) -> Iterator[_JsonlRecord]:
+    for number, line in enumerate(read_lines(file, reading), 1):
+        if not line.isspace():
+            yield f"{file.path}, line {number}", line
+
+
+def _items(file: SourceFile, reading: Reading) -> Iterator[_JsonlRecord]:
+    """Yield the items of an array, reading on as long as the next one may be cut short."""
+    decoder = json.JSONDecoder()
+    with open_text(file, reading) as text:
+        buffer = text.read(_READ_CHARS)
+        at, number = buffer.index("[") + 1, 1
+        while True:
+            where = f"{file.path}, item {number}"
+            at = _BETWEEN_ITEMS.match(buffer, at).end()  # type: ignore[union-attr] # it matches
+            if buffer.startswith("]", at):
+                if (buffer[at + 1 :] + text.read(_READ_CHARS)).strip():
+                    raise _broken(where, "there is text after the array", "array")
+                return
+            item, after, problem = None, len(buffer), None
+            try:
+                item, after = decoder.raw_decode(buffer, at)
+            except ValueError as error:
+                problem = error
+            if after == len(buffer) and (more := text.read(_READ_CHARS)):
+                buffer, at = buffer[at:] + more, 0
+                if len(buffer) > _LONGEST_ITEM:
+                    raise _broken(where, f"more than {_LONGEST_ITEM >> 20} MiB", "item")
+                continue
+            if problem is not None:
+                raise _broken(where, f"not valid JSON, {problem}", "item")
+            yield where, json.dumps(item).encode()
+            at, number = after, number + 1
+
+
+def _broken(where: str, what: str, of: str = "line") -> BadInputError:
+    return BadInputError(where, what, f"correct or remove the {of}")
+
+
+def _without_nan(record: bytes) -> bytes:
+    """Write null for what is no number."""
+    if any(word in record for word in _NO_NUMBERS):
+        with suppress(ValueError):  # which the strict parser will say
+            return to_json(from_json(record), inf_nan_mode="null")
+    return record
+
+
+def _parse(where: str, line: bytes) -> Mapping[str, object]:
+    try:
+        record = from_json(line.strip(), allow_inf_nan=False)
+    except ValueError as error:
+        try:
+            line.decode()
+        except UnicodeDecodeError as problem:
+            what = f"byte 0x{line[problem.start]:02x} is not valid UTF-8"
+            raise EncodingError(where, what, "save the file as UTF-8") from error
+        what = f"not valid JSON, {str(error).replace(' at line 1 column', ' at column')}"
+        raise _broken(where, what) from error
+    if not isinstance(record, dict):
+        raise _broken(where, "not a JSON object")
+    return record
+
+
+def _jsonl_kind(value: object) -> type:
+    kind = type(value)
+    if kind is int and isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return _LongInteger
+    return kind
+
+
+def _column_type(name: str, kinds: Mapping[type, str]) -> pl.DataType:
+    found = [
+        (*_JSONL_KINDS[kind], where) for kind, where in kinds.items() if kind is not type(None)
+    ]
+    for word, _, where in found:
+        if word != found[0][0]:
+            raise CorpusError(
+                f"column {name!r} is {found[0][0]} in {found[0][2]}, but {word} in {where}; "
+                "give it one type"
+            )
+    types = {dtype for _, dtype, _ in found}
+    wide = next((dtype for dtype in (pl.Float64, pl.String) if dtype in types), None)
+    return (wide or next(iter(types), pl.Null))()
+
+
+def _read_batch(
+    batch: list[_JsonlRecord], types: Mapping[str, pl.DataType], reading: Reading
+) -> pl.DataFrame:
+    """Read some records; those that the strict parser let pass and Polars does not are bad."""
+    try:
+        return _read(batch, types)
+    except READ_ERRORS:
+        good = []
+        for record in batch:
+            try:
+                _read([record], types)
+            except READ_ERRORS as error:
+                reading.reject(_broken(record[0], str(error).split("\n", 1)[0]))
+            else:
+                good.append(record)
+        return _read(good, types)
+
+
+def _read(batch: list[_JsonlRecord], types: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    if not batch:
+        return pl.DataFrame(schema=types)
+    return pl.read_ndjson(b"\n".join(record for _, record in batch), schema=types)
+
+
+# Files that are whole documents: ``.txt``, ``.html`` and ``.epub``, one document each.
+
+
+_ROW_BYTES = 1 << 10  # what a row costs besides its text
+_NUMBERS = ("n_characters", "cut_start", "cut_inside", "cut_end", *LEFT_OUT)
+_SCHEMA = pl.Schema(
+    {
+        **dict.fromkeys(("document_id", "text", "title", "author", "isbn", "sha256"), pl.String()),
+        **dict.fromkeys(_NUMBERS, pl.UInt32()),
+    }
+)
+_HEADER_BYTES = 20_000
+_DECLARED = re.compile(
+    r"^\W*(?:character set (?:en)?cod\w+|[ck]odierung|encodage|codific\w+|encoding)[ \t]*:(.*)",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+def book_schema(_files: Sequence[SourceFile], _reading: Reading) -> pl.Schema:
+    """Return the columns, which are the same whatever the files are."""
+    return _SCHEMA
+
+
+def book_rows(
+    files: Sequence[SourceFile], schema: pl.Schema, columns: Sequence[str], reading: Reading
+) -> Iterator[pl.DataFrame]:
+    """Yield one row per file; line ends of texts are kept, a byte-order mark is not."""
+    needs_content = set(columns) != {"document_id"}
+    rows = (_row(file, reading) if needs_content else {"document_id": file.name} for file in files)
+    for batch in in_batches(rows, lambda row: len(row.get("text", "")) + _ROW_BYTES, _BATCH_BYTES):
+        yield pl.DataFrame(batch, schema=schema).select(columns)
+
+
+def book_places(files: Sequence[SourceFile], _reading: Reading) -> Iterator[str]:
+    """Name the file that is each row."""
+    return (str(file.path) for file in files)
+
+
+def _row(file: SourceFile, reading: Reading) -> dict[str, Any]:
+    with open_bytes(file) as stream:
+        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+        stream.seek(0)
+        try:
+            book = _books_read(file, stream, reading.encoding)
+        except BookError as error:
+            what, _, way_out = str(error).rpartition("; ")
+            if error.line is None:
+                raise BadInputError(file.path, what, way_out) from error
+            raise EncodingError(f"{file.path}, line {error.line}", what, way_out) from error
+    text, left_out = tidy(book.text)
+    left_out.update(book.left_out)
+    cut = find_cut(text)
+    return {
+        "document_id": file.name,
+        "text": text[cut.start : cut.end],
+        "title": book.title or cut.title,
+        "author": book.author or cut.author,
+        "isbn": book.isbn,
+        "sha256": sha256,
+        "n_characters": len(text) + left_out["characters"],
+        "cut_start": cut.start,
+        "cut_inside": left_out["characters"],
+        "cut_end": len(text) - cut.end,
+        **{name: left_out[name] for name in LEFT_OUT},
+    }
+
+
+def _books_read(file: SourceFile, stream: IO[bytes], encoding: str | None) -> Book:
+    ending = file.path.suffix.lower()
+    if ending == ".epub":
+        return read_epub(stream, encoding)
+    content = stream.read(MOST_CHARS + 1)
+    if ending != ".txt":
+        return read_html(content, encoding)
+    if len(content) > MOST_CHARS:
+        raise BookError(f"is longer than {MOST_CHARS >> 20} MiB; split the book")
+    header = content[:_HEADER_BYTES].decode("ascii", "replace")
+    found = _DECLARED.search(header) if "gutenberg" in header.lower() else None
+    names = re.findall(r"[\w.-]+", found[1]) if found else []
+    return Book(
+        decode(content, declared=next(filter(codec, reversed(names)), None), given=encoding)
+    )
+
+
+# How each kind of file is read: its columns, its rows, and where a row stands.
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How one kind of file is read."""
+
+    read_schema: Callable[[Sequence[SourceFile], Reading], pl.Schema]
+    """The columns that all files share; it refuses files that do not fit together.
+
+    The type ``Object`` stands for JSON arrays and objects; rows hold them as JSON text.
+    """
+    read_rows: Callable[
+        [Sequence[SourceFile], pl.Schema, Sequence[str], Reading], Iterator[pl.DataFrame]
+    ]
+    """The rows of all files in order, some megabytes at a time."""
+    places: Callable[[Sequence[SourceFile], Reading], Iterator[str]]
+    """Where every row is, in order: file and row as a user counts."""
+
+
+FORMATS: dict[Kind, Format] = {
+    "columnar": Format(columnar_schema, columnar_rows, columnar_places),
+    "jsonl": Format(jsonl_schema, jsonl_rows, jsonl_places),
+    "csv": Format(csv_schema, csv_rows, csv_places),
+    "books": Format(book_schema, book_rows, book_places),
+}

@@ -5,8 +5,6 @@ Membership is random within each group, so nothing but the model's memory separa
 
 from __future__ import annotations
 
-from mia_batch.demo.folder import prepare
-from mia_batch.demo.making import DemoFolder
-from mia_batch.demo.settings import DemoSettings
+from mia_batch.demo.making import DemoFolder, DemoSettings, prepare
 
 __all__ = ["DemoFolder", "DemoSettings", "prepare"]

@@ -1,29 +1,325 @@
-"""Makes a demo beside the old one, then replaces that."""
+"""Passages of real text that every Python carries: the documentation of the standard library.
+
+Sources are parsed, never imported. The same Python gives the same passages on every machine.
+"""
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
+import os
+import platform
+import re
 import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
 import tempfile
 import time
-from dataclasses import dataclass
+import warnings
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from hashlib import blake2b
+from importlib import metadata
 from importlib.util import find_spec
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from mia_batch.demo.corpus import build_corpus, build_shots
-from mia_batch.demo.process import run_training
-from mia_batch.demo.record import Record, digest_files
-from mia_batch.errors import SettingsError
+import polars as pl
+from filelock import FileLock, Timeout
+
+from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
 from mia_batch.tables import write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
-    from mia_batch.demo.settings import DemoSettings
 
-__all__ = ["DemoFolder", "make_demo", "recipe_of", "write_config"]
+# Passages of real text that every Python carries: the documentation of the standard library.
+#
+# Sources are parsed, never imported. The same Python gives the same passages on every machine.
+
+
+SHARED_RUN = 13
+"""No two passages share so many words in a row: members would leak into non-members."""
+
+_CHARACTERS_PER_WORD = 9  # at most; tables and drawings have more, prose about 6
+_TOPICS = "pydoc_data.topics"
+_NOT_DOCUMENTATION = frozenset(
+    {"__pycache__", "dist-packages", "idlelib", "lib2to3", "site-packages", "test", "tests"}
+)
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Passage:
+    """A piece of one module's documentation."""
+
+    module: str  # dotted name
+    index: int  # among the module's passages, from 0
+    text: str  # the words with the white space between them, as the source has them
+
+
+def read_modules(library: Path | None = None) -> Iterator[tuple[str, str]]:
+    """Yield name and documentation of the modules of ``library`` (None: this Python's own).
+
+    The order is fixed; modules without documentation, and files that are not Python, are left out.
+    """
+    root = Path(sysconfig.get_path("stdlib")) if library is None else library
+    for path in _source_files(root):
+        module = ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+        if text := _documentation(path, topics=module == _TOPICS):
+            yield module, text
+
+
+def _source_files(root: Path) -> Iterator[Path]:
+    for folder, folders, names in os.walk(root):
+        folders[:] = sorted(set(folders) - _NOT_DOCUMENTATION)
+        yield from (Path(folder, name) for name in sorted(names) if name.endswith(".py"))
+
+
+def _documentation(path: Path, *, topics: bool) -> str:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # invalid escapes in old sources
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (OSError, SyntaxError, ValueError):
+            return ""
+    text = "\n\n".join(_topics(tree) if topics else _docstrings(tree))
+    return text.encode(errors="ignore").decode()  # without lone surrogates
+
+
+def _docstrings(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, _DOCUMENTED) and (text := ast.get_docstring(node)):
+        yield text
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt):
+            yield from _docstrings(child)
+
+
+def _topics(tree: ast.Module) -> Iterator[str]:
+    """Values of the dictionary of help topics, in their order."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Dict):
+            for value in node.values:
+                if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                    yield value.value
+
+
+def cut_passages(module: str, text: str, *, n_words: int) -> Iterator[Passage]:
+    """Cut a text into passages of ``n_words`` words (`str.split`); a shorter rest is left out.
+
+    Tables and drawings are left out, too: passages of more than 9 characters a word.
+    """
+    words = list(re.finditer(r"\S+", text))
+    for index in range(len(words) // n_words):
+        first, last = words[index * n_words], words[(index + 1) * n_words - 1]
+        passage = text[first.start() : last.end()]
+        if len(passage) <= _CHARACTERS_PER_WORD * n_words:
+            yield Passage(module=module, index=index, text=passage)
+
+
+def drop_near_duplicates(passages: Iterable[Passage]) -> Iterator[Passage]:
+    """Keep the passages that share no ``SHARED_RUN`` words in a row with one kept before."""
+    seen: set[tuple[str, ...]] = set()
+    for passage in passages:
+        words = passage.text.split()
+        runs = {tuple(words[i : i + SHARED_RUN]) for i in range(len(words) - SHARED_RUN + 1)}
+        if seen.isdisjoint(runs):
+            seen |= runs
+            yield passage
+
+
+def choose_passages(
+    passages: Iterable[Passage], *, n_passages: int, per_module: int
+) -> list[Passage]:
+    """Choose an even number of each module's passages, by hash, from the largest modules first."""
+    modules = [hash_order(group, "choice") for _, group in groupby(passages, attrgetter("module"))]
+    chosen: list[Passage] = []
+    for module in sorted(modules, key=len, reverse=True):
+        room = min(per_module, n_passages - len(chosen))
+        chosen += module[: min(room, len(module)) // 2 * 2]
+    if len(chosen) < n_passages:
+        raise SettingsError(
+            f"the demo needs {n_passages} passages of documentation, but the standard library in "
+            f"{sysconfig.get_path('stdlib')} gives {len(chosen)}; use a Python that is installed "
+            "with its sources"
+        )
+    return chosen
+
+
+def hash_order(passages: Iterable[Passage], *salt: object) -> list[Passage]:
+    """Sort passages by a hash of salt and text: the same on all machines, random to all else."""
+    return sorted(passages, key=lambda passage: blake2b(f"{salt} {passage.text}".encode()).digest())
+
+
+# The demo's corpus: passages of documentation, and a coin that says which are members.
+
+
+_SCHEMA = {
+    "document_id": pl.String,
+    "text": pl.String,
+    "member": pl.Boolean,
+    "group": pl.String,
+}
+
+
+def build_corpus(settings: DemoSettings, library: Path | None = None) -> pl.DataFrame:
+    """Make the corpus from the documentation in ``library``, None: this Python's own.
+
+    The order of its rows tells nothing of their membership.
+    """
+    chosen = _choose(_passages(settings.n_words, library), settings)
+    members = draw_members(chosen, settings.seed)
+    return _frame(hash_order(chosen, "order", settings.seed), members)
+
+
+def build_shots(settings: DemoSettings, library: Path | None = None) -> pl.DataFrame:
+    """Choose non-members outside the corpus; fewer than asked for where the library has no more."""
+    passages = _passages(settings.n_words, library)
+    left = set(passages).difference(_choose(passages, settings))
+    drawn = hash_order(left, "shots", settings.seed)[: settings.n_shots]
+    return _frame(drawn, frozenset())
+
+
+def _frame(passages: Iterable[Passage], members: Collection[Passage]) -> pl.DataFrame:
+    rows = [
+        (f"{passage.module}-{passage.index:03}", passage.text, passage in members, passage.module)
+        for passage in passages
+    ]
+    return pl.DataFrame(rows, schema=_SCHEMA, orient="row")
+
+
+@cache
+def _passages(n_words: int, library: Path | None) -> tuple[Passage, ...]:
+    passages = [
+        passage
+        for module, text in read_modules(library)
+        for passage in cut_passages(module, text, n_words=n_words)
+    ]
+    return tuple(drop_near_duplicates(passages))
+
+
+def _choose(passages: Iterable[Passage], settings: DemoSettings) -> list[Passage]:
+    return choose_passages(passages, n_passages=settings.n_passages, per_module=settings.per_group)
+
+
+def draw_members(passages: Iterable[Passage], seed: int) -> set[Passage]:
+    """Draw half of each module's passages (sorted by module), of an odd number the smaller half."""
+    members: set[Passage] = set()
+    for _, group in groupby(passages, attrgetter("module")):
+        drawn = hash_order(group, "member", seed)
+        members.update(drawn[: len(drawn) // 2])
+    return members
+
+
+# The note that a demo's folder keeps: what made the demo, and which files are its own.
+
+
+_NAME = "demo.json"
+_MADE_BY = "mia-batch demo"
+_PACKAGES = ("tokenizers", "torch", "transformers")
+
+
+def _versions() -> dict[str, str]:
+    return {name: metadata.version(name) for name in _PACKAGES}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """The contents of ``demo.json``."""
+
+    recipe: str  # digest of the settings and of the way they are followed
+    files: dict[str, str]  # SHA-256 by path in the folder; empty while files are replaced
+    python: str = field(default_factory=platform.python_version)  # whose documentation it is
+    packages: dict[str, str] = field(default_factory=_versions)  # that trained the models
+    made_by: str = _MADE_BY  # marks the folder as a demo's
+
+    @classmethod
+    def of(cls, folder: Path) -> Self | None:
+        """Read a folder's record; None where it has none of ours."""
+        try:
+            record = cls(**json.loads((folder / _NAME).read_bytes()))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+        return record if record.made_by == _MADE_BY else None
+
+    def write(self, folder: Path) -> None:
+        """Store the record in a folder."""
+        write_text(folder / _NAME, json.dumps(asdict(self), indent=2) + "\n")
+
+    def is_true_of(self, folder: Path) -> bool:
+        """Whether the demo was finished and every file of it is there, unchanged."""
+        try:
+            return bool(self.files) and self.files == digest_files(folder, self.files)
+        except OSError:
+            return False
+
+
+def digest_files(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """Return the SHA-256 of files by their path in the folder."""
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
+
+
+# Starts the training program and passes on its progress.
+
+
+_LOG = "train.log"
+
+
+def run_training(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -> None:
+    """Train on ``folder/corpus.parquet``; the output of the libraries goes to ``train.log``."""
+    with (
+        (folder / _LOG).open("wb") as log,
+        subprocess.Popen(
+            _command(folder, settings),
+            process_group=0,  # Ctrl-C is for this process, which ends the other
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            encoding="utf-8",
+        ) as process,
+    ):
+        try:
+            for line in process.stdout or ():
+                notify(line.rstrip("\n"))
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+    if process.returncode:
+        raise MiaBatchError(
+            f"the training of the demo's model {_explain(process.returncode, folder / _LOG)}"
+        )
+
+
+def _command(folder: Path, settings: DemoSettings) -> list[str]:
+    """Run the program with this process's module path, as multiprocessing does."""
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; from pathlib import Path; "
+        "from mia_batch.demo.making import DemoSettings; from mia_batch.demo.train import main; "
+        f"main(Path({str(folder)!r}), {settings!r})"
+    )
+    return [sys.executable, "-c", code]
+
+
+def _explain(code: int, log: Path) -> str:
+    if code == -signal.SIGKILL:
+        return "was killed, most likely because the machine ran out of memory; free some, try again"
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    lines = log.read_text("utf-8", errors="replace").splitlines()
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    return f"ended with exit code {code}: {last}"
+
+
+# Makes a demo beside the old one, then replaces that.
+
 
 _RECIPE = 3  # increase it when the same settings come to mean another demo
 _STAGING = ".making-"
@@ -99,8 +395,9 @@ def write_config(folder: Path) -> None:
 def _require_packages() -> None:
     needed = ("tokenizers", "torch", "transformers")
     if missing := [name for name in needed if find_spec(name) is None]:
-        msg = f"the demo needs {', '.join(missing)}; run pip install 'mia-batch[demo]'"
-        raise SettingsError(msg)
+        raise SettingsError(
+            f"the demo needs {', '.join(missing)}; run pip install 'mia-batch[demo]'"
+        )
 
 
 def _make_corpus(staging: Path, settings: DemoSettings, notify: Callable[[str], None]) -> None:
@@ -140,3 +437,103 @@ def _put_in_place(staging: Path, folder: Path, recipe: str) -> None:
 
 def _models(parts: DemoFolder) -> tuple[Path, ...]:
     return parts.model, parts.reference, parts.masked
+
+
+# What the demo's corpus and model are made of.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSettings:
+    """Sizes of the demo; with the same settings a machine makes the same demo.
+
+    The defaults train in under two minutes on two cores, to a memory that is good but not perfect.
+    With 256 texts, one seed in twenty separates the classes without the model by chance; the
+    default, found by trying 0 to 8, excludes differences above AUC 0.60 (such a choice is called
+    rerandomisation: Morgan and Rubin 2012).
+    """
+
+    seed: int = 8  # of membership, order and training
+    n_passages: int = 256  # in the corpus, even; half of them are members
+    per_group: int = 8  # most passages of one group (module), even
+    n_words: int = 128  # of a passage
+    vocabulary: int = 4096  # most tokens; at least the 256 bytes and two special tokens
+    hidden: int = 128  # width of the model
+    head: int = 64  # width of an attention head; divides both widths
+    layers: int = 2
+    context: int = 1024  # most tokens that the model can read and write
+    epochs: int = 12  # times that the model sees each member
+    learning_rate: float = 2e-3  # highest step size of AdamW
+    n_shots: int = 8  # texts to put before each text: members of the corpus, and so many others
+    helper_hidden: int = 64  # width of the reference and the masked model, of one layer each
+    helper_epochs: int = 3  # times that these two see each passage of the corpus
+
+
+# Makes the demo's folder once, and reuses it.
+
+
+_LOCK = ".demo.lock"
+
+
+def prepare(
+    folder: Path,
+    *,
+    fresh: bool = False,
+    notify: Callable[[str], None] | None = None,
+    settings: DemoSettings | None = None,
+) -> DemoFolder:
+    """Make corpus, models and settings of the demo, or find those that were made before.
+
+    The folder must be new, empty or an earlier demo's. ``fresh`` makes them anew; other files in
+    the folder stay. ``notify`` receives a line per step; without ``settings``, the defaults hold.
+    """
+    folder, settings = Path(folder), settings or DemoSettings()
+    notify = notify or (lambda _line: None)
+    try:
+        _refuse_other_things(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with _alone(folder, notify):
+            if fresh or not _is_kept(folder, settings, notify):
+                make_demo(folder, settings, notify)
+            elif not DemoFolder.at(folder).config.exists():
+                write_config(folder)
+    except OSError as error:
+        why = error.strerror or error
+        raise RunFolderError(
+            f"the demo's folder {folder} cannot be used: {why}; name another folder"
+        ) from error
+    return DemoFolder.at(folder)
+
+
+def _refuse_other_things(folder: Path) -> None:
+    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if names and _LOCK not in names and Record.of(folder) is None:
+        raise SettingsError(
+            f"the folder {folder} holds other things than a demo; name a new or an empty folder"
+        )
+
+
+@contextmanager
+def _alone(folder: Path, notify: Callable[[str], None]) -> Iterator[None]:
+    """Keep other processes out of the folder."""
+    lock = FileLock(folder / _LOCK)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        notify(f"waiting for another mia-batch demo that works in {folder}")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _is_kept(folder: Path, settings: DemoSettings, notify: Callable[[str], None]) -> bool:
+    record = Record.of(folder)
+    if record is None:
+        return False
+    kept = record.recipe == recipe_of(settings) and record.is_true_of(folder)
+    if kept:
+        notify(f"corpus and model in {folder} are kept from before; --fresh makes them anew")
+    else:
+        notify(f"corpus and model in {folder} are unfinished, changed or of another version")
+    return kept

@@ -1,6 +1,6 @@
 """The program that trains the demo's models, in a process of its own: only here torch is loaded.
 
-`mia_batch.demo.process` starts it. It writes lines of progress to its standard output and ends when
+`mia_batch.demo.making` starts it. It writes lines of progress to its standard output and ends when
 its standard input does, so that it never outlives the process that started it.
 """
 
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from transformers import BertForMaskedLM, LlamaForCausalLM, PreTrainedModel
 
-    from mia_batch.demo.settings import DemoSettings
+    from mia_batch.demo.making import DemoSettings
 
-__all__ = ["main", "new_model", "save", "train", "train_tokenizer"]
 
 _BOS, _EOS, _MASK = "<|begin_of_text|>", "<|end_of_text|>", "<|mask|>"
 _MASKED_SHARE = 0.15  # Devlin et al. 2019, section 3.1

@@ -1,32 +1,275 @@
-"""What the texts tell before any model is asked."""
+"""Texts that are in a corpus more than once: in both classes, or in several clusters."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import polars as pl
 
-from mia_batch.diagnostics.blind.baseline import blind_baseline
-from mia_batch.diagnostics.duplicates import count_copies, near_duplicates
-from mia_batch.diagnostics.undeclared import asked_texts, undeclared_rows
+from mia_batch.diagnostics.blind import blind_baseline
+from mia_batch.kernels import pair_features, shared_runs, word_spans
 from mia_batch.schemas import Findings, Metrics
+from mia_batch.targets import cluster_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from mia_batch.diagnostics.blind.baseline import BlindBaseline
-    from mia_batch.diagnostics.duplicates import SideDuplicates
+    from numpy.typing import NDArray
 
+    from mia_batch.diagnostics.blind import BlindBaseline
+
+
+# Texts that are in a corpus more than once: in both classes, or in several clusters.
+
+
+MAX_TEXTS_PER_SIDE = 10_000
+"""More are left out; so many of 128 words take about 50 MB."""
+
+_LONG_RUN_WORDS = 13
+_SHORT_RUN_WORDS = 8
+_HIGH_OVERLAP = 0.7
+_N_EXAMPLES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SideDuplicates:
+    """What the texts of one side have in common with those of the other.
+
+    Attributes
+    ----------
+    n_texts
+        Texts compared.
+    n_left_out
+        Texts beyond the most that are compared.
+    n_short
+        Texts of fewer than 8 words, which nothing is said about.
+    n_long_run
+        Texts with a run of 13 words that is in the other side.
+    n_high_overlap
+        Texts with at least 70 % of their runs of 8 words in the other side.
+    n_concerned
+        Texts with either.
+    examples
+        ``target_id`` of some of these, each with that of a text of the other side.
+    """
+
+    n_texts: int
+    n_left_out: int
+    n_short: int
+    n_long_run: int
+    n_high_overlap: int
+    n_concerned: int
+    examples: tuple[tuple[str, str], ...]
+
+    @property
+    def share(self) -> float | None:
+        """Share of texts concerned among those compared; None where there are none."""
+        n_compared = self.n_texts - self.n_short
+        return self.n_concerned / n_compared if n_compared else None
+
+
+def near_duplicates(
+    texts: pl.LazyFrame, *, label: str = "member"
+) -> tuple[SideDuplicates, SideDuplicates]:
+    """Find texts of each class that are in the other, too: label true first, then label false.
+
+    ``texts`` has ``target_id``, ``target`` (the text) and the Boolean label; rows without text or
+    label are left out. Words are those of UAX #29, in lower case, so that punctuation and line
+    breaks do not hide a copy. Overlap is counted against all texts of the other side together; of
+    more than ``MAX_TEXTS_PER_SIDE`` texts the first by ``target_id`` (a hash) are compared.
+
+    References
+    ----------
+    Runs of 13 words: Brown et al. (2020), arXiv:2005.14165, appendix C. 70 % of runs of 8 words:
+    Chowdhery et al. (2022), arXiv:2204.02311, section 8.
+    """
+    known = texts.filter(pl.col(label).is_not_null(), pl.col("target").is_not_null())
+    counts = dict(known.group_by(label).len().collect(engine="streaming").iter_rows())
+    first, second = (_read(known, side) for side in (pl.col(label), ~pl.col(label)))
+    return (
+        _compare(first, second, counts.get(True, 0)),
+        _compare(second, first, counts.get(False, 0)),
+    )
+
+
+def count_copies(texts: pl.LazyFrame) -> tuple[int, int]:
+    """Count texts, and those that are in another cluster byte for byte (by 64-bit hashes).
+
+    ``texts`` has ``target`` (the text) and the columns of `cluster_names`; null texts are left out.
+    Each of two equal texts is a copy.
+    """
+    clusters = texts.with_columns(cluster=cluster_names(texts))
+    known = clusters.filter(pl.col("target").is_not_null())
+    hashes = known.select(pl.col("target").hash(), pl.col("cluster").hash())
+    text, cluster = (column.to_numpy() for column in hashes.collect(engine="streaming"))
+    if not text.size:
+        return 0, 0
+    order = np.lexsort((cluster, text))
+    text, cluster = text[order], cluster[order]
+    is_same = text[1:] == text[:-1]
+    starts = np.flatnonzero(np.append(True, ~is_same))
+    is_elsewhere = np.append(False, is_same & (cluster[1:] != cluster[:-1]))
+    sizes = np.diff(np.append(starts, text.size))
+    return text.size, int(sizes[np.logical_or.reduceat(is_elsewhere, starts)].sum())
+
+
+def _read(texts: pl.LazyFrame, side: pl.Expr) -> pl.DataFrame:
+    known = texts.filter(side)
+    keys = known.select("target_id").bottom_k(MAX_TEXTS_PER_SIDE, by="target_id")
+    firsts = keys.collect(engine="streaming").to_series()
+    wanted = known.filter(pl.col("target_id").is_in(firsts.implode()))
+    lower = wanted.select("target_id", pl.col("target").str.to_lowercase())
+    return lower.collect(engine="streaming").sort("target_id")
+
+
+def _compare(texts: pl.DataFrame, others: pl.DataFrame, n_known: int) -> SideDuplicates:
+    long, short = (
+        shared_runs(texts["target"], others["target"], run_words=n_words, words="unicode")
+        for n_words in (_LONG_RUN_WORDS, _SHORT_RUN_WORDS)
+    )
+    long_run = long["shared"] > 0
+    high_overlap = (short["shared"] > 0) & (short["shared"] >= _HIGH_OVERLAP * short["runs"])
+    concerned = long_run | high_overlap
+    return SideDuplicates(
+        n_texts=texts.height,
+        n_left_out=n_known - texts.height,
+        n_short=int((short["runs"] == 0).sum()),
+        n_long_run=int(long_run.sum()),
+        n_high_overlap=int(high_overlap.sum()),
+        n_concerned=int(concerned.sum()),
+        examples=_examples(
+            texts["target_id"].filter(concerned),
+            others["target_id"],
+            # Where no long run is shared, a short one is.
+            long["other"].fill_null(short["other"]).filter(concerned),
+        ),
+    )
+
+
+def _examples(
+    texts: pl.Series, others: pl.Series, places: pl.Series
+) -> tuple[tuple[str, str], ...]:
+    pairs = zip(texts.head(_N_EXAMPLES), others.gather(places).head(_N_EXAMPLES), strict=True)
+    return tuple(pairs)
+
+
+# Texts that look like parts of one book although no group says so.
+
+
+UNDECLARED = "undeclared book"
+"""The group of non-members that look like parts of one book."""
+
+_MOST_TEXTS, _MOST_CHARACTERS, _LEAST_TEXTS = 1_000, 2_000, 20
+_PERMUTATIONS, _LEVEL, _MORE_ALIKE = 999, 0.01, 1.15
+_TARGET = pl.col("role") == "target"
+
+
+class Likeness(NamedTuple):
+    """Mean similarity of neighbouring rows over that of rows at random, and its p-value."""
+
+    ratio: float
+    p_value: float
+
+    @property
+    def of_one_book(self) -> bool:
+        """Whether neighbours are more alike than chance, and by a margin."""
+        return self.p_value <= _LEVEL and self.ratio >= _MORE_ALIKE
+
+
+def likeness(texts: Sequence[str]) -> Likeness | None:
+    """Compare the cosine (sublinear tf-idf) of neighbouring rows with 999 orders of the rows.
+
+    None below 20 texts. Rows that were shuffled show nothing.
+    """
+    from sklearn.feature_extraction.text import HashingVectorizer, TfidfTransformer
+
+    if len(texts) < _LEAST_TEXTS:
+        return None
+    words = HashingVectorizer(
+        n_features=1 << 16, token_pattern=r"[^\W\d_]{3,}", norm=None, alternate_sign=False
+    )
+    weighed = TfidfTransformer(sublinear_tf=True).fit_transform(words.transform(texts))
+    alike = (weighed @ weighed.T).toarray()
+    neighbours, rng = np.diag(alike, 1).mean(), np.random.default_rng(0)
+    orders = (rng.permutation(len(texts)) for _ in range(_PERMUTATIONS))
+    chance = np.array([alike[order[:-1], order[1:]].mean() for order in orders])
+    p_value = (1 + (chance >= neighbours - 1e-12).sum()) / (1 + _PERMUTATIONS)
+    return Likeness(float(neighbours / max(chance.mean(), 1e-9)), float(p_value))
+
+
+def asked_texts(targets: pl.LazyFrame) -> pl.Expr:
+    """Label targets that are compared with nulls true, and the nulls false."""
+    non_member = pl.col("role") == "non_member"
+    any_given = targets.select(non_member.any()).collect(engine="streaming").item()
+    null = non_member if any_given else _TARGET & ~pl.col("member")
+    return pl.when(null).then(pl.lit(value=False)).when(_TARGET).then(pl.lit(value=True))
+
+
+def with_undeclared(targets: pl.LazyFrame) -> pl.LazyFrame:
+    """Give non-members without a group one group where they look like parts of one book.
+
+    A table without such is returned itself.
+    """
+    found = _look(targets).get("non-members")
+    if found is None or not found.of_one_book:
+        return targets
+    group = pl.when(_loose() & ~asked_texts(targets)).then(pl.lit(UNDECLARED)).otherwise("group")
+    return targets.with_columns(group=group)
+
+
+def undeclared_rows(targets: pl.LazyFrame) -> Iterator[dict[str, object]]:
+    """Rows of check ``undeclared_books`` about non-members and targets without a group.
+
+    Verdict: ``one_group`` (they count as one), ``one_book`` (they look like one) or ``apart``.
+    """
+    counted = targets.select((pl.col("group") == UNDECLARED).any()).collect(engine="streaming")
+    for subject, found in _look(targets).items():
+        if found is not None:
+            grouped = counted.item() and subject == "non-members"
+            verdict = ("one_group" if grouped else "one_book") if found.of_one_book else "apart"
+            yield {
+                "check": "undeclared_books",
+                "subject": subject,
+                "statistic": "likeness_of_neighbours",
+                "value": found.ratio,
+                "p_value": found.p_value,
+                "verdict": verdict,
+            }
+
+
+def _look(targets: pl.LazyFrame) -> dict[str, Likeness | None]:
+    """Look at the first non-members and targets where these are compared with those."""
+    unknown = _TARGET & pl.col("member").is_null()
+    if not targets.select(unknown.any()).collect(engine="streaming").item():
+        return {}
+    found = {}
+    for subject, which in (("non-members", ~asked_texts(targets)), ("targets", unknown)):
+        texts = targets.filter(which, _loose(), pl.col("target").is_not_null()).head(_MOST_TEXTS)
+        begin = texts.select(pl.col("target").str.head(_MOST_CHARACTERS))
+        found[subject] = likeness(begin.collect(engine="streaming")["target"].to_list())
+    return found
+
+
+def _loose() -> pl.Expr:
+    """Whether nothing says what a text belongs to: neither group nor windows of its document."""
+    no_group = pl.col("group").is_null() | (pl.col("group") == UNDECLARED)
+    return no_group & (pl.col("n_windows") == 1)
+
+
+# What the texts tell before any model is asked.
+
+
+if TYPE_CHECKING:
     _Row = dict[str, object]
 
-__all__ = ["Preflight", "check_targets"]
 
 _MANY_COPIES = 0.01
 """Share of texts from which copies are warned of."""
 
 _SCHEMA = Findings.create_empty().schema
 _LABELLED = pl.col("role").is_in(["target", "non_member"]) & pl.col("member").is_not_null()
-_TARGET = pl.col("role") == "target"
 
 
 class Preflight(NamedTuple):
@@ -111,3 +354,129 @@ def _copy_rows(targets: pl.LazyFrame) -> Iterator[_Row]:
     verdict = "many" if many else "few"
     yield of | {"statistic": "n_copies", "value": n_copies, "verdict": verdict}
     yield of | {"statistic": "n_texts", "value": n_texts}
+
+
+# Passages that stand in several documents.
+
+
+if TYPE_CHECKING:
+    _Hashes = NDArray[np.uint64]
+
+
+RUN_WORDS = 20
+"""Words in a row that two documents must share."""
+
+_TOO_SHORT = f"the passage has fewer than {RUN_WORDS} words"
+_NO_OTHER = "there is no document of another group"
+_NOWHERE = f"no other document has {RUN_WORDS} words in a row of it"
+_PASSAGES_AT_ONCE = 4096
+_BASE = 0x9E3779B97F4A7C15  # odd, so that it has an inverse
+_INVERSE = pow(_BASE, -1, 1 << 64)
+
+
+def find_elsewhere(passages: pl.DataFrame, documents: pl.LazyFrame) -> pl.DataFrame:
+    """Find the first document of another owner that has 20 words in a row of a passage.
+
+    ``passages`` has ``passage`` and ``owner``, ``documents`` has ``text``, ``owner`` and ``name``.
+    One row per passage: ``name`` of the document, ``longest_words`` that both have in a row, and
+    ``common``, whether there is one; null with a ``reason`` where nothing can be said. Words are
+    those of UAX #29, in lower case, so that punctuation and line breaks do not hide a copy.
+    Documents are read once, a batch at a time; runs are looked up by hashes of 64 bits and then
+    compared. Memory: some 70 bytes per word of the passages, and 50 per letter of a document.
+    """
+    texts, owners = passages["passage"].str.to_lowercase(), passages["owner"].to_numpy()
+    hashes, rows = _index(texts)
+    is_long = np.isin(np.arange(texts.len()), rows)
+    found: dict[int, tuple[str, int]] = {}
+    searched: set[int] = set()  # two owners are enough
+    for batch in documents.drop_nulls("text").collect_batches(maintain_order=True):
+        searched |= {*batch["owner"].unique().head(2)}
+        for text, owner, name in _having_any(batch, texts).iter_rows():
+            near = np.unique(rows[_places(hashes, _run_hashes(text)[0])])
+            others = [row for row in near[owners[near] != owner].tolist() if row not in found]
+            for row, words in zip(others, _longest(texts.gather(others), text), strict=True):
+                if words >= RUN_WORDS:
+                    found[row] = (name, words)
+    has_other = np.array([bool(searched - {owner}) for owner in owners.tolist()], bool)
+    return _said(found, is_long, has_other)
+
+
+def _said(
+    found: dict[int, tuple[str, int]], is_long: NDArray[np.bool_], has_other: NDArray[np.bool_]
+) -> pl.DataFrame:
+    named = [found.get(row, (None, None)) for row in range(is_long.size)]
+    rows = pl.DataFrame(named, {"name": pl.String, "longest_words": pl.UInt32}, orient="row")
+    reasons = np.where(is_long, np.where(has_other, _NOWHERE, _NO_OTHER), _TOO_SHORT)
+    is_found = pl.col("longest_words").is_not_null()
+    return rows.with_columns(
+        common=pl.when(pl.Series(is_long & has_other)).then(is_found),
+        reason=pl.when(~is_found).then(pl.Series(reasons, dtype=pl.String)),
+    )
+
+
+def _having_any(documents: pl.DataFrame, passages: pl.Series) -> pl.DataFrame:
+    """Keep the documents with a run of any passage, their text in lower case."""
+    lower = documents.select(pl.col("text").str.to_lowercase(), "owner", "name")
+    runs = shared_runs(lower["text"], passages, run_words=RUN_WORDS, words="unicode")
+    return lower.filter(runs["shared"] > 0)
+
+
+def _index(texts: pl.Series) -> tuple[_Hashes, NDArray[np.int64]]:
+    """Hash the runs of all passages, in order, and say of each which passage it is of."""
+    parts = [(np.zeros(0, np.uint64), np.zeros(0, np.int64))]
+    for start in range(0, texts.len(), _PASSAGES_AT_ONCE):
+        some = texts.slice(start, _PASSAGES_AT_ONCE)
+        found, starts = _run_hashes("\n".join(some))
+        ends = np.cumsum(some.str.len_chars().to_numpy().astype(np.int64) + 1)
+        of_words = np.searchsorted(ends, starts, side="right")
+        first, last = of_words[: found.size], of_words[of_words.size - found.size :]
+        parts.append((found[first == last], start + first[first == last]))
+    hashes, rows = (np.concatenate(each) for each in zip(*parts, strict=True))
+    order = np.argsort(hashes)
+    return hashes[order], rows[order]
+
+
+def _places(ordered: _Hashes, wanted: _Hashes) -> NDArray[np.int64]:
+    """Find where any of the wanted hashes stands among ordered ones."""
+    wanted = np.unique(wanted)
+    first, last = (np.searchsorted(ordered, wanted, side) for side in ("left", "right"))
+    return np.repeat(first, last - first) + _counted(last - first)
+
+
+def _counted(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Count from 0 within groups of these sizes."""
+    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+
+
+def _run_hashes(text: str) -> tuple[_Hashes, NDArray[np.int64]]:
+    """Hash each run of words, and say where each word starts; letters make words, words runs."""
+    spans = pl.select(word_spans(pl.lit(text), words="unicode")).to_series().struct
+    starts, ends = (
+        spans.field(name).explode(empty_as_null=False).to_numpy().astype(np.int64)
+        for name in ("starts", "ends")
+    )
+    letters = np.frombuffer(text.encode("utf-32-le"), np.uint32).astype(np.uint64)
+    sums = np.append(np.uint64(0), np.cumsum(letters * _powers(_BASE, letters.size)))
+    words = (sums[ends] - sums[starts]) * _powers(_INVERSE, letters.size + 1)[starts]
+    n_runs = max(words.size - RUN_WORDS + 1, 0)
+    hashes = np.zeros(n_runs, np.uint64)
+    for place in range(RUN_WORDS):
+        word = words[place : place + n_runs]
+        hashes = hashes * np.uint64(_BASE) + (word ^ (word >> np.uint64(29)))
+    return hashes, starts
+
+
+def _powers(base: int, n: int) -> _Hashes:
+    powers = np.full(n, base, np.uint64)
+    powers[:1] = 1
+    return np.cumprod(powers, dtype=np.uint64)
+
+
+def _longest(passages: pl.Series, document: str) -> list[int]:
+    """Count the words of the longest run that each passage shares with a document."""
+    pairs = pl.DataFrame({"passage": passages}).with_columns(document=pl.lit(document))
+    blocks = pair_features("passage", "document", words="unicode", groups=["blocks"])
+    words: list[int] = (
+        pairs.select(blocks.struct.field("longest_block_words")).to_series().to_list()
+    )
+    return words

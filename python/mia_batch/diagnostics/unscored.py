@@ -9,22 +9,14 @@ import numpy as np
 import polars as pl
 
 from mia_batch.schemas import Findings
-from mia_batch.tables.numbers import read_numbers
-from mia_batch.targets.clusters import cluster_names
+from mia_batch.tables import read_numbers
+from mia_batch.targets import cluster_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-__all__ = [
-    "ClassGaps",
-    "UnevenScores",
-    "class_rows",
-    "count_reasons",
-    "find_uneven_scores",
-    "uneven_findings",
-]
 
 _SIGNIFICANT = 0.01
 _WORTH_SAYING = 0.01

@@ -2,20 +2,46 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+import dataframely as dy
+import numpy as np
+import polars as pl
+
+from mia_batch.errors import SettingsError
+from mia_batch.evidence.request import Request
+from mia_batch.kernels import WordRule, count_words, zlib_size
+from mia_batch.prompts.views import numbered, sample_seed
+from mia_batch.schemas import LogProbs, Samples
+from mia_batch.tables import scan, sink
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
-    import polars as pl
+    import numpy.typing as npt
+    from numpy.typing import NDArray
 
-    from mia_batch.evidence.blocks import Block
-    from mia_batch.evidence.request import Answer, EvidenceKind, Request, Source
+    from mia_batch.evidence.parts import Block
+    from mia_batch.evidence.request import (
+        Answer,
+        Budget,
+        Continuation,
+        EvidenceKind,
+        FinishReason,
+        Source,
+    )
+    from mia_batch.models.tokens import Tokenizer
+    from mia_batch.models.weights import Measure
+    from mia_batch.prompts.views import View
 
-__all__ = ["Asked", "Collector", "Row", "Task", "Told"]
+
+# Ask a source about the units of blocks, and turn its answers into rows.
+
 
 Row: TypeAlias = dict[str, Any]
 """Values of a row of evidence by column."""
@@ -143,3 +169,410 @@ class Collector:
                 self._told(opened.block.label, 1, 0, 0)
         if rows and opened.waiting == 0:
             self._finished.append(opened)
+
+
+# Continuations of prompts: which are asked for, and the rows made from them.
+
+
+_SCHEMA = Samples.create_empty().schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleTask:
+    """Continue the context of each prompt; ``measure`` tells lengths, ``budget`` how far to go."""
+
+    view: View
+    measure: Callable[[list[str], list[str]], list[Measure]]
+    budget: Budget
+    words: WordRule
+    run_seed: int
+    kind: EvidenceKind = "samples"
+
+    def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Row]]]]:
+        """Ask for all samples of a prompt at once; one without room has a reason."""
+        prompts = block.units
+        contexts, texts = prompts["context"].to_list(), prompts["text"].to_list()
+        measures = self.measure(contexts, texts)
+        counts = _count_words(texts, self.words)
+        n, view = block.last - block.first, self.view
+        rows = prompts.select("target_id", "view_index").iter_rows()
+        for unit, ((target_id, index), measure) in enumerate(zip(rows, measures, strict=True)):
+            budget = self.budget.first(measure.prompt_tokens, measure.reference_tokens)
+            if measure.prompt_tokens == 0 or budget <= 0:
+                refused = _refused(block.first, n, self._too_long(measure), answer="not_asked")
+                yield None, [(unit, row) for row in refused]
+                continue
+            request = Request(
+                request_id=0,
+                kind="samples",
+                key=f"{target_id}:{view.model}:{view.name}:{index}:{block.first}:{n}:{budget}",
+                context=contexts[unit],
+                context_ids=measure.prompt_token_ids,
+                n=n,
+                seed=sample_seed(self.run_seed, target_id, view.name, index) + block.first,
+                max_tokens=budget,
+                greedy=view.greedy,
+                question=view.question,
+            )
+            yield (
+                Asked(unit=unit, request=request, first=block.first, reference_words=counts[unit]),
+                [],
+            )
+
+    def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Row], list[Asked]]:
+        """Keep candidates that suffice; ask again, same seed, for those that end too early."""
+        if answer.error is not None:
+            return _refused(asked.first, asked.request.n, answer.error), []
+        del block
+        texts = [given.text or "" for given in answer.continuations]
+        differs = answer.prompt if answer.prompt != asked.request.context else None
+        rows, again = [], []
+        for index, (given, count) in enumerate(
+            zip(answer.continuations, _count_words(texts, self.words), strict=True)
+        ):
+            missing = asked.reference_words - count
+            further = self._further(asked, index, given, missing)
+            if further is not None:
+                again.append(further)
+                continue
+            rows.append(
+                {
+                    "sample_index": asked.first + index,
+                    "candidate": given.text,
+                    "prompt": differs,
+                    "n_tokens": given.n_tokens,
+                    "finish_reason": given.finish_reason,
+                    "short": None if given.reason else _is_short(given.finish_reason, missing),
+                    "answer": given.answer,
+                    "reason": given.reason,
+                }
+            )
+        return rows, again
+
+    def table(self, block: Block, rows: list[tuple[int, Row]]) -> pl.DataFrame:
+        """Sort by prompt and ``sample_index``."""
+        keys = list(block.units.select("target_id", "view_index").iter_rows())
+        ordered = sorted(rows, key=lambda item: (item[0], item[1]["sample_index"]))
+        made: list[dict[str, Any]] = [
+            {
+                "target_id": keys[unit][0],
+                "model": self.view.model,
+                "view": self.view.name,
+                "view_index": keys[unit][1],
+                **values,
+            }
+            for unit, values in ordered
+        ]
+        return pl.DataFrame(made, schema=_SCHEMA)
+
+    def _further(self, asked: Asked, index: int, given: Continuation, missing: int) -> Asked | None:
+        """Decode a candidate again if its budget ended it within the words that count.
+
+        The last of those words counts as whole once something follows it.
+        """
+        ended = given.finish_reason != "length" or given.reason is not None
+        if self.budget.scope == "whole" or ended or missing < 0:
+            return None
+        if missing == 0 and _ends_words((given.text or "")[-1:], self.words):
+            return None
+        request = asked.request
+        n_tokens = self._prompt_tokens(request)
+        budget = self.budget.next(n_tokens, request.max_tokens, asked.attempts)
+        if budget is None:
+            return None
+        first = asked.first + index
+        stem = request.key.rsplit(":", 3)[0]
+        return replace(
+            asked,
+            first=first,
+            attempts=asked.attempts + 1,
+            request=replace(
+                request,
+                key=f"{stem}:{first}:1:{budget}",
+                n=1,
+                seed=request.seed + index,
+                max_tokens=budget,
+            ),
+        )
+
+    def _prompt_tokens(self, request: Request) -> int:
+        if request.context_ids is not None:
+            return len(request.context_ids)
+        return self.measure([request.context], [""])[0].prompt_tokens
+
+    def _too_long(self, measure: Measure) -> str:
+        n_tokens = measure.prompt_tokens
+        if n_tokens == 0:
+            return "the prefix has no token, and the tokenizer adds none"
+        limit = n_tokens + self.budget.room(n_tokens)
+        return f"the prefix has {n_tokens} tokens, which leaves no room to continue within {limit}"
+
+
+def _refused(first: int, n: int, reason: str, answer: str | None = None) -> list[Row]:
+    indices = range(first, first + n)
+    return [{"sample_index": index, "reason": reason, "answer": answer} for index in indices]
+
+
+def _is_short(finish_reason: FinishReason | None, missing: int) -> bool | None:
+    return None if finish_reason is None else finish_reason == "length" and missing > 0
+
+
+def _count_words(texts: list[str], words: WordRule) -> list[int]:
+    counts = pl.DataFrame({"text": texts}).select(count_words("text", words=words))
+    return counts.to_series().to_list()
+
+
+def _ends_words(last: str, words: WordRule) -> bool:
+    """Whether nothing that follows this character of a text can belong to a word before it.
+
+    Under ``unicode`` a point may stand inside a word, so only white space is certain.
+    """
+    match words:
+        case "space":
+            return last == " "
+        case "rouge":
+            return re.fullmatch("[a-z0-9]", last.lower()) is None
+        case "whitespace" | "unicode" | "script":
+            return last.isspace()
+
+
+# Log-probabilities of the tokens of prompts' texts, and the rows made from them.
+
+
+QUESTION = "question"
+"""What an engine says of itself that gives log-probabilities of several answers to a question."""
+NOISE = "noise"
+"""View whose embeddings have noise, and what an engine that can read them says of itself."""
+FREQUENCY = "log_inverse_frequency"
+"""The one column of numbers of tokens that no engine computes."""
+
+_LOGPROBS_SCHEMA = LogProbs.create_empty().schema
+_FLOATS = ("logprob", "vocabulary_mean", "vocabulary_variance", "support_mass")
+_LISTS = (*_FLOATS, "token_ids", "rank", FREQUENCY)
+
+
+def abilities(views: Iterable[View]) -> set[str]:
+    """Say what an engine must be able to do for some views beside columns."""
+    return {NOISE for view in views if view.noise} | {QUESTION for view in views if view.question}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogprobTask:
+    """Ask for the log-probabilities of each prompt's text, and columns beside them.
+
+    ``views`` are known by the labels of their blocks, each with its columns.
+    ``log_inverse_frequency`` is float32 by token id, of the reference corpus. ``trained`` says by
+    ``target_id`` whether the run tuned the model on it.
+    """
+
+    views: Mapping[str, tuple[View, frozenset[str]]]
+    run_seed: int = 0
+    log_inverse_frequency: NDArray[np.float32] | None = None
+    trained: pl.DataFrame | None = None
+    kind: EvidenceKind = "logprobs"
+
+    def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Row]]]]:
+        """Ask about each prompt that can be asked."""
+        view, columns = self.views[block.label]
+        prompts = block.units.select("target_id", "view_index", "context", "text", "reason")
+        refused: list[tuple[int, Row]] = []
+        asked = []
+        for unit, (target_id, index, context, text, reason) in enumerate(prompts.iter_rows()):
+            if reason is not None:
+                refused.append((unit, {"reason": reason}))
+                continue
+            request = Request(
+                request_id=0,
+                kind="logprobs",
+                key=f"{target_id}:{view.model}:{view.name}:{index}",
+                context=context,
+                text=text,
+                context_tokens=view.context_tokens,
+                text_tokens=view.text_tokens,
+                question=view.question,
+                **self._noise(view, target_id, index),
+                columns=columns - {FREQUENCY},
+            )
+            asked.append(Asked(unit=unit, request=request))
+        yield None, refused
+        for each in asked:
+            yield each, []
+
+    def _noise(self, view: View, target_id: str, index: int) -> dict[str, Any]:
+        """Give both prompts of a pair the same noise, the second with the opposite sign."""
+        if not view.noise:
+            return {}
+        seed = sample_seed(self.run_seed, target_id, view.name, index // 2)
+        return {"noise": -view.noise if index % 2 else view.noise, "seed": seed}
+
+    def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Row], list[Asked]]:
+        """Make the one row of a prompt."""
+        del asked
+        if answer.tokens is None:
+            return [{"reason": answer.error, "asked": answer.asked}], []
+        row: Row = {"bos": answer.bos, "bounded": answer.bounded, **answer.tokens}
+        if FREQUENCY in self.views[block.label][1] and self.log_inverse_frequency is not None:
+            row[FREQUENCY] = self.log_inverse_frequency[answer.tokens["token_ids"]]
+        return [row], []
+
+    def _trained(self, units: pl.DataFrame) -> pl.Series:
+        if self.trained is None:
+            return pl.Series([None] * units.height, dtype=pl.Boolean)
+        known = units.select("target_id").join(
+            self.trained, on="target_id", how="left", maintain_order="left"
+        )
+        return known["trained"]
+
+    def table(self, block: Block, rows: list[tuple[int, Row]]) -> pl.DataFrame:
+        """Put the rows in the order of the prompts."""
+        view, _ = self.views[block.label]
+        by_unit = dict(rows)
+        ordered = [by_unit[unit] for unit in range(block.units.height)]
+        texts = block.units["text"].to_list()
+        columns: dict[str, Any] = {
+            "target_id": block.units["target_id"],
+            "model": [view.model] * len(ordered),
+            "view": [view.name] * len(ordered),
+            "view_index": block.units["view_index"],
+            "text": [
+                text if "logprob" in row or row.get("asked", False) else None
+                for text, row in zip(texts, ordered, strict=True)
+            ],
+            "bos": [row.get("bos") for row in ordered],
+            "trained": self._trained(block.units),
+            "bounded": [row.get("bounded") for row in ordered],
+            "reason": [row.get("reason") for row in ordered],
+        }
+        for name in _LISTS:
+            values = [row.get(name) for row in ordered]
+            columns[name] = [None if value is None else pl.Series(value) for value in values]
+        types = {name: dtype for name, dtype in _LOGPROBS_SCHEMA.items() if name in columns}
+        table = pl.DataFrame(columns, schema_overrides={**types, "text": pl.String})
+        return table.with_columns(
+            pl.col(_FLOATS).list.eval(pl.element().fill_nan(None)),
+            rank=pl.col("rank").list.eval(pl.when(pl.element() > 0).then(pl.element())),
+            n_bytes=pl.col("text").str.len_bytes(),
+            zlib_size=zlib_size("text"),
+        ).select(_LOGPROBS_SCHEMA.names())
+
+
+# Variants of targets that a masked model makes: they are prompts.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FillTask:
+    """Ask a masked model for variants of each target; the first ones are the same however many."""
+
+    view: View
+    run_seed: int
+    kind: EvidenceKind = "fills"
+
+    def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Row]]]]:
+        """Ask for all variants of a target at once."""
+        targets = block.units.select("target_id", "target").iter_rows()
+        for unit, (target_id, text) in enumerate(targets):
+            request = Request(
+                request_id=0,
+                kind="fills",
+                key=f"{target_id}:{self.view.name}",
+                view=self.view.name,
+                text=text,
+                n=block.last,
+                share=self.view.share,
+                seed=sample_seed(self.run_seed, target_id),
+            )
+            yield Asked(unit=unit, request=request), []
+
+    def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Row], list[Asked]]:
+        """Keep the variants that are wanted; those that are not there have a reason."""
+        texts = [given.text for given in answer.continuations]
+        target_id = block.units["target_id"][asked.unit]
+        return numbered(target_id, texts, range(block.first, block.last), answer.error), []
+
+    def table(self, block: Block, rows: list[tuple[int, Row]]) -> pl.DataFrame:
+        """Put the prompts in the order of the targets."""
+        del block
+        ordered = sorted(rows, key=lambda item: (item[0], item[1]["view_index"]))
+        names = {"view_index": pl.UInt32, "text": pl.String, "reason": pl.String}
+        return self.view.rows(pl.DataFrame([row for _, row in ordered], schema_overrides=names))
+
+
+# How frequent each token is in a reference corpus.
+
+
+_BATCH = 4096
+
+
+class _Table(dy.Schema):
+    """One row per token of the vocabulary, in the order of their ids."""
+
+    count = dy.UInt64()
+    tokenizer = dy.String()
+    """Digest of the tokenizer, the same in every row."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frequencies:
+    """How often each token of the vocabulary occurs, and the digest of the tokenizer."""
+
+    counts: npt.NDArray[np.uint64]
+    tokenizer: str
+
+    def log_inverse(self) -> npt.NDArray[np.float32]:
+        """Log of (total + vocabulary) / (count + 1) of each token, natural, float32, above 0.
+
+        Zhang et al. (2024), arXiv:2409.14781; Laplace smoothing as in the authors' code.
+        """
+        whole = float(self.counts.sum()) + len(self.counts)
+        inverse: npt.NDArray[np.float32] = np.log(whole / (self.counts + 1.0)).astype(np.float32)
+        return inverse
+
+
+def stored_frequencies(
+    path: Path, texts: pl.LazyFrame, tokenizer: Tokenizer
+) -> npt.NDArray[np.float32]:
+    """Log of 1 / frequency of each token, from counts of ``text`` that are kept in a file."""
+    if not path.exists():
+        batches = texts.select("text").drop_nulls().collect_batches(chunk_size=_BATCH)
+        counted = count_frequencies(
+            (batch["text"].to_list() for batch in batches),
+            encode=tokenizer.encode,
+            vocabulary=tokenizer.vocabulary,
+            tokenizer=tokenizer.digest,
+        )
+        save_frequencies(counted, path)
+    return load_frequencies(path, tokenizer.digest).log_inverse()
+
+
+def count_frequencies(
+    batches: Iterable[Sequence[str]],
+    *,
+    encode: Callable[[Sequence[str]], Iterable[Sequence[int]]],
+    vocabulary: int,
+    tokenizer: str,
+) -> Frequencies:
+    """Count the tokens of a corpus, batch by batch."""
+    counts = np.zeros(vocabulary, np.uint64)
+    for texts in batches:
+        for ids in encode(texts):
+            np.add.at(counts, np.asarray(ids, dtype=np.int64), 1)
+    if not counts.any():
+        raise SettingsError("setting 'frequencies_from': the corpus has no text; give one that has")
+    return Frequencies(counts=counts, tokenizer=tokenizer)
+
+
+def save_frequencies(frequencies: Frequencies, path: Path) -> None:
+    """Write counts to a Parquet file."""
+    table = pl.DataFrame({"count": frequencies.counts})
+    sink(table.with_columns(tokenizer=pl.lit(frequencies.tokenizer)), path, _Table)
+
+
+def load_frequencies(path: Path, tokenizer: str) -> Frequencies:
+    """Read counts that were saved before; `SettingsError` if another tokenizer cut the corpus."""
+    table = scan(path, _Table).collect()
+    if set(table["tokenizer"]) != {tokenizer}:
+        raise SettingsError(
+            f"{path} counts the tokens of another tokenizer than the model's; remove it to have "
+            "the corpus counted again"
+        )
+    return Frequencies(counts=table["count"].to_numpy(), tokenizer=tokenizer)

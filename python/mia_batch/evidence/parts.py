@@ -5,24 +5,32 @@ A part that exists is complete; what no part holds is missing. That is the whole
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property, lru_cache
+from itertools import groupby
+from typing import TYPE_CHECKING, Protocol, Self
 
+import numpy as np
 import polars as pl
 
-from mia_batch.schemas import Features, LogProbs, Prompts, Samples
-from mia_batch.tables import scan, sink_new
+from mia_batch.schemas import Features, LogProbs, Prompts, Samples, Targets
+from mia_batch.tables import RowIndex, scan, sink_new
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     import dataframely as dy
 
-    from mia_batch.evidence.blocks import Block
+    from mia_batch.prompts.views import View
 
 
-__all__ = ["TARGET_KEY", "Parts", "scan_parts"]
+# Parts of a table, and the table that they make up.
+#
+# A part that exists is complete; what no part holds is missing. That is the whole resume logic.
+
 
 TARGET_KEY = pl.col("target_id").str.slice(0, 16).str.to_integer(base=16, dtype=pl.UInt64)
 """Half of a target's hash: 8 bytes a target instead of a string."""
@@ -123,3 +131,437 @@ def _without_replaced(table: pl.LazyFrame, failed: pl.Expr, names: list[str]) ->
         replaced.lazy(), on="row", how="anti", maintain_order="left"
     )
     return kept.drop("row")
+
+
+# Blocks: the portions in which rows are collected and stored.
+
+
+BLOCK_TARGETS = 64
+"""Targets in a block: few enough that little is lost with an unfinished one."""
+RECORDED_BLOCK_TARGETS = 8 * BLOCK_TARGETS
+"""The same where samples are only read from a recording."""
+LOGPROB_BLOCK_TARGETS = 4 * BLOCK_TARGETS
+"""The same of log-probabilities: one forward pass a text, not one a token."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Units of neighbouring targets that lack the same rows: ``first <= number < last``.
+
+    Of a long block it is one of the pieces.
+    """
+
+    index: int  # of the block in the targets table
+    first: int
+    last: int
+    attempt: int  # the piece; where its part exists already, a number that no part has
+    label: str
+    units: pl.DataFrame  # in the targets' order
+
+    @property
+    def part_name(self) -> str:
+        """File name of the block's part."""
+        stem = part_stem(self.index, self.label, self.first, self.last)
+        return f"{stem}.attempt-{self.attempt}.parquet"
+
+
+def part_stem(index: int, label: str, first: int, last: int) -> str:
+    """Begin the names of a block's parts of these rows."""
+    return f"block-{index:08d}.{label}-{first:05d}-{last:05d}"
+
+
+# What rows are wanted of: targets, or prompts about them, a slice of targets at a time.
+
+
+TARGETS_AT_ONCE = 4096
+"""Targets of a slice; whole blocks of every size, and one block of prompts."""
+
+_KEYS_AT_ONCE = 65536
+_KEY = pl.col("target") + pl.col("index")
+_PARTS_HELD = 2
+_HAS_TEXT = pl.col("target").is_not_null()
+_UNITS_NAMES = ("target_id", "document_id", "n_words")
+
+
+class Units(Protocol):
+    """Targets or prompts that rows are wanted of."""
+
+    def keys(self) -> Iterator[pl.DataFrame]:
+        """Yield the ``key``, the ``target``'s key and its ``target_row`` of each, in any order."""
+
+    def slices(self) -> Iterator[pl.DataFrame]:
+        """Yield them in the targets' order: ``unit_key``, ``target_row``, and what is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetUnits:
+    """Targets that have a text; ``columns`` of the corpus are read beside those of the table."""
+
+    targets: pl.LazyFrame
+    columns: tuple[str, ...] = ()
+
+    def keys(self) -> Iterator[pl.DataFrame]:
+        """Yield the ``key``, the ``target``'s key and its ``target_row`` of each."""
+        there = _numbered(self.targets).filter(_HAS_TEXT)
+        rows = there.select("target_row", target=TARGET_KEY, key=TARGET_KEY)
+        yield from rows.collect_batches(chunk_size=_KEYS_AT_ONCE)
+
+    def slices(self) -> Iterator[pl.DataFrame]:
+        """Yield rows of the targets table."""
+        table = self.targets.select(*Targets.column_names(), *self.columns)
+        height = table.select(pl.len()).collect().item()
+        for start in range(0, height, TARGETS_AT_ONCE):
+            rows = table.slice(start, TARGETS_AT_ONCE).collect()
+            numbered = rows.with_columns(unit_key=TARGET_KEY, target_row=_rows_from(start))
+            yield numbered.filter(_HAS_TEXT)
+
+
+@dataclass(frozen=True, slots=True)
+class FreshUnits:
+    """Prompts of one view as they would be made of a table of targets; nothing is stored.
+
+    ``columns`` of the corpus are read beside those of the table.
+    """
+
+    targets: pl.LazyFrame
+    view: View
+    columns: tuple[str, ...] = ()
+    among: pl.Series | None = None  # ``target_id`` of those that may be asked; None = all
+
+    def keys(self) -> Iterator[pl.DataFrame]:
+        """Yield the keys and ``target_row`` of each, those that cannot be asked included."""
+        index = pl.lit(list(range(self.view.n)), dtype=pl.List(pl.UInt32))
+        there = _numbered(self.targets).filter(_HAS_TEXT, _is_among(self.among))
+        each = there.select("target_row", target=TARGET_KEY, index=index).explode("index")
+        rows = each.select("target_row", "target", key=_KEY)
+        yield from rows.collect_batches(chunk_size=_KEYS_AT_ONCE)
+
+    def slices(self) -> Iterator[pl.DataFrame]:
+        """Yield prompts that can be asked, with ``context`` and ``text``."""
+        start = 0
+        columns = self.targets.select(*Targets.column_names(), *self.columns)
+        for batch in columns.collect_batches(chunk_size=TARGETS_AT_ONCE, maintain_order=True):
+            numbered = batch.with_columns(target_row=_rows_from(start))
+            numbered = numbered.filter(_HAS_TEXT, _is_among(self.among))
+            start += batch.height
+            if self.view.make is None:
+                continue
+            prompts = self.view.rows(self.view.make(numbered)).filter(pl.col("reason").is_null())
+            own = numbered.select(*_UNITS_NAMES, *self.view.columns, "target_row")
+            rows = self.view.resolve(prompts, own)
+            yield rows.with_columns(unit_key=TARGET_KEY + pl.col("view_index"))
+
+
+@dataclass(frozen=True)
+class PromptUnits:
+    """Prompts of one view; those that cannot be asked are left out with ``askable``."""
+
+    targets: Path
+    parts: Parts  # of the prompts table
+    view: View
+    askable: bool = False
+    among: pl.Series | None = None  # ``target_id`` of those that may be asked; None = all
+
+    def keys(self) -> Iterator[pl.DataFrame]:
+        """Yield the keys and ``target_row`` of each prompt of a target that the run still has."""
+        there = RowIndex(scan(self.targets, Targets).select(TARGET_KEY))
+        rows = scan(self.parts.paths(), Prompts).filter(self._wanted)
+        keys = rows.select(target=TARGET_KEY, index="view_index").select("target", key=_KEY)
+        for batch in keys.collect_batches(chunk_size=_KEYS_AT_ONCE, maintain_order=True):
+            which, found = there.find(batch["target"])
+            yield batch[which].with_columns(target_row=pl.Series(found, dtype=pl.UInt32))
+
+    def slices(self) -> Iterator[pl.DataFrame]:
+        """Yield prompts with ``target_id``, ``document_id``, ``context`` and ``text``."""
+        table = scan(self.targets, Targets).select(*_UNITS_NAMES, *self.view.columns)
+        height = table.select(pl.len()).collect().item()
+        for start in range(0, height, TARGETS_AT_ONCE):
+            targets = table.slice(start, TARGETS_AT_ONCE).collect()
+            numbered = targets.with_columns(target_row=_rows_from(start))
+            rows = self.of(numbered, [range(start, start + TARGETS_AT_ONCE)])
+            yield rows.with_columns(unit_key=TARGET_KEY + pl.col("view_index"))
+
+    def of(
+        self,
+        targets: pl.DataFrame,
+        places: Iterable[range],
+        whole: Collection[str] = ("context", "text"),
+    ) -> pl.DataFrame:
+        """Find the prompts of some targets, which stood in these rows of the targets table."""
+        prompts = self._of(targets["target_id"], places)
+        return self.view.resolve(prompts.filter(self._wanted), targets, whole)
+
+    @property
+    def _wanted(self) -> pl.Expr:
+        return _is_among(self.among) & (pl.col("reason").is_null() | (not self.askable))
+
+    def _of(self, names: pl.Series, places: Iterable[range]) -> pl.DataFrame:
+        """Find all prompts of some targets; first where they are unless the corpus has grown."""
+        own = pl.col("target_id").is_in(names.implode())
+        wanted = pl.col("view_index") < self.view.n
+        size = self.parts.block_targets
+        blocks = sorted({row // size for place in places for row in (place[0], place[-1])})
+        paths = [path for block in blocks for path in self._by_block.get(block, ())]
+        near = scan(paths, Prompts).filter(own, wanted).collect()
+        whole = near.filter(pl.col("view_index") == self.view.n - 1).height == names.len()
+        if whole or len(paths) == len(self._paths):
+            return near
+        rows = self._index.find(names)[1]
+        numbers = np.unique(np.searchsorted(self._starts, rows, side="right") - 1)
+        found = [near.clear(), *(self._part(int(number)) for number in numbers)]
+        return pl.concat(found).filter(own, wanted)
+
+    @cached_property
+    def _by_block(self) -> dict[int, list[Path]]:
+        found: dict[int, list[Path]] = {}
+        for path in self._paths:
+            first = self.parts.targets_of(path).start
+            found.setdefault(first // self.parts.block_targets, []).append(path)
+        return found
+
+    @cached_property
+    def _paths(self) -> list[Path]:
+        return self.parts.paths()
+
+    @cached_property
+    def _index(self) -> RowIndex:
+        return RowIndex(scan(self._paths, Prompts).select("target_id"))
+
+    @cached_property
+    def _starts(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        sizes = [_height(path) for path in self._paths]
+        return np.cumsum([0, *sizes[:-1]])
+
+    @cached_property
+    def _part(self) -> Callable[[int], pl.DataFrame]:
+        return lru_cache(_PARTS_HELD)(lambda n: scan(self._paths[n], Prompts).collect())
+
+
+def _is_among(names: pl.Series | None) -> pl.Expr:
+    return pl.lit(value=True) if names is None else pl.col("target_id").is_in(names.implode())
+
+
+def _numbered(targets: pl.LazyFrame) -> pl.LazyFrame:
+    return targets.with_row_index("target_row")
+
+
+def _rows_from(start: int) -> pl.Expr:
+    return pl.int_range(start, start + pl.len(), dtype=pl.UInt32)
+
+
+def _height(path: Path) -> int:
+    return int(scan(path, Prompts).select(pl.len()).collect().item())
+
+
+# Which rows the parts of a table hold, target by target.
+
+
+class Held:
+    """The rows of the parts that exist by now, read for some targets at a time.
+
+    Held in memory is where each target's rows lie, 16 bytes a target: in the parts that were made
+    of one slice of targets. A target that a grown corpus has moved, or that was asked for again,
+    may lie in several.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._slices = [
+            list(paths) for _, paths in groupby(parts.paths(), key=lambda path: _slice(parts, path))
+        ]
+        there = [self._targets(paths) for paths in self._slices]
+        heights = [targets.len() for targets in there]
+        targets = pl.concat([pl.Series("target", dtype=pl.UInt64), *there])
+        self._slice_of = np.repeat(np.arange(len(there), dtype=np.uint32), heights)
+        self._index = RowIndex(targets.to_frame().lazy())
+
+    def done(self, targets: pl.Series) -> pl.DataFrame:
+        """Count the rows of each unit of these targets: ``key`` (UInt64), ``done`` (UInt32)."""
+        counted = self._rows(targets).group_by("key").agg(done=pl.col("index").max() + 1)
+        return counted.collect(engine="streaming")  # a part holds whole ranges
+
+    def failed(self, targets: pl.Series) -> pl.DataFrame:
+        """Find rows with a reason in every part that has them: ``key``, ``index``."""
+        rows = self._rows(targets)
+        failed = rows.filter(pl.col("reason").is_not_null()).drop("reason").unique()
+        had = rows.filter(pl.col("reason").is_null())
+        return failed.join(had, on=["key", "index"], how="anti").collect(engine="streaming")
+
+    def _rows(self, targets: pl.Series) -> pl.LazyFrame:
+        """Open the rows of targets, which are given by their key."""
+        numbers = np.unique(self._slice_of[self._index.find(targets)[1]])
+        paths = [path for number in numbers for path in self._slices[number]]
+        own = pl.col("target").is_in(targets.unique().implode())
+        return self._parts.scan(paths).filter(own).drop("target")
+
+    def _targets(self, paths: Sequence[Path]) -> pl.Series:
+        found = self._parts.scan(paths).select(pl.col("target").unique())
+        return found.collect(engine="streaming").to_series()
+
+
+def _slice(parts: Parts, path: Path) -> int:
+    return parts.targets_of(path).start // TARGETS_AT_ONCE
+
+
+# What the parts of a run lack, block by block.
+
+
+PIECE_TOKENS = 1 << 18
+"""Work of a piece, which is stored by itself: half a minute of a GPU and a model of 8 B."""
+_MOST_PIECES = 10  # of a block; their names are in order
+_NO_FAILED = pl.DataFrame(schema={"key": pl.UInt64, "index": pl.UInt32})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """How many units lack rows, and how many have all of them."""
+
+    left: int = 0
+    done: int = 0
+
+    def __add__(self, other: Work) -> Work:
+        """Count both."""
+        return Work(left=self.left + other.left, done=self.done + other.done)
+
+
+class Missing:
+    """What the parts of a run lack: ``n_rows`` of each unit.
+
+    With ``retry_failed`` rows that have a reason count as missing. Of a ``shard`` only its own
+    blocks are looked at. ``work`` estimates the work of a unit, in tokens; blocks of more than
+    `PIECE_TOKENS` are cut into up to 10 pieces of about the same work. Where is a matter of their
+    texts, whatever is missing.
+    """
+
+    def __init__(
+        self,
+        units: Units,
+        parts: Parts,
+        n_rows: int = 1,
+        *,
+        retry_failed: bool = False,
+        shard: Shard | None = None,
+        work: pl.Expr | None = None,
+    ) -> None:
+        self._units = units
+        self._block = pl.col("target_row") // parts.block_targets
+        self._own = pl.lit(value=True) if shard is None else shard.has(self._block)
+        self._parts = parts
+        self._n_rows = n_rows
+        self._held = Held(parts)
+        self._retry_failed = retry_failed
+        self._work = work
+        self._names = {part.name for part in parts.paths()}
+        self._attempts = _next_attempts(parts)
+
+    def count(self) -> Work:
+        """Count the units."""
+        total = done = 0
+        for units in self._units.keys():  # noqa: SIM118 - no dictionary
+            own = units.filter(self._own)
+            total += own.height
+            whole = self._held.done(own["target"]).filter(pl.col("done") >= self._n_rows)
+            complete = own.join(whole, on="key", how="semi")
+            done += complete.join(self._failed(own["target"]), on="key", how="anti").height
+        return Work(left=total - done, done=done)
+
+    def _failed(self, targets: pl.Series) -> pl.DataFrame:
+        return self._held.failed(targets) if self._retry_failed else _NO_FAILED
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield what is to be had, in the targets' order."""
+        for units in self._units.slices():
+            yield from self._split(units.filter(self._own))
+
+    def _split(self, units: pl.DataFrame) -> Iterator[Block]:
+        """One block for each range of rows that units of one block lack."""
+        targets = units.select(TARGET_KEY).to_series()
+        rows = (
+            units.select(
+                key="unit_key",
+                block=self._block,
+                piece=self._piece,
+                last_piece=self._piece.max().over(self._block),
+                position=pl.int_range(pl.len(), dtype=pl.UInt32),
+            )
+            .join(self._held.done(targets), on="key", how="left", maintain_order="left")
+            .with_columns(done=pl.col("done").fill_null(0))
+        )
+        new = rows.filter(pl.col("done") < self._n_rows).select(
+            "position", first="done", last=pl.lit(self._n_rows, pl.UInt32)
+        )
+        failed = _ranges(self._failed(targets).join(rows, on="key", how="semi"))
+        again = rows.join(failed, on="key").select("position", "first", "last")
+        ranges = pl.concat([new, again.filter(pl.col("last") <= self._n_rows)])
+        grouped = rows.join(ranges, on="position", maintain_order="left").group_by(
+            "block", "piece", "last_piece", "first", "last", maintain_order=True
+        )
+        for numbers, lacking in grouped:
+            chosen = units[lacking["position"]].drop("unit_key", "target_row")
+            index, piece, last_piece, first, last = (int(str(number)) for number in numbers)
+            yield self._made(index, piece, last_piece, first, last, chosen)
+
+    @property
+    def _piece(self) -> pl.Expr:
+        """Number the piece of each unit."""
+        if self._work is None:
+            return pl.lit(0, pl.Int64)
+        work = self._work.cast(pl.Int64)
+        pieces = (work.sum() // PIECE_TOKENS + 1).clip(upper_bound=_MOST_PIECES)
+        size = work.sum() // pieces + 1
+        return ((work.cum_sum() - work) // size).over(self._block)
+
+    def _made(
+        self, index: int, piece: int, last_piece: int, first: int, last: int, units: pl.DataFrame
+    ) -> Block:
+        label = self._parts.label
+        stem = part_stem(index, label, first, last)
+        attempt = piece
+        if not last_piece or f"{stem}.attempt-{piece}.parquet" in self._names:
+            attempt += max(self._attempts[stem], last_piece + 1 if last_piece else 0)
+        return Block(index=index, first=first, last=last, attempt=attempt, label=label, units=units)
+
+
+def _next_attempts(parts: Parts) -> Counter[str]:
+    """Return the number of the next attempt of each block and range; an earlier may be missing."""
+    following: Counter[str] = Counter()
+    for part in parts.paths():
+        block, _, attempt = part.stem.partition(".attempt-")
+        following[block] = max(following[block], int(attempt) + 1)
+    return following
+
+
+def _ranges(failed: pl.DataFrame) -> pl.DataFrame:
+    """Join neighbouring rows of a unit: ``key``, ``first``, ``last``."""
+    ordered = failed.sort("key", "index")
+    position = pl.int_range(pl.len(), dtype=pl.Int64).over("key")
+    return (
+        ordered.group_by("key", run=pl.col("index") - position, maintain_order=True)
+        .agg(first=pl.col("index").min(), last=pl.col("index").max() + 1)
+        .drop("run")
+    )
+
+
+# A shard: one of several processes that share the blocks of a run.
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Number ``number`` of ``of``, from 1; block b belongs to number ``b % of + 1``."""
+
+    number: int
+    of: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``"3/8"``; raises `ValueError` if that is no shard."""
+        read = re.fullmatch(r"0*([1-9][0-9]{0,5})/0*([1-9][0-9]{0,5})", text, re.ASCII)
+        if read is None or int(read[1]) > int(read[2]):
+            raise ValueError("write I/N with I from 1 to N, such as 3/8 for the third of eight")
+        return cls(int(read[1]), int(read[2]))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    def has(self, block: pl.Expr) -> pl.Expr:
+        return block % self.of == self.number - 1

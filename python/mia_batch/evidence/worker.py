@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from mia_batch.errors import EngineError, RequestError
 from mia_batch.evidence.engines.registry import engine_types, load_engine
-from mia_batch.models.causes import cause_of, first_error_in
+from mia_batch.models.weights import cause_of, first_error_in
 
 if TYPE_CHECKING:
     from mia_batch.evidence.request import Engine, EngineSpec, Request
 
-__all__ = ["end_with_parent", "main"]
 
 _PARENT_CHECK_SECONDS = 1.0
 _COMPILERS = ("g++", "clang++")

@@ -12,27 +12,30 @@ from dataclasses import dataclass
 from errno import ENOSPC
 from functools import cached_property
 from hashlib import sha256
+from importlib.util import find_spec
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import polars as pl
 from filelock import FileLock, Timeout
 
+from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.errors import EngineError, MiaBatchError, RunFolderError, SettingsError
-from mia_batch.finetuning.base import check_base
-from mia_batch.models.causes import cause_of
-from mia_batch.models.identity import identify_model
-from mia_batch.models.quiet import quiet
-from mia_batch.tables import digest
-from mia_batch.tables.files import put_copy, sync_folder
-from mia_batch.tables.system import system_errors
+from mia_batch.finetuning.recipe import check_base
+from mia_batch.models.weights import cause_of, identify_model, quiet, weights_source
+from mia_batch.observer import Observer
+from mia_batch.storage import is_url
+from mia_batch.tables import digest, put_copy, sync_folder, system_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from mia_batch.finetuning.recipe import Recipe
 
-__all__ = ["Made", "Making", "Wanted", "made_of"]
+
+# Makes a model once: what it is made of names it, and a killed making goes on.
+
 
 Wanted: TypeAlias = "tuple[str, Making, Path]"
 """A model's name in the run, what it is made of, and where."""
@@ -116,8 +119,9 @@ def made_of(making: Making, path: Path, say: Callable[[str], None]) -> Made:
                 pass
         return made
     if len(making.texts) < 2:
-        msg = f"there are {len(making.texts)} texts to tune a model on; give at least 2"
-        raise SettingsError(msg)
+        raise SettingsError(
+            f"there are {len(making.texts)} texts to tune a model on; give at least 2"
+        )
     _ = making.digest
     check_base(making.base, making.revision, making.recipe)
     with _work_folder(path) as work:
@@ -154,19 +158,19 @@ def _recorded(making: Making, path: Path) -> Made:
         record = json.loads((path / _RECORD).read_text("utf-8"))
         known, files, signature = record["digest"], record["files"], record.pop("sha256")
     except (AttributeError, OSError, ValueError, KeyError, TypeError):
-        msg = f"{path} is there already and holds no model that was made here; choose another name"
-        raise RunFolderError(msg) from None
+        raise RunFolderError(
+            f"{path} is there already and holds no model that was made here; choose another name"
+        ) from None
     if signature != _signature(record):
         raise RunFolderError(_changed(path / _RECORD, "was changed after it was made"))
     if known != making.digest:
         differing = [
             name for name, value in making.made_from.items() if record["made_from"][name] != value
         ]
-        msg = (
+        raise RunFolderError(
             f"{path} holds a model made of another {' and '.join(differing)}; choose another name, "
             "or delete it"
         )
-        raise RunFolderError(msg)
     for name, wanted in files.items():
         file = path / name
         if not file.is_file() or digest(file) != wanted:
@@ -198,8 +202,9 @@ def _work_folder(path: Path) -> Iterator[Path]:
         try:
             lock.acquire()
         except Timeout:
-            msg = f"{path} is being made by another process; wait for it, or choose another name"
-            raise RunFolderError(msg) from None
+            raise RunFolderError(
+                f"{path} is being made by another process; wait for it, or choose another name"
+            ) from None
         try:
             yield work
             if path.exists():
@@ -248,3 +253,100 @@ def _follow(path: Path) -> None:
     """Let a store that follows the run's folder have the model."""
     for file in sorted(path.iterdir()):
         put_copy(file, file)
+
+
+# Fine-tunes a model on texts of the user's, once.
+
+
+_NEEDED = ("accelerate", "peft", "torch", "transformers")
+
+
+def finetune(
+    *,
+    base: str,
+    data: Path | str,
+    out: Path | str,
+    recipe: Recipe,
+    revision: str | None = None,
+    text_column: str | None = None,
+    member_column: str | None = None,
+    observer: Observer | None = None,
+) -> Made:
+    """Fine-tune a causal language model on texts; the same request again makes nothing.
+
+    Parameters
+    ----------
+    base
+        Model to start from, a folder or a hub name.
+    data
+        Texts, in any format of an audit's input. Where it says which texts are members, only those
+        are learnt, so that an audit of the same file has the truth.
+    out
+        Folder of the model, an adapter or a whole checkpoint; it must not exist. ``training.json``
+        in it says what it was made of, and the losses.
+    recipe
+        How it is tuned.
+    revision
+        Hub revision of the base.
+    text_column
+        Column of the texts; by default the one that an audit takes.
+    member_column
+        Column that says which texts are members, likewise.
+    observer
+        Is told of each epoch; by default nobody is.
+
+    Returns
+    -------
+    Made
+        Where it is, and its losses.
+
+    Raises
+    ------
+    RequestError
+        If data or base cannot be used, or a package is missing.
+    RunFolderError
+        If ``out`` holds something else or cannot be written.
+    EngineError
+        If training fails; given again, the same request goes on from the last epoch.
+    """
+    if (reason := why_no_finetuning(with_privacy=recipe.epsilon is not None)) is not None:
+        raise SettingsError(reason)
+    if is_url(out):
+        raise SettingsError(
+            f"'out' is {str(out)!r}: a model can be made on a disk only; copy it from there"
+        )
+    observer = observer or Observer()
+    given = {"text": text_column, "member": member_column}
+    names = ColumnNames(**{part: name for part, name in given.items() if name is not None})
+    documents = read_documents(str(data), names).documents
+    there = documents.filter(pl.col("text").str.contains(r"\S"))
+    texts = there.select("text", "member").collect(engine="streaming")
+    what = f"{texts.height:,} texts"
+    if texts["member"].is_not_null().any():
+        members = texts.filter("member")
+        what = f"{members.height:,} members of {what}"
+        texts = members
+    if recipe.n_held_out(texts.height):
+        what += f", {recipe.n_held_out(texts.height):,} of them held out"
+    place = Path(out).absolute()
+    start, start_revision = weights_source(base, revision)
+    named = start if start == base else f"{start}, the base of the adapter {base},"
+    observer.stage(f"tuning {named} on {what}: {recipe.steps(texts.height):,} steps")
+    making = Making(
+        base=start, revision=start_revision, texts=texts["text"].to_list(), recipe=recipe
+    )
+    made = made_of(making, place, observer.stage)
+    observer.stage(f"{out} {'holds the model' if made.is_new else 'was made before'}")
+    return made
+
+
+def why_no_finetuning(*, with_privacy: bool = False) -> str | None:
+    """Say which package is missing; None where models can be tuned, and with privacy if asked."""
+    needed = (*_NEEDED, "dp_accounting") if with_privacy else _NEEDED
+    missing = [name for name in needed if find_spec(name) is None]
+    if not missing:
+        return None
+    return (
+        f"tuning a model needs {' and '.join(missing)}: install it with "
+        f"pip install 'mia-batch[{'privacy' if with_privacy else 'finetune'}]'"
+    )

@@ -5,19 +5,32 @@ Options of commands and settings of audits are made of the fields of `Recipe`.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict, dataclass, field, fields
+from functools import cache
+from hashlib import blake2b
 from math import ceil
-from typing import Any, Literal, TypeAlias, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_type_hints
 
 from pydantic import Field
 
 from mia_batch.errors import SettingsError
+from mia_batch.models.weights import check_weights
 
-__all__ = ["RECIPES", "Form", "Method", "Recipe", "recipe_field"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dp_accounting import DpEvent
+
+
+# How a model is fine-tuned: everything that decides what comes out, beside base and texts.
+#
+# Options of commands and settings of audits are made of the fields of `Recipe`.
+
 
 Method: TypeAlias = Literal["lora", "ia3", "prefix", "p-tuning", "prompt", "full"]
 Form: TypeAlias = Literal["causal", "classifier", "infilling", "seq2seq"]
-"""What a model is tuned to do; `mia_batch.finetuning.forms` says what of a text it learns."""
+"""What a model is tuned to do; `mia_batch.finetuning.training` says what of a text it learns."""
 
 
 def _setting(default: object, description: str, **limits: float) -> Any:  # noqa: ANN401
@@ -88,8 +101,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.epsilon is not None and self.held_out:
-            msg = "early stopping looks at held-out texts, which epsilon does not protect; take 0"
-            raise SettingsError(msg)
+            raise SettingsError(
+                "early stopping looks at held-out texts, which epsilon does not protect; take 0"
+            )
 
     def described(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -131,3 +145,197 @@ def recipe_field(name: str, recipe: str = "reference") -> Any:  # noqa: ANN401 -
     found: Any = Field(getattr(RECIPES[recipe], name), **known)
     found.annotation = get_type_hints(Recipe)[name]
     return found
+
+
+# Which texts a shadow model learns: a random half, so that each text is in half of the models.
+
+
+_BYTES = 64
+MOST_SHADOWS = 2 * 8 * _BYTES
+"""Shadow models that have halves of their own."""
+
+
+def in_half(names: Sequence[str], shadow: int, seed: int) -> list[bool]:
+    """Say of each text whether a shadow model learns it.
+
+    Models 2j and 2j + 1 share the texts out between them by a fair coin: bit j of a hash of seed
+    and name. So each text is in exactly half of an even number of models, as in online LiRA
+    (Carlini et al. 2022, arXiv:2112.03570, algorithm 1), and further models change none of the
+    earlier. Texts of one name go together.
+    """
+    pair, second = divmod(shadow, 2)
+    place, bit = divmod(pair, 8)
+    key = str(seed).encode()
+    hashes = (blake2b(name.encode(), key=key[:_BYTES], digest_size=_BYTES) for name in names)
+    return [bool(found.digest()[place] >> bit & 1) != bool(second) for found in hashes]
+
+
+# The model that a fine-tuning starts from: whether it can be tuned, and how long its texts are.
+
+
+_VIRTUAL = ("prefix", "p-tuning", "prompt")
+_NAMES = {
+    "causal": "a causal language model",
+    "classifier": "a model that classifies texts",
+    "infilling": "a masked model",
+    "seq2seq": "an encoder-decoder",
+}
+_SHORTEST = 2  # of fewer tokens nothing can be learnt: the first is not predicted
+
+
+def check_base(base: str, revision: str | None, recipe: Recipe) -> None:
+    """Raise `SettingsError` if a model cannot be tuned so; no weights are loaded."""
+    import transformers
+
+    mappings = {
+        "causal": transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
+        "classifier": transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+        "infilling": transformers.MODEL_FOR_MASKED_LM_MAPPING,
+        "seq2seq": transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+    }
+    config = transformers.AutoConfig.from_pretrained(
+        base, revision=revision, trust_remote_code=False
+    )
+    if type(config) not in mappings[recipe.form]:
+        raise SettingsError(
+            f"{base!r} is of the kind {config.model_type!r}, which is not {_NAMES[recipe.form]}; "
+            "give one that is"
+        )
+    check_weights(base, revision, "logprobs" if recipe.form == "causal" else "any")
+    if longest_text(config, recipe) < _SHORTEST:
+        raise SettingsError(
+            f"the context of {base!r} is too short for {recipe.rank:,} virtual tokens and a text; "
+            "take a lower rank"
+        )
+
+
+def longest_text(config: Any, recipe: Recipe) -> int:  # noqa: ANN401 - configurations are of many types
+    """Count the tokens of a text that fit beside virtual tokens, and are to be learnt."""
+    context = getattr(config.get_text_config(), "max_position_embeddings", None)
+    if context is None:
+        return recipe.max_tokens
+    return min(recipe.max_tokens, int(context) - (recipe.rank if recipe.method in _VIRTUAL else 0))
+
+
+# What is tuned of a model: adapters of one kind, or all weights.
+
+
+_ALPHA, _DROPOUT = 16, 0.1  # of LoRA, as in the code of SPV-MIA
+_TASKS = {"causal": "CAUSAL_LM", "classifier": "SEQ_CLS", "seq2seq": "SEQ_2_SEQ_LM"}
+
+
+def adapted(model: Any, recipe: Recipe) -> Any:  # noqa: ANN401 - models are of many types
+    """Put new adapters into a model, which alone are trained; with ``full`` return it as it is."""
+    if recipe.method == "full":
+        return model
+    import peft
+
+    task = _TASKS.get(recipe.form)
+    kinds = {
+        "lora": lambda: peft.LoraConfig(
+            task_type=task,
+            r=recipe.rank,
+            lora_alpha=_ALPHA,
+            lora_dropout=_DROPOUT,
+            target_modules="all-linear",
+        ),
+        "ia3": lambda: peft.IA3Config(task_type=task),
+        "prefix": lambda: peft.PrefixTuningConfig(task_type=task, num_virtual_tokens=recipe.rank),
+        "p-tuning": lambda: peft.PromptEncoderConfig(
+            task_type=task, num_virtual_tokens=recipe.rank, encoder_hidden_size=_hidden(model)
+        ),
+        "prompt": lambda: peft.PromptTuningConfig(task_type=task, num_virtual_tokens=recipe.rank),
+    }
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")  # rightly
+            return peft.get_peft_model(model, kinds[recipe.method]())  # type: ignore[no-untyped-call]
+    except ValueError as error:  # architectures that peft does not know
+        raise SettingsError(
+            f"setting 'tuning': {recipe.method} cannot be applied to a {type(model).__name__} "
+            f"({error}); take full"
+        ) from error
+
+
+def _hidden(model: Any) -> int:  # noqa: ANN401
+    return int(model.config.get_text_config().hidden_size)
+
+
+# What a fine-tuning needs of memory and disk, before it starts.
+
+
+_TRAINED_BYTES = 16  # of a weight that is trained: itself, gradient, two moments, in float32
+_FROZEN_BYTES = {True: 2, False: 4}  # on an accelerator, on a CPU
+
+
+def sizes(base: str, revision: str | None, recipe: Recipe) -> str:
+    """Say how many weights are trained, what they take in memory, and on the disk.
+
+    The model is built without its weights. Activations come on top; nobody knows them before.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    check_base(base, revision, recipe)
+    config = AutoConfig.from_pretrained(base, revision=revision)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+        n_weights = model.num_parameters()
+        tuned = adapted(model, recipe)
+    trained = sum(each.numel() for each in tuned.parameters() if each.requires_grad)
+    kept = again = trained
+    if recipe.method == "p-tuning":  # of its encoder what it says is kept, from which none goes on
+        kept = tuned.prompt_encoder["default"].embedding.weight.numel()
+        again += kept
+    frozen = 0 if recipe.method == "full" else n_weights
+    memory = frozen * _FROZEN_BYTES[torch.cuda.is_available()] + trained * _TRAINED_BYTES
+    return (
+        f"{trained:,} of {n_weights:,} weights, {_gib(memory)} of memory without activations, "
+        f"{_gib(4 * kept)} of disk and {_gib(2 * 4 * (2 * trained + again))} while it is trained"
+    )
+
+
+def _gib(n_bytes: int) -> str:
+    gib = n_bytes / 2**30
+    return f"{gib:.1f} GiB" if gib >= 1 else f"{gib * 1024:.0f} MiB"
+
+
+# How much noise keeps DP-SGD to a privacy loss, and the loss that a training had.
+
+
+_TOLERANCE = 1e-3
+
+
+@cache
+def noise_of(epsilon: float, delta: float, rate: float, steps: int) -> float:
+    """Least noise multiplier with which so many steps keep to (epsilon, delta).
+
+    By privacy loss distributions (Koskela et al. 2020, arXiv:1906.03049; library dp-accounting), of
+    Gaussian noise on Poisson-sampled batches, where data sets differ by one record more or less.
+    """
+    from dp_accounting import ExplicitBracketInterval, calibrate_dp_mechanism
+    from dp_accounting.pld import PLDAccountant
+    from dp_accounting.rdp import RdpAccountant
+
+    def event(noise: float) -> DpEvent:
+        return _event(noise, rate, steps)
+
+    # Renyi divergences are fast, and say too much noise, never too little.
+    most = calibrate_dp_mechanism(RdpAccountant, event, epsilon, delta, tol=_TOLERANCE)
+    near = ExplicitBracketInterval(most / 2, most)
+    return float(calibrate_dp_mechanism(PLDAccountant, event, epsilon, delta, near, tol=_TOLERANCE))
+
+
+def epsilon_of(noise: float, delta: float, rate: float, steps: int) -> float:
+    """Return the privacy loss of so many steps."""
+    from dp_accounting.pld import PLDAccountant
+
+    accountant = PLDAccountant()
+    accountant.compose(_event(noise, rate, steps))
+    return float(accountant.get_epsilon(delta))
+
+
+def _event(noise: float, rate: float, steps: int) -> DpEvent:
+    from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
+
+    return SelfComposedDpEvent(PoissonSampledDpEvent(rate, GaussianDpEvent(noise)), steps)

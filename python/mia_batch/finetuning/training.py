@@ -1,15 +1,28 @@
-"""Trains a model on texts, for `mia_batch.finetuning.making`.
+"""What a model is tuned to do: what it is given of a text, what it learns, and its loss.
 
-A checkpoint is written after each epoch, and a killed training goes on from the last that is
-whole. On a CPU it ends with the same weights as one that was not killed.
+* ``causal``: goes on with a text. Where the text has a target, such as a label, it stands at the
+  end of the text after a few fixed words, as in PrivLM-Bench (Li et al. 2024, arXiv:2311.04044,
+  section 4.2).
+* ``classifier``: a head over an encoder says the target.
+* ``infilling``: a masked model fills the target in after the same words.
+* ``seq2seq``: an encoder reads the text, a decoder says the target.
 """
 
 from __future__ import annotations
 
+import json
 import random
-from typing import TYPE_CHECKING, Any
+import shutil
+from contextlib import contextmanager
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
+import transformers
+from torch.func import functional_call, grad_and_value, vmap
+from torch.nn.functional import cross_entropy
+from torch.utils.data import DataLoader, Sampler
 from transformers import (
     AutoTokenizer,
     EarlyStoppingCallback,
@@ -17,31 +30,430 @@ from transformers import (
     Trainer,
     TrainerCallback,
     TrainingArguments,
+    masking_utils,
     set_seed,
 )
+from transformers.trainer_utils import get_last_checkpoint
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.finetuning.adapters import adapted
-from mia_batch.finetuning.base import longest_text
-from mia_batch.finetuning.checkpoints import (
-    TrainedWeights,
-    checkpoint_of,
-    copy_model,
-    last_whole,
-    trained_sums,
-)
-from mia_batch.finetuning.forms import encoder, is_learnable, model_class, padded
-from mia_batch.finetuning.private import PrivateTrainer
+from mia_batch.finetuning.recipe import adapted, epsilon_of, longest_text, noise_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator, Sequence
 
-    from mia_batch.finetuning.forms import Row
+    from transformers import PreTrainedTokenizerBase
+
     from mia_batch.finetuning.making import Making
-    from mia_batch.finetuning.recipe import Recipe
+    from mia_batch.finetuning.recipe import Form, Recipe
 
-__all__ = ["fit", "train"]
+
+# What a model is tuned to do: what it is given of a text, what it learns, and its loss.
+#
+# * ``causal``: goes on with a text. Where the text has a target, such as a label, it stands at the
+#   end of the text after a few fixed words, as in PrivLM-Bench (Li et al. 2024, arXiv:2311.04044,
+#   section 4.2).
+# * ``classifier``: a head over an encoder says the target.
+# * ``infilling``: a masked model fills the target in after the same words.
+# * ``seq2seq``: an encoder reads the text, a decoder says the target.
+
+
+Row = dict[str, list[int]]
+"""``input_ids`` and ``labels`` of one text."""
+
+_IGNORED = -100  # label of what is not learnt
+_WORDS = " The label is"  # between a text and its target
+
+
+def model_class(form: Form) -> Any:  # noqa: ANN401 - transformers is untyped
+    """Return the class of transformers that opens models of a form."""
+    names = {
+        "causal": "AutoModelForCausalLM",
+        "classifier": "AutoModelForSequenceClassification",
+        "infilling": "AutoModelForMaskedLM",
+        "seq2seq": "AutoModelForSeq2SeqLM",
+    }
+    return getattr(transformers, names[form])
+
+
+def encoder(
+    form: Form, tokenizer: PreTrainedTokenizerBase, most: int, labels: Sequence[str]
+) -> Callable[[str, str | None], Row]:
+    """Return what makes the row of a text and its target, of at most so many tokens."""
+
+    def causal(text: str, target: str | None) -> Row:
+        ids = list(tokenizer(text, truncation=False)["input_ids"])
+        end = tokenizer.eos_token_id
+        if end is not None and ids[-1:] == [end]:
+            ids.pop()
+        tail = [] if target is None else _plain(tokenizer, f"{_WORDS} {target}")
+        tail += [] if end is None else [end]
+        ids = (ids + tail)[:most] if target is None else ids[: max(1, most - len(tail))] + tail
+        return {"input_ids": ids, "labels": [_IGNORED, *ids[1:]]}
+
+    def classifier(text: str, target: str | None) -> Row:
+        ids = tokenizer(text, truncation=True, max_length=most)["input_ids"]
+        return {"input_ids": ids, "labels": [labels.index(str(target))]}
+
+    def infilling(text: str, target: str | None) -> Row:
+        mask = tokenizer.mask_token
+        written = (_plain(tokenizer, label) for label in (f" {target}", str(target)))
+        token = next((ids for ids in written if len(ids) == 1), None)
+        if mask is None or token is None:
+            raise SettingsError(
+                f"the label {target!r} is several tokens; infilling needs labels of one token"
+                if mask
+                else "infilling needs a tokenizer that has a mask token"
+            )
+        ids = tokenizer(text, f"{_WORDS} {mask}", truncation="only_first", max_length=most)[
+            "input_ids"
+        ]
+        is_gap = [each == tokenizer.mask_token_id for each in ids]
+        last = len(ids) - 1 - is_gap[::-1].index(True)
+        return {
+            "input_ids": ids,
+            "labels": [token[0] if place == last else _IGNORED for place in range(len(ids))],
+        }
+
+    def seq2seq(text: str, target: str | None) -> Row:
+        given, said = (tokenizer(each, truncation=True, max_length=most) for each in (text, target))
+        return {"input_ids": given["input_ids"], "labels": said["input_ids"]}
+
+    made = {"causal": causal, "classifier": classifier, "infilling": infilling, "seq2seq": seq2seq}
+    return made[form]
+
+
+def _plain(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def is_learnable(row: Row) -> bool:
+    """Whether anything of a row is learnt."""
+    return any(label != _IGNORED for label in row["labels"])
+
+
+def padded(rows: Sequence[Row]) -> dict[str, torch.Tensor]:
+    """Rows side by side; what stands after a row's end is neither seen nor learnt.
+
+    Nor is the first token of a text that is gone on with: with virtual tokens before it, peft would
+    predict it from them.
+    """
+    ids, labels = ([row[name] for row in rows] for name in ("input_ids", "labels"))
+    return {
+        "input_ids": _filled(ids, 0),
+        "attention_mask": _filled([[1] * len(row) for row in ids], 0),
+        "labels": _filled(labels, _IGNORED),
+    }
+
+
+def _filled(rows: list[list[int]], value: int) -> torch.Tensor:
+    width = max(map(len, rows), default=1)
+    filled = [row + [value] * (width - len(row)) for row in rows]
+    return torch.tensor(filled, dtype=torch.long).reshape(len(rows), width)
+
+
+def losses(form: Form, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean negative log-likelihood of what each row learns, in nats a token; shape (rows,)."""
+    return -_means(logprobs(form, logits, labels))
+
+
+def logprobs(form: Form, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Log-probability of each label; NaN where nothing is learnt. Shape (rows, labels)."""
+    # Not those of virtual tokens, which come first.
+    logits = logits[:, None] if form == "classifier" else logits[:, -labels.shape[1] :]
+    if form == "causal":
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    found = -cross_entropy(
+        logits.float().transpose(1, 2), labels, ignore_index=_IGNORED, reduction="none"
+    )
+    return found.masked_fill(labels == _IGNORED, torch.nan)
+
+
+def _means(values: torch.Tensor) -> torch.Tensor:
+    there = ~values.isnan()
+    return values.where(there, 0).sum(1) / there.sum(1)
+
+
+# Sums of the gradients of texts, each cut to a norm (Abadi et al. 2016, algorithm 1).
+
+
+Gradients: TypeAlias = dict[str, torch.Tensor]
+Batch: TypeAlias = dict[str, torch.Tensor]
+
+
+def clipped_sums(
+    model: Any,  # noqa: ANN401 - models are of many types
+    form: Form,
+    batch: Batch,
+    clip: float,
+    at_once: int,
+) -> tuple[Gradients, torch.Tensor]:
+    """Sum the gradients of texts, each cut to a norm; also return the mean loss.
+
+    Raises `EngineError` if a gradient is no number: then nothing that is said of privacy holds.
+    """
+    weights = {name: each.detach() for name, each in model.named_parameters() if each.requires_grad}
+    sums = {name: torch.zeros_like(each, dtype=torch.float32) for name, each in weights.items()}
+    total = torch.zeros((), device=next(iter(sums.values())).device)
+    n_rows = batch["labels"].shape[0]
+    for start in range(0, n_rows, at_once):
+        some = {name: value[start : start + at_once] for name, value in batch.items()}
+        found, loss = _per_text(model, weights, form, some, clip)
+        for name, each in found.items():
+            sums[name] += each
+        total += loss.sum()
+    return sums, total / max(1, n_rows)
+
+
+def _per_text(
+    model: Any,  # noqa: ANN401
+    weights: Gradients,
+    form: Form,
+    batch: Batch,
+    clip: float,
+) -> tuple[Gradients, torch.Tensor]:
+    """Differentiate the whole model for each text (torch.func), and cut what comes out.
+
+    It does not matter how weights are used: tied, as virtual tokens, or within layers that nobody
+    knows. Libraries that attach to single layers fail or differ there. It takes memory for the
+    gradients of all texts of the batch.
+    """
+
+    def loss_of(weights: Gradients, row: Batch) -> torch.Tensor:
+        one = {name: value[None] for name, value in row.items()}
+        return _losses_of(model, weights, form, one)[0]
+
+    gradients = vmap(grad_and_value(loss_of), in_dims=(None, 0), randomness="different")
+    with _no_look_at_values():
+        found, loss = gradients(weights, batch)
+    norms = sum(each.float().flatten(1).square().sum(1) for each in found.values()).sqrt()
+    if not norms.isfinite().all():
+        raise EngineError("the gradient of a text is no number; take a lower learning rate")
+    share = (clip / norms).clamp(max=1)
+    cut = {name: torch.einsum("i,i...->...", share, each.float()) for name, each in found.items()}
+    return cut, loss
+
+
+def _losses_of(
+    model: Any,  # noqa: ANN401
+    weights: Gradients,
+    form: Form,
+    batch: Batch,
+) -> torch.Tensor:
+    """Mean loss of each text, with these weights for those that are trained; shape (texts,)."""
+    labels = batch["labels"]
+    given = batch | {"labels": labels.clamp(min=0)}
+    if form != "seq2seq":
+        del given["labels"]
+    logits = functional_call(model, weights, kwargs=given, tie_weights=True).logits
+    return losses(form, logits, labels)
+
+
+@contextmanager
+def _no_look_at_values() -> Iterator[None]:
+    """Let transformers build masks as when it is traced, whatever stands in them."""
+    usual = masking_utils.is_tracing
+    masking_utils.is_tracing = lambda _=None: True
+    try:
+        yield
+    finally:
+        masking_utils.is_tracing = usual
+
+
+# Training with differential privacy: DP-SGD (Abadi et al. 2016, arXiv:1607.00133, algorithm 1).
+#
+# One text is one record. Each step takes each text by a coin of its own (Poisson sampling, which
+# the accountant assumes), cuts the gradient of each to a norm, adds noise to their sum, and
+# divides by the number of texts that is expected.
+
+
+class PoissonBatches(Sampler[list[int]]):
+    """Batches of an epoch, each of which takes each row by a coin; one may be empty.
+
+    Seed and epoch decide which, so that a training that goes on draws the same.
+    """
+
+    def __init__(self, n_rows: int, rate: float, n_batches: int, seed: int) -> None:
+        self._n_rows, self._rate, self._n_batches, self._seed = n_rows, rate, n_batches, seed
+        self.epoch = 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + self.epoch)
+        for _ in range(self._n_batches):
+            taken = torch.rand(self._n_rows, generator=generator) < self._rate
+            yield taken.nonzero()[:, 0].tolist()
+
+    def __len__(self) -> int:
+        return self._n_batches
+
+
+class _Loader(DataLoader[Any]):
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch whose batches come; the trainer calls it."""
+        self.batch_sampler.epoch = epoch  # type: ignore[union-attr]
+
+
+class PrivateTrainer(Trainer):  # type: ignore[misc]
+    """A trainer whose steps are those of DP-SGD; those of an epoch would take each row once."""
+
+    def __init__(self, *, recipe: Recipe, at_once: int, **how: Any) -> None:  # noqa: ANN401
+        super().__init__(**how)
+        self._recipe, self._at_once = recipe, at_once
+        n_rows = len(self.train_dataset)
+        self._rate = min(1.0, recipe.batch_size / n_rows)
+        self._steps = ceil(n_rows / recipe.batch_size)  # of an epoch
+        self._noise = noise_of(
+            recipe.epsilon, recipe.delta, self._rate, self._steps * recipe.epochs
+        )
+
+    def get_train_dataloader(self) -> DataLoader[Any]:
+        """Return batches by Poisson sampling."""
+        batches = PoissonBatches(
+            len(self.train_dataset), self._rate, self._steps, self._recipe.seed
+        )
+        return _Loader(self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator)
+
+    def training_step(self, model: Any, inputs: Batch, num_items_in_batch: Any = None) -> Any:  # noqa: ANN401
+        """Set the gradients of one step; return the mean loss of its texts."""
+        del num_items_in_batch
+        model.train()
+        sums, loss = self._sums(model, inputs)
+        spread = self._noise * self._recipe.clip
+        expected = self._rate * len(self.train_dataset)
+        for name, weight in model.named_parameters():
+            if weight.requires_grad:
+                noisy = sums[name] + noise_like(sums[name], spread)
+                weight.grad = (noisy / expected).to(weight.dtype)
+        return loss.detach()
+
+    def _sums(self, model: Any, inputs: Batch) -> tuple[Gradients, torch.Tensor]:  # noqa: ANN401
+        recipe, batch = self._recipe, self._prepare_inputs(inputs)
+        with self.compute_loss_context_manager():
+            return clipped_sums(model, recipe.form, batch, recipe.clip, self._at_once)
+
+    def privacy(self) -> dict[str, Any]:
+        """Return what the training comes to: its privacy loss, and what that is made of.
+
+        Raises `EngineError` if no text has a gradient: noise alone moves weights, too, and that of
+        a model that learns nothing from its texts says nothing of privacy.
+        """
+        first = self.data_collator(self.train_dataset[: self._at_once])
+        sums, _ = self._sums(self.model, first)
+        if not any(bool(each.any()) for each in sums.values()):
+            raise EngineError("the texts move no weight; take another method")
+        taken = self.state.global_step
+        return {
+            "epsilon": epsilon_of(self._noise, self._recipe.delta, self._rate, taken),
+            "delta": self._recipe.delta,
+            "noise_multiplier": self._noise,
+            "clip": self._recipe.clip,
+            "sampling_rate": self._rate,
+            "steps": taken,
+        }
+
+
+def noise_like(sums: torch.Tensor, spread: float) -> torch.Tensor:
+    """Draw Gaussian noise for the sum of gradients."""
+    return torch.normal(0, spread, sums.shape, device=sums.device)
+
+
+# Checkpoints of a training: the last that was completely written, and the model in one.
+
+
+_CONFIG = "adapter_config.json"
+_STATE = "trainer_state.json"  # the trainer writes it last
+_TRAINED = "trained.pt"
+_OF_TRAINER = {
+    _STATE, _TRAINED, "optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin",
+}  # fmt: skip
+
+
+class TrainedWeights(TrainerCallback):  # type: ignore[misc]
+    """Adds the trained weights to checkpoints of P-tuning, of which peft keeps too little.
+
+    It keeps what the prompt encoder says, from which no training can go on.
+    """
+
+    def __init__(self, last: Path | None) -> None:
+        self._last = last
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:  # noqa: ANN401
+        """Take up the weights of the last checkpoint."""
+        del args, state, control
+        if self._last is not None:
+            model.load_state_dict(torch.load(self._last / _TRAINED), strict=False)
+
+    def on_save(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:  # noqa: ANN401
+        """Complete a checkpoint."""
+        del control
+        path = checkpoint_of(Path(args.output_dir), state.global_step) / _TRAINED
+        weights = {name: each.data for name, each in _trained(model)}
+        torch.save(weights, path.with_suffix(".part"))
+        path.with_suffix(".part").replace(path)
+
+
+def checkpoint_of(folder: Path, step: int) -> Path:
+    """Name the checkpoint after a step."""
+    return folder / f"checkpoint-{step}"
+
+
+def last_whole(folder: Path, *, adds_weights: bool) -> tuple[Path | None, int | None]:
+    """Return the last checkpoint, and the epoch after which its training had stopped early.
+
+    One that was cut short is deleted: its ``trainer_state.json``, which is written last, cannot be
+    read, or the weights that are added lack. A trainer that goes on from a checkpoint after an
+    early stop would train one more epoch.
+    """
+    while folder.is_dir() and (found := get_last_checkpoint(str(folder))) is not None:
+        last = Path(found)
+        try:
+            state = json.loads((last / _STATE).read_text("utf-8"))
+        except (OSError, ValueError):
+            state = None
+        if state is not None and (not adds_weights or (last / _TRAINED).exists()):
+            control = state["stateful_callbacks"]["TrainerControl"]["args"]
+            return last, round(state["epoch"]) if control["should_training_stop"] else None
+        shutil.rmtree(last)
+    return None, None
+
+
+def copy_model(checkpoint: Path, made: Path) -> None:
+    """Copy a model out of a checkpoint."""
+    made.mkdir()
+    for path in checkpoint.iterdir():
+        if path.is_file() and path.name not in _OF_TRAINER:
+            shutil.copyfile(path, made / path.name)
+    if (config := made / _CONFIG).exists():
+        config.write_text(json.dumps(_ordered(json.loads(config.read_text("utf-8"))), indent=2))
+
+
+def _ordered(config: dict[str, Any]) -> dict[str, Any]:
+    """Sort the names of modules, which peft writes in another order each time."""
+    return {
+        name: sorted(value) if isinstance(value, list) and name.endswith("_modules") else value
+        for name, value in config.items()
+    }
+
+
+def trained_sums(model: Any) -> list[float]:  # noqa: ANN401 - models are of many types
+    """Sum up each tensor that is trained: another sum, other weights.
+
+    Raises `EngineError` if one is not a number.
+    """
+    sums = [each.detach().sum(dtype=torch.float64) for _, each in _trained(model)]
+    if not all(map(torch.isfinite, sums)):
+        raise EngineError("the weights are no numbers any more; take a lower learning rate")
+    return [float(each) for each in sums]
+
+
+def _trained(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:  # noqa: ANN401
+    return ((name, each) for name, each in model.named_parameters() if each.requires_grad)
+
+
+# Trains a model on texts, for `mia_batch.finetuning.making`.
+#
+# A checkpoint is written after each epoch, and a killed training goes on from the last that is
+# whole. On a CPU it ends with the same weights as one that was not killed.
+
 
 _TOKENS_AT_ONCE = 8192  # of one forward and backward pass
 _GRADIENTS_AT_ONCE = 1 << 29  # numbers, 2 GiB in float32, of the gradients of single texts
@@ -81,8 +493,9 @@ def fit(
     held_out, learnt = rows[:n_held_out], rows[n_held_out:]
     held_out, learnt = [[*filter(is_learnable, rows)] for rows in (held_out, learnt)]
     if not learnt:
-        msg = "each text is one token, of which nothing can be learnt; give longer texts"
-        raise SettingsError(msg)
+        raise SettingsError(
+            "each text is one token, of which nothing can be learnt; give longer texts"
+        )
     longest = max(len(row["input_ids"]) for row in learnt + held_out)
     is_private, on_gpu = recipe.epsilon is not None, torch.cuda.is_available()
     at_once = min(recipe.batch_size, _TOKENS_AT_ONCE // longest)
@@ -142,8 +555,9 @@ def fit(
     before = trained_sums(trainer.model)
     trainer.train(resume_from_checkpoint=str(last) if last else None)
     if trained_sums(trainer.model) == before:
-        msg = "training has moved no weight; take a higher learning rate, or another method"
-        raise EngineError(msg)
+        raise EngineError(
+            "training has moved no weight; take a higher learning rate, or another method"
+        )
     state = trainer.state
     best = state.best_global_step if held_out else None
     copy_model(checkpoint_of(work / "checkpoints", best or state.global_step), work / "made")

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import combinations, islice
+from math import comb
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from mia_batch.tables.numbers import read_numbers
-from mia_batch.targets.clusters import cluster_names
+from mia_batch.tables import read_numbers
+from mia_batch.targets import cluster_names
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
-__all__ = ["ComparisonSets", "read_comparison_sets"]
+    from mia_batch.inference.findings import Statistic, VerdictPlan
+
+
+# Which rows of a table are compared with which, and which of them belong together.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,3 +96,203 @@ def _clusters(
     cluster = order[hashes[order].searchsorted(of_rows)]
     parts = pl.col("name").str.splitn(" ", 2).struct.rename_fields(["level", "key"])
     return cluster, distinct.select(parts).unnest("name")
+
+
+# Whole groups as units: one statistic each, over as many windows of every group.
+
+
+_STATISTICS: dict[Statistic, Any] = {"mean": np.mean, "median": np.median, "maximum": np.max}
+
+_MOST_ENUMERATED = 20_000
+_MOST_OF_BOTH = 8  # C(18, 9) is more than are enumerated
+_PERMUTATIONS = 9_999
+_PERMUTATIONS_OF_MANY = 999
+_MANY = 10_000
+_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Units:
+    """The clusters of one comparison set, each by as many of its windows as the others."""
+
+    cluster: NDArray[np.int64]  # ascending
+    sizes: NDArray[np.int64]  # windows of each
+    enough: NDArray[np.bool_]  # whether it has enough windows to be compared
+    chosen: NDArray[np.int64]  # rows of the windows compared, a line per cluster that has enough
+
+    def statistics(self, scores: NDArray[np.float64], plan: VerdictPlan) -> NDArray[np.float64]:
+        """Summarise the clusters that have enough windows; see `group_statistics`."""
+        return group_statistics(scores, self.chosen, plan.statistic)
+
+
+def usual_windows(sizes: NDArray[np.int64]) -> int:
+    """Windows to compare where no number is given: nine groups in ten have as many."""
+    return int(np.quantile(sizes, 0.1, method="lower"))
+
+
+def windows_per_group(sets: ComparisonSets, plan: VerdictPlan) -> int:
+    """How many windows of each audited and null cluster are compared; scores play no part."""
+    sizes = [
+        np.unique(sets.cluster[rows], return_counts=True)[1] for rows in (sets.targets, sets.nulls)
+    ]
+    return plan.windows_per_group or usual_windows(np.concatenate(sizes))
+
+
+def window_pattern(size: int, n_windows: int, seed: int) -> NDArray[np.int64]:
+    """Choose windows of a group without looking at scores, spread out over the group; ascending.
+
+    The group is cut into as many stretches as windows are wanted, and each gives one. The index
+    within the stretch is drawn once per seed, so it is alike in every group, null or not.
+    """
+    edges = np.arange(n_windows + 1) * size // n_windows
+    shares = np.random.default_rng(seed).random(n_windows)
+    return edges[:-1] + (shares * np.diff(edges)).astype(np.int64)
+
+
+def tests_groups(sets: ComparisonSets, plan: VerdictPlan) -> bool:
+    """Whether whole groups are tested: the plan is about them, or texts share them."""
+    return plan.level != "target" or sets.share_clusters(sets.targets, sets.nulls)
+
+
+def cut_units(sets: ComparisonSets, rows: NDArray[np.int64], n_windows: int, seed: int) -> Units:
+    """Cut the clusters of one set of rows to so many windows, in the table's order."""
+    ordered = rows[sets.cluster[rows].argsort(kind="stable")]
+    cluster, starts, sizes = np.unique(sets.cluster[ordered], return_index=True, return_counts=True)
+    enough = sizes >= n_windows
+    chosen = np.empty((cluster.size, n_windows), np.int64)
+    for size in np.unique(sizes[enough]):
+        alike = sizes == size
+        chosen[alike] = starts[alike, None] + window_pattern(int(size), n_windows, seed)
+    return Units(cluster=cluster, sizes=sizes, enough=enough, chosen=ordered[chosen[enough]])
+
+
+def group_statistics(
+    scores: NDArray[np.float64], chosen: NDArray[np.int64], statistic: Statistic
+) -> NDArray[np.float64]:
+    """Summarise the chosen windows, a line of indices per group; NaN where one is unscored.
+
+    Their p-values are `p_values` of these numbers: 1 + null groups that score as high, over 1 +
+    null groups. Windows are never treated as independent.
+    """
+    return np.asarray(_STATISTICS[statistic](scores[chosen], axis=1), np.float64)
+
+
+class CollectionTest(NamedTuple):
+    """Whether groups score higher together than null groups."""
+
+    score: float  # mean rank of the groups among all, from 1; equal scores share their mean rank
+    p_value: float
+    method: str
+
+
+def n_orders(n_groups: int, n_null: int) -> int:
+    """Count the ways to name the audited groups that `collection_test` tries, the real one too.
+
+    All C(G + K, G) where they are at most 20,000; otherwise 10,000, or 1,000 from 10,000 groups.
+    """
+    drawn = _PERMUTATIONS if n_groups + n_null < _MANY else _PERMUTATIONS_OF_MANY
+    return _n_ways(n_groups, n_null) or 1 + drawn
+
+
+def _n_ways(n_groups: int, n_null: int) -> int | None:
+    """Count all ways; None where they are too many to be tried."""
+    if min(n_groups, n_null) > _MOST_OF_BOTH:  # a number of a million digits takes a minute
+        return None
+    ways = comb(n_groups + n_null, n_groups)
+    return ways if ways <= _MOST_ENUMERATED else None
+
+
+def collection_test(
+    groups: NDArray[np.float64],
+    nulls: NDArray[np.float64],
+    seed: int,
+    odds: NDArray[np.float64] | None = None,
+) -> CollectionTest:
+    """Test whether G groups rank higher together than K exchangeable null groups.
+
+    The p-value is the share of all ways to name so many groups the audited ones in which their
+    ranks have at least the sum observed: of all C(G + K, G) ways where they are at most 20,000,
+    otherwise of 9,999 drawn ones (999 from 10,000 groups) and the observed one, (1 + b) / (1 + B).
+    It is never below 1 / C(G + K, G). Only whole groups are exchanged, never windows. An unscored
+    group (NaN) has the lowest rank, an unscored null group the highest.
+
+    With ``odds`` of all groups, audited ones first, of being audited, ways are drawn with
+    probabilities proportional to the product of the odds of the G groups named, as Berrett et al.
+    (2020), "The conditional permutation test for independence while controlling for confounders",
+    do; the others are as likely as each other.
+
+    Pitman (1937), "Significance tests which may be applied to samples from any populations";
+    Phipson and Smyth (2010), "Permutation p-values should never be zero".
+    """
+    ranks = pooled_ranks(groups, nulls)
+    observed = ranks[: groups.size].sum()
+    if odds is None:
+        sums, method = permuted_sums(ranks[None], groups.size, seed)
+    else:
+        drawn = _named_by_odds(odds, groups.size, np.random.default_rng(seed)) @ ranks
+        sums, method = np.append(observed, drawn), "permutation_by_odds"
+    p = np.mean(sums >= observed)
+    return CollectionTest(float(observed / groups.size), float(p), method)
+
+
+def pooled_ranks(groups: NDArray[np.float64], nulls: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ranks of both among all, from 1: a group without score lowest, such a null group highest."""
+    from scipy.stats import rankdata
+
+    pooled = [np.nan_to_num(groups, nan=-np.inf), np.nan_to_num(nulls, nan=np.inf)]
+    return np.asarray(rankdata(np.concatenate(pooled)), np.float64)
+
+
+def permuted_sums(
+    ranks: NDArray[np.float64], n_groups: int, seed: int
+) -> tuple[NDArray[np.float64], str]:
+    """Sum the first groups' ranks, a line per attack, in all orders of `n_orders`; name the method.
+
+    Returns a line per order, the observed one first, and a column per attack.
+    """
+    size = ranks.shape[1]
+    orders = n_orders(n_groups, size - n_groups)
+    exact = _n_ways(n_groups, size - n_groups) is not None
+    sums = []
+    for named in _orders(size, n_groups, orders, None if exact else seed):
+        is_named = np.zeros((len(named), size))
+        np.put_along_axis(is_named, named, 1.0, axis=1)
+        sums.append(is_named @ ranks.T)  # of halves, so without error
+    return np.concatenate(sums), "permutation_exact" if exact else f"permutation_of_{orders - 1}"
+
+
+def _orders(size: int, n_groups: int, n: int, seed: int | None) -> Iterator[NDArray[np.int64]]:
+    """Yield who is named in n orders, drawn if there is a seed, some at a time, the real first."""
+    at_once = max(1, _AT_ONCE // size)
+    if seed is None:
+        every = combinations(range(size), n_groups)
+        while some := list(islice(every, at_once)):
+            yield np.array(some)
+        return
+    rng = np.random.default_rng(seed)
+    yield np.arange(n_groups)[None]
+    for start in range(1, n, at_once):  # scipy's permutation_test takes no single group
+        lines = np.tile(np.arange(size), (min(at_once, n - start), 1))
+        yield rng.permuted(lines, axis=1)[:, :n_groups]
+
+
+def _named_by_odds(
+    odds: NDArray[np.float64], n_groups: int, rng: np.random.Generator
+) -> NDArray[np.bool_]:
+    """Draw sets of so many groups with probabilities proportional to the product of their odds.
+
+    Group by group: log ``sums[i, k]`` is the sum of these products over all sets of k of the groups
+    from i on (Chen, Dempster and Liu 1994, "Weighted finite population sampling").
+    """
+    log_odds, n = np.log(odds), odds.size
+    sums = np.full((n + 1, n_groups + 1), -np.inf)
+    sums[:, 0] = 0
+    for i in reversed(range(n)):
+        sums[i, 1:] = np.logaddexp(sums[i + 1, 1:], log_odds[i] + sums[i + 1, :-1])
+    left = np.full(_PERMUTATIONS if n < _MANY else _PERMUTATIONS_OF_MANY, n_groups)
+    named = np.zeros((left.size, n), np.bool_)
+    for i in range(n):
+        share = np.exp(log_odds[i] + sums[i + 1, left - 1] - sums[i, left])
+        named[:, i] = (left > 0) & (rng.random(left.size) < share)
+        left = left - named[:, i]
+    return named

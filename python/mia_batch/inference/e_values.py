@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from mia_batch.inference.comparison import cut_units, group_statistics, windows_per_group
 from mia_batch.inference.conformal import q_values
-from mia_batch.inference.findings import finding_rows
-from mia_batch.inference.groups import cut_units, group_statistics, windows_per_group
-from mia_batch.inference.rows import verdict_rows
-from mia_batch.tables.numbers import read_finite
+from mia_batch.inference.findings import finding_rows, verdict_rows
+from mia_batch.tables import read_finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,10 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mia_batch.inference.comparison import ComparisonSets
-    from mia_batch.inference.plan import Statistic, VerdictPlan
-    from mia_batch.inference.rows import AttackScores
+    from mia_batch.inference.findings import AttackScores, Statistic, VerdictPlan
 
-__all__ = ["Decisions", "Rounds", "RoundsTest", "decide", "e_bh", "plan_rounds"]
 
 _WINDOWS = (0.125, 0.25, 0.5, 1.0)  # share of a group's windows asked by the end of each round
 _MOST_EARLY = 0.5  # of the shares, for rounds before the last

@@ -1,34 +1,200 @@
-"""The share of members among the audited units, from the scores of one attack."""
+"""How many of the targets were in the training data: a rate with interval, or a lower bound."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from bisect import bisect_left
+from dataclasses import asdict, dataclass
+from functools import lru_cache
 from math import floor
-from typing import TYPE_CHECKING
+from statistics import NormalDist
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from mia_batch.inference.contamination import (
-    Contamination,
-    Flagged,
-    contamination_bound,
-    contamination_rate,
-    withheld,
-)
-from mia_batch.inference.groups import cut_units, windows_per_group
-from mia_batch.inference.rows import verdict_rows
+from mia_batch.inference.comparison import cut_units, windows_per_group
+from mia_batch.inference.findings import verdict_rows
+from mia_batch.stats.clusters import design_effect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import polars as pl
     from numpy.typing import NDArray
 
     from mia_batch.inference.comparison import ComparisonSets
-    from mia_batch.inference.plan import VerdictPlan
-    from mia_batch.inference.rows import AttackScores
+    from mia_batch.inference.findings import AttackScores, VerdictPlan
 
-__all__ = ["ContaminationEstimates", "null_rank", "null_threshold", "too_few"]
+
+# How many of the targets were in the training data: a rate with interval, or a lower bound.
+
+
+_ASSUMPTIONS = {
+    "fieller": "assumes that the members among the targets score as high as the calibration "
+    "members, and the others as the calibration non-members",
+    "beta_binomial": "assumes that the targets outside the training data are exchangeable with "
+    "the non-members",
+}
+
+
+class Flagged(NamedTuple):
+    """How many of ``total`` (at least 1) texts, or groups of texts, score above a threshold.
+
+    Not whole where texts depend on each other: so many independent ones would tell as much.
+    """
+
+    above: float
+    total: float
+
+    @property
+    def rate(self) -> float:
+        """Their share."""
+        return self.above / self.total
+
+    @property
+    def spread(self) -> float:
+        """Variance of one of them, smoothed by one more of each kind: never 0."""
+        rate = (self.above + 1) / (self.total + 2)
+        return rate * (1 - rate)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contamination:
+    """Share of members among the targets, in [0, 1], or the reason why it is withheld."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    confidence: float
+    method: str
+    assumption: str
+    reason: str | None = None
+
+
+def withheld(method: str, reason: str, confidence: float) -> Contamination:
+    """No numbers, and why."""
+    assumption = _ASSUMPTIONS[method]
+    return Contamination(confidence=confidence, method=method, assumption=assumption, reason=reason)
+
+
+def contamination_rate(
+    targets: Flagged,
+    nonmembers: Flagged,
+    members: Flagged,
+    *,
+    blind_warns: bool,
+    confidence: float = 0.95,
+) -> Contamination:
+    r"""Share of members among the targets, from the rates of labelled calibration data.
+
+    With F, FPR and TPR the flagged shares of targets, calibration non-members and members, the
+    estimate is (F - FPR) / (TPR - FPR). The interval holds every share \(\pi\) that these rates do
+    not contradict:
+
+    .. math:: (F - (1 - \pi) FPR - \pi TPR)^2 \le z^2 (\pi v_1 / m + (1 - \pi) v_0 / m
+        + (1 - \pi)^2 v_0 / n_0 + \pi^2 v_1 / n_1)
+
+    where v = r (1 - r) with r = (flagged + 1) / (total + 2), of members (1) and non-members (0).
+    The first two terms are the variance of F among m targets of which a share \(\pi\) are members;
+    there \(\pi\) is held within [0, 1]. The limits are clipped to [0, 1] last.
+
+    Unscored units are left out, and calibration data must not have set the threshold. Withheld
+    where ``blind_warns`` (calibration labels can be told apart without the model), where the
+    interval of TPR - FPR holds 0, and where no share agrees with the rates.
+
+    Fieller (1954), "Some problems in interval estimation"; Rogan and Gladen (1978), "Estimating
+    prevalence from the results of a screening test", for the estimate.
+    """
+    from scipy.optimize import brentq
+
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    gap = members.rate - nonmembers.rate
+    gap_variance = nonmembers.spread / nonmembers.total + members.spread / members.total
+
+    def refuse(reason: str) -> Contamination:
+        return withheld("fieller", reason, confidence)
+
+    if blind_warns:
+        return refuse("the calibration labels can be told apart without the model")
+    if gap <= z * gap_variance**0.5:
+        return refuse("calibration members do not score above non-members")
+    estimate = (targets.rate - nonmembers.rate) / gap
+
+    def excess(share: float) -> float:
+        """Squared contradiction above what chance allows; at most 0 inside the interval."""
+        inside = min(max(share, 0.0), 1.0)
+        of_members = inside / targets.total + share**2 / members.total
+        of_others = (1 - inside) / targets.total + (1 - share) ** 2 / nonmembers.total
+        variance = of_members * members.spread + of_others * nonmembers.spread
+        return (gap * (share - estimate)) ** 2 - z**2 * variance
+
+    low, high = (
+        brentq(excess, estimate, _beyond(excess, estimate, step), xtol=1e-12) for step in (-1, 1)
+    )
+    if low > 1:
+        return refuse("more targets are flagged than calibration members")
+    if high < 0:
+        return refuse("fewer targets are flagged than calibration non-members")
+    return Contamination(
+        value=min(max(estimate, 0.0), 1.0),
+        low=max(low, 0.0),
+        high=min(high, 1.0),
+        confidence=confidence,
+        method="fieller",
+        assumption=_ASSUMPTIONS["fieller"],
+    )
+
+
+def contamination_bound(
+    targets: Flagged, *, n_null: int, rank: int, confidence: float = 0.95
+) -> Contamination:
+    """Lower bound for the share of members among the targets, where only non-members are known.
+
+    The threshold is the k-th largest of n null scores, k chosen before scores are seen; unscored
+    nulls lie above it, unscored targets are not flagged. If M of m targets are members, at least
+    f - M of the m - M others are flagged; a null target lies above the threshold with a
+    probability that is Beta(k, n + 1 - k), so the bound is the smallest M with
+    P(BetaBinomial(m - M, k, n + 1 - k) >= f - M) > 1 - confidence, divided by m.
+
+    The distribution of exceedances: Gumbel and von Schelling (1950), "The distribution of the
+    number of exceedances".
+    """
+    fewest = fewest_members(targets, n_null=n_null, rank=rank, confidence=confidence)
+    return Contamination(
+        low=fewest / targets.total,
+        high=1.0,
+        confidence=confidence,
+        method="beta_binomial",
+        assumption=_ASSUMPTIONS["beta_binomial"],
+        reason="without calibration data there is a lower bound alone",
+    )
+
+
+@lru_cache(4096)
+def fewest_members(targets: Flagged, *, n_null: int, rank: int, confidence: float) -> int:
+    """Return the M of `contamination_bound`: so many of the flagged targets at least are members.
+
+    It bounds the members A among the flagged, too. M > A needs that f - A others, of at most m - A,
+    are flagged, which the same law allows with probability 1 - confidence at most.
+    """
+    from scipy.stats import betabinom
+
+    def allowed(members: int) -> bool:
+        others, beyond = targets.total - members, targets.above - members
+        chance = betabinom.sf(beyond - 1, others, rank, n_null + 1 - rank)
+        return bool(chance > 1 - confidence)
+
+    return bisect_left(range(int(targets.above)), True, key=allowed)
+
+
+def _beyond(excess: Callable[[float], float], start: float, step: float) -> float:
+    """Find a point on one side at which the excess is positive."""
+    while excess(start + step) <= 0:
+        step *= 2
+    return start + step
+
+
+# The share of members among the audited units, from the scores of one attack.
+
 
 _FEWEST_GROUPS = 20  # of a set, where texts are grouped
 _CONFIDENCE = 0.95
@@ -123,3 +289,98 @@ class ContaminationEstimates:
         """Say which set has too few units, if one has."""
         lacks = (too_few(of_set.size, name, grouped=self._grouped) for name, of_set in sets)
         return next(filter(None, lacks), None)
+
+
+# The share of one document's windows that the model was trained on.
+
+
+class WindowShare:
+    """Estimates of the share of windows, all with one threshold, by `ContaminationEstimates`' rule.
+
+    Here the units are windows. With calibration data there is a point estimate; where that is
+    withheld, or without them, a lower bound. Windows of a document depend on each other, so that
+    all counts are divided by the `design_effect` on being flagged in the known texts: of the nulls
+    and calibration non-members, of the calibration members, and for the document the larger one.
+    """
+
+    def __init__(
+        self,
+        sets: ComparisonSets,
+        scores: NDArray[np.float64],
+        fpr: float,
+        *,
+        blind_warns: bool,
+        lack: str | None = None,
+    ) -> None:
+        nulls = scores[sets.nulls]
+        self._blind_warns, self._fpr = blind_warns, fpr
+        self.threshold = null_threshold(nulls, fpr)[1]
+        calibration = (sets.calibration_nonmembers, sets.calibration_members)
+        outside = np.concatenate([sets.nulls, sets.calibration_nonmembers])
+        effects = [
+            self._effect(scores, sets.cluster, rows) for rows in (outside, sets.calibration_members)
+        ]
+        self._most = max(effects)
+        self._n_null = max(int(nulls.size / effects[0]), min(nulls.size, 1))
+        self._known = [
+            self._flagged(scores[rows], effect)
+            for rows, effect in zip(calibration, effects, strict=True)
+        ]
+        self._lack = lack or _lack(sets, ("null", sets.nulls))
+        names = ("calibration non-member", "calibration member")
+        self._unusable = _lack(sets, *zip(names, calibration, strict=True))
+        self._calibrated = bool(sum(rows.size for rows in calibration))
+        self.of = lru_cache(1 << 16)(self._estimate)
+
+    def _effect(
+        self, scores: NDArray[np.float64], cluster: NDArray[np.int64], rows: NDArray[np.int64]
+    ) -> float:
+        scored = rows[~np.isnan(scores[rows])]
+        flagged = (scores[scored] > self.threshold).astype(np.float64)
+        return design_effect(flagged, cluster[scored])
+
+    def _flagged(self, scores: NDArray[np.float64], effect: float) -> Flagged:
+        scored = scores[~np.isnan(scores)]
+        return Flagged(np.count_nonzero(scored > self.threshold) / effect, scored.size / effect)
+
+    def _estimate(self, above: int, scored: int, asked: int) -> Contamination:
+        """Estimate from how many of the windows lie above the threshold; ``of`` remembers it."""
+        lack = self._lack or (None if scored else "no window has a score")
+        if lack:
+            return withheld("beta_binomial", lack, 0.95)
+        rate = self._rate(Flagged(above / self._most, scored / self._most))
+        if rate is not None and rate.value is not None:
+            return rate
+        rank = null_rank(self._n_null, self._fpr)
+        counts = Flagged(int(above / self._most), max(int(asked / self._most), 1))
+        bound = contamination_bound(counts, n_null=self._n_null, rank=rank)
+        low = min(bound.low or 0.0, (asked - 1) / asked)  # never all: one window stays open
+        return Contamination(
+            low=low,
+            high=1.0,
+            confidence=bound.confidence,
+            method=bound.method,
+            assumption=bound.assumption,
+            reason=rate.reason if rate else bound.reason,
+        )
+
+    def _rate(self, flagged: Flagged) -> Contamination | None:
+        if not self._calibrated:
+            return None
+        unusable = self._unusable or (
+            None
+            if all(known.total for known in self._known)
+            else "a class of the calibration data has no score"
+        )
+        if unusable:
+            return withheld("fieller", unusable, 0.95)
+        return contamination_rate(flagged, *self._known, blind_warns=self._blind_warns)
+
+
+def _lack(sets: ComparisonSets, *named: tuple[str, NDArray[np.int64]]) -> str | None:
+    """Say which set has too few clusters for its windows to stand for others, if one has."""
+    lacks = (
+        too_few(np.unique(sets.cluster[rows]).size, name, grouped=sets.share_clusters(rows))
+        for name, rows in named
+    )
+    return next(filter(None, lacks), None)

@@ -7,41 +7,31 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import polars as pl
 
-from mia_batch.inference.comparison import read_comparison_sets
-from mia_batch.inference.contamination import Flagged, fewest_members
-from mia_batch.inference.findings import finding_rows
-from mia_batch.inference.groups import (
+from mia_batch.inference.comparison import (
     cut_units,
     group_statistics,
     permuted_sums,
     pooled_ranks,
+    read_comparison_sets,
     tests_groups,
     windows_per_group,
 )
-from mia_batch.inference.score_rows import read_rows
+from mia_batch.inference.estimates import Flagged, fewest_members
+from mia_batch.inference.findings import finding_rows, read_rows
 from mia_batch.schemas import Findings
-from mia_batch.tables.numbers import read_finite
+from mia_batch.tables import read_finite
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from mia_batch.inference.groups import Units
-    from mia_batch.inference.plan import VerdictPlan
+    from mia_batch.inference.comparison import Units
+    from mia_batch.inference.findings import VerdictPlan
 
     Scores = NDArray[np.float64]
     Row = dict[str, object]
 
-__all__ = [
-    "FEW_BOOKS",
-    "MaxT",
-    "Top",
-    "few_books_findings",
-    "max_t",
-    "needed_for_bound",
-    "top_bound",
-]
 
 FEW_BOOKS = ("top", "max_t")
 """Names of the checks."""

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import polars as pl
 
-from mia_batch.schemas import Findings
+from mia_batch.errors import SettingsError
+from mia_batch.schemas import Findings, Verdicts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from mia_batch.inference.plan import VerdictPlan
+    from numpy.typing import NDArray
 
-__all__ = [
-    "earlier_findings",
-    "finding_rows",
-    "gate_findings",
-    "gate_verdict",
-    "plan_findings",
-    "reported_findings",
-    "role_counts",
-    "role_findings",
-    "why_withheld",
-]
+    from mia_batch.inference.conformal import Adjustment
+
+
+# Findings about verdicts: what is reported, and whether it is what had been planned.
+
 
 _SCHEMA = Findings.create_empty().schema
 
@@ -153,3 +152,144 @@ def reported_findings(verdicts: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame
     rows[-1]["reason"] = reason  # the most frequent one
     rows.append({"statistic": "q", "value": plan.q, "verdict": adjustment})
     return finding_rows("reported", [row | {"subject": plan.level} for row in rows])
+
+
+# What a run is to decide and how, recorded before any score is seen.
+
+
+PlanLevel = Literal["target", "group", "collection"]
+TieRule = Literal["conservative", "random"]
+Statistic = Literal["mean", "median", "maximum"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerdictPlan:
+    """The one analysis that counts; whatever else is computed is exploratory."""
+
+    primary: str  # the attack that decides
+    level: PlanLevel
+    null_set: str  # which texts are the null, and how it is known that they are outside
+    q: float = 0.05  # share of false discoveries allowed
+    adjustment: Adjustment = "bh"
+    ties: TieRule = "conservative"
+    statistic: Statistic = "mean"  # of a group's windows
+    windows_per_group: int | None = None  # None: as many as nine groups in ten have
+    length_edges: tuple[int, ...] = ()  # words at which a bucket of lengths begins, ascending
+    fpr: float = 0.05  # share of nulls above the threshold of the contamination rate
+    seed: int = 0  # of tie draws, window patterns and permutations
+
+    def __post_init__(self) -> None:
+        windows = self.windows_per_group
+        faults = {
+            "q must lie between 0 and 1": not 0 < self.q < 1,
+            "fpr must lie between 0 and 1": not 0 < self.fpr < 1,
+            "windows_per_group must be at least 1": windows is not None and windows < 1,
+            "seed must not be negative": self.seed < 0,
+            "length_edges must ascend": list(self.length_edges) != sorted(set(self.length_edges)),
+        }
+        for fault, present in faults.items():
+            if present:
+                raise SettingsError(f"{fault}; correct the plan of verdicts")
+
+    def digest(self) -> str:
+        """SHA-256 of the fields as JSON with sorted keys and no spaces, in hexadecimal."""
+        content = json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        return sha256(content.encode()).hexdigest()
+
+
+def preregister(
+    plan: VerdictPlan, rests_on: Mapping[str, int | str] | None, attacks: Sequence[str]
+) -> dict[str, Any]:
+    """Return what is recorded before the first score; answers to anything else are exploratory.
+
+    ``rests_on`` tells the texts, by their SHA-256, and the numbers of samples and points, for
+    others may change any answer; None where there were scores before any plan. ``attacks`` are all
+    that are computed, which are tested together; the plan's SHA-256 is not about them.
+    """
+    made = None if rests_on is None else dict(rests_on)
+    return asdict(plan) | {"sha256": plan.digest(), "rests_on": made, "attacks": [*attacks]}
+
+
+# Rows of the verdicts table from numbers.
+
+
+if TYPE_CHECKING:
+    Column = pl.Series | NDArray[np.generic] | Sequence[str | None] | Sequence[int] | float | None
+
+
+_TYPES = Verdicts.create_empty().schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttackScores:
+    """Scores of one attack, one per row of the scores table; NaN = unscored."""
+
+    attack: str
+    scores: NDArray[np.float64]
+
+    def planned(self, plan: VerdictPlan, level: PlanLevel | None = None) -> bool:
+        """Whether the plan names this attack, and the level if one is given."""
+        return self.attack == plan.primary and level in (None, plan.level)
+
+
+def verdict_rows(height: int, **columns: Column) -> pl.DataFrame:
+    """Make rows of the verdicts table, as `typed_rows` does."""
+    return typed_rows(_TYPES, height, columns)
+
+
+def withhold(rows: pl.DataFrame, reason: str) -> pl.DataFrame:
+    """Take p-values and estimates against non-members out of verdicts, and say why."""
+    numbers = ("p_value", "q_value", "sensitivity_bound", "value", "low", "high")
+    compared = pl.col("versus") == "non_members"
+    return rows.with_columns(
+        pl.when(~compared).then(pl.col(*numbers)),
+        reason=pl.when(compared).then(pl.lit(reason)).otherwise("reason"),
+    )
+
+
+def typed_rows(
+    types: Mapping[str, pl.DataType], height: int, columns: Mapping[str, Column]
+) -> pl.DataFrame:
+    """Make rows from arrays, or one value for all; NaN becomes null, as does what is not given."""
+    made = []
+    for name, dtype in types.items():
+        value = columns.get(name)
+        if value is None or isinstance(value, str | float | int):
+            made.append(pl.Series(name, [value], dtype=dtype).new_from_index(0, height))
+        else:
+            series = pl.Series(name, value).cast(dtype)
+            made.append(series.fill_nan(None) if dtype.is_float() else series)
+    return pl.DataFrame(made)
+
+
+# The scores of several attacks side by side, some rows of the table at a time.
+
+
+_ROWS_AT_ONCE = 32_768
+
+
+def score_batches(
+    scores: pl.LazyFrame, attacks: Sequence[str]
+) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    """Yield the index of a first row, and the scores from there on, a column per attack.
+
+    A score that is not finite is NaN.
+    """
+    value, start = pl.col(attacks).cast(pl.Float64), 0
+    finite = scores.select(pl.when(value.is_finite()).then(value))
+    for batch in finite.collect_batches(chunk_size=_ROWS_AT_ONCE, maintain_order=True):
+        yield start, batch.to_numpy().astype(np.float64)
+        start += batch.height
+
+
+def read_rows(
+    scores: pl.LazyFrame, attacks: Sequence[str], rows: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Read the scores of these rows of the table, in their order."""
+    order = rows.argsort()
+    ascending = rows[order]
+    found = np.empty((rows.size, len(attacks)))
+    for start, part in score_batches(scores, attacks):
+        first, last = ascending.searchsorted([start, start + len(part)])
+        found[order[first:last]] = part[ascending[first:last] - start]
+    return found

@@ -10,11 +10,10 @@ import numpy as np
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.conformal import TieDraws, p_values, q_values
 from mia_batch.inference.findings import finding_rows
-from mia_batch.inference.group_level import GroupTest
+from mia_batch.inference.levels import GroupTest, TargetTest
 from mia_batch.inference.power import power
-from mia_batch.inference.target_level import TargetTest
-from mia_batch.stats.rates import clopper_pearson
-from mia_batch.tables.numbers import read_finite
+from mia_batch.stats.intervals import clopper_pearson
+from mia_batch.tables import read_finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,11 +23,10 @@ if TYPE_CHECKING:
 
     from mia_batch.inference.comparison import ComparisonSets
     from mia_batch.inference.conformal import Adjustment
-    from mia_batch.inference.plan import VerdictPlan
+    from mia_batch.inference.findings import VerdictPlan
 
     Units = NDArray[np.int64]
 
-__all__ = ["null_audit_findings"]
 
 _AUDITS = 200
 _MOST = 10_000  # texts, or groups

@@ -10,26 +10,21 @@ import polars as pl
 
 from mia_batch.errors import SettingsError
 from mia_batch.inference.conformal import q_values
-from mia_batch.inference.rows import typed_rows
+from mia_batch.inference.findings import typed_rows
 from mia_batch.schemas import Comparisons
 from mia_batch.stats.clusters import few
-from mia_batch.stats.difference import auc_difference
-from mia_batch.stats.holm import holm
-from mia_batch.stats.influence import estimate_auc
-from mia_batch.stats.intervals import estimate_interval
-from mia_batch.stats.paired import cluster_means, removed_share
+from mia_batch.stats.differences import auc_difference, holm
+from mia_batch.stats.intervals import cluster_means, estimate_auc, estimate_interval, removed_share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from mia_batch.stats.intervals import Interval
-    from mia_batch.stats.paired import Means
+    from mia_batch.stats.intervals import Interval, Means
 
     _Columns = dict[str, Any]
 
-__all__ = ["compare_scores"]
 
 _CONFIDENCE = 0.95
 _SETS = {"members": True, "non_members": False, "unknown": None}
@@ -52,11 +47,10 @@ def compare_scores(
     columns = [f"score_{number}" for number in range(len(names))]
     scored = scores.filter(pl.all_horizontal(pl.col(columns).is_finite()))
     if scored.is_empty():
-        msg = (
+        raise SettingsError(
             "no target has a score in every run; compare runs of the same texts, or by another "
             "attack"
         )
-        raise SettingsError(msg)
     rows = [*_area_rows(scored, names)]
     for name, member in _SETS.items():
         own = scored.filter(pl.col("member").eq_missing(member))

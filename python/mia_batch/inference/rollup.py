@@ -1,4 +1,4 @@
-"""From texts to whole documents and groups: what a report says of each."""
+"""What the roll-up says of its rows, from their sums."""
 
 from __future__ import annotations
 
@@ -8,26 +8,225 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from mia_batch.attacks.attack import CONTINUATION, among
 from mia_batch.inference.comparison import read_comparison_sets
-from mia_batch.inference.controls import VERBATIM_WORDS, common_targets
-from mia_batch.inference.passages import PASSAGE_COUNTS, count_passages, where_from
-from mia_batch.inference.rollup_columns import with_answer, with_claim, with_mean, with_share
-from mia_batch.inference.verbatim import verbatim_runs
-from mia_batch.inference.window_share import WindowShare
-from mia_batch.schemas import Rollup, Targets
-from mia_batch.tables.numbers import read_finite, read_numbers
-from mia_batch.targets.clusters import document_numbers
+from mia_batch.inference.estimates import WindowShare
+from mia_batch.inference.memory import VERBATIM_WORDS, common_targets, verbatim_runs
+from mia_batch.inference.verdicts import NO_NULL
+from mia_batch.kernels import book_coverage
+from mia_batch.schemas import Perplexities, Rollup, Targets
+from mia_batch.tables import read_finite, read_numbers
+from mia_batch.targets import document_numbers
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from mia_batch.inference.comparison import ComparisonSets
-    from mia_batch.inference.plan import VerdictPlan
+    from mia_batch.inference.findings import VerdictPlan
     from mia_batch.kernels import WordRule
 
-__all__ = ["rollup"]
+
+# What the roll-up says of its rows, from their sums.
+
 
 _TYPES = Rollup.create_empty().schema
+_BEST = 1.5  # times the smallest p-value there can be: no comparison text scores as high
+_NOT_LISTED = "it is not on the list that is reported, so that no share above 0 is claimed"
+_OUTSIDE = "known to be outside the training data: others are compared with it"
+
+
+def with_mean(rows: pl.DataFrame) -> pl.DataFrame:
+    """Give the mean Student's interval; both are null below two scores."""
+    from scipy.stats import t
+
+    n = pl.col("n_scored")
+    quantile = pl.Series("t", t.ppf(0.975, np.maximum(rows["n_scored"].to_numpy(), 2) - 1))
+    half = quantile * (pl.col("squares") / (n - 1.0) / n).sqrt()
+    mean = pl.col("mean")
+    low, high = mean - half, mean + half
+    wide = pl.when(n > 1, "varies", low < mean, mean < high)
+    return rows.with_columns(
+        mean=pl.when(n > 1).then(mean), mean_low=wide.then(low), mean_high=wide.then(high)
+    )
+
+
+def with_share(rows: pl.DataFrame, share: WindowShare, withheld: str | None = None) -> pl.DataFrame:
+    """Give each row the share of its windows that were in the training data."""
+    made: list[tuple[float | None, float | None, float | None, str | None]] = []
+    for *counts, outside in rows.select("n_above", "n_scored", "n_asked", "outside").iter_rows():
+        if reason := _OUTSIDE if outside else withheld:
+            made.append((None, None, None, reason))
+        else:
+            found = share.of(*counts)
+            made.append((found.value, found.low, found.high, found.reason))
+    names = ("contamination", "contamination_low", "contamination_high", "contamination_reason")
+    columns = pl.DataFrame(made, schema={name: _TYPES[name] for name in names}, orient="row")
+    return pl.concat([rows, columns], how="horizontal")
+
+
+def with_answer(
+    rows: pl.DataFrame,
+    verdicts: pl.LazyFrame,
+    plan: VerdictPlan,
+    *,
+    any_null: bool,
+    exploratory: bool,
+) -> pl.DataFrame:
+    """Give each row the p-value of its cluster, or why there is none, and the verdict."""
+    level = pl.col("level").cast(pl.String)
+    answers = (
+        verdicts.filter(level.is_in(["document", "group"]), pl.col("estimate").is_null())
+        .filter(attack=plan.primary, versus="non_members")
+        .select("p_value", "q_value", "n_null", "reason", tested=level + " " + pl.col("key"))
+        .collect(engine="streaming")
+    )
+    without = (
+        pl.when("outside")
+        .then(pl.lit(_OUTSIDE))
+        .when(not any_null)
+        .then(pl.lit(NO_NULL))
+        .when(pl.col("tested").is_null())
+        .then(pl.lit("its group is tested as a whole"))
+        .otherwise(pl.lit("no document has two windows, so that texts are tested alone"))
+    )
+    verdict = (
+        pl.when(pl.max_horizontal("longest_words", "extracted_words") >= VERBATIM_WORDS)
+        .then(pl.lit("comes_out"))
+        .when(pl.col("p_value").is_null() | exploratory)
+        .then(pl.lit("cannot_tell"))
+        .when(pl.col("q_value") <= plan.q)
+        .then(pl.lit("known_better"))
+        .when(pl.col("p_value") * (pl.col("n_null") + 1) < _BEST)
+        .then(pl.lit("above_all"))
+        .otherwise(pl.lit("nothing_found"))
+    )
+    return rows.join(answers, on="tested", how="left", maintain_order="left").with_columns(
+        reason=pl.when(pl.col("p_value").is_null()).then(pl.coalesce("reason", without)),
+        verdict=verdict,
+    )
+
+
+def with_claim(rows: pl.DataFrame, plan: VerdictPlan) -> pl.DataFrame:
+    """Claim a share above 0 of those on the list alone; others keep the bound of one row alone.
+
+    A bound holds for a row that was named before. Among fifty rows of which none was trained on,
+    some bound is above 0 more often than not; a list at level q names any of them in at most a
+    share q of audits. So the lower end that is claimed is 0 off the list. That only widens an
+    interval, so its estimate and upper end stay.
+    """
+    listed, low = pl.col("q_value") <= plan.q, pl.col("contamination_low")
+    claimed = pl.when(low.is_not_null()).then(pl.when(listed).then(low).otherwise(0.0))
+    bound_alone = low.is_not_null() & pl.col("contamination").is_null() & ~listed.fill_null(False)
+    return rows.with_columns(
+        contamination_low=claimed,
+        contamination_low_alone=low,
+        contamination_reason=pl.when(bound_alone)
+        .then(pl.lit(_NOT_LISTED))
+        .otherwise("contamination_reason"),
+    )
+
+
+# Passages of documents that came out word for word: those that overlap in a document are one.
+
+
+_WORDS = (20, 50)
+"""Words from which on passages are counted."""
+PASSAGE_COUNTS = tuple(f"n_passages_{k}" for k in _WORDS)
+"""Columns of their counts."""
+_WINDOWS_AT_ONCE = 4096
+_BREAK = " 7endofthewindow7 "  # one word by every rule, of no text
+_SPAN = pl.Schema({"start": pl.Int64, "end": pl.Int64, "document": pl.UInt32, "k": pl.UInt32})
+
+
+def count_passages(
+    windows: pl.DataFrame,
+    documents: pl.DataFrame,
+    targets: pl.LazyFrame,
+    candidates: pl.LazyFrame,
+    *,
+    samples: int,
+    words: WordRule,
+) -> pl.DataFrame:
+    """Count the passages of each ``document`` that one answer gives in full.
+
+    Of ``windows``, with ``document``, ``target_id`` and ``longest_words``, those are looked at of
+    which a run is long enough; to them come the ``passages_...`` that walks found in ``documents``.
+    """
+    spans = [pl.DataFrame(schema=_SPAN)]
+    long = windows.filter(pl.col("longest_words") >= min(_WORDS))
+    for part in long.iter_slices(_WINDOWS_AT_ONCE):
+        spans += _of_windows(part, targets, candidates, samples, words)
+    for k in _WORDS:
+        found = documents.select("document", passage=f"passages_{k}").explode("passage")
+        place = pl.col("passage").struct
+        spans.append(
+            found.drop_nulls().select(
+                start=place.field("start"), end=place.field("end"), document="document", k=pl.lit(k)
+            )
+        )
+    whole = pl.concat([each.cast(_SPAN) for each in spans]).sort("document", "k", "start")
+    reached = pl.col("end").cum_max().shift().over("document", "k")
+    first = (pl.col("start") >= reached).fill_null(value=True)
+    counts = {
+        name: (pl.col("k") == k).sum() for name, k in zip(PASSAGE_COUNTS, _WORDS, strict=True)
+    }
+    return whole.filter(first).group_by("document", maintain_order=True).agg(**counts)
+
+
+def where_from() -> pl.Expr:
+    """Say which answers were looked at; null where there are none."""
+    sampled, walked = pl.col("n_sampled") > 0, pl.col("walked")
+    return (
+        pl.when(sampled & walked)
+        .then(pl.lit("samples and walks"))
+        .when(sampled)
+        .then(pl.lit("samples"))
+        .when(walked)
+        .then(pl.lit("walks"))
+    )
+
+
+def _of_windows(
+    windows: pl.DataFrame,
+    targets: pl.LazyFrame,
+    candidates: pl.LazyFrame,
+    samples: int,
+    words: WordRule,
+) -> Iterator[pl.DataFrame]:
+    """Yield what answers about some windows of a document repeat of any of these windows."""
+    own = pl.col("target_id").is_in(windows["target_id"].implode())
+    begin = pl.col("start").fill_null(0) + pl.col("prefix").str.len_chars()
+    texts = targets.filter(own).select("target_id", pl.col("reference").fill_null(""), begin=begin)
+    given = candidates.filter(
+        own,
+        among([CONTINUATION]),
+        pl.col("sample_index") < samples,
+        pl.col("candidate").is_not_null(),
+    )
+    asked = windows.join(texts.collect(engine="streaming"), on="target_id", maintain_order="left")
+    said = given.select("target_id", "candidate").collect(engine="streaming")
+    for (document,), part in asked.group_by("document", maintain_order=True):
+        answers = said.join(part, on="target_id", how="semi")["candidate"]
+        for k in (k for k in _WORDS if k <= part["longest_words"].max()):  # type: ignore[operator]
+            found = book_coverage(_BREAK.join(part["reference"]), answers, words=words, k=k)
+            places = found["blocks"].explode(empty_as_null=False).struct.unnest()
+            yield _in_document(places, part).with_columns(document=pl.lit(document), k=pl.lit(k))
+
+
+def _in_document(places: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
+    """Move places in the joined references of some windows to those in their document."""
+    lengths = windows["reference"].str.len_chars().cast(pl.Int64) + len(_BREAK)
+    first = lengths.cum_sum() - lengths
+    window = first.search_sorted(places["start"].cast(pl.Int64), side="right") - 1
+    shift = (windows["begin"].cast(pl.Int64) - first).gather(window)
+    return places.select(pl.col("start", "end").cast(pl.Int64) + shift)
+
+
+# From texts to whole documents and groups: what a report says of each.
+
+
 _SUMS = pl.col("^n_(windows|asked|scored|above|sampled|verbatim|near|common|measured|likely)$")
 _EXTRACTED = {
     "key": "document_id",
@@ -199,7 +398,7 @@ def _units(documents: pl.DataFrame) -> pl.DataFrame:
 
     No rows where each document is one window.
     """
-    documents = _of_windows(documents)
+    documents = _rollup_of_windows(documents)
     group = pl.col("said").struct.field("group")
     alone = pl.len().over(group) == 1
     return documents.with_columns(
@@ -214,12 +413,12 @@ def _units(documents: pl.DataFrame) -> pl.DataFrame:
 def _outside(documents: pl.DataFrame) -> pl.DataFrame:
     """Set documents of the non-members beside the others, likewise."""
     labelled = pl.col("said").struct.with_fields(member=pl.lit(value=False))
-    return _of_windows(documents).with_columns(
+    return _rollup_of_windows(documents).with_columns(
         labelled, level=pl.lit("outside"), tested=pl.lit(None, pl.String)
     )
 
 
-def _of_windows(documents: pl.DataFrame) -> pl.DataFrame:
+def _rollup_of_windows(documents: pl.DataFrame) -> pl.DataFrame:
     return documents if (documents["n_windows"] > 1).any() else documents.clear()
 
 
@@ -257,3 +456,54 @@ def _groups(documents: pl.DataFrame) -> pl.DataFrame:
         )
         .with_columns(level=pl.lit("group"), tested=pl.format("group {}", "key"))
     )
+
+
+# How sure models are of each text: perplexity and entropy, side by side.
+
+
+_NO_NUMBER = "no token has a log-probability, or the perplexity is too large for a number"
+_NO_ENTROPY = "no attack of the run needs the whole distribution, or it cannot be had"
+_NO_REFERENCE = "no reference model was asked for log-probabilities of the text"
+
+
+def perplexities(own: pl.LazyFrame, reference: pl.LazyFrame) -> pl.LazyFrame:
+    """Lay out the perplexities table from the rows of texts in the logprobs table.
+
+    ``own`` are rows of the target model, ``reference`` those of the reference model, if any.
+    """
+    asked = own.select(
+        "target_id",
+        perplexity=_finite((-_mean("logprob")).exp()),
+        entropy=_finite(-_mean("vocabulary_mean")),
+        reason="reason",
+    )
+    control = reference.select(
+        "target_id",
+        reference_perplexity=_finite((-_mean("logprob")).exp()),
+        reference_reason=pl.coalesce("reason", pl.lit(_NO_NUMBER)),
+    )
+    both = asked.join(control, on="target_id", how="left", maintain_order="left")
+    return both.select(
+        "target_id",
+        "perplexity",
+        "entropy",
+        "reference_perplexity",
+        reason=_reason("perplexity", "reason", _NO_NUMBER),
+        entropy_reason=_reason("entropy", "reason", _NO_ENTROPY),
+        reference_reason=_reason("reference_perplexity", "reference_reason", _NO_REFERENCE),
+    ).cast(Perplexities.create_empty().schema)
+
+
+def _mean(column: str) -> pl.Expr:
+    """Mean over the tokens that have a number; null without any."""
+    numbers = pl.col(column).cast(pl.List(pl.Float64)).list
+    n = numbers.len() - numbers.count_matches(None)
+    return pl.when(n > 0).then(numbers.sum() / n)
+
+
+def _finite(value: pl.Expr) -> pl.Expr:
+    return pl.when(value.is_finite()).then(value)
+
+
+def _reason(value: str, given: str, otherwise: str) -> pl.Expr:
+    return pl.when(pl.col(value).is_null()).then(pl.coalesce(given, pl.lit(otherwise)))

@@ -14,17 +14,15 @@ from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.conformal import shared_weights
 from mia_batch.inference.findings import finding_rows
 from mia_batch.inference.power import power
-from mia_batch.stats.clusters import effective_number, is_enough
-from mia_batch.stats.folds import deal_folds
+from mia_batch.stats.clusters import deal_folds, effective_number, is_enough
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mia_batch.inference.comparison import ComparisonSets
-    from mia_batch.inference.plan import VerdictPlan
-    from mia_batch.stats.folds import Folds
+    from mia_batch.inference.findings import VerdictPlan
+    from mia_batch.stats.clusters import Folds
 
-__all__ = ["Odds", "weigh", "weight_findings"]
 
 _N_FOLDS = 5
 _ALIKE_BELOW = 0.55

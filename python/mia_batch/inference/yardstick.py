@@ -9,17 +9,13 @@ import numpy as np
 import polars as pl
 
 from mia_batch.errors import CorpusError
-from mia_batch.inference.comparison import read_comparison_sets
+from mia_batch.inference.comparison import group_statistics, read_comparison_sets
 from mia_batch.inference.conformal import p_values, q_values
 from mia_batch.inference.estimates import null_threshold
 from mia_batch.inference.findings import finding_rows
-from mia_batch.inference.group_level import GroupTest
-from mia_batch.inference.groups import group_statistics
-from mia_batch.inference.target_level import TargetTest
-from mia_batch.stats.intervals import auc_interval
-from mia_batch.stats.rates import clopper_pearson
-from mia_batch.stats.roc import roc_auc
-from mia_batch.tables.numbers import read_finite
+from mia_batch.inference.levels import GroupTest, TargetTest
+from mia_batch.stats.intervals import auc_interval, clopper_pearson, roc_auc
+from mia_batch.tables import read_finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,11 +24,10 @@ if TYPE_CHECKING:
 
     from mia_batch.inference.comparison import ComparisonSets
     from mia_batch.inference.conformal import Adjustment
-    from mia_batch.inference.plan import Statistic, VerdictPlan
+    from mia_batch.inference.findings import Statistic, VerdictPlan
 
     _Row = dict[str, Any]
 
-__all__ = ["OF_YARDSTICK", "Naming", "sort_levels", "yardstick_findings"]
 
 OF_YARDSTICK = ("yardstick", "absence")
 """Names of the checks."""
@@ -51,11 +46,10 @@ def sort_levels(levels: Iterable[str]) -> list[str]:
     try:
         return sorted(named, key=float)
     except ValueError as error:
-        msg = (
+        raise CorpusError(
             f"setting 'yardstick': column level holds {sorted(named)}; give numbers, such as how "
             f"often a text was copied, or {', '.join(map(repr, _LEVELS))}"
-        )
-        raise CorpusError(msg) from error
+        ) from error
 
 
 def yardstick_findings(

@@ -1,24 +1,232 @@
-"""Figures over all texts under attack, with intervals that respect groups."""
+"""The table of texts under attack."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
+from hashlib import blake2b
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
-from mia_batch.inversion.overlap import UNITS
-from mia_batch.schemas import Inversion
-from mia_batch.stats.ratios import ratio_difference, ratio_of_sums
+from mia_batch.errors import CorpusError
+from mia_batch.schemas import Inversion, InversionTexts
+from mia_batch.stats.intervals import ratio_difference, ratio_of_sums
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
-    from mia_batch.stats.ratios import Ratio
+    from mia_batch.stats.intervals import Ratio
 
-__all__ = ["figures"]
+
+# The table of texts under attack.
+
+
+def texts_table(
+    attacked: pl.DataFrame, recovered: Mapping[str, list[str]], counts: Mapping[str, pl.DataFrame]
+) -> pl.DataFrame:
+    """Make the table `InversionTexts`; what is recovered is of the texts without a reason.
+
+    ``counts`` are those of `overlaps`.
+    """
+    asked = attacked.filter(pl.col("reason").is_null())
+    others = attacked.filter(pl.col("reason").is_not_null())
+    shared, true, answered = (pl.col(f"{name}_tokens") for name in ("shared", "true", "recovered"))
+    parts = []
+    for method, texts in recovered.items():
+        tokens = counts[method]["tokens"].struct
+        found = asked.with_columns(
+            pl.Series("recovered", texts, dtype=pl.String),
+            *(tokens[name].alias(f"{name}_tokens") for name in ("true", "recovered", "shared")),
+            exact=tokens["exact"],
+        ).with_columns(
+            precision=pl.when(answered > 0).then(shared / answered),
+            recall=shared / true,
+            f1=2 * shared / (true + answered),
+        )
+        parts += [each.with_columns(method=pl.lit(method)) for each in (found, others)]
+    columns = InversionTexts.create_empty().schema
+    table = pl.concat(parts, how="diagonal_relaxed").sort("row", maintain_order=True)
+    return table.select(pl.col(name).cast(dtype) for name, dtype in columns.items())
+
+
+# Which texts the attacker knows, and which are under attack.
+
+
+_KEY_BYTES = 64
+
+
+def part(documents: pl.DataFrame, share: float, seed: int) -> pl.DataFrame:
+    """Add ``cluster`` and ``auxiliary``: whether a text is the attacker's own.
+
+    Texts of one group go together, and so do equal texts, with all of their groups: these are the
+    clusters, coded from 0. In the order of a hash of seed and cluster each becomes auxiliary that
+    brings the number of auxiliary texts nearer to the share. The order of the rows plays no part.
+
+    Raises `CorpusError` if either side is left without a text.
+    """
+    clustered = documents.with_columns(cluster=_clusters(documents))
+    named = clustered.group_by("cluster").agg(
+        pl.col("group").fill_null("").min(), pl.col("text").min(), n=pl.len()
+    )
+    key = str(seed).encode()[:_KEY_BYTES]
+    hashes = [
+        blake2b(f"{group}\0{text}".encode(), key=key).hexdigest()
+        for group, text in named.select("group", "text").iter_rows()
+    ]
+    order = named.with_columns(hash=pl.Series(hashes)).sort("hash", "cluster")
+    left, chosen = share * documents.height, []
+    for n in order["n"]:
+        chosen.append(n < 2 * left)
+        left -= n * chosen[-1]
+    taken = order.select("cluster", auxiliary=pl.Series(chosen))
+    if taken["auxiliary"].all() or not taken["auxiliary"].any():
+        raise CorpusError(
+            f"the texts are {named.height} groups, which cannot be dealt out to an attacker and an "
+            "attacked side; give texts of more groups"
+        )
+    return clustered.join(taken, on="cluster", how="left", maintain_order="left")
+
+
+def deal(
+    documents: pl.DataFrame,
+    share: float,
+    seed: int,
+    encode: Callable[[list[str]], list[list[int]]],
+    most: int,
+) -> pl.DataFrame:
+    """Say of documents who is auxiliary (see `part`), and by a ``reason`` who cannot be used.
+
+    ``encode`` is the decoder's, which takes at most so many tokens. Rows without a text are none
+    of the attacker's, and have no cluster.
+    """
+    is_text = pl.col("text").str.contains(r"\S").fill_null(value=False)
+    there, empty = documents.filter(is_text), documents.filter(~is_text)
+    if there.is_empty():
+        raise CorpusError("there is no text in the data; give some")
+    lengths = pl.Series(map(len, encode(there["text"].to_list())), dtype=pl.Int64)
+    too_long = pl.format(
+        "the text has {} tokens, more than max_tokens, which is {}", lengths, pl.lit(most)
+    )
+    dealt = part(there, share, seed).with_columns(
+        reason=pl.when(lengths > most)
+        .then(too_long)
+        .when(lengths == 0)
+        .then(pl.lit("the decoder's tokenizer finds no token in the text"))
+    )
+    lacks = empty.with_columns(auxiliary=pl.lit(False), reason=pl.lit("there is no text"))
+    return pl.concat([dealt, lacks], how="diagonal").sort("row")
+
+
+def _clusters(documents: pl.DataFrame) -> pl.Series:
+    """Give what hangs together by group or by text one number."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    n = documents.height
+    text = documents["text"].rank("dense").to_numpy().astype(np.intp) - 1
+    alone = pl.col("group").is_null()
+    group = documents.select(
+        pl.when(alone).then(None).otherwise(pl.col("group").rank("dense"))
+    ).to_series()
+    known = group.is_not_null().to_numpy()
+    code = group.fill_null(0).to_numpy().astype(np.intp) - 1
+    first = int(text.max()) + 1
+    edges = (text[known], first + code[known])
+    size = first + n
+    graph = coo_array((np.ones(len(edges[0])), edges), shape=(size, size))
+    _, component = connected_components(graph, directed=False)
+    return pl.Series("cluster", component[text]).rank("dense").cast(pl.Int64) - 1
+
+
+# What of a text names somebody or something: names and numbers, by one stated rule.
+
+
+_REST = r"[\p{L}\p{M}]*(?:['-][\p{L}\p{M}]+)*"
+_TITLES = r"\b(Mr|Mrs|Ms|Dr|St|Prof|Mme|Mlle|Sr|Sra)\."
+_OPENING = r"[\s'\"_*\p{Pi}\p{Ps}\p{Pd}\x{A1}\x{BF}]*"
+_STARTS = rf"(^|[.!?:\x{{2026}}]['\"_*\p{{Pf}}\p{{Pe}}]*\s){_OPENING}\p{{L}}{_REST}"
+_FIRST_PERSON = ["I", "I'm", "I'll", "I've", "I'd"]
+
+
+def names_in(text: pl.Expr) -> pl.Expr:
+    """List the names in a text: words with a first capital letter that begin no sentence.
+
+    A sentence begins with the text and after ``.``, ``!``, ``?``, ``:`` or an ellipsis, quotation
+    marks and brackets aside; the point of a title such as ``Mr.`` ends none. "I" is no name. The
+    rule finds proper nouns of English and its like, misses those that begin a sentence, and takes
+    other capitals (headings, German nouns) for names.
+    """
+    plain = text.str.replace_all("\u2019", "'", literal=True).str.replace_all(_TITLES, "$1")
+    inner = plain.str.replace_all(_STARTS, "$1 ")
+    words = inner.str.extract_all(rf"\b\p{{Lu}}{_REST}")
+    return words.list.filter(~pl.element().is_in(_FIRST_PERSON))
+
+
+def numbers_in(text: pl.Expr) -> pl.Expr:
+    """List the numbers in a text: strings of digits, with points and commas between digits."""
+    return text.str.extract_all(r"\p{Nd}+(?:[.,]\p{Nd}+)*")
+
+
+# How much of a text is in what was recovered, unit by unit.
+
+
+UNITS = ("tokens", "token_sets", "names", "numbers")
+
+
+def overlaps(
+    true: Sequence[str],
+    recovered: Sequence[str],
+    encode: Callable[[Sequence[str]], list[list[int]]],
+) -> pl.DataFrame:
+    """Count what texts and recovered texts share: a struct of each of `UNITS`, a row a pair.
+
+    ``true``, ``recovered`` and ``shared`` count units of the pair, ``exact`` says whether they are
+    the same in the same order. Tokens are those of ``encode``, without special tokens: an end of
+    text that both sides have is nothing that was recovered. As multisets, and as sets, as the
+    released code of GEIA counts them (``eval_classification.py``).
+    """
+    listed = [_listed(texts, encode) for texts in (true, recovered)]
+    return pl.DataFrame(
+        {
+            unit: [_compared(*pair) for pair in zip(*(side[unit] for side in listed), strict=True)]
+            for unit in UNITS
+        },
+        schema=dict.fromkeys(UNITS, _COUNTS),
+    )
+
+
+_COUNTS = pl.Struct(
+    {"true": pl.UInt32, "recovered": pl.UInt32, "shared": pl.UInt32, "exact": pl.Boolean}
+)
+
+
+def _listed(
+    texts: Sequence[str], encode: Callable[[Sequence[str]], list[list[int]]]
+) -> dict[str, list[list[str]] | list[list[int]]]:
+    """List the units of each text."""
+    column = pl.DataFrame({"text": texts}, schema={"text": pl.String})
+    text = pl.col("text")
+    found = column.select(names=names_in(text), numbers=numbers_in(text))
+    tokens = encode(texts)
+    return {
+        "tokens": tokens,
+        "token_sets": [sorted(set(ids)) for ids in tokens],
+        "names": found["names"].to_list(),
+        "numbers": found["numbers"].to_list(),
+    }
+
+
+def _compared(true: list[str], recovered: list[str]) -> dict[str, int | bool]:
+    shared = (Counter(true) & Counter(recovered)).total()
+    exact = true == recovered
+    return {"true": len(true), "recovered": len(recovered), "shared": shared, "exact": exact}
+
+
+# Figures over all texts under attack, with intervals that respect groups.
+
 
 _HAS = pl.col("true") > 0
 _METRICS = {

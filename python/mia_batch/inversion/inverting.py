@@ -1,35 +1,30 @@
-"""Inverts an embedder: trains a decoder on auxiliary texts and attacks the others."""
+"""Decoders that are made from scratch where none is named: small, with a tokenizer at hand."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
 from mia_batch.corpus import ColumnNames, read_documents
 from mia_batch.errors import CorpusError, SettingsError
-from mia_batch.finetuning.finetune import why_no_finetuning
-from mia_batch.finetuning.making import made_of
-from mia_batch.finetuning.recipe import RECIPES
-from mia_batch.inversion.attacking import attack
-from mia_batch.inversion.decoder import check_context, decoder_tokenizer, new_decoder
-from mia_batch.inversion.embedded import embed_all
-from mia_batch.inversion.embedders import open_embedder
-from mia_batch.inversion.figures import figures
-from mia_batch.inversion.making import InverterMaking
-from mia_batch.inversion.overlap import overlaps
-from mia_batch.inversion.parting import deal
-from mia_batch.inversion.sentence import sentence
-from mia_batch.inversion.texts import texts_table
+from mia_batch.finetuning.making import Making, made_of, why_no_finetuning
+from mia_batch.finetuning.recipe import RECIPES, longest_text
+from mia_batch.inversion.embedders import embed_all, open_embedder, sentence
+from mia_batch.inversion.figures import deal, figures, overlaps, texts_table
+from mia_batch.inversion.training import attack
 from mia_batch.models.tokens import Tokenizer
+from mia_batch.models.weights import cause_of, check_model, quiet
 from mia_batch.observer import Observer
 from mia_batch.schemas import Inversion, InversionTexts
-from mia_batch.tables import sink, write_text
-from mia_batch.tables.system import system_errors
+from mia_batch.tables import sink, system_errors, temporary_path, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,6 +37,110 @@ if TYPE_CHECKING:
     from mia_batch.finetuning.recipe import Recipe
 
 __all__ = ["Inverted", "invert"]
+
+
+# Decoders that are made from scratch where none is named: small, with a tokenizer at hand.
+
+
+_AROUND = 2  # tokens: the embedding before a text, and its end
+_HIDDEN, _LAYERS, _HEADS = 192, 2, 4
+
+
+def decoder_tokenizer(model: str, revision: str | None = None) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a decoder, or of the embedder that lends it; it can end a text."""
+    from transformers import AutoTokenizer
+
+    from mia_batch.models.weights import tokenizer_source
+
+    source, revision = tokenizer_source(model, revision)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            source, revision=revision, trust_remote_code=False
+        )
+    except Exception as error:  # every library behind a tokenizer raises its own kind
+        raise SettingsError(
+            f"the tokenizer of {model!r} cannot be loaded ({cause_of(error)}); name a 'decoder'"
+        ) from error
+    if tokenizer.eos_token is None:
+        tokenizer.eos_token = tokenizer.sep_token
+    if tokenizer.eos_token is None:
+        raise SettingsError(
+            f"the tokenizer of {model!r} has no token that ends a text; name a 'decoder'"
+        )
+    return tokenizer
+
+
+def check_context(decoder: str, recipe: Recipe) -> None:
+    """Raise `SettingsError` if a decoder's context is too short for what it is to say."""
+    from transformers import AutoConfig
+
+    check_model(decoder)
+    config = AutoConfig.from_pretrained(decoder, trust_remote_code=False)
+    wanted = recipe.max_tokens + _AROUND
+    if (longest := longest_text(config, replace(recipe, max_tokens=wanted))) < wanted:
+        raise SettingsError(
+            f"the decoder {decoder!r} has a context of {longest:,} tokens, too short for texts of "
+            f"{recipe.max_tokens:,}; take at most {longest - _AROUND:,} as max_tokens"
+        )
+
+
+@quiet()
+def new_decoder(folder: Path, tokenizer: PreTrainedTokenizerBase, tokens: int, seed: int) -> None:
+    """Write an untrained GPT-2 for texts of so many tokens, unless it is there already.
+
+    The same arguments make the same weights.
+    """
+    if folder.exists():
+        return
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=tokens + _AROUND,
+        n_embd=_HIDDEN,
+        n_layer=_LAYERS,
+        n_head=_HEADS,
+        initializer_range=0.1,  # narrow layers learn slowly from the usual 0.02
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    unfinished = temporary_path(folder)
+    with system_errors(folder):
+        try:
+            with torch.random.fork_rng():
+                torch.manual_seed(seed)
+                model: Any = GPT2LMHeadModel(config)
+            model.save_pretrained(unfinished)
+            tokenizer.save_pretrained(unfinished)
+            unfinished.replace(folder)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+
+
+# Makes an inverter once: by the same machinery as a model that is fine-tuned.
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots: digests are kept
+class InverterMaking(Making):
+    """A decoder to start from, auxiliary texts and their embeddings, a row each."""
+
+    embeddings: NDArray[np.float32]
+
+    @cached_property
+    def made_from(self) -> dict[str, Any]:
+        """As of any model, and SHA-256 of the embeddings."""
+        content = np.ascontiguousarray(self.embeddings)
+        return {**super().made_from, "embeddings": sha256(content.tobytes()).hexdigest()}
+
+    def train(self, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
+        """Leave decoder and projection in the folder's ``made``."""
+        from mia_batch.inversion.training import train
+
+        return train(self, work, say)
+
+
+# Inverts an embedder: trains a decoder on auxiliary texts and attacks the others.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +234,9 @@ def invert(
     if (missing := why_no_finetuning()) is not None:
         raise SettingsError(missing)
     if not 0 < share < 1:
-        msg = f"'share' is {share:g}; give a share of auxiliary texts between 0 and 1"
-        raise SettingsError(msg)
+        raise SettingsError(
+            f"'share' is {share:g}; give a share of auxiliary texts between 0 and 1"
+        )
     observer, folder = observer or Observer(), Path(out).absolute()
     recipe = replace(recipe or RECIPES["decoder" if decoder else "inverter"], seed=seed)
     tokenizer = _tokenizer(embedder, revision, decoder)
@@ -155,8 +255,7 @@ def invert(
     asked = attacked.filter(pl.col("reason").is_null())
     if asked.is_empty() or auxiliary.is_empty():
         some = texts["reason"].drop_nulls()
-        msg = f"{data} has no text that could be attacked or learnt ({some[0]})"
-        raise CorpusError(msg)
+        raise CorpusError(f"{data} has no text that could be attacked or learnt ({some[0]})")
     making = InverterMaking(
         base=decoder or str(folder / "untrained"),
         revision=None,
@@ -201,8 +300,9 @@ def _tokenizer(
         return decoder_tokenizer(decoder)
     if isinstance(embedder, str):
         return decoder_tokenizer(embedder, revision)
-    msg = "an endpoint has no tokenizer that a decoder could be made with; name a 'decoder'"
-    raise SettingsError(msg)
+    raise SettingsError(
+        "an endpoint has no tokenizer that a decoder could be made with; name a 'decoder'"
+    )
 
 
 def _read(data: Path | str, columns: dict[str, str | None]) -> pl.DataFrame:

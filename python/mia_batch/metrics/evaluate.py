@@ -1,35 +1,578 @@
-"""Scores of a labelled run to its metrics."""
+"""The SaMIA authors' own metrics, for comparison with their tables."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 
 from mia_batch.errors import RequestError
-from mia_batch.metrics.labels import Labelled
-from mia_batch.metrics.macro import MACRO, macro_averages
-from mia_batch.metrics.metric_rows import (
-    MetricRow,
-    authors_rows,
-    balanced_accuracy,
-    metric_rows,
-)
-from mia_batch.metrics.slices import ALL, LENGTH_SLICES
 from mia_batch.schemas import Metrics
-from mia_batch.stats.difference import auc_difference
-from mia_batch.stats.simultaneous import AucResult, simultaneous_bounds
+from mia_batch.stats.differences import N_BLOCKS, AucResult, auc_difference, simultaneous_bounds
+from mia_batch.stats.intervals import (
+    AucEstimate,
+    Interval,
+    RocCurve,
+    clopper_pearson,
+    estimate_auc,
+    estimate_interval,
+    independent_number,
+    roc_curve,
+    threshold_fpr_interval,
+    tpr_interval,
+)
+from mia_batch.tables import read_finite, read_numbers
+from mia_batch.targets import cluster_names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from mia_batch.targets.plan import Preset
+    from numpy.typing import NDArray
 
-    _Key = tuple[str, str]  # attack and slice
-    _Row = dict[str, Any]
+    from mia_batch.targets import Preset
 
 __all__ = ["evaluate"]
+
+
+# The SaMIA authors' own metrics, for comparison with their tables.
+
+
+N_FOLDS = 5
+
+_FOLD_SEED = 0
+
+
+def tpr_nearest_fpr(member: NDArray[np.bool_], score: NDArray[np.float64], fpr: float) -> float:
+    """TPR at the ROC point whose FPR is nearest to the given one; it **may exceed** it.
+
+    Of points equally near, the one with the highest threshold counts. The curve leaves out points
+    on straight lines between their neighbours, as the authors' code does.
+
+    References
+    ----------
+    Kaneko et al. (2024), arXiv:2404.11262v2, appendix B; the rule is that of the authors' code.
+    """
+    from sklearn.metrics import roc_curve as sklearn_roc_curve
+
+    rates, tpr, _ = sklearn_roc_curve(member, score)
+    return float(tpr[np.argmin(np.abs(rates - fpr))])
+
+
+def accuracy_5_fold(member: NDArray[np.bool_], score: NDArray[np.float64]) -> float:
+    """Accuracy in 5-fold cross-validation, the mean over folds.
+
+    The threshold is the one that maximises TPR - FPR on the other four folds; of several, the
+    highest. Folds are drawn within each class from a fixed seed, so the same texts in the same
+    order give the same folds.
+
+    References
+    ----------
+    Kaneko et al. (2024), arXiv:2404.11262v2, section 3.5.
+    """
+    from sklearn.model_selection import StratifiedKFold
+
+    folds = StratifiedKFold(N_FOLDS, shuffle=True, random_state=_FOLD_SEED)
+    accuracies = []
+    for train, test in folds.split(score, member):
+        threshold = roc_curve(member[train], score[train]).widest_gap().threshold
+        accuracies.append(np.mean((score[test] >= threshold) == member[test]))
+    return float(np.mean(accuracies))
+
+
+# What is said of one attack on one slice: each figure with its interval, or why it is missing.
+
+
+FPR_BUDGETS = (0.001, 0.005, 0.01, 0.05, 0.1)
+"""False-positive rates at which the true-positive rate is given."""
+
+_STABLE = 10
+"""Non-members times FPR from which a budget's threshold has nearly the FPR that it should."""
+
+_AUTHORS_FPR = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classes:
+    """The labelled targets of a slice that an attack scored.
+
+    Attributes
+    ----------
+    member
+        Whether each is a member.
+    score
+        Its score, finite.
+    cluster
+        Code of its cluster; None where targets are independent.
+    row
+        Its number among the labelled targets.
+    n_unscored
+        Labelled targets without a score.
+    """
+
+    member: NDArray[np.bool_]
+    score: NDArray[np.float64]
+    cluster: NDArray[np.int32] | None
+    row: NDArray[np.intp]
+    n_unscored: int
+
+    @property
+    def n_members(self) -> int:
+        """Scored members."""
+        return int(self.member.sum())
+
+    @property
+    def n_nonmembers(self) -> int:
+        """Scored non-members."""
+        return self.member.size - self.n_members
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Columns of the metrics table that stand beside every figure."""
+        return {
+            "n_members": self.n_members,
+            "n_nonmembers": self.n_nonmembers,
+            "n_unscored": self.n_unscored,
+        }
+
+    @property
+    def lack(self) -> str | None:
+        """Why there is no ROC curve."""
+        if self.n_members == 0:
+            return "there is no scored member"
+        return "there is no scored non-member" if self.n_nonmembers == 0 else None
+
+    @cached_property
+    def curve(self) -> RocCurve:
+        """Their ROC curve."""
+        return roc_curve(self.member, self.score)
+
+    def independent(self, threshold: float) -> tuple[float, float]:
+        """Members and non-members; where they are clustered, as many as tell as much of rates."""
+        if self.cluster is None:
+            return self.n_members, self.n_nonmembers
+        members, others = (
+            independent_number(self.score[rows] >= threshold, self.cluster[rows])
+            for rows in (self.member, ~self.member)
+        )
+        return members, others
+
+    @property
+    def estimate(self) -> AucEstimate:
+        """Their AUC and what is known of its error."""
+        return self._estimated[0]
+
+    @property
+    def errors(self) -> NDArray[np.float64]:
+        """Influences on their AUC, of texts or clusters, in sums over blocks of these."""
+        return self._estimated[1]
+
+    @cached_property
+    def _estimated(self) -> tuple[AucEstimate, NDArray[np.float64]]:
+        estimate, influence = estimate_auc(self.member, self.score, self.cluster)
+        unit = self.row if self.cluster is None else np.arange(influence.size)
+        errors = np.zeros(N_BLOCKS)
+        np.add.at(errors, unit % N_BLOCKS, influence)
+        return estimate, errors
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRow:
+    """One figure; the attributes are columns of the metrics table.
+
+    Attributes
+    ----------
+    metric, fpr, value, low, high, confidence, method, reason
+        As there.
+    """
+
+    metric: str
+    fpr: float | None = None
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    confidence: float | None = None
+    method: str | None = None
+    reason: str | None = None
+
+    def within(self, interval: Interval | None, lack: str | None = None) -> MetricRow:
+        """Put the figure in its interval."""
+        return replace(self, reason=lack) if interval is None else replace(self, **asdict(interval))
+
+
+def metric_rows(classes: Classes) -> Iterator[MetricRow]:
+    """Measure AUC and TPR at each budget."""
+    auc = MetricRow(metric="roc_auc", reason=classes.lack)
+    if classes.lack:
+        yield auc
+        yield from (replace(auc, metric="tpr_at_fpr", fpr=budget) for budget in FPR_BUDGETS)
+        return
+    estimate = classes.estimate
+    row = MetricRow(metric="roc_auc", value=estimate.value)
+    yield row.within(estimate_interval(estimate), estimate.lack)
+    for budget in FPR_BUDGETS:
+        yield from _tpr_at_fpr(classes, budget)
+
+
+def _tpr_at_fpr(classes: Classes, budget: float) -> Iterator[MetricRow]:
+    row = MetricRow(metric="tpr_at_fpr", fpr=budget)
+    needed, n = round(1 / budget), classes.n_nonmembers
+    if n < needed:
+        reason = f"a rate of {budget:g} needs {needed} non-members, scored are {n}"
+        yield replace(row, reason=reason)
+        return
+    curve, estimate = classes.curve, classes.estimate
+    point, interval = curve.at_fpr(budget), None
+    if not estimate.lack:
+        sizes = classes.independent(point.threshold)
+        interval = tpr_interval(curve, budget, point.tpr, sizes)
+    row = replace(row, value=point.tpr).within(interval, estimate.lack)
+    effective = estimate.sizes[1]
+    if effective >= _STABLE * needed:
+        yield row
+        return
+    unit = "non-members" if classes.cluster is None else "groups of them, were they of one size"
+    reason = f"unstable: a rate of {budget:g} rests on {effective:.0f} {unit}"
+    yield replace(row, reason=row.reason or reason)
+    true_fpr = MetricRow(metric="fpr_at_threshold", fpr=budget, value=point.fpr)
+    yield true_fpr.within(threshold_fpr_interval(effective, budget))
+
+
+def balanced_accuracy(classes: Classes, threshold: float | None) -> MetricRow:
+    """Mean of TPR and true-negative rate at a threshold that was chosen on other texts.
+
+    It is the AUC of being flagged, and has that AUC's interval. Flagged if ``score >= threshold``.
+    """
+    row = MetricRow(metric="balanced_accuracy", reason=classes.lack)
+    if classes.lack:
+        return row
+    if threshold is None:
+        reason = "its threshold needs a calibration set with scored members and non-members"
+        return replace(row, reason=reason)
+    flagged = classes.score >= threshold
+    estimate, _ = estimate_auc(classes.member, flagged.astype(np.float64), classes.cluster)
+    row = replace(row, value=estimate.value)
+    return row.within(estimate_interval(estimate), estimate.lack)
+
+
+def authors_rows(classes: Classes) -> Iterator[MetricRow]:
+    """Measure what the SaMIA authors report.
+
+    TPR nearest to 10 % FPR, with the interval of the TPR at the rate that it spends, and accuracy
+    in five folds, with Clopper-Pearson's, for each text is judged by a threshold from other folds.
+    Clustered targets have no intervals: the authors take texts as independent.
+    """
+    nearest = MetricRow(metric="tpr_nearest_fpr", fpr=_AUTHORS_FPR, reason=classes.lack)
+    accuracy = MetricRow(metric="accuracy_5_fold", reason=classes.lack)
+    if classes.lack:
+        yield nearest
+        yield accuracy
+        return
+    curve = classes.curve
+    grouped = "the authors' procedure takes texts as independent; these are clustered"
+    lack = None if classes.cluster is None else grouped
+    value = tpr_nearest_fpr(classes.member, classes.score, _AUTHORS_FPR)
+    sizes = classes.n_members, classes.n_nonmembers
+    interval = None
+    if not lack:
+        interval = tpr_interval(curve, _fpr_of(curve, value), value, sizes)
+    yield replace(nearest, value=value).within(interval, lack)
+    if min(sizes) < N_FOLDS:
+        reason = f"{N_FOLDS} folds need {N_FOLDS} scored members and as many non-members"
+        yield replace(accuracy, reason=reason)
+        return
+    value = accuracy_5_fold(classes.member, classes.score)
+    right = None if lack else clopper_pearson(round(value * sum(sizes)), sum(sizes))
+    yield replace(accuracy, value=value).within(right, lack)
+
+
+def _fpr_of(curve: RocCurve, tpr: float) -> float:
+    """Nearest rate to the authors' at which the curve has a TPR."""
+    rates = curve.fpr[np.isclose(curve.tpr, tpr)]
+    return float(rates[np.argmin(np.abs(rates - _AUTHORS_FPR))])
+
+
+# Parts of the targets that are measured by themselves.
+
+
+ALL = "all"
+
+LENGTH_SLICES = {f"about {length} words": length for length in (32, 64, 128, 256)}
+"""Nominal words of the length buckets, those of the SaMIA paper. A bucket reaches from its length
+over the square root of 2 to its length times that: 23 to 45, 46 to 90, 91 to 181, 182 to 362."""
+
+_MOST_VALUES = 50
+
+
+def find_slices(
+    labelled: pl.LazyFrame, slice_by: Sequence[str]
+) -> dict[str, NDArray[np.intp] | slice]:
+    """Find the rows of each slice.
+
+    Parameters
+    ----------
+    labelled
+        The labelled targets: ``member``, the columns to slice by, and ``n_words`` if known.
+    slice_by
+        Columns; each value is a slice of its own, called ``column=value``, nulls ``column=null``.
+
+    Returns
+    -------
+    dict
+        Rows by slice, ``all`` first. Length buckets that hold members and non-members follow at
+        the end, where there are at least two of them; a single one would repeat ``all``.
+
+    Raises
+    ------
+    RequestError
+        If a column is missing or has more than 50 values.
+    """
+    names = labelled.collect_schema().names()
+    found: dict[str, NDArray[np.intp] | slice] = {ALL: slice(None)}
+    for column in slice_by:
+        if column not in names:
+            raise RequestError(
+                f"there is no column {column!r} to slice by; there are {', '.join(names)}"
+            )
+        values = labelled.select(pl.col(column).cast(pl.String).fill_null("null"))
+        found |= _by_value(column, values.collect(engine="streaming")[column])
+    if "n_words" in names:
+        found |= _by_length(labelled.select("member", "n_words").collect(engine="streaming"))
+    return found
+
+
+def _by_value(column: str, values: pl.Series) -> Iterator[tuple[str, NDArray[np.intp]]]:
+    distinct = values.unique().sort()
+    if len(distinct) > _MOST_VALUES:
+        raise RequestError(
+            f"column {column!r} has {len(distinct):,} values, of which each would be a slice; "
+            f"slice by a column of at most {_MOST_VALUES}"
+        )
+    for value in distinct:
+        yield f"{column}={value}", np.flatnonzero(values == value)
+
+
+def _by_length(targets: pl.DataFrame) -> dict[str, NDArray[np.intp]]:
+    words, member = targets["n_words"], targets["member"].to_numpy()
+    buckets = {}
+    for name, length in LENGTH_SLICES.items():
+        within = words.is_between(length / 2**0.5, length * 2**0.5).fill_null(value=False)
+        rows = np.flatnonzero(within)
+        if member[rows].any() and not member[rows].all():
+            buckets[name] = rows
+    return buckets if len(buckets) > 1 else {}
+
+
+# Which targets' errors move together.
+
+
+def find_clusters(
+    scores: pl.LazyFrame, counts: pl.Expr, attacks: Sequence[str]
+) -> NDArray[np.int32] | None:
+    """Find the cluster of each target, as `cluster_name` says.
+
+    Parameters
+    ----------
+    scores
+        The scores table, in its order.
+    counts
+        Which targets count.
+    attacks
+        Names of the attacks' columns.
+
+    Returns
+    -------
+    ndarray
+        Int32, cluster of each target that counts, from 0, none left out; None where no cluster
+        has two of them that any attack scored.
+    """
+    found = (
+        scores.with_columns(cluster=cluster_names(scores))
+        .filter(counts)
+        .select(
+            "cluster", scored=pl.any_horizontal(pl.col(attacks).is_finite().fill_null(value=False))
+        )
+    )
+    # Names of all targets take much more room than their hashes.
+    hashes = found.filter("scored").select(pl.col("cluster").hash()).collect(engine="streaming")
+    ordered = np.sort(hashes.to_series().to_numpy())
+    if not (ordered[1:] == ordered[:-1]).any():
+        return None
+    distinct = (
+        found.select(pl.col("cluster").unique()).collect(engine="streaming").to_series().sort()
+    )
+    size = found.select(pl.len()).collect(engine="streaming").item()
+    code = pl.col("cluster").cast(pl.Enum(distinct)).to_physical()
+    return read_numbers(found, code, size, np.int32)
+
+
+# The labelled targets of a scores table, read one attack at a time.
+
+
+_LABELLED = pl.col("member").is_not_null()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labelled:
+    """Targets whose membership is known.
+
+    Attributes
+    ----------
+    scores
+        Their scores.
+    calibration
+        Scores of labelled texts that choose thresholds, and whether each is a member; None where
+        there is no ``role``.
+    member
+        Whether each target is a member.
+    cluster
+        Code of each target's cluster; None where targets are independent.
+    slices
+        Rows of each slice, ``all`` first.
+    """
+
+    scores: pl.LazyFrame
+    calibration: tuple[pl.LazyFrame, NDArray[np.bool_]] | None
+    member: NDArray[np.bool_]
+    cluster: NDArray[np.int32] | None
+    slices: dict[str, NDArray[np.intp] | slice]
+
+    @classmethod
+    def of(cls, scores: pl.LazyFrame, attacks: Sequence[str], slice_by: Sequence[str]) -> Labelled:
+        """Find the labelled targets of a scores table.
+
+        All roles count where there is no ``role``.
+        """
+        counts, calibration = _LABELLED, None
+        if "role" in scores.collect_schema():
+            role = pl.col("role").cast(pl.String)
+            counts = _LABELLED & role.is_in(["target", "non_member"])
+            chooses = scores.filter(_LABELLED & (role == "calibration"))
+            calibration = (chooses, _member(chooses))
+        labelled = scores.filter(counts)
+        return cls(
+            scores=labelled,
+            calibration=calibration,
+            member=_member(labelled),
+            cluster=find_clusters(scores, counts, attacks),
+            slices=find_slices(labelled, slice_by),
+        )
+
+    def score(self, attack: str) -> NDArray[np.float64]:
+        """Read an attack's scores.
+
+        Float64, NaN where a target has no finite score.
+        """
+        return read_finite(self.scores, attack, self.member.size)
+
+    def classes(self, score: NDArray[np.float64], slice_name: str) -> Classes:
+        """Pick the scored targets of a slice."""
+        rows = self.slices[slice_name]
+        member, score, row = self.member[rows], score[rows], np.arange(self.member.size)[rows]
+        cluster = None if self.cluster is None else self.cluster[rows]
+        scored = ~np.isnan(score)
+        if not scored.all():
+            member, score, row = member[scored], score[scored], row[scored]
+            cluster = None if cluster is None else cluster[scored]
+        n_unscored = scored.size - score.size
+        return Classes(member=member, score=score, cluster=cluster, row=row, n_unscored=n_unscored)
+
+    def threshold(self, attack: str) -> float | None:
+        """Choose the threshold of the widest gap between TPR and FPR on the calibration texts.
+
+        Flagged if ``score >= threshold``; None where calibration lacks a scored class.
+        """
+        if self.calibration is None:
+            return None
+        scores, member = self.calibration
+        if not member.size:
+            return None
+        score = read_finite(scores, attack, member.size)
+        scored = ~np.isnan(score)
+        member, score = member[scored], score[scored]
+        if member.all() or not member.any():
+            return None
+        return roc_curve(member, score).widest_gap().threshold
+
+
+def _member(frame: pl.LazyFrame) -> NDArray[np.bool_]:
+    size = frame.select(pl.len()).collect(engine="streaming").item()
+    return read_numbers(frame, pl.col("member"), size, np.bool_)
+
+
+# Average of the figures of the length buckets, each bucket as heavy as any other.
+
+
+MACRO = "macro"
+"""Slice of the averages."""
+
+
+_NO_FIGURES = ("fpr_at_threshold",)
+"""What is said beside a figure, and not averaged."""
+
+
+def macro_averages(
+    buckets: Sequence[tuple[Mapping[str, int], Sequence[MetricRow]]], *, clustered: bool
+) -> Iterator[tuple[dict[str, int], MetricRow]]:
+    """Average each metric over the length buckets that have it.
+
+    Limits of independent buckets are joined by the method of variance estimates recovery. Clusters
+    may lie across buckets, so theirs are joined as if all erred together: the average of the
+    limits, which is conservative.
+
+    References
+    ----------
+    Zou and Donner (2008), "Construction of confidence limits about effect measures: a general
+    approach", equations 1 and 2; the average itself: Kaneko et al. (2024), arXiv:2404.11262v2,
+    section 3.
+    """
+    metrics = dict.fromkeys((row.metric, row.fpr) for _, rows in buckets for row in rows)
+    for metric in metrics:
+        there = [
+            (counts, row)
+            for counts, rows in buckets
+            for row in rows
+            if (row.metric, row.fpr) == metric
+            and row.metric not in _NO_FIGURES
+            and row.value is not None
+        ]
+        if there:
+            counts = {name: sum(one[name] for one, _ in there) for name in there[0][0]}
+            yield counts, _average([row for _, row in there], clustered=clustered)
+
+
+def _average(there: Sequence[MetricRow], *, clustered: bool) -> MetricRow:
+    values = np.array([row.value for row in there], float)
+    low = np.array([row.low for row in there], float)
+    high = np.array([row.high for row in there], float)
+    average = replace(there[0], value=float(values.mean()), low=None, high=None, reason=None)
+    if np.isnan(low).any():
+        reason = next(row.reason for row in there if row.low is None)
+        return replace(average, confidence=None, method=None, reason=reason)
+    if clustered:
+        below, above = (values - low).mean(), (high - values).mean()
+    else:
+        below, above = (
+            np.linalg.norm(gaps) / values.size for gaps in (values - low, high - values)
+        )
+    name = "average_conservative" if clustered else "mover"
+    interval = Interval(
+        low=float(values.mean() - below),
+        high=float(values.mean() + above),
+        confidence=there[0].confidence or 0.95,
+        method=f"{name} over {values.size}",
+    )
+    return average.within(interval)
+
+
+# Scores of a labelled run to its metrics.
+
+
+if TYPE_CHECKING:
+    _Key = tuple[str, str]  # attack and slice
+    _Row = dict[str, Any]
 
 
 def evaluate(
@@ -79,8 +622,9 @@ def evaluate(
         If a column to slice by is missing or has too many values, or ``primary`` is no attack.
     """
     if primary is not None and primary not in attacks:
-        msg = f"the primary attack {primary!r} is not among those scored: {', '.join(attacks)}"
-        raise RequestError(msg)
+        raise RequestError(
+            f"the primary attack {primary!r} is not among those scored: {', '.join(attacks)}"
+        )
     schema = Metrics.create_empty().schema
     labelled = Labelled.of(scores, attacks, slice_by)
     if labelled.member.size == 0:

@@ -1,4 +1,4 @@
-"""Text to token ids and back, exactly as the model's own tokenizer does it."""
+"""What a tokenizer does of its own accord: special tokens around a text, a limit of its length."""
 
 from __future__ import annotations
 
@@ -7,20 +7,58 @@ from functools import cached_property
 from hashlib import sha256
 from itertools import takewhile
 from operator import eq
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from mia_batch.errors import SettingsError
-from mia_batch.models.adapter import tokenizer_source, weights_source
-from mia_batch.models.causes import cause_of
-from mia_batch.models.measure import Measure
-from mia_batch.models.specials import NO_LIMIT, find_specials, why_of_another
+from mia_batch.models.weights import Measure, cause_of, tokenizer_source, weights_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Tokenizer"]
+
+# What a tokenizer does of its own accord: special tokens around a text, a limit of its length.
+
+
+NO_LIMIT = 2**62
+"""A tokenizer's ``model_max_length`` where lengths are checked against the model's context."""
+
+
+def find_specials(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+    """Find the special tokens that a tokenizer puts before and after a text by itself.
+
+    All are taken to stand before where a text is cut in another way between them than without.
+    """
+    whole: list[int] = tokenizer("a")["input_ids"]
+    bare: list[int] = tokenizer("a", add_special_tokens=False)["input_ids"]
+    extra = len(whole) - len(bare)
+    starts = (i for i in range(extra + 1) if whole[i : i + len(bare)] == bare)
+    before = next(starts, extra)
+    return whole[:before], whole[before + len(bare) :]
+
+
+def why_of_another(tokenizer: PreTrainedTokenizerBase, config: Any) -> str | None:  # noqa: ANN401
+    """Say what shows that a tokenizer is of another model than a configuration, if something does.
+
+    Tokens that were added to a tokenizer can be more than the model has, which no text of a corpus
+    has. An end of texts that is the default of its architecture may never have been set.
+    """
+    text_config, added = config.get_text_config(), set(tokenizer.added_tokens_decoder)
+    size, own = text_config.vocab_size, tokenizer.eos_token_id
+    highest = max(set(tokenizer.get_vocab().values()) - added, default=0)
+    if highest >= size:
+        return f"has the token {highest}, and the model has {size:,} tokens"
+    declared = text_config.eos_token_id
+    ends = declared if isinstance(declared, list) else [declared]
+    strange = {None, getattr(type(text_config), "eos_token_id", None)}
+    if own is None or own in ends or any(end in strange or end in added for end in ends):
+        return None
+    return f"ends texts with token {own}, and the model's config.json with {ends[0]}"
+
+
+# Text to token ids and back, exactly as the model's own tokenizer does it.
+
 
 _CUT = "\N{REPLACEMENT CHARACTER}"
 """What the first bytes of a character decode to where the rest of them is missing."""
@@ -50,22 +88,20 @@ class Tokenizer:
             way_out = "give a folder that a tokenizer was saved to, or a hub name"
             if setting == "model":
                 way_out = "save a tokenizer beside the model's weights"
-            msg = (
+            raise SettingsError(
                 f"setting {setting!r}: the tokenizer of {model!r} cannot be loaded "
                 f"({cause_of(error)}); {way_out}"
-            )
-            raise SettingsError(msg) from error
+            ) from error
         if setting != "tokenizer":  # which has no model here
             weights, of_weights = weights_source(model, revision)
             config = AutoConfig.from_pretrained(
                 weights, revision=of_weights, trust_remote_code=False
             )
             if (reason := why_of_another(loaded, config)) is not None:
-                msg = (
+                raise SettingsError(
                     f"setting {setting!r}: the tokenizer of {model!r} is of another model: it "
                     f"{reason}; save the model's own tokenizer beside its weights"
                 )
-                raise SettingsError(msg)
         return cls(loaded)
 
     @property

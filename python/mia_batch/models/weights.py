@@ -1,29 +1,235 @@
-"""Whether a model has every tensor of its architecture, by its files' headers, and no noise."""
+"""The cause of a failure of another library, in one line."""
 
 from __future__ import annotations
 
 import json
 import re
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.util import find_spec
 from math import sqrt
 from pathlib import Path
 from statistics import median
+from threading import RLock
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import polars as pl
+from pydantic import ValidationError
+
 from mia_batch.errors import SettingsError
-from mia_batch.models.adapter import peft_missing, read_adapter, weights_source
-from mia_batch.models.causes import cause_of
-from mia_batch.models.quiet import quiet
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from hashlib import _Hash
 
     import torch
     from torch import Tensor
 
-    from mia_batch.models.adapter import Adapter
 
-__all__ = ["check_adapter", "check_weights", "tensors_in", "weight_files"]
+# The cause of a failure of another library, in one line.
+
+
+_LONGEST = 300
+_ERROR_LINE = re.compile(r"(\w+(?:Error|Exception): .+)")
+
+
+def cause_of(error: BaseException) -> str:
+    """Type and first line of a foreign exception, for the end of a message of ours."""
+    if isinstance(error, ValidationError):  # its first line only counts
+        text = error.errors()[0]["msg"]
+    else:
+        text = (str(error).strip().splitlines() or ["no message"])[0]
+    return f"{type(error).__name__}: {_shorten(text)}"
+
+
+def first_error_in(log: str) -> str:
+    """Find the first exception that a log tells of; later ones mostly follow from it."""
+    found = _ERROR_LINE.search(log)
+    return _shorten(found[1]) if found else "the log names no error"
+
+
+def _shorten(line: str) -> str:
+    text = line.strip().rstrip(".")
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
+
+
+# Loading models without a word: what their libraries would say is no news here.
+
+
+_LOADING = RLock()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let transformers tell neither of its progress nor of weights that are not wanted.
+
+    One thread at a time: while transformers loads a model, the whole process ties no weights, and
+    of two loads that overlap the later end would leave it so.
+    """
+    from transformers.utils import logging
+
+    with _LOADING:
+        level, shows = logging.get_verbosity(), logging.is_progress_bar_enabled()
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        try:
+            yield
+        finally:
+            logging.set_verbosity(level)
+            if shows:
+                logging.enable_progress_bar()
+
+
+# Adapters: folders that peft's ``save_pretrained`` wrote, which are models like any other.
+
+
+TOKENIZERS = ("tokenizer.json", "*.model", "*.tiktoken", "vocab.*", "tekken.json")
+"""Files of which a tokenizer has at least one."""
+
+_CONFIG = "adapter_config.json"
+_SAFETENSORS = "adapter_model.safetensors"
+_LENGTH_BYTES = 8  # of a safetensors file's header, which names its weights
+_INJECTED = ("LORA", "IA3")
+_VIRTUAL = ("PREFIX_TUNING", "P_TUNING", "PROMPT_TUNING")
+_BEYOND_LORA = (
+    "modules_to_save",
+    "use_dora",
+    "lora_bias",
+    "alora_invocation_tokens",
+    "layer_replication",
+    "use_bdlora",
+    "use_qalora",
+    "target_parameters",
+    "trainable_token_indices",
+)
+"""Settings of peft that make an adapter more than two matrices beside a frozen one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Adapter:
+    """What was tuned beside a base model that stays as it is.
+
+    ``kind`` is peft's name of the method. ``virtual_tokens`` stand before every text, and take
+    their place of the context. ``rank`` is the highest of any matrix, ``modules`` are last names of
+    what has matrices, where the weights are in safetensors; ``extras`` are what a LoRA adapter has
+    beyond its matrices, by peft's names.
+    """
+
+    folder: str
+    kind: str
+    base: str
+    base_revision: str | None = None
+    virtual_tokens: int = 0
+    rank: int = 0
+    modules: tuple[str, ...] = ()
+    extras: tuple[str, ...] = ()
+
+
+def base_of(model: str) -> str | None:
+    """Name the base model of an adapter; None where a model is no adapter."""
+    adapter = read_adapter(model)
+    return None if adapter is None else adapter.base
+
+
+def read_adapter(model: str) -> Adapter | None:
+    """Read what a folder says of its adapter; None where a model is no adapter.
+
+    Raises `SettingsError` if the folder is of no adapter that could be asked.
+    """
+    path = Path(model, _CONFIG)
+    if not path.is_file():
+        return None
+    try:
+        config = dict(json.loads(path.read_text(encoding="utf-8")))
+        adapter = _described(model, config)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise SettingsError(
+            f"setting 'model': {_CONFIG} of {model!r} cannot be read ({cause_of(error)}); save the "
+            "adapter again with save_pretrained"
+        ) from error
+    if (reason := _why_not_asked(adapter, config)) is not None:
+        raise SettingsError(f"setting 'model': the adapter {model!r} {reason}")
+    return adapter
+
+
+def differ_in_weights(model: str, other: str) -> bool:
+    """Whether two models are adapters of one base whose settings are the same."""
+    configs = [Path(each, _CONFIG) for each in (model, other)]
+    if not all(config.is_file() for config in configs):
+        return False
+    return configs[0].read_bytes() == configs[1].read_bytes()
+
+
+def weights_source(model: str, revision: str | None) -> tuple[str, str | None]:
+    """Say where a model's weights and configuration lie, and their revision: an adapter's base."""
+    adapter = read_adapter(model)
+    return (model, revision) if adapter is None else (adapter.base, adapter.base_revision)
+
+
+def tokenizer_source(model: str, revision: str | None) -> tuple[str, str | None]:
+    """Say where a model's tokenizer lies, and its revision: beside an adapter, or at its base."""
+    if any(any(Path(model).glob(pattern)) for pattern in TOKENIZERS):
+        return model, revision
+    return weights_source(model, revision)
+
+
+def peft_missing() -> str | None:
+    """Say that peft is not installed."""
+    if find_spec("peft") is None:
+        return "adapters need the package peft (pip install 'mia-batch[finetune]')"
+    return None
+
+
+def _described(folder: str, config: dict[str, Any]) -> Adapter:
+    if not config.get("base_model_name_or_path"):
+        raise ValueError("it names no base_model_name_or_path")
+    kind = str(config["peft_type"])
+    initialised = config.get("init_lora_weights")
+    strange = isinstance(initialised, str) and initialised != "gaussian"
+    extras = [name for name in _BEYOND_LORA if config.get(name)]
+    extras += ["init_lora_weights"] if strange else []
+    extras += ["bias"] if config.get("bias", "none") != "none" else []
+    ranks = dict(config.get("rank_pattern") or {}).values()
+    return Adapter(
+        folder=folder,
+        kind=kind,
+        base=str(config["base_model_name_or_path"]),
+        base_revision=config.get("revision"),
+        virtual_tokens=int(config.get("num_virtual_tokens") or 0) if kind in _VIRTUAL else 0,
+        rank=max(map(int, (config.get("r") or 0, *ranks))) if kind == "LORA" else 0,
+        modules=_tuned_modules(Path(folder, _SAFETENSORS)),
+        extras=tuple(extras),
+    )
+
+
+def _tuned_modules(weights: Path) -> tuple[str, ...]:
+    """Last names of the modules that LoRA matrices stand beside; none where nobody can read it."""
+    try:
+        with weights.open("rb") as file:
+            length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            names = json.loads(file.read(min(length, weights.stat().st_size)))
+    except (OSError, ValueError):  # loading says what is wrong with it
+        return ()
+    tuned = (name.partition(".lora_")[0] for name in names if ".lora_" in name)
+    return tuple(sorted({name.rpartition(".")[2] for name in tuned}))
+
+
+def _why_not_asked(adapter: Adapter, config: dict[str, Any]) -> str | None:
+    """Why an adapter is none of a causal language model, or of no kind that is known here."""
+    if adapter.kind not in (*_INJECTED, *_VIRTUAL):
+        known = ", ".join((*_INJECTED, *_VIRTUAL))
+        return f"is of kind {adapter.kind}; known are {known}"
+    task = config.get("task_type")
+    if task != "CAUSAL_LM" and (task is not None or adapter.virtual_tokens):
+        return f"has the task type {task}; give one that was tuned for CAUSAL_LM"
+    if "alora_invocation_tokens" in adapter.extras:
+        return "is an activated LoRA, which tunes only part of a text; give a plain LoRA"
+    return None
+
+
+# Whether a model has every tensor of its architecture, by its files' headers, and no noise.
+
 
 _FILES = ("model.safetensors", "pytorch_model.bin")
 _FILES_OF_ADAPTER = ("adapter_model.safetensors", "adapter_model.bin")
@@ -258,5 +464,219 @@ def _fault(
 
 
 def _refuse(reason: str) -> NoReturn:
-    msg = f"setting 'model': {reason}"
-    raise SettingsError(msg)
+    raise SettingsError(f"setting 'model': {reason}")
+
+
+# Whether a model is there at all, found out before any engine starts.
+
+
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.pt", "*.gguf")
+_SECONDS_FOR_HUB = 20.0
+_PARTS = {"config.json": ("config.json",), "weights": _WEIGHTS, "tokenizer": TOKENIZERS}
+_PARTS_OF_ADAPTER = {"adapter's weights": ("adapter_model.safetensors", "adapter_model.bin")}
+
+
+def check_model(model: str, revision: str | None = None, asked: str = "logprobs") -> None:
+    """Check that a model can be found and is a whole checkpoint, or an adapter that fits one.
+
+    No weights are loaded; for what is ``asked`` see `check_weights`. Raises `SettingsError` if a
+    part of the model is missing or of another model, or the name cannot be resolved.
+    """
+    adapter = read_adapter(model)
+    if adapter is None:
+        _check_checkpoint(model, revision, _PARTS, asked)
+    else:
+        _check_folder(Path(model), _PARTS_OF_ADAPTER)
+        _check_base(adapter, asked)
+        check_adapter(adapter)
+
+
+def _check_base(adapter: Adapter, asked: str) -> None:
+    """Check an adapter's base, which needs a tokenizer where the adapter has none."""
+    own = any(any(Path(adapter.folder).glob(pattern)) for pattern in TOKENIZERS)
+    parts = {name: files for name, files in _PARTS.items() if not (own and name == "tokenizer")}
+    named = f"setting 'model': {adapter.folder!r} is an adapter of {adapter.base!r}, which"
+    if read_adapter(adapter.base) is not None:
+        raise SettingsError(f"{named} is an adapter itself; merge one of them into its own base")
+    try:
+        _check_checkpoint(adapter.base, adapter.base_revision, parts, asked)
+    except SettingsError as error:
+        cause = str(error).removeprefix("setting 'model': ").rpartition(";")[0]
+        raise SettingsError(
+            f"{named} cannot be used: {cause}; set base_model_name_or_path in its "
+            "adapter_config.json to a checkpoint folder or a hub name"
+        ) from error
+
+
+def _check_checkpoint(
+    model: str, revision: str | None, parts: Mapping[str, Sequence[str]], asked: str
+) -> None:
+    path = Path(model)
+    if path.is_dir():
+        _check_folder(path, parts)
+    elif path.exists() or _is_path(model):
+        what = "is a file" if path.exists() else "does not exist"
+        raise SettingsError(
+            f"setting 'model': {model!r} {what}; give a checkpoint folder or a hub name"
+        )
+    else:
+        _check_hub(model, revision)
+    _check_config(model, revision)
+    check_weights(model, revision, asked)
+
+
+def _is_path(model: str) -> bool:
+    return model.startswith(("/", ".", "~")) or model.count("/") > 1
+
+
+def _check_folder(folder: Path, parts: Mapping[str, Sequence[str]]) -> None:
+    for part, patterns in parts.items():
+        if not any(any(folder.glob(pattern)) for pattern in patterns):
+            raise SettingsError(
+                f"setting 'model': the folder {str(folder)!r} has no {part} "
+                f"({', '.join(patterns)}); give a folder that save_pretrained has written, model "
+                "and tokenizer"
+            )
+
+
+def _check_hub(model: str, revision: str | None) -> None:
+    from huggingface_hub import errors, model_info, try_to_load_from_cache
+
+    cached: object = None
+    try:
+        cached = try_to_load_from_cache(model, "config.json", revision=revision)
+        model_info(model, revision=revision, timeout=_SECONDS_FOR_HUB)
+    except errors.HFValidationError as error:
+        cause = "it is neither a folder here nor a possible hub name; check the spelling"
+        raise _unresolved(model, cause) from error
+    except errors.RevisionNotFoundError as error:
+        cause = f"it has no revision {revision!r}; check the setting 'revision'"
+        raise _unresolved(model, cause) from error
+    except errors.RepositoryNotFoundError as error:
+        cause = "it is neither a folder here nor on the hub; check the spelling"
+        raise _unresolved(model, cause) from error
+    except Exception as error:  # whatever the network throws
+        if isinstance(cached, str):
+            return
+        cause = (
+            "it is no folder here, and the hub cannot be reached; check the network, or give the "
+            "folder of a downloaded checkpoint"
+        )
+        raise _unresolved(model, cause) from error
+
+
+def _unresolved(model: str, cause: str) -> SettingsError:
+    return SettingsError(f"setting 'model': {model!r} cannot be found: {cause}")
+
+
+def _check_config(model: str, revision: str | None) -> None:
+    from transformers import AutoConfig
+
+    try:
+        AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)
+    except Exception as error:
+        way_out = "give a model that the installed transformers library knows"
+        if "gated" in str(error):
+            way_out = "ask for access on the hub, then log in with 'hf auth login'"
+        raise SettingsError(
+            f"setting 'model': the configuration of {model!r} cannot be read ({cause_of(error)}); "
+            f"{way_out}"
+        ) from error
+
+
+# Which model it is: what a run records so that samples of two models are never mixed.
+
+
+_PIECE = 1 << 20
+_SUFFIXES = frozenset({".bin", ".json", ".jinja", ".model", ".pt", ".safetensors", ".txt"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelIdentity:
+    """Digest of a folder, or commit at the hub; the context in tokens, None where not stated."""
+
+    digest: str
+    max_model_len: int | None
+
+
+def identify_model(model: str, revision: str | None, asked: str = "logprobs") -> ModelIdentity:
+    """Check that a model is there, and say which one it is; no weights are loaded.
+
+    For what is ``asked`` see `check_weights`. An adapter has a digest of itself and its base, and
+    what its virtual tokens leave of the base's context.
+    """
+    check_model(model, revision, asked)
+    adapter = read_adapter(model)
+    if adapter is None:
+        return _identify(model, revision)
+    base = _identify(adapter.base, adapter.base_revision)
+    context = base.max_model_len
+    return ModelIdentity(
+        digest=sha256(f"{digest_folder(model)}\0{base.digest}".encode()).hexdigest(),
+        max_model_len=None if context is None else context - adapter.virtual_tokens,
+    )
+
+
+def _identify(model: str, revision: str | None) -> ModelIdentity:
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(model, revision=revision, trust_remote_code=False)
+    digest = digest_folder(model) or str(config._commit_hash)
+    context = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return ModelIdentity(digest=digest, max_model_len=context)
+
+
+def digest_folder(model: str) -> str | None:
+    """SHA-256 of names, sizes and the first and last mebibyte of each file of a checkpoint.
+
+    Any training changes these. None where there is no such folder.
+    """
+    folder = Path(model)
+    if not folder.is_dir():
+        return None
+    digest = sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix in _SUFFIXES and path.is_file():
+            digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
+            _add_ends(path, digest)
+    return digest.hexdigest()
+
+
+def _add_ends(path: Path, digest: _Hash) -> None:
+    with path.open("rb") as file:
+        digest.update(file.read(_PIECE))
+        file.seek(max(_PIECE, path.stat().st_size - _PIECE))
+        digest.update(file.read(_PIECE))
+
+
+# How long prompts and references are in tokens: counted, or estimated where nobody can count.
+
+
+_BYTES_PER_TOKEN = 4  # of English prose; other text has fewer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """Lengths of a prompt and its reference; ids are None where lengths are estimated."""
+
+    prompt_token_ids: list[int] | None
+    prompt_tokens: int
+    reference_tokens: int
+
+
+def estimated_tokens(column: str) -> pl.Expr:
+    """Estimate the lengths of a column's texts as `estimate_tokens` does; 0 of null."""
+    n_bytes = pl.col(column).str.len_bytes().fill_null(0).cast(pl.Int64)
+    return (n_bytes + _BYTES_PER_TOKEN - 1) // _BYTES_PER_TOKEN
+
+
+def estimate_tokens(prefixes: Sequence[str], references: Sequence[str]) -> list[Measure]:
+    """Estimate lengths where no tokenizer is at hand: a token for every four bytes of UTF-8."""
+    return [
+        Measure(
+            prompt_token_ids=None,
+            prompt_tokens=-(-len(prefix.encode()) // _BYTES_PER_TOKEN),
+            reference_tokens=-(-len(reference.encode()) // _BYTES_PER_TOKEN),
+        )
+        for prefix, reference in zip(prefixes, references, strict=True)
+    ]

@@ -1,14 +1,20 @@
-"""An audit: the list of its stages, which running, a dry run and scoring anew walk."""
+"""Shards: processes, on one machine or many, that each work on some blocks of one run."""
 
 from __future__ import annotations
 
+import json
+import os
 from contextlib import closing
+from functools import reduce
+from heapq import nsmallest
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
 from mia_batch.attacks import names
+from mia_batch.corpus import digest_each, digest_of
 from mia_batch.diagnostics.unscored import count_reasons
 from mia_batch.errors import SettingsError
 from mia_batch.inference.findings import earlier_findings
@@ -16,42 +22,175 @@ from mia_batch.observer import Observer
 from mia_batch.pipeline.choice import is_made
 from mia_batch.pipeline.context import Audit
 from mia_batch.pipeline.corpora import target_plan, with_files
-from mia_batch.pipeline.custody.root import seal
-from mia_batch.pipeline.earlier import earlier_runs, note_earlier
+from mia_batch.pipeline.custody import seal
+from mia_batch.pipeline.manifest import Manifest, record_requests, run_timed
 from mia_batch.pipeline.reporting import REPORT, write_report
 from mia_batch.pipeline.run import Run
-from mia_batch.pipeline.shards.running import run_shard, take_up
 from mia_batch.pipeline.stages.controls import ControlsStage
 from mia_batch.pipeline.stages.extraction import ExtractionStage
 from mia_batch.pipeline.stages.features import FeaturesStage
-from mia_batch.pipeline.stages.generations import GenerationsStage
 from mia_batch.pipeline.stages.logprobs import LogprobsStage
 from mia_batch.pipeline.stages.prompts import FillsStage, PromptsStage
 from mia_batch.pipeline.stages.rarity import RarityStage
 from mia_batch.pipeline.stages.samples import SamplesStage
 from mia_batch.pipeline.stages.scores import ScoresStage
-from mia_batch.pipeline.stages.stage import damage_set_aside
+from mia_batch.pipeline.stages.stage import damage_set_aside, repair
 from mia_batch.pipeline.stages.summary import SummaryStage
 from mia_batch.pipeline.stages.targets import TargetsStage
-from mia_batch.pipeline.stages.tuning import BeforeTuningStage, TuningStage
+from mia_batch.pipeline.stages.tuned import BeforeTuningStage, GenerationsStage, TuningStage
 from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
 from mia_batch.pipeline.stages.views import OF_STAGES, models_of
-from mia_batch.pipeline.times import record_requests, run_timed
 from mia_batch.report import earlier_sentences
 from mia_batch.settings import load_settings
-from mia_batch.settings.part import names as split_names
+from mia_batch.settings.model import names as split_names
+from mia_batch.storage import is_url
 from mia_batch.storage.copies import fetched, mirrored
-from mia_batch.tables import remove
-from mia_batch.tables.numbers import read_finite
+from mia_batch.tables import read_finite, remove
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from mia_batch.evidence.parts import Shard
     from mia_batch.pipeline.stages.stage import Stage
     from mia_batch.settings import Settings
 
-__all__ = ["audit", "plan", "rescore", "run_audit"]
+
+# Shards: processes, on one machine or many, that each work on some blocks of one run.
+
+
+_OF_ALL = (TargetsStage, PreflightStage, PromptsStage)
+"""Stages whose tables all shards need; the first makes them."""
+
+
+def take_up(audit: Audit, stages: Sequence[Stage]) -> None:
+    """Go on from what lies in a folder that is held: repair it, and take in this request."""
+    audit.manifest = Manifest.of(audit.run.folder) or audit.manifest  # another may have been here
+    for sentence in [] if audit.has_others else repair(stages):
+        audit.observer.stage(sentence)
+    audit.request()
+
+
+def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
+    """Collect the evidence of a shard's blocks, and stop before what needs those of all.
+
+    What all shards need is made by one while the others wait for their turn. Nothing that another
+    may read is removed or set aside while it is at work: the manifest is written in turns, too,
+    and each save takes in what the others have stored.
+    """
+    of_all = [stage for stage in stages if isinstance(stage, _OF_ALL)]
+    asked = [stage for stage in stages if isinstance(stage, SamplesStage | LogprobsStage)]
+    fills = [stage for stage in stages if isinstance(stage, FillsStage)]
+    with audit.run.shared(shard, audit.observer.stage) as turn, damage_set_aside(stages):
+        audit.turn = turn
+        take_up(audit, stages)
+        _take(audit, [(stage, stage.prepare) for stage in stages])
+        _take(audit, [(stage, stage.run) for stage in of_all])
+        turn.release()
+        _take(audit, [(stage, stage.run) for stage in (*fills, *asked)])
+        work = reduce(add, (stage.answered() for stage in asked))
+        audit.observer.stage(
+            f"shard {shard} is complete, and of all shards {work.done:,} of "
+            f"{work.done + work.left:,} prompts; the command without --shard merges and scores"
+        )
+
+
+def _take(audit: Audit, steps: list[tuple[Stage, Callable[[], None]]]) -> None:
+    """Take steps, and store what they found unless the run is finished still."""
+    run_timed(audit, steps)
+    if not audit.manifest.custody:
+        audit.save()
+
+
+# Other runs of the same texts and model beside this one: each was another try at its answer.
+
+
+_MOST_FOLDERS, _MOST_LETTERS = 5_000, 100
+_MOST_OF_A_FILE = 8 << 20
+_FACTS = {
+    "begin": ("times", "begin"),
+    "plan": ("plan", "sha256"),
+    "primary": ("plan", "primary"),
+    "level": ("plan", "level"),
+}
+
+
+def earlier_runs(audit: Audit, texts: str) -> dict[str, dict[str, Any]]:
+    """Find the runs of these ``texts`` (SHA-256 of the input) and this model beside this one.
+
+    By folder name, what `Manifest.earlier` says of each. Of more than 5,000 folders the first by
+    name are looked at; links are not followed, and a ``run.json`` that is large or broken is passed
+    over. Nothing beside a run in an object store is looked at.
+    """
+    if is_url(audit.settings.place):
+        return {}
+    own = audit.run.folder.absolute()
+    try:
+        with os.scandir(own.parent) as entries:
+            folders = (each.name for each in entries if each.is_dir(follow_symlinks=False))
+            names = nsmallest(_MOST_FOLDERS, (name for name in folders if name != own.name))
+    except OSError:
+        return {}
+    runs = ((name, _stored(own.parent / name / "run.json")) for name in names)
+    return {
+        _shown(name): {key: _shown(_of(stored, *keys)) for key, keys in _FACTS.items()}
+        | {
+            "n_attacks": len(attacks) if isinstance(attacks, list) else None,
+            "finished": bool(_of(stored, "custody", "root")),
+        }
+        for name, stored in runs
+        if _of(stored, "made", "targets", "input") == texts and _is_of_model(stored, audit)
+        for attacks in [_of(stored, "settings", "attacks")]
+    }
+
+
+def note_earlier(audit: Audit, texts: str) -> None:
+    """Record the earlier runs while this one is not finished, and say which they are.
+
+    What a finished run says of them stays until its plan changes.
+    """
+    manifest = audit.manifest
+    if not manifest.custody or manifest.plan.get("sha256") != audit.plan.digest():
+        manifest.earlier |= earlier_runs(audit, texts)
+    for sentence in earlier_sentences(earlier_findings(manifest.earlier)):
+        audit.observer.stage(sentence)
+
+
+def _is_of_model(stored: object, audit: Audit) -> bool:
+    """Whether a run's model is this one, by its digest, else by its name and the recording."""
+    own = audit.manifest.models["target"]["source"]
+    other = _of(stored, "models", "target", "source")
+    if own["digest"] and (digest := _of(other, "digest")):
+        return bool(own["digest"] == digest)
+    recording = audit.manifest.evidence.get("recording")
+    if audit.recording is not None:
+        recording = digest_of(digest_each(audit.recording.source.files))
+    return own == other and recording == _of(stored, "evidence", "recording")
+
+
+def _of(stored: object, *keys: str) -> object:
+    for key in keys:
+        stored = stored.get(key) if isinstance(stored, dict) else None
+    return stored
+
+
+def _shown(text: object) -> str:
+    """Write out what cannot be printed, so that another's text does nothing where it is said."""
+    plain = text if isinstance(text, str) else "unknown"
+    return (plain if plain.isprintable() else ascii(plain))[:_MOST_LETTERS]
+
+
+def _stored(path: Path) -> object:
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with os.fdopen(opened, encoding="utf-8") as file:
+            return json.loads(file.read(_MOST_OF_A_FILE))
+    except (OSError, TypeError, ValueError, RecursionError):
+        return None
+
+
+# An audit: the list of its stages, which running, a dry run and scoring anew walk.
+
 
 _MOST_LOST = 0.5
 _SAMPLED = ("target", "reference")
@@ -267,11 +406,10 @@ def _refuse_stored_code(stored: dict[str, Any], changed: Mapping[str, object]) -
     wanted = split_names(changed.get("attacks") or stored.get("attacks") or ())
     unknown = [name for name in wanted if isinstance(name, str) and name not in names()]
     if path and unknown and not changed.get("attacks_from"):
-        msg = (
+        raise SettingsError(
             f"setting 'attacks': {unknown[0]} may be defined in {path}, whose code is run only if "
             f"you name it; give --attacks-from {path} too, or other --attacks"
         )
-        raise SettingsError(msg)
 
 
 def _rescore(audit: Audit) -> Run:
@@ -293,11 +431,10 @@ def _rescore(audit: Audit) -> Run:
 def _refuse_missing(stage: LogprobsStage | SamplesStage) -> None:
     lacking = stage.lacking()
     if lacking:
-        msg = (
+        raise SettingsError(
             f"setting 'attacks': {', '.join(lacking)} cannot be scored from what the run has; "
             "give the run's own command with these attacks, which collects the rest"
         )
-        raise SettingsError(msg)
 
 
 def _texts(audit: Audit) -> str:

@@ -6,35 +6,21 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 
 from mia_batch.attacks import defaults, get
-from mia_batch.attacks.attack import CHOICE, CONTINUATION, NEXT_TOKEN
-from mia_batch.attacks.learned import COMBINATION
+from mia_batch.attacks.attack import CHOICE, COMBINATION, CONTINUATION, NEXT_TOKEN
 from mia_batch.errors import SettingsError
+from mia_batch.evidence.collect import NOISE, QUESTION
 from mia_batch.evidence.engines.registry import why_not
-from mia_batch.evidence.executors.ray.cluster import why_no_ray
-from mia_batch.evidence.logprobs import NOISE, QUESTION
-from mia_batch.inference.plan import VerdictPlan
-from mia_batch.similarity import why_no_similarity
+from mia_batch.evidence.executors.ray import why_no_ray
+from mia_batch.features import why_no_similarity
+from mia_batch.inference.findings import VerdictPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from mia_batch.attacks import Attack
-    from mia_batch.evidence.replay.recording import Recording
+    from mia_batch.evidence.replay import Recording
     from mia_batch.settings import Settings
 
-__all__ = [
-    "check_cluster",
-    "check_controls",
-    "check_made",
-    "check_shard",
-    "check_stopping",
-    "chosen_attacks",
-    "engine_abilities",
-    "engine_columns",
-    "is_made",
-    "recorded_settings",
-    "verdict_plan",
-]
 
 _GIVEN = ("target", "reference", "masked")
 _PRIMARY = ("probe_leading_rarity_v1", "samia_matched_v1", "min_k_plus_plus_20_v1")
@@ -59,11 +45,10 @@ def chosen_attacks(settings: Settings) -> list[Attack]:
     named = _named(settings)
     learned = [attack for attack in named if attack.evidence == "scores"]
     if learned and len(named) - len(learned) < _FEWEST_COMBINED:
-        msg = (
+        raise SettingsError(
             f"setting 'attacks': {learned[0].name} is learned from the scores of others, and needs "
             "two at least; name more, or leave 'attacks' out"
         )
-        raise SettingsError(msg)
     return named
 
 
@@ -75,8 +60,7 @@ def _named(settings: Settings) -> list[Attack]:
     named += [attack for attack in combined if attack not in named]
     for attack in named:
         if (obstacle := _obstacle(attack, settings)) is not None:
-            msg = f"setting 'attacks': {attack.name} {obstacle}"
-            raise SettingsError(msg)
+            raise SettingsError(f"setting 'attacks': {attack.name} {obstacle}")
     return named
 
 
@@ -87,16 +71,14 @@ def _possible(kinds: tuple[str, ...], settings: Settings) -> list[Attack]:
     """
     attacks = [get(name) for name in defaults(settings.preset, kinds)]
     if not attacks:
-        msg = (
+        raise SettingsError(
             f"setting 'evidence': preset {settings.preset!r} has no attack on "
             f"{' and '.join(kinds)}; leave it out, or name attacks"
         )
-        raise SettingsError(msg)
     possible = [attack for attack in attacks if _obstacle(attack, settings) is None]
     left = {attack.kind for attack in possible}
     if (lost := next((each for each in attacks if each.kind not in left), None)) is not None:
-        msg = f"setting 'evidence': {lost.name} {_obstacle(lost, settings)}"
-        raise SettingsError(msg)
+        raise SettingsError(f"setting 'evidence': {lost.name} {_obstacle(lost, settings)}")
     return possible
 
 
@@ -104,11 +86,10 @@ def check_controls(settings: Settings, attacks: Iterable[Attack]) -> None:
     """Raise `SettingsError` if controls are asked for where no passage can come out."""
     continued = any(CONTINUATION in attack.reads_of("samples") for attack in attacks)
     if settings.controls and not (continued or settings.extract):
-        msg = (
+        raise SettingsError(
             "setting 'controls' is about passages that come out, and these attacks ask for none; "
             "add 'extract', or take preset 'matched'"
         )
-        raise SettingsError(msg)
 
 
 def check_cluster(settings: Settings) -> None:
@@ -116,14 +97,12 @@ def check_cluster(settings: Settings) -> None:
     if not settings.on_cluster:
         return
     if settings.engine == "openai" or (settings.engine == "replay" and settings.workers):
-        msg = (
+        raise SettingsError(
             f"settings 'ray' and 'workers' are about engines that are started, and engine "
             f"{settings.engine!r} is none; leave them out"
         )
-        raise SettingsError(msg)
     if (reason := why_no_ray()) is not None:
-        msg = f"settings 'ray' and 'workers' need Ray: {reason}"
-        raise SettingsError(msg)
+        raise SettingsError(f"settings 'ray' and 'workers' need Ray: {reason}")
 
 
 def check_shard(settings: Settings) -> None:
@@ -133,8 +112,9 @@ def check_shard(settings: Settings) -> None:
         "replay": "a recording is read by one process",
     }
     if settings.shard is not None and (reason := reasons.get(settings.engine)):
-        msg = f"setting 'shard' cannot be used with engine {settings.engine!r}: {reason}"
-        raise SettingsError(msg)
+        raise SettingsError(
+            f"setting 'shard' cannot be used with engine {settings.engine!r}: {reason}"
+        )
 
 
 def check_stopping(settings: Settings, attacks: Iterable[Attack]) -> None:
@@ -143,17 +123,15 @@ def check_stopping(settings: Settings, attacks: Iterable[Attack]) -> None:
         return
     for attack in attacks:
         if attack.evidence == "scores" or any(is_made(model) for model, _ in attack.reads):
-            msg = (
+            raise SettingsError(
                 f"setting 'stop_when_decided' cannot be used with {attack.name}, which learns from "
                 "the answers about all texts; leave one of the two out"
             )
-            raise SettingsError(msg)
     if settings.shard is not None:
-        msg = (
+        raise SettingsError(
             "setting 'stop_when_decided' cannot be used with 'shard': what is asked depends on the "
             "answers about all texts; run without --shard"
         )
-        raise SettingsError(msg)
 
 
 def check_made(settings: Settings, attacks: Iterable[Attack]) -> None:
@@ -162,12 +140,11 @@ def check_made(settings: Settings, attacks: Iterable[Attack]) -> None:
         return
     for attack in attacks:
         if any(is_made(model) for model, _ in attack.reads):
-            msg = (
+            raise SettingsError(
                 f"setting 'shard' cannot be used with {attack.name}: reference models are made by "
                 "one process; run without --shard, with --workers where several engines are to "
                 "answer"
             )
-            raise SettingsError(msg)
 
 
 def _kinds(evidence: str) -> tuple[str, ...]:
@@ -238,8 +215,9 @@ def verdict_plan(settings: Settings, attacks: Sequence[str]) -> VerdictPlan:
     likely = _PRIMARY_OF_TUNED + _PRIMARY if settings.preset == "spv" else _PRIMARY
     primary = settings.primary or next((name for name in likely if name in attacks), attacks[0])
     if primary not in attacks:
-        msg = f"setting 'primary' is {primary!r}, which is not computed; name it in 'attacks' too"
-        raise SettingsError(msg)
+        raise SettingsError(
+            f"setting 'primary' is {primary!r}, which is not computed; name it in 'attacks' too"
+        )
     same = settings.model_dump(include={field.name for field in fields(VerdictPlan)} - {"primary"})
     same |= {"adjustment": "e-bh"} if settings.stop_when_decided else {}
     null_set = settings.non_members_known or _LABELLED_FALSE

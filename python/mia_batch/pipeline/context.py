@@ -7,20 +7,18 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from mia_batch.attacks.attack import PROBE
-from mia_batch.attacks.tokens import LOWERCASE, TEXT
+from mia_batch.attacks.attack import LOWERCASE, PROBE, TEXT
 from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import RunFolderError, SettingsError
-from mia_batch.evidence.budget import Budget
+from mia_batch.evidence.collect import FREQUENCY
 from mia_batch.evidence.engines.registry import choose_engine, engine_types, why_not
-from mia_batch.evidence.kept import KeptEngine
-from mia_batch.evidence.logprobs import FREQUENCY
-from mia_batch.evidence.replay.recording import Recording
-from mia_batch.evidence.request import Decoding, EngineSpec
-from mia_batch.evidence.shard import Shard
+from mia_batch.evidence.parts import Shard
+from mia_batch.evidence.process import KeptEngine
+from mia_batch.evidence.replay import Recording
+from mia_batch.evidence.request import Budget, Decoding, EngineSpec
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.e_values import RoundsTest
-from mia_batch.models.identity import identify_model
+from mia_batch.models.weights import identify_model
 from mia_batch.pipeline.choice import (
     check_cluster,
     check_controls,
@@ -33,10 +31,9 @@ from mia_batch.pipeline.choice import (
     verdict_plan,
 )
 from mia_batch.pipeline.corpora import check_paths, open_corpora, with_windows, with_yardstick
-from mia_batch.pipeline.manifest import Manifest
+from mia_batch.pipeline.manifest import Manifest, others_at_work
 from mia_batch.pipeline.run import Run
-from mia_batch.pipeline.shards.locks import others_at_work
-from mia_batch.settings.client import endpoint_settings, endpoint_tokenizer
+from mia_batch.settings.load import endpoint_settings, endpoint_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -45,15 +42,13 @@ if TYPE_CHECKING:
 
     from mia_batch.attacks import Attack
     from mia_batch.corpus import SourceFile
-    from mia_batch.evidence.budget import DecodeScope
-    from mia_batch.evidence.request import EvidenceKind
-    from mia_batch.inference.plan import VerdictPlan
+    from mia_batch.evidence.request import DecodeScope, EvidenceKind
+    from mia_batch.inference.findings import VerdictPlan
     from mia_batch.observer import Observer
     from mia_batch.pipeline.corpora import Corpora
-    from mia_batch.prompts.view import View
+    from mia_batch.prompts.views import View
     from mia_batch.settings import Settings
 
-__all__ = ["Audit"]
 
 _REMOTE = ("openai", "replay")
 _OF_PLACEBO = (TEXT, LOWERCASE, PROBE)  # any model can be asked for them without more
@@ -132,11 +127,10 @@ class Audit:
             return None
         sets = read_comparison_sets(self.target_table())
         if not (sets.targets.size and sets.nulls.size):
-            msg = (
+            raise SettingsError(
                 "setting 'stop_when_decided' compares groups with others that are known to be "
                 "outside the training data; give 'non_members'"
             )
-            raise SettingsError(msg)
         return RoundsTest(sets, self.plan)
 
     @cached_property
@@ -191,8 +185,9 @@ class Audit:
     def refuse_others(self, why: str) -> None:
         """Raise `RunFolderError` if other shards are at work, who read what is to be removed."""
         if self.has_others:
-            msg = f"{why}, while other shards are at work in {self.run.folder}; wait for their end"
-            raise RunFolderError(msg)
+            raise RunFolderError(
+                f"{why}, while other shards are at work in {self.run.folder}; wait for their end"
+            )
 
     def save(self) -> None:
         """Store the manifest of a run that is not finished: it has no root."""
@@ -259,8 +254,9 @@ class Audit:
                 asked = "fills" if model == "masked" else "logprobs"
                 digest = identify_model(name, revision, asked).digest
             except SettingsError as error:
-                msg = str(error).replace("setting 'model'", f"setting {setting!r}")
-                raise SettingsError(msg) from error
+                raise SettingsError(
+                    str(error).replace("setting 'model'", f"setting {setting!r}")
+                ) from error
         return {"name": name, "revision": revision, "digest": digest}
 
     def engine(

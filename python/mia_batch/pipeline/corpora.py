@@ -25,12 +25,11 @@ from mia_batch.corpus import (
 )
 from mia_batch.errors import CorpusError, SettingsError
 from mia_batch.inference.yardstick import sort_levels
-from mia_batch.metrics.slices import find_slices
+from mia_batch.metrics.evaluate import find_slices
 from mia_batch.schemas import Documents, SetAside
 from mia_batch.settings import CLASSICS, NO_YARDSTICK
 from mia_batch.storage import is_url
-from mia_batch.tables import generate
-from mia_batch.tables.files import replacing
+from mia_batch.tables import generate, replacing
 from mia_batch.targets import TargetPlan, build_targets
 
 if TYPE_CHECKING:
@@ -38,16 +37,6 @@ if TYPE_CHECKING:
 
     from mia_batch.settings import Settings
 
-__all__ = [
-    "Corpora",
-    "check_paths",
-    "how_to_read",
-    "open_corpora",
-    "target_plan",
-    "with_files",
-    "with_windows",
-    "with_yardstick",
-]
 
 _BOOK_WINDOW_WORDS = 128
 _CLASSICS = Path(__file__).parents[1] / "corpus" / "yardstick.jsonl"
@@ -173,8 +162,9 @@ def with_files(settings: Mapping[str, Any]) -> dict[str, Any]:
         model = Path(str(given.get("model", "recorded"))).name
         given["out"] = given.get("out") or Path("runs", f"table-{digest}-{model}")
         if is_url(given["out"]):
-            msg = f"setting {name!r} is no file, and a run in an object store needs one; write it"
-            raise SettingsError(msg)
+            raise SettingsError(
+                f"setting {name!r} is no file, and a run in an object store needs one; write it"
+            )
         Path(given["out"]).mkdir(parents=True, exist_ok=True)
         path = Path(given["out"], f"{name}.parquet")
         with replacing(path) as new:
@@ -186,17 +176,17 @@ def with_files(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _as_table(name: str, value: Any) -> pl.DataFrame:  # noqa: ANN401 - whatever the user has
     if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
         if value and all(len(each) < _LONGEST_PATH and Path(each).is_file() for each in value):
-            msg = f"setting {name!r} is a list of files; give their folder, or a glob"
-            raise SettingsError(msg)
+            raise SettingsError(
+                f"setting {name!r} is a list of files; give their folder, or a glob"
+            )
         value = {"text": list(value)}
     try:
         table = value.collect() if isinstance(value, pl.LazyFrame) else pl.DataFrame(value)
     except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
-        msg = (
+        raise SettingsError(
             f"setting {name!r} is a {type(value).__name__}, which is no table of texts; give a "
             "path, a list of texts, or a table with a column of texts"
-        )
-        raise SettingsError(msg) from error
+        ) from error
     if table.is_empty():
         raise CorpusError(f"setting {name!r} has no rows; give at least one text")
     return table
@@ -274,16 +264,14 @@ def _check_slices(columns: tuple[str, ...], corpora: Corpora) -> None:
     schema = asked.collect_schema()
     for column in columns:
         if column not in schema:
-            msg = (
+            raise SettingsError(
                 f"setting 'slice_by': the input has no column {column!r}, only {', '.join(schema)}"
             )
-            raise SettingsError(msg)
         if schema[column].is_nested() or schema[column] == pl.Binary:
-            msg = (
+            raise SettingsError(
                 f"setting 'slice_by': column {column!r} holds {schema[column]}, which makes no "
                 "slices; name a column of strings, numbers, dates or booleans"
             )
-            raise SettingsError(msg)
     if columns:
         labelled = [asked.filter(pl.col("member").is_not_null())]
         if "non_member" in corpora.reference_sets:
@@ -305,8 +293,7 @@ def _check_rows(corpus: Corpus, role: str, setting: str, path: str) -> None:
     for wrong, rows, what in faults:
         n_wrong = corpus.documents.select(wrong.sum()).collect(engine="streaming").item()
         if n_wrong:
-            msg = f"{setting}: {n_wrong:,} {rows} of {path} {what}"
-            raise CorpusError(msg)
+            raise CorpusError(f"{setting}: {n_wrong:,} {rows} of {path} {what}")
 
 
 def _open_canaries(path: str) -> Corpus:
@@ -321,8 +308,7 @@ def _open_yardstick(path: str, columns: ColumnNames, how: Mapping[str, Any]) -> 
     wanted = ColumnNames() if own else replace(columns, member=None, label=None, group=None)
     corpus = read_documents(_CLASSICS if own else path, wanted, **({} if own else how))
     if "level" not in corpus.documents.collect_schema():
-        msg = f"setting 'yardstick': {path} has no column level; give each text one"
-        raise CorpusError(msg)
+        raise CorpusError(f"setting 'yardstick': {path} has no column level; give each text one")
     level, unknown = pl.col("level").cast(pl.String), pl.lit(None, pl.Boolean)
     documents = corpus.documents.with_columns(group=level, member=unknown)
     corpus = replace(corpus, documents=documents)

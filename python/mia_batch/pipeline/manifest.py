@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import platform
+import re
+import time
+from collections import defaultdict
+from contextlib import ExitStack, contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
 from functools import cache
 from hashlib import sha256
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from filelock import FileLock, Timeout
+
 from mia_batch.errors import RunFolderError, SettingsError
+from mia_batch.evidence.endpoint.client import Journal
+from mia_batch.evidence.parts import Shard
 from mia_batch.tables import write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["Manifest", "signed_text"]
+    from mia_batch.pipeline.context import Audit
+    from mia_batch.pipeline.stages.stage import Stage
+
+
+# ``run.json``: what made a run's tables.
+
 
 _FORMAT = 3
 _COUNTS = ("passes", "seconds")
@@ -106,18 +121,15 @@ class Manifest:
             return None
         except (OSError, ValueError) as error:
             cause = getattr(error, "strerror", None) or error
-            msg = f"{path} cannot be read ({cause}); give another folder"
-            raise RunFolderError(msg) from None
+            raise RunFolderError(f"{path} cannot be read ({cause}); give another folder") from None
         if not isinstance(stored, dict) or "evidence" not in stored:
-            msg = f"{path} is not a run's manifest; give another folder"
-            raise RunFolderError(msg)
+            raise RunFolderError(f"{path} is not a run's manifest; give another folder")
         if (made_by := stored.get("format", 1)) != _FORMAT:
-            msg = (
+            raise RunFolderError(
                 f"{folder} was made by another version of mia-batch (format {made_by} of its "
                 f"tables, this version has {_FORMAT}); go on with that version, or choose another "
                 "--out: a folder of its samples can be given as --samples-from"
             )
-            raise RunFolderError(msg)
         manifest = cls(**{name: stored[name] for name in _names() if name in stored})
         manifest._stored = manifest._content()
         return manifest
@@ -212,11 +224,10 @@ def _agree(known: dict[str, Any], wanted: Mapping[str, Any], folder: Path, of: s
         if name in known and not _same(known[name], value)
     ]
     if differing:
-        msg = (
+        raise SettingsError(
             f"{folder} holds evidence made with other settings: {'; '.join(differing)}; "
             "give the old values, or choose another --out"
         )
-        raise SettingsError(msg)
     known |= wanted
 
 
@@ -236,3 +247,203 @@ def _versions() -> dict[str, str | None]:
         except metadata.PackageNotFoundError:
             versions[package] = None
     return versions
+
+
+# Who may use a run's folder: one run, readers, or the shards of a run.
+#
+# Locks are the system's own (flock), so they end with their process, however it ends. ``.lock`` is
+# held by a run alone and shared by readers; shards hold it in turns, while they make or store what
+# all of them share. ``.shard-I-of-N.lock`` is held by a shard as long as it lives, and taken only
+# by who has ``.lock``: a run or a reader that has ``.lock`` and finds no live shard has the
+# folder.
+
+
+_LOCK = ".lock"
+_OF_SHARDS = ".shard-*.lock"
+_NAMES = re.compile(r"\.lock|\.shard-(\d+)-of-(\d+)\.lock")
+_SECONDS_OF_A_LOOK = 1.0
+"""For which a lock is held by who only stores a manifest, or looks who is at work."""
+
+
+def is_lock(name: str) -> bool:
+    """Whether a file in a run's folder is one of its locks."""
+    return _NAMES.fullmatch(name) is not None
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold a folder against all others; raises `RunFolderError` if one of them holds it."""
+    with _held(FileLock(folder / _LOCK, timeout=0), folder):
+        if others_at_work(folder):
+            raise RunFolderError(_refusal(folder))
+        for path in folder.glob(_OF_SHARDS):  # of shards that have ended
+            path.unlink()
+        yield
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Keep a folder as it is; raises `RunFolderError` if a live run or shard holds it."""
+    with ExitStack() as closing:
+        with suppress(OSError):  # where there is no lock, nobody has held the folder
+            stream = closing.enter_context((folder / _LOCK).open("rb"))
+            try:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                busy = bool(others_at_work(folder))
+            except BlockingIOError:
+                busy = True
+            if busy:
+                raise RunFolderError(
+                    f"{folder} is held by a live run, so it has no root; wait for it"
+                )
+        yield
+
+
+@contextmanager
+def as_shard(folder: Path, shard: Shard, say: Callable[[str], None]) -> Iterator[FileLock]:
+    """Hold a folder as one of its shards; yields the lock that they hold in turns, held.
+
+    Waits for its turn, and says so. Raises `RunFolderError` if this shard, shards of another
+    number or an ordinary run hold the folder.
+    """
+    turn = FileLock(folder / _LOCK)
+    own = FileLock(folder / f".shard-{shard.number}-of-{shard.of}.lock", timeout=_SECONDS_OF_A_LOOK)
+    _wait_for(turn, folder, say)
+    try:
+        with _held(own, folder):
+            others = others_at_work(folder, shard)
+            if any(other.of != shard.of for other in others):
+                raise RunFolderError(
+                    f"{folder} is held by {_named(others)}, and shard {shard} would ask what they "
+                    "ask; wait for them, or go on with shards of their number"
+                )
+            yield turn
+    finally:
+        turn.release(force=True)
+
+
+def others_at_work(folder: Path, shard: Shard | None = None) -> list[Shard]:
+    """Return the live shards of a run, less this one."""
+    found = []
+    for path in folder.glob(_OF_SHARDS):
+        named = _NAMES.fullmatch(path.name)
+        if named is None or (one := Shard(*map(int, named.groups()))) == shard:
+            continue
+        with suppress(FileNotFoundError), path.open("rb") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                found.append(one)
+    return sorted(found, key=lambda one: (one.of, one.number))
+
+
+def _wait_for(turn: FileLock, folder: Path, say: Callable[[str], None]) -> None:
+    said = False
+    while True:
+        try:
+            turn.acquire(timeout=_SECONDS_OF_A_LOOK)
+        except Timeout:
+            if not (others := others_at_work(folder)):
+                raise RunFolderError(_refusal(folder)) from None
+            if not said:
+                say(f"waiting for what all shards need, which {_named(others)} makes")
+            said = True
+        else:
+            return
+
+
+@contextmanager
+def _held(lock: FileLock, folder: Path) -> Iterator[None]:
+    try:
+        lock.acquire()
+    except Timeout:
+        raise RunFolderError(_refusal(folder)) from None
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _refusal(folder: Path) -> str:
+    return f"{folder} is held by another live run; wait for it, or choose another --out"
+
+
+def _named(shards: list[Shard]) -> str:
+    several = len(shards) > 1
+    return f"shard{'s' * several} {', '.join(map(str, shards))}"
+
+
+# When a run was made: wall times of its stages, and of what was asked of models.
+
+
+_HERE = {
+    "system_fingerprint": None,
+    "tools": "none: the model ran on this machine and was given none",
+    "web_search": "none: the model ran on this machine, without tools",
+}
+_REMOTE = {
+    "tools": "none sent",
+    "web_search": "No tool was offered. A search that the provider makes by itself cannot be seen.",
+}
+
+
+def run_timed(audit: Audit, steps: Iterable[tuple[Stage, Callable[[], None]]]) -> None:
+    """Take steps of stages and record how long each stage took, if anything changed.
+
+    Of a call that stops on its way, what is stored is completed by the times alone.
+    """
+    if not audit.manifest.made:  # else an older version began it
+        audit.manifest.times.setdefault("begin", _now())
+    seconds: defaultdict[str, float] = defaultdict(float)
+    try:
+        for stage, step in steps:
+            start = time.monotonic()
+            try:
+                step()
+            finally:
+                seconds[stage.name] += time.monotonic() - start
+    except BaseException:
+        with suppress(RunFolderError, OSError), audit.turn:
+            stored = Manifest.of(audit.run.folder)
+            if stored and not stored.custody:
+                _add(stored, seconds)
+                stored.write(audit.run.folder)
+        raise
+    if not audit.manifest.custody:
+        _add(audit.manifest, seconds)
+
+
+@contextmanager
+def asking(audit: Audit) -> Iterator[None]:
+    """Record when models of this machine were asked, from the first time to the last."""
+    times = audit.manifest.requests.setdefault("times", {})
+    times.setdefault("first", _now())
+    audit.save()
+    try:
+        yield
+    finally:
+        times["last"] = _now()
+
+
+def record_requests(audit: Audit) -> None:
+    """Say how models were asked, if anything changed; a recording does not tell."""
+    manifest, journal = audit.manifest, audit.run.folder / "journal.sqlite"
+    if manifest.custody or not manifest.requests:
+        return
+    if manifest.evidence["engine"] != "openai":
+        manifest.requests = {"endpoint": None, **manifest.requests, **_HERE}
+        return
+    with Journal(journal) as answers:
+        found = answers.answered()
+    found["times"]["each"] = "journal.sqlite: sent of each row of answers"
+    manifest.requests = {"endpoint": audit.settings.base_url, **found, **_REMOTE}
+
+
+def _add(manifest: Manifest, seconds: Mapping[str, float]) -> None:
+    known = manifest.times.get("seconds", {})
+    both = {name: round(known.get(name, 0.0) + took, 3) for name, took in seconds.items()}
+    manifest.times |= {"end": _now(), "seconds": known | both}
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from mia_batch.errors import SettingsError
 from mia_batch.observer import Observer
+from mia_batch.pipeline.auditing import take_up
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.custody.root import seal
-from mia_batch.pipeline.shards.running import take_up
-from mia_batch.pipeline.stages.rewriting import RewritingStage
+from mia_batch.pipeline.custody import seal
+from mia_batch.pipeline.manifest import record_requests, run_timed
+from mia_batch.pipeline.stages.samples import RewritingStage
 from mia_batch.pipeline.stages.stage import damage_set_aside
 from mia_batch.pipeline.stages.targets import TargetsStage
-from mia_batch.pipeline.times import record_requests, run_timed
-from mia_batch.prompts.choices import N_PARAPHRASES
+from mia_batch.prompts.views import N_PARAPHRASES
 from mia_batch.schemas import Paraphrases
 from mia_batch.settings import load_settings
 from mia_batch.storage.copies import mirrored
@@ -82,12 +82,10 @@ def _settings(given: dict[str, object]) -> Settings:
     """Complete and validate what was asked for."""
     settings = load_settings({"samples": N_PARAPHRASES} | given, use_config=False)
     if settings.out is None:
-        msg = "setting 'out' is missing; name the folder that the paraphrases go to"
-        raise SettingsError(msg)
+        raise SettingsError("setting 'out' is missing; name the folder that the paraphrases go to")
     if settings.continuations < N_PARAPHRASES:
         least = f"of each text at least {N_PARAPHRASES} are needed"
-        msg = f"setting 'samples' is {settings.samples}; {least}"
-        raise SettingsError(msg)
+        raise SettingsError(f"setting 'samples' is {settings.samples}; {least}")
     return settings
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from mia_batch.errors import RunFolderError
 from mia_batch.pipeline.choice import verdict_plan
-from mia_batch.pipeline.custody.root import record_file
-from mia_batch.pipeline.custody.stamps import described
+from mia_batch.pipeline.custody import described, record_file
 from mia_batch.pipeline.run import PARTS, TABLES
 from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.report.html import Contents, as_csv, as_markdown, render
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
     Format = Literal["html", "md", "csv"]
 
-__all__ = ["FORMATS", "REPORT", "report_of", "write_report"]
 
 FORMATS = {"html": render, "md": as_markdown, "csv": as_csv}
 REPORT = "report.html"
@@ -50,8 +48,9 @@ def write_report(run: Run) -> Path:
 def _contents(run: Run) -> Contents:
     manifest = run.manifest
     if "verdicts" not in manifest.made:
-        msg = f"{run.folder} is not finished; give the audit's command again, then ask for a report"
-        raise RunFolderError(msg)
+        raise RunFolderError(
+            f"{run.folder} is not finished; give the audit's command again, then ask for a report"
+        )
     settings = stored_settings(manifest.settings)
     stored = json.loads((run.folder / "run.json").read_text("utf-8"))
     tables = {name: run.scan(name) for name in (*TABLES, *PARTS) if run.path(name).exists()}

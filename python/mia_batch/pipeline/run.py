@@ -11,9 +11,8 @@ import polars as pl
 from mia_batch.errors import RequestError, RunFolderError
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.inference.findings import earlier_findings
-from mia_batch.pipeline.manifest import Manifest
-from mia_batch.pipeline.shards.locks import alone, as_shard, reading
-from mia_batch.rarity import Rarity
+from mia_batch.kernels import Rarity
+from mia_batch.pipeline.manifest import Manifest, alone, as_shard, reading
 from mia_batch.schemas import (
     Blind,
     Controls,
@@ -45,9 +44,8 @@ if TYPE_CHECKING:
     import dataframely as dy
     from filelock import FileLock
 
-    from mia_batch.evidence.shard import Shard
+    from mia_batch.evidence.parts import Shard
 
-__all__ = ["PARTS", "TABLES", "Run"]
 
 TABLES: dict[str, type[dy.Schema]] = {
     "targets": Targets,
@@ -111,8 +109,9 @@ class Run:
         Raises `RequestError` for any other name, `RunFolderError` if the table cannot be read.
         """
         if name not in {*TABLES, *PARTS}:
-            msg = f"a run has no table {name!r}; its tables are {', '.join([*TABLES, *PARTS])}"
-            raise RequestError(msg)
+            raise RequestError(
+                f"a run has no table {name!r}; its tables are {', '.join([*TABLES, *PARTS])}"
+            )
         if name in PARTS:
             return scan_parts(self.path(name), PARTS[name])
         return scan(self.path(name), TABLES[name])
@@ -134,10 +133,9 @@ class Run:
         """
         found = Manifest.of(self.folder)
         if found is None:
-            msg = (
+            raise RunFolderError(
                 f"{self.folder} holds no run: there is no run.json in it; give the folder of a run"
             )
-            raise RunFolderError(msg)
         return found
 
     def __getitem__(self, name: str) -> pl.DataFrame:
@@ -195,5 +193,6 @@ class Run:
                 folder.mkdir(parents=True, exist_ok=True)
             yield
         except OSError as error:
-            msg = f"{self.folder} cannot be written ({error.strerror}); choose another --out"
-            raise RunFolderError(msg) from None
+            raise RunFolderError(
+                f"{self.folder} cannot be written ({error.strerror}); choose another --out"
+            ) from None

@@ -1,4 +1,4 @@
-"""An audit of privacy: tunes a model in several ways, attacks each, and sets them side by side."""
+"""The report of an audit of privacy: one page, and the sentences that it begins with."""
 
 from __future__ import annotations
 
@@ -9,33 +9,126 @@ from functools import partial
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from filelock import FileLock, Timeout
 
 from mia_batch.errors import RunFolderError, SettingsError
-from mia_batch.finetuning.finetune import why_no_finetuning
-from mia_batch.finetuning.making import made_of
-from mia_batch.models.identity import identify_model
+from mia_batch.finetuning.making import made_of, why_no_finetuning
+from mia_batch.models.weights import identify_model
 from mia_batch.observer import Observer
-from mia_batch.privacy.canaries import draw, words_of
-from mia_batch.privacy.data import read_texts
-from mia_batch.privacy.formats import paper_formats
-from mia_batch.privacy.page import page_of
+from mia_batch.privacy.data import draw, paper_formats, read_texts, words_of
 from mia_batch.privacy.plan import form_of
 from mia_batch.privacy.variant import VariantAudit, write_table
-from mia_batch.tables import write_text
-from mia_batch.tables.system import system_errors
+from mia_batch.report.html.page import environment
+from mia_batch.report.html.plots import line, quantity, series, svg
+from mia_batch.report.html.tables import NO_VALUE, interval
+from mia_batch.tables import system_errors, write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from mia_batch.privacy.canaries import Inserted
-    from mia_batch.privacy.formats import Format
+    from markupsafe import Markup
+
+    from mia_batch.privacy.data import Format, Inserted
     from mia_batch.privacy.plan import Plan
 
 __all__ = ["Privacy", "audit_privacy"]
+
+
+# The report of an audit of privacy: one page, and the sentences that it begins with.
+
+
+_WHOLE = 0.5  # of guessing
+
+
+def page_of(base: str, data: str, plan: Plan, tables: Mapping[str, pl.DataFrame]) -> str:
+    """Write the page: one file that asks nothing of any network."""
+    exposures = tables.get("exposures")
+    return (
+        environment()
+        .get_template("privacy.html.jinja")
+        .render(
+            base=base,
+            data=data,
+            plan=plan.described(),
+            rows=tables["summary"].to_dicts(),
+            conclusions=[*conclusions(tables["summary"])],
+            interval=interval,
+            plot=None if exposures is None else _plot(exposures),
+        )
+    )
+
+
+def conclusions(summary: pl.DataFrame) -> Iterator[str]:
+    """Yield what may be concluded; a privacy that was not kept comes first."""
+    rows = summary.to_dicts()
+    for row in rows:
+        if row["is_contradicted"]:
+            shown = max(row["epsilon_bound"] or 0, row["epsilon_bound_by_rates"] or 0)
+            yield (
+                f"{row['variant']}: the training says epsilon {row['epsilon']:.2f}, and an attack "
+                f"shows at least {shown:.2f}: it does not keep the privacy that it says."
+            )
+    for row in rows:
+        yield f"{row['variant']}: {_of(row)}"
+
+
+def _of(row: dict[str, Any]) -> str:
+    parts = []
+    if row["auc"] is None:
+        parts.append("how well members are told cannot be said from so few texts")
+    else:
+        told = (
+            "are"
+            if row["auc_low"] is not None and row["auc_low"] > _WHOLE
+            else "are not shown to be"
+        )
+        low, high = (
+            NO_VALUE if each is None else f"{each:.3f}"
+            for each in (row["auc_low"], row["auc_high"])
+        )
+        parts.append(f"members {told} told from others (AUC {row['auc']:.3f}, {low} to {high})")
+    if row["mean_exposure"] is not None:
+        parts.append(
+            f"canaries have a mean exposure of {row['mean_exposure']:.2f} bits, "
+            f"{row['unlearnt_exposure']:.2f} without any memory"
+        )
+    if row["epsilon_reason"] is not None:
+        parts.append(f"no epsilon is given: {row['epsilon_reason']}")
+    elif row["epsilon"] is not None and row["epsilon_bound"] is not None:
+        parts.append(
+            f"its accountant says epsilon {row['epsilon']:.2f}, attacks show at least "
+            f"{row['epsilon_bound']:.2f} and could have shown {row['epsilon_ceiling']:.2f} at most"
+        )
+    return "; ".join(parts) + "."
+
+
+def _plot(exposures: pl.DataFrame) -> Markup:
+    """Mean exposure over repetitions, with the spread over formats, of each variant."""
+    points = (
+        exposures.drop_nulls("exposure")
+        .group_by("variant", "repetitions", maintain_order=True)
+        .agg(
+            mean=pl.col("exposure").mean(),
+            half=1.96 * pl.col("exposure").std().fill_null(0) / pl.len().sqrt(),
+        )
+        .with_columns(low=pl.col("mean") - pl.col("half"), high=pl.col("mean") + pl.col("half"))
+        .sort("variant", "repetitions")
+    )
+    x = {"x": quantity("repetitions", "Times that a canary was learnt")}
+    y = {"y": quantity("mean", "Exposure, bits")}
+    band = {"y": quantity("low", "Exposure, bits"), "y2": {"field": "high"}}
+    unlearnt = exposures.select("repetitions", mean="unlearnt_exposure").unique()
+    return svg(
+        line(points, x | band | series("variant"), type="area", opacity=0.15),
+        line(points, x | y | series("variant"), strokeWidth=2),
+        line(unlearnt.sort("repetitions"), x | y, strokeDash=[1, 4], stroke="currentColor"),
+    )
+
+
+# An audit of privacy: tunes a model in several ways, attacks each, and sets them side by side.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +138,7 @@ class Privacy:
     Attributes
     ----------
     summary
-        A row for each way in which the model was tuned; `mia_batch.privacy.summary` names the
+        A row for each way in which the model was tuned; `mia_batch.privacy.measures` names the
         columns.
     metrics
         How well members are told from others: rows of the metrics table, with ``variant``.
@@ -138,8 +231,9 @@ def audit_privacy(
     labels = _labels(texts, plan, target_column)
     forms = {each: form_of(base, revision, plan.task, each.tuning) for each in plan.variants()}
     if "seq2seq" in forms.values() and target_column is None:
-        msg = f"{base!r} is an encoder-decoder; name the column of its answers with --target-column"
-        raise SettingsError(msg)
+        raise SettingsError(
+            f"{base!r} is an encoder-decoder; name the column of its answers with --target-column"
+        )
     generates = any(form in ("causal", "seq2seq") for form in forms.values())
     inserted: list[Inserted] = []
     if generates and plan.canaries:
@@ -206,12 +300,14 @@ def _labels(texts: pl.DataFrame, plan: Plan, column: str | None) -> tuple[str, .
     if plan.task == "generation":
         return ()
     if column is None:
-        msg = "classification needs the labels: name their column with --target-column"
-        raise SettingsError(msg)
+        raise SettingsError(
+            "classification needs the labels: name their column with --target-column"
+        )
     labels = tuple(sorted(texts["target"].unique()))
     if not 2 <= len(labels) <= 100:
-        msg = f"column {column!r} has {len(labels):,} different labels; give 2 to 100"
-        raise SettingsError(msg)
+        raise SettingsError(
+            f"column {column!r} has {len(labels):,} different labels; give 2 to 100"
+        )
     return labels
 
 
@@ -222,24 +318,23 @@ def _own(folder: Path, request: dict[str, object]) -> Iterator[None]:
     wanted = json.dumps(request, indent=2, sort_keys=True)
     with system_errors(folder):
         if folder.is_dir() and any(folder.iterdir()) and not (folder / ".lock").exists():
-            msg = f"{folder} holds something else; name another folder"
-            raise RunFolderError(msg)
+            raise RunFolderError(f"{folder} holds something else; name another folder")
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / ".lock", timeout=0)
         try:
             lock.acquire()
         except Timeout:
-            msg = f"{folder} is in use by another process; wait for it, or name another folder"
-            raise RunFolderError(msg) from None
+            raise RunFolderError(
+                f"{folder} is in use by another process; wait for it, or name another folder"
+            ) from None
     try:
         if path.exists() and path.read_text("utf-8") != wanted:
             there = json.loads(path.read_text("utf-8"))
             differing = [name for name, value in request.items() if there.get(name) != value]
-            msg = (
+            raise RunFolderError(
                 f"{folder} is of another request: {' and '.join(differing)} differ; name another "
                 "folder, or delete it"
             )
-            raise RunFolderError(msg)
         if not path.exists():
             write_text(path, wanted)
         yield

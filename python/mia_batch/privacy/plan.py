@@ -130,12 +130,13 @@ def form_of(base: str, revision: str | None, task: Task, tuning: Tuning) -> Form
     else:
         kind = "causal"
     if kind == "classifier" and task == "generation":
-        msg = f"{base!r} is an encoder, which generates nothing; take task classification"
-        raise SettingsError(msg)
+        raise SettingsError(
+            f"{base!r} is an encoder, which generates nothing; take task classification"
+        )
     if tuning == "infilling" and kind != "infilling":
-        msg = f"tuning infilling needs a masked model, and {base!r} is none"
-        raise SettingsError(msg)
+        raise SettingsError(f"tuning infilling needs a masked model, and {base!r} is none")
     if task == "generation" and kind == "infilling":
-        msg = f"{base!r} is a masked model, which generates nothing; take task classification"
-        raise SettingsError(msg)
+        raise SettingsError(
+            f"{base!r} is a masked model, which generates nothing; take task classification"
+        )
     return kind

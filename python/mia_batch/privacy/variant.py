@@ -1,34 +1,192 @@
-"""One way to tune a model: what is made of it, and how it is attacked."""
+"""What a model says of texts: the log-probability of each token that it was tuned on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import polars as pl
 
+from mia_batch.attacks import get
+from mia_batch.attacks.apply import score
 from mia_batch.finetuning.making import Making
 from mia_batch.inversion.inverting import invert
-from mia_batch.privacy.canaries import exposed
-from mia_batch.privacy.data import learnt_by
-from mia_batch.privacy.membership import attacks_of, metrics_of, scores_of
+from mia_batch.metrics.evaluate import evaluate
+from mia_batch.privacy.data import exposed, learnt_by
+from mia_batch.privacy.measures import summary_of, utility
 from mia_batch.privacy.plan import VIRTUAL
-from mia_batch.privacy.signals import Opened
-from mia_batch.privacy.summary import summary_of
-from mia_batch.privacy.utility import utility
-from mia_batch.tables import is_sound
-from mia_batch.tables.files import replacing
+from mia_batch.schemas import Features, LogProbs
+from mia_batch.tables import is_sound, replacing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from mia_batch.finetuning.making import Made, Wanted
-    from mia_batch.finetuning.recipe import Form
-    from mia_batch.privacy.canaries import Inserted
+    from mia_batch.finetuning.recipe import Form, Recipe
+    from mia_batch.privacy.data import Inserted
     from mia_batch.privacy.plan import Plan, Variant
 
-__all__ = ["VariantAudit", "write_table"]
+
+# What a model says of texts: the log-probability of each token that it was tuned on.
+
+
+_AT_ONCE = 16
+
+
+class Opened:
+    """A model that was tuned, or its base, opened to be asked.
+
+    Parameters
+    ----------
+    path
+        Folder of the model or adapter, or the base's name.
+    revision
+        Hub revision of the base.
+    recipe
+        How it was tuned.
+    """
+
+    def __init__(self, path: str, revision: str | None, recipe: Recipe) -> None:
+        import torch
+        from transformers import AutoTokenizer
+
+        from mia_batch.finetuning.recipe import longest_text
+        from mia_batch.finetuning.training import encoder, model_class
+        from mia_batch.models.weights import quiet, tokenizer_source, weights_source
+
+        base, base_revision = weights_source(path, revision)
+        head = {"num_labels": len(recipe.labels)} if recipe.form == "classifier" else {}
+        with quiet():
+            model = model_class(recipe.form).from_pretrained(
+                base, revision=base_revision, dtype=torch.float32, trust_remote_code=False, **head
+            )
+            if base != path:
+                from peft import PeftModel
+
+                model = PeftModel.from_pretrained(model, path)
+        self.device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.model = model.to(self.device).eval()
+        name, revision = tokenizer_source(path, revision)
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
+        most = longest_text(model.config, recipe)
+        self._form = recipe.form
+        self._row_of = encoder(recipe.form, tokenizer, most, recipe.labels)
+
+    def logprobs(
+        self, texts: Sequence[str], targets: Sequence[str | None]
+    ) -> Iterator[list[float]]:
+        """Yield the log-probabilities, in nats, of what is learnt of each text; empty: nothing."""
+        import torch
+
+        from mia_batch.finetuning.training import logprobs, padded
+
+        for start in range(0, len(texts), _AT_ONCE):
+            some = slice(start, start + _AT_ONCE)
+            rows = [*map(self._row_of, texts[some], targets[some])]
+            batch = {name: value.to(self.device) for name, value in padded(rows).items()}
+            labels = batch.pop("labels")
+            given = batch | ({"labels": labels.clamp(min=0)} if self._form == "seq2seq" else {})
+            with torch.inference_mode():
+                found = logprobs(self._form, self.model(**given).logits, labels)
+            for row in found.cpu():
+                yield row[~row.isnan()].tolist()
+
+    def losses(self, texts: Sequence[str], targets: Sequence[str | None]) -> pl.Series:
+        """Mean negative log-likelihood of each text, in nats a token; null where it has none."""
+        return -self._lists(texts, targets).list.mean()
+
+    def sums(self, texts: Sequence[str], targets: Sequence[str | None]) -> pl.Series:
+        """Log-perplexity of each text: the sum over its tokens, in nats; null where it has none."""
+        found = self._lists(texts, targets)
+        return pl.select(pl.when(found.list.len() > 0).then(-found.list.sum())).to_series()
+
+    def _lists(self, texts: Sequence[str], targets: Sequence[str | None]) -> pl.Series:
+        return pl.Series([*self.logprobs(texts, targets)], dtype=pl.List(pl.Float64))
+
+
+# Membership in what a variant's target learnt, by the attacks that audits have, too.
+
+
+_WITH_SHADOWS = (
+    "lira_online_fixed_v1",
+    "lira_online_v1",
+    "lira_offline_fixed_v1",
+    "rmia_v1",
+)
+_RATIO = "reference_token_difference_v1"
+_LISTS = pl.List(pl.Float32)
+
+
+def attacks_of(form: Form, n_shadows: int) -> tuple[str, ...]:
+    """Name the attacks, the primary one first: LiRA, or the ratio to the pre-trained model.
+
+    The paper takes the first for encoders and the second for models that generate (appendix B.1);
+    a pre-trained encoder has no head that could be asked.
+    """
+    with_shadows = _WITH_SHADOWS if n_shadows else ()
+    ratio = () if form == "classifier" else (_RATIO,)
+    first = with_shadows if form == "classifier" else ratio
+    return tuple(dict.fromkeys((*first, *with_shadows, *ratio, "loss_v1")))
+
+
+def scores_of(
+    texts: pl.DataFrame,
+    told: Mapping[str, Sequence[list[float]]],
+    trained: Mapping[str, Sequence[bool]],
+    attacks: Sequence[str],
+) -> pl.DataFrame:
+    """Score texts.
+
+    ``told`` has by model (``target``, ``reference``, ``shadow-0``, ...) the log-probabilities of
+    what it says of each text; of an encoder, that of the label alone, whose log-odds LiRA then
+    takes, as in the paper. ``trained`` says of shadow models which texts they learnt.
+    """
+    ids = [blake2b(str(each).encode(), digest_size=16).hexdigest() for each in texts["id"]]
+    targets = texts.select(
+        "id",
+        "member",
+        "group",
+        target_id=pl.Series(ids),
+        role=pl.lit("target"),
+        document_id=pl.lit(None, pl.String),
+        window_index=pl.lit(0, pl.UInt32),
+        n_words=pl.lit(None, pl.UInt32),
+    )
+    frames = [
+        pl.DataFrame({"target_id": ids, "logprob": pl.Series(values, dtype=_LISTS)}).with_columns(
+            model=pl.lit(name),
+            view=pl.lit("text"),
+            view_index=pl.lit(0, pl.UInt32),
+            logprob=pl.when(pl.col("logprob").list.len() > 0).then("logprob"),
+            trained=pl.Series(trained.get(name, [None] * len(ids)), dtype=pl.Boolean),
+            token_ids=pl.col("logprob").list.eval(pl.int_range(0, pl.len())),
+        )
+        for name, values in told.items()
+    ]
+    logprobs = _completed(pl.concat(frames))
+    wanted = [get(name) for name in attacks]
+    found = score(Features.create_empty().lazy(), targets.lazy(), wanted, logprobs=logprobs.lazy())
+    return pl.concat(found)
+
+
+def _completed(rows: pl.DataFrame) -> pl.DataFrame:
+    """Add the columns of the table that nothing is known of."""
+    schema = LogProbs.create_empty().schema
+    return rows.select(
+        (pl.col(name) if name in rows.columns else pl.lit(None)).cast(dtype).alias(name)
+        for name, dtype in schema.items()
+    )
+
+
+def metrics_of(scores: pl.DataFrame, attacks: Sequence[str], seed: int) -> pl.DataFrame:
+    """Measure how well members are told from the others."""
+    return evaluate(scores.lazy(), attacks, preset="default", primary=attacks[0], seed=seed)
+
+
+# One way to tune a model: what is made of it, and how it is attacked.
+
 
 _TARGET_SEED = 0
 _CANARY_SEED = 1

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from mia_batch.kernels import WordRule
 
-__all__ = ["MOST_ROUNDS", "ROUND_WORDS", "Step", "Text", "Walk", "Walks", "Window", "follow"]
 
 ROUND_WORDS = 64
 """Words that are asked for at once."""

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from mia_batch.inference.findings import gate_verdict, role_counts
-from mia_batch.report.checks import (
+from mia_batch.report.sentences import (
     answers_sentences,
     chance_sentences,
     copies_sentence,
@@ -15,29 +15,31 @@ from mia_batch.report.checks import (
     earlier_sentences,
     exchangeability_sentence,
     gate_sentence,
+    label_sentence,
+    labelled_sentences,
+    set_sentences,
     undeclared_sentences,
     uneven_sentence,
 )
-from mia_batch.report.labelled import label_sentence, labelled_sentences
-from mia_batch.report.sets import set_sentences
 from mia_batch.report.unlabelled import (
+    absence_sentences,
     canary_sentences,
     null_audit_sentence,
     placebo_sentence,
     plan_sentence,
     power_sentences,
     unlabelled_sentences,
+    verbatim_sentences,
     weights_sentence,
+    yardstick_sentences,
 )
-from mia_batch.report.verbatim import verbatim_sentences
-from mia_batch.report.yardstick import absence_sentences, yardstick_sentences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     import polars as pl
 
-    from mia_batch.inference.plan import VerdictPlan
+    from mia_batch.inference.findings import VerdictPlan
 
 __all__ = ["CONCLUSIONS", "Known", "earlier_sentences", "preflight_sentences", "sentences"]
 

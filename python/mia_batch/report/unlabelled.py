@@ -7,22 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from mia_batch.report.checks import listed
+from mia_batch.inference.memory import VERBATIM_WORDS
+from mia_batch.report.sentences import listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mia_batch.inference.plan import VerdictPlan
+    from mia_batch.inference.findings import VerdictPlan
 
-__all__ = [
-    "canary_sentences",
-    "null_audit_sentence",
-    "placebo_sentence",
-    "plan_sentence",
-    "power_sentences",
-    "unlabelled_sentences",
-    "weights_sentence",
-]
+
+# Sentences about texts of unknown membership, from rows of verdicts and findings.
+
 
 _MOST_NAMED = 12
 _ADJUSTMENTS = {
@@ -315,3 +310,123 @@ def _facts(findings: pl.DataFrame, check: str) -> tuple[str, dict[str, dict[str,
     """Find the subject of a check that has one, and its rows by statistic."""
     rows = findings.filter(check=check).rows(named=True)
     return (rows[0]["subject"] if rows else ""), {row["statistic"]: row for row in rows}
+
+
+# Sentences about the yardstick, from rows of findings.
+
+
+def yardstick_sentences(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str]:
+    """Say what came out, and what scored high, of the passages of each level."""
+    rows = findings.filter(check="yardstick")
+    if back := _counts(rows, "n_given_back", "n_continued"):
+        yield (
+            "Passages of the yardstick that the model gives back under these settings (20 words in "
+            f"a row, or all that follow): {back}."
+        )
+    if above := _counts(rows, "n_above", "n_scored"):
+        yield (
+            f"Passages of the yardstick that score above {1 - plan.fpr:.0%} of the texts outside "
+            f"the training data ({plan.primary}): {above}."
+        )
+
+
+def absence_sentences(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str]:
+    """Say with which probability one text or group more would have been named."""
+    rows = findings.filter(check="absence")
+    what = "text" if plan.level == "target" else "group"
+    if found := [
+        f"{row['subject']}: {row['value']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
+        for row in rows.drop_nulls("value").iter_rows(named=True)
+    ]:
+        yield (
+            f"Had one more {what} been learnt as well as the passages of a level of the yardstick, "
+            f"this audit would have reported it with probability (95 % interval): "
+            f"{'; '.join(found)}. That holds if the passages of a level are alike, and like the "
+            "audited texts but for what was learnt."
+        )
+    for row in rows.filter(pl.col("value").is_null()).iter_rows(named=True):
+        yield (
+            f"How likely a {what} learnt as well as {row['subject']} is to be reported is unknown: "
+            f"{row['reason']}."
+        )
+
+
+def _counts(rows: pl.DataFrame, hits: str, of: str) -> str:
+    """List what was counted at each level; empty where nothing was."""
+    found = rows.filter(statistic=hits).select("subject", hits="value")
+    both = found.join(rows.filter(statistic=of), on="subject", maintain_order="left")
+    each = both.select("subject", "hits", "value").iter_rows()
+    return "; ".join(f"{level}: {n:,.0f} of {total:,.0f}" for level, n, total in each)
+
+
+# What came out word for word: a finding that needs no list of comparison texts.
+
+
+_LEVEL = 0.05
+_MOST_CHARACTERS = 200
+
+
+def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
+    """Say what came out word for word, with the longest passage and what chance gives."""
+    rows = findings.filter(check="verbatim")
+    counts = {
+        subject[0]: dict(of.select("statistic", "value").iter_rows())
+        for subject, of in rows.group_by("subject", maintain_order=True)
+    }
+    own = counts.get("targets", {})
+    n, n_walked = int(own.get("n_verbatim", 0)), int(own.get("n_walked", 0))
+    longest = rows.filter(statistic="longest").rows(named=True)
+    if not (n + n_walked and longest):
+        return
+    how = f"at least {VERBATIM_WORDS} words in a row"
+    passage = " ".join(str(longest[0]["reason"]).split())
+    if len(passage) > _MOST_CHARACTERS:
+        passage = f"{passage[:_MOST_CHARACTERS]}..."
+    said = [_share(own, "asked about")] if n else []
+    named = rows.filter(statistic="document")["subject"].to_list()
+    if said and own["n_units"] < own["n_texts"]:
+        said[0] += f" ({listed(named, _MOST_NAMED)})"
+    if n_walked:
+        said.append(f"{n_walked:,} more passages when the model is followed through the documents")
+    yield (
+        f"Word for word ({how}) the model gives back {' and '.join(said)}. The longest passage, of "
+        f'{longest[0]["subject"]}, has {longest[0]["value"]:,.0f} words: "{passage}"'
+    )
+    yield from _chance(counts, rows.filter(statistic="fisher")["p_value"])
+
+
+def _share(counts: dict[str, float], what: str) -> str:
+    texts = f"{counts['n_verbatim']:,.0f} of {counts['n_texts']:,.0f} texts {what}"
+    if counts["n_units"] == counts["n_texts"]:
+        return texts
+    return f"{texts}, in {counts['n_units_verbatim']:,.0f} of {counts['n_units']:,.0f} documents"
+
+
+def _chance(counts: dict[str, dict[str, float]], fisher: pl.Series) -> Iterator[str]:
+    """Say how often as much comes out where there is nothing to remember."""
+    said = []
+    if (others := counts.get("non_members", {})).get("n_texts"):
+        said.append(f"{_share(others, 'to compare with')} come out so")
+    for control, name in _CONTROLS.items():
+        n = counts.get(control, {})
+        if n.get("passages"):
+            said.append(f"{n['repeated']:,.0f} of {n['passages']:,.0f} passages {name}")
+    if not said:
+        yield (
+            "How often chance gives as much was not measured: give --non-members, or ask with "
+            "--controls."
+        )
+        return
+    more = ""
+    if len(fisher):
+        more = f" (Fisher's exact test: p = {fisher[0]:.2g})"
+        if fisher[0] > _LEVEL:
+            more += ", so these counts alone do not tell the two apart"
+    yield f"To compare: {'; '.join(said)}{more}."
+
+
+_CONTROLS = {
+    "unrelated_prefix": "come after an unrelated prefix, too",
+    "reference_model": "come from the reference model, too",
+    "other_document": "stand in another document, too",
+}

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from mia_batch.settings.load import CONFIG_NAME, load_settings, refuse_code, stored_settings
-from mia_batch.settings.model import PARTS, Settings
-from mia_batch.settings.part import Mark
-from mia_batch.settings.verdict import CLASSICS, NO_YARDSTICK, VerdictSettings
+from mia_batch.settings.model import CLASSICS, NO_YARDSTICK, PARTS, Mark, Settings, VerdictSettings
 
 __all__ = [
     "CLASSICS",

@@ -1,18 +1,20 @@
-"""Settings from options and a TOML file, and a sentence for each that is wrong."""
+"""What an endpoint's client follows, from settings and environment."""
 
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from mia_batch.errors import SettingsError
-from mia_batch.settings.model import RESOURCES, Settings
-from mia_batch.settings.part import Mark
-from mia_batch.settings.verdict import CLASSICS, NO_YARDSTICK
+from mia_batch.evidence.endpoint import CHAT_INSTRUCTION, EndpointSettings
+from mia_batch.models.tokens import Tokenizer
+from mia_batch.settings.model import CLASSICS, NO_YARDSTICK, RESOURCES, Mark, Settings
 from mia_batch.storage import is_url
 
 if TYPE_CHECKING:
@@ -20,7 +22,35 @@ if TYPE_CHECKING:
 
     from pydantic_core import ErrorDetails
 
-__all__ = ["CONFIG_NAME", "load_settings", "refuse_code", "stored_settings"]
+
+# What an endpoint's client follows, from settings and environment.
+
+
+def endpoint_settings(settings: Settings) -> EndpointSettings:
+    """Return what the client follows; the key comes from the environment variable named."""
+    key = os.environ.get(settings.api_key_env)
+    default = Settings.model_fields["api_key_env"].default
+    if key is None and settings.api_key_env != default:
+        raise SettingsError(
+            f"setting 'api_key_env' is {settings.api_key_env!r}, but there is no such environment "
+            "variable; set it to the endpoint's key"
+        )
+    names = {each.name for each in fields(EndpointSettings)} - {"api_key"}
+    given: dict[str, Any] = {name: getattr(settings, name) for name in names}
+    given["base_url"] = given["base_url"] or ""
+    given["chat_instruction"] = given["chat_instruction"] or CHAT_INSTRUCTION
+    return EndpointSettings(**given, api_key=key)
+
+
+def endpoint_tokenizer(settings: Settings) -> Tokenizer | None:
+    """Load the tokenizer that is named for the endpoint; None where none is."""
+    if settings.tokenizer is None:
+        return None
+    return Tokenizer.load(settings.tokenizer, setting="tokenizer")
+
+
+# Settings from options and a TOML file, and a sentence for each that is wrong.
+
 
 CONFIG_NAME = "mia-batch.toml"
 """Name of the settings file that is looked for in the working directory, never beside the input."""
@@ -96,11 +126,10 @@ def refuse_code(engine_arg: object, where: str, *, but: Iterable[str] = ()) -> N
     pairs = engine_arg if isinstance(engine_arg, dict | list | tuple) else ()
     for name in (_name_of(pair) for pair in pairs):
         if name not in _SAFE_ARGUMENTS and name not in map(_name_of, but):
-            msg = (
+            raise SettingsError(
                 f"setting 'engine_arg': {where} sets {name}, which may load code; give it on the "
                 f"command line instead: --engine-arg {name}=VALUE"
             )
-            raise SettingsError(msg)
 
 
 def _name_of(argument: object) -> str:
@@ -111,17 +140,16 @@ def _read_config(path: Path) -> dict[str, Any]:
     try:
         values = tomllib.loads(path.read_text("utf-8-sig"))
     except FileNotFoundError:
-        msg = f"setting 'config': there is no file {path}"
-        raise SettingsError(msg) from None
+        raise SettingsError(f"setting 'config': there is no file {path}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        msg = f"setting 'config': {path} cannot be read as TOML: {error}"
-        raise SettingsError(msg) from None
+        raise SettingsError(f"setting 'config': {path} cannot be read as TOML: {error}") from None
     values = {name.replace("-", "_"): value for name, value in values.items()}
     for name in ("attacks_from", "config"):
         if name in values:
             what = "runs code" if name == "attacks_from" else "names this file"
-            msg = f"setting {name!r} {what} and cannot be set in {path}; give it as an option"
-            raise SettingsError(msg)
+            raise SettingsError(
+                f"setting {name!r} {what} and cannot be set in {path}; give it as an option"
+            )
     refuse_code(values.get("engine_arg"), str(path))
     paths = Settings.marked(Mark.PATH)
     for name in paths + Settings.marked(Mark.MODEL):

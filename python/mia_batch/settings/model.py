@@ -1,24 +1,700 @@
-"""The settings of a run, all parts together, and what they need of each other."""
+"""What all parts of the settings have in common."""
 
 from __future__ import annotations
 
+import json
 import os
+from enum import Enum
 from pathlib import Path
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from mia_batch.settings.cluster import ClusterSettings
-from mia_batch.settings.columns import ColumnSettings
-from mia_batch.settings.finetuning import FinetuningSettings
-from mia_batch.settings.logprobs import LogprobSettings
-from mia_batch.settings.part import Mark, Part
-from mia_batch.settings.sampling import SamplingSettings
-from mia_batch.settings.source import EndpointSettings, RecordingSettings
-from mia_batch.settings.verdict import NO_YARDSTICK, VerdictSettings
-from mia_batch.storage import copy_of, is_url
+from mia_batch.finetuning.recipe import Method, recipe_field
+from mia_batch.storage import check_url, copy_of, is_url, place_of
 
-__all__ = ["PARTS", "RESOURCES", "Settings"]
+# What all parts of the settings have in common.
+
+
+Column = Annotated[str | None, Field(min_length=1)]
+"""Name of a column; None = that of the part it plays."""
+
+
+class Mark(Enum):
+    """What is to be known of a setting beside its type; stands in its annotation."""
+
+    EVIDENCE = "changes a sample: a run holds evidence of one value"
+    PATH = "names a file or folder"
+    MODEL = "names a model, at a hub or by its folder"
+    USUAL = "is among the first of the help"
+
+
+class Part(BaseModel):
+    """Some of the settings: frozen, and nothing unknown among them.
+
+    ``topic`` heads them in the help. Where they belong to one ``engine``, ``key`` is the one that
+    this engine cannot do without.
+    """
+
+    topic: ClassVar[str]
+    engine_of: ClassVar[str | None] = None
+    key: ClassVar[str | None] = None
+
+    @classmethod
+    def marked(cls, mark: Mark) -> tuple[str, ...]:
+        """Names of the settings that have a mark."""
+        return tuple(name for name, field in cls.model_fields.items() if mark in field.metadata)
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        defer_build=True,
+    )
+
+
+def names(value: Any) -> Any:  # noqa: ANN401 - it is validated later
+    """Accept ``"a,b"`` as well as a list."""
+    if isinstance(value, str):
+        return tuple(name.strip() for name in value.split(",") if name.strip())
+    return value
+
+
+def one_address(value: object) -> object:
+    """Refuse several addresses: a load balancer spreads requests over servers."""
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or len(given) != 1 or "," in str(given[0]):
+        raise ValueError(
+            "give one address; to ask several servers, put a load balancer in front of them"
+        )
+    return given[0]
+
+
+def known_encoding(value: str) -> str:
+    """Refuse what is no encoding of text."""
+    from mia_batch.corpus.books import codec
+
+    found = codec(value)
+    if found is None:
+        raise ValueError("name an encoding of text, such as cp1252, latin-1 or gb18030")
+    return found
+
+
+def shard_name(value: str) -> str:
+    """Refuse what names no shard."""
+    from mia_batch.evidence.parts import Shard
+
+    return str(Shard.parse(value))
+
+
+def arguments(value: object) -> object:
+    """Accept ``["key=value", ...]`` as well as a table; a value is JSON where it parses as such."""
+    if not isinstance(value, list | tuple):
+        return value
+    pairs = [str(item).partition("=") for item in value]
+    if wrong := [key for key, equals, _ in pairs if not (key and equals)]:
+        raise ValueError(f"each must read KEY=VALUE, but {wrong[0]!r} does not")
+    return {key.replace("-", "_"): _literal(text) for key, _, text in pairs}
+
+
+def _literal(text: str) -> object:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+# Settings: endpoints and recordings.
+
+
+class EndpointSettings(Part):
+    """How an endpoint is reached and asked."""
+
+    topic = "Endpoint"
+    engine_of = "openai"
+    key = "base_url"
+
+    base_url: Annotated[str | None, BeforeValidator(one_address), Mark.USUAL] = Field(
+        None,
+        min_length=1,
+        description="Address of an OpenAI-compatible endpoint, such as http://host:8000/v1.",
+    )
+    api_key_env: str = Field(
+        "OPENAI_API_KEY", min_length=1, description="Environment variable with the endpoint's key."
+    )
+    chat: bool = Field(
+        default=False, description="Ask the endpoint's chat completions, for chat-only models."
+    )
+    chat_instruction: str | None = Field(
+        None, min_length=1, description="What a chat model is told before the text to continue."
+    )
+    tokenizer: Annotated[str | None, Mark.MODEL] = Field(
+        None,
+        min_length=1,
+        description="Folder or hub name of the endpoint's tokenizer; probe-logprobs need it.  "
+        "[default: tokens estimated]",
+    )
+    max_concurrency: int = Field(32, ge=1, le=4096, description="Most requests in flight.")
+    requests_per_minute: float | None = Field(None, gt=0, description="Kept by the client.")
+    tokens_per_minute: float | None = Field(None, gt=0, description="Kept by the client.")
+    timeout: float = Field(600.0, gt=0, description="Seconds that an endpoint's answer may take.")
+    max_retries: int = Field(8, ge=0, le=100, description="Times that a request is repeated.")
+    price_in: float | None = Field(None, ge=0, description="Money per million prompt tokens.")
+    price_out: float | None = Field(None, ge=0, description="Money per million output tokens.")
+    max_cost: float | None = Field(
+        None, gt=0, description="Stop before this much money is spent; needs both prices."
+    )
+
+
+class RecordingSettings(Part):
+    """Continuations that were generated elsewhere."""
+
+    topic = "Recording"
+    engine_of = "replay"
+    key = "samples_from"
+
+    samples_from: Annotated[str | None, Mark.PATH] = Field(
+        None,
+        min_length=1,
+        description="Recorded continuations (Parquet or JSONL), scored without a model.",
+    )
+    candidate_column: str = Field(
+        "candidate", min_length=1, description="Column with the recorded continuation."
+    )
+
+
+# Settings: names of the columns of a corpus.
+
+
+class ColumnSettings(Part):
+    """The user's names for the columns of a corpus."""
+
+    topic = "Columns of the corpus"
+
+    text_column: str = Field("text", min_length=1, description="Column with the text.")
+    document_id_column: Column = Field(
+        None, description="Column that identifies documents.  [default: document_id, if there]"
+    )
+    member_column: Column = Field(
+        None, description="Column with true/false/null membership.  [default: member, if there]"
+    )
+    label_column: Column = Field(
+        None, description="Column with membership as 1/0/null.  [default: label, if there]"
+    )
+    group_column: Column = Field(
+        None, description="Column with the group, such as a book.  [default: group, if there]"
+    )
+    prefix_column: Column = Field(
+        None, description="Column with a prefix of your own.  [default: prefix, if there]"
+    )
+    reference_column: Column = Field(
+        None, description="Column with its true continuation.  [default: reference, if there]"
+    )
+
+
+# Settings: who works on a run.
+
+
+def _number_or_auto(value: object) -> object:
+    if value in (None, "auto") or (str(value).isdecimal() and 1 <= int(str(value)) <= 100_000):
+        return value
+    raise ValueError("give a number from 1 to 100000, or auto")
+
+
+class ClusterSettings(Part):
+    """How many engines or processes work on a run, and where; none of it is stored with the run."""
+
+    topic = "Many GPUs and machines"
+
+    workers: Annotated[int | Literal["auto"] | None, BeforeValidator(_number_or_auto)] = Field(
+        None,
+        exclude=True,  # like all of these, it says who works, not on what
+        description="Engines at work, or models tuned at once, each with tensor_parallel_size "
+        "GPUs, or cores without GPUs; auto: as many as fit. Needs Ray.  [default: one, without "
+        "Ray]",
+    )
+    ray: str | None = Field(
+        None,
+        exclude=True,
+        min_length=1,
+        description="Address of a Ray cluster, or auto for the one that runs here.  [default: with "
+        "workers, Ray on this machine alone]",
+    )
+    shard: Annotated[str | None, AfterValidator(shard_name)] = Field(
+        None,
+        exclude=True,
+        description="I/N: work on every N-th block only, as one of N processes that share the run "
+        "folder; the command without it merges and scores.",
+    )
+
+    @property
+    def on_cluster(self) -> bool:
+        """Whether engines run on a Ray cluster, if only on one of this machine."""
+        return self.ray is not None or self.workers is not None
+
+
+# Settings: what log-probabilities are asked of.
+
+
+class LogprobSettings(Part):
+    """What log-probabilities are asked of, and by which other models."""
+
+    topic = "Log-probabilities"
+
+    reference_model: Annotated[str | None, Mark.MODEL] = Field(
+        None,
+        min_length=1,
+        description="Model to compare with, smaller or the base of a tuned one; it is asked the "
+        "same, at points too. With 'non_members' the planned test is made on it, too: a placebo.",
+    )
+    reference_revision: str | None = Field(
+        None, min_length=1, description="Hub revision of the reference model."
+    )
+    masked_model: Annotated[str | None, Mark.MODEL] = Field(
+        None, min_length=1, description="Masked model that makes neighbours of the texts."
+    )
+    neighbours: int = Field(25, ge=1, le=1000, description="Neighbours made of each text.")
+    neighbours_column: Column = Field(
+        None, description="Column with lists of neighbours of your own."
+    )
+    nonmember_shots: Annotated[str | None, Mark.PATH] = Field(
+        None,
+        min_length=1,
+        description="Texts known not to be members, put before each text (ReCaLL).",
+    )
+    member_shots: Annotated[str | None, Mark.PATH] = Field(
+        None, min_length=1, description="Texts known to be members, likewise (Con-ReCaLL)."
+    )
+    shots: int = Field(10, ge=1, description="Most texts put before each text.")
+    frequencies_from: Annotated[str | None, Mark.PATH] = Field(
+        None, min_length=1, description="Corpus in which tokens are counted (DC-PDD)."
+    )
+    extraction_prefix_tokens: int = Field(
+        50, ge=1, description="Last tokens of the prefix that an extraction starts from."
+    )
+    extraction_tokens: int = Field(
+        50, ge=1, description="First tokens of the reference that are to be extracted."
+    )
+    long_texts: Literal["refuse", "stride"] = Field(
+        "refuse",
+        description="Texts longer than the context get no log-probabilities, or those of pieces "
+        "of its length, none of which sees another.",
+    )
+    logits_memory: int = Field(
+        128, ge=1, description="Most memory in MiB for the logits of one forward pass at a time."
+    )
+
+
+# Settings: what is audited, and how it is sampled.
+
+
+class SamplingSettings(Part):
+    """Corpus, model, attacks, and how continuations are sampled."""
+
+    topic = "Texts and sampling"
+
+    input: Annotated[str, Mark.PATH, Mark.USUAL] = Field(
+        min_length=1,
+        description="Corpus: a file, folder or glob of Parquet, Arrow, JSON, CSV, TSV, or books "
+        "(.txt, .epub, .html).",
+    )
+    model: Annotated[str, Mark.MODEL, Mark.USUAL] = Field(
+        min_length=1,
+        description="Folder of a checkpoint or an adapter, hub name, or the name at the endpoint.",
+    )
+    out: Annotated[Path | str | None, Mark.PATH, Mark.USUAL] = Field(
+        None,
+        description="Run folder, here or in an object store (s3://bucket/run).  "
+        "[default: runs/INPUT-MODEL]",
+    )
+    config: Annotated[str | None, Mark.PATH, Mark.USUAL] = Field(
+        None,
+        min_length=1,
+        description="TOML file of settings.  [default: mia-batch.toml in the working directory, if "
+        "there]",
+    )
+    evidence: Annotated[
+        Literal["samples", "logprobs", "probe-logprobs", "both"] | None, Mark.USUAL
+    ] = Field(
+        None,
+        description="Sampled continuations, log-probabilities of all tokens, those of the true "
+        "next token at each point, or the first two.  [default: what the attacks need]",
+    )
+    preset: Annotated[
+        Literal["default", "matched", "samia", "min-k", "spv"], Mark.EVIDENCE, Mark.USUAL
+    ] = Field(
+        "default",
+        description="default: probes at many points; matched: length-matched continuations; samia: "
+        "the SaMIA authors' procedure whole; min-k: that of the Min-K% paper; spv: that of the "
+        "SPV-MIA paper and later attacks on fine-tuned models.",
+    )
+    attacks: Annotated[tuple[str, ...] | None, BeforeValidator(names), Mark.USUAL] = Field(
+        None, description="Attacks, separated by commas.  [default: the preset's]"
+    )
+    attacks_from: Annotated[str | None, Mark.PATH] = Field(
+        None,
+        min_length=1,
+        description="Python file with attacks of your own; computed unless attacks names others.",
+    )
+    samples: Annotated[int | None, Mark.USUAL] = Field(
+        None,
+        ge=1,
+        description="Continuations drawn of each prompt.  [default: 10; at probes the most likely "
+        "one, which is not drawn]",
+    )
+    probes: Annotated[int, Mark.USUAL] = Field(
+        32, ge=1, le=4096, description="Most points of a text at which the next words are asked."
+    )
+    probe_every: int = Field(1, ge=1, description="Words between two points, at least.")
+    probe_words: int = Field(1, ge=1, le=64, description="Words asked for at each point.")
+    paraphrases_column: Column = Field(
+        None, description="Column with lists of three paraphrases of each text (DE-COP)."
+    )
+    choice_orders: int = Field(
+        24,
+        ge=4,
+        le=24,
+        multiple_of=4,
+        description="Orders in which a text and its paraphrases are shown (DE-COP).",
+    )
+    seed: Annotated[int, Mark.EVIDENCE] = Field(
+        0, ge=0, lt=2**62, description="Seed of the run; same seed, same samples."
+    )
+    engine: Annotated[str, Mark.EVIDENCE, Mark.USUAL] = Field(
+        "auto",
+        description="Where samples come from; auto: openai with base-url, replay with "
+        "samples-from, else vllm where it can run, else transformers.",
+    )
+    revision: str | None = Field(None, min_length=1, description="Hub revision of the model.")
+    dtype: Annotated[Literal["auto", "float32", "float16", "bfloat16"], Mark.EVIDENCE] = Field(
+        "auto",
+        description="auto: float32 on a CPU; on a GPU the engine's choice for the checkpoint.",
+    )
+    tensor_parallel_size: Annotated[int, Mark.EVIDENCE] = Field(
+        1, ge=1, description="GPUs that share one copy of the model."
+    )
+    engine_arg: Annotated[dict[str, Any], BeforeValidator(arguments), Mark.EVIDENCE] = Field(
+        default_factory=dict,
+        description="KEY=VALUE for the engine itself, such as max_model_len=2048; repeatable.",
+    )
+    encoding: Annotated[str, AfterValidator(known_encoding)] | None = Field(
+        None,
+        description="Encoding of text files that declare none.  [default: UTF-8]",
+    )
+    bad_input: Literal["refuse", "set-aside"] = Field(
+        "refuse",
+        description="Files and rows that cannot be read: refuse the first, or list them with their "
+        "reasons in the table set_aside and go on with the others.",
+    )
+    prefix_ratio: Annotated[float, Mark.EVIDENCE] = Field(
+        0.5, gt=0, lt=1, description="Share of a target's words that is given to the model."
+    )
+    word_rule: Annotated[
+        Literal["whitespace", "space", "rouge", "unicode", "script"], Mark.EVIDENCE
+    ] = Field(
+        "script",
+        description="How text is split into words; script: at white space, and character by "
+        "character or so where a script has none between words.  [default: script; samia preset: "
+        "space]",
+    )
+    window_words: Annotated[int | None, Mark.EVIDENCE, Mark.USUAL] = Field(
+        None,
+        ge=2,
+        description="Cut documents into windows of this many words.  [default: 128 for books, else "
+        "a document is one target]",
+    )
+    window_characters: Annotated[int | None, Mark.EVIDENCE] = Field(
+        None,
+        ge=2,
+        description="Cut documents into windows of at most this many characters instead.",
+    )
+    max_windows_per_document: Annotated[int | None, Mark.USUAL] = Field(
+        None,
+        ge=1,
+        description="Ask about this many windows of a document at most, evenly spread; a larger "
+        "number later adds to them.  [default: all]",
+    )
+    stride: Annotated[int | None, Mark.EVIDENCE] = Field(
+        None,
+        ge=1,
+        description="Words, or characters, between the starts of windows.  [default: those of a "
+        "window]",
+    )
+    text_length: Annotated[Literal[32, 64, 128, 256] | None, Mark.EVIDENCE] = Field(
+        None, description="Nominal words of a text (samia preset).  [default: each text's own]"
+    )
+    max_length: Annotated[int, Mark.EVIDENCE] = Field(
+        1024, ge=2, description="Most tokens of prompt and output, where whole candidates count."
+    )
+    temperature: Annotated[float, Mark.EVIDENCE] = Field(
+        1.0, ge=0, description="Divides the logits; 0: always take the most likely token."
+    )
+    top_k: Annotated[int, Mark.EVIDENCE] = Field(
+        50, ge=0, description="Draw from the k most likely tokens only; 0: all."
+    )
+    top_p: Annotated[float, Mark.EVIDENCE] = Field(
+        1.0, gt=0, le=1, description="Draw from this much probability only."
+    )
+    rarity_from: Annotated[Path | None, Mark.PATH] = Field(
+        None,
+        description="Run that tells how often the model says each word elsewhere: scores then "
+        "depend on the text alone.  [default: this run]",
+    )
+    extract: bool = Field(
+        default=False,
+        description="Follow the model through the documents, from their strongest windows on.",
+    )
+    extract_starts: int = Field(
+        3,
+        ge=1,
+        description="Strongest windows of a document that it is followed from, and back from there "
+        "as long as text comes out.",
+    )
+    extract_draws: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="Walks that are drawn from each of these windows where the greedy one, of the "
+        "most likely words, led nowhere.",
+    )
+    extract_tokens: int = Field(
+        2000, ge=1, description="Tokens of a document after which nothing further is asked."
+    )
+    controls: bool = Field(
+        default=False,
+        description="Ask for passages that came out after an unrelated prefix, too, and look for "
+        "them in the other documents: what is common is no evidence.",
+    )
+    retry_failed: bool = Field(
+        default=False, description="Try again what could not be sampled before."
+    )
+    max_failed: float = Field(
+        0.05,
+        ge=0,
+        le=1,
+        description="Share of targets that may fail; with more the exit code is 1.",
+    )
+    report: bool = Field(default=True, description="Write report.html at the end.")
+
+    @field_validator("out", mode="before")
+    @classmethod
+    def _named_folder(cls, value: object) -> object:
+        if value == "":
+            raise ValueError("name a folder")
+        return value
+
+    @field_validator("out")
+    @classmethod
+    def _path_or_url(cls, value: Path | str | None) -> Path | str | None:
+        if is_url(value):
+            check_url(value)
+        return None if value is None else place_of(value)
+
+    @field_validator("engine_arg")
+    @classmethod
+    def _possible_context(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        length = arguments.get("max_model_len", 1)
+        if not isinstance(length, int) or length < 1:
+            raise ValueError("max_model_len should be a whole number of at least 1")
+        return arguments
+
+    @field_validator("text_length", mode="before")
+    @classmethod
+    def _text_length_number(cls, value: object) -> object:
+        return int(value) if isinstance(value, str) and value.isdecimal() else value
+
+
+# Settings: reference models that a run makes.
+
+
+def _even(value: int) -> int:
+    if value % 2:
+        raise ValueError("give an even number: every text is in half of the shadow models")
+    return value
+
+
+class FinetuningSettings(Part):
+    """Reference models that a run makes: of what they are made, and how they are compared."""
+
+    topic = "Fine-tuned references"
+
+    prompts_from: Annotated[str | None, Mark.PATH] = Field(
+        None,
+        min_length=1,
+        description="Texts whose first tokens the target goes on with; a reference model is tuned "
+        "on what it says (SPV-MIA).",
+    )
+    prompt_tokens: int = Field(16, ge=1, le=1024, description="First tokens of each such text.")
+    generations: int = Field(
+        1000, ge=2, le=1_000_000, description="Texts that the target generates."
+    )
+    generation_tokens: int = Field(
+        128, ge=2, le=100_000, description="Most tokens of a generation."
+    )
+    candidate_from: Annotated[str | None, Mark.PATH] = Field(
+        None,
+        min_length=1,
+        description="Texts of the same kind, on which a second reference model is tuned "
+        "(LiRA-Candidate).",
+    )
+    shadows: Annotated[int, AfterValidator(_even)] | None = Field(
+        None,
+        ge=2,
+        le=1024,
+        description="Shadow models, each tuned on a random half of the texts (LiRA, RMIA).",
+    )
+    tuning: Method = recipe_field("method")
+    tuning_rank: int = recipe_field("rank")
+    tuning_epochs: int = recipe_field("epochs")
+    tuning_rate: float = recipe_field("learning_rate")
+    tuning_batch: int = recipe_field("batch_size")
+    tuning_tokens: int = recipe_field("max_tokens")
+    paraphrases: int = Field(
+        10, ge=1, le=1000, description="Symmetric pairs of paraphrases of each text (SPV-MIA)."
+    )
+    paraphrase_share: float = Field(
+        0.2, gt=0, le=1, description="Share of the tokens that a paraphrase replaces."
+    )
+    noise: float = Field(
+        0.1,
+        gt=0,
+        le=100,
+        description="Standard deviation of noise on embeddings, in that of the entries of the "
+        "model's embedding matrix.",
+    )
+
+
+# Settings: reference sets, and how the answer is given.
+
+
+CLASSICS, NO_YARDSTICK = "default", "none"
+"""Yardsticks that are no file."""
+
+
+class VerdictSettings(Part):
+    """Reference sets, and how the answer is given."""
+
+    topic = "Reference sets and answers"
+
+    non_members: Annotated[str | None, Mark.PATH] = Field(
+        None,
+        min_length=1,
+        description="Texts known not to be in the training data: each target is compared with "
+        "them.  [default: the input's own of member = false]",
+    )
+    non_members_known: Annotated[str, StringConstraints(strip_whitespace=True)] | None = Field(
+        None,
+        min_length=1,
+        description="How it is known that they are not, in a sentence that is printed with the "
+        "result.",
+    )
+    calibration: Annotated[str | None, Mark.PATH] = Field(
+        None,
+        min_length=1,
+        description="Other texts of known membership, from which thresholds and rates are taken.",
+    )
+    canaries: Annotated[str | None, Mark.PATH] = Field(
+        None,
+        min_length=1,
+        description="Sets of texts of which one each, drawn at random, was published.",
+    )
+    yardstick: Annotated[str | None, Mark.PATH] = Field(
+        None,
+        min_length=1,
+        description="Texts that the model knows to a known degree, with a column level: they are "
+        "asked in the same way and say what finding nothing means. default: 115 passages of "
+        "classics; none, or --no-yardstick: no such texts.  [default: the classics for books, else "
+        "none]",
+    )
+    combine: bool = Field(
+        default=False,
+        description="Learn from texts of known membership how to combine the scores of all "
+        "attacks, as a further attack: combination_v1.",
+    )
+    primary: str | None = Field(
+        None,
+        min_length=1,
+        description="The attack that the answer rests on.  [default: "
+        "probe_leading_rarity_v1, samia_matched_v1 or min_k_plus_plus_20_v1, the first that is "
+        "computed]",
+    )
+    level: Literal["target", "group", "collection"] = Field(
+        "target",
+        description="What the answer is about: each target, each whole group, or all groups "
+        "together.",
+    )
+    windows_per_group: int | None = Field(
+        None,
+        ge=1,
+        description="Targets compared of each group; groups with fewer get no answer.  [default: "
+        "as many as nine groups in ten have]",
+    )
+    exploratory: bool = Field(
+        default=False,
+        description="Print p-values, lists and estimates, marked as exploratory, even where a "
+        "classifier that never sees the model tells the targets from the non-members.",
+    )
+    statistic: Literal["mean", "median", "maximum"] = Field(
+        "mean", description="What is compared of a group's targets."
+    )
+    q: float = Field(
+        0.05, gt=0, lt=1, description="Largest share of false ones among what is reported."
+    )
+    adjustment: Literal["bh", "by"] = Field(
+        "bh", description="Benjamini-Hochberg, or Benjamini-Yekutieli for any dependence."
+    )
+    anyway: bool = Field(
+        default=False,
+        description="Go on where no answer can come of it: so few non-members allow none at this "
+        "level, or they can be told apart from the targets without the model.",
+    )
+    stop_when_decided: bool = Field(
+        default=False,
+        description="Ask about the windows of groups in rounds, each group until it is reported or "
+        "can no longer be (e-BH), instead of about all: saves tokens. Needs --level group.",
+    )
+    ties: Literal["conservative", "random"] = Field(
+        "conservative",
+        description="Equal scores count against the target, or are ordered at random.",
+    )
+    length_edges: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(names)] = (
+        Field(
+            (),
+            description="Words at which a new bucket begins, separated by commas: targets are "
+            "compared with non-members of their own bucket.",
+        )
+    )
+    fpr: float = Field(
+        0.05,
+        gt=0,
+        lt=1,
+        description="Share of non-members above the threshold at which the contamination rate is "
+        "estimated.",
+    )
+    plan_lodged: Annotated[str, StringConstraints(strip_whitespace=True)] | None = Field(
+        None,
+        min_length=1,
+        description="When and where the plan was lodged before the run, in a sentence that the "
+        "report shows; --dry-run prints the plan's SHA-256.",
+    )
+    slice_by: Annotated[tuple[str, ...], BeforeValidator(names)] = Field(
+        (), description="Columns, separated by commas, by whose values metrics are given as well."
+    )
+
+
+# The settings of a run, all parts together, and what they need of each other.
+
 
 RESOURCES = frozenset(
     {
@@ -95,11 +771,9 @@ class Settings(
         if Mark.PATH in field.metadata and isinstance(value, os.PathLike):
             return os.fspath(value)
         if Mark.PATH in field.metadata and info.field_name != "out" and is_url(value):
-            msg = "only a run may be in an object store; copy this to a disk first"
-            raise ValueError(msg)
+            raise ValueError("only a run may be in an object store; copy this to a disk first")
         if isinstance(value, bool) and field.annotation is not bool:
-            msg = "input must not be a boolean"
-            raise ValueError(msg)
+            raise ValueError("input must not be a boolean")
         return value
 
     @field_validator("engine")
@@ -110,8 +784,7 @@ class Settings(
         types = engine_types().items()
         known = ["auto", *(each for each, engine in types if engine.kinds & _EVIDENCE)]
         if name not in known:
-            msg = f"known engines are {', '.join(known)}"
-            raise ValueError(msg)
+            raise ValueError(f"known engines are {', '.join(known)}")
         return name
 
     @field_validator("attacks")
@@ -122,8 +795,7 @@ class Settings(
         if names is None:
             return None
         if not names:
-            msg = "name at least one attack; `mia-batch attacks` lists them"
-            raise ValueError(msg)
+            raise ValueError("name at least one attack; `mia-batch attacks` lists them")
         return tuple(_known(name, info) for name in dict.fromkeys(names))
 
     @model_validator(mode="after")
@@ -131,82 +803,84 @@ class Settings(
         for setting, engine in _KEYS.items():
             given = getattr(self, setting) is not None
             if given and self.engine != engine:
-                msg = f"setting {setting!r} belongs to engine {engine!r}; leave one of the two out"
-                raise ValueError(msg)
+                raise ValueError(
+                    f"setting {setting!r} belongs to engine {engine!r}; leave one of the two out"
+                )
             if not given and self.engine == engine:
-                msg = f"engine {engine!r} needs setting {setting!r} beside it"
-                raise ValueError(msg)
+                raise ValueError(f"engine {engine!r} needs setting {setting!r} beside it")
         for part in PARTS:
             for setting, field in part.model_fields.items():
                 changed = getattr(self, setting) != field.default
                 if part.engine_of and changed and self.engine != part.engine_of:
-                    msg = f"setting {setting!r} belongs to engine {part.engine_of!r}; leave it out"
-                    raise ValueError(msg)
+                    raise ValueError(
+                        f"setting {setting!r} belongs to engine {part.engine_of!r}; leave it out"
+                    )
         return self
 
     @model_validator(mode="after")
     def _consistent_samples(self) -> Self:
-        from mia_batch.prompts.seeds import SAMPLES_PER_TARGET
+        from mia_batch.prompts.views import SAMPLES_PER_TARGET
 
         if self.continuations > SAMPLES_PER_TARGET:
-            msg = (
+            raise ValueError(
                 f"setting 'samples' is {self.samples}: a target has seeds for "
                 f"{SAMPLES_PER_TARGET} samples; ask for fewer"
             )
-            raise ValueError(msg)
         if self.temperature == 0 and self.continuations > 1:
-            msg = (
+            raise ValueError(
                 f"setting 'samples' is {self.continuations}, but at temperature 0 all samples of a "
                 "text are the same; ask for 1"
             )
-            raise ValueError(msg)
         return self
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.folder.exists() and not self.folder.is_dir():
-            msg = f"setting 'out' is {str(self.folder)!r}, which is a file; name a folder"
-            raise ValueError(msg)
+            raise ValueError(
+                f"setting 'out' is {str(self.folder)!r}, which is a file; name a folder"
+            )
         for name in ("input", "model"):
             if os.path.realpath(self.folder) == os.path.realpath(getattr(self, name)):
-                msg = f"setting 'out' is the {name} itself, {str(self.folder)!r}; choose another"
-                raise ValueError(msg)
+                raise ValueError(
+                    f"setting 'out' is the {name} itself, {str(self.folder)!r}; choose another"
+                )
         if self.max_cost is not None and None in (self.price_in, self.price_out):
-            msg = "setting 'max_cost' needs prices; give 'price_in' and 'price_out' beside it"
-            raise ValueError(msg)
+            raise ValueError(
+                "setting 'max_cost' needs prices; give 'price_in' and 'price_out' beside it"
+            )
         if self.chat_instruction is not None and not self.chat:
-            msg = "setting 'chat_instruction' belongs to 'chat'; set that too"
-            raise ValueError(msg)
+            raise ValueError("setting 'chat_instruction' belongs to 'chat'; set that too")
         windows = [self.window_words, self.window_characters]
         if self.stride is not None and windows == [None, None]:
-            msg = "setting 'stride' needs 'window_words' or 'window_characters' beside it"
-            raise ValueError(msg)
+            raise ValueError(
+                "setting 'stride' needs 'window_words' or 'window_characters' beside it"
+            )
         if None not in windows:
-            msg = "settings 'window_words' and 'window_characters' are two; leave out one of them"
-            raise ValueError(msg)
+            raise ValueError(
+                "settings 'window_words' and 'window_characters' are two; leave out one of them"
+            )
         if self.preset == "samia" and self.word_rule != "space":
-            msg = f"setting 'word_rule' is {self.word_rule!r}, but preset 'samia' needs 'space'"
-            raise ValueError(msg)
+            raise ValueError(
+                f"setting 'word_rule' is {self.word_rule!r}, but preset 'samia' needs 'space'"
+            )
         if self.text_length is not None and self.preset != "samia":
-            msg = "setting 'text_length' belongs to preset 'samia'; leave it out or set the preset"
-            raise ValueError(msg)
+            raise ValueError(
+                "setting 'text_length' belongs to preset 'samia'; leave it out or set the preset"
+            )
         if self.text_length is not None and self.window_words not in (None, self.text_length):
-            msg = (
+            raise ValueError(
                 f"settings 'window_words' ({self.window_words}) and 'text_length' "
                 f"({self.text_length}) must be equal where both are given"
             )
-            raise ValueError(msg)
         return self
 
     @model_validator(mode="after")
     def _consistent_views(self) -> Self:
         for setting in _OF_WHOLE_TEXTS:
             if getattr(self, setting) is not None and (self.window_words or self.window_characters):
-                msg = f"setting {setting!r} is about whole texts; leave windows out"
-                raise ValueError(msg)
+                raise ValueError(f"setting {setting!r} is about whole texts; leave windows out")
         if self.member_shots is not None and self.nonmember_shots is None:
-            msg = "setting 'member_shots' needs 'nonmember_shots' beside it"
-            raise ValueError(msg)
+            raise ValueError("setting 'member_shots' needs 'nonmember_shots' beside it")
         return self
 
     @field_validator("primary")
@@ -217,25 +891,25 @@ class Settings(
     @model_validator(mode="after")
     def _consistent_verdict(self) -> Self:
         if self.non_members is not None and self.non_members_known is None:
-            msg = (
+            raise ValueError(
                 "setting 'non_members' needs 'non_members_known' beside it: say how it is known "
                 "that these texts are not in the training data"
             )
-            raise ValueError(msg)
         if self.primary is not None and self.primary not in (self.attacks or (self.primary,)):
-            msg = f"setting 'primary' is {self.primary!r}, which 'attacks' does not name"
-            raise ValueError(msg)
+            raise ValueError(
+                f"setting 'primary' is {self.primary!r}, which 'attacks' does not name"
+            )
         alone = {"level": "group", "adjustment": "bh", "ties": "conservative"}
         for setting, value in alone.items():
             if self.stop_when_decided and getattr(self, setting) != value:
-                msg = (
+                raise ValueError(
                     f"setting 'stop_when_decided' needs {setting!r} {value!r}, not "
                     f"{getattr(self, setting)!r}"
                 )
-                raise ValueError(msg)
         if list(self.length_edges) != sorted(set(self.length_edges)):
-            msg = f"setting 'length_edges' is {self.length_edges}: each must exceed the one before"
-            raise ValueError(msg)
+            raise ValueError(
+                f"setting 'length_edges' is {self.length_edges}: each must exceed the one before"
+            )
         return self
 
     @property

@@ -1,19 +1,257 @@
-"""Confidence intervals for the area under a ROC curve."""
+"""ROC curve with ties kept together, its area, and its point at a false-positive budget.
+
+Members are the positive class and a higher score means "more likely a member". Both classes must
+be present and scores finite.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from mia_batch.stats.influence import AucEstimate, estimate_auc
+from mia_batch.stats.clusters import design_effect, effective_number, few, is_enough
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
-__all__ = ["Interval", "auc_interval", "auc_limits", "estimate_interval", "is_middling"]
+
+# ROC curve with ties kept together, its area, and its point at a false-positive budget.
+#
+# Members are the positive class and a higher score means "more likely a member". Both classes must
+# be present and scores finite.
+
+
+_Value = TypeVar("_Value", bound=np.generic)
+
+_AT_ONCE = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatingPoint:
+    """One point of a ROC curve.
+
+    Attributes
+    ----------
+    threshold
+        Predicted member if ``score >= threshold``; infinite where nothing is.
+    fpr
+        Share of non-members predicted members, in [0, 1].
+    tpr
+        Share of members predicted members, in [0, 1].
+    """
+
+    threshold: float
+    fpr: float
+    tpr: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RocCurve:
+    """Every point of a ROC curve, in 8 bytes a score.
+
+    Attributes
+    ----------
+    members
+        Scores of the members, float64, rising; at least one.
+    nonmembers
+        Scores of the non-members, the same.
+    """
+
+    members: NDArray[np.float64]
+    nonmembers: NDArray[np.float64]
+
+    @property
+    def threshold(self) -> NDArray[np.float64]:
+        """Infinity, then every distinct score, falling."""
+        scores = np.unique(np.concatenate([self.members, self.nonmembers]))
+        return np.append(scores, np.inf)[::-1]
+
+    @property
+    def fpr(self) -> NDArray[np.float64]:
+        """False-positive rate at each threshold, in [0, 1], rising."""
+        return _share_from(self.nonmembers, self.threshold)
+
+    @property
+    def tpr(self) -> NDArray[np.float64]:
+        """True-positive rate at each threshold, in [0, 1], rising."""
+        return _share_from(self.members, self.threshold)
+
+    @property
+    def area(self) -> float:
+        """Probability that a member outscores a non-member, ties one half; in [0, 1]."""
+        won = sum(n_beaten(some, self.nonmembers).sum() for some in pieces(self.members))
+        return float(won / (self.members.size * self.nonmembers.size))
+
+    def point(self, threshold: float) -> OperatingPoint:
+        return OperatingPoint(
+            threshold=threshold,
+            fpr=float(_share_from(self.nonmembers, threshold)),
+            tpr=float(_share_from(self.members, threshold)),
+        )
+
+    def at_fpr(self, budget: float) -> OperatingPoint:
+        """Point of the largest TPR whose empirical FPR is **at most** the budget.
+
+        Neither interpolated nor nearest: the budget is never exceeded.
+
+        Where no score can be flagged within the budget, the threshold is infinite.
+        """
+        n = self.nonmembers.size
+        spared = n - bisect_right(range(n + 1), budget, key=lambda flagged: flagged / n) + 1
+        classes = (self.members, self.nonmembers)
+        if spared == 0:
+            return self.point(float(min(scores[0] for scores in classes)))
+        highest_spared = self.nonmembers[spared - 1]
+        above = [scores[scores.searchsorted(highest_spared, side="right") :] for scores in classes]
+        return self.point(
+            float(min((scores[0] for scores in above if scores.size), default=np.inf))
+        )
+
+    def widest_gap(self) -> OperatingPoint:
+        """Point of the largest TPR - FPR; of several, the one with the highest threshold."""
+        return self.point(float(self.threshold[np.argmax(self.tpr - self.fpr)]))
+
+
+def roc_curve(member: NDArray[np.bool_], score: NDArray[np.float64]) -> RocCurve:
+    """Make the ROC curve over every distinct score; equal scores move together."""
+    members, nonmembers = score[member], score[~member]
+    members.sort()
+    nonmembers.sort()
+    return RocCurve(members=members, nonmembers=nonmembers)
+
+
+def roc_auc(member: NDArray[np.bool_], score: NDArray[np.float64]) -> float:
+    """Probability that a member outscores a non-member, ties one half."""
+    return roc_curve(member, score).area
+
+
+def n_beaten(scores: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Count for each score the others below it, ties one half."""
+    below, not_above = (others.searchsorted(scores, side=side) for side in ("left", "right"))
+    return (below + not_above) / 2
+
+
+def pieces(values: NDArray[_Value]) -> Iterator[NDArray[_Value]]:
+    """Cut an array, so that what is made of it needs little room at a time."""
+    for start in range(0, values.size, _AT_ONCE):
+        yield values[start : start + _AT_ONCE]
+
+
+def _share_from(
+    scores: NDArray[np.float64], threshold: float | NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Share of rising scores that reach a threshold."""
+    return (scores.size - scores.searchsorted(threshold, side="left")) / scores.size
+
+
+# What each text, or cluster of texts, adds to the error of a ROC AUC.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AucEstimate:
+    """A ROC AUC and what is known of its error.
+
+    Attributes
+    ----------
+    value
+        The AUC, in [0, 1].
+    variance
+        Its estimated variance; 0 where undefined (a single text or cluster of a class).
+    sizes
+        Members and non-members; where texts are clustered, as many texts as there would be were
+        those of a cluster equal (Kish's effective number of clusters).
+    clustered
+        Whether texts share clusters.
+    """
+
+    value: float
+    variance: float
+    sizes: tuple[float, float]
+    clustered: bool
+
+    @property
+    def lack(self) -> str | None:
+        """Why there is no interval."""
+        if self.n_groups is None or is_enough(self.n_groups):
+            return None
+        return few(self.n_groups, " in each class")
+
+    @property
+    def n_groups(self) -> float | None:
+        """Effective number of clusters of the class that has fewer; None of independent texts."""
+        return min(self.sizes) if self.clustered else None
+
+    def quantile(self, z: float) -> float:
+        """Widen a normal quantile where few groups tell of their own spread.
+
+        With ``n_groups - 1`` degrees of freedom, an effective number, at the same probability.
+        """
+        if self.n_groups is None:
+            return z
+        from scipy.stats import norm, t
+
+        return float(t.isf(norm.sf(z), self.n_groups - 1))
+
+
+def estimate_auc(
+    member: NDArray[np.bool_],
+    score: NDArray[np.float64],
+    cluster: NDArray[np.int32] | None = None,
+) -> tuple[AucEstimate, NDArray[np.float64]]:
+    """Compute a ROC AUC and the influence of each text or cluster.
+
+    The sum of the influences' squares estimates the AUC's variance, the sum of their products with
+    those of another AUC over the same texts their covariance. A cluster counts in
+    both classes where it has texts of both.
+
+    Influences are float64, of the texts or of the clusters in the order of codes.
+
+    References
+    ----------
+    Independent texts: DeLong, DeLong and Clarke-Pearson (1988), "Comparing the areas under two or
+    more correlated receiver operating characteristic curves", equations 4 to 6. Clusters:
+    Obuchowski (1997), "Nonparametric analysis of clustered ROC curve data", section 2, where each
+    class has a factor K / (K - 1). It is here 1 / (1 - w) of each cluster, which has the share w of
+    the class's texts and draws the AUC towards itself by as much (Bell and McCaffrey 2002, "Bias
+    reduction in standard errors for linear regression with multi-stage samples"): the same where
+    clusters are of one size.
+    """
+    curve = roc_curve(member, score)
+    value = curve.area
+    codes = np.arange(member.size, dtype=np.int32) if cluster is None else cluster
+    influence = np.zeros(int(codes.max()) + 1)
+    sizes = []
+    for rows, others, sign, mean in (
+        (np.flatnonzero(member), curve.nonmembers, 1, value),
+        (np.flatnonzero(~member), curve.members, -1, 1 - value),
+    ):
+        counts = np.zeros(influence.size, np.int32)
+        np.add.at(counts, codes[rows], 1)
+        sizes.append(effective_number(counts))
+        own = np.zeros_like(influence)
+        for piece in pieces(rows):
+            placement = n_beaten(score[piece], others) / others.size - mean
+            np.add.at(own, codes[piece], placement / rows.size)
+        influence += sign * own / np.sqrt(np.maximum(1 - counts / rows.size, 1 / rows.size))
+    if min(sizes) == 1:  # a class is one text or cluster
+        influence[:] = 0
+    estimate = AucEstimate(
+        value=value,
+        variance=float(influence @ influence),
+        sizes=(sizes[0], sizes[1]),
+        clustered=cluster is not None,
+    )
+    return estimate, influence
+
+
+# Confidence intervals for the area under a ROC curve.
+
 
 _DELONG_WITHIN = (0.05, 0.95)
 """Outside, simulation gives DeLong too low a coverage."""
@@ -140,3 +378,363 @@ def _newcombe_low(auc: float, n1: float, n0: float, z: float) -> float:
     if auc == 0:
         return 0.0
     return float(brentq(gap, 0.0, min(auc, 1 - 1e-12), xtol=1e-12))
+
+
+# Confidence intervals for rates: at a false-positive budget, and at a threshold fixed before.
+
+
+_FEWEST_GROUPS = 5
+"""Where fewer groups have flagged texts, or others, these do not tell how much groups differ."""
+
+
+def independent_number(flagged: NDArray[np.bool_], cluster: NDArray[np.integer[Any]]) -> float:
+    """Count the independent texts of which a share would be as well known as of these clusters.
+
+    Texts by the `design_effect` on being flagged, and by the square of how much wider Student's t
+    is than the normal, with as many degrees of freedom as the clusters are worth of one size, less
+    1. Where fewer than 5 clusters, of fewer not all, have flagged texts, or texts that are not, at
+    most the clusters' `effective_number`.
+
+    Korn and Graubard (1998), "Confidence intervals for proportions with small expected number of
+    positive counts estimated from survey data", section 2.
+    """
+    from scipy.stats import norm, t
+
+    _, codes, sizes = np.unique(cluster, return_inverse=True, return_counts=True)
+    if sizes.size == flagged.size:
+        return float(flagged.size)
+    effective = effective_number(sizes)
+    n = flagged.size / design_effect(flagged.astype(np.float64), codes)
+    n_flagged = np.bincount(codes, flagged)
+    if min((n_flagged > 0).sum(), (n_flagged < sizes).sum()) < min(_FEWEST_GROUPS, sizes.size):
+        n = min(n, effective)
+    wider = float(t.isf(0.025, effective - 1) / norm.isf(0.025))
+    return float(max(n / wider**2, 1.0))
+
+
+def tpr_interval(
+    curve: RocCurve,
+    budget: float,
+    tpr: float,
+    sizes: tuple[float, float],
+    *,
+    confidence: float = 0.95,
+) -> Interval:
+    """Interval of the TPR at a false-positive budget, for any distribution of scores.
+
+    The TPR errs because the members are few, within Clopper-Pearson limits, and because the
+    threshold is estimated: two order statistics of the non-members enclose the one whose FPR is the
+    budget, and have TPRs of their own. Both are joined by the method of variance estimates
+    recovery. Never of zero width.
+
+    ``sizes`` are members and non-members, where texts are clustered by `independent_number`, and
+    then ranks are stretched to the texts that there are.
+
+    References
+    ----------
+    David and Nagaraja (2003), "Order statistics", section 7.1 (limits of a quantile); Zou and
+    Donner (2008), "Construction of confidence limits about effect measures: a general approach",
+    equations 1 and 2.
+    """
+    from scipy.stats import binom
+
+    error, n = (1 - confidence) / 2, int(sizes[1])
+    there = curve.nonmembers.size
+    above = int(binom.isf(error, n, 1 - budget)) + 1
+    below = int(binom.ppf(error, n, 1 - budget))
+    least = 0.0 if above > n else _share_above(curve, -(-above * there // n))
+    most = _share_above(curve, below * there // n)
+    of_members = clopper_pearson(tpr * sizes[0], sizes[0], confidence=confidence)
+    low = tpr - float(np.hypot(tpr - of_members.low, max(tpr - least, 0.0)))
+    high = tpr + float(np.hypot(of_members.high - tpr, max(most - tpr, 0.0)))
+    return Interval(
+        low=max(low, 0.0), high=min(high, 1.0), confidence=confidence, method="order_statistics"
+    )
+
+
+def _share_above(curve: RocCurve, rank: int) -> float:
+    """Share of members above the non-member of a rank, counted from the lowest."""
+    if rank < 1:
+        return 1.0
+    spared = curve.nonmembers[rank - 1]
+    return float(1 - curve.members.searchsorted(spared, side="right") / curve.members.size)
+
+
+def threshold_fpr_interval(n: float, budget: float, *, confidence: float = 0.95) -> Interval:
+    """Range of the true FPR of a threshold that spends a budget on so many non-members.
+
+    With k = floor(n FPR) flagged, it is distributed as Beta(k + 1, n - k) for scores without ties.
+
+    ``n`` is the effective number where texts are clustered.
+
+    References
+    ----------
+    David and Nagaraja (2003), "Order statistics", section 2.3; Vovk (2012), "Conditional validity
+    of inductive conformal predictors", section 2.
+    """
+    from scipy.stats import beta
+
+    k = int(int(n) * budget * (1 + 1e-12))
+    low, high = beta.interval(confidence, k + 1, int(n) - k)
+    return Interval(low=float(low), high=float(high), confidence=confidence, method="beta")
+
+
+def clopper_pearson(hits: float, n: float, *, confidence: float = 0.95) -> Interval:
+    """Interval of a rate at a threshold that was fixed on other data; numbers need not be whole.
+
+    References
+    ----------
+    Clopper and Pearson (1934).
+    """
+    from scipy.stats import beta
+
+    error = (1 - confidence) / 2  # a parameter of 0 gives NaN, where the limit is 0 or 1
+    low = float(np.nan_to_num(beta.ppf(error, hits, n - hits + 1), nan=0.0))
+    high = float(np.nan_to_num(beta.isf(error, hits + 1, n - hits), nan=1.0))
+    return Interval(low=low, high=high, confidence=confidence, method="clopper_pearson")
+
+
+# Means of paired differences, with errors that move together within clusters.
+
+
+_ROUNDING = 1e-12  # of the largest value: what is smaller is the error of sums
+_NOT_TOLD_APART = "the runs before and of the retrained model cannot be told apart"
+_NOT_ABOVE = "the run before does not score above that of the retrained model"
+_NO_SPREAD = "the same share is removed everywhere, so that its spread is unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """Means of some numbers of each text, by unit.
+
+    Attributes
+    ----------
+    value
+        Means, a row for each unit and a column for each number.
+    covariance
+        Of the means, estimated from clusters; 0 where all clusters agree, or there is one.
+    n
+        Texts of each unit.
+    n_clusters
+        Clusters of each unit.
+    effective
+        Clusters that there would be were they of one size (Kish), at most ``n_clusters``.
+    """
+
+    value: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+    n: NDArray[np.int64]
+    n_clusters: NDArray[np.int64]
+    effective: NDArray[np.float64]
+
+    @property
+    def enough(self) -> NDArray[np.bool_]:
+        """Which units have clusters enough for an interval."""
+        return np.asarray(is_enough(self.effective))
+
+    def half_widths(self, confidence: float = 0.95) -> NDArray[np.float64]:
+        """Half of each interval, like ``value``; NaN where the data support none.
+
+        Student's t, its degrees of freedom the effective number of clusters less 1.
+        """
+        from scipy.stats import t
+
+        return np.asarray(t.ppf((1 + confidence) / 2, self._freedom) * self._errors)
+
+    def p_values(self) -> NDArray[np.float64]:
+        """Two-sided, of a mean of 0, by the same t; NaN where there is no interval."""
+        from scipy.stats import t
+
+        return np.asarray(2 * t.sf(np.abs(self.value / self._errors), self._freedom))
+
+    @property
+    def _errors(self) -> NDArray[np.float64]:
+        variance = np.diagonal(self.covariance, axis1=1, axis2=2)
+        return np.asarray(np.sqrt(np.where(variance > 0, variance, np.nan)))
+
+    @property
+    def _freedom(self) -> NDArray[np.float64]:
+        return np.where(self.enough, self.effective - 1, np.nan)[:, None]
+
+
+def cluster_means(
+    values: NDArray[np.float64], unit: NDArray[np.intp], cluster: NDArray[np.intp]
+) -> Means:
+    r"""Average numbers over the texts of each unit, with a covariance from whole clusters.
+
+    With \(n_k\) texts and the sum \(s_k\) in cluster k, and n texts, the mean is
+    \(\bar s = \sum s_k / n\) and its variance
+
+    .. math:: \sum_k \frac{(s_k - n_k \bar s)^2}{1 - n_k / n} / n^2
+
+    ``values`` has a row for each text and a column for each number; ``unit`` and ``cluster`` are
+    codes from 0, no unit empty.
+
+    Cochran (1977), "Sampling techniques", section 6.3, for the ratio of sums; Bell and McCaffrey
+    (2002), for the denominator, as in `estimate_auc`; Kish (1965), "Survey sampling", for the
+    effective number.
+    """
+    width = int(cluster.max()) + 1
+    pairs, code, size = np.unique(unit * width + cluster, return_inverse=True, return_counts=True)
+    owner = pairs // width
+    n, n_clusters = np.bincount(owner, size), np.bincount(owner)
+    sums = np.stack([np.bincount(code, column) for column in values.T], axis=1)
+    mean = np.stack([np.bincount(owner, column) for column in sums.T], axis=1) / n[:, None]
+    gaps = sums - size[:, None] * mean[owner]
+    gaps[np.abs(gaps) <= _ROUNDING * size[:, None] * np.abs(values).max(axis=0)] = 0
+    products = gaps[:, :, None] * gaps[:, None, :]
+    products /= np.maximum(1 - size / n[owner], 1 / n[owner])[:, None, None]
+    covariance = np.zeros((n.size, *products.shape[1:]))
+    np.add.at(covariance, owner, products)
+    return Means(
+        value=mean,
+        covariance=covariance / n[:, None, None] ** 2,
+        n=n.astype(np.int64),
+        n_clusters=n_clusters,
+        effective=n**2 / np.bincount(owner, size.astype(np.float64) ** 2),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovedShare:
+    """(before - after) / (before - retrained), or the reason why value or limits are missing."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    reason: str | None = None
+
+
+def removed_share(
+    gaps: NDArray[np.float64],
+    covariance: NDArray[np.float64],
+    effective: float,
+    *,
+    confidence: float = 0.95,
+) -> RemovedShare:
+    r"""Share of a difference that unlearning has removed, with Fieller's interval.
+
+    ``gaps`` are the means x of before - after and y of before - retrained, over ``effective``
+    independent clusters. The interval holds every share \(\rho\) with
+    \((x - \rho y)^2 \le t^2 (v_x - 2 \rho c + \rho^2 v_y)\), t of ``effective - 1`` degrees of
+    freedom. It is not clipped: below 0 unlearning made it worse, above 1 it went further than the
+    retrained model.
+
+    Withheld where the interval of y holds 0 or lies below, and limits where they would meet.
+
+    Fieller (1954), "Some problems in interval estimation".
+    """
+    from scipy.stats import t
+
+    if not is_enough(effective):
+        return RemovedShare(reason=few(effective))
+    (x, y), ((v_x, c), (_, v_y)) = gaps.tolist(), covariance.tolist()
+    squared = float(t.ppf((1 + confidence) / 2, effective - 1)) ** 2
+    if y * y <= squared * v_y:
+        return RemovedShare(reason=_NOT_TOLD_APART)
+    if y < 0:
+        return RemovedShare(reason=_NOT_ABOVE)
+    a, b, rest = y * y - squared * v_y, x * y - squared * c, x * x - squared * v_x
+    spread = max(b * b - a * rest, 0.0) ** 0.5
+    if spread <= 1e-9 * abs(a):
+        return RemovedShare(value=x / y, reason=_NO_SPREAD)
+    return RemovedShare(value=x / y, low=(b - spread) / a, high=(b + spread) / a)
+
+
+# Ratios of sums over texts, such as micro precision, with errors from whole clusters.
+
+
+_RATIOS_NO_SPREAD = "all groups of texts agree, so that the spread is unknown"
+_NOTHING = "there is nothing to take a share of"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ratio:
+    """A ratio of sums, or the reason why value or interval is missing.
+
+    Attributes
+    ----------
+    value
+        The ratio; None where its denominator is 0.
+    interval
+        Its confidence interval; None where the data support none.
+    reason
+        Why value or interval is None.
+    """
+
+    value: float | None = None
+    interval: Interval | None = None
+    reason: str | None = None
+
+
+def ratio_of_sums(
+    sums: NDArray[np.float64], cluster: NDArray[np.intp], *, confidence: float = 0.95
+) -> Ratio:
+    r"""Divide sums over texts, with an interval in [0, 1] for a ratio that lies there.
+
+    The ratio is \(R = \sum a_i / \sum b_i\). Its error is that of the mean of
+    \((a_i - R b_i) / \bar b\) over whole clusters, and the interval is symmetric in its logit, by
+    Student's t. ``sums`` has a row of numerators and one of denominators, which are not smaller;
+    clusters are codes from 0, each of which has a text.
+
+    Cochran (1977), "Sampling techniques", sections 2.11 and 6.3.
+    """
+    above, below = sums
+    if not below.any():
+        return Ratio(reason=_NOTHING)
+    value = float(above.sum() / below.sum())
+    half = _half(_influence(sums), cluster, confidence)
+    if isinstance(half, str):
+        return Ratio(value=value, reason=half)
+    if not 0 < value < 1:
+        return Ratio(value=value, reason=_RATIOS_NO_SPREAD)
+    from scipy.special import expit, logit
+
+    middle, wide = logit(value), half / (value * (1 - value))
+    low, high = float(expit(middle - wide)), float(expit(middle + wide))
+    return Ratio(
+        value=value,
+        interval=Interval(low=low, high=high, confidence=confidence, method="ratio_logit_t"),
+    )
+
+
+def ratio_difference(
+    one: NDArray[np.float64],
+    other: NDArray[np.float64],
+    cluster: NDArray[np.intp],
+    *,
+    confidence: float = 0.95,
+) -> Ratio:
+    """Subtract a ratio of sums over the same texts from another, with an interval of the pair.
+
+    Each has two rows, as `ratio_of_sums` takes them. The interval is symmetric, by Student's t, of
+    the differences of what each text adds to either ratio.
+    """
+    if not one[1].any() or not other[1].any():
+        return Ratio(reason=_NOTHING)
+    value = float(one[0].sum() / one[1].sum() - other[0].sum() / other[1].sum())
+    half = _half(_influence(one) - _influence(other), cluster, confidence)
+    if isinstance(half, str):
+        return Ratio(value=value, reason=half)
+    limits = Interval(
+        low=value - half, high=value + half, confidence=confidence, method="ratio_difference_t"
+    )
+    return Ratio(value=value, interval=limits)
+
+
+def _influence(sums: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what each text adds to the error of a ratio; its mean is 0."""
+    above, below = sums
+    ratio = above.sum() / below.sum()
+    return np.asarray((above - ratio * below) / below.mean())
+
+
+def _half(
+    influence: NDArray[np.float64], cluster: NDArray[np.intp], confidence: float
+) -> float | str:
+    """Half of an interval, or why there is none."""
+    means = cluster_means(influence[:, None], np.zeros(len(influence), np.intp), cluster)
+    if not means.enough[0]:
+        return few(float(means.effective[0]))
+    half = float(means.half_widths(confidence)[0, 0])
+    return half if np.isfinite(half) else _RATIOS_NO_SPREAD

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from mia_batch.storage.urls import check_url, copy_of, is_url, place_of
+from mia_batch.storage.copies import check_url, copy_of, is_url, place_of
 
 __all__ = ["check_url", "copy_of", "is_url", "place_of"]

@@ -1,31 +1,75 @@
-"""Runs that lie in a store: each has a working copy here, an ordinary folder below the cache.
-
-What is written reaches the store before it is visible in the copy, so any machine can go on from
-the store. Only what is written in place, such as the journal of answers, may be ahead here.
-"""
+"""Addresses of run folders in object stores, and where their working copies lie."""
 
 from __future__ import annotations
 
 import os
+import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeGuard
+from urllib.parse import urlsplit
 
 from filelock import FileLock, Timeout
 
 from mia_batch.errors import MiaBatchError, RunFolderError, SettingsError
-from mia_batch.storage.lease import Lease, holder, is_live, lease_of
-from mia_batch.storage.store import Store
-from mia_batch.storage.urls import check_url, copy_of, is_url
-from mia_batch.tables.files import followed
+from mia_batch.storage.store import Lease, Store, holder, is_live, lease_of
+from mia_batch.tables import followed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["fetched", "mirrored", "settled"]
+
+# Addresses of run folders in object stores, and where their working copies lie.
+
+
+_SCHEMES = ("s3", "gs", "az")
+
+
+def is_url(place: object) -> TypeGuard[str]:
+    """Whether this is an address and not a path."""
+    return isinstance(place, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", place) is not None
+
+
+def place_of(given: Path | str) -> Path | str:
+    """Take an address as it is, and all else as a path."""
+    return given if is_url(given) else Path(given)
+
+
+def check_url(url: str) -> None:
+    """Raise ValueError where this is no address of a folder in a bucket.
+
+    The message repeats nothing of an address that may hold a password.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in _SCHEMES:
+        known = ", ".join(f"{scheme}://" for scheme in _SCHEMES)
+        raise ValueError(f"{parts.scheme}:// is not a known object store; known are {known}")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise ValueError(
+            "an address has a bucket and a path, no user, '?' or '#': credentials come from the "
+            "environment"
+        )
+    folders = parts.path.removesuffix("/").split("/")[1:]
+    if not re.fullmatch(r"[\w.-]+", parts.netloc) or not folders or {"", ".", ".."} & set(folders):
+        raise ValueError(f"name a bucket and a folder in it, such as {parts.scheme}://bucket/run")
+
+
+def copy_of(url: str) -> Path:
+    """Name the folder that is the working copy of an address; it need not be there."""
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    cache = given if given.is_absolute() else Path.home() / ".cache"
+    url = url.removesuffix("/")
+    return cache / "mia-batch" / sha256(url.encode()).hexdigest()[:16] / url.rpartition("/")[2]
+
+
+# Runs that lie in a store: each has a working copy here, an ordinary folder below the cache.
+#
+# What is written reaches the store before it is visible in the copy, so any machine can go on from
+# the store. Only what is written in place, such as the journal of answers, may be ahead here.
+
 
 _AT_ONCE = 32
 _MARKS = 1 << 56
@@ -49,8 +93,9 @@ def mirrored(place: Path | str) -> Iterator[Path]:
             try:
                 closing.enter_context(copy.lock("writing", 0))
             except Timeout:
-                msg = f"{place} is held by another live run; wait for it, or choose another --out"
-                raise RunFolderError(msg) from None
+                raise RunFolderError(
+                    f"{place} is held by another live run; wait for it, or choose another --out"
+                ) from None
             lease = Lease.take(copy.store, copy.name)
             closing.callback(lease.release)
             copy.follow(lease.copy)
@@ -112,11 +157,10 @@ class _Copy:
         try:
             copy.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            msg = (
+            raise RunFolderError(
                 f"{error.filename or copy.folder}, the working copy of {url}, cannot be used "
                 f"({error.strerror}); set XDG_CACHE_HOME to a folder that can be written"
-            )
-            raise RunFolderError(msg) from None
+            ) from None
         return copy
 
     @property
@@ -212,8 +256,7 @@ class _Mirror:
             self.lease.check()
             yield
         except RunFolderError as error:
-            msg = f"{error}; the same command goes on"
-            raise RunFolderError(msg) from error
+            raise RunFolderError(f"{error}; the same command goes on") from error
 
 
 def _mark(tag: str) -> int:

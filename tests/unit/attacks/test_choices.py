@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mia_batch.attacks import get
-from mia_batch.attacks.choices import CHOICE_LOGPROB_ATTACKS
+from mia_batch.attacks.from_samples import CHOICE_LOGPROB_ATTACKS
 from tests.logprob_rows import scores, table
 
 if TYPE_CHECKING:

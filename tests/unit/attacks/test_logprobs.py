@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mia_batch.attacks import Attack, get, names
 from mia_batch.attacks.attack import CHOICE
-from mia_batch.attacks.series import SERIES_COLUMNS, with_series
+from mia_batch.attacks.from_logprobs import SERIES_COLUMNS, with_series
 from tests import logprob_rows, reference_logprobs, reference_tuned
 from tests.logprob_rows import LISTS, SCHEMA
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mia_batch.attacks import get, score
-from mia_batch.attacks.probing import MATCHED_RARITY_ATTACKS, PROBE_ATTACKS
+from mia_batch.attacks.from_samples import MATCHED_RARITY_ATTACKS, PROBE_ATTACKS
 from tests import frames
 
 PROBES = [attack.name for attack in PROBE_ATTACKS]

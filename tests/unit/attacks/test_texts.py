@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from mia_batch.attacks import get, names, score
 from mia_batch.features import build_features, groups_of
-from mia_batch.kernels import GROUPS, pair_features
-from mia_batch.rarity import RARITY_FIELDS
+from mia_batch.kernels import GROUPS, RARITY_FIELDS, pair_features
 from tests import frames, reference_scores
 
 if TYPE_CHECKING:

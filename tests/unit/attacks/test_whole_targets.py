@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.attacks.whole_targets import count_rows, whole_targets
+from mia_batch.attacks.apply import count_rows, whole_targets
 
 
 def regrouped(keys: list[tuple[int, int]], at_once: int, n_targets: int) -> list[pl.DataFrame]:

@@ -9,10 +9,9 @@ import polars as pl
 import pytest
 from rich.console import Console
 
-from mia_batch.cli.console import ConsoleObserver
-from mia_batch.evidence.blocks import Block
-from mia_batch.evidence.executors.ray.pool import Asked, Pool, Worker
-from mia_batch.evidence.executors.ray.worker import Joined
+from mia_batch.cli.options import ConsoleObserver
+from mia_batch.evidence.executors.ray import Asked, Joined, Pool, Worker
+from mia_batch.evidence.parts import Block
 from mia_batch.evidence.request import EngineInfo
 from mia_batch.observer import WorkerState
 

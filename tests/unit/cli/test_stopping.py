@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 
 import mia_batch
-from mia_batch.cli.stopping import command_line
+from mia_batch.cli.main import command_line
 from tests.checkpoints import TEXTS
 from tests.counting import counting_engine
 from tests.processes import COMMAND, HANGS, children, wait_until, wait_until_gone
@@ -167,7 +167,7 @@ def test_a_demo_that_is_stopped_in_training_starts_over_as_it_was_asked_to(tmp_p
 STUCK = """
 import ctypes
 from contextlib import suppress
-from mia_batch.cli.stopping import Stopping
+from mia_batch.cli.main import Stopping
 
 lock, libc = ctypes.create_string_buffer(64), ctypes.CDLL(None)
 libc.pthread_mutex_lock(lock)
@@ -192,7 +192,7 @@ def test_a_main_thread_that_cannot_be_interrupted_stops_nobody(tmp_path, signals
 
 REPHRASED = """
 import signal
-from mia_batch.cli.stopping import Stopping
+from mia_batch.cli.main import Stopping
 
 with Stopping(["a", "b c"]).listening():
     try:

@@ -3,8 +3,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from mia_batch.corpus.check import check_rows
-from mia_batch.corpus.columns import ColumnNames, resolve
+from mia_batch.corpus.documents import ColumnNames, check_rows, resolve
 from mia_batch.errors import CorpusError
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from mia_batch.corpus.columns import ColumnNames, resolve
+from mia_batch.corpus.documents import ColumnNames, resolve
 from mia_batch.errors import CorpusError
 
 RAW = pl.Schema({"x": pl.Object(), "text": pl.String(), "label": pl.Int64(), "y": pl.Int8()})

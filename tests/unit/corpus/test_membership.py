@@ -3,7 +3,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from mia_batch.corpus.columns import membership
+from mia_batch.corpus.documents import membership
 
 
 @pytest.mark.parametrize(

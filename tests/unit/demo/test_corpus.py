@@ -7,8 +7,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from mia_batch.demo import DemoSettings
-from mia_batch.demo.corpus import build_corpus, draw_members
-from mia_batch.demo.passages import Passage
+from mia_batch.demo.making import Passage, build_corpus, draw_members
 from mia_batch.errors import SettingsError
 
 SETTINGS = DemoSettings(n_passages=36, per_group=4)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.demo.passages import (
+from mia_batch.demo.making import (
     SHARED_RUN,
     Passage,
     choose_passages,

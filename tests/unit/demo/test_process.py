@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from mia_batch.demo.process import run_training
+from mia_batch.demo.making import run_training
 from mia_batch.errors import MiaBatchError
 
 

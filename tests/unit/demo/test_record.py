@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from mia_batch.demo.record import Record, digest_files
+from mia_batch.demo.making import Record, digest_files
 
 
 def test_record_survives_writing(tmp_path):

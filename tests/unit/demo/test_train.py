@@ -7,7 +7,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from mia_batch.demo import DemoFolder
-from mia_batch.demo.process import run_training
+from mia_batch.demo.making import run_training
 
 
 @pytest.fixture(scope="module")

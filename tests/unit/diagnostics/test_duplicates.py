@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.diagnostics import duplicates
-from mia_batch.diagnostics.duplicates import count_copies, near_duplicates
+from mia_batch.diagnostics import preflight
+from mia_batch.diagnostics.preflight import count_copies, near_duplicates
 
 WORDS = [f"w{i}" for i in range(40)]
 
@@ -68,7 +68,7 @@ def test_what_cannot_be_compared_is_counted():
 
 
 def test_more_texts_than_are_compared_are_counted(monkeypatch):
-    monkeypatch.setattr(duplicates, "MAX_TEXTS_PER_SIDE", 2)
+    monkeypatch.setattr(preflight, "MAX_TEXTS_PER_SIDE", 2)
     same = " ".join(WORDS[:13])
     first, _ = near_duplicates(frame((same, True), (same, True), (same, True), (same, False)))
     assert (first.n_texts, first.n_left_out, first.n_concerned) == (2, 1, 2)

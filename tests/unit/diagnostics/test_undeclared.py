@@ -8,13 +8,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mia_batch.diagnostics import undeclared
-from mia_batch.diagnostics.undeclared import UNDECLARED, undeclared_rows, with_undeclared
+from mia_batch.diagnostics import preflight
+from mia_batch.diagnostics.preflight import UNDECLARED, undeclared_rows, with_undeclared
 from mia_batch.inference.comparison import read_comparison_sets
-from mia_batch.inference.findings import finding_rows
-from mia_batch.inference.plan import VerdictPlan
+from mia_batch.inference.findings import VerdictPlan, finding_rows
 from mia_batch.inference.power import planned_power
-from mia_batch.report.checks import undeclared_sentences
+from mia_batch.report.sentences import undeclared_sentences
 
 LETTERS = "bcdfghklmnprstvz"
 VOCABULARY = [f"{a}{b}{c}" for a in LETTERS for b in "aeiou" for c in LETTERS]
@@ -54,7 +53,7 @@ def table(targets, nulls, **columns):
 
 
 def likeness(texts):
-    found = undeclared.likeness(texts)
+    found = preflight.likeness(texts)
     assert found is not None
     return found
 
@@ -88,7 +87,7 @@ def test_neighbours_are_as_alike_as_the_definition_says():
 def test_order_is_all_that_neighbours_tell():
     shuffled = np.random.default_rng(1).permutation(book(40)).tolist()
     assert not likeness(shuffled).of_one_book
-    assert undeclared.likeness(book(19)) is None
+    assert preflight.likeness(book(19)) is None
 
 
 def test_texts_that_stand_alone_are_seldom_taken_for_a_book():

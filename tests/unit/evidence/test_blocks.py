@@ -8,12 +8,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mia_batch import tables
-from mia_batch.evidence.blocks import BLOCK_TARGETS, RECORDED_BLOCK_TARGETS, Block
-from mia_batch.evidence.missing import PIECE_TOKENS, Missing, Work
-from mia_batch.evidence.parts import Parts
-from mia_batch.evidence.units import TARGETS_AT_ONCE, PromptUnits, TargetUnits
-from mia_batch.prompts.continuation import continuation
-from mia_batch.prompts.view import View
+from mia_batch.evidence.parts import (
+    BLOCK_TARGETS,
+    PIECE_TOKENS,
+    RECORDED_BLOCK_TARGETS,
+    TARGETS_AT_ONCE,
+    Block,
+    Missing,
+    Parts,
+    PromptUnits,
+    TargetUnits,
+    Work,
+)
+from mia_batch.prompts.views import View, continuation
 from mia_batch.schemas import Prompts, Samples, Targets
 from tests import frames
 

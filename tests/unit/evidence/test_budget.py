@@ -7,7 +7,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from mia_batch.evidence.budget import Budget
+from mia_batch.evidence.request import Budget
 
 MATCHED = Budget(scope="matched", max_length=1024, max_model_len=2048)
 WHOLE = Budget(scope="whole", max_length=1024, max_model_len=2048)

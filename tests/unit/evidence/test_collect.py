@@ -5,15 +5,13 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from mia_batch.evidence.blocks import Block
-from mia_batch.evidence.budget import Budget
-from mia_batch.evidence.collect import Collector
-from mia_batch.evidence.local import LocalSource
-from mia_batch.evidence.request import Answer, Continuation
-from mia_batch.evidence.sampling import SampleTask
-from mia_batch.models.measure import Measure
+from mia_batch.evidence.collect import Collector, SampleTask
+from mia_batch.evidence.parts import Block
+from mia_batch.evidence.process import LocalSource
+from mia_batch.evidence.request import Answer, Budget, Continuation
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.prompts.view import View
+from mia_batch.models.weights import Measure
+from mia_batch.prompts.views import View
 from mia_batch.schemas import Samples
 from tests import frames
 from tests.checkpoints import CONTEXT, TEXTS

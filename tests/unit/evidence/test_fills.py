@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import polars as pl
 
-from mia_batch.evidence.blocks import Block
-from mia_batch.evidence.fills import FillTask
-from mia_batch.prompts.seeds import sample_seed
-from mia_batch.prompts.view import View
+from mia_batch.evidence.collect import FillTask
+from mia_batch.evidence.parts import Block
+from mia_batch.prompts.views import View, sample_seed
 
 
 def test_a_view_s_share_reaches_the_masked_model():

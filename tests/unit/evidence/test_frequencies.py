@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mia_batch.errors import RunFolderError, SchemaMismatchError, SettingsError
-from mia_batch.evidence.frequencies import count_frequencies, load_frequencies, save_frequencies
+from mia_batch.evidence.collect import count_frequencies, load_frequencies, save_frequencies
 
 
 def count(*batches, vocabulary=5):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mia_batch.evidence.local import LocalSource
-from mia_batch.evidence.process import EngineProcess
+from mia_batch.evidence.process import EngineProcess, LocalSource
 from mia_batch.evidence.request import EngineSpec, Request
 from mia_batch.models.tokens import Tokenizer
 from tests.checkpoints import CONTEXT, TEXTS, save_tokenizer

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mia_batch.errors import EngineError
-from mia_batch.evidence.blocks import Block
 from mia_batch.evidence.collect import Asked
-from mia_batch.evidence.executors.local import LocalExecutor
-from mia_batch.evidence.executors.pieces import REFUSED
+from mia_batch.evidence.executors.local import REFUSED, LocalExecutor
+from mia_batch.evidence.parts import Block
 from mia_batch.evidence.request import Answer, Continuation, Request
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import pytest
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence import worker
-from mia_batch.evidence.engines import machine
+from mia_batch.evidence.engines import registry
 from mia_batch.evidence.request import EngineSpec, EvidenceKind
 from mia_batch.evidence.worker import _explain, _set_environment
 
@@ -44,7 +44,7 @@ def test_several_accelerators_need_processes(environment: dict[str, str]):
 def test_an_engine_on_a_cpu_has_one_thread(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, on_cpu: bool
 ):
-    monkeypatch.setattr(machine, "_ACCELERATORS", ("no such device",) if on_cpu else ("null",))
+    monkeypatch.setattr(registry, "_ACCELERATORS", ("no such device",) if on_cpu else ("null",))
     _set_environment(EngineSpec(engine="transformers", kind="samples", model="m"))
     assert environment.get("OMP_NUM_THREADS") == ("1" if on_cpu else None)
 
@@ -68,7 +68,7 @@ def test_log_probabilities_are_not_compiled_on_a_cpu_or_without_a_compiler(
     arguments: dict[str, Any],
     disabled: bool,
 ):
-    monkeypatch.setattr(machine, "_ACCELERATORS", ("no such device",) if on_cpu else ("null",))
+    monkeypatch.setattr(registry, "_ACCELERATORS", ("no such device",) if on_cpu else ("null",))
     monkeypatch.setattr(worker, "which", lambda name: name if name in compilers else None)
     spec = EngineSpec(engine="transformers", kind=kind, model="m", engine_args=arguments)
     _set_environment(spec)

@@ -7,10 +7,9 @@ from collections import Counter
 import polars as pl
 import pytest
 
-from mia_batch.evidence.blocks import Block
-from mia_batch.evidence.budget import Budget
-from mia_batch.evidence.workload import Workload, forecast, work_of
-from mia_batch.models.measure import estimate_tokens
+from mia_batch.evidence.parts import Block
+from mia_batch.evidence.request import Budget, Workload, forecast, work_of
+from mia_batch.models.weights import estimate_tokens
 
 BUDGET = Budget(scope="matched", max_length=1024, max_model_len=100)
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from mia_batch.finetuning.halves import MOST_SHADOWS, in_half
-from mia_batch.pipeline.stages.halves import halves
+from mia_batch.finetuning.recipe import MOST_SHADOWS, in_half
+from mia_batch.pipeline.stages.logprobs import halves
 
 NAMES = [f"text {number}" for number in range(2000)]
 ALMOST_NEVER = 1e-9

@@ -9,12 +9,15 @@ import torch
 from transformers import AutoTokenizer
 
 from mia_batch.errors import EngineError
-from mia_batch.finetuning.accounting import epsilon_of, noise_of
-from mia_batch.finetuning.adapters import adapted
-from mia_batch.finetuning.clipping import clipped_sums
-from mia_batch.finetuning.forms import encoder, losses, model_class, padded
-from mia_batch.finetuning.private import PoissonBatches
-from mia_batch.finetuning.recipe import Recipe
+from mia_batch.finetuning.recipe import Recipe, adapted, epsilon_of, noise_of
+from mia_batch.finetuning.training import (
+    PoissonBatches,
+    clipped_sums,
+    encoder,
+    losses,
+    model_class,
+    padded,
+)
 from tests.bases import save_bases
 from tests.tuning import LEARNT
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from mia_batch.inference.plan import VerdictPlan
+from mia_batch.inference.findings import VerdictPlan
 from mia_batch.schemas import Role
 
 if TYPE_CHECKING:

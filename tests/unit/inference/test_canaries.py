@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.inference.canaries import canary_p_value, canary_ranks, rank_sum_p_value
+from mia_batch.inference.verdicts import canary_p_value, canary_ranks, rank_sum_p_value
 
 SCORES = st.one_of(st.integers(0, 4), st.just(nan))
 SETS = st.lists(st.lists(SCORES, min_size=2, max_size=4), min_size=1, max_size=4)

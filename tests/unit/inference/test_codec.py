@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import beta, binomtest, norm, t
 
-from mia_batch.inference.codec import codec_findings
+from mia_batch.inference.sets import codec_findings
 from tests.unit.inference.scored import rows, table
 
 

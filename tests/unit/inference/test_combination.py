@@ -6,9 +6,9 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mia_batch.inference.combination import combination_findings, combine
 from mia_batch.inference.conformal import p_values
-from mia_batch.stats.roc import roc_auc
+from mia_batch.inference.sets import combination_findings, combine
+from mia_batch.stats.intervals import roc_auc
 from tests.unit.inference.scored import table
 
 ATTACKS = ["a_v1", "b_v1", "c_v1"]

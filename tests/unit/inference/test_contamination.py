@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import betabinom, hypergeom
 
-from mia_batch.inference.contamination import Flagged, contamination_bound, contamination_rate
+from mia_batch.inference.estimates import Flagged, contamination_bound, contamination_rate
 
 Z = 1.959963984540054
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mia_batch.inference.dataset_inference import DATASET_INFERENCE, infer_dataset
-from mia_batch.inference.score_rows import read_rows
+from mia_batch.inference.findings import read_rows
+from mia_batch.inference.sets import DATASET_INFERENCE, infer_dataset
 from tests.unit.inference.scored import plan
 from tests.unit.inference.test_combination import ATTACKS, scores, texts
 

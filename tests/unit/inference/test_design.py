@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from mia_batch.errors import SettingsError
-from mia_batch.inference.design import Design, area_of, effect_of, simulate
-from mia_batch.inference.power import power
+from mia_batch.inference.power import Design, area_of, effect_of, power, simulate
 
 
 def test_an_effect_and_an_auc_are_one():

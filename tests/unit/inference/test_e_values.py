@@ -7,7 +7,7 @@ import pytest
 
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.e_values import Rounds, RoundsTest, decide, e_bh, plan_rounds
-from mia_batch.inference.rows import AttackScores
+from mia_batch.inference.findings import AttackScores
 from tests.unit.inference.scored import plan, rows, table
 
 ROUNDS = Rounds(ends=(1, 2), kept=(3, 1), shares=(0.25, 0.75), values=(8 / 3, 4 / 3))

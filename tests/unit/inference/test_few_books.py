@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 from scipy.stats import hypergeom
 
+from mia_batch.inference.comparison import collection_test
 from mia_batch.inference.few_books import Top, few_books_findings, max_t, top_bound
-from mia_batch.inference.groups import collection_test
 from tests.unit.inference.scored import plan, rows, table
 
 NULLS = np.linspace(0, 39, 40)  # four numbers of highest: 1, 2, 3 and 5

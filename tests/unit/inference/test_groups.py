@@ -7,14 +7,14 @@ from statistics import mean
 import numpy as np
 import pytest
 
-from mia_batch.inference.conformal import p_values
-from mia_batch.inference.groups import (
+from mia_batch.inference.comparison import (
     collection_test,
     group_statistics,
     n_orders,
     usual_windows,
     window_pattern,
 )
+from mia_batch.inference.conformal import p_values
 
 SIMULATED = 2000
 

@@ -7,7 +7,7 @@ from hashlib import sha256
 import pytest
 
 from mia_batch.errors import SettingsError
-from mia_batch.inference.plan import VerdictPlan, preregister
+from mia_batch.inference.findings import VerdictPlan, preregister
 
 PLAN = VerdictPlan(primary="a_v1", level="group", null_set="file 1f: written after the model")
 

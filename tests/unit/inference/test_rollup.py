@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 from scipy.stats import t
 
-from mia_batch.inference.rollup_columns import with_claim
+from mia_batch.inference.rollup import with_claim
 from mia_batch.inference.verdicts import NO_NULL
 from tests.frames import features, target_id
 from tests.unit.inference.scored import plan

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mia_batch.inference.sampling_error import score_errors, standard_errors
+from mia_batch.inference.conformal import score_errors, standard_errors
 
 
 def test_standard_errors_by_hand():

@@ -2,8 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from mia_batch.inference.comparison import read_comparison_sets
-from mia_batch.inference.groups import cut_units, window_pattern, windows_per_group
+from mia_batch.inference.comparison import (
+    cut_units,
+    read_comparison_sets,
+    window_pattern,
+    windows_per_group,
+)
 from tests.unit.inference.scored import plan, rows, table
 
 SETS = read_comparison_sets(

@@ -9,8 +9,8 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from mia_batch.errors import RequestError, SettingsError
-from mia_batch.inference import target_level
-from mia_batch.inference.contamination import Flagged, contamination_bound
+from mia_batch.inference import levels
+from mia_batch.inference.estimates import Flagged, contamination_bound
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.schemas import Verdicts
 from tests.unit.inference.scored import plan, rows, table
@@ -310,7 +310,7 @@ def test_a_primary_attack_that_is_not_computed_is_refused():
 def test_many_targets_come_in_parts(monkeypatch):
     frame = table(rows("target", range(10)), rows("non_member", range(5)))
     whole = made(frame)
-    monkeypatch.setattr(target_level, "_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(levels, "_ROWS_AT_ONCE", 3)
     parts = list(verdicts(frame.lazy(), ["a_v1"], plan()))
     assert [part.height for part in parts] == [0, 3, 3, 3, 1, 1]
     assert_frame_equal(pl.concat(parts), whole)

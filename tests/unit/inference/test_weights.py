@@ -7,9 +7,8 @@ import polars as pl
 import pytest
 from scipy.special import ndtr
 
-from mia_batch.inference.comparison import read_comparison_sets
+from mia_batch.inference.comparison import collection_test, read_comparison_sets
 from mia_batch.inference.conformal import p_values, q_values, tie_draws, weighted_q_values
-from mia_batch.inference.groups import collection_test
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.inference.weights import weigh, weight_findings
 from tests.unit.inference.scored import plan, rows, table

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 
 from mia_batch.inference.comparison import read_comparison_sets
-from mia_batch.inference.contamination import Flagged, contamination_bound, contamination_rate
-from mia_batch.inference.window_share import WindowShare
+from mia_batch.inference.estimates import (
+    Flagged,
+    WindowShare,
+    contamination_bound,
+    contamination_rate,
+)
 from tests.unit.inference.scored import rows, table
 
 NULLS = rows("non_member", [number / 100 for number in range(99)])

@@ -8,8 +8,12 @@ import torch
 from transformers import AutoModel, AutoTokenizer, T5Config, T5Model
 
 from mia_batch.errors import SettingsError
-from mia_batch.inversion.embedded import embed_all
-from mia_batch.inversion.embedders import SentenceEmbedder, TransformersEmbedder, open_embedder
+from mia_batch.inversion.embedders import (
+    SentenceEmbedder,
+    TransformersEmbedder,
+    embed_all,
+    open_embedder,
+)
 from mia_batch.observer import Observer
 from tests.adapters import save_gpt2
 from tests.checkpoints import byte_level_tokenizer, save_masked_checkpoint, save_tokenizer

@@ -9,10 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score, precision_score, recall_score
 
-from mia_batch.inversion.figures import figures
-from mia_batch.inversion.overlap import UNITS, overlaps
-from mia_batch.inversion.particulars import names_in, numbers_in
-from mia_batch.inversion.sentence import sentence
+from mia_batch.inversion.embedders import sentence
+from mia_batch.inversion.figures import UNITS, figures, names_in, numbers_in, overlaps
 
 VOCABULARY = "abcdefgh"
 TEXTS = st.text(VOCABULARY, min_size=1, max_size=8)

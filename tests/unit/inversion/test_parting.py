@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mia_batch.errors import CorpusError
-from mia_batch.inversion.parting import part
+from mia_batch.inversion.figures import part
 
 ROWS = st.lists(
     st.tuples(st.sampled_from("abcdefghijkl"), st.sampled_from([None, *"uvwxyz"])),

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.model_selection import StratifiedKFold
 
-from mia_batch.metrics.authors import accuracy_5_fold, tpr_nearest_fpr
-from mia_batch.stats.roc import roc_curve
+from mia_batch.metrics.evaluate import accuracy_5_fold, tpr_nearest_fpr
+from mia_batch.stats.intervals import roc_curve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from mia_batch.metrics.clusters import find_clusters
+from mia_batch.metrics.evaluate import find_clusters
 
 
 def clusters(columns, *, counts=None, window=None):

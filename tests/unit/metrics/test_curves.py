@@ -4,7 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mia_batch.metrics.curves import curves
+from mia_batch.metrics.measure import curves
 from mia_batch.schemas import Curves, Targets
 from mia_batch.tables import check
 from tests.frames import attack, table, target_id

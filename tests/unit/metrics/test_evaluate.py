@@ -10,10 +10,9 @@ import pytest
 from scipy.stats import beta
 
 from mia_batch.errors import RequestError
-from mia_batch.metrics.evaluate import evaluate
-from mia_batch.metrics.metric_rows import FPR_BUDGETS
+from mia_batch.metrics.evaluate import FPR_BUDGETS, evaluate
 from mia_batch.schemas import Metrics
-from mia_batch.stats.difference import auc_difference
+from mia_batch.stats.differences import auc_difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -8,8 +8,8 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from mia_batch.attacks.attack import PROBE
-from mia_batch.metrics import growth as module
-from mia_batch.metrics.growth import growth
+from mia_batch.metrics import measure as module
+from mia_batch.metrics.measure import growth
 from tests import logprob_rows
 from tests.frames import attack, features, target_id
 

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mia_batch.metrics.macro import macro_averages
-from mia_batch.metrics.metric_rows import MetricRow
+from mia_batch.metrics.evaluate import MetricRow, macro_averages
 
 
 def row(value, low, high, *, metric="roc_auc", fpr=None, reason=None):

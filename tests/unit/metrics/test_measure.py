@@ -6,15 +6,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from mia_batch.diagnostics.blind import baseline, texts
+from mia_batch.diagnostics import blind
 from mia_batch.diagnostics.preflight import check_targets
 from mia_batch.diagnostics.unscored import uneven_findings
-from mia_batch.inference.plan import VerdictPlan
+from mia_batch.inference.findings import VerdictPlan
 from mia_batch.metrics.measure import measure
 from mia_batch.report import sentences
-from mia_batch.report.labelled import labelled_sentences
+from mia_batch.report.sentences import labelled_sentences
 from mia_batch.schemas import Metrics, Scores, Unscored, Verdicts
-from mia_batch.stats.difference import auc_difference
+from mia_batch.stats.differences import auc_difference
 
 N_DOCUMENTS, N_WINDOWS = 40, 3
 
@@ -69,8 +69,8 @@ def measured(scores, targets, attacks, primary="a_v1", unscored=None):
 
 
 def test_documents_without_names_stay_whole_where_few_texts_are_looked_at(run, monkeypatch):
-    monkeypatch.setattr(texts, "MAX_TEXTS_PER_CLASS", 25)
-    monkeypatch.setattr(baseline, "_N_PERMUTATIONS", 9)
+    monkeypatch.setattr(blind, "MAX_TEXTS_PER_CLASS", 25)
+    monkeypatch.setattr(blind, "_N_PERMUTATIONS", 9)
     scores, targets = run
     metrics, findings, blind_scores = measured(scores, targets, ["a_v1"])
     Metrics.validate(metrics)
@@ -96,7 +96,7 @@ def test_documents_without_names_stay_whole_where_few_texts_are_looked_at(run, m
 
 def test_scores_that_members_lack_are_warned_of_before_any_figure(run, monkeypatch):
     """15 of 20 member documents without any score; of two attacks the primary one is told."""
-    monkeypatch.setattr(baseline, "_N_PERMUTATIONS", 9)
+    monkeypatch.setattr(blind, "_N_PERMUTATIONS", 9)
     scores, targets = run
     lost = pl.col("member") & (pl.int_range(pl.len()) < 30 * N_WINDOWS)
     scores = scores.with_columns(
@@ -122,7 +122,7 @@ def test_scores_that_members_lack_are_warned_of_before_any_figure(run, monkeypat
 
 
 def test_nothing_is_said_where_every_text_has_a_score(run, monkeypatch):
-    monkeypatch.setattr(baseline, "_N_PERMUTATIONS", 9)
+    monkeypatch.setattr(blind, "_N_PERMUTATIONS", 9)
     metrics, findings, _ = measured(run[0], run[1], ["a_v1"])
     assert findings.filter(check="uneven_scores").is_empty()
     assert not any("lack scores" in line for line in labelled_sentences(metrics, findings, "a_v1"))

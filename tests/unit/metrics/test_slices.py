@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from mia_batch.errors import RequestError
-from mia_batch.metrics.slices import find_slices
+from mia_batch.metrics.evaluate import find_slices
 
 
 def rows(found):

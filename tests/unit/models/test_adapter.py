@@ -7,10 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mia_batch.errors import SettingsError
-from mia_batch.models.adapter import base_of, read_adapter, tokenizer_source
-from mia_batch.models.checkpoint import check_model
-from mia_batch.models.identity import identify_model
 from mia_batch.models.tokens import Tokenizer
+from mia_batch.models.weights import (
+    base_of,
+    check_model,
+    identify_model,
+    read_adapter,
+    tokenizer_source,
+)
 from tests.adapters import VIRTUAL_TOKENS, save_adapter
 from tests.checkpoints import CONTEXT
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pydantic
 import pytest
 
-from mia_batch.models.causes import cause_of, first_error_in
+from mia_batch.models.weights import cause_of, first_error_in
 
 
 @pytest.mark.parametrize(

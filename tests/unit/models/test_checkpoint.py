@@ -10,7 +10,7 @@ from huggingface_hub import errors
 from transformers import AutoConfig
 
 from mia_batch.errors import SettingsError
-from mia_batch.models.checkpoint import check_model
+from mia_batch.models.weights import check_model
 from tests.checkpoints import change
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mia_batch.models.measure import Measure, estimate_tokens
+from mia_batch.models.weights import Measure, estimate_tokens
 
 
 def test_a_token_for_every_four_bytes_rounded_up():

@@ -14,9 +14,8 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from mia_batch.errors import SettingsError
-from mia_batch.models import adapter as adapters
-from mia_batch.models.checkpoint import check_model
-from mia_batch.models.weights import check_weights
+from mia_batch.models import weights as adapters
+from mia_batch.models.weights import check_model, check_weights
 from tests.adapters import KINDS, save_adapter, save_gpt2
 from tests.architectures import made, saved
 from tests.bases import save_bases

@@ -7,10 +7,10 @@ import pytest
 
 import mia_batch
 from mia_batch.observer import Observer
-from mia_batch.pipeline.answers import answers_of
+from mia_batch.pipeline.custody import verify
 from mia_batch.pipeline.custody.again import choose_samples, draw_again
-from mia_batch.pipeline.custody.root import verify
-from mia_batch.prompts.seeds import sample_seed
+from mia_batch.pipeline.stages.views import answers_of
+from mia_batch.prompts.views import sample_seed
 from tests.hostile_server import MODEL, HostileServer, TinyModel
 from tests.unit.pipeline.conftest import documents
 

@@ -7,12 +7,12 @@ import pytest
 from lxml import html
 
 import mia_batch
+from mia_batch import targets as reasons
 from mia_batch.errors import SettingsError
 from mia_batch.observer import Observer
 from mia_batch.pipeline import plan
 from mia_batch.pipeline.corpora import open_corpora, with_windows
 from mia_batch.settings import load_settings
-from mia_batch.targets import reasons
 from tests.books import HEADER, page, write_epub
 
 

@@ -8,10 +8,9 @@ import os
 import pytest
 
 from mia_batch.observer import Observer
-from mia_batch.pipeline.auditing import plan, rescore
+from mia_batch.pipeline.auditing import earlier_runs, plan, rescore
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.custody.root import verify
-from mia_batch.pipeline.earlier import earlier_runs
+from mia_batch.pipeline.custody import verify
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.settings import load_settings

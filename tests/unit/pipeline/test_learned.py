@@ -11,7 +11,7 @@ from mia_batch.attacks import get
 from mia_batch.errors import SettingsError
 from mia_batch.pipeline.auditing import rescore
 from mia_batch.pipeline.choice import chosen_attacks
-from mia_batch.pipeline.stages.sets import set_answers
+from mia_batch.pipeline.stages.verdicts import set_answers
 from mia_batch.schemas import Verdicts
 from mia_batch.settings import load_settings
 from tests.unit.inference.scored import plan
@@ -95,7 +95,7 @@ def test_scored_anew_it_goes_and_comes_back_the_same(run):
 
 def test_another_target_changes_no_score(run, tmp_path):
     """Where calibration data teach, a score depends on its own text and on them alone."""
-    from mia_batch.inference.combination import combine
+    from mia_batch.inference.sets import combine
 
     scores = run["scores"].drop("combination_v1")
     fewer = scores.filter(pl.int_range(pl.len()) % 3 > 0, role="target")

@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 
 import mia_batch
 from mia_batch.attacks import get
-from mia_batch.attacks.series import SHAPE_ATTACKS
+from mia_batch.attacks.from_logprobs import SHAPE_ATTACKS
 from mia_batch.errors import SettingsError
 from mia_batch.pipeline.stages.verdicts import conclusions
 from mia_batch.schemas import LogProbs, Scores, Unscored

@@ -13,7 +13,7 @@ from polars.testing import assert_frame_equal
 from transformers import AutoModelForCausalLM
 
 import mia_batch
-from mia_batch.attacks.probing import PROBE_LOGPROB_ATTACKS
+from mia_batch.attacks.from_samples import PROBE_LOGPROB_ATTACKS
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.pipeline import plan

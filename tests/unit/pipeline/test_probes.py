@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 import mia_batch
-from mia_batch.attacks.probing import PROBE_ATTACKS
+from mia_batch.attacks.from_samples import PROBE_ATTACKS
 from mia_batch.errors import SettingsError
 from mia_batch.pipeline import rescore
 from tests.checkpoints import save_checkpoint

@@ -9,7 +9,7 @@ import pytest
 
 import mia_batch
 from mia_batch.pipeline import plan
-from mia_batch.prompts.choices import LABELS
+from mia_batch.prompts.views import LABELS
 from mia_batch.settings import load_settings
 from tests.hostile_server import MODEL, Asked, HostileServer, Reply, TinyModel
 from tests.next_token_server import BY_ID, NAMED, NextTokenModel

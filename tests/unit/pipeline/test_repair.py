@@ -278,7 +278,7 @@ def test_a_run_killed_while_it_scored_leaves_no_mixture(copied, monkeypatch, tab
         if path.stem == table:
             raise Killed
 
-    for module in (scores, verdicts, tables.writing):  # sink_frames has it from there
+    for module in (scores, verdicts, tables):  # sink_frames has it from there
         monkeypatch.setattr(module, "sink", sink_and_die)
     with pytest.raises(Killed):
         mia_batch.audit(**settings | {"samples": 1})

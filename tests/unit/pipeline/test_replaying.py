@@ -7,7 +7,7 @@ import pytest
 
 import mia_batch
 from mia_batch.attacks import Attack, defaults
-from mia_batch.evidence.replay import recording
+from mia_batch.evidence import replay as recording
 from mia_batch.pipeline.stages import features
 
 

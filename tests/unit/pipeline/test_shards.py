@@ -9,12 +9,11 @@ import polars as pl
 import pytest
 
 from mia_batch.errors import RunFolderError, SettingsError
-from mia_batch.evidence.shard import Shard
+from mia_batch.evidence.parts import Shard
 from mia_batch.observer import Observer
 from mia_batch.pipeline import Run, plan
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.manifest import Manifest
-from mia_batch.pipeline.shards.locks import others_at_work
+from mia_batch.pipeline.manifest import Manifest, others_at_work
 from mia_batch.settings import load_settings
 from tests.processes import wait_until
 

@@ -17,11 +17,10 @@ from mia_batch.cli.main import command, main
 from mia_batch.errors import RunFolderError
 from mia_batch.observer import Observer
 from mia_batch.pipeline.auditing import plan
-from mia_batch.pipeline.custody.root import verify
+from mia_batch.pipeline.custody import verify
 from mia_batch.settings import load_settings
-from mia_batch.storage import lease as leases
-from mia_batch.storage.lease import Lease
-from mia_batch.storage.store import Store
+from mia_batch.storage import store as leases
+from mia_batch.storage.store import Lease, Store
 from tests.audits import audit_books
 from tests.checkpoints import TEXTS
 from tests.hostile_server import MODEL, HostileServer, TinyModel

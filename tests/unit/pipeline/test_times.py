@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from mia_batch.pipeline import rescore, times
+from mia_batch.pipeline import manifest as times
+from mia_batch.pipeline import rescore
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.run import Run
 from tests.audits import audit_books, write_books
@@ -18,7 +19,7 @@ from tests.audits import audit_books, write_books
 def called(tmp_path, monkeypatch):
     """Take steps of stages, each in two seconds; the manifest is stored before as it is."""
     clock, days = iter(range(0, 1000, 2)), iter(f"day {number}" for number in range(1, 9))
-    monkeypatch.setattr("mia_batch.pipeline.times.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("mia_batch.pipeline.manifest.time.monotonic", lambda: next(clock))
     monkeypatch.setattr(times, "_now", lambda: next(days))
 
     def call(*steps, **content):
@@ -69,7 +70,7 @@ def test_times_are_kept_while_nothing_changes_and_added_up_when_something_does(
 ):
     write_books(tmp_path)
     clock = iter(range(1000))
-    monkeypatch.setattr("mia_batch.pipeline.times.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("mia_batch.pipeline.manifest.time.monotonic", lambda: next(clock))
     days = iter(f"2026-01-{day:02}" for day in range(1, 32))
     monkeypatch.setattr(times, "_now", lambda: next(days))
     first = audit_books(tmp_path / "run", tmp_path).manifest

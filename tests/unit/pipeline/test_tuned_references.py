@@ -17,14 +17,14 @@ import mia_batch
 from mia_batch.cli.main import command
 from mia_batch.errors import EngineError, RunFolderError, SettingsError
 from mia_batch.evidence import process
-from mia_batch.evidence.kept import KeptEngine
+from mia_batch.evidence.process import KeptEngine
 from mia_batch.finetuning.making import Making
 from mia_batch.observer import Observer
 from mia_batch.pipeline import Run, context, plan, rescore
 from mia_batch.pipeline.context import Audit
-from mia_batch.pipeline.custody.root import verify
+from mia_batch.pipeline.custody import verify
 from mia_batch.pipeline.run import PARTS, TABLES
-from mia_batch.pipeline.stages.halves import halves
+from mia_batch.pipeline.stages.logprobs import halves
 from mia_batch.schemas import Role, Targets
 from mia_batch.settings import load_settings
 from mia_batch.tables import sink

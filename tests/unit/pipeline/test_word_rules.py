@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 import mia_batch
-from mia_batch.targets import reasons
+from mia_batch import targets
 
 PAIRS = {
     "zh": ("我们去了。然后他回家", ["。然后他回来", "、回家"]),
@@ -62,9 +62,9 @@ def test_text_without_spaces_is_cut_and_scored_by_unicode_words(audited):
 @pytest.mark.parametrize(
     ("rule", "n_words", "reason"),
     [
-        ("whitespace", [1, 1, 2, 4], reasons.TOO_SHORT),
-        ("space", [1, 1, 2, 4], reasons.TOO_SHORT),
-        ("rouge", [0, 0, 0, 4], reasons.EMPTY_TEXT),
+        ("whitespace", [1, 1, 2, 4], targets.TOO_SHORT),
+        ("space", [1, 1, 2, 4], targets.TOO_SHORT),
+        ("rouge", [0, 0, 0, 4], targets.EMPTY_TEXT),
     ],
 )
 def test_rules_that_find_too_few_words_there_say_so(audited, rule, n_words, reason):

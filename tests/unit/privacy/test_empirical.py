@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta
 
-from mia_batch.privacy import empirical
-from mia_batch.privacy.empirical import clopper_pearson_bound, one_run_bound
+from mia_batch.privacy import measures
+from mia_batch.privacy.measures import clopper_pearson_bound, one_run_bound
 
 DELTA = 1e-5
 
@@ -33,7 +33,7 @@ def slow_p(n_right, n_guesses, n_texts, epsilon, delta):
 @given(st.integers(1, 20), st.data(), st.floats(0, 4), st.sampled_from([0.0, 1e-5, 1e-2]))
 def test_guesses_as_in_the_theorem(n_guesses, data, epsilon, delta):
     n_right = data.draw(st.integers(0, n_guesses))
-    found = empirical._p_of_guesses(n_right, n_guesses, 30, epsilon, delta)
+    found = measures._p_of_guesses(n_right, n_guesses, 30, epsilon, delta)
     assert found == pytest.approx(slow_p(n_right, n_guesses, 30, epsilon, delta), abs=1e-9)
 
 
@@ -41,7 +41,7 @@ def test_all_guesses_right_by_hand():
     # 100 of 200 texts are guessed, all right: e^eps / (1 + e^eps) = 0.05 ** (1 / 100).
     member = np.arange(200) % 2 == 0
     found = one_run_bound(member, member.astype(float), delta=0, seed=0)
-    n = 200 - int(empirical._half(200, 0).sum())
+    n = 200 - int(measures._half(200, 0).sum())
     q = 0.05 ** (1 / (2 * (n // 2)))
     assert found.ceiling == pytest.approx(log(q / (1 - q)), abs=1e-4)
 
@@ -50,10 +50,10 @@ def test_rates_by_hand():
     member = np.repeat([True, False], 50)
     low, high = beta.ppf(0.0125, 50, 1), beta.ppf(0.9875, 1, 50)
     rules = np.array([member, ~member, np.ones(100, bool)])
-    found = empirical._rates(member, rules, 0.95)
+    found = measures._rates(member, rules, 0.95)
     # Whoever tells the opposite of the truth tells of non-members, and of members, nothing.
     assert found[0, 0].tolist() == pytest.approx([low, high])
-    bounds = [empirical._by_rates(*each, delta=DELTA, texts=1) for each in found[0].tolist()]
+    bounds = [measures._by_rates(*each, delta=DELTA, texts=1) for each in found[0].tolist()]
     assert bounds == pytest.approx([log((low - DELTA) / high), 0, 0])
 
 
@@ -67,7 +67,7 @@ def test_texts_that_share_a_coin_share_the_bound(bound):
     assert 0 < least.value < shared.value
     for n in (1, 3):
         slack = sum(exp(i * 0.5) for i in range(n)) * DELTA
-        assert empirical._of_a_coin(0.5, DELTA, n) == pytest.approx((0.5 * n, slack))
+        assert measures._of_a_coin(0.5, DELTA, n) == pytest.approx((0.5 * n, slack))
 
 
 @pytest.mark.parametrize("bound", [one_run_bound, clopper_pearson_bound])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import skewnorm
 
-from mia_batch.privacy.exposure import exposures, unlearnt_exposure
+from mia_batch.privacy.measures import exposures, unlearnt_exposure
 
 LOSSES = st.lists(st.integers(0, 9).map(float), min_size=1, max_size=30)
 

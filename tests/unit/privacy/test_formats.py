@@ -5,7 +5,7 @@ import json
 import pytest
 
 from mia_batch.errors import SettingsError
-from mia_batch.privacy.formats import Format, paper_formats, read_formats
+from mia_batch.privacy.data import Format, paper_formats, read_formats
 
 WORDS = ["apple", "bread", "chair", "dream", "eagle"]
 

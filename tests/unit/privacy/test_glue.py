@@ -7,8 +7,7 @@ import pytest
 from huggingface_hub import constants
 
 from mia_batch.errors import CorpusError
-from mia_batch.privacy.data import read_texts
-from mia_batch.privacy.glue import joined
+from mia_batch.privacy.data import joined, read_texts
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from scipy.stats import t
 
-from mia_batch.privacy.utility import utility
+from mia_batch.privacy.measures import utility
 
 
 class _Opened:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mia_batch.prompts.choices import LABELS, MOST_ORDERS, choice, choices
+from mia_batch.prompts.views import LABELS, MOST_ORDERS, choice, choices
 from tests import frames
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.prompts.first_tokens import first_tokens
+from mia_batch.prompts.views import first_tokens
 from tests.checkpoints import TEXTS
 
 CUT = [" ".join(text.split()[:30]) for text in TEXTS[:20]]

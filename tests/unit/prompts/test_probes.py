@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.prompts.probes import LEAST_CONTEXT, probes
+from mia_batch.prompts.views import LEAST_CONTEXT, probes
 from tests import frames
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from hashlib import blake2b
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.prompts.seeds import SAMPLES_PER_TARGET, sample_seed
+from mia_batch.prompts.views import SAMPLES_PER_TARGET, sample_seed
 
 TARGETS = st.text(max_size=64)
 RUN_SEEDS = st.integers(min_value=-(2**70), max_value=2**70)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mia_batch.errors import SettingsError
-from mia_batch.prompts.shots import choose_shots
+from mia_batch.prompts.views import choose_shots
 
 
 def count(texts):

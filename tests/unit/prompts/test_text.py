@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from mia_batch.prompts.text import lowercase, pairs, repeated, text
+from mia_batch.prompts.views import lowercase, pairs, repeated, text
 from tests import frames
 
 

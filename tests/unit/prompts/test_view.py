@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import polars as pl
 
-from mia_batch.prompts.continuation import continuation, extraction
-from mia_batch.prompts.given import given, numbered
-from mia_batch.prompts.shots import Shots, after_shots
-from mia_batch.prompts.text import text
-from mia_batch.prompts.view import View
+from mia_batch.prompts.views import (
+    Shots,
+    View,
+    after_shots,
+    continuation,
+    extraction,
+    given,
+    numbered,
+    text,
+)
 from mia_batch.schemas import Prompts
 from tests import frames
 

@@ -8,15 +8,15 @@ import pytest
 from mia_batch.diagnostics.preflight import check_targets
 from mia_batch.diagnostics.unscored import uneven_findings
 from mia_batch.inference.findings import finding_rows, gate_findings
-from mia_batch.report.checks import (
+from mia_batch.report.sentences import (
     copies_sentence,
     duplicates_sentence,
     exchangeability_sentence,
     excluded,
     gate_sentence,
+    label_sentence,
     uneven_sentence,
 )
-from mia_batch.report.labelled import label_sentence
 from mia_batch.schemas import Findings
 
 WORDS = [f"w{i}" for i in range(40)]

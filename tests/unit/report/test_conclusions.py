@@ -14,11 +14,11 @@ from mia_batch.inference.findings import (
     finding_rows,
     gate_findings,
     plan_findings,
+    preregister,
     reported_findings,
     why_withheld,
+    withhold,
 )
-from mia_batch.inference.plan import preregister
-from mia_batch.inference.rows import withhold
 from mia_batch.inference.verdicts import verdicts
 from mia_batch.report import sentences
 from mia_batch.schemas import Metrics

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mia_batch.inference.dataset_inference import DatasetInference
+from mia_batch.inference.comparison import CollectionTest
 from mia_batch.inference.findings import finding_rows
-from mia_batch.inference.groups import CollectionTest
-from mia_batch.report.sets import set_sentences
+from mia_batch.inference.sets import DatasetInference
+from mia_batch.report.sentences import set_sentences
 
 
 def combination(verdict):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from mia_batch.inference.findings import finding_rows, plan_findings, reported_findings
-from mia_batch.inference.plan import preregister
+from mia_batch.inference.findings import finding_rows, plan_findings, preregister, reported_findings
 from mia_batch.inference.power import power_findings
 from mia_batch.inference.verdicts import placebo_findings, verdicts
 from mia_batch.report.unlabelled import (

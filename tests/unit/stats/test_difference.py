@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from mia_batch.stats.difference import auc_difference
-from mia_batch.stats.intervals import auc_interval
-from mia_batch.stats.roc import roc_auc
+from mia_batch.stats.differences import auc_difference
+from mia_batch.stats.intervals import auc_interval, roc_auc
 
 Z = NormalDist().inv_cdf(0.975)
 

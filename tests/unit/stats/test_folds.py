@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from mia_batch.stats.folds import deal_folds, permute_labels
+from mia_batch.stats.clusters import deal_folds, permute_labels
 
 PURE = np.repeat([True, True, False, False, False, True], [3, 1, 2, 4, 1, 2])
 SIZES = np.repeat(np.arange(6), [3, 1, 2, 4, 1, 2])

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mia_batch.stats.holm import holm
+from mia_batch.stats.differences import holm
 
 
 def test_by_hand():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from mia_batch.stats.influence import estimate_auc
+from mia_batch.stats.intervals import estimate_auc
 
 SCORE = np.arange(20, dtype=np.float64)
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.polynomial import Polynomial
 
-from mia_batch.stats.influence import estimate_auc
-from mia_batch.stats.intervals import auc_interval, estimate_interval
+from mia_batch.stats.intervals import auc_interval, estimate_auc, estimate_interval
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import t, ttest_1samp
 
-from mia_batch.stats.paired import cluster_means, removed_share
+from mia_batch.stats.intervals import cluster_means, removed_share
 
 ERROR_OF_RATE = (0.05 * 0.95 / 2000) ** 0.5
 

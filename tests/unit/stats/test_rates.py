@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta, norm, t
 
-from mia_batch.stats.rates import (
+from mia_batch.stats.intervals import (
     clopper_pearson,
     independent_number,
+    roc_curve,
     threshold_fpr_interval,
     tpr_interval,
 )
-from mia_batch.stats.roc import roc_curve
 
 
 def curve_of(members, nonmembers):

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import expit, logit
 from scipy.stats import t
 
-from mia_batch.stats.ratios import ratio_difference, ratio_of_sums
+from mia_batch.stats.intervals import ratio_difference, ratio_of_sums
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mia_batch.stats.roc import roc_auc, roc_curve
+from mia_batch.stats.intervals import roc_auc, roc_curve
 
 # Falling scores: member 4; member and non-member tied at 3; non-member 2; member 1.
 MEMBER = np.array([False, True, True, False, True])

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from mia_batch.stats.influence import AucEstimate
-from mia_batch.stats.intervals import auc_limits
-from mia_batch.stats.simultaneous import AucResult, simultaneous_bounds
+from mia_batch.stats.differences import AucResult, simultaneous_bounds
+from mia_batch.stats.intervals import AucEstimate, auc_limits
 
 SIZES = (50.0, 60.0)
 

@@ -7,9 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from mia_batch.errors import RunFolderError
-from mia_batch.storage import lease as leases
-from mia_batch.storage.lease import Lease
-from mia_batch.storage.store import Store
+from mia_batch.storage import store as leases
+from mia_batch.storage.store import Lease, Store
 
 
 @pytest.fixture

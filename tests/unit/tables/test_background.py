@@ -7,7 +7,7 @@ import threading
 import polars as pl
 import pytest
 
-from mia_batch.tables.background import in_background
+from mia_batch.tables import in_background
 from tests.processes import HANGS
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mia_batch.tables import move, remove, write_text
-from mia_batch.tables.files import followed, is_followed, put_copy
+from mia_batch.tables import followed, is_followed, move, put_copy, remove, write_text
 
 
 class Listing:

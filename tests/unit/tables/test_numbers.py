@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from mia_batch.tables.numbers import read_numbers
+from mia_batch.tables import read_numbers
 
 N = 100_000
 

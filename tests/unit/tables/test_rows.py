@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.tables import RowIndex, rows
+from mia_batch import tables
+from mia_batch.tables import RowIndex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +42,7 @@ def test_the_height_counts_rows_without_key(keys):
 
 
 def test_rows_of_several_reads_are_found(monkeypatch):
-    monkeypatch.setattr(rows, "_ROWS_AT_ONCE", 300)
+    monkeypatch.setattr(tables, "_ROWS_AT_ONCE", 300)
     keys = [f"{number % 800}" for number in range(2000)]
     which, found = index_of(keys).find(pl.Series(["7", "x", "799"]))
     assert which.tolist() == [0, 0, 0, 2, 2]

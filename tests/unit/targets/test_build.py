@@ -4,9 +4,10 @@ import polars as pl
 import pytest
 
 from mia_batch import tables
+from mia_batch import targets as reasons
 from mia_batch.errors import SchemaMismatchError, SettingsError
 from mia_batch.schemas import Documents, Targets
-from mia_batch.targets import TargetPlan, build_targets, reasons
+from mia_batch.targets import TargetPlan, build_targets
 
 
 def documents(**columns):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
+from mia_batch import targets as reasons
 from mia_batch.errors import SettingsError
 from mia_batch.schemas import Documents
-from mia_batch.targets import TargetPlan, build_targets, reasons
+from mia_batch.targets import TargetPlan, build_targets
 
 NUMBERS = " ".join(map(str, range(100)))
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.targets.choice import choose_windows
+from mia_batch.targets import choose_windows
 
 NUMBERS = st.integers(1, 300)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from mia_batch.targets.clusters import cluster_name
+from mia_batch.targets import cluster_name
 
 
 def test_names_as_groups_keep_clusters_whatever_rows_are_left():

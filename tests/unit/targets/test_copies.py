@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.targets import copies
-from mia_batch.targets.copies import Passages
+from mia_batch import targets
+from mia_batch.targets import Passages
 
 
 def reference(texts):
@@ -42,8 +42,8 @@ def test_case_and_punctuation_hide_no_copy():
 @pytest.mark.parametrize("most", [1 << 24, 20_000, 4_000])
 def test_passages_are_found_again_in_bounded_memory(monkeypatch, most):
     """Of texts of 121 runs even a few runs each are enough."""
-    monkeypatch.setattr(copies, "_MOST_KEPT", most)
-    monkeypatch.setattr(copies, "_TEXTS_AT_ONCE", 32)
+    monkeypatch.setattr(targets, "_MOST_KEPT", most)
+    monkeypatch.setattr(targets, "_TEXTS_AT_ONCE", 32)
     rng = random.Random(7)
     words = [str(rng.random()) for _ in range(128 * 400)]
     words = [word.replace(".", "") for word in words]

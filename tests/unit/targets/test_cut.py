@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from mia_batch.targets import TargetPlan, reasons
-from mia_batch.targets.cut import cut_documents
+from mia_batch import targets
+from mia_batch.targets import TargetPlan, cut_documents
 
 
 def cut(text, prefix=None, reference=None, **plan):
@@ -27,9 +27,9 @@ def test_windows_run_from_word_to_word():
 
 def test_a_document_of_one_window_is_kept_whole():
     assert cut(" a b ", window_words=2) == [(" a b ", " a", " b ", 2, None)]
-    assert cut(" a ", window_words=2) == [(" a ", None, None, 1, reasons.TOO_SHORT)]
-    assert cut(" ", window_words=2) == [(" ", None, None, 0, reasons.EMPTY_TEXT)]
-    assert cut(None, window_words=2) == [(None, None, None, None, reasons.NULL_TEXT)]
+    assert cut(" a ", window_words=2) == [(" a ", None, None, 1, targets.TOO_SHORT)]
+    assert cut(" ", window_words=2) == [(" ", None, None, 0, targets.EMPTY_TEXT)]
+    assert cut(None, window_words=2) == [(None, None, None, None, targets.NULL_TEXT)]
 
 
 def test_words_between_spaces():
@@ -48,7 +48,7 @@ def test_samia_counts_by_any_whitespace():
     plan = {"preset": "samia", "words": "space"}
     assert cut("a\nb c  d", **plan) == [("a\nb c  d", "a b", "d", 4, None)]
     assert cut("a\nb c  d", window_words=2, text_length=2, **plan) == [
-        ("a\nb", None, None, 2, reasons.NO_REFERENCE),
+        ("a\nb", None, None, 2, targets.NO_REFERENCE),
         ("c  d", "c", "d", 2, None),
     ]
 

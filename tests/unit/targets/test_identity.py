@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import hashlib
 
-from mia_batch.targets.identity import from_document_id, from_text, target_id, text_digest
+from mia_batch.targets import from_document_id, from_text, target_id, text_digest
 
 
 def number(value):

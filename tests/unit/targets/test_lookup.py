@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from mia_batch import tables
+from mia_batch import tables, targets
 from mia_batch.schemas import Targets
-from mia_batch.targets import lookup
-from mia_batch.targets.lookup import TargetLookup
+from mia_batch.targets import TargetLookup
 from tests import frames
 from tests.processes import HANGS
 
@@ -26,7 +25,7 @@ COLUMNS = ["target_id", "reference", "n_words"]
 
 @pytest.fixture
 def found(tmp_path, monkeypatch):
-    monkeypatch.setattr(lookup, "_ROWS_AT_ONCE", 3)
+    monkeypatch.setattr(targets, "_ROWS_AT_ONCE", 3)
     rows = [{"prefix": f"p{n}", "reference": f"r{n}", "n_words": n} for n in range(8)]
     tables.sink(frames.targets(*rows), tmp_path / "targets.parquet", Targets)
     return TargetLookup(tmp_path / "targets.parquet", COLUMNS)

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from mia_batch.targets.ordinals import Ordinals
+from mia_batch.targets import Ordinals
 
 
 def test_equal_keys_are_numbered_across_calls():

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from mia_batch.targets import reasons
-from mia_batch.targets.split import Split, split_as_given, split_at_word, split_samia
-from mia_batch.targets.words import find_words
+from mia_batch import targets
+from mia_batch.targets import Split, find_words, split_as_given, split_at_word, split_samia
 
 
 def spans(text):
@@ -47,10 +46,10 @@ def test_what_is_no_word_stays_where_it_stands(text, rule, prefix, reference):
 @pytest.mark.parametrize(
     ("text", "ratio", "n_words", "reason"),
     [
-        ("", 0.5, 0, reasons.EMPTY_TEXT),
-        (" \n", 0.5, 0, reasons.EMPTY_TEXT),
-        ("one", 0.5, 1, reasons.TOO_SHORT),
-        ("one two", 0.4, 2, reasons.TOO_SHORT),
+        ("", 0.5, 0, targets.EMPTY_TEXT),
+        (" \n", 0.5, 0, targets.EMPTY_TEXT),
+        ("one", 0.5, 1, targets.TOO_SHORT),
+        ("one two", 0.4, 2, targets.TOO_SHORT),
     ],
 )
 def test_what_cannot_be_split_has_a_reason(text, ratio, n_words, reason):
@@ -63,7 +62,7 @@ def test_samia_by_hand():
     text = "a  b\nc d\te f g "  # 7 words by split(), "a" "b\nc" "d\te" "f" "g" by spaces
     assert split_samia(text, 7, 0.5, None) == Split(text, "a b c", "g", 7, None)
     assert split_samia(text, 7, 0.25, 4) == Split(text, "a", "d\te f g", 7, None)
-    assert split_samia(text, 7, 0.5, 10) == Split(text, None, None, 7, reasons.NO_REFERENCE)
+    assert split_samia(text, 7, 0.5, 10) == Split(text, None, None, 7, targets.NO_REFERENCE)
 
 
 @pytest.mark.parametrize(("n_words", "n_cut"), [(5, 2), (7, 4), (9, 4)])
@@ -83,9 +82,9 @@ def test_the_users_halves_are_taken_as_they_are():
 )
 def test_a_half_without_words_has_a_reason(prefix, reference):
     text = prefix + reference
-    expected = Split(text, None, None, len(text.split()), reasons.WORDLESS_PART)
+    expected = Split(text, None, None, len(text.split()), targets.WORDLESS_PART)
     assert split_as_given(prefix, reference, spans(text)) == expected
 
 
 def test_two_halves_without_words_have_another():
-    assert split_as_given("", " ", spans(" ")).reason == reasons.EMPTY_TEXT
+    assert split_as_given("", " ", spans(" ")).reason == targets.EMPTY_TEXT

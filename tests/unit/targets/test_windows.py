@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mia_batch.targets.cut import character_windows, windows
-from mia_batch.targets.words import find_words
+from mia_batch.targets import character_windows, find_words, windows
 
 
 @pytest.mark.parametrize(

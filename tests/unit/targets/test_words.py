@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from mia_batch.targets.words import find_words
+from mia_batch.targets import find_words
 
 
 def words(texts, rule="whitespace"):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from mia_batch.evidence.endpoint.capabilities import Capabilities
 from mia_batch.evidence.endpoint.client import Endpoint
-from mia_batch.evidence.endpoint.settings import CHAT_INSTRUCTION, EndpointSettings
+from mia_batch.evidence.endpoint.settings import CHAT_INSTRUCTION, Capabilities, EndpointSettings
 
 __all__ = [
     "CHAT_INSTRUCTION",

@@ -1,34 +1,342 @@
-"""An endpoint as a source: requests go in, answers come out, a thread of its own does the rest."""
+"""Answers that were paid for, on disk before they count."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import queue
-from contextlib import AsyncExitStack, suppress
-from dataclasses import replace
+import sqlite3
+import time
+from collections import deque
+from contextlib import AsyncExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from hashlib import blake2b
 from importlib.util import find_spec
 from random import Random
 from threading import Thread
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from mia_batch.errors import EngineError, MiaBatchError, SettingsError
-from mia_batch.evidence.endpoint.echo import Echo
-from mia_batch.evidence.endpoint.formats import Chat, RequestFormat
-from mia_batch.evidence.endpoint.journal import Journal
-from mia_batch.evidence.endpoint.next_token import NextChatToken, NextToken
-from mia_batch.evidence.request import Answer
-from mia_batch.models.causes import cause_of
+from mia_batch.evidence.endpoint.replies import Chat, Echo, NextChatToken, NextToken, RequestFormat
+from mia_batch.evidence.endpoint.settings import Tokens
+from mia_batch.evidence.endpoint.transport import RefusedError
+from mia_batch.evidence.request import Answer, Continuation
+from mia_batch.models.weights import cause_of
+from mia_batch.tables import is_followed, put_copy, temporary_path
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from mia_batch.evidence.endpoint.capabilities import Capabilities
-    from mia_batch.evidence.endpoint.dispatch import Dispatcher
-    from mia_batch.evidence.endpoint.settings import EndpointSettings
+    from mia_batch.evidence.endpoint.replies import Choices, WireRequest
+    from mia_batch.evidence.endpoint.settings import Capabilities, EndpointSettings
+    from mia_batch.evidence.endpoint.transport import RequestRunner
     from mia_batch.evidence.request import EvidenceKind, Request
     from mia_batch.models.tokens import Tokenizer
 
-__all__ = ["Endpoint"]
+
+# Answers that were paid for, on disk before they count.
+
+
+_SCHEMA = """
+PRAGMA locking_mode = EXCLUSIVE;
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = FULL;
+BEGIN IMMEDIATE;
+CREATE TABLE IF NOT EXISTS answers (
+    request BLOB NOT NULL,
+    sample INTEGER NOT NULL,
+    text TEXT NOT NULL,
+    n_tokens INTEGER,
+    finish_reason TEXT,
+    sent TEXT,
+    system_fingerprint TEXT,
+    answer TEXT,
+    reason TEXT,
+    PRIMARY KEY (request, sample)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS spent (tokens_in INTEGER NOT NULL, tokens_out INTEGER NOT NULL);
+INSERT INTO spent SELECT 0, 0 WHERE NOT EXISTS (SELECT * FROM spent);
+COMMIT;
+"""
+_COLUMNS = (
+    "(request, sample, text, n_tokens, finish_reason, answer, reason, sent, system_fingerprint) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_SECONDS_BETWEEN_COPIES = 30.0
+_MOST_TIME_COPYING = 0.05
+
+
+class Journal:
+    """A table of answers in an SQLite file, used by one thread of one process.
+
+    Every method raises `EngineError` if the file cannot be used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._next_copy = time.monotonic() + _SECONDS_BETWEEN_COPIES
+        with self._explained():
+            self._database = sqlite3.connect(path, timeout=1.0, isolation_level="IMMEDIATE")
+            try:
+                self._database.executescript(_SCHEMA)
+                self._complete()
+            except BaseException:
+                self._database.close()
+                raise
+
+    def find(self, request: bytes) -> dict[int, Continuation]:
+        """Look up what has been answered of a request, by index among its samples."""
+        with self._explained():
+            rows = self._database.execute(
+                "SELECT sample, CASE WHEN reason IS NULL THEN text END, n_tokens, finish_reason, "
+                "coalesce(answer, 'text'), reason FROM answers WHERE request = ?",
+                (request,),
+            ).fetchall()
+        names = ("text", "n_tokens", "finish_reason", "answer", "reason")
+        return {
+            sample: Continuation(**dict(zip(names, values, strict=True)))
+            for sample, *values in rows
+        }
+
+    def record(
+        self,
+        request: bytes,
+        found: Mapping[int, Continuation],
+        used: Tokens,
+        *,
+        sent: str | None = None,
+        system_fingerprint: str | None = None,
+    ) -> None:
+        """Store what one HTTP answer brought and cost; on disk when this returns."""
+        of_all = (sent, system_fingerprint)
+        rows = [
+            (
+                request,
+                sample,
+                each.text or "",
+                each.n_tokens,
+                each.finish_reason,
+                each.answer,
+                each.reason,
+                *of_all,
+            )
+            for sample, each in found.items()
+        ]
+        with self._explained(), self._database:
+            self._database.executemany(f"INSERT OR IGNORE INTO answers {_COLUMNS}", rows)
+            self._database.execute(
+                "UPDATE spent SET tokens_in = tokens_in + ?, tokens_out = tokens_out + ?", used
+            )
+        if time.monotonic() >= self._next_copy and is_followed(self._path):
+            self._hand_on()
+
+    def spent(self) -> Tokens:
+        """Add up the tokens of all answers."""
+        with self._explained():
+            row = self._database.execute("SELECT tokens_in, tokens_out FROM spent").fetchone()
+        return Tokens(*cast("tuple[int, int]", row))
+
+    def answered(self) -> dict[str, Any]:
+        """Count the requests with answers, with the times of the first and last, and by version.
+
+        Those of older versions, which kept no times, are ``undated``.
+        """
+        each = "SELECT DISTINCT request, sent, system_fingerprint FROM answers"
+        with self._explained():
+            number, dated, first, last = self._database.execute(
+                f"SELECT count(*), count(sent), min(sent), max(sent) FROM ({each})"
+            ).fetchone()
+            versions = self._database.execute(
+                f"SELECT coalesce(system_fingerprint, 'not given'), count(*) FROM ({each})"
+                " WHERE sent IS NOT NULL GROUP BY 1 ORDER BY 1"
+            ).fetchall()
+        times = {"answered": number, "undated": number - dated, "first": first, "last": last}
+        return {"times": times, "system_fingerprint": dict(versions)}
+
+    def _hand_on(self) -> None:
+        """Give a copy to who keeps the folder elsewhere, too; seldom where that takes long."""
+        start = time.monotonic()
+        copy = temporary_path(self._path)
+        try:
+            with self._explained(), closing(sqlite3.connect(copy)) as database:
+                database.execute("PRAGMA journal_mode = OFF")  # else it has a file of its own
+                self._database.backup(database)
+            put_copy(self._path, copy)
+        finally:
+            copy.unlink(missing_ok=True)
+        end = time.monotonic()
+        pause = max(_SECONDS_BETWEEN_COPIES, (end - start) / _MOST_TIME_COPYING)
+        self._next_copy = end + pause
+
+    def _complete(self) -> None:
+        """Give the table of an older version the columns that it lacks."""
+        there = {row[1] for row in self._database.execute("PRAGMA table_info(answers)")}
+        for name in {"sent", "system_fingerprint", "answer", "reason"} - there:
+            self._database.execute(f"ALTER TABLE answers ADD COLUMN {name} TEXT")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise EngineError(
+                f"the journal of answers {self._path} cannot be used ({error}); free disk space, "
+                "or end the other run that holds it, and give the same command again"
+            ) from error
+
+
+def identify(request: Request, sample_identity: Mapping[str, object]) -> bytes:
+    """Digest all that decides what the answer is; the ``request_id`` does not."""
+    asked = [request.kind, request.key, request.context + request.text]
+    drawn = [request.seed, request.n, request.max_tokens, *[True] * request.greedy]
+    text = json.dumps([dict(sample_identity), asked, drawn], sort_keys=True)
+    return blake2b(text.encode(), digest_size=16, person=b"mia-journal").digest()
+
+
+# Requests on their way: journal first, then the endpoint, as many at once as it can take.
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    request: Request
+    identity: bytes
+    found: dict[int, Continuation]
+
+    @property
+    def missing(self) -> list[int]:
+        return [i for i in range(self.request.n) if i not in self.found]
+
+
+class Dispatcher:
+    """Answers requests; lives in one event loop.
+
+    ``deliver`` takes answers and, at most once and last, the exception that ends the run.
+    """
+
+    def __init__(
+        self,
+        runner: RequestRunner,
+        capabilities: Capabilities,
+        deliver: Callable[[Answer | MiaBatchError], None],
+    ) -> None:
+        self._runner = runner
+        self._capabilities = capabilities
+        self._deliver = deliver
+        self._format = runner.request_format
+        self._settings = runner.request_format.settings
+        self._identity = self._settings.sample_identity(capabilities)
+        self._waiting: deque[_Job] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._failure: MiaBatchError | None = None
+
+    def accept(self, request: Request) -> None:
+        """Take a request; what the journal holds is answered from it."""
+        if self._failure is not None:
+            return
+        identity = identify(
+            request, self._identity | self._format.fields(request, self._capabilities)
+        )
+        try:
+            job = _Job(request, identity, self._runner.journal.find(identity))
+        except EngineError as error:
+            self._fail(error)
+            return
+        if job.missing:
+            self._waiting.append(job)
+            self._start()
+        else:
+            self._deliver_answer(job)
+
+    async def cancel(self) -> None:
+        """End what is running; its answers are lost."""
+        for task in self._running:
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _start(self) -> None:
+        while self._waiting and len(self._running) < self._runner.concurrency.limit:
+            task = asyncio.create_task(self._run(self._waiting.popleft()))
+            self._running.add(task)
+            task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._running.remove(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, MiaBatchError):
+            self._fail(error)
+        elif error is not None:
+            self._fail(EngineError(f"the client of the endpoint has failed ({cause_of(error)})"))
+        elif self._failure is not None:
+            self._fail(self._failure)
+        else:
+            self._start()
+
+    def _fail(self, error: MiaBatchError) -> None:
+        """Start nothing more; answers in flight are paid for and still count."""
+        self._waiting.clear()
+        self._failure = self._failure or error
+        if not self._running:
+            self._deliver(self._failure)
+
+    async def _run(self, job: _Job) -> None:
+        """Ask until every sample is there, only for those that are not."""
+        try:
+            await self._runner.complete(self._request(job), partial(self._take, job))
+        except RefusedError as error:
+            verb = "gave no usable answer" if error.status is None else "refused the request"
+            failed = f"the endpoint {verb}: {error}"
+            self._deliver(Answer(request_id=job.request.request_id, error=failed))
+        else:
+            self._deliver_answer(job)
+
+    def _request(self, job: _Job) -> WireRequest:
+        """Ask for the first missing sample, and for as many after it as one request can."""
+        missing, request = job.missing, job.request
+        first, n = missing[0], 1
+        if self._capabilities.n == "honoured":
+            n = sum(index == first + i for i, index in enumerate(missing))
+        fields = self._capabilities.sampling_fields(
+            n=n, seed=request.seed + first, top_k=self._settings.top_k
+        )
+        if request.greedy and self._capabilities.greedy != "refused":
+            fields["temperature"] = 0.0
+        fields |= self._format.fields(request, self._capabilities)
+        prompt = self._format.prompt(request)
+        return self._format.write(prompt, fields, n=n, max_tokens=request.max_tokens, first=first)
+
+    def _take(self, job: _Job, sent: WireRequest, choices: Choices) -> WireRequest | None:
+        """Journal what came, then count it; ask for what is missing."""
+        found = {sent.first + index: each for index, each in choices.found.items()}
+        self._runner.journal.record(
+            job.identity,
+            found,
+            choices.used or sent.most,
+            sent=choices.sent,
+            system_fingerprint=choices.system_fingerprint,
+        )
+        job.found.update(found)
+        return self._request(job) if job.missing else None
+
+    def _deliver_answer(self, job: _Job) -> None:
+        in_order = [job.found[i] for i in range(job.request.n)]
+        self._deliver(self._format.answer(job.request, in_order, self._capabilities))
+
+
+# An endpoint as a source: requests go in, answers come out, a thread of its own does the rest.
 
 
 class Endpoint:
@@ -75,8 +383,7 @@ class Endpoint:
         of evidence, `EngineError` if it cannot be reached or the journal cannot be used.
         """
         if find_spec("httpx") is None:
-            msg = "setting 'engine': openai needs httpx; install mia-batch[openai]"
-            raise SettingsError(msg)
+            raise SettingsError("setting 'engine': openai needs httpx; install mia-batch[openai]")
         made = _at_points(settings, tokenizer) if at_points else _request_format(settings, kind)
         endpoint = cls(made, kind, tokenizer)
         endpoint._thread.start()
@@ -87,8 +394,9 @@ class Endpoint:
             endpoint.close()
             if isinstance(error, MiaBatchError) or not isinstance(error, Exception):
                 raise
-            msg = f"the client of the endpoint cannot start ({cause_of(error)})"
-            raise EngineError(msg) from None
+            raise EngineError(
+                f"the client of the endpoint cannot start ({cause_of(error)})"
+            ) from None
         return endpoint
 
     @property
@@ -109,8 +417,7 @@ class Endpoint:
         try:
             self._loop.call_soon_threadsafe(self._dispatcher.accept, sendable)
         except RuntimeError:
-            msg = "the client of the endpoint has been closed; open another"
-            raise EngineError(msg) from None
+            raise EngineError("the client of the endpoint has been closed; open another") from None
 
     def results(self, timeout: float | None = None) -> list[Answer]:
         """Wait for answers, which are journalled then; see `Source.results`."""
@@ -163,9 +470,8 @@ class Endpoint:
 
     async def _start(self, journal_path: Path, rng: Random) -> None:
         """Put the parts together, and probe the endpoint."""
-        from mia_batch.evidence.endpoint.dispatch import Dispatcher
         from mia_batch.evidence.endpoint.probe import Probe
-        from mia_batch.evidence.endpoint.runner import RequestRunner
+        from mia_batch.evidence.endpoint.transport import RequestRunner
 
         journal = self._stack.enter_context(Journal(journal_path))
         runner = RequestRunner(self._format, journal, rng)
@@ -180,8 +486,9 @@ class Endpoint:
 def _at_points(settings: EndpointSettings, tokenizer: Tokenizer | None) -> NextToken:
     """Draw the most likely token: any other would be listed beside those that are more likely."""
     if tokenizer is None:
-        msg = "setting 'tokenizer' is missing: log-probabilities at points need the true token's id"
-        raise SettingsError(msg)
+        raise SettingsError(
+            "setting 'tokenizer' is missing: log-probabilities at points need the true token's id"
+        )
     kind = NextChatToken if settings.chat else NextToken
     return kind(replace(settings, temperature=0.0, top_k=0, top_p=1.0), tokenizer)
 

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mia_batch.evidence.endpoint.cost import Tokens, most_prompt_tokens
-from mia_batch.evidence.endpoint.formats import RequestFormat, WireRequest
-from mia_batch.evidence.endpoint.journal import Journal
-from mia_batch.evidence.endpoint.replies import Choices, decode_object, read_usage
-from mia_batch.evidence.endpoint.retry import RefusedError
-from mia_batch.evidence.endpoint.runner import RequestRunner
+from mia_batch.evidence.endpoint.client import Journal
+from mia_batch.evidence.endpoint.replies import (
+    Choices,
+    RequestFormat,
+    WireRequest,
+    decode_object,
+    read_usage,
+)
+from mia_batch.evidence.endpoint.settings import Tokens, most_prompt_tokens
+from mia_batch.evidence.endpoint.transport import RefusedError, RequestRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -24,8 +28,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mia_batch.evidence.endpoint.settings import EndpointSettings
-
-__all__ = ["embed_at"]
 
 
 class _Embeddings(RequestFormat):

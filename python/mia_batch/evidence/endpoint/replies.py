@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from mia_batch.evidence.endpoint.cost import Tokens
-from mia_batch.evidence.request import Continuation
-from mia_batch.models.causes import cause_of
+from mia_batch.evidence.endpoint.settings import NEUTRAL, Dialect, Tokens, most_prompt_tokens
+from mia_batch.evidence.request import Answer, Continuation
+from mia_batch.models.weights import cause_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from mia_batch.evidence.endpoint.settings import EndpointSettings
+    from numpy.typing import NDArray
+
+    from mia_batch.evidence.endpoint.settings import Capabilities, EndpointSettings
     from mia_batch.evidence.endpoint.transport import Reply
-    from mia_batch.evidence.request import AnswerKind, FinishReason
+    from mia_batch.evidence.request import AnswerKind, FinishReason, Request
+    from mia_batch.models.tokens import Tokenizer
 
-__all__ = [
-    "Choices",
-    "Found",
-    "Refusal",
-    "Spent",
-    "decode_object",
-    "find_answer",
-    "read_choices",
-    "read_refusal",
-    "read_usage",
-    "shorten",
-]
+
+# What an HTTP reply says: choices, of which some can be used, or a refusal.
+
 
 _LONGEST = 300
 _STOPS = frozenset({"stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "done"})
@@ -324,8 +321,7 @@ def _read_choice(
     item: object, position: int, find: _Find, spent: Spent
 ) -> tuple[int, Continuation]:
     if not isinstance(item, dict):
-        msg = "it is not an object"
-        raise ValueError(msg)  # noqa: TRY004 - one kind for whatever is wrong with a choice
+        raise ValueError("it is not an object")  # noqa: TRY004 - one kind for whatever is wrong with a choice
     found = find(item, spent)
     choice = _Choice.model_validate({**item, "text": found.text})
     finish = _finish_of(item)
@@ -338,3 +334,374 @@ def _read_choice(
         reason=found.reason,
     )
     return (position if choice.index is None else choice.index), continuation
+
+
+# Request formats: what a request is on the wire, and where a choice holds its text.
+
+
+@dataclass(frozen=True, slots=True)
+class WireRequest:
+    """A request as it goes over the wire, for ``n`` continuations from index ``first`` on."""
+
+    payload: dict[str, object]
+    n: int
+    first: int
+    most: Tokens  # the most that it can use
+    prompt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFormat:
+    """The format of ``/completions``, which others vary."""
+
+    path: ClassVar[str] = "/completions"
+    converses: ClassVar[bool] = False  # whether a chat model answers, which thinks and refuses
+    settings: EndpointSettings
+    dialect: Dialect = field(default_factory=Dialect, kw_only=True)
+
+    def prompt_fields(self, prompt: str) -> dict[str, object]:
+        """Put the prompt into a request."""
+        return {"prompt": prompt}
+
+    def text(self, choice: dict[str, Any]) -> object:
+        """Find the text of a choice; anything but a string cannot be used."""
+        return choice.get("text")
+
+    def read(self, body: bytes, request: WireRequest) -> Choices:
+        """Read a reply to a request."""
+        repeats, chat = self.dialect.repeats_prompt, self.converses
+
+        def find(choice: dict[str, Any], spent: Spent) -> Found:
+            text = self.text(choice)
+            return find_answer(choice, text, request.prompt, spent, repeats=repeats, chat=chat)
+
+        return read_choices(body, request.n, find, self.settings.redact)
+
+    def prompt(self, request: Request) -> str:
+        """Take what is sent of a request's texts."""
+        return request.context + request.text
+
+    def fields(self, request: Request, capabilities: Capabilities) -> dict[str, object]:
+        """Say what is asked for beside a continuation, as the endpoint takes it."""
+        del request, capabilities
+        return {}
+
+    def answer(
+        self, request: Request, continuations: list[Continuation], capabilities: Capabilities
+    ) -> Answer:
+        """Make the answer to a request of its choices, in the order of their seeds."""
+        del capabilities
+        return Answer(request_id=request.request_id, continuations=continuations)
+
+    def write(
+        self, prompt: str, fields: dict[str, object], *, n: int, max_tokens: int, first: int = 0
+    ) -> WireRequest:
+        """Write all fields, so that no default of the endpoint acts; ``fields`` come last."""
+        acting = {
+            "temperature": self.settings.temperature,
+            "top_p": self.settings.top_p,
+            **NEUTRAL,
+        }
+        dialect, most = self.dialect, max_tokens + self.dialect.thinking
+        payload = {
+            "model": self.settings.model,
+            **{name: value for name, value in acting.items() if name not in dialect.withdrawn},
+            **dialect.added,
+            dialect.limit: most,
+            **self.prompt_fields(prompt),
+            **fields,
+        }
+        sent = most_prompt_tokens(self.settings, prompt_bytes=len(prompt.encode()))
+        return WireRequest(payload, n, first, Tokens(sent, n * most), prompt)
+
+
+class Chat(RequestFormat):
+    """Instruction and prompt go as one user message; the reply is the continuation.
+
+    One message, because the templates of some models take no system message.
+    """
+
+    path = "/chat/completions"
+    converses = True
+
+    def prompt_fields(self, prompt: str) -> dict[str, object]:
+        """Put the prompt into a request."""
+        content = f"{self.settings.chat_instruction}\n\n{prompt}"
+        return {"messages": [{"role": "user", "content": content}]}
+
+    def fields(self, request: Request, capabilities: Capabilities) -> dict[str, object]:
+        """Put a question as it is: no text is to be continued."""
+        if not request.question:
+            return super().fields(request, capabilities)
+        return {"messages": [{"role": "user", "content": request.context}]}
+
+    def text(self, choice: dict[str, Any]) -> object:
+        """Find the text of a choice; anything but a string cannot be used."""
+        message = choice.get("message")
+        content = message.get("content") if isinstance(message, dict) else None
+        if not isinstance(content, list):
+            return content
+        parts = [part for part in content if isinstance(part, dict) and part.get("type") == "text"]
+        return "".join(str(part.get("text", "")) for part in parts)
+
+
+# Endpoints that repeat a prompt with the log-probability of each of its tokens.
+
+
+_LEAST = -9999.0  # what servers write for minus infinity
+_BYTES = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")  # how OpenAI writes a part of a character
+
+
+class Echo(RequestFormat):
+    """The format of a request for log-probabilities; what counts as a choice's text is their JSON.
+
+    One token is drawn and thrown away, because not every endpoint takes a request for none.
+    """
+
+    def prompt_fields(self, prompt: str) -> dict[str, object]:
+        """Put the prompt into a request."""
+        return {"prompt": prompt, "echo": True, "logprobs": 1}
+
+    def text(self, choice: dict[str, Any]) -> object:
+        """Find tokens and log-probabilities of a choice; None cannot be used."""
+        logprobs = choice.get("logprobs")
+        if not isinstance(logprobs, dict):
+            return None
+        return json.dumps([logprobs.get("tokens"), logprobs.get("token_logprobs")])
+
+    def answer(
+        self, request: Request, continuations: list[Continuation], capabilities: Capabilities
+    ) -> Answer:
+        """Read the echo, of which no more tokens are kept than were asked for."""
+        del capabilities
+        (echoed,) = continuations
+        found = read_echo(echoed.text or "", request.context, request.text, n_drawn=echoed.n_tokens)
+        if isinstance(found, str):
+            return Answer(request_id=request.request_id, error=found)
+        bos, logprob = found
+        if len(logprob) < (request.text_tokens or 0):
+            error = (
+                f"the text has {len(logprob)} tokens, fewer than the {request.text_tokens} wanted"
+            )
+            return Answer(request_id=request.request_id, error=error, asked=False)
+        tokens: dict[str, NDArray[np.generic]] = {"logprob": logprob[: request.text_tokens]}
+        return Answer(request_id=request.request_id, tokens=tokens, bos=bos)
+
+
+def read_echo(
+    echoed: str, context: str, text: str, *, n_drawn: int | None
+) -> tuple[bool, NDArray[np.float32]] | str:
+    """Read whether a special token came first, and the log-probabilities of the text's tokens.
+
+    Nothing that does not fit the prompt is believed: then the reason is returned. ``echoed`` has
+    the prompt's tokens, perhaps a special token before, and at most one that was drawn after them;
+    ``n_drawn`` is None where the endpoint does not say how many were.
+    """
+    tokens, logprobs = json.loads(echoed)
+    lists = isinstance(tokens, list) and isinstance(logprobs, list)
+    if not lists or len(tokens) != len(logprobs) or not all(isinstance(t, str) for t in tokens):
+        return "the endpoint's log-probabilities are not one for each token"
+    pieces = [_encoded(token) for token in tokens]
+    found = _find((context + text).encode(), pieces, n_drawn)
+    if found is None:
+        return "the endpoint's tokens, put together, are not the prompt"
+    bos, end = found
+    starts = list(accumulate(map(len, pieces[bos:end]), initial=0))[:-1]
+    first = bos + sum(start < len(context.encode()) for start in starts)
+    unscored = int(first == 0)  # nothing precedes the first token
+    values = logprobs[first + unscored : end]
+    if not values:
+        return "the text has no token that something precedes"
+    if not all(map(is_logprob, values)):
+        return "the endpoint gives a token a log-probability that is not a number up to 0"
+    return bos == 1, np.array([math.nan] * unscored + values, np.float32)
+
+
+def _encoded(token: str) -> bytes:
+    part = _BYTES.fullmatch(token)
+    if part is not None:
+        return bytes.fromhex(part[1].replace("\\x", ""))
+    return token.encode(errors="replace")
+
+
+def _find(prompt: bytes, pieces: list[bytes], n_drawn: int | None) -> tuple[int, int] | None:
+    """Where the prompt's tokens begin and end among all; a token that was drawn may be empty."""
+    n_pieces = len(pieces)
+    for end in (n_pieces,) if n_drawn == 0 else (n_pieces - 1, n_pieces):
+        for bos in (0, 1):
+            if b"".join(pieces[bos:end]) == prompt:
+                return bos, end
+    return None
+
+
+def is_logprob(value: object) -> bool:
+    """Whether it is a number up to 0, and none that stands for minus infinity."""
+    return isinstance(value, (int, float)) and _LEAST < value <= 0
+
+
+# Log-probabilities of the next token: of some that are named, or of those that are most likely.
+
+
+_BY_ID = re.compile(r"token_id:([0-9]+)")  # how vLLM names a token by its id
+_LEAST_LEFT = 1e-4  # probability of what is not listed, as far as rounding lets it be known
+
+
+@dataclass(frozen=True)
+class NextToken(RequestFormat):
+    """The format of a request about the first token of a text after its context.
+
+    What counts as a choice's text is the JSON of the tokens that are listed, as pairs of name and
+    log-probability. The token that is drawn is the most likely one, and always thrown away.
+    """
+
+    tokenizer: Tokenizer
+    converses: ClassVar[bool] = False
+
+    def prepare(self, request: Request) -> Request | Answer:
+        """Find the ids of the true token, or of all answers, and the prompt before them.
+
+        The endpoint must cut that as it is cut here. A chat reply starts anew, without a space.
+        """
+        if self.settings.chat:
+            prompt: str | None = request.context
+            texts = request.text.split() if request.question else [request.text.lstrip()]
+            ids = [token for each in self.tokenizer.encode(texts) for token in each]
+        else:
+            special, before, ids = self.tokenizer.encode_after(request.context, request.text)
+            prompt = self._prompt_of(request, special + before)
+        if no_answers := request.why_no_answers(ids):
+            return Answer(request_id=request.request_id, passes=0, error=no_answers)
+        if ids and prompt is not None:
+            return replace(request, context=prompt, text_ids=ids if request.question else ids[:1])
+        error = "the endpoint would cut the words before the text in another way alone"
+        if not ids:
+            error = "the text has 0 tokens, fewer than the 1 wanted"
+        number, asked = request.request_id, bool(ids)
+        return Answer(request_id=number, passes=0, error=error, asked=asked)
+
+    def _prompt_of(self, request: Request, ids: list[int]) -> str | None:
+        """Find the prompt with these tokens: the context, and what its last token has of the text.
+
+        None where there is none.
+        """
+        prompts = (request.context + request.text[:end] for end in range(len(request.text)))
+        encoded = ((prompt, self.tokenizer.encode_prompts([prompt])[0]) for prompt in prompts)
+        return next((prompt for prompt, found in encoded if found == ids), None)
+
+    def prompt(self, request: Request) -> str:
+        """Take what the true token follows."""
+        return request.context
+
+    def listing(
+        self, n: int, tokens: Sequence[int] = (), *, by_id: bool = False
+    ) -> dict[str, object]:
+        """Ask for the ``n`` most likely tokens, or for ``n`` that are named by their ids."""
+        fields: dict[str, object] = {"logprobs": n}
+        if self.settings.chat:
+            fields = {"logprobs": True, "top_logprobs": n}
+        if by_id:
+            fields["return_tokens_as_token_ids"] = True
+        if tokens:
+            fields["logprob_token_ids"] = [*tokens]
+        return fields
+
+    def fields(self, request: Request, capabilities: Capabilities) -> dict[str, object]:
+        """Name the tokens that are wanted where that is honoured, else ask for the most likely."""
+        by_id, tokens = capabilities.token_id_names, request.text_ids or []
+        named = tokens if capabilities.named_token == "honoured" else []
+        listing = self.listing(len(named) or capabilities.top_logprobs, named, by_id=by_id)
+        return super().fields(request, capabilities) | listing
+
+    def text(self, choice: dict[str, Any]) -> object:
+        """Find the tokens that are listed at the first position; None cannot be used."""
+        match choice.get("logprobs"):
+            case {"content": [{"top_logprobs": [*entries]}, *_]}:
+                objects = [each for each in entries if isinstance(each, dict)]
+                listed = [(each.get("token"), each.get("logprob")) for each in objects]
+            case {"top_logprobs": [dict(entries), *_]}:
+                listed = [*entries.items()]
+            case _:
+                return None
+        usable = all(isinstance(n, str) and isinstance(v, (int, float)) for n, v in listed)
+        return json.dumps(listed) if listed and usable else None
+
+    def said(self, choice: dict[str, Any]) -> object:
+        """Find the text of the token that was drawn."""
+        return super().text(choice)
+
+    def answer(
+        self, request: Request, continuations: list[Continuation], capabilities: Capabilities
+    ) -> Answer:
+        """Read what the listing says of the tokens that are wanted.
+
+        Bounds alone do not tell answers apart.
+        """
+        (listed,) = continuations
+        tokens = request.text_ids or []
+        exact = capabilities.named_token == "honoured"
+        found = []
+        for token in tokens:
+            read = read_next_token(listed.text or "", token, self.tokenizer, exact=exact)
+            if isinstance(read, str):
+                return Answer(request_id=request.request_id, error=read)
+            found.append(read)
+        logprobs, bounded = zip(*found, strict=True)
+        if request.question and all(bounded):
+            error = f"none of the answers is among the {capabilities.top_logprobs} tokens listed"
+            return Answer(request_id=request.request_id, error=error)
+        special, _, _ = self.tokenizer.encode_after("", "")
+        return Answer(
+            request_id=request.request_id,
+            tokens={
+                "token_ids": np.array(tokens, np.uint32),
+                "logprob": np.array(logprobs, np.float32),
+            },
+            bos=bool(special) and not self.settings.chat,
+            bounded=any(bounded),
+        )
+
+
+class NextChatToken(NextToken, Chat):
+    """The same of a chat, about the first token of the reply."""
+
+
+def is_id(name: str) -> bool:
+    """Whether a name is a token's id, not its text."""
+    return _BY_ID.fullmatch(name) is not None
+
+
+def named_ids(names: list[str], tokenizer: Tokenizer) -> list[int | None]:
+    """Tell which tokens are named, by id or by a text that no other has; else None."""
+    matches = map(_BY_ID.fullmatch, names)
+    return [
+        tokenizer.by_text.get(name) if match is None else int(match[1])
+        for name, match in zip(names, matches, strict=True)
+    ]
+
+
+def read_next_token(
+    listed: str, token: int, tokenizer: Tokenizer, *, exact: bool
+) -> tuple[float, bool] | str:
+    """Read a token's log-probability, and whether it is only an upper bound; or why there is none.
+
+    A token that is not listed is less likely than all that are, and has no more than they leave.
+    Where it was asked for by name, ``exact``, it must be there.
+    """
+    pairs = json.loads(listed)
+    names, values = [name for name, _ in pairs], [value for _, value in pairs]
+    ids = named_ids(names, tokenizer)
+    own = {value for value, known in zip(values, ids, strict=True) if known == token}
+    if not all(map(is_logprob, own if exact else values)):
+        return "the endpoint gives a token a log-probability that is not a number up to 0"
+    if len(own) > 1:
+        return "the endpoint gives the true token several log-probabilities"
+    left = 1.0 if exact else 1 - math.fsum(map(math.exp, values))
+    if left < -_LEAST_LEFT:
+        return "the probabilities of the endpoint's tokens add up to more than 1"
+    if own:
+        return own.pop(), False
+    if not all(map(is_id, names)) and tokenizer.by_text.get(tokenizer.token_text(token)) != token:
+        return "the endpoint names tokens by their text, and others have that of the true token"
+    if exact:
+        return "the endpoint's answer does not name the true token"
+    return min(*values, math.log(max(left, _LEAST_LEFT))), True

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from mia_batch.errors import SettingsError
 
-if TYPE_CHECKING:
-    from mia_batch.evidence.endpoint.capabilities import Capabilities
+# How to reach an endpoint, how it shall draw tokens, and how much it may be asked.
 
-__all__ = ["CHAT_INSTRUCTION", "EndpointSettings"]
 
 _SHORTEST_SECRET = 8  # a shorter key, such as "x" for a server that wants none, is in many words
 CHAT_INSTRUCTION = (
@@ -46,8 +44,9 @@ class EndpointSettings:
         _check_address(self.base_url)
         _check_key(self.api_key)
         if self.max_cost is not None and (self.price_in is None or self.price_out is None):
-            msg = "setting 'max_cost' needs prices; give 'price_in' and 'price_out' beside it"
-            raise SettingsError(msg)
+            raise SettingsError(
+                "setting 'max_cost' needs prices; give 'price_in' and 'price_out' beside it"
+            )
 
     def redact(self, text: str) -> str:
         """Take the key out of a text that came from elsewhere, unless it is too short to be one."""
@@ -76,11 +75,10 @@ class EndpointSettings:
 
 def _check_address(base_url: str) -> None:
     if "@" in base_url.partition("://")[2].partition("/")[0]:
-        msg = (
+        raise SettingsError(
             "setting 'base_url' carries a user name or password; leave them out, and set the "
             "environment variable of the key"
         )
-        raise SettingsError(msg)
     try:
         parts = urlsplit(base_url)
         usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
@@ -89,11 +87,10 @@ def _check_address(base_url: str) -> None:
     else:
         usable = usable and not parts.query and not parts.fragment and base_url.isascii()
     if not usable or any(letter.isspace() for letter in base_url):
-        msg = (
+        raise SettingsError(
             f"setting 'base_url' is {base_url!r}, which is not an address of an endpoint; "
             "write it like https://api.openai.com/v1"
         )
-        raise SettingsError(msg)
 
 
 def _check_key(api_key: str | None) -> None:
@@ -101,8 +98,144 @@ def _check_key(api_key: str | None) -> None:
     if api_key is None:
         return
     if not api_key or not all("!" <= letter <= "~" for letter in api_key):
-        msg = (
+        raise SettingsError(
             "the API key is empty or has spaces, line ends or other characters that no key has; "
             "set its environment variable again"
         )
-        raise SettingsError(msg)
+
+
+# What an endpoint was found to honour.
+
+
+NEUTRAL: dict[str, object] = {
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "stream": False,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+}
+"""Fields that would act on the draw, with the values at which they do nothing."""
+
+Honour = Literal["honoured", "ignored", "refused"]
+"""``honoured``: it showed an effect; ``ignored``: accepted without one; ``refused``: an error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """How requests must be written for an endpoint, and what its answers hold beside the answer."""
+
+    limit: str = "max_tokens"  # name of the field with the most tokens to decode
+    withdrawn: tuple[str, ...] = ()  # fields that it refuses: they are not sent
+    added: dict[str, Any] = field(default_factory=dict)  # what keeps the model from thinking
+    thinking: int = 0  # tokens for thoughts that cannot be kept off, beside those of the answer
+    repeats_prompt: bool = False  # whether the prompt stands before each answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a probe of an endpoint found; every value is JSON."""
+
+    dialect: Dialect = field(default_factory=Dialect)
+    greedy: Honour | None = None  # whether temperature 0 gives the same text twice
+    neutral: dict[str, Honour] = field(default_factory=dict)  # of `NEUTRAL`, whether values act
+
+    n: Honour = "refused"  # several continuations in one request; copies count as ``ignored``
+    seed: Honour = "refused"  # whether the same seed gives the same text twice
+    varied: bool = False  # False: it does not sample, or the temperature is 0 or close to it
+    top_k: Honour | None = None  # None where the run does not limit it
+    output_token_ids: bool = False  # whether answers hold token ids (``return_token_ids``, vLLM's)
+    named_token: Honour | None = None  # ``logprob_token_ids``; None where it is not asked for
+    top_logprobs: int = 0  # most likely next tokens that it lists on request, as far as tried
+    token_id_names: bool = False  # whether it then names tokens by their ids
+    serves: str | None = None  # what answers call the model, if that is no form of its name
+    max_model_len: int | None = None  # tokens of prompt and output together; None = not stated
+
+    def sampling_fields(self, *, n: int, seed: int, top_k: int) -> dict[str, object]:
+        """Fields of a request that say how to draw: all that the endpoint does not refuse."""
+        fields: dict[str, object] = {}
+        if self.n != "refused":
+            fields["n"] = n
+        if self.seed != "refused":
+            fields["seed"] = seed
+        if self.top_k == "honoured":
+            fields["top_k"] = top_k
+        if self.output_token_ids:
+            fields["return_token_ids"] = True
+        return fields
+
+
+# What requests cost: the most that they can, and what they did.
+
+
+_PRICED = 1_000_000
+_SPECIAL_TOKENS = 16  # a text's start, and the marks of a chat template
+
+
+class Tokens(NamedTuple):
+    """Tokens that are paid for."""
+
+    given: int  # of prompts
+    drawn: int  # decoded
+
+    def plus(self, other: Tokens) -> Tokens:
+        """Add the tokens of another request."""
+        return Tokens(self.given + other.given, self.drawn + other.drawn)
+
+    def minus(self, other: Tokens) -> Tokens:
+        """Take off the tokens of another request."""
+        return Tokens(self.given - other.given, self.drawn - other.drawn)
+
+
+def most_prompt_tokens(settings: EndpointSettings, *, prompt_bytes: int, prompts: int = 1) -> int:
+    """Bound the tokens of prompts with so many bytes in UTF-8, whatever the tokenizer.
+
+    No usual tokenizer makes more tokens than a text has bytes; special tokens come on top. English
+    prose has about a quarter as many.
+    """
+    instruction = len(settings.chat_instruction.encode()) if settings.chat else 0
+    return prompt_bytes + prompts * (instruction + _SPECIAL_TOKENS)
+
+
+class Ledger:
+    """What has been spent, earlier processes of the run included, and what may be in flight."""
+
+    def __init__(self, settings: EndpointSettings, spent: Tokens) -> None:
+        self._settings = settings
+        self._spent = spent
+        self._reserved = Tokens(0, 0)
+        self._open = 0
+
+    @property
+    def spent(self) -> float | None:
+        """Money spent so far; None where a price is unknown."""
+        return money(self._settings, self._spent)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is in flight that could turn out cheaper than reserved."""
+        return self._open == 0
+
+    def fits(self, most: Tokens) -> bool:
+        """Whether a request stays within the limit, all in flight counted at their maximum."""
+        limit = self._settings.max_cost
+        cost = money(self._settings, self._spent.plus(self._reserved).plus(most))
+        return limit is None or cost is None or cost <= limit
+
+    def reserve(self, most: Tokens) -> None:
+        """Note the most that a request can use, which is sent."""
+        self._open += 1
+        self._reserved = self._reserved.plus(most)
+
+    def settle(self, most: Tokens, used: Tokens) -> None:
+        """Note what a request has used of what was reserved for it."""
+        self._open -= 1
+        self._reserved = self._reserved.minus(most)
+        self._spent = self._spent.plus(used)
+
+
+def money(settings: EndpointSettings, tokens: Tokens) -> float | None:
+    """Price tokens; None where a price is unknown."""
+    if settings.price_in is None or settings.price_out is None:
+        return None
+    return (tokens.given * settings.price_in + tokens.drawn * settings.price_out) / _PRICED

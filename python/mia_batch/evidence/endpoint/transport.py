@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import zlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from math import inf, isfinite
+from typing import TYPE_CHECKING, Literal
 
 import httpx
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from mia_batch.errors import EngineError
+from mia_batch.evidence.endpoint.replies import read_refusal
+from mia_batch.evidence.endpoint.settings import Ledger, Tokens
 
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from random import Random
+
+    from mia_batch.evidence.endpoint.client import Journal
+    from mia_batch.evidence.endpoint.replies import Choices, RequestFormat, WireRequest
     from mia_batch.evidence.endpoint.settings import EndpointSettings
 
-__all__ = ["Reply", "Transport", "UnansweredError"]
+
+# One HTTP request and its answer; the only file that uses httpx.
+
 
 _SECONDS_TO_CONNECT = 30.0
 _MOST_BYTES = 16 << 20  # no honest answer is as large
@@ -99,3 +113,339 @@ async def _read(response: httpx.Response) -> bytes:
         if len(body) > _MOST_BYTES:
             raise httpx.DecodingError(f"an answer of more than {_MOST_BYTES >> 20} MiB")
     return bytes(body)
+
+
+# How many requests may be in flight, and how many requests or tokens a minute may have.
+
+
+_START = 8
+
+
+class Concurrency:
+    """A limit, from 1 to ``most``, that finds what the endpoint can take.
+
+    It grows by one with each answer until the endpoint first refuses, then by one with each round
+    of answers; each round of refusals halves it.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._limit = float(min(most, _START))
+        self.round = 0  # halvings so far; a request remembers it from when it was sent
+
+    @property
+    def limit(self) -> int:
+        """Requests that may be in flight."""
+        return int(self._limit)
+
+    def succeeded(self) -> None:
+        """Note an answer."""
+        step = 1.0 / self._limit if self.round else 1.0
+        self._limit = min(float(self._most), self._limit + step)
+
+    def refused(self, sent_in_round: int) -> None:
+        """Note a status 429; requests in flight at the last halving do not halve it again."""
+        if sent_in_round == self.round:
+            self._limit = max(1.0, self._limit / 2.0)
+            self.round += 1
+
+
+class TokenBucket:
+    """A bucket that refills evenly over the minute and never saves up for a burst.
+
+    Whoever takes from it waits until everything taken before has been refilled. So the amounts
+    taken within any 60 seconds, but for the last, stay below the limit; with an amount of 1 the
+    last is within it as well. ``clock`` gives seconds that only grow.
+    """
+
+    def __init__(self, per_minute: float | None, clock: Callable[[], float]) -> None:
+        self._rate = inf if per_minute is None else per_minute / 60.0
+        self._clock = clock
+        self._free_at = clock()
+
+    def take(self, amount: float) -> float:
+        """Reserve requests or tokens; seconds to wait before they may be used."""
+        now = self._clock()
+        start = max(now, self._free_at)
+        self._free_at = start + amount / self._rate
+        return start - now
+
+    def give_back(self, amount: float) -> None:
+        """Return what was reserved and not used."""
+        self._free_at -= amount / self._rate
+
+
+# Which failures of a request are worth another try, and after what time.
+#
+# The rules are those of OpenAI's own Python client, with longer waits and full jitter, as suits
+# batches.
+
+
+_LONGEST_STATED_WAIT = 120.0  # seconds; for longer ones nobody should stand by
+_FIRST_WAIT = 0.5
+_LONGEST_WAIT = 60.0
+_RETRIED = frozenset({408, 409, 429})
+_EXHAUSTED = frozenset(
+    {
+        "insufficient_quota",
+        "billing_hard_limit_reached",
+        "billing_not_active",
+        "account_deactivated",
+    }
+)
+
+
+class RefusedError(Exception):
+    """A request has failed after all retries; the sentence is without the key.
+
+    ``status`` is the HTTP status, None where no answer came or none that can be used. ``is_json``:
+    the answer was JSON, so it is an API that gave it.
+    """
+
+    def __init__(self, status: int | None, sentence: str, *, is_json: bool = False) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.is_json = is_json
+
+
+class UnusableError(RefusedError):
+    """Answers came, but none that can be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What to do after a failure.
+
+    ``give_up``: this request has failed; ``exhausted``: the account is empty; ``later``: the
+    endpoint asks for a longer wait than anyone should stand by for.
+    """
+
+    step: Literal["again", "give_up", "exhausted", "later"]
+    wait: float | None = None  # seconds, as the endpoint asks of every request
+
+
+def after_refusal(
+    status: int,
+    headers: Mapping[str, str],
+    codes: frozenset[str],
+    now: datetime,
+    *,
+    last: bool,
+) -> Next:
+    """Decide what follows an error status, as the ``last`` try allowed or not."""
+    if status == 402 or codes & _EXHAUSTED:
+        return Next("exhausted")
+    if not _is_retried(status, headers) or last:
+        return Next("give_up")
+    wait = stated_wait(headers, now)
+    return Next("again" if wait is None or wait <= _LONGEST_STATED_WAIT else "later", wait)
+
+
+def backoff(attempt: int, rng: Random) -> float:
+    """Seconds to wait where the endpoint names none: full jitter over a doubling span."""
+    return rng.uniform(0.0, min(_LONGEST_WAIT, _FIRST_WAIT * 2.0 ** min(attempt, 16)))
+
+
+def stated_wait(headers: Mapping[str, str], now: datetime) -> float | None:
+    """Seconds to wait, from ``retry-after-ms`` or ``retry-after`` (RFC 9110, section 10.2.3)."""
+    milliseconds = _number(headers.get("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000.0
+    seconds = _number(headers.get("retry-after"))
+    if seconds is not None:
+        return seconds
+    try:
+        date = parsedate_to_datetime(headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    date = date if date.tzinfo else date.replace(tzinfo=UTC)
+    return max(0.0, (date - now).total_seconds())
+
+
+def _is_retried(status: int, headers: Mapping[str, str]) -> bool:
+    """Follow ``x-should-retry`` where it is sent, else the status."""
+    wished = headers.get("x-should-retry")
+    if wished in {"true", "false"}:
+        return wished == "true"
+    return status in _RETRIED or status >= 500
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if isfinite(number) and number >= 0 else None
+
+
+# A request until it is answered: limits before each try, retries after it.
+
+
+_MOST_UNUSABLE = 2  # times that an unusable answer is repeated; each may have been paid for
+
+
+class RequestRunner:
+    """Sends requests of one format to an endpoint within every limit.
+
+    While it is ``probing``, there is something to learn from every refusal.
+    """
+
+    def __init__(self, request_format: RequestFormat, journal: Journal, rng: Random) -> None:
+        self.request_format = request_format
+        self.journal = journal
+        self.probing = False
+        self._settings = settings = request_format.settings
+        self.transport = Transport(settings)
+        self._rng = rng
+        self._ledger = Ledger(settings, journal.spent())
+        self.concurrency = Concurrency(settings.max_concurrency)
+        limits = (settings.requests_per_minute, settings.tokens_per_minute)
+        self._requests, self._tokens = (TokenBucket(limit, time.monotonic) for limit in limits)
+        self._in_flight = 0
+        self._not_before = 0.0  # the endpoint asks to wait until then
+        self._reached = False
+        self._settled = asyncio.Condition()
+
+    async def complete(
+        self,
+        request: WireRequest,
+        take: Callable[[WireRequest, Choices], WireRequest | None],
+        *,
+        max_retries: int | None = None,
+    ) -> Choices:
+        """Send a request, and what ``take`` wants to be asked after an answer; return the last.
+
+        A few answers that cannot be used are asked for again. Raises `RefusedError` if this has
+        failed, and `EngineError` if no request can succeed now: the account is empty, the limit of
+        cost is reached, the endpoint cannot be reached or asks for a long wait.
+        """
+        most = self._settings.max_retries if max_retries is None else max_retries
+        unusable = 0
+        while True:
+            choices = await self._send(request, most)
+            following = take(request, choices)
+            if choices.problem is not None:
+                if unusable == _MOST_UNUSABLE:
+                    said = _with_tries(choices.problem, unusable)
+                    raise UnusableError(None, said, is_json=bool(choices.document))
+                await asyncio.sleep(backoff(unusable, self._rng))
+                unusable += 1
+            elif following is None:
+                return choices
+            request = following or request
+
+    async def _send(self, request: WireRequest, max_retries: int) -> Choices:
+        """Send a request until an answer with status 2xx comes."""
+        attempt = 0
+        while True:
+            async with self._slot():
+                most = sum(request.most)
+                await asyncio.sleep(max(self._requests.take(1), self._tokens.take(most)))
+                if time.monotonic() < self._not_before:
+                    self._requests.give_back(1)
+                    self._tokens.give_back(most)
+                    continue
+                await self._reserve(request)
+                found = await self._try(request, attempt, max_retries)
+            if not isinstance(found, Next):
+                return found
+            if found.wait is not None:
+                self._not_before = max(self._not_before, time.monotonic() + found.wait)
+            else:
+                await asyncio.sleep(backoff(attempt, self._rng))
+            attempt += 1
+
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        """Wait until the endpoint may be asked, and count a request in flight."""
+        async with self._settled:
+            while (
+                left := self._not_before - time.monotonic()
+            ) > 0 or self._in_flight >= self.concurrency.limit:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left if left > 0 else None):
+                        await self._settled.wait()
+            self._in_flight += 1
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+            async with self._settled:
+                self._settled.notify_all()
+
+    async def _reserve(self, request: WireRequest) -> None:
+        """Wait until a request fits the limit of cost."""
+        ledger = self._ledger
+        async with self._settled:
+            await self._settled.wait_for(lambda: ledger.fits(request.most) or ledger.idle)
+            if not ledger.fits(request.most):
+                raise EngineError(
+                    f"setting 'max_cost' is {self._settings.max_cost:g}, of which "
+                    f"{ledger.spent:.6g} is spent, and the next request could pass it; give the "
+                    "same command with a higher 'max_cost' to go on; no answer is lost"
+                )
+            ledger.reserve(request.most)
+
+    async def _try(self, request: WireRequest, attempt: int, max_retries: int) -> Choices | Next:
+        """Send once; an answer, or what to do next."""
+        sent_in_round = self.concurrency.round
+        used = request.most  # of an answer that is lost on its way nobody knows the price
+        sent = datetime.now(UTC).isoformat(timespec="milliseconds")
+        try:
+            reply = await self.transport.send(self.request_format.path, request.payload)
+            self._reached = True
+            if not 200 <= reply.status < 300:
+                used = Tokens(0, 0)
+                if reply.status == 429:
+                    self.concurrency.refused(sent_in_round)
+                return self._after_refusal(reply, attempt, max_retries)
+            self.concurrency.succeeded()
+            choices = replace(self.request_format.read(reply.body, request), sent=sent)
+            used = choices.used or used
+        except UnansweredError as error:
+            if error.sent:
+                self.journal.record(b"", {}, used)
+            else:
+                used = Tokens(0, 0)
+            return self._after_silence(error, attempt, max_retries)
+        else:
+            return choices
+        finally:
+            self._ledger.settle(request.most, used)
+            self._tokens.give_back(max(0, sum(request.most) - sum(used)))
+
+    def _after_refusal(self, reply: Reply, attempt: int, max_retries: int) -> Next:
+        refusal = read_refusal(reply, self._settings)
+        last, now = attempt >= max_retries, datetime.now(UTC)
+        step = after_refusal(reply.status, reply.headers, refusal.codes, now, last=last)
+        if step.step == "again":
+            return step
+        # The next request would get these as well. Not 403: the key was good, so it is the prompt.
+        concerns_all = reply.status in {401, 404, 405} or 300 <= reply.status < 400
+        if step.step == "give_up" and (self.probing or not concerns_all):
+            said = _with_tries(refusal.sentence, attempt)
+            raise RefusedError(reply.status, said, is_json=refusal.is_json)
+        way_out = {
+            "give_up": "check the API key and the model, and",
+            "exhausted": "the account is exhausted: pay in, then",
+        }.get(step.step, f"it asks to wait {step.wait or 0:.0f} s: wait, then")
+        raise EngineError(
+            f"the endpoint {self._settings.base_url} takes no more requests ({refusal.sentence}); "
+            f"{way_out} give the same command again; no answer is lost"
+        )
+
+    def _after_silence(self, error: UnansweredError, attempt: int, max_retries: int) -> Next:
+        said = _with_tries(str(error), attempt)
+        if not error.sent and (attempt >= max_retries or not self._reached):
+            raise EngineError(
+                f"the endpoint {self._settings.base_url} cannot be reached: {said}; check "
+                + ("" if self._reached else "setting 'base_url' and ")
+                + "that its server runs, and give the same command again"
+            )
+        if attempt >= max_retries:
+            raise RefusedError(None, said)
+        return Next("again")
+
+
+def _with_tries(sentence: str, attempt: int) -> str:
+    return f"{sentence} (after {attempt + 1} tries)" if attempt else sentence

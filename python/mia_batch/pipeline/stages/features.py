@@ -11,32 +11,28 @@ import polars as pl
 
 from mia_batch.attacks.attack import CONTINUATION
 from mia_batch.errors import DamagedTableError
-from mia_batch.evidence.blocks import BLOCK_TARGETS, RECORDED_BLOCK_TARGETS
-from mia_batch.evidence.parts import Parts
-from mia_batch.evidence.units import PromptUnits
+from mia_batch.evidence.parts import BLOCK_TARGETS, RECORDED_BLOCK_TARGETS, Parts, PromptUnits
 from mia_batch.features import BESIDE, build_features, groups_of, inputs_of
-from mia_batch.inference.verbatim import VERBATIM_GROUP
+from mia_batch.inference.memory import VERBATIM_GROUP
 from mia_batch.kernels import GROUPS
-from mia_batch.pipeline.sessions.starting import spread
+from mia_batch.pipeline.sessions import spread
 from mia_batch.pipeline.stages.prompts import prompt_parts
 from mia_batch.pipeline.stages.rarity import rarity_of, weighed_views
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
 from mia_batch.schemas import Features, Samples
 from mia_batch.tables import scan, sink_all
-from mia_batch.targets.lookup import TargetLookup
+from mia_batch.targets import TargetLookup
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
     from pathlib import Path
 
-    from mia_batch.kernels import WordRule
+    from mia_batch.kernels import RarityTable, WordRule
     from mia_batch.pipeline.context import Audit
-    from mia_batch.prompts.view import View
-    from mia_batch.rarity import RarityTable
-    from mia_batch.targets.plan import Preset
+    from mia_batch.prompts.views import View
+    from mia_batch.targets import Preset
 
-__all__ = ["FeatureWriter", "FeaturesStage", "sample_parts"]
 
 _LOOKED_UP = ("target_id", "n_words", "role", "member")
 _PARTS_AT_ONCE = 8  # texts that repeat themselves are many times as large as their files
@@ -202,8 +198,9 @@ class _Maker:
         asked = self.prompts.of(targets, places, of_prompts)
         if not names.is_in(asked["target_id"].implode()).all():
             folder = self.prompts.parts.folder
-            msg = f"{folder} lacks prompts of samples; give the audit's command again"
-            raise DamagedTableError(msg)
+            raise DamagedTableError(
+                f"{folder} lacks prompts of samples; give the audit's command again"
+            )
         self.writer.write(samples, asked, self.rarity)
 
     @cached_property

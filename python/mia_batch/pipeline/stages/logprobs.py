@@ -1,4 +1,4 @@
-"""The stage that asks a model for log-probabilities."""
+"""Which texts a run tunes its shadow models on."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from math import log
 from operator import add
 from typing import TYPE_CHECKING
 
+import polars as pl
+
 from mia_batch.attacks.attack import NEXT_TOKEN
-from mia_batch.evidence.blocks import LOGPROB_BLOCK_TARGETS
-from mia_batch.evidence.frequencies import stored_frequencies
-from mia_batch.evidence.logprobs import FREQUENCY, LogprobTask, abilities
-from mia_batch.evidence.missing import Missing, Work
-from mia_batch.evidence.parts import Parts
-from mia_batch.evidence.units import FreshUnits, PromptUnits
-from mia_batch.models.measure import estimated_tokens
+from mia_batch.evidence.collect import FREQUENCY, LogprobTask, abilities, stored_frequencies
+from mia_batch.evidence.parts import (
+    LOGPROB_BLOCK_TARGETS,
+    FreshUnits,
+    Missing,
+    Parts,
+    PromptUnits,
+    Work,
+)
+from mia_batch.finetuning.recipe import in_half
+from mia_batch.models.weights import estimated_tokens
 from mia_batch.pipeline.choice import engine_columns
-from mia_batch.pipeline.sessions.session import is_remote, open_session, text_cost
-from mia_batch.pipeline.stages.halves import trained_on
+from mia_batch.pipeline.sessions import is_remote, open_session, text_cost
 from mia_batch.pipeline.stages.prompts import (
     columns_for,
     make_shots,
@@ -27,7 +32,9 @@ from mia_batch.pipeline.stages.prompts import (
 )
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
+from mia_batch.prompts.views import SHADOW
 from mia_batch.schemas import LogProbs
+from mia_batch.targets import cluster_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,10 +44,51 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mia_batch.pipeline.context import Audit
-    from mia_batch.pipeline.sessions.session import Session
-    from mia_batch.prompts.view import View
+    from mia_batch.pipeline.sessions import Session
+    from mia_batch.prompts.views import View
 
-__all__ = ["LogprobsStage"]
+
+# Which texts a run tunes its shadow models on.
+
+
+LEARNT = ("target", "non_member", "calibration")
+"""Roles of the texts that shadow models may learn."""
+
+
+def trained_on(audit: Audit, model: str) -> pl.DataFrame | None:
+    """Say of each text whether the run tunes a model on it; None where it tunes on others."""
+    if not model.startswith(SHADOW):
+        return None
+    return halves(audit, model).select("target_id", "trained")
+
+
+def number_of(model: str) -> int:
+    """Tell the number of a shadow model; 0 of others."""
+    return int(model.removeprefix(SHADOW)) if model.startswith(SHADOW) else 0
+
+
+def halves(audit: Audit, model: str) -> pl.DataFrame:
+    """Deal out the texts: windows of a document go together, and so do texts that are the same.
+
+    Others, such as canaries, are ``learnt`` by no model, so that each is new to all of them unless
+    it is the same as a text that is. A window that several documents have is learnt where one of
+    them is: it may be in more than half of the models.
+    """
+    document = pl.format("document {}", cluster_name(["target_id", "window_index", "document_id"]))
+    name = pl.when(pl.col("n_windows") > 1).then(document).otherwise(pl.format("{}", "target"))
+    rows = (
+        audit.run.scan("targets")
+        .filter(pl.col("target").is_not_null())
+        .select("target_id", "target", name=name, learnt=pl.col("role").is_in(LEARNT))
+        .collect(engine="streaming")
+    )
+    own = in_half(rows["name"].to_list(), number_of(model), audit.settings.seed)
+    return rows.with_columns(
+        trained=pl.Series(own, dtype=pl.Boolean) & pl.col("learnt").any().over("name")
+    ).with_columns(pl.col("trained").any().over("target"))
+
+
+# The stage that asks a model for log-probabilities.
 
 
 class LogprobsStage(Stage):

@@ -11,17 +11,20 @@ import polars as pl
 
 from mia_batch.corpus import ColumnNames, Corpus, read_documents
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.blocks import LOGPROB_BLOCK_TARGETS
-from mia_batch.evidence.fills import FillTask
-from mia_batch.evidence.missing import Missing
-from mia_batch.evidence.parts import Parts
-from mia_batch.evidence.units import TARGETS_AT_ONCE, TargetUnits
+from mia_batch.evidence.collect import FillTask
+from mia_batch.evidence.parts import (
+    LOGPROB_BLOCK_TARGETS,
+    TARGETS_AT_ONCE,
+    Missing,
+    Parts,
+    TargetUnits,
+)
 from mia_batch.pipeline.choice import is_made
 from mia_batch.pipeline.corpora import how_to_read
-from mia_batch.pipeline.sessions.session import open_session
+from mia_batch.pipeline.sessions import open_session
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
-from mia_batch.prompts.shots import after_shots, choose_shots
+from mia_batch.prompts.views import after_shots, choose_shots
 from mia_batch.schemas import Prompts
 from mia_batch.tables import sink
 
@@ -31,18 +34,8 @@ if TYPE_CHECKING:
 
     from mia_batch.models.tokens import Tokenizer
     from mia_batch.pipeline.context import Audit
-    from mia_batch.prompts.view import View
+    from mia_batch.prompts.views import View
 
-__all__ = [
-    "FillsStage",
-    "PromptsStage",
-    "columns_for",
-    "make_shots",
-    "prompt_parts",
-    "prompts_missing",
-    "texts_for",
-    "write_prompts",
-]
 
 _SHOTS = ("nonmember_shots", "member_shots")
 """Views, and the settings that give their texts."""
@@ -165,8 +158,9 @@ def make_shots(audit: Audit, tokenizer: Tokenizer | None, context: int) -> None:
             continue
         setting = view.name
         if tokenizer is None:
-            msg = f"setting {setting!r} needs setting 'tokenizer', to see how many texts fit"
-            raise SettingsError(msg)
+            raise SettingsError(
+                f"setting {setting!r} needs setting 'tokenizer', to see how many texts fit"
+            )
         corpus = texts_for(audit, setting)
         recorded = audit.manifest.evidence.get(setting, {})
         digest, most = audit.digest_input(setting, corpus.files), audit.settings.shots
@@ -201,11 +195,10 @@ def columns_for(audit: Audit, view: View, targets: pl.LazyFrame) -> tuple[str, .
     found = targets.collect_schema().get(column)
     if found != pl.List(pl.String):
         what = "missing" if found is None else f"of type {found}"
-        msg = (
+        raise SettingsError(
             f"setting {setting!r}: column {column!r} of the input is {what}; it must hold lists of "
             "texts"
         )
-        raise SettingsError(msg)
     return (column,)
 
 

@@ -8,26 +8,25 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from mia_batch.attacks.whole_targets import count_rows, whole_targets
+from mia_batch.attacks.apply import count_rows, whole_targets
 from mia_batch.errors import DamagedTableError, SettingsError
 from mia_batch.evidence.parts import scan_parts
+from mia_batch.kernels import RARITY_FIELDS, Rarity, RarityTable
 from mia_batch.pipeline.manifest import Manifest
 from mia_batch.pipeline.run import Run
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
-from mia_batch.rarity import RARITY_FIELDS, Rarity, RarityTable
 from mia_batch.schemas import Samples
 from mia_batch.tables import RowIndex, scan, sink
-from mia_batch.targets.clusters import cluster_names
+from mia_batch.targets import cluster_names
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from mia_batch.pipeline.context import Audit
-    from mia_batch.prompts.view import View
+    from mia_batch.prompts.views import View
 
-__all__ = ["RarityStage", "rarity_of", "weighed_views"]
 
 _NUMBER = ("view_index", "sample_index")
 _SAMPLES_AT_ONCE = 65536
@@ -51,11 +50,10 @@ def _rows(audit: Audit, view: View) -> pl.DataFrame:
     rows = rows.filter(pl.col("model") == view.model, pl.col("view") == view.name)
     found = rows.select("entry", "count", "n_groups").collect()
     if found.is_empty() and audit.settings.rarity_from is not None:
-        msg = (
+        raise SettingsError(
             f"setting 'rarity_from': {audit.settings.rarity_from} did not count the view "
             f"{view.name!r}; name a run that computed the same attacks"
         )
-        raise SettingsError(msg)
     return found
 
 
@@ -132,27 +130,27 @@ class RarityStage(Stage):
         settings = self.audit.settings
         given = str(settings.rarity_from)
         if _path(self.audit).resolve() == self.audit.run.path("rarity").resolve():
-            msg = f"setting 'rarity_from' is the run itself, {given!r}; name another run"
-            raise SettingsError(msg)
+            raise SettingsError(
+                f"setting 'rarity_from' is the run itself, {given!r}; name another run"
+            )
         made = Manifest.of(_path(self.audit).parent)
         if made is None or not _path(self.audit).exists():
-            msg = f"setting 'rarity_from': {given} is no run with a table of rarity; name one"
-            raise SettingsError(msg)
+            raise SettingsError(
+                f"setting 'rarity_from': {given} is no run with a table of rarity; name one"
+            )
         if made.evidence["word_rule"] != settings.word_rule:
-            msg = (
+            raise SettingsError(
                 f"setting 'rarity_from': {given} counted words by {made.evidence['word_rule']!r}, "
                 f"not by {settings.word_rule!r}; give the same word rule"
             )
-            raise SettingsError(msg)
         try:
             for view in weighed_views(self.audit):
                 _rows(self.audit, view)
         except DamagedTableError as error:
-            msg = (
+            raise SettingsError(
                 f"setting 'rarity_from': the table of rarity of {given} is damaged; give that "
                 "run's own command again, which rebuilds it"
-            )
-            raise SettingsError(msg) from error
+            ) from error
 
 
 def _path(audit: Audit) -> Path:

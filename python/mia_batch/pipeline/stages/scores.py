@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from mia_batch.attacks import find_unscored, score
-from mia_batch.attacks.learned import COMBINATION
-from mia_batch.attacks.terms import among
+from mia_batch.attacks.attack import COMBINATION, among
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.features import feature_fields
-from mia_batch.inference.combination import combine
+from mia_batch.inference.sets import combine
 from mia_batch.pipeline.choice import is_made
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.verdicts import record_plan
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from mia_batch.attacks import Attack
     from mia_batch.pipeline.context import Audit
 
-__all__ = ["ScoresStage", "asked_targets", "evidence_of"]
 
 _NOT_ASKED = "not asked: its group was decided before, or has more windows than are compared"
 

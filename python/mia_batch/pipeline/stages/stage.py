@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from mia_batch.pipeline.context import Audit
 
-__all__ = ["Stage", "damage_set_aside", "repair"]
-
 
 class Stage:
     """One step from tables to tables.
@@ -96,8 +94,7 @@ def damage_set_aside(stages: Sequence[Stage]) -> Iterator[None]:
             said = repair(stages, is_sound, "is damaged")
         if not said:
             raise
-        msg = f"{'; '.join(said)}: give the same command again"
-        raise RunFolderError(msg) from error
+        raise RunFolderError(f"{'; '.join(said)}: give the same command again") from error
 
 
 def repair(
@@ -115,10 +112,9 @@ def repair(
         return _repair(stages, is_good, fault)
     except OSError as error:
         folder = stages[0].audit.run.folder
-        msg = (
+        raise RunFolderError(
             f"{error.filename or folder} cannot be repaired: {error.strerror}; choose another --out"
-        )
-        raise RunFolderError(msg) from error
+        ) from error
 
 
 def _repair(stages: Sequence[Stage], is_good: Callable[[Path], bool], fault: str) -> list[str]:

@@ -6,16 +6,19 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from mia_batch.attacks.tokens import REFERENCE_TEXT, TEXT
+from mia_batch.attacks.attack import REFERENCE_TEXT, TEXT
 from mia_batch.evidence.parts import scan_parts
 from mia_batch.inference.comparison import read_comparison_sets
-from mia_batch.inference.controls import common_targets, without_common
 from mia_batch.inference.findings import gate_verdict, why_withheld
-from mia_batch.inference.perplexities import perplexities
-from mia_batch.inference.rollup import rollup
-from mia_batch.inference.verbatim import verbatim_findings, verbatim_runs
-from mia_batch.metrics.curves import curves
-from mia_batch.pipeline.stages.repeated import passages_of
+from mia_batch.inference.memory import (
+    common_targets,
+    verbatim_findings,
+    verbatim_runs,
+    without_common,
+)
+from mia_batch.inference.rollup import perplexities, rollup
+from mia_batch.metrics.measure import curves
+from mia_batch.pipeline.stages.controls import passages_of
 from mia_batch.pipeline.stages.scores import asked_targets, evidence_of
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.verdicts import blind_warns
@@ -29,7 +32,6 @@ if TYPE_CHECKING:
 
     from mia_batch.pipeline.context import Audit
 
-__all__ = ["SummaryStage"]
 
 _TABLES = ("rollup", "curves")
 _OF_TEXTS = "perplexities"

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 
-from mia_batch.corpus.books.book import LEFT_OUT
-from mia_batch.diagnostics.undeclared import with_undeclared
+from mia_batch.corpus.books import LEFT_OUT
+from mia_batch.diagnostics.preflight import with_undeclared
 from mia_batch.errors import SettingsError
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.schemas import SetAside, Targets
 from mia_batch.tables import RowIndex, move, remove, scan, sink
-from mia_batch.targets.reasons import COPY
+from mia_batch.targets import COPY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-
-__all__ = ["TargetsStage"]
 
 _TARGETS_AT_ONCE = 8192
 _NAMES_SHOWN = 3
@@ -180,8 +178,9 @@ def _refuse_two_roles(path: Path) -> None:
     found = others.filter(target_id=first["target_id"])["role"].to_list()
     roles = " and ".join(dict.fromkeys([first["role"], *found]))
     name = first["document_id"] or first["target_id"]
-    msg = f"the text {name!r} is there as {roles}; a text has one role: remove it from one file"
-    raise SettingsError(msg)
+    raise SettingsError(
+        f"the text {name!r} is there as {roles}; a text has one role: remove it from one file"
+    )
 
 
 def _changes(old: Path, new: Path) -> str:

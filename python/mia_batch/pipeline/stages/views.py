@@ -4,26 +4,42 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
 
 from mia_batch.errors import SettingsError
-from mia_batch.prompts.choices import choices
-from mia_batch.prompts.continuation import continuation, extraction
-from mia_batch.prompts.control import after_unrelated, own_prefix
-from mia_batch.prompts.given import given
-from mia_batch.prompts.probes import probes
-from mia_batch.prompts.rewriting import rewriting
-from mia_batch.prompts.text import lowercase, pairs, repeated, text
-from mia_batch.prompts.view import Decode, View
+from mia_batch.observer import Observer
+from mia_batch.pipeline.context import Audit
+from mia_batch.prompts.views import (
+    Decode,
+    View,
+    after_unrelated,
+    choices,
+    continuation,
+    extraction,
+    given,
+    lowercase,
+    own_prefix,
+    pairs,
+    probes,
+    repeated,
+    rewriting,
+    sample_seed,
+    text,
+)
+from mia_batch.settings import stored_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mia_batch.evidence.request import EvidenceKind
-    from mia_batch.pipeline.context import Audit
+    from mia_batch.pipeline.run import Run
     from mia_batch.settings import Settings
 
-__all__ = ["OF_STAGES", "VIEWS", "models_of", "view_of", "views_of"]
+
+# What a run asks of its models: the views that its attacks read, and those that stages ask for.
+
 
 _HALVES, _TARGET = ("prefix", "reference"), ("target",)
 _WORDS = Decode(scope="matched", max_attempts=3, spare=1)
@@ -195,9 +211,63 @@ def view_of(audit: Audit, model: str, name: str) -> View:
     """Return one view of a model, as the settings want it."""
     found = VIEWS.get(name) or OF_STAGES.get(name)
     if found is None:
-        msg = f"no view is called {name!r}; an attack that reads it cannot be computed"
-        raise SettingsError(msg)
+        raise SettingsError(
+            f"no view is called {name!r}; an attack that reads it cannot be computed"
+        )
     view = replace(found(audit.settings), model=model)
     if model == "reference" and name in ("control", "walk_control"):
         return replace(view, make=own_prefix, n=1)  # it is asked as the target was
     return view
+
+
+# What a run's models answered about some targets, beside what they were asked.
+
+
+SAMPLE = ["target_id", "model", "view", "view_index", "sample_index"]
+"""What names a sample."""
+_ASKED = {"cut": pl.UInt32, "context": pl.String, "text": pl.String, "seed": pl.UInt64}
+
+
+def taken_up(
+    run: Run,
+    observer: Observer | None = None,
+    work: Run | None = None,
+    **changed: Any,  # noqa: ANN401 - settings
+) -> Audit:
+    """Take up a run to look at its evidence; what is written goes to ``work``."""
+    manifest = run.manifest
+    settings = stored_settings(manifest.settings, **changed)
+    return Audit(settings, observer or Observer(), [], None, work or run, manifest)
+
+
+def prompts_of(run: Run, view: View, targets: pl.DataFrame) -> pl.DataFrame:
+    """Open the prompts of a view about some targets, with their ``context`` and ``text``."""
+    of_view = (pl.col("model") == view.model) & (pl.col("view") == view.name)
+    wanted = of_view & pl.col("target_id").is_in(targets["target_id"].implode())
+    prompts = run.scan("prompts").filter(wanted, pl.col("reason").is_null())
+    columns = ["target_id", "document_id", *view.columns]
+    return view.resolve(prompts.collect(engine="streaming"), targets.select(columns))
+
+
+def answers_of(run: Run, targets: pl.DataFrame) -> pl.DataFrame:
+    """Open the samples of some targets with what was asked.
+
+    To the columns of the samples table come ``cut``, ``context`` and ``text`` of the prompt, and
+    ``seed`` (UInt64), null where the answer was recorded, or is the most likely one.
+    """
+    audit = taken_up(run)
+    own = pl.col("target_id").is_in(targets["target_id"].implode())
+    samples = run.scan("samples").filter(own).collect(engine="streaming")
+    asked = [pl.DataFrame(schema={**samples.select(SAMPLE[:-1]).schema, **_ASKED})]
+    for model, name in samples.select("model", "view").unique(maintain_order=True).iter_rows():
+        view = view_of(audit, model, name)
+        prompts = prompts_of(run, view, targets).with_columns(
+            model=pl.lit(model), view=pl.lit(name)
+        )
+        keys = prompts.select("target_id", "view_index").iter_rows()
+        seeds = [sample_seed(audit.settings.seed, key, name, index) for key, index in keys]
+        drawn = not view.greedy and audit.manifest.evidence["engine"] != "replay"
+        seed = pl.Series(seeds if drawn else [None] * len(seeds), dtype=pl.UInt64)
+        asked.append(prompts.with_columns(seed=seed).select(asked[0].columns))
+    answers = samples.join(pl.concat(asked), on=SAMPLE[:-1], how="left")
+    return answers.with_columns(pl.col("seed") + pl.col("sample_index")).sort(SAMPLE)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mia_batch.report.html.contents import Contents
-from mia_batch.report.html.page import render
-from mia_batch.report.html.paste import as_csv, as_markdown
+from mia_batch.report.html.evidence import as_csv, as_markdown
+from mia_batch.report.html.page import Contents, render
 
 __all__ = ["Contents", "as_csv", "as_markdown", "render"]

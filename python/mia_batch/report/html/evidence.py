@@ -7,16 +7,19 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
+import polars.selectors as cs
+from markupsafe import Markup
 
-from mia_batch.report.html.controls import common_windows
-from mia_batch.report.html.text import cut
+from mia_batch.report.html.tables import common_windows, cut, document_tables, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mia_batch.report.html.contents import Contents
+    from mia_batch.report.html.page import Contents
 
-__all__ = ["MOST_WINDOWS", "evidence"]
+
+# Evidence: what the model was given, what follows in the text, and what the model wrote.
+
 
 MOST_WINDOWS = 20
 """Windows that are shown for each reason: the longest runs, common passages, highest scores."""
@@ -166,3 +169,44 @@ def _at_points(text: str, points: list[dict[str, Any]]) -> Iterator[dict[str, An
         yield {"text": word, "said": said, "hit": bool(row.get("leading_words"))}
         end = stop
     yield {"text": raw[end:].decode()}
+
+
+# The table of documents and the conclusions, for those who paste them elsewhere.
+
+
+_MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>~&$-])")
+
+
+def as_markdown(contents: Contents) -> str:
+    """Write conclusions as a list and each table of documents below it; all text is escaped."""
+    lines = [f"* {_escaped(sentence)}" for sentence in contents.conclusions]
+    for table in document_tables(contents, ()):
+        columns = [column for column in table.columns if "curves.y" not in column.sources]
+        lines += ["", f"## {_escaped(table.title)}", ""]
+        lines.append(_line([_escaped(column.heading) for column in columns]))
+        lines.append(_line(["---"] * len(columns)))
+        for row in table.rows:
+            cells = (Markup(column.write(row)).striptags() for column in columns)
+            lines.append(_line([_escaped(cell) for cell in cells]))
+    return "\n".join(lines) + "\n"
+
+
+def as_csv(contents: Contents) -> str:
+    """Write the roll-up as it is, or where there is none the scores of the texts.
+
+    Text that a spreadsheet would take for a formula gets an apostrophe before it.
+    """
+    rows = contents.frame("rollup")
+    if rows.is_empty():
+        rows = contents.frame("scores")
+    formula = cs.string().str.contains(r"^[=+\-@\t\r]")
+    safe = pl.when(formula).then(pl.lit("'") + cs.string()).otherwise(cs.string())
+    return rows.with_columns(safe.name.keep()).write_csv()
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(text: str) -> str:
+    return _MARKUP.sub(r"\\\1", " ".join(plain(text).split()))

@@ -1,28 +1,218 @@
-"""The page: sections in their order, from templates."""
+"""The fields that a report must hold, for whom, and where each comes from."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from mia_batch.report.html.checklist import FIELDS, NOT_RECORDED, READERS, Field
-from mia_batch.report.html.controls import control_table, perplexity_table
-from mia_batch.report.html.documents import Column, Table, document_tables
 from mia_batch.report.html.evidence import MOST_WINDOWS, evidence
 from mia_batch.report.html.plots import plots
-from mia_batch.report.html.strips import LEVELS
-from mia_batch.report.html.text import NO_VALUE, interval, number, plain, share, visible
+from mia_batch.report.html.tables import (
+    LEVELS,
+    NO_VALUE,
+    Column,
+    Table,
+    control_table,
+    document_tables,
+    interval,
+    number,
+    perplexity_table,
+    plain,
+    share,
+    visible,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from jinja2 import Environment
 
-    from mia_batch.report.html.contents import Contents
 
-__all__ = ["environment", "render"]
+# The fields that a report must hold, for whom, and where each comes from.
+
+
+NOT_RECORDED = "not recorded"
+READERS = {"Editor": range(1, 6), "Lawyer": range(6, 18), "Engineer": range(18, 23)}
+"""Whom the numbered entries of the list are for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field: the number of its entry, its name, and where it stands.
+
+    ``source`` is ``run.json: NAME.NAME``, ``TABLE: COLUMN``, ``TABLE: COLUMN=true``,
+    ``findings: check=NAME``, ``folder: stamps``, or empty where no run can have it yet; with
+    ``says`` the text itself. Fields of tables are shown in the ``section`` of the page.
+    """
+
+    entry: int
+    name: str
+    source: str = ""
+    section: str = ""
+    says: str = ""
+
+    def value(self, contents: Contents) -> str:
+        """Say what the run has; `NOT_RECORDED` where that is nothing."""
+        place, _, name = self.source.partition(": ")
+        if self.says:
+            return self.says
+        if place == "run.json":
+            found = contents.recorded(name, NOT_RECORDED)
+            return "none" if found in (None, {}, [], "") else _in_words(found)
+        if place == "folder":
+            return contents.stamps or NOT_RECORDED
+        if name.startswith("check="):
+            return _finding(contents, name.removeprefix("check="))
+        column, _, value = name.partition("=")
+        if value and contents.has(place, column):
+            n = contents.frame(place, pl.col(column) == (value == "true")).height
+            return f"{n:,} rows of {place}, column {column}" if n else NOT_RECORDED
+        if contents.has(place, name) and self._has_values(contents, place, name):
+            return f"in {place}, column {name}"
+        return NOT_RECORDED
+
+    @staticmethod
+    def _has_values(contents: Contents, table: str, column: str) -> bool:
+        some = pl.col(column).is_not_null().any()
+        return bool(contents.tables[table].select(some).collect(engine="streaming").item())
+
+
+def _in_words(value: Any) -> str:  # noqa: ANN401 - whatever run.json holds
+    if isinstance(value, dict):
+        known = {name: each for name, each in value.items() if each not in (None, {}, [])}
+        return "; ".join(f"{name}: {_in_words(each)}" for name, each in known.items())
+    if isinstance(value, list):
+        return ", ".join(map(_in_words, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _finding(contents: Contents, check: str) -> str:
+    if "findings" not in contents.tables:
+        return NOT_RECORDED
+    rows = contents.frame("findings", check=check)
+    said = [
+        f"{row['subject'] or 'all'}, {row['statistic']}: "
+        + " ".join(filter(None, (_amount(row["value"]), row["verdict"] and f"({row['verdict']})")))
+        for row in rows.iter_rows(named=True)
+        if row["value"] is not None or row["verdict"]
+    ]
+    return "; ".join(said) or NOT_RECORDED
+
+
+def _amount(value: float | None) -> str | None:
+    if value is None:
+        return None
+    return number(int(value) if value.is_integer() else value)
+
+
+_CAPABILITY = (
+    "Capability: whether the model can be made to give a text back after a part of it. How often "
+    "it does so in ordinary use (propensity) was not measured."
+)
+_NO_STATEMENT = (
+    "No statement is made on how or where a text was acquired, or whether copying was lawful. "
+    "Nothing found is no proof of absence."
+)
+_OF_WORK = "Prefix of the work itself, without an instruction, unless one is named here."
+
+FIELDS = (
+    Field(1, "Title", "rollup: title", "documents"),
+    Field(1, "Author", "rollup: author", "documents"),
+    Field(1, "ISBN", "rollup: isbn", "documents"),
+    Field(1, "Windows looked at, of all", "rollup: n_asked", "documents"),
+    Field(1, "Share of windows that came out verbatim", "rollup: share_verbatim", "documents"),
+    Field(1, "Share near-verbatim", "rollup: share_near_verbatim", "documents"),
+    Field(1, "Share of words extracted", "rollup: extracted_share", "documents"),
+    Field(1, "Passages of at least 20 words", "rollup: n_passages_20", "documents"),
+    Field(1, "Passages of at least 50 words", "rollup: n_passages_50", "documents"),
+    Field(1, "Answers in which passages were looked for", "rollup: passages_from", "documents"),
+    Field(1, "Longest passage, in words", "rollup: longest_words", "documents"),
+    Field(1, "Position of the longest, in characters", "targets: start", "evidence"),
+    Field(2, "Heat strip from first to last page", "curves: y", "documents"),
+    Field(3, "One of four answers", "rollup: verdict", "documents"),
+    Field(4, "What this does not mean", says=_NO_STATEMENT),
+    Field(5, "Works labelled as members, beside it", "rollup: member=true", "documents"),
+    Field(5, "Works known to be outside, beside it", "rollup: member=false", "documents"),
+    Field(6, "Model", "run.json: models.target.source.name"),
+    Field(6, "Revision", "run.json: models.target.source.revision"),
+    Field(6, "Digest of the weights", "run.json: models.target.source.digest"),
+    Field(6, "Digest of the tokenizer", "run.json: models.target.tokenizer"),
+    Field(6, "Fingerprint that the provider gave", "run.json: requests.system_fingerprint"),
+    Field(6, "Endpoint", "run.json: requests.endpoint"),
+    Field(6, "Date and time of each request", "run.json: requests.times"),
+    Field(6, "System prompt or instruction", "run.json: settings.chat_instruction"),
+    Field(6, "Tools that the model could use", "run.json: requests.tools"),
+    Field(6, "Web search, and how it was kept off", "run.json: requests.web_search"),
+    Field(6, "Temperature", "run.json: evidence.temperature"),
+    Field(6, "Top-k", "run.json: evidence.top_k"),
+    Field(6, "Top-p", "run.json: evidence.top_p"),
+    Field(7, "Exact prompts", "targets: prefix", "evidence"),
+    Field(7, "Class of the prompts", says=_OF_WORK),
+    Field(7, "Kinds of prompts, with their number", "run.json: made.scores.samples"),
+    Field(7, "Share of a text given before its continuation", "run.json: evidence.prefix_ratio"),
+    Field(7, "Words given, by kind of prompt", "findings: check=prompts"),
+    Field(7, "Words given back", "features: words_candidate", "sources"),
+    Field(8, "Attempts for each text", "scores: n_samples", "sources"),
+    Field(8, "Failures, kept", "run.json: failed", "repeat"),
+    Field(9, "Perplexity of the passage", "perplexities: perplexity", "evidence"),
+    Field(9, "Entropy of the passage", "perplexities: entropy", "evidence"),
+    Field(9, "Perplexity under a control model", "perplexities: reference_perplexity", "evidence"),
+    Field(10, "Edition", "rollup: edition", "documents"),
+    Field(10, "Files", "run.json: input.files"),
+    Field(10, "SHA-256 of each file", "run.json: inputs"),
+    Field(10, "Digest of the texts", "run.json: made.targets.input"),
+    Field(10, "Characters cut at the beginning of each text", "targets: cut_start", "documents"),
+    Field(10, "Characters cut at its end", "targets: cut_end", "documents"),
+    Field(10, "Characters left out within it", "targets: cut_inside", "documents"),
+    Field(11, "Texts outside the training data", "run.json: plan.null_set"),
+    Field(11, "Reference model", "run.json: models.reference.source.name"),
+    Field(11, "The same after an unrelated prefix", "run.json: controls.unrelated_prefix"),
+    Field(11, "Quotations found in other works", "run.json: controls.other_document"),
+    Field(11, "The same passages elsewhere in the corpus", "findings: check=duplicates"),
+    Field(12, "The texts give themselves away without the model", "findings: check=blind_baseline"),
+    Field(12, "One class lacks scores more often", "findings: check=uneven_scores"),
+    Field(12, "The passage is common or quoted elsewhere", "run.json: controls.any"),
+    Field(13, "Nominal false-discovery rate", "run.json: plan.q"),
+    Field(13, "Correction for many tests", "run.json: plan.adjustment"),
+    Field(13, "Nominal false-positive rate of single texts", "run.json: plan.fpr"),
+    Field(13, "How the rates were validated on this data", "findings: check=null_audits"),
+    Field(14, "Digest of the plan", "run.json: plan.sha256"),
+    Field(14, "When and where the plan was lodged", "run.json: plan.lodged"),
+    Field(14, "Departures from the plan", "findings: check=plan"),
+    Field(15, "Root over inputs and tables", "run.json: custody.root"),
+    Field(15, "Time stamp of the root", "folder: stamps"),
+    Field(16, "Attacks that were not run", says="By name, with what each needs, in their section."),
+    Field(17, "Capability or propensity", says=_CAPABILITY),
+    Field(18, "Versions", "run.json: versions"),
+    Field(18, "Engines", "run.json: engines"),
+    Field(18, "Seed", "run.json: evidence.seed"),
+    Field(18, "Machine", "run.json: engines.samples of target.device"),
+    Field(18, "Tokens decoded", "samples: n_tokens", "sources"),
+    Field(18, "Forward passes", "run.json: passes"),
+    Field(18, "Begin", "run.json: times.begin"),
+    Field(18, "End", "run.json: times.end"),
+    Field(18, "Time that it took, in seconds", "run.json: times.seconds"),
+    Field(18, "Money: most that could be spent", "run.json: settings.max_cost"),
+    Field(
+        19,
+        "Table and column of each number",
+        says="In the section on tables, and below each table.",
+    ),
+    Field(20, "What this audit could have found", "findings: check=power"),
+    Field(21, "Texts that failed, with reasons", "run.json: failed"),
+    Field(21, "Texts set aside, with reasons", "run.json: targets"),
+    Field(21, "Scores that are missing, with reasons", "unscored: reason", "repeat"),
+    Field(22, "Command that repeats the run", says="In the section on repeating the run."),
+)
+
+
+# The page: sections in their order, from templates.
+
 
 _ASKED = (
     Field(0, "Model", "run.json: models.target.source.name"),
@@ -184,3 +374,63 @@ def _sources(contents: Contents) -> Iterator[dict[str, Any]]:
             "columns": table.collect_schema().names(),
             "meaning": contents.meanings.get(name, ""),
         }
+
+
+# What a report is made from: a run's manifest, its tables and its sentences.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contents:
+    """All that a report shows; tables that the run does not have are left out of ``tables``.
+
+    Attributes
+    ----------
+    manifest
+        The contents of ``run.json``.
+    tables
+        The run's tables by name, such as ``scores`` or ``rollup``.
+    conclusions
+        What may be concluded, as sentences.
+    primary
+        The attack that the answer rests on.
+    command
+        The command that repeats the run.
+    meanings
+        What a row of each table is, in a sentence, by the table's name.
+    stamps
+        The time stamps that lie beside the run's root; empty without any.
+    """
+
+    manifest: Mapping[str, Any]
+    tables: Mapping[str, pl.LazyFrame]
+    conclusions: Sequence[str]
+    primary: str
+    command: str
+    meanings: Mapping[str, str]
+    stamps: str = ""
+
+    @property
+    def attacks(self) -> list[str]:
+        """Attacks that the run computed."""
+        return list(self.recorded("made.scores.attacks") or [])
+
+    def recorded(self, path: str, without: object = None) -> Any:  # noqa: ANN401 - of run.json
+        """Look a value of the manifest up by its names with dots between."""
+        found: Any = self.manifest
+        for name in path.split("."):
+            if not isinstance(found, dict) or name not in found:
+                return without
+            found = found[name]
+        return found
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Whether a table has these columns."""
+        there = self.tables.get(table)
+        return there is not None and set(columns) <= set(there.collect_schema().names())
+
+    def frame(self, table: str, *filters: pl.Expr, **equal: str) -> pl.DataFrame:
+        """Read the rows of a table that pass all filters; empty where there is no such table."""
+        if table not in self.tables:
+            return pl.DataFrame()
+        rows = self.tables[table].filter(pl.lit(value=True), *filters, **equal)
+        return rows.collect(engine="streaming")

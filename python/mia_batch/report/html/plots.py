@@ -11,9 +11,8 @@ from markupsafe import Markup
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mia_batch.report.html.contents import Contents
+    from mia_batch.report.html.page import Contents
 
-__all__ = ["line", "plots", "quantity", "series", "svg"]
 
 _MOST_ATTACKS = 6
 _ROLES = re.compile(r' (?:role|aria-[a-z]+)="[^"]*"')  # a plot is one picture with one name

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mia_batch.corpus import read_documents
-from mia_batch.corpus.books.boilerplate import find_cut, tidy
+from mia_batch.corpus.books import find_cut, tidy
 from tests.books import FOOTERS, HEADER, HEADERS, LICENCE, SMALL_PRINT
 
 BOOK = "CHAPTER I.\nThe Raven\n\nOnce upon a midnight dreary.\n\nCHAPTER II\n\nTHE BELLS!\n\nHear."

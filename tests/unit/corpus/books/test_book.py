@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from mia_batch.corpus.books.book import BookError, codec, decode
+from mia_batch.corpus.books import BookError, codec, decode
 
 TEXT = "café naïve\n"
 

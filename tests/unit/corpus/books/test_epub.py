@@ -9,10 +9,8 @@ from zipfile import ZIP_BZIP2, ZipFile
 
 import pytest
 
-from mia_batch.corpus import read_documents
-from mia_batch.corpus.books import epub
-from mia_batch.corpus.books.book import LEFT_OUT, BookError
-from mia_batch.corpus.books.epub import find_isbn
+from mia_batch.corpus import books, read_documents
+from mia_batch.corpus.books import LEFT_OUT, BookError, find_isbn
 from mia_batch.errors import CorpusError
 from tests.books import CONTAINER, HEADER, LICENCE, PACKAGE, page, write_epub
 
@@ -212,7 +210,7 @@ def test_a_broken_container_is_refused(tmp_path, container):
 
 
 def test_a_bomb_is_not_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr(epub, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(books, "_MOST_BYTES", 1 << 20)
     path = write_epub(tmp_path / "b.epub", {"a": page("0" * (1 << 20))})
     assert refusal(path) == (
         "has a page 'OEBPS/a' that unpacks to more than 1 MiB of text; split the book"
@@ -290,4 +288,4 @@ def test_damage_of_any_kind_is_a_sentence(tmp_path):
         for _ in range(rng.choice((1, 3, 20))):
             content[rng.randrange(len(content))] = rng.randrange(256)
         with suppress(BookError):
-            epub.read_epub(io.BytesIO(content))
+            books.read_epub(io.BytesIO(content))

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from mia_batch.corpus.books import markup
-from mia_batch.corpus.books.book import BookError
-from mia_batch.corpus.books.markup import read_html
+from mia_batch.corpus import books
+from mia_batch.corpus.books import BookError, read_html
 from tests.books import page
 
 PAGE = """<html><head><title> A
@@ -166,8 +165,8 @@ def test_elements_are_read_to_a_depth(nested):
     ],
 )
 def test_limits_are_of_all_pages_together(monkeypatch, limit, sentence):
-    monkeypatch.setattr(markup, limit, 9)
-    pages = markup.Pages()
+    monkeypatch.setattr(books, limit, 9)
+    pages = books.Pages()
     pages.add(b"<p>text<p><p>")
     with pytest.raises(BookError, match=f"^{sentence}$"):
         pages.add(b"<p>text<p><p>")

@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from mia_batch.corpus import ColumnNames, find_files, read_documents
-from mia_batch.corpus.formats import books
-from mia_batch.corpus.formats.lines import Reading
+from mia_batch.corpus import files as books
+from mia_batch.corpus.files import Reading
 from mia_batch.errors import CorpusError
 from tests.books import HEADER, HEADERS, LICENCE, page, write_epub
 
@@ -41,7 +41,7 @@ def test_a_file_that_is_not_utf8_is_refused_with_its_line(tmp_path):
 def texts_of(folder, encoding=None):
     files = find_files(folder).files
     reading = Reading(encoding)
-    frames = books.read_rows(files, books.read_schema(files, reading), ["text"], reading)
+    frames = books.book_rows(files, books.book_schema(files, reading), ["text"], reading)
     return pl.concat(frames)["text"].to_list()
 
 

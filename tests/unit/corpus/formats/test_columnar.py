@@ -3,9 +3,8 @@ from __future__ import annotations
 import polars as pl
 import pytest
 
-from mia_batch.corpus import read_documents
-from mia_batch.corpus.formats import columnar
-from mia_batch.corpus.formats.columnar import agreed_schema
+from mia_batch.corpus import files, read_documents
+from mia_batch.corpus.files import agreed_schema
 from mia_batch.errors import CorpusError
 
 TEXTS = [f"text number {n:05d} of many" for n in range(5000)]
@@ -27,7 +26,7 @@ def plain(tmp_path):
 
 
 def test_one_large_row_group_is_read_in_slices(tmp_path, monkeypatch):
-    monkeypatch.setattr(columnar, "_SLICE_BYTES", 1000)
+    monkeypatch.setattr(files, "_SLICE_BYTES", 1000)
     path = tmp_path / "a.parquet"
     pl.DataFrame({"text": TEXTS, "n": range(5000)}).write_parquet(path, row_group_size=5000)
     found = read_documents(path)

@@ -4,8 +4,7 @@ import csv
 
 import pytest
 
-from mia_batch.corpus import read_documents
-from mia_batch.corpus.formats import delimited
+from mia_batch.corpus import files, read_documents
 from mia_batch.errors import CorpusError
 
 
@@ -63,7 +62,7 @@ def test_the_last_line_needs_no_end(table):
 
 
 def test_many_batches_are_one_table(table, monkeypatch):
-    monkeypatch.setattr(delimited, "_BATCH_CHARS", 100)
+    monkeypatch.setattr(files, "_BATCH_CHARS", 100)
     content = "".join(f"{n},some text\n" for n in range(1000))
     path = table(f"document_id,text\n{content}".encode())
     assert rows(path, "document_id") == [(str(n),) for n in range(1000)]

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from mia_batch.diagnostics.blind.baseline import BLIND_CLASSIFIERS, blind_baseline
+from mia_batch.diagnostics.blind import BLIND_CLASSIFIERS, blind_baseline
 from mia_batch.schemas import Metrics
 
 WORDS = np.array([f"{letter}{letter}" for letter in "abcdefghijklmnopqrst"])

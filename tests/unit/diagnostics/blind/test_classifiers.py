@@ -8,7 +8,7 @@ from scipy.sparse import csr_array
 from sklearn.linear_model import LogisticRegression
 from sklearn.naive_bayes import MultinomialNB
 
-from mia_batch.diagnostics.blind.classifiers import Direction, Logistic, NaiveBayes, Ridge
+from mia_batch.diagnostics.blind import Direction, Logistic, NaiveBayes, Ridge
 
 GENERATOR = np.random.default_rng(0)
 COUNTS = GENERATOR.poisson(0.7, (40, 15)).astype(float)

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mia_batch.diagnostics.blind.classifiers import Direction
-from mia_batch.diagnostics.blind.crossvalidation import Outcome, cross_validate
-from mia_batch.stats.folds import Folds, deal_folds
+from mia_batch.diagnostics.blind import Direction, Outcome, cross_validate
+from mia_batch.stats.clusters import Folds, deal_folds
 from mia_batch.stats.intervals import auc_interval
 
 

@@ -4,9 +4,8 @@ import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
 
-from mia_batch.diagnostics.blind import texts as module
-from mia_batch.diagnostics.blind.classifiers import NaiveBayes
-from mia_batch.diagnostics.blind.texts import build_classifiers, read_texts
+from mia_batch.diagnostics import blind as module
+from mia_batch.diagnostics.blind import NaiveBayes, build_classifiers, read_texts
 
 SCHEMA = {
     "target_id": pl.String,

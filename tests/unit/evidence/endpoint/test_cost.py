@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mia_batch.evidence.endpoint import EndpointSettings
-from mia_batch.evidence.endpoint.cost import Ledger, Tokens, money, most_prompt_tokens
+from mia_batch.evidence.endpoint.settings import Ledger, Tokens, money, most_prompt_tokens
 
 
 def priced(**changed: Any) -> EndpointSettings:

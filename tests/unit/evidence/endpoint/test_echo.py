@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from mia_batch.evidence.endpoint import EndpointSettings
-from mia_batch.evidence.endpoint.echo import Echo, read_echo
+from mia_batch.evidence.endpoint.replies import Echo, read_echo
 
 
 def read(

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mia_batch.errors import EngineError
-from mia_batch.evidence.endpoint import journal as journals
-from mia_batch.evidence.endpoint.cost import Tokens
-from mia_batch.evidence.endpoint.journal import Journal, identify
+from mia_batch.evidence.endpoint import client as journals
+from mia_batch.evidence.endpoint.client import Journal, identify
+from mia_batch.evidence.endpoint.settings import Tokens
 from mia_batch.evidence.request import Continuation
-from mia_batch.tables.files import followed
+from mia_batch.tables import followed
 from tests.unit.evidence.endpoint.asking import request
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.evidence.endpoint.limits import Concurrency, TokenBucket
+from mia_batch.evidence.endpoint.transport import Concurrency, TokenBucket
 
 
 class Clock:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.endpoint.next_token import read_next_token
+from mia_batch.evidence.endpoint.replies import read_next_token
 from mia_batch.evidence.request import Request
 from mia_batch.models.tokens import Tokenizer
 from tests.checkpoints import TEXTS, metaspace_tokenizer, save_tokenizer

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mia_batch.evidence.endpoint import EndpointSettings
-from mia_batch.evidence.endpoint.cost import Tokens
-from mia_batch.evidence.endpoint.formats import Chat, RequestFormat, WireRequest
+from mia_batch.evidence.endpoint.replies import Chat, RequestFormat, WireRequest
+from mia_batch.evidence.endpoint.settings import Tokens
 from mia_batch.evidence.request import Continuation
 from tests.unit.evidence.endpoint.asking import KEY
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.evidence.endpoint.retry import Next, after_refusal, backoff, stated_wait
+from mia_batch.evidence.endpoint.transport import Next, after_refusal, backoff, stated_wait
 
 NOW = datetime(2026, 11, 20, 8, 0, 0, tzinfo=UTC)
 

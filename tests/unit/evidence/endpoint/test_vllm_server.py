@@ -21,12 +21,11 @@ from polars.testing import assert_frame_equal
 
 import mia_batch
 from mia_batch.evidence.endpoint import Endpoint, EndpointSettings
-from mia_batch.evidence.endpoint.capabilities import Dialect
-from mia_batch.evidence.local import LocalSource
-from mia_batch.evidence.process import EngineProcess
+from mia_batch.evidence.endpoint.settings import Dialect
+from mia_batch.evidence.process import EngineProcess, LocalSource
 from mia_batch.evidence.request import EngineSpec, Request
 from mia_batch.models.tokens import Tokenizer
-from mia_batch.prompts.seeds import sample_seed
+from mia_batch.prompts.views import sample_seed
 from tests.checkpoints import CONTEXT, TEXTS
 from tests.engine_conformance import ids, outputs, request
 from tests.processes import HANGS

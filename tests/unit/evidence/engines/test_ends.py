@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.evidence.engines.ends import cut_at_end, end_token_ids
+from mia_batch.evidence.engines.batching import cut_at_end, end_token_ids
 from mia_batch.evidence.request import Continuation
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mia_batch.errors import EngineError
-from mia_batch.evidence.engines.logits import ChunkedLogits
+from mia_batch.evidence.engines.transformers import ChunkedLogits
 from tests.architectures import ARCHITECTURES, made
 
 if TYPE_CHECKING:

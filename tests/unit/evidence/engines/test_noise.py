@@ -10,9 +10,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from mia_batch.evidence.engines.transformers_logprobs import TransformersLogprobs
-from mia_batch.evidence.local import LocalSource
-from mia_batch.evidence.process import EngineProcess
+from mia_batch.evidence.engines.transformers import TransformersLogprobs
+from mia_batch.evidence.process import EngineProcess, LocalSource
 from mia_batch.evidence.request import EngineSpec, Request
 from mia_batch.models.tokens import Tokenizer
 from tests.adapters import save_adapter, save_gpt2

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.engines.probe import check_probes, probes
-from mia_batch.evidence.engines.registry import load_engine
+from mia_batch.evidence.engines.registry import check_probes, load_engine, probes
 from mia_batch.evidence.request import EngineSpec
 from mia_batch.models.weights import check_weights
 from tests.adapters import save_adapter

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.engines import machine, registry
+from mia_batch.evidence.engines import registry
+from mia_batch.evidence.engines import registry as machine
 from mia_batch.evidence.engines.registry import EngineType, engine_types, load_engine, why_not
 from mia_batch.evidence.request import EngineSpec
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from mia_batch.evidence.engines.requests import why_impossible
+from mia_batch.evidence.engines.batching import why_impossible
 from mia_batch.evidence.request import Request
 from tests.engine_conformance import text_request
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy.stats import chisquare
 
-from mia_batch.evidence.engines.sampler import SeededSampler, keep_likeliest
+from mia_batch.evidence.engines.transformers import SeededSampler, keep_likeliest
 from mia_batch.evidence.request import Decoding
 
 CPU = torch.device("cpu")

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.evidence.engines.texts import n_tokens, take_texts
+from mia_batch.evidence.engines.batching import n_tokens, take_texts
 from mia_batch.evidence.request import Request
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from mia_batch.evidence.engines.token_scores import VOCABULARY, entry_bytes, score_tokens
+from mia_batch.evidence.engines.transformers import VOCABULARY, entry_bytes, score_tokens
 from mia_batch.evidence.request import Decoding
 
 EVERYTHING = VOCABULARY | {"rank", "support_mass"}

@@ -8,7 +8,7 @@ import torch
 from scipy.special import logsumexp
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.engines.transformers_logprobs import TransformersLogprobs
+from mia_batch.evidence.engines.transformers import TransformersLogprobs
 from mia_batch.evidence.process import EngineProcess
 from mia_batch.evidence.request import Decoding, EngineSpec
 from tests.checkpoints import BOS_ID

@@ -14,8 +14,7 @@ import pytest
 
 from mia_batch.errors import EngineError
 from mia_batch.evidence.engines.registry import can_turn
-from mia_batch.evidence.kept import KeptEngine
-from mia_batch.evidence.process import EngineProcess
+from mia_batch.evidence.process import EngineProcess, KeptEngine
 from mia_batch.evidence.request import EngineSpec
 from tests.adapters import KINDS, save_adapter
 from tests.engine_conformance import text_request, texts, token_values

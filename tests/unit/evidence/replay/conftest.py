@@ -7,13 +7,9 @@ from typing import TYPE_CHECKING
 import polars as pl
 import pytest
 
-from mia_batch.evidence.blocks import RECORDED_BLOCK_TARGETS
-from mia_batch.evidence.missing import Missing
-from mia_batch.evidence.parts import Parts
+from mia_batch.evidence.parts import RECORDED_BLOCK_TARGETS, FreshUnits, Missing, Parts
 from mia_batch.evidence.replay import Recording
-from mia_batch.evidence.units import FreshUnits
-from mia_batch.prompts.continuation import continuation
-from mia_batch.prompts.view import View
+from mia_batch.prompts.views import View, continuation
 from mia_batch.schemas import Documents, Samples
 from mia_batch.targets import TargetPlan, build_targets
 from tests.frames import table
@@ -22,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from mia_batch.evidence.blocks import Block
+    from mia_batch.evidence.parts import Block
 
 N_TARGETS = 1200
 N_SAMPLES = 4

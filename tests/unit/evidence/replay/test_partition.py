@@ -4,7 +4,7 @@ import polars as pl
 import pytest
 
 from mia_batch.errors import RunFolderError
-from mia_batch.evidence.replay.partition import Partition, pack
+from mia_batch.evidence.replay import Partition, pack
 
 
 def test_portions_come_back_in_order(tmp_path):

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from mia_batch.corpus import digest_each, digest_of
 from mia_batch.errors import CorpusError, SettingsError
-from mia_batch.evidence.replay import Counts, Recording, rows
-from mia_batch.evidence.replay import recording as module
+from mia_batch.evidence import replay as module
+from mia_batch.evidence import replay as rows
+from mia_batch.evidence.replay import Counts, Recording
 from mia_batch.schemas import Samples
 from tests import frames
 from tests.unit.evidence.replay.conftest import N_SAMPLES, N_TARGETS, VIEW, recorded_blocks

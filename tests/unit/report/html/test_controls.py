@@ -8,10 +8,9 @@ from typing import Any
 import polars as pl
 
 from mia_batch.report.html import render
-from mia_batch.report.html.checklist import FIELDS, NOT_RECORDED
-from mia_batch.report.html.controls import common_windows, control_table
 from mia_batch.report.html.evidence import evidence
-from mia_batch.report.html.text import NO_VALUE
+from mia_batch.report.html.page import FIELDS, NOT_RECORDED
+from mia_batch.report.html.tables import NO_VALUE, common_windows, control_table
 from mia_batch.schemas import Controls, Perplexities
 from tests.frames import table, target_id
 from tests.reports import HOSTILE, contents

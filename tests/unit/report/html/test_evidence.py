@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from mia_batch.report.html.evidence import evidence
-from mia_batch.report.html.strips import strips
+from mia_batch.report.html.tables import strips
 from mia_batch.schemas import Prompts, Samples
 from tests.frames import features, samples, table, target_id, targets
 from tests.reports import contents

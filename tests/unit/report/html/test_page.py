@@ -11,7 +11,7 @@ from lxml import html
 from mia_batch import schemas
 from mia_batch.attacks import names
 from mia_batch.report.html import render
-from mia_batch.report.html.checklist import FIELDS, NOT_RECORDED, READERS
+from mia_batch.report.html.page import FIELDS, NOT_RECORDED, READERS
 from mia_batch.schemas import Rollup
 from tests.reports import contents
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.report.html.text import NO_VALUE, interval, number, plain, share, visible
+from mia_batch.report.html.tables import NO_VALUE, interval, number, plain, share, visible
 
 CONTROLS = {"Cc", "Zl", "Zp"}
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mia_batch.evidence.engines.masked.paraphrases import paraphrases
-from mia_batch.evidence.engines.masked.variants import neighbours, perturbations
+from mia_batch.evidence.engines.masked import neighbours, paraphrases, perturbations
 from mia_batch.evidence.process import EngineProcess
 from mia_batch.evidence.request import EngineSpec, Request
 from tests.checkpoints import TEXTS, save_masked_checkpoint
@@ -15,7 +14,7 @@ from tests.engine_conformance import answers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mia_batch.evidence.engines.masked.variants import Variants
+    from mia_batch.evidence.engines.masked import Variants
 
 MAKERS: dict[str, Callable[..., Variants]] = {
     "neighbour": neighbours,

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mia_batch.evidence.engines.masked.gaps import Gaps, word_spans
+from mia_batch.evidence.engines.masked import Gaps, word_spans
 
 
 def test_by_hand():

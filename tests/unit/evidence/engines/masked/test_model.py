@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.evidence.engines.masked.gaps import Gaps, word_spans
-from mia_batch.evidence.engines.masked.model import MaskedModel
+from mia_batch.evidence.engines.masked import Gaps, MaskedModel, word_spans
 from tests.checkpoints import (
     BOS_ID,
     EOS_ID,

@@ -8,10 +8,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
-from mia_batch.evidence.engines.masked.model import MaskedModel
-from mia_batch.evidence.engines.masked.paraphrases import _hide, paraphrases
-from mia_batch.evidence.engines.masked.vocabulary import TokenText
-from mia_batch.prompts.seeds import sample_seed
+from mia_batch.evidence.engines.masked import MaskedModel, TokenText, _hide, paraphrases
+from mia_batch.prompts.views import sample_seed
 from tests.checkpoints import TEXTS
 
 SEED = sample_seed(0, "0" * 32)

@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from mia_batch.evidence.engines.masked.gaps import Gaps, word_spans
-from mia_batch.evidence.engines.masked.variants import neighbours, perturbations
-from mia_batch.prompts.seeds import sample_seed
+from mia_batch.evidence.engines.masked import Gaps, neighbours, perturbations, word_spans
+from mia_batch.prompts.views import sample_seed
 from tests.checkpoints import TEXTS
 
 LONG = " ".join(TEXTS[3].split()[:40])

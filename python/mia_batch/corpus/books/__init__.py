@@ -1,1 +1,0 @@
-"""Files that are whole documents: their text, and what they say of themselves."""

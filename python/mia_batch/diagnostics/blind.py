@@ -1,0 +1,583 @@
+"""How well the labels can be told apart without the model."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, TypeAlias
+from warnings import catch_warnings, simplefilter
+
+import numpy as np
+import polars as pl
+
+from mia_batch.kernels import count_words, zlib_size
+from mia_batch.schemas import Metrics
+from mia_batch.stats.clusters import deal_folds, permute_labels
+from mia_batch.stats.intervals import Interval, auc_interval, roc_auc
+from mia_batch.targets import cluster_names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+    from scipy.sparse import csr_array
+
+    from mia_batch.stats.clusters import Folds
+
+
+# Classifiers that see texts and labels but never the model.
+#
+# Every one learns from many sets of labels at once, because permuted labels leave the texts as
+# they are. A higher score means "more likely a member".
+
+
+_TOLERANCE = 0.01
+"""Of the logistic regression: a tighter one takes longer and moves no AUC by 0.001."""
+
+
+class Classifier(Protocol):
+    """What learns labels of some texts and scores others."""
+
+    def scores(
+        self, train: NDArray[np.intp], test: NDArray[np.intp], labels: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """Score rows ``test`` once for each column of ``labels``, the classes of rows ``train``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NaiveBayes:
+    """Multinomial naive Bayes with add-one smoothing: scikit-learn's ``MultinomialNB``.
+
+    Written out because one matrix product then serves every set of labels. The class prior, the
+    same for all texts of a fold, is left out.
+
+    Attributes
+    ----------
+    counts
+        Counts of words, one row per text.
+    """
+
+    counts: csr_array
+
+    def scores(
+        self, train: NDArray[np.intp], test: NDArray[np.intp], labels: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """Log-likelihood ratio of the words; see ``Classifier.scores``."""
+        counts = self.counts[train].T
+        ratio = _log_shares(counts @ labels.astype(float))
+        ratio -= _log_shares(counts @ (~labels).astype(float))
+        return self.counts[test] @ ratio
+
+
+def _log_shares(counts: NDArray[np.float64]) -> NDArray[np.float64]:
+    smoothed = counts + 1
+    shares: NDArray[np.float64] = np.log(smoothed / smoothed.sum(axis=0))
+    return shares
+
+
+@dataclass(frozen=True, slots=True)
+class Logistic:
+    """Logistic regression with an L2 penalty of weight 1.
+
+    Attributes
+    ----------
+    values
+        What is weighted, one row per text.
+    """
+
+    values: csr_array
+
+    def scores(
+        self, train: NDArray[np.intp], test: NDArray[np.intp], labels: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """Log-odds; see ``Classifier.scores``."""
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.linear_model import LogisticRegression
+
+        seen, unseen = self.values[train], self.values[test]
+        model = LogisticRegression(solver="liblinear", dual=True, tol=_TOLERANCE, random_state=0)
+        with catch_warnings():  # after 100 rounds it is a classifier like any other
+            simplefilter("ignore", ConvergenceWarning)
+            odds = [model.fit(seen, label).decision_function(unseen) for label in labels.T]
+        return np.column_stack(odds)
+
+
+@dataclass(frozen=True, slots=True)
+class Ridge:
+    """Ridge regression of the class, from similarities of texts.
+
+    Attributes
+    ----------
+    similarity
+        Positive semi-definite matrix, one row and one column per text.
+    penalty
+        Weight of the penalty, as a share of the mean similarity of a text with itself.
+    """
+
+    similarity: NDArray[np.float64]
+    penalty: float
+
+    def scores(
+        self, train: NDArray[np.intp], test: NDArray[np.intp], labels: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """Predicted class less its mean; see ``Classifier.scores``."""
+        from sklearn.kernel_ridge import KernelRidge
+
+        alpha = self.penalty * max(float(self.similarity.diagonal().mean()), 1.0)
+        model = KernelRidge(alpha=alpha, kernel="precomputed")
+        model.fit(self.similarity[np.ix_(train, train)], labels - labels.mean(axis=0))
+        scores: NDArray[np.float64] = model.predict(self.similarity[np.ix_(test, train)])
+        return scores
+
+
+@dataclass(frozen=True, slots=True)
+class Direction:
+    """One number of each text, as it stands or turned round, whichever is right more often.
+
+    Attributes
+    ----------
+    value
+        Number of each text.
+    """
+
+    value: NDArray[np.float64]
+
+    def scores(
+        self, train: NDArray[np.intp], test: NDArray[np.intp], labels: NDArray[np.bool_]
+    ) -> NDArray[np.float64]:
+        """Take the number, times -1 where its AUC is below 1/2; see ``Classifier.scores``."""
+        from scipy.stats import rankdata
+
+        above_mean = rankdata(self.value[train]) - (train.size + 1) / 2
+        sign = np.where(above_mean @ labels >= 0, 1.0, -1.0)
+        return np.outer(self.value[test], sign)
+
+
+# The texts of the blind baseline: which ones, and what the classifiers see of them.
+
+
+MAX_TEXTS_PER_CLASS = 500
+"""More are left out: the upper limit of so many is 0.56 on average where there is no difference."""
+
+MAX_CHARACTERS = 10_000
+"""Of a text that words and n-grams are counted in; the other classifiers see all of it."""
+
+
+_ROWS_AT_ONCE = 32_768
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlindTexts:
+    """Texts of both classes, in the order of their ``target_id``.
+
+    Attributes
+    ----------
+    frame
+        ``target_id``, ``label``, ``text`` (its beginning), ``year`` and ``surface`` (a struct).
+    cluster
+        Cluster of each text, from 0 without gaps.
+    n_labelled
+        Texts with a label, whether used or not.
+    """
+
+    frame: pl.DataFrame
+    cluster: NDArray[np.intp]
+    n_labelled: int
+
+    @property
+    def label(self) -> NDArray[np.bool_]:
+        """Class of each text."""
+        return self.frame["label"].to_numpy()
+
+
+def read_texts(texts: pl.LazyFrame, label: str) -> BlindTexts:
+    """Choose at most ``MAX_TEXTS_PER_CLASS`` texts of each class, and read them.
+
+    Of each cluster the first text by ``target_id`` (a hash, so an order that means nothing) is
+    taken, then of each the second, and so on: as many clusters as can be, as evenly as can be.
+    """
+    keys = texts.select(
+        "target_id",
+        label=pl.col(label),
+        cluster=cluster_names(texts),
+        null=pl.col("target").is_null(),
+    ).filter(pl.col("label").is_not_null())
+    chosen, n_labelled = _choose(keys)
+    wanted = texts.filter(pl.col("target_id").is_in(chosen["target_id"].implode()))
+    seen = wanted.select("target_id", *seen_of_texts())
+    frame = chosen.join(seen.collect(engine="streaming"), on="target_id", maintain_order="left")
+    return BlindTexts(
+        frame=frame.drop("cluster"),
+        cluster=(chosen["cluster"].rank("dense").to_numpy() - 1).astype(np.intp),
+        n_labelled=n_labelled,
+    )
+
+
+def seen_of_texts() -> list[pl.Expr]:
+    """Take from each ``target`` what the classifiers see: ``text``, ``year`` and ``surface``."""
+    return [_beginning().alias("text"), _year().alias("year"), _surface().alias("surface")]
+
+
+def build_classifiers(seen: pl.DataFrame) -> Mapping[str, Classifier]:
+    """Make every classifier of the columns of `seen_of_texts`, none of them trained yet."""
+    text = seen["text"]
+    words = _counts(text, token_pattern=r"(?u)\w+")
+    grams = _counts(text, analyzer="char_wb", ngram_range=(3, 5)).sign()
+    return {
+        "blind_naive_bayes_v1": NaiveBayes(words),
+        "blind_logistic_v1": Logistic(words.sign()),
+        "blind_ngrams_v1": Ridge((grams @ grams.T).toarray(), penalty=0.05),
+        "blind_surface_v1": Ridge(_similarity(seen["surface"]), penalty=1.0),
+        "blind_year_v1": Direction(-seen["year"].to_numpy().astype(float)),
+    }
+
+
+def _choose(keys: pl.LazyFrame) -> tuple[pl.DataFrame, int]:
+    """Choose texts batch by batch, and count how many there are, null ones included.
+
+    What a batch and those before it leave out, later ones cannot bring back: they only add texts
+    that come earlier, or in a later place of their cluster.
+    """
+    chosen = keys.clear().collect().drop("null")
+    n_labelled = 0
+    for batch in keys.collect_batches(chunk_size=_ROWS_AT_ONCE, maintain_order=True):
+        n_labelled += batch.height
+        known = batch.filter(~pl.col("null")).drop("null")
+        chosen = _firsts(pl.concat([chosen, known]))
+    return chosen, n_labelled
+
+
+def _firsts(keys: pl.DataFrame) -> pl.DataFrame:
+    place = pl.int_range(pl.len()).over("label", "cluster", order_by="target_id")
+    ranked = keys.with_columns(place=place).sort("place", "target_id")
+    firsts = ranked.group_by("label").head(MAX_TEXTS_PER_CLASS)
+    return firsts.select("target_id", "label", "cluster").sort("target_id")
+
+
+def _beginning() -> pl.Expr:
+    return pl.col("target").str.head(MAX_CHARACTERS)
+
+
+def _year() -> pl.Expr:
+    """Largest number that may be a year, 0 where there is none."""
+    years = pl.col("target").str.extract_all("(19|20)[0-9][0-9]")
+    return years.list.eval(pl.element().cast(pl.Int32)).list.max().fill_null(0)
+
+
+def _surface() -> pl.Expr:
+    """Length, and how much of it is what kind of character; compression."""
+    text = pl.col("target")
+    length, n_bytes = text.str.len_chars() + 1, text.str.len_bytes() + 1
+    counts = {
+        "punctuation": r"[^\w\s]",
+        "commas": ",",
+        "digits": "[0-9]",
+        "numbers": r"[0-9]+",
+        "capitals": r"\p{Lu}",
+        "spaces": r"\s",
+        "lines": "\n",
+    }
+    shares = [(text.str.count_matches(kind) / length).alias(name) for name, kind in counts.items()]
+    return pl.struct(
+        length.log().alias("characters"),
+        (count_words("target") + 1).log().alias("words"),
+        (n_bytes / length).alias("bytes"),
+        (zlib_size("target") / n_bytes).alias("zlib"),
+        *shares,
+    )
+
+
+def _counts(texts: pl.Series, **options: object) -> csr_array:
+    """Count words or n-grams of the lower-cased texts, one row per text."""
+    from scipy.sparse import csr_array
+    from sklearn.feature_extraction.text import CountVectorizer
+
+    vectorizer = CountVectorizer(dtype=np.float64, **options)
+    counts = vectorizer.fit_transform([*texts, "word"])  # it refuses texts without any word
+    return csr_array(counts)[:-1]
+
+
+def _similarity(surface: pl.Series) -> NDArray[np.float64]:
+    """Gaussian similarity of standardised numbers, so that no direction is taken for granted."""
+    from sklearn.metrics.pairwise import rbf_kernel
+    from sklearn.preprocessing import StandardScaler
+
+    numbers = StandardScaler().fit_transform(surface.struct.unnest().to_numpy())
+    similarity: NDArray[np.float64] = rbf_kernel(numbers, gamma=0.5 / numbers.shape[1])
+    return similarity
+
+
+# Classifiers tried on folds they were not trained on, for true and for permuted labels.
+
+
+_SETS_AT_ONCE = 50
+"""Sets of labels that a classifier learns together; bounds the memory of naive Bayes."""
+
+_DECIMALS = 9
+"""Beyond them, scores of equal texts may differ with their places in a matrix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How well a classifier tells the classes apart on texts it was not trained on.
+
+    Attributes
+    ----------
+    label
+        Class of each text.
+    score
+        Share of the texts of its fold that score below a text, ties and itself one half: in
+        (0, 1), comparable across folds.
+    auc
+        ROC AUC of the score.
+    permuted
+        The same under each permutation of the labels, with everything learned anew.
+    """
+
+    label: NDArray[np.bool_]
+    score: NDArray[np.float64]
+    auc: float
+    permuted: NDArray[np.float64]
+
+    def interval(self, confidence: float = 0.95) -> Interval:
+        """Interval of the AUC to expect of such a classifier, trained on as many texts.
+
+        Learning adds to the error of an AUC, and so do clusters. How much is measured on the
+        permutations: the limits of ``auc_interval`` move away from the AUC by the ratio of its
+        standard deviation there to that of independent texts and a fixed score, at least 1.
+
+        References
+        ----------
+        Variance for independent texts, ties included: Lehmann (1975), "Nonparametrics", section
+        1.4. That cross-validated figures vary more, and no formula says how much: Bengio and
+        Grandvalet (2004), "No unbiased estimator of the variance of K-fold cross-validation".
+        """
+        members, nonmembers = self.score[self.label], self.score[~self.label]
+        plain = auc_interval(members, nonmembers, confidence=confidence)
+        spread = float(np.sqrt(np.mean((self.permuted - 0.5) ** 2)))
+        expected = _null_deviation(self.score, members.size)
+        wider = max(1.0, spread / expected) if expected else 1.0
+        return Interval(
+            low=max(0.0, self.auc - wider * (self.auc - plain.low)),
+            high=min(1.0, self.auc + wider * (plain.high - self.auc)),
+            confidence=confidence,
+            method=f"{plain.method}_permuted",
+        )
+
+
+def cross_validate(
+    classifiers: Mapping[str, Classifier],
+    label: NDArray[np.bool_],
+    folds: Folds,
+    *,
+    n_permutations: int,
+    generator: np.random.Generator,
+) -> dict[str, Outcome]:
+    """Score each fold by classifiers trained on the others, for true and for permuted labels."""
+    from sklearn import config_context
+    from threadpoolctl import threadpool_limits
+
+    permuted = [permute_labels(label, folds, generator) for _ in range(n_permutations)]
+    labels = np.column_stack([label, *permuted])
+    # One thread, because sums of several differ in the last bit, and because the matrices are
+    # small; checks of a thousand small fits would take longer than the fits.
+    with threadpool_limits(1), config_context(assume_finite=True, skip_parameter_validation=True):
+        return {name: _outcome(model, labels, folds) for name, model in classifiers.items()}
+
+
+def _outcome(classifier: Classifier, labels: NDArray[np.bool_], folds: Folds) -> Outcome:
+    pieces = np.array_split(labels, -(-labels.shape[1] // _SETS_AT_ONCE), axis=1)
+    shares = np.hstack([_held_out(classifier, piece, folds) for piece in pieces])
+    areas = [roc_auc(label, score) for label, score in zip(labels.T, shares.T, strict=True)]
+    return Outcome(
+        label=labels[:, 0], score=shares[:, 0], auc=areas[0], permuted=np.array(areas[1:])
+    )
+
+
+def _held_out(
+    classifier: Classifier, labels: NDArray[np.bool_], folds: Folds
+) -> NDArray[np.float64]:
+    from scipy.stats import rankdata
+
+    shares = np.empty(labels.shape)
+    fold_of_text = folds.fold_of_text
+    for fold in range(folds.n_folds):
+        test, train = np.flatnonzero(fold_of_text == fold), np.flatnonzero(fold_of_text != fold)
+        scores = classifier.scores(train, test, labels[train]).round(_DECIMALS)
+        shares[test] = (rankdata(scores, axis=0) - 0.5) / test.size
+    return shares
+
+
+def _null_deviation(score: NDArray[np.float64], n_members: int) -> float:
+    """Give the deviation of a fixed score's AUC, members drawn at random; 0 if constant."""
+    n = score.size
+    ties = np.unique(score, return_counts=True)[1]
+    untied = n + 1 - (ties**3 - ties).sum() / (n * (n - 1))
+    return float(np.sqrt(max(untied, 0.0) / (12 * n_members * (n - n_members))))
+
+
+# Can the labels be told apart without the model? Then attack figures are no evidence of memory.
+
+
+BlindVerdict: TypeAlias = Literal["separable", "not separable", "undecided"]
+"""Whether labels can be told apart without the model; ``undecided`` warns as ``separable`` does."""
+
+BLIND_CLASSIFIERS: Final = (
+    "blind_naive_bayes_v1",
+    "blind_logistic_v1",
+    "blind_ngrams_v1",
+    "blind_surface_v1",
+    "blind_year_v1",
+)
+"""Names of the classifiers, as in the metrics table."""
+
+_N_PERMUTATIONS = 199
+_N_FOLDS = 5
+_LEVEL = 0.05
+_SEPARABLE_ABOVE = 0.55
+_EXCLUDED_ABOVE = 0.60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlindBaseline:
+    """What classifiers that never see the model make of the labels.
+
+    Attributes
+    ----------
+    metrics
+        The metrics table's rows: ``roc_auc`` of each classifier, null with a reason where the
+        labels allow no cross-validation.
+    scores
+        One row per text used: ``target_id`` and a Float64 column per classifier, in (0, 1): the
+        share of the texts of its fold that score below it. Comparable across folds; higher means
+        "more likely of the first class".
+    strongest
+        Name of the classifier with the highest AUC.
+    auc
+        That AUC.
+    p_value
+        Share of permutations of the labels by cluster, the true labels included, under which some
+        classifier has so high an AUC; each learns anew.
+    upper
+        Upper limit for the AUC to expect of every classifier at once, confidence 0.95.
+    verdict
+        ``separable``: p <= 0.05 and AUC > 0.55; else ``not separable``: upper <= 0.60.
+    reason
+        Why there is no verdict; None where there is one.
+    """
+
+    metrics: pl.DataFrame
+    scores: pl.DataFrame
+    strongest: str | None
+    auc: float | None
+    p_value: float | None
+    upper: float | None
+    verdict: BlindVerdict | None
+    reason: str | None
+
+
+def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0) -> BlindBaseline:
+    """Try to tell labels apart without the model.
+
+    Classifiers are cross-validated in five folds. Texts of one cluster (``cluster_name``) are
+    never on both sides. A classifier's scores are replaced by their ranks within each fold, because
+    folds of other training texts have other scales. The p-value permutes labels by cluster within
+    folds 199 times, and compares the highest AUC of all classifiers. ``upper`` is the largest of
+    the classifiers' one-sided limits: it holds for all of them at once, because the limit of the
+    best one alone would.
+
+    ``texts`` has ``target_id``, ``target`` (the text), the columns of `cluster_name` and the label,
+    a Boolean column; rows where it is null are left out, null texts are left out and counted.
+
+    References
+    ----------
+    Das, Zhang and Tramèr (2024), arXiv:2406.16201. Permutation: Ojala and Garriga (2010),
+    "Permutation tests for studying classifier performance", test 1. The largest of several limits:
+    Berger (1982), "Multiparameter hypothesis testing and acceptance sampling".
+    """
+    chosen = read_texts(texts, label)
+    if min(_clusters_per_class(chosen)) < _N_FOLDS:
+        return _without(chosen, f"each class needs texts of {_N_FOLDS} clusters")
+    generator = np.random.default_rng(seed)
+    folds = deal_folds(chosen.label, chosen.cluster, n_folds=_N_FOLDS, generator=generator)
+    outcomes = cross_validate(
+        build_classifiers(chosen.frame),
+        chosen.label,
+        folds,
+        n_permutations=_N_PERMUTATIONS,
+        generator=generator,
+    )
+    return _conclude(chosen, outcomes)
+
+
+def _clusters_per_class(chosen: BlindTexts) -> tuple[int, int]:
+    label = chosen.label
+    return np.unique(chosen.cluster[label]).size, np.unique(chosen.cluster[~label]).size
+
+
+class Judgement(NamedTuple):
+    """What the outcomes of all classifiers say together; see `BlindBaseline`."""
+
+    strongest: str
+    auc: float
+    p_value: float
+    upper: float
+    verdict: BlindVerdict
+
+
+def judge(outcomes: Mapping[str, Outcome]) -> Judgement:
+    """Judge the strongest classifier by the permutations and limits of all."""
+    strongest = max(outcomes, key=lambda name: outcomes[name].auc)
+    auc = outcomes[strongest].auc
+    highest = np.max([outcome.permuted for outcome in outcomes.values()], axis=0)
+    p_value = float((1 + (highest >= auc).sum()) / (1 + highest.size))
+    # Limits of 0.90 on both sides are limits of 0.95 on one.
+    upper = max(outcome.interval(confidence=0.90).high for outcome in outcomes.values())
+    verdict: BlindVerdict = "not separable" if upper <= _EXCLUDED_ABOVE else "undecided"
+    if p_value <= _LEVEL and auc > _SEPARABLE_ABOVE:
+        verdict = "separable"
+    return Judgement(strongest, auc, p_value, upper, verdict)
+
+
+def _conclude(chosen: BlindTexts, outcomes: Mapping[str, Outcome]) -> BlindBaseline:
+    rows = [
+        {"attack": name, "value": outcome.auc, **asdict(outcome.interval())}
+        for name, outcome in outcomes.items()
+    ]
+    shares = {name: pl.Series(outcome.score) for name, outcome in outcomes.items()}
+    return BlindBaseline(
+        metrics=_metrics(chosen, rows),
+        scores=chosen.frame.select("target_id", **shares),
+        reason=None,
+        **judge(outcomes)._asdict(),
+    )
+
+
+def _without(chosen: BlindTexts, reason: str) -> BlindBaseline:
+    rows: list[dict[str, object]] = [
+        {"attack": name, "reason": reason} for name in BLIND_CLASSIFIERS
+    ]
+    return BlindBaseline(
+        metrics=_metrics(chosen, rows),
+        scores=chosen.frame.select("target_id")
+        .clear()
+        .with_columns(pl.lit(None, pl.Float64).alias(name) for name in BLIND_CLASSIFIERS),
+        strongest=None,
+        auc=None,
+        p_value=None,
+        upper=None,
+        verdict=None,
+        reason=reason,
+    )
+
+
+def _metrics(chosen: BlindTexts, rows: list[dict[str, object]]) -> pl.DataFrame:
+    n_members = int(chosen.label.sum())
+    same = {
+        "slice": "all",
+        "metric": "roc_auc",
+        "n_members": n_members,
+        "n_nonmembers": chosen.frame.height - n_members,
+        "n_unscored": chosen.n_labelled - chosen.frame.height,
+    }
+    return pl.DataFrame([same | row for row in rows], schema=Metrics.create_empty().schema)

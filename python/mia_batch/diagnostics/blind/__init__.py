@@ -1,1 +1,0 @@
-"""How well the labels can be told apart without the model."""

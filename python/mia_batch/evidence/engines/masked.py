@@ -1,0 +1,584 @@
+"""Texts some of whose words are hidden."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from math import ceil
+from typing import TYPE_CHECKING, NamedTuple, Self
+from unicodedata import category
+
+import numpy as np
+import torch
+import transformers
+
+from mia_batch.errors import EngineError, SettingsError
+from mia_batch.evidence.request import Answer, Continuation, EngineInfo
+from mia_batch.models.tokens import NO_LIMIT, find_specials
+from mia_batch.models.weights import cause_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy.typing as npt
+    from torch import Tensor
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from mia_batch.evidence.request import EngineSpec, Request
+
+
+# Texts some of whose words are hidden.
+
+
+_RUN = re.compile(r"\S+")
+_EDGES = ("L", "M", "N")  # letters, marks, numbers
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Find the words of a text, first and end index: between whitespace, less signs at its ends."""
+    spans = (_trim(text, *match.span()) for match in _RUN.finditer(text))
+    return [(start, end) for start, end in spans if start < end]
+
+
+def _trim(text: str, start: int, end: int) -> tuple[int, int]:
+    while start < end and not category(text[start]).startswith(_EDGES):
+        start += 1
+    while start < end and not category(text[end - 1]).startswith(_EDGES):
+        end -= 1
+    return start, end
+
+
+class Gaps(NamedTuple):
+    """A text some of whose words are hidden."""
+
+    text: str
+    spans: Sequence[tuple[int, int]]
+    """The hidden words, in their order: first character, and the one after the last."""
+
+    def words(self) -> list[str]:
+        """Return the hidden words."""
+        return [self.text[start:end] for start, end in self.spans]
+
+    def fill(self, words: Sequence[str]) -> tuple[str, list[int]]:
+        """Fill the gaps; return the text, and the index of each word's first character."""
+        ends = [0, *(end for _, end in self.spans)]
+        starts = [*(start for start, _ in self.spans), len(self.text)]
+        between = [self.text[end:start] for end, start in zip(ends, starts, strict=True)]
+        parts = [part for pair in zip(between, [*words, ""], strict=True) for part in pair]
+        return "".join(parts), list(accumulate(map(len, parts)))[:-2:2]
+
+
+# Texts that differ from a target in some words, made with a masked language model.
+
+
+_HIDDEN = 0.15
+_SPAN = 2
+_NEIGHBOUR, _PERTURBATION = 1, 2
+_TOO_SHORT = "the text has fewer than two words that could be replaced"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variants:
+    """Other versions of one text, or why there are none."""
+
+    texts: tuple[str, ...]
+    reason: str | None = None
+
+
+def neighbours(model: MaskedModel, text: str, *, n: int, seed: int) -> Variants:
+    """Replace one word of a text, each time another one: at most n texts, all different.
+
+    The masked model sees the text without the word and gives the most likely other one. Words are
+    taken in random order; where a text has fewer than n, their next replacements follow. One
+    forward pass for each word that is replaced; the first texts are the same whatever n.
+
+    Mattern et al. (2023), arXiv:2305.18462, with one word replaced. There, the word's embedding is
+    dropped out in part and the best replacements of all words are taken; here it is masked, and the
+    words are random, so that a neighbour costs one forward pass, not one a word.
+    """
+    words = word_spans(text)
+    if len(words) < 2:
+        return Variants(texts=(), reason=_TOO_SHORT)
+    order = generator(_NEIGHBOUR, seed).permutation(len(words))[:n]
+    gaps = [Gaps(text, [words[index]]) for index in order]
+    ranked = [
+        _replacements(model, of, row, -(-n // len(words)))
+        for of, (row,) in zip(gaps, model.predict(gaps), strict=True)
+    ]
+    texts = [
+        of.fill([words_of[round_]])[0]
+        for round_ in range(-(-n // len(words)))
+        for of, words_of in zip(gaps, ranked, strict=True)
+        if round_ < len(words_of)
+    ]
+    return Variants(texts=tuple(texts[:n]))
+
+
+def _replacements(
+    model: MaskedModel, gaps: Gaps, logprob: npt.NDArray[np.float32], n: int
+) -> list[str]:
+    """Take the n most likely words other than the hidden one, letter case aside."""
+    (hidden,) = gaps.words()
+    found: dict[str, str] = {}
+    for index in np.argsort(-logprob, kind="stable"):
+        word = model.words[index]
+        if word.casefold() != hidden.casefold():
+            found.setdefault(word.casefold(), word)
+        if len(found) == n:
+            break
+    return list(found.values())
+
+
+def perturbations(model: MaskedModel, text: str, *, n: int, seed: int) -> Variants:
+    """Hide 15 percent of a text's words, in spans of two, and draw others: n texts.
+
+    One forward pass each; the first texts are the same whatever n.
+
+    Mitchell et al. (2023), arXiv:2301.11305. There, T5 fills a span with as many words as it likes;
+    here each word of a span is drawn from a masked model alone, so that the number of words stays
+    and the two words of a span fit the text but not always each other.
+    """
+    words = word_spans(text)
+    if len(words) < 2:
+        return Variants(texts=(), reason=_TOO_SHORT)
+    generators = [generator(_PERTURBATION, seed, index) for index in range(n)]
+    gaps = [Gaps(text, [words[i] for i in _spans(len(words), of)]) for of in generators]
+    predicted = model.predict(gaps)
+    return Variants(
+        texts=tuple(
+            of.fill([_draw(model, row, own) for row in rows])[0]
+            for of, rows, own in zip(gaps, predicted, generators, strict=True)
+        )
+    )
+
+
+def _spans(n_words: int, own: np.random.Generator) -> Iterator[int]:
+    """Yield the words to hide, ascending: random spans with a word between any two."""
+    wanted = ceil(_HIDDEN * n_words / _SPAN)
+    free = set(range(n_words - _SPAN + 1))
+    hidden: set[int] = set()
+    for start in own.permutation(n_words - _SPAN + 1).tolist():
+        if start in free and len(hidden) < wanted * _SPAN:
+            hidden.update(range(start, start + _SPAN))
+            free.difference_update(range(start - _SPAN, start + _SPAN + 1))
+    return iter(sorted(hidden))
+
+
+def _draw(model: MaskedModel, logprob: npt.NDArray[np.float32], own: np.random.Generator) -> str:
+    shares = np.exp(logprob.astype(np.float64))
+    return model.words[own.choice(len(shares), p=shares / shares.sum())]
+
+
+def generator(kind: int, seed: int, *index: int) -> np.random.Generator:
+    """Random numbers of one kind of variant, of one text, and of one of its variants."""
+    return np.random.default_rng([kind, seed, *index])
+
+
+# Pairs of texts that lie on opposite sides of a target: Algorithm 2 of SPV-MIA.
+
+
+_PARAPHRASE = 3
+_AT_ONCE = 8  # pairs whose probabilities are in memory
+_PARAPHRASES_TOO_SHORT = "the text has fewer than two tokens that could be replaced"
+
+
+def paraphrases(
+    model: MaskedModel, text: str, *, n: int, seed: int, share: float = 0.2
+) -> Variants:
+    """Replace a share of a text's tokens, and mirror what was put in: n texts, pair by pair.
+
+    The order is plus, minus, plus, minus; the first pairs are the same whatever n. Each token is
+    hidden with probability ``share``, and one where none would be. The masked model fills all that
+    is hidden at once, each token drawn from its distribution over the tokens that are text. The
+    other text of the pair has, for every token t that t+ was put for, the token nearest to
+    2 E(t) - E(t+) in the model's input embedding matrix E, t itself not left out: in many
+    dimensions it is nearly always the nearest, and the other text then the target again. What is
+    not replaced stays character by character. One forward pass a pair.
+
+    Fu et al. (2023), arXiv:2311.06062, Algorithm 2. There, the fill is only said to be the masked
+    model's, and it is T5-base; drawing, as the authors' code fills spans, lets pairs differ in more
+    than what is hidden. There, the texts are decoded from tokens throughout.
+    """
+    vocabulary = model.vocabulary
+    cut = vocabulary.cut(text)
+    if len(cut.places) < 2:
+        return Variants(texts=(), reason=_PARAPHRASES_TOO_SHORT)
+    n_pairs = -(-n // 2)
+    texts: list[str] = []
+    for first in range(0, n_pairs, _AT_ONCE):
+        pairs = range(first, min(first + _AT_ONCE, n_pairs))
+        generators = [generator(_PARAPHRASE, seed, pair) for pair in pairs]
+        hidden = [_hide(cut.places, share, own) for own in generators]
+        predicted = model.predict_tokens(cut, hidden)
+        for places, rows, own in zip(hidden, predicted, generators, strict=True):
+            plus = [_paraphrases_draw(vocabulary, row, own) for row in rows]
+            minus = vocabulary.mirror([cut.token_ids[place] for place in places], plus)
+            texts += [_written(vocabulary, cut, places, each) for each in (plus, minus)]
+    return Variants(texts=tuple(texts[:n]))
+
+
+def _hide(places: Sequence[int], share: float, own: np.random.Generator) -> list[int]:
+    """Choose the tokens to hide, ascending: each by itself, and one where there would be none."""
+    chosen = own.random(len(places)) < share
+    if not chosen.any():
+        chosen[own.integers(len(places))] = True
+    return [place for place, hide in zip(places, chosen, strict=True) if hide]
+
+
+def _paraphrases_draw(
+    vocabulary: Vocabulary, logprob: npt.NDArray[np.float32], own: np.random.Generator
+) -> int:
+    shares = np.exp(logprob.astype(np.float64))
+    return int(own.choice(vocabulary.ids, p=shares / shares.sum()))
+
+
+def _written(
+    vocabulary: Vocabulary, cut: TokenText, places: Sequence[int], tokens: Sequence[int]
+) -> str:
+    """Write tokens where others were; where one is the same, nothing changes."""
+    pairs = zip(places, tokens, strict=True)
+    changed = [(place, token) for place, token in pairs if token != cut.token_ids[place]]
+    return cut.replace(
+        [(place, *vocabulary.written(token, cut.token_ids[place])) for place, token in changed]
+    )
+
+
+# Tokens of a masked model as text, and as points of its embedding space.
+
+
+_CUT = "\N{REPLACEMENT CHARACTER}"
+"""What bytes decode to that are no whole character."""
+
+
+class TokenText(NamedTuple):
+    """A text by the tokens of a masked model, special ones left out."""
+
+    text: str
+    token_ids: list[int]
+    spans: list[tuple[int, int]]
+    """First character of each token, less whitespace, and the one after the last."""
+    places: list[int]
+    """Tokens that can be replaced: those of whole characters that are no whitespace."""
+
+    def replace(self, pieces: Sequence[tuple[int, str, bool | None]]) -> str:
+        """Put other texts for some tokens, ascending; all else stays, character by character.
+
+        Each is a token's place, its new text, and whether a space is to precede it: None for
+        whatever precedes it now.
+        """
+        parts, done = [], 0
+        for place, new, spaced in pieces:
+            start, end = self.spans[place]
+            before = self.text[done:start]
+            if spaced and start and not before[-1:].isspace():
+                before += " "
+            elif spaced is False:
+                before = before.removesuffix(" ")
+            parts += [before, new]
+            done = end
+        return "".join([*parts, self.text[done:]])
+
+
+class Vocabulary:
+    """What a masked model can put for a token: tokens that are text, none of them special.
+
+    ``ids`` are theirs, ascending.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+        self._model = model
+        self._tokenizer = tokenizer
+        self._decoded = self._after_another()
+        special = set(tokenizer.all_special_ids)
+        self.ids = np.array(
+            [
+                token
+                for token, text in enumerate(self._decoded)
+                if token not in special and text.strip() and _CUT not in text
+            ]
+        )
+
+    def cut(self, text: str) -> TokenText:
+        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        ids: list[int] = encoded["input_ids"]
+        spans = [_vocabulary_trim(text, *span) for span in encoded["offset_mapping"]]
+        usable = set(self.ids.tolist())
+        ends = [0, *(end for _, end in spans)]
+        starts = [*(start for start, _ in spans[1:]), len(text)]
+        places = [
+            place
+            for place, (start, end) in enumerate(spans)
+            if ids[place] in usable and ends[place] <= start < end <= starts[place]
+        ]
+        return TokenText(text, ids, spans, places)
+
+    def written(self, token: int, instead_of: int) -> tuple[str, bool | None]:
+        """Say how a token is written for another, and whether a space precedes it.
+
+        None where both begin a word, or both go on with one: then nothing before them changes.
+        """
+        new, old = self._decoded[token], self._decoded[instead_of]
+        spaced = new[:1].isspace()
+        return new.strip(), None if spaced == old[:1].isspace() else spaced
+
+    def mirror(self, token_ids: Sequence[int], others: Sequence[int]) -> list[int]:
+        """Find the token nearest to where each other one lies, on the opposite side of a token.
+
+        Euclidean distance to 2 E(t) - E(t+), in the matrix of the model's input embeddings; of two
+        that are as near, the one with the smaller id.
+        """
+        matrix = self._model.get_input_embeddings().weight.detach()
+        points = 2 * matrix[list(token_ids)] - matrix[list(others)]
+        usable, half_squares = self._usable
+        nearness = points @ usable.T - half_squares  # minus half the squared distance, less |p|^2
+        found: list[int] = self.ids[nearness.argmax(1).cpu().numpy()].tolist()
+        return found
+
+    @cached_property
+    def _usable(self) -> tuple[Tensor, Tensor]:
+        """Embeddings of the tokens that are text, and half of each one's squared length."""
+        matrix = self._model.get_input_embeddings().weight.detach()
+        usable: Tensor = matrix[self.ids.tolist()]
+        return usable, usable.square().sum(1) / 2
+
+    def _after_another(self) -> list[str]:
+        """Decode each token as within a text: with its space, without marks of its place."""
+        known = min(len(self._tokenizer), self._model.config.vocab_size)
+        anchor = self._tokenizer.encode("a", add_special_tokens=False)[-1:]
+        options = {"clean_up_tokenization_spaces": False}
+        (first,) = self._tokenizer.batch_decode([anchor], **options)
+        both = self._tokenizer.batch_decode([[*anchor, i] for i in range(known)], **options)
+        return [text.removeprefix(first) for text in both]
+
+
+def _vocabulary_trim(text: str, start: int, end: int) -> tuple[int, int]:
+    """Leave whitespace out at both ends of a span."""
+    inner = text[start:end]
+    return start + len(inner) - len(inner.lstrip()), end - len(inner) + len(inner.rstrip())
+
+
+# A masked language model: which words could stand in the gaps of a text.
+
+
+_LOGIT_BYTES = 1 << 28
+_TEST_TOKENS = 12
+_UNUSED_POSITIONS = 2  # models of RoBERTa's kind number positions from 2
+
+
+class _Piece(NamedTuple):
+    """Consecutive tokens of a text, special tokens included."""
+
+    token_ids: list[int]
+    gaps: list[int]
+    """Which masks of all that a text has are in it."""
+    places: list[int]
+    """Where they are in ``token_ids``."""
+
+
+class MaskedModel:
+    """A model of BERT's kind.
+
+    ``words`` are what it can put into a gap: those of one token. A text longer than the model's
+    context is read in consecutive pieces of that length. The tokenizer must be of the fast kind,
+    with a mask token.
+    """
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast) -> None:
+        if tokenizer.mask_token is None or not tokenizer.is_fast:
+            raise SettingsError(
+                "setting 'masked_model': its tokenizer has no mask token or is not of the fast "
+                "kind; give a model such as distilroberta-base"
+            )
+        self._model = model.eval()
+        self._tokenizer = tokenizer
+        known = min(len(tokenizer), model.config.vocab_size)
+        decoded = tokenizer.batch_decode([[i] for i in range(known)])
+        special = set(tokenizer.all_special_ids)
+        words = [
+            (i, text.strip())
+            for i, text in enumerate(decoded)
+            if i not in special and word_spans(text.strip()) == [(0, len(text.strip()))]
+        ]
+        if not words:
+            raise SettingsError(
+                "setting 'masked_model': no token of it is a word; give another masked model"
+            )
+        self._word_ids = [i for i, _ in words]
+        self.words: list[str] = [word for _, word in words]
+        self._before, self._after = find_specials(tokenizer)
+        self.context = self._context()
+        self._room = self.context - len(self._before) - len(self._after)
+        tokenizer.model_max_length = NO_LIMIT  # longer texts are cut here
+
+    @cached_property
+    def vocabulary(self) -> Vocabulary:
+        """Tokens that can stand in place of others."""
+        return Vocabulary(self._model, self._tokenizer)
+
+    @classmethod
+    def load(cls, model: str, revision: str | None = None, *, device: str = "cpu") -> Self:
+        """Load a model in float32; `SettingsError` if it cannot be or is no masked model."""
+        import torch
+        from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+        from mia_batch.evidence.engines.registry import why_not_finite
+
+        options = {"revision": revision, "trust_remote_code": False}
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(model, **options)
+            loaded = AutoModelForMaskedLM.from_pretrained(model, dtype=torch.float32, **options)
+        except Exception as error:  # every library behind it raises its own kind
+            raise SettingsError(
+                f"setting 'masked_model': {model!r} cannot be loaded ({cause_of(error)}); give a "
+                "masked language model, with its tokenizer, such as distilroberta-base"
+            ) from error
+        with torch.inference_mode():
+            if not loaded(torch.arange(_TEST_TOKENS)[None]).logits.isfinite().all():
+                raise SettingsError(why_not_finite(model, revision, "float32"))
+        return cls(loaded.to(device), tokenizer)
+
+    def predict(self, texts: Sequence[Gaps]) -> list[npt.NDArray[np.float32]]:
+        """Say how likely each word is in each gap, all gaps of a text hidden at once.
+
+        One array per text: float32, gaps by `words`, natural log of the probability. A text takes a
+        forward pass, a long one several.
+        """
+        return self._predict([self._hide(gaps) for gaps in texts], self._word_ids)
+
+    def predict_tokens(
+        self, text: TokenText, hidden: Sequence[Sequence[int]]
+    ) -> list[npt.NDArray[np.float32]]:
+        """Say how likely each token is in place of hidden ones, for several choices of these.
+
+        One array per choice: float32, hidden tokens by ids of the `vocabulary`, natural log of the
+        probability.
+        """
+        masked = []
+        for places in hidden:
+            ids = list(text.token_ids)
+            for place in places:
+                ids[place] = self._tokenizer.mask_token_id
+            masked.append((ids, places))
+        return self._predict(masked, self.vocabulary.ids.tolist())
+
+    def _predict(
+        self, texts: Sequence[tuple[list[int], Sequence[int]]], wanted: list[int]
+    ) -> list[npt.NDArray[np.float32]]:
+        """Log-probabilities of the wanted tokens at some places of texts, which are masked."""
+        pieces = [
+            (number, piece)
+            for number, (ids, places) in enumerate(texts)
+            for piece in self._cut(ids, places)
+        ]
+        found: dict[tuple[int, int], npt.NDArray[np.float32]] = {}
+        longest = max((len(piece.token_ids) for _, piece in pieces), default=1)
+        at_once = max(1, _LOGIT_BYTES // (4 * longest * self._model.config.vocab_size))
+        for start in range(0, len(pieces), at_once):
+            batch = pieces[start : start + at_once]
+            predictions = self._run([piece for _, piece in batch], wanted)
+            for (number, piece), of_piece in zip(batch, predictions, strict=True):
+                found |= {(number, gap): of for gap, of in zip(piece.gaps, of_piece, strict=True)}
+        return [
+            np.stack([found[number, gap] for gap in range(len(places))])
+            for number, (_, places) in enumerate(texts)
+        ]
+
+    def _hide(self, gaps: Gaps) -> tuple[list[int], list[int]]:
+        """Tokenize a text with a mask in each gap; say where the masks are."""
+        masked, starts = gaps.fill([self._tokenizer.mask_token] * len(gaps.spans))
+        encoded = self._tokenizer([masked], add_special_tokens=False)
+        ids = encoded["input_ids"][0]
+        places = [encoded.char_to_token(0, start) for start in starts]
+        if any(place is None or ids[place] != self._tokenizer.mask_token_id for place in places):
+            raise EngineError(
+                "the masked model's tokenizer does not keep its mask token; give another model"
+            )
+        return ids, places
+
+    def _cut(self, ids: list[int], places: Sequence[int]) -> list[_Piece]:
+        """Cut a text into pieces and keep those that have masks."""
+        pieces = []
+        for begin in range(0, len(ids), self._room):
+            inside = [i for i, place in enumerate(places) if 0 <= place - begin < self._room]
+            tokens = [*self._before, *ids[begin : begin + self._room], *self._after]
+            if inside:
+                at = [places[i] - begin + len(self._before) for i in inside]
+                pieces.append(_Piece(tokens, inside, at))
+        return pieces
+
+    def _run(self, pieces: Sequence[_Piece], wanted: list[int]) -> list[npt.NDArray[np.float32]]:
+        import torch
+
+        longest = max(len(piece.token_ids) for piece in pieces)
+        padding = self._tokenizer.pad_token_id or 0
+        rows = [piece.token_ids + [padding] * (longest - len(piece.token_ids)) for piece in pieces]
+        read = [[1] * len(piece.token_ids) for piece in pieces]
+        mask = [row + [0] * (longest - len(row)) for row in read]
+        device = self._model.device
+        with torch.inference_mode():
+            logits = self._model(
+                input_ids=torch.tensor(rows, device=device),
+                attention_mask=torch.tensor(mask, device=device),
+            ).logits
+            return [
+                row[piece.places].float().log_softmax(dim=-1)[:, wanted].cpu().numpy()
+                for row, piece in zip(logits, pieces, strict=True)
+            ]
+
+    def _context(self) -> int:
+        positions = getattr(self._model.config, "max_position_embeddings", None)
+        length: int = self._tokenizer.model_max_length
+        return length if positions is None else min(length, positions - _UNUSED_POSITIONS)
+
+
+# Variants of texts, asked for like everything else.
+
+
+_MAKERS: dict[str, Callable[..., Variants]] = {
+    "neighbour": neighbours,
+    "perturbation": perturbations,
+    "paraphrase": paraphrases,
+}
+
+
+class MaskedEngine:
+    """Answers fills one after the other, in the order of the requests."""
+
+    def __init__(self, spec: EngineSpec) -> None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        self._model = MaskedModel.load(spec.model, spec.revision, device=device)
+        self._waiting: deque[Request] = deque()
+        self.info = EngineInfo(
+            engine=spec.engine,
+            version=transformers.__version__,
+            device=torch.cuda.get_device_name() if device == "cuda" else device,
+            dtype="float32",
+            max_model_len=self._model.context,
+            max_sequences=1,
+        )
+
+    def submit(self, request: Request) -> None:
+        """Queue a request."""
+        self._waiting.append(request)
+
+    def step(self) -> list[Answer]:
+        """Make the variants of one text."""
+        if not self._waiting:
+            return []
+        asked = self._waiting.popleft()
+        own = {"share": asked.share} if asked.share else {}
+        made = _MAKERS[asked.view](self._model, asked.text, n=asked.n, seed=asked.seed, **own)
+        return [
+            Answer(
+                request_id=asked.request_id,
+                continuations=[Continuation(text=text) for text in made.texts],
+                error=made.reason,
+            )
+        ]
+
+    def close(self) -> None:
+        """Free the model."""
+        del self._model

@@ -1,0 +1,844 @@
+"""The executor of a Ray cluster: engines are actors, and blocks go to whichever is free.
+
+Ray places and watches the engines; what is worked on, and what is tried again, is decided here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import secrets
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, defaultdict, deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from importlib import metadata
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from mia_batch.errors import EngineError, MiaBatchError, RequestError
+from mia_batch.evidence.collect import Collector
+from mia_batch.evidence.executors.local import LocalExecutor, Refusals
+from mia_batch.evidence.process import EngineProcess, LocalSource
+from mia_batch.models.weights import digest_folder, identify_model
+from mia_batch.observer import WorkerState
+from mia_batch.tables import is_followed, temporary_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import polars as pl
+    from ray import ObjectRef
+
+    from mia_batch.evidence.collect import Task, Told
+    from mia_batch.evidence.parts import Block
+    from mia_batch.evidence.request import EngineInfo, EngineSpec
+    from mia_batch.models.tokens import Tokenizer
+
+
+# What Ray's errors say: who failed, and why.
+
+
+def origin(error: Exception) -> Exception:
+    """Return what was raised on the other side, where Ray has wrapped it."""
+    return getattr(error, "cause", None) or error
+
+
+def is_full(error: Exception) -> bool:
+    """Whether an error says that a machine holds no more objects, in memory or on its disk."""
+    from ray import exceptions
+
+    return isinstance(origin(error), (exceptions.ObjectStoreFullError, exceptions.OutOfDiskError))
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether an error says that a worker is gone, or that its engine cannot go on."""
+    from ray import exceptions
+
+    gone = (
+        exceptions.RayActorError,
+        exceptions.WorkerCrashedError,
+        exceptions.ObjectLostError,
+        exceptions.NodeDiedError,
+    )
+    return isinstance(error, gone) or isinstance(origin(error), EngineError)
+
+
+def reason_of(error: Exception) -> str:
+    """Say in one line why; Ray's own reports are pages."""
+    cause = origin(error)
+    if isinstance(cause, MiaBatchError):
+        return str(cause)
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()] or [repr(cause)]
+    said = next((line for line in lines if line.startswith("The actor is dead")), lines[0])
+    return said.partition(". ")[0]
+
+
+# A connection to a Ray cluster, or a Ray of this machine alone.
+
+
+_SECONDS_TO_ANSWER = 10.0
+_OWN: dict[str, str] = {}  # what every Ray that this process starts has in its environment
+
+
+def why_no_ray() -> str | None:
+    """Say why Ray cannot be used here; None where it can. Nothing is imported."""
+    if find_spec("ray") is None:
+        return "the package ray is not installed (pip install 'mia-batch[ray]')"
+    return None
+
+
+@contextmanager
+def connected(address: str | None, n_cpus: int | None = None) -> Iterator[None]:
+    """Join the cluster at an address (``auto``: the one that runs here); None starts one here.
+
+    A connection that exists already is used, and stays. Raises `EngineError` if the cluster cannot
+    be reached, or holds no more objects.
+    """
+    with _joined(address, n_cpus):
+        try:
+            yield
+        except Exception as error:
+            if not is_full(error):
+                raise
+            raise EngineError(
+                f"Ray's object store is full and cannot spill: {reason_of(error)}; free space on "
+                "its disk, or start Ray with more --object-store-memory: the same command goes on"
+            ) from error
+
+
+@contextmanager
+def _joined(address: str | None, n_cpus: int | None) -> Iterator[None]:
+    if not address and "ray" not in sys.modules:  # which reads this as it is imported, and keeps it
+        _OWN.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))  # in no file
+        _OWN.update(RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")  # loopback only, as on those systems
+    handlers = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
+    with _environment({} if address else _OWN):
+        import ray
+
+        if ray.is_initialized():
+            yield
+            return
+        try:
+            _reach(address)
+            ray.init(
+                address or "local",
+                num_cpus=None if address else n_cpus,
+                include_dashboard=None if address else False,
+                namespace=f"mia-batch-{secrets.token_hex(4)}",
+                log_to_driver=False,
+                logging_level=logging.CRITICAL,
+            )
+        except Exception as error:  # of a dozen kinds
+            where = f"the Ray cluster at {address!r}" if address else "Ray on this machine"
+            raise EngineError(
+                f"setting 'ray': {where} cannot be used: {reason_of(error)}"
+            ) from error
+        _hush()
+        try:
+            if threading.current_thread() is threading.main_thread():
+                for number, handler in handlers:  # Ray puts its own there
+                    signal.signal(number, handler)
+            yield
+        finally:
+            with suppress(Exception):  # the cluster may be gone
+                ray.shutdown()
+
+
+def resources(each: int) -> dict[str, int]:
+    """Say what one worker takes: ``each`` so many GPUs where the cluster has some, else cores."""
+    if _resources().get("GPU"):
+        return {"num_cpus": 1, "num_gpus": each}
+    return {"num_cpus": each}
+
+
+def room(each: int) -> int:
+    """Count the workers that the cluster has room for, free or not; at least one."""
+    known = _resources()
+    return max(int(known.get("GPU") or known.get("CPU", 0)) // each, 1)
+
+
+def _resources() -> dict[str, float]:
+    import ray
+
+    cluster: Any = ray  # whose functions are partly untyped
+    return dict(cluster.cluster_resources())
+
+
+@contextmanager
+def marked(folder: Path) -> Iterator[Path]:
+    """Lend a file in a folder, which is there for whoever sees the folder.
+
+    Where the folder is mirrored to a store it is not there: files of others would not reach that.
+    """
+    mark = temporary_path(folder.resolve() / "cluster")
+    if not is_followed(mark):
+        mark.touch()
+    try:
+        yield mark
+    finally:
+        mark.unlink(missing_ok=True)
+
+
+@contextmanager
+def _environment(wanted: dict[str, str]) -> Iterator[None]:
+    """Set variables that nobody has set, and take them away again."""
+    new = {name: value for name, value in wanted.items() if name not in os.environ}
+    os.environ.update(new)
+    before = os.environ.get("RAY_AUTH_MODE")
+    try:
+        yield
+    finally:
+        for name in new:
+            os.environ.pop(name, None)
+        if before is None:
+            os.environ.pop("RAY_AUTH_MODE", None)
+
+
+def _reach(address: str | None) -> None:
+    """Knock at an address; Ray itself would wait for minutes where nobody answers."""
+    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
+    if colon and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), _SECONDS_TO_ANSWER).close()
+
+
+def _hush() -> None:
+    """Keep Ray's pages about lost workers off the terminal; there is no option for that."""
+    from ray._private import worker
+
+    if hasattr(worker, "print_to_stdstream"):
+        worker.print_to_stdstream = lambda *_, **__: None
+
+
+# What runs on a cluster: an engine with the executor of one process before it.
+
+
+_PACKAGE = Path(__file__).parents[3]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What every worker starts with: the model's ``digest``, a ``mark`` in the run's folder."""
+
+    spec: EngineSpec
+    tokenizer: Tokenizer | None
+    strides: bool
+    digest: str | None
+    version: str
+    mark: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joined:
+    """What a started worker says of itself; ``shared``: it sees the run's folder."""
+
+    info: EngineInfo
+    node: str
+    shared: bool
+
+
+@dataclass(slots=True)
+class Answered:
+    """What came of a block; tokens and passes by label, and sentences, since the block before."""
+
+    kept: Any
+    told: list[tuple[str, int, int]]
+    said: list[str]
+
+
+@dataclass(slots=True)
+class _Order:
+    """A block in hand, and to whom its answer goes."""
+
+    job: int
+    what: Callable[[], tuple[Task, Callable[[Block, pl.DataFrame], Any]]]
+    block: Block
+    answer: Future[Answered] = field(default_factory=Future)
+
+
+_Orders: TypeAlias = "SimpleQueue[_Order]"
+
+
+class EngineWorker:
+    """One engine of the cluster: an actor, called from several threads."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._orders: _Orders = SimpleQueue()
+
+    def __repr__(self) -> str:
+        return self._name
+
+    def start(self, start: Start) -> Joined:
+        """Start the engine, if package and model are those of the run."""
+        node = platform.node()
+        if (own := package_version()) != start.version:
+            raise EngineError(
+                f"{node} has mia-batch {own}, the run {start.version}; install the same there"
+            )
+        spec = start.spec
+        if start.digest is not None:
+            found = digest_folder(spec.model)
+            if found != start.digest:  # an adapter, or at a hub; this loads a large library
+                found = identify_model(spec.model, spec.revision, spec.kind).digest
+            if found != start.digest:
+                raise EngineError(
+                    f"{spec.model} on {node} is another model than the run's: its digest differs"
+                )
+        log = Path(tempfile.gettempdir(), f"{self._name.replace(' ', '-')}-{os.getpid()}.log")
+        engine = EngineProcess.start(spec, log=log)
+        source = LocalSource(engine, start.tokenizer, strides=start.strides)
+        Thread(target=self._work, args=(source,), daemon=True).start()
+        return Joined(info=engine.info, node=node, shared=start.mark.exists())
+
+    def work(self, job: int, what: list[Any], block: Block) -> Answered:
+        """Work on a block; ``what`` refers to task and keeper, the same for all blocks of a job."""
+        import ray
+
+        order = _Order(job, lambda: ray.get(what[0]), block)
+        self._orders.put(order)
+        return order.answer.result()
+
+    def _work(self, source: LocalSource) -> None:
+        """Work on orders, those of one job at a time."""
+        feed = _Feed(self._orders)
+        while True:
+            task, keep = feed.first().what()
+            news = _News()
+            executor = LocalExecutor(source, source.restart, news.said.append)
+            try:
+                for block, kept in executor.collect(task, feed.blocks(), news.told, keep):
+                    feed.finish(block, news.with_kept(kept))
+            except BaseException as error:  # goes to whoever asked
+                feed.fail(error)
+
+
+class _Feed:
+    """Orders as blocks: those of one job, until one of another comes."""
+
+    def __init__(self, orders: _Orders) -> None:
+        self._orders = orders
+        self._next: deque[_Order] = deque()
+        self._in_hand: dict[int, _Order] = {}
+
+    def first(self) -> _Order:
+        """Wait for the first order of a job."""
+        if not self._next:
+            self._next.append(self._orders.get())
+        return self._next[0]
+
+    def blocks(self) -> Iterator[Block | None]:
+        """Yield blocks as they come; None while some are in hand and no other is there."""
+        job = self.first().job
+        while True:
+            if not self._next:
+                try:
+                    self._next.append(self._orders.get(block=not self._in_hand))
+                except Empty:
+                    yield None
+                    continue
+            if self._next[0].job != job:
+                return
+            order = self._next.popleft()
+            self._in_hand[id(order.block)] = order
+            yield order.block
+
+    def finish(self, block: Block, answered: Answered) -> None:
+        """Answer an order."""
+        self._in_hand.pop(id(block)).answer.set_result(answered)
+
+    def fail(self, error: BaseException) -> None:
+        """Give all orders in hand back."""
+        for order in self._in_hand.values():
+            order.answer.set_exception(error)
+        self._in_hand.clear()
+
+
+class _News:
+    """What is to be told with the next answer."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self._told: Counter[tuple[str, str]] = Counter()
+
+    def told(self, label: str, _units: int, tokens: int, passes: int) -> None:
+        """Add up; units count with their block."""
+        self._told[label, "tokens"] += tokens
+        self._told[label, "passes"] += passes
+
+    def with_kept(self, kept: object) -> Answered:
+        """Send all with the answer to one block."""
+        labels = dict.fromkeys(label for label, _ in self._told)
+        told = [(each, self._told[each, "tokens"], self._told[each, "passes"]) for each in labels]
+        answered = Answered(kept, told, self.said[:])
+        self._told.clear()
+        self.said.clear()
+        return answered
+
+
+def package_version() -> str:
+    """Name the version of this package, and its own files, which an unfinished one shares."""
+    digest = sha256()
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return f"{metadata.version('mia-batch')} ({digest.hexdigest()[:12]})"
+
+
+# Long calls on machines of a cluster, each of which says how far it is.
+
+
+Call: TypeAlias = "tuple[str, tuple[object, ...]]"
+"""What is made, by name, and the arguments of what makes it."""
+
+_MOST_TRIES = 5  # of a call whose machines are lost
+
+
+def on_machines(
+    function: Callable[..., object],
+    calls: Iterable[Call],
+    folder: Path,
+    say: Callable[[str], None],
+    *,
+    each: int,
+    most: int | None,
+) -> Iterator[tuple[str, str | None]]:
+    """Call a function wherever ``each`` GPUs, or else cores, of the connected cluster are free.
+
+    It gets its arguments and a function that takes sentences, and leaves what it makes in
+    ``folder``. Yields names as they are done: None, or why that machine could not. A call whose
+    machine is lost begins again elsewhere. At most ``most`` at once; None: all that there is room
+    for. Raises what a call raises.
+    """
+    import ray
+
+    cluster: Any = ray
+    remote = ray.remote(_called).options(num_returns="streaming", max_retries=0, **resources(each))
+    left, version = iter(calls), package_version()
+    running: dict[Any, Call] = {}
+    tries: dict[str, int] = {}
+    with marked(folder) as mark:
+
+        def begin(call: Call) -> None:
+            name, arguments = call
+            tries[name] = tries.get(name, 0) + 1
+            running[remote.remote(mark, version, function, arguments)] = call
+
+        try:
+            while True:
+                while len(running) < (most or room(each)) and (call := next(left, None)):
+                    begin(call)
+                if not running:
+                    return
+                for task in cluster.wait([*running], num_returns=1)[0]:
+                    name = running[task][0]
+                    try:
+                        sentence, done, reason = cluster.get(next(task))
+                    except Exception as error:
+                        call = running.pop(task)
+                        if not is_lost(origin(error)) or tries[name] == _MOST_TRIES:
+                            raise origin(error) from None
+                        say(f"{name} begins again elsewhere: {reason_of(error)}")
+                        begin(call)
+                        continue
+                    if not done:
+                        say(f"{name}: {sentence}")
+                        continue
+                    del running[task]
+                    yield name, reason
+        finally:
+            for task in running:
+                cluster.cancel(task, force=True)
+
+
+def _called(
+    mark: Path, version: str, function: Callable[..., object], arguments: tuple[object, ...]
+) -> Iterator[tuple[str, bool, str | None]]:
+    """Yield what a call says, whether it is done, and why it could not be."""
+    node = platform.node()
+    if not mark.exists():
+        yield "", True, f"{node} does not see the run's folder"
+        return
+    if (own := package_version()) != version:
+        yield "", True, f"{node} has mia-batch {own}, the run {version}"
+        return
+    said: SimpleQueue[str | None] = SimpleQueue()
+    with ThreadPoolExecutor(1) as thread:
+        call = thread.submit(function, *arguments, said.put)
+        call.add_done_callback(lambda _: said.put(None))
+        for sentence in iter(said.get, None):
+            yield sentence, False, None
+    try:
+        call.result()
+    except RequestError as error:
+        yield "", True, f"on {node}, {error}"
+        return
+    yield "", True, None
+
+
+# Calls on the cores of a cluster, as `in_background` makes them in threads of this machine.
+
+
+_WAITING = 2  # calls for each core: one that runs, and the next
+_ONE_CORE = {"POLARS_MAX_THREADS": "1", "RAYON_NUM_THREADS": "1"}
+_functions: dict[Any, Callable[..., object]] = {}
+
+
+@contextmanager
+def on_cluster(folder: Path) -> Iterator[Callable[..., None]]:
+    """Lend a function that runs calls wherever a core of the connected cluster is free.
+
+    Function and arguments can be pickled. Calls write in ``folder``, so those on a machine that
+    does not see it are done here. What a call raises is raised by a later one, or at the end.
+    """
+    import ray
+
+    remote = ray.remote(_call).options(num_cpus=1, runtime_env={"env_vars": _ONE_CORE})
+    cluster: Any = ray
+    most = max(1, _WAITING * int(cluster.cluster_resources().get("CPU", 1)))
+    running: dict[ObjectRef[Any], tuple[Callable[..., object], tuple[object, ...]]] = {}
+    sent: dict[int, Any] = {}
+
+    def finish(most: int) -> None:
+        while len(running) > most:
+            for ref in cluster.wait([*running], num_returns=1)[0]:
+                function, arguments = running.pop(ref)
+                try:
+                    done = cluster.get(ref)
+                except Exception as error:
+                    raise origin(error) from None
+                if not done:
+                    function(*arguments)
+
+    def run(function: Callable[..., object], *arguments: object) -> None:
+        finish(most - 1)
+        if id(function) not in sent:
+            sent[id(function)] = cluster.put(function)
+        ref = remote.remote(mark, [sent[id(function)]], arguments)
+        running[ref] = function, arguments
+
+    with marked(folder) as mark:
+        try:
+            yield run
+            finish(0)
+        finally:
+            for ref in running:
+                cluster.cancel(ref, force=True)
+
+
+def _call(mark: Path, sent: list[Any], arguments: tuple[object, ...]) -> bool:
+    """Do a call, where the folder is seen; each process of the cluster keeps what it was sent."""
+    import ray
+
+    if not mark.exists():
+        return False
+    (ref,) = sent
+    if ref not in _functions:
+        _functions[ref] = ray.get(ref)
+    _functions[ref](*arguments)
+    return True
+
+
+# The engines of a cluster, as the driver sees them: asked for, ready, lost, replaced.
+
+
+_SECONDS_TO_LOOK = 1.0
+_SECONDS_BEFORE_SAYING = 30.0
+_MOST_FAILED_STARTS = 10  # in a row, with no worker left
+_THREADS = 8  # of an actor; blocks in hand and a start
+
+
+@dataclass(eq=False, slots=True)
+class Worker:
+    """One engine; ``joined`` once it is ready."""
+
+    name: str
+    actor: Any  # a handle, whose methods Ray makes up
+    joined: Joined | None = None
+    in_hand: int = 0
+    blocks: int = 0
+    tokens: int = 0
+    ready: float = 0.0  # since when
+
+    @property
+    def shared(self) -> bool:
+        """Whether it stores what it has made."""
+        return self.joined is not None and self.joined.shared
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Asked:
+    """A block of a job at a worker; ``lost``: how many workers it has lost before."""
+
+    worker: Worker
+    job: int
+    block: Block
+    lost: int
+
+
+class Pool:
+    """Keeps as many engines on the cluster as are wanted, and hands blocks to them.
+
+    ``wanted`` None takes all that the cluster has room for, now or later. Must be closed.
+    """
+
+    def __init__(
+        self,
+        start: Start,
+        *,
+        wanted: int | None,
+        name: str,
+        say: Callable[[str], None],
+    ) -> None:
+        import ray
+
+        self._ray: Any = ray  # whose functions are partly untyped
+        self._start = ray.put(start)
+        self._spec = start.spec
+        self._wanted = wanted
+        self._name = name
+        self._say = say
+        self._starting: dict[ObjectRef[Any], Worker] = {}
+        self._asked: dict[ObjectRef[Any], Asked] = {}
+        self._numbers = 0
+        self._refused = 0
+        self._failed = 0
+        self._info: Joined | None = None
+        self.workers: list[Worker] = []
+
+    def first(self) -> Joined:
+        """Wait for the first engine that is ready.
+
+        Raises `EngineError` if none can start.
+        """
+        waited = time.monotonic()
+        while (info := self._info) is None:
+            deque(self.events(), maxlen=0)
+            if time.monotonic() - waited > _SECONDS_BEFORE_SAYING:
+                self._say(f"waiting for the cluster to start {self._name}: {self._resources()}")
+                waited = time.monotonic()
+        return info
+
+    def hand(self, worker: Worker, job: int, what: ObjectRef[Any], block: Block, lost: int) -> None:
+        ref: ObjectRef[Any] = worker.actor.work.remote(job, [what], block)
+        self._asked[ref] = Asked(worker, job, block, lost)
+        worker.in_hand += 1
+
+    def events(self) -> Iterator[tuple[Asked, Answered | Exception]]:
+        """Wait a while; yield what came of blocks. A block of a worker that is lost is an error."""
+        self._fill()
+        refs = [*self._starting, *self._asked]
+        ready: list[Any] = self._ray.wait(refs, num_returns=1, timeout=_SECONDS_TO_LOOK)[0]
+        if ready:
+            ready = self._ray.wait(refs, num_returns=len(refs), timeout=0)[0]
+        for ref in ready:
+            if ref in self._starting:
+                self._take_in(ref)
+            elif ref in self._asked:
+                yield self._came(ref)
+
+    def states(self) -> list[WorkerState]:
+        """Say what each worker does."""
+        blocks = defaultdict(list)
+        for asked in self._asked.values():
+            blocks[asked.worker].append(str(asked.block.index))
+        now = time.monotonic()
+        states = [
+            WorkerState(
+                f"{each.name} on {each.joined.node}" if each.joined else each.name,
+                f"blocks {', '.join(blocks[each])}" if blocks[each] else "idle",
+                each.blocks,
+                each.tokens / max(now - each.ready, 1e-9),
+            )
+            for each in self.workers
+        ]
+        starting = self._starting.values()
+        return states + [WorkerState(each.name, "starting", 0, 0.0) for each in starting]
+
+    def close(self) -> None:
+        """End all engines."""
+        for worker in [*self.workers, *self._starting.values()]:
+            self._ray.kill(worker.actor)
+        self.workers.clear()
+
+    def _fill(self) -> None:
+        while len(self.workers) + len(self._starting) < self._room():
+            self._numbers += 1
+            name = f"{self._name} {self._numbers}"
+            actor = self._ray.remote(EngineWorker).options(
+                name=name,
+                max_restarts=0,
+                max_concurrency=_THREADS,
+                **resources(self._spec.tensor_parallel_size),
+            )
+            worker = Worker(name, actor.remote(name))
+            self._starting[worker.actor.start.remote(self._start)] = worker
+
+    def _room(self) -> int:
+        if self._wanted is not None:
+            return max(self._wanted - self._refused, 1)
+        return max(room(self._spec.tensor_parallel_size) - self._refused, 1)
+
+    def _resources(self) -> str:
+        free, known = self._ray.available_resources(), self._ray.cluster_resources()
+        each = [
+            f"{free.get(kind, 0):g} of {known.get(kind, 0):g} {kind}s" for kind in ("CPU", "GPU")
+        ]
+        return f"{' and '.join(each)} are free"
+
+    def _take_in(self, ref: ObjectRef[Any]) -> None:
+        worker = self._starting.pop(ref)
+        try:
+            worker.joined = self._ray.get(ref)
+            self._compare(worker.joined)
+        except Exception as error:
+            self._ray.kill(worker.actor)
+            self._failed += 1
+            cause = origin(error)
+            if self._info is None and isinstance(cause, MiaBatchError):
+                raise cause from None
+            if self._failed >= _MOST_FAILED_STARTS and not self.workers:
+                raise EngineError(f"no worker can start: {reason_of(error)}") from None
+            if isinstance(cause, MiaBatchError):
+                self._refused += 1
+            self._say(f"{worker.name} is left out: {reason_of(error)}")
+            return
+        self._failed = 0
+        self._info = self._info or worker.joined
+        worker.ready = time.monotonic()
+        self.workers.append(worker)
+        self._say(f"{worker.name} is ready on {worker.joined.node}")
+
+    def _compare(self, joined: Joined) -> None:
+        """Refuse an engine that is not like the first."""
+        if self._info is not None and joined.info != self._info.info:
+            raise EngineError(f"its engine is {joined.info}, the others {self._info.info}")
+
+    def _came(self, ref: ObjectRef[Any]) -> tuple[Asked, Answered | Exception]:
+        asked = self._asked.pop(ref)
+        worker = asked.worker
+        worker.in_hand -= 1
+        try:
+            answered: Answered = self._ray.get(ref)
+        except Exception as error:
+            if is_lost(error) and worker in self.workers:
+                self.workers.remove(worker)  # another is asked for in its place
+                self._ray.kill(worker.actor)
+                self._say(f"{worker.name} is lost, its blocks go to others: {reason_of(error)}")
+            return asked, error
+        worker.blocks += 1
+        worker.tokens += sum(tokens for _, tokens, _ in answered.told)
+        return asked, answered
+
+
+# Blocks to workers of a cluster: who is free gets the next, and what is lost is asked again.
+
+
+Kept = TypeVar("Kept")
+
+_IN_HAND = 2  # blocks of a worker: the one that it works on, and the next
+_WHY = f"{_MOST_TRIES} workers were lost that had this text's block in hand"
+_SECONDS_BETWEEN_STATES = 1.0
+_JOBS = count()
+
+
+class RayExecutor:
+    """Works on blocks with the engines of a pool.
+
+    A worker stores what it has made where it sees the run's folder; else rows come here. Blocks of
+    a lost worker go to others; one that has lost five workers is refused.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        say: Callable[[str], None],
+        show: Callable[[list[WorkerState]], None] = lambda _: None,
+    ) -> None:
+        self._pool = pool
+        self._say = say
+        self._show = show
+        self._shown = 0.0
+
+    def collect(
+        self,
+        task: Task,
+        blocks: Iterable[Block],
+        told: Told,
+        keep: Callable[[Block, pl.DataFrame], Kept],
+    ) -> Iterator[tuple[Block, Kept]]:
+        """Yield blocks as they are complete; see `Executor`."""
+        import ray
+
+        pool, job = self._pool, next(_JOBS)
+        new, all_open, n_open = iter(blocks), False, 0
+        waiting: deque[tuple[Block, int]] = deque()  # and how many workers each has lost
+        orders: dict[bool, ObjectRef[Any]] = {}  # task and keeper, once for all blocks
+        while True:
+            for worker in self._with_room():
+                if not waiting:
+                    if (block := next(new, None)) is None:
+                        all_open = True
+                        break
+                    waiting.append((block, 0))
+                    n_open += 1
+                if (shared := worker.shared) not in orders:
+                    orders[shared] = ray.put((task, keep if shared else _rows))
+                pool.hand(worker, job, orders[shared], *waiting.popleft())
+            if all_open and not n_open:
+                return
+            if time.monotonic() - self._shown > _SECONDS_BETWEEN_STATES:
+                self._show(pool.states())
+                self._shown = time.monotonic()
+            for asked, came in pool.events():
+                if asked.job != job:  # of one that was not waited for to its end
+                    continue
+                if isinstance(came, Exception):
+                    _raise_unless_lost(asked, came)
+                    if (lost := asked.lost + 1) < _MOST_TRIES:
+                        waiting.append((asked.block, lost))
+                        continue
+                    refused = Collector(Refusals(_WHY), task, told).collect([asked.block])
+                    kept = next(keep(asked.block, rows) for _, rows in refused)
+                else:
+                    self._tell(asked, came, told)
+                    kept = came.kept if asked.worker.shared else keep(asked.block, came.kept)
+                n_open -= 1
+                yield asked.block, kept
+
+    def _tell(self, asked: Asked, came: Answered, told: Told) -> None:
+        told(asked.block.label, asked.block.units.height, 0, 0)
+        for label, tokens, passes in came.told:
+            told(label, 0, tokens, passes)
+        for sentence in came.said:
+            self._say(f"{asked.worker.name}: {sentence}")
+
+    def _with_room(self) -> Iterator[Worker]:
+        """Yield workers that can take a block, those that have none in hand first."""
+        for depth in range(_IN_HAND):
+            yield from [each for each in self._pool.workers if each.in_hand == depth]
+
+
+def _raise_unless_lost(asked: Asked, error: Exception) -> None:
+    """Raise what is no fault of the worker's."""
+    if is_lost(error):
+        return
+    cause = origin(error)
+    if isinstance(cause, MiaBatchError):
+        raise cause
+    raise EngineError(f"{asked.worker.name} cannot go on: {reason_of(error)}") from error
+
+
+def _rows(_: Block, rows: pl.DataFrame) -> pl.DataFrame:
+    return rows

@@ -1,0 +1,601 @@
+"""Which column of a recording plays which part, and how it becomes one of the samples table."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import chain, islice
+from reprlib import repr as brief
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+import numpy as np
+import polars as pl
+
+from mia_batch.corpus.documents import Fault, faulty_rows
+from mia_batch.corpus.files import FORMATS, Reading, find_files
+from mia_batch.errors import CorpusError, RunFolderError, SettingsError
+from mia_batch.evidence.parts import RECORDED_BLOCK_TARGETS, FreshUnits
+from mia_batch.kernels import WordRule, count_words
+from mia_batch.schemas import Samples, Targets
+from mia_batch.tables import RowIndex, generate, scan
+from mia_batch.targets import Ordinals
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator
+    from concurrent.futures import Future
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from mia_batch.corpus.files import Source
+    from mia_batch.evidence.parts import Block
+    from mia_batch.prompts.views import View
+
+
+# Which column of a recording plays which part, and how it becomes one of the samples table.
+
+
+Key = Literal["target_id", "document_id", "prefix"]
+"""Columns that name a recording's targets; the first one that it has is used."""
+
+_TEXTS = ("prompt", "finish_reason", "reason")
+_PROBE = "probe"
+_NUMBERS = ("sample_index", "n_tokens", "view_index", "point")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """The columns of a recording, each with its part."""
+
+    raw: pl.Schema  # the columns as they are read
+    candidate: str  # the column with the continuations
+    key: Key  # the column that names the target
+
+    @property
+    def needed(self) -> list[str]:
+        """The columns that are read; texts that play no part are not among them."""
+        used = {self.candidate, self.key, "view", *_TEXTS, *_NUMBERS}
+        return [name for name in self.raw if name in used]
+
+    @property
+    def small(self) -> list[str]:
+        """Those whose values can be wrong, and the key."""
+        names = (self.key, "view", *_NUMBERS, "finish_reason")
+        return [name for name in names if self.has(name)]
+
+    def has(self, name: str) -> bool:
+        """Whether a column is there and not null throughout."""
+        return self.raw.get(name, pl.Null) != pl.Null
+
+    @property
+    def point(self) -> str | None:
+        """The column that numbers the prompts of a target: ``view_index`` or ``point``."""
+        return next(filter(self.has, ("view_index", "point")), None)
+
+    @property
+    def small_rows(self) -> list[pl.Expr]:
+        """Key, prompt and sample, as expressions over the recording's columns."""
+        key = pl.col(self.key).cast(pl.String).alias("key")
+        numbered = self.point is not None and self.key != "prefix"  # which says where it ends
+        index = pl.col(str(self.point)).fill_null(0) if numbered else pl.lit(0)
+        if self.has("view"):
+            view = pl.col("view").cast(pl.String)
+        else:  # a point is a probe's; a prefix says itself what was asked
+            view = pl.lit(_PROBE if self.has("point") else None, pl.String)
+        return [
+            key,
+            view.alias("view"),
+            index.cast(pl.UInt32, strict=False).alias("view_index"),
+            self._or_null("sample_index", pl.UInt32()),
+        ]
+
+    @property
+    def rows(self) -> list[pl.Expr]:
+        """The same and further columns of the samples table."""
+        candidate = pl.col(self.candidate).cast(pl.String).alias("candidate")
+        texts = [self._or_null(name, pl.String()) for name in _TEXTS]
+        return [*self.small_rows, candidate, *texts, self._or_null("n_tokens", pl.UInt32())]
+
+    def _or_null(self, name: str, dtype: pl.DataType) -> pl.Expr:
+        column = pl.col(name) if self.has(name) else pl.lit(None)
+        return column.cast(dtype, strict=False).alias(name)
+
+    @property
+    def faults(self) -> list[Fault]:
+        """What makes a row wrong."""
+        found = []
+        if self.has("sample_index"):
+            rest = ", not the index of a sample; number each target's samples 0, 1, 2, ..."
+            wrong = self._not_whole("sample_index").fill_null(value=True)
+            found.append(Fault(wrong=wrong, name="sample_index", rest=rest))
+        if self.point is not None:
+            rest = ", not the number of a point; number each target's points 0, 1, 2, ..."
+            wrong = self._not_whole(self.point).fill_null(pl.col(self.point).is_not_null())
+            found.append(Fault(wrong=wrong, name=self.point, rest=rest))
+        if self.has("n_tokens"):
+            value = pl.col("n_tokens")
+            known = value.is_not_nan() if self.raw["n_tokens"].is_float() else pl.lit(value=True)
+            wrong = value.is_not_null() & known & self._not_whole("n_tokens").fill_null(value=True)
+            rest = ", not a number of tokens; use whole numbers, or null where it is unknown"
+            found.append(Fault(wrong=wrong, name="n_tokens", rest=rest))
+        if self.has("finish_reason"):
+            known = pl.col("finish_reason").cast(pl.String).is_in(["stop", "length"])
+            rest = ", neither 'stop' nor 'length'; use one of them, or null where it is unknown"
+            found.append(Fault(wrong=~known, name="finish_reason", rest=rest))
+        return found
+
+    def _not_whole(self, name: str) -> pl.Expr:
+        return pl.col(name) != pl.col(name).cast(pl.UInt32, strict=False)
+
+
+def resolve(raw: pl.Schema, *, candidate: str, where: str) -> Columns:
+    """Find the columns of a recording, or refuse them; ``candidate`` is the user's name."""
+    present = ", ".join(map(repr, raw))
+    if candidate not in raw:
+        raise CorpusError(
+            f"{where} has no column {candidate!r} with the continuations, only {present}; "
+            "name it as setting 'candidate_column'"
+        )
+    keys = [key for key in get_args(Key) if raw.get(key, pl.Null) != pl.Null]
+    if not keys:
+        raise CorpusError(
+            f"{where} names no targets; it must have a column 'target_id', 'document_id' or "
+            f"'prefix', but has {present}"
+        )
+    columns = Columns(raw=raw, candidate=candidate, key=keys[0])
+    for name in columns.needed:
+        _check_type(name, raw[name], where, number=name in _NUMBERS)
+    return columns
+
+
+def _check_type(name: str, dtype: pl.DataType, where: str, *, number: bool) -> None:
+    allowed = dtype in (pl.String, pl.Categorical, pl.Enum)
+    wanted = "strings"
+    if number:
+        allowed, wanted = dtype.is_integer() or dtype.is_float(), "whole numbers"
+    if name == "document_id":
+        allowed, wanted = allowed or dtype.is_integer(), "strings or integers"
+    if not allowed and dtype != pl.Null:
+        came = "nested JSON values" if dtype == pl.Object else f"type {dtype}"
+        raise CorpusError(f"{where}: column {name!r} holds {came}; it must hold {wanted}")
+
+
+# Which targets the rows of a recording name.
+
+
+class TargetKeys:
+    """The rows of the targets table that a key names.
+
+    A ``prefix`` names what precedes a prompt of ``view``. Where a target has several prompts, what
+    precedes them is stored in ``partition`` meanwhile.
+    """
+
+    def __init__(self, targets: Path, key: Key, view: View, partition: Partition) -> None:
+        self.table = scan(targets, Targets).select(key)
+        self._targets: NDArray[np.uint32] | None = None  # of each row of the table
+        if key == "prefix" and "prefix" not in view.columns:
+            self._store_contexts(targets, view, partition)
+        self.index = RowIndex(self.table)
+
+    def find(self, keys: pl.Series) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+        """Find every target of each key, as `RowIndex.find` does."""
+        which, rows = self.index.find(keys)
+        return which, rows if self._targets is None else self._targets[rows]
+
+    @property
+    def n_targets(self) -> int:
+        """Count the targets that have a key."""
+        return self.index.n_keys if self._targets is None else np.unique(self._targets).size
+
+    def _store_contexts(self, targets: Path, view: View, partition: Partition) -> None:
+        of_rows = [np.zeros(0, np.uint32)]
+
+        def contexts(_names: list[str] | None) -> Iterator[pl.DataFrame]:
+            for prompts in FreshUnits(scan(targets, Targets), view).slices():
+                of_rows.append(prompts["target_row"].to_numpy())
+                yield prompts.select(prefix="context")
+
+        self.table = partition.sink(generate(pl.Schema({"prefix": pl.String()}), contexts))
+        self._targets = np.concatenate(of_rows)
+
+
+# The rows of a recording: checked once, then read in the columns of the samples table.
+
+
+_HELD_BYTES = 8 << 20  # of text, in memory at a time
+_HELD_ROWS = 1 << 15  # the same, for short texts
+
+
+def check_rows(source: Source, columns: Columns) -> tuple[int, int, bool]:
+    """Check every row, texts aside.
+
+    Returns their number, `Recording.most_samples` and `Recording.has_probes`.
+    """
+    reader = FORMATS[source.kind]
+    ordinals = Ordinals()
+    n_rows = most_samples = 0
+    has_probes = False
+    reading = Reading()
+    for frame in reader.read_rows(source.files, columns.raw, columns.small, reading):
+        for row, what in faulty_rows(frame, columns.faults):
+            place = next(islice(reader.places(source.files, reading), n_rows + row, None))
+            raise CorpusError(f"{place}: {what}")
+        n_rows += frame.height
+        rows = _numbered(frame.select(columns.small_rows), columns, ordinals)
+        most_samples = max(most_samples, int(rows["sample_index"].to_numpy().max()) + 1)
+        has_probes = has_probes or bool((rows["view"] == "probe").any())
+    return n_rows, most_samples, has_probes
+
+
+def read_rows(source: Source, columns: Columns) -> Iterator[pl.DataFrame]:
+    """Yield ``key`` (text) and columns of the samples table, some megabytes at a time.
+
+    Without ``sample_index``, the rows of a prompt are numbered in their order.
+    """
+    ordinals = Ordinals()
+    held: list[pl.DataFrame] = []
+    n_rows = n_bytes = 0
+    reader = FORMATS[source.kind]
+    for frame in reader.read_rows(source.files, columns.raw, columns.needed, Reading()):
+        held.append(_numbered(frame.select(columns.rows), columns, ordinals))
+        n_rows += frame.height
+        n_bytes += text_bytes(held[-1])
+        if n_rows >= _HELD_ROWS or n_bytes >= _HELD_BYTES:
+            yield pl.concat(held)
+            held, n_rows, n_bytes = [], 0, 0
+    if held:
+        yield pl.concat(held)
+
+
+def text_bytes(rows: pl.DataFrame) -> int:
+    return int(sum(rows.select(pl.col(pl.String).str.len_bytes().cast(pl.Int64).sum()).row(0)))
+
+
+def _numbered(rows: pl.DataFrame, columns: Columns, ordinals: Ordinals) -> pl.DataFrame:
+    if columns.has("sample_index"):
+        return rows
+    named = rows.select(pl.struct("key", "view", "view_index").hash()).to_series()
+    numbers = ordinals.number(named.to_numpy())
+    return rows.with_columns(sample_index=pl.Series(numbers, dtype=pl.UInt32))
+
+
+# Rows of a recording to the samples of a block.
+
+
+MISSING = "the recording lacks this sample"
+_NO_TEXT = "the recording has no text"
+
+
+def first_of_each(rows: pl.DataFrame) -> pl.DataFrame:
+    """Keep one row of each sample: the first with a text, else the first."""
+    textless_last = rows.sort(pl.col("candidate").is_null(), maintain_order=True)
+    return textless_last.unique(["key", "view_index", "sample_index"], keep="first")
+
+
+def answer(
+    block: Block, rows: pl.DataFrame, *, view: View, key: Key, words: WordRule
+) -> pl.DataFrame:
+    """Return a block's samples in the order of its targets and of ``sample_index``.
+
+    ``rows`` are what was recorded, each sample once, with the hash of ``key``; samples without a
+    row have `MISSING` for their reason. ``words`` counts words for ``short``.
+    """
+    indices = pl.int_range(block.first, block.last, dtype=pl.UInt32, eager=True)
+    targets = block.units.select(
+        "target_id",
+        "view_index",
+        prefix="context",
+        key=pl.col("context" if key == "prefix" else key).hash(),
+        asked=pl.lit(0, pl.UInt32) if key == "prefix" else pl.col("view_index"),
+        n_reference=count_words("text", words=words),
+    )
+    theirs = rows.lazy().filter(pl.col("key").is_in(targets["key"].implode()))
+    asked = (
+        targets.lazy().with_columns(sample_index=pl.lit(indices.implode())).explode("sample_index")
+    )
+    fewer_words = count_words("candidate", words=words) < pl.col("n_reference")
+    has_text = pl.col("candidate").is_not_null()
+    why = pl.when("recorded").then(pl.col("reason").fill_null(_NO_TEXT)).otherwise(pl.lit(MISSING))
+    ended_by_length = (pl.col("finish_reason") == "length").fill_null(value=False)
+    return (
+        asked.join(
+            theirs.with_columns(recorded=pl.lit(value=True)),
+            left_on=["key", "asked", "sample_index"],
+            right_on=["key", "view_index", "sample_index"],
+            how="left",
+            maintain_order="left",
+        )
+        .select(
+            "target_id",
+            pl.lit(view.model).alias("model"),
+            pl.lit(view.name).alias("view"),
+            "view_index",
+            "sample_index",
+            "candidate",
+            prompt=pl.when(has_text & (pl.col("prompt") != pl.col("prefix"))).then("prompt"),
+            n_tokens=pl.when(has_text).then("n_tokens"),
+            finish_reason=pl.when(has_text).then("finish_reason"),
+            short=pl.when(has_text).then(ended_by_length & fewer_words),
+            answer=pl.lit(None, Samples.create_empty().schema["answer"]),
+            reason=pl.when(~has_text).then(why),
+        )
+        .collect()
+    )
+
+
+# Rows that come in any order, stored on disk in portions that are small enough to hold.
+
+
+Packed: TypeAlias = memoryview
+"""Rows as they lie in a portion."""
+
+_SIZE_BYTES = 8
+
+
+def pack(rows: pl.DataFrame) -> Packed:
+    """Serialise rows for `Partition.append`, which is most of its work; threads may."""
+    packed = io.BytesIO()
+    rows.write_ipc_stream(packed, compression="lz4")
+    return packed.getbuffer()
+
+
+class Partition:
+    """Portions of rows in a folder of its own; what a killed run left there is removed first."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with self._refusing():
+            self.remove()
+            folder.mkdir(parents=True)
+
+    def append(self, number: int, rows: Packed) -> None:
+        """Add packed rows to a portion; those of one portion have the same columns."""
+        with self._refusing(), self._path(number).open("ab") as file:
+            file.write(len(rows).to_bytes(_SIZE_BYTES, "little"))
+            file.write(rows)
+
+    def read(self, number: int) -> list[pl.DataFrame]:
+        """Return what was added to a portion, in order."""
+        found = []
+        with self._refusing():
+            if not self._path(number).exists():
+                return []
+            with self._path(number).open("rb") as file:
+                while size := file.read(_SIZE_BYTES):
+                    packed = io.BytesIO(file.read(int.from_bytes(size, "little")))
+                    found.append(pl.read_ipc_stream(packed))
+        return found
+
+    def sink(self, rows: pl.LazyFrame) -> pl.LazyFrame:
+        """Store a table beside the portions, and open it."""
+        path = self._folder / "table.parquet"
+        with self._refusing():
+            rows.sink_parquet(path)
+        return pl.scan_parquet(path)
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        if self._folder.exists():
+            shutil.rmtree(self._folder)
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"{number:08d}"
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            why = f"{error.strerror}; make room or choose another --out"
+            raise RunFolderError(f"{self._folder} cannot be used: {why}") from error
+
+
+# A recording of continuations: checked once, then asked for the samples of blocks.
+
+
+_PORTION_BYTES = 8 << 20  # of text, in memory at a time
+_PORTION_BLOCKS = 8
+_PACKED_AT_ONCE = 2  # portions of rows, while another is read
+_NOTHING = pl.DataFrame(
+    schema={
+        "key": pl.UInt64,
+        "view_index": pl.UInt32,
+        "sample_index": pl.UInt32,
+        "candidate": pl.String,
+        "prompt": pl.String,
+        "finish_reason": pl.String,
+        "reason": pl.String,
+        "n_tokens": pl.UInt32,
+    }
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """What a recording held and what was used; a row counts twice where two targets share it."""
+
+    rows: int  # of the recording
+    matched: int = 0  # samples that were asked for and recorded, without text included
+    missing: int = 0  # samples that were asked for and not recorded
+    surplus: int = 0  # rows beyond the samples that were asked for
+    duplicates: int = 0  # rows of a sample that another row gives already
+    unmatched: int = 0  # rows of no target
+
+
+@dataclass(slots=True, kw_only=True)
+class Recording:
+    """Continuations that were generated elsewhere, checked once."""
+
+    source: Source
+    columns: Columns
+    counts: Counts
+    has_probes: bool  # whether it has answers at points, beside or instead of continuations
+    _most_samples: int = field(repr=False)
+
+    @classmethod
+    def open(cls, source: str, *, candidate_column: str = "candidate") -> Recording:
+        """Open and check a recording: Parquet or JSON Lines, one file, a folder or a glob.
+
+        A row is a continuation. It names its target by ``target_id``, else ``document_id``, else
+        the exact ``prefix``, and may have ``view`` (``continuation`` or ``probe``), ``view_index``
+        or ``point`` (the number of the target's prompt), ``sample_index`` (else rows of a prompt
+        are numbered in their order), ``n_tokens``, ``finish_reason`` (``stop``, ``length`` or
+        null), ``prompt``, and ``reason`` (why there is no text). A run's folder of samples is such
+        a recording.
+        """
+        found = find_files(source)
+        if found.kind not in ("columnar", "jsonl"):
+            kind = found.files[0].path.suffix.lstrip(".")
+            raise CorpusError(f"{source} is {kind}, which has no types; give Parquet or JSON Lines")
+        raw = FORMATS[found.kind].read_schema(found.files, Reading())
+        columns = resolve(raw, candidate=candidate_column, where=source) if raw else None
+        n_rows, most, has_probes = check_rows(found, columns) if columns else (0, 0, False)
+        if columns is None or n_rows == 0:  # JSON Lines without a line have no columns
+            raise CorpusError(
+                f"{source} has no rows; give a recording with at least one continuation"
+            )
+        counts = Counts(rows=n_rows)
+        return cls(
+            source=found,
+            columns=columns,
+            counts=counts,
+            has_probes=has_probes,
+            _most_samples=most,
+        )
+
+    @property
+    def key(self) -> Key:
+        """What targets are named by."""
+        return self.columns.key
+
+    @property
+    def has_finish_reason(self) -> bool:
+        """Whether the recording says how candidates ended; without, they count as whole."""
+        return self.columns.has("finish_reason")
+
+    def describe(self) -> Iterator[tuple[str, str]]:
+        """Say what the recording holds, as name and text."""
+        yield "recorded", f"{self.counts.rows:,} continuations, by {self.key}"
+        if not self.has_finish_reason:
+            yield "finish_reason", "not recorded: candidates count as whole"
+
+    def most_samples(self) -> int:
+        """Return the largest ``sample_index`` plus 1; without it, the most rows of a key."""
+        return self._most_samples
+
+    def collect(
+        self, targets: Path, view: View, blocks: Iterable[Block], work: Path, words: WordRule
+    ) -> Generator[tuple[Block, pl.DataFrame]]:
+        """Yield each block of a view and its samples; memory does not grow with the recording.
+
+        Rows follow the block's targets and ``sample_index``; what was not recorded has a
+        ``reason``. Blocks have ``RECORDED_BLOCK_TARGETS`` targets, in the order of the targets
+        table, and end with the same sample. Rows are stored in ``work/replay`` until closing.
+        ``words`` tells whether a candidate is shorter than its reference. SettingsError where
+        documents are named that are not one target each, or no row names a target.
+        """
+        if self.key == "document_id":
+            self._refuse_documents(RowIndex(scan(targets, Targets).select("document_id")))
+        return self._collect(targets, iter(blocks), work / "replay", view, words)
+
+    def _refuse_documents(self, index: RowIndex) -> None:
+        if index.unique and index.n_keys > 0:
+            return
+        lack = "have several targets each" if index.n_keys else "have no identifier in the corpus"
+        raise SettingsError(
+            f"{self.source.given} names documents, but these {lack}; "
+            "give it a column 'target_id' or 'prefix' instead"
+        )
+
+    def _refuse_others(self, keys: pl.LazyFrame) -> None:
+        recorded = next(read_rows(self.source, self.columns))["key"][0]
+        known = keys.drop_nulls().head(1).collect().item()
+        raise SettingsError(
+            f"none of the {self.counts.rows:,} rows of {self.source.given} names a target: "
+            f"{self.key!r} is {brief(recorded)} in its first row and {brief(known)} of the first "
+            "target; give both the same names"
+        )
+
+    def _collect(
+        self,
+        targets: Path,
+        blocks: Iterator[Block],
+        folder: Path,
+        view: View,
+        words: WordRule,
+    ) -> Generator[tuple[Block, pl.DataFrame]]:
+        self.counts = Counts(rows=self.counts.rows)
+        first = next(blocks, None)
+        if first is None:
+            return
+        partition = Partition(folder)
+        try:
+            keys = TargetKeys(targets, self.key, view, partition)
+            portion = self._store(keys, partition, view, first.last)
+            if self.counts.unmatched == self.counts.rows:
+                self._refuse_others(keys.table)
+            del keys  # not needed while the samples are handed out
+            held, rows = -1, pl.DataFrame()
+            for block in chain([first], blocks):
+                number = block.index * RECORDED_BLOCK_TARGETS // portion
+                if number != held:
+                    held, rows = number, self._read(partition, number)
+                samples = answer(block, rows, view=view, key=self.key, words=words)
+                missing = int((samples["reason"] == MISSING).sum())
+                self.counts.missing += missing
+                self.counts.matched += samples.height - missing
+                yield block, samples
+        finally:
+            partition.remove()
+
+    def _store(self, keys: TargetKeys, partition: Partition, view: View, n_samples: int) -> int:
+        """Sort the rows into portions of targets that stand together; return how many targets."""
+        portion = 0
+        packed: deque[Future[list[tuple[int, Packed]]]] = deque()
+
+        def write() -> None:
+            for number, part in packed.popleft().result():
+                partition.append(number, part)
+
+        with ThreadPoolExecutor(_PACKED_AT_ONCE) as beside:
+            for read in read_rows(self.source, self.columns):
+                rows = read.filter(pl.col("view").fill_null(view.name) == view.name).drop("view")
+                portion = portion or self._portion(read, keys.n_targets)
+                known = rows.filter(pl.Series(keys.index.count(rows["key"]) > 0, dtype=pl.Boolean))
+                wanted = known.filter(pl.col("sample_index") < n_samples)
+                self.counts.unmatched += rows.height - known.height
+                self.counts.surplus += known.height - wanted.height
+                packed.append(beside.submit(_pack, wanted, keys, portion))
+                if len(packed) > _PACKED_AT_ONCE:
+                    write()
+            while packed:
+                write()
+        return portion
+
+    def _portion(self, rows: pl.DataFrame, n_targets: int) -> int:
+        """Estimate from the first rows how many targets' rows can be held; whole blocks."""
+        a_target = text_bytes(rows) / rows.height * self.counts.rows / max(n_targets, 1)
+        n_blocks = int(_PORTION_BYTES / (a_target + 1)) // RECORDED_BLOCK_TARGETS
+        return RECORDED_BLOCK_TARGETS * min(max(n_blocks, 1), _PORTION_BLOCKS)
+
+    def _read(self, partition: Partition, number: int) -> pl.DataFrame:
+        """Return the rows of a portion, each sample once."""
+        rows = pl.concat([_NOTHING, *partition.read(number)])
+        distinct = first_of_each(rows)
+        self.counts.duplicates += rows.height - distinct.height
+        return distinct
+
+
+def _pack(rows: pl.DataFrame, keys: TargetKeys, portion: int) -> list[tuple[int, Packed]]:
+    """Give each row to the portions that hold a target of its key; the key becomes its hash."""
+    which, found = keys.find(rows["key"])
+    numbers = pl.DataFrame({"which": which, "number": found // portion}).unique(maintain_order=True)
+    known = rows.with_columns(pl.col("key").hash())[numbers["which"]]
+    parts = known.with_columns(numbers["number"]).partition_by(
+        "number", as_dict=True, include_key=False
+    )
+    return [(int(number), pack(part)) for (number,), part in parts.items()]

@@ -1,0 +1,246 @@
+"""What controls say of passages that came out: which are common, and so no evidence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+
+from mia_batch.attacks.attack import CONTINUATION, among
+from mia_batch.inference.findings import finding_rows
+from mia_batch.schemas import Controls
+from mia_batch.tables import RowIndex, mapped_zeros
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from numpy.typing import NDArray
+
+    from mia_batch.inference.comparison import ComparisonSets
+
+
+# What controls say of passages that came out: which are common, and so no evidence.
+
+
+VERBATIM_WORDS = 20
+"""Words in a row from which on a passage counts as repeated."""
+
+_SCHEMA = Controls.create_empty().schema
+_ASKED = {
+    "unrelated_prefix": ("target", 0),
+    "unrelated_prefix_16_words": ("target", 1),
+    "reference_model": ("reference", 0),
+}
+"""Controls that ask a model, with its name in the run and the number of the prompt."""
+_MARKS_NOTHING = "unrelated_prefix_16_words"
+
+
+def control_rows(
+    passages: pl.DataFrame,
+    answers: pl.DataFrame,
+    elsewhere: pl.DataFrame,
+    *,
+    models: Collection[str],
+    without: str,
+) -> pl.DataFrame:
+    """Lay out the controls table, passage by passage.
+
+    ``answers`` has ``n_samples``, ``longest_words``, ``other_document`` and ``reason`` by
+    ``target_id``, ``model`` and ``view_index``; ``elsewhere`` the same of other documents, row by
+    row, with ``common``. ``without`` is the reason where a model was not asked.
+    """
+    named = passages.select("target_id", "target_row")
+    repeats = pl.col("longest_words") >= VERBATIM_WORDS
+    nothing = pl.when(pl.col("longest_words").is_null())
+    made = [_rows(named.hstack(elsewhere), "other_document")]
+    for control, (model, index) in _ASKED.items():
+        if model in models:
+            own = answers.filter(model=model, view_index=index).drop("model", "view_index")
+            rows = named.join(own, on="target_id", how="left", maintain_order="left").with_columns(
+                n_samples=pl.col("n_samples").fill_null(0),
+                common=pl.when(repeats.is_not_null()).then(repeats & (control != _MARKS_NOTHING)),
+                reason=nothing.then(pl.coalesce("reason", pl.lit(without))),
+            )
+            made.append(_rows(rows, control))
+    return pl.concat(made).sort("target_row", "control").drop("target_row")
+
+
+def _rows(found: pl.DataFrame, control: str) -> pl.DataFrame:
+    there = found.with_columns(control=pl.lit(control))
+    return there.select(
+        *(
+            (pl.col(name) if name in there.columns else pl.lit(None)).cast(dtype).alias(name)
+            for name, dtype in _SCHEMA.items()
+        ),
+        "target_row",
+    )
+
+
+def common_targets(controls: pl.LazyFrame) -> pl.Series:
+    """Name the targets whose passage is common."""
+    marked = controls.filter("common").select("target_id").unique(maintain_order=True)
+    return marked.collect(engine="streaming").to_series()
+
+
+def counts_of(controls: pl.DataFrame) -> dict[str, Any]:
+    """Count passages and common ones; by control those looked at, and those that came again."""
+    n_passages, n_common = controls["target_id"].n_unique(), common_targets(controls.lazy()).len()
+    counts: dict[str, Any] = {"any": {"passages": n_passages, "common": n_common}}
+    for (control,), rows in controls.sort("control").group_by("control", maintain_order=True):
+        counts[str(control)] = {
+            "passages": rows["common"].count(),
+            "repeated": (rows["longest_words"] >= VERBATIM_WORDS).sum(),
+        }
+    return counts
+
+
+def without_common(
+    extracted: pl.LazyFrame, extraction: pl.LazyFrame, common: pl.Series
+) -> pl.LazyFrame:
+    """Leave stretches that start with a common passage out of what was extracted of documents."""
+    is_common = pl.col("target_id").is_in(common.implode())
+    left = pl.when(~is_common).then("n_words")
+    of_document = extraction.group_by("document_id").agg(
+        any_common=is_common.any(), longest=left.max().fill_null(0), total=left.sum()
+    )
+    changed = pl.when("any_common")
+    share = pl.when(pl.col("words_document") > 0).then(pl.col("total") / pl.col("words_document"))
+    return (
+        extracted.join(of_document, on="document_id", how="left", maintain_order="left")
+        .with_columns(
+            longest_words=changed.then("longest").otherwise("longest_words"),
+            coverage=changed.then(share).otherwise("coverage"),
+        )
+        .drop("any_common", "longest", "total")
+    )
+
+
+# The longest run of words of each target that a continuation repeats.
+
+
+VERBATIM_GROUP = "blocks"
+"""Group of features that the runs are read from."""
+
+_READ = ("longest_block_words", "near_verbatim_words")
+_ROWS_AT_ONCE = 32_768
+_LOW = (1 << 32) - 1
+_MOST_NAMED = 100  # documents of which passages came out
+
+
+def verbatim_runs(targets: pl.LazyFrame, features: pl.LazyFrame, samples: int) -> pl.DataFrame:
+    """Find the longest run over the first ``samples`` continuations of each target.
+
+    In the targets' order: ``longest_words`` and ``sample_index``, the first that has it, and
+    ``near_words``, the most that near-verbatim blocks of one hold. Null without a continuation, or
+    where the features have no runs. Memory: 24 bytes a target.
+    """
+    index = RowIndex(targets.select("target_id"))
+    code, near = (mapped_zeros(index.height, dtype) for dtype in (np.uint64, np.uint32))
+    if set(_READ) <= set(features.collect_schema()):
+        own = features.filter(
+            among([CONTINUATION]),
+            pl.col("sample_index") < samples,
+            pl.col(_READ[0]).is_not_null(),
+        ).select("target_id", "sample_index", *_READ)
+        for batch in own.collect_batches(chunk_size=_ROWS_AT_ONCE):
+            which, rows = index.find(batch["target_id"])
+            np.maximum.at(code, rows, _code(batch)[which])
+            np.maximum.at(near, rows, batch[_READ[1]].to_numpy()[which])
+    found = pl.DataFrame({"code": code, "near_words": near})
+    value = {
+        "longest_words": pl.col("code") // (1 << 32),
+        "sample_index": _LOW - pl.col("code") % (1 << 32),
+        "near_words": pl.col("near_words"),
+    }
+    return found.select(
+        pl.when(pl.col("code") > 0).then(each.cast(pl.UInt32)).alias(name)
+        for name, each in value.items()
+    )
+
+
+def verbatim_findings(
+    runs: pl.DataFrame,
+    sets: ComparisonSets,
+    passages: pl.DataFrame,
+    controls: pl.DataFrame | None,
+) -> pl.DataFrame:
+    """Rows of check ``verbatim``: what came out word for word, of targets and of non-members.
+
+    ``runs`` are those of `verbatim_runs`; ``passages`` of targets have ``target_id``, ``name``,
+    ``passage`` and ``view``; those that ``controls`` mark as common are left out. Units are groups,
+    else documents. The p-value is Fisher's exact one, of one side, about units with a passage. The
+    longest passage is a row of its own, as are the documents of passages, the first hundred. None
+    where nothing was continued.
+    """
+    from scipy.stats import fisher_exact
+
+    common = pl.Series([], dtype=pl.String)
+    if controls is not None:
+        common = common_targets(controls.lazy())
+    is_common = sets.target_id.is_in(common.implode())
+    table = runs.with_columns(common=is_common, unit=pl.Series(sets.cluster))
+    out, near = (
+        (pl.col(name) >= VERBATIM_WORDS) & ~pl.col("common")
+        for name in ("longest_words", "near_words")
+    )
+    counted = {
+        name: table[of_set]
+        .drop_nulls("longest_words")
+        .select(
+            n_texts=pl.len(),
+            n_near=near.sum(),
+            n_verbatim=out.sum(),
+            n_units=pl.col("unit").n_unique(),
+            n_units_verbatim=pl.col("unit").filter(out).n_unique(),
+        )
+        .row(0, named=True)
+        for name, of_set in (("targets", sets.targets), ("non_members", sets.nulls))
+    }
+    own = passages.filter(
+        pl.col("passage").is_not_null(), ~pl.col("target_id").is_in(common.implode())
+    )
+    walked = own.filter(view="walk_control")
+    if not (counted["targets"]["n_texts"] or walked.height):
+        return finding_rows("verbatim", [])
+    rows: list[dict[str, object]] = [
+        {"subject": name, "statistic": statistic, "value": value}
+        for name, counts in counted.items()
+        for statistic, value in counts.items()
+    ]
+    if counted["non_members"]["n_units"]:
+        sides = [(each["n_units_verbatim"], each["n_units"]) for each in counted.values()]
+        exact = fisher_exact(np.array([(k, n - k) for k, n in sides]), alternative="greater")
+        rows.append({"subject": "targets", "statistic": "fisher", "p_value": exact.pvalue})
+    rows.append({"subject": "targets", "statistic": "n_walked", "value": walked.height})
+    if controls is not None and controls.height:
+        of_controls = counts_of(controls)
+        del of_controls["any"]
+        rows += (
+            {"subject": control, "statistic": statistic, "value": value}
+            for control, counts in of_controls.items()
+            for statistic, value in counts.items()
+        )
+    named = own.unique("name", keep="first", maintain_order=True)["name"]
+    rows += [
+        {"subject": name, "statistic": "document", "verdict": "comes_out"}
+        for name in named.head(_MOST_NAMED)
+    ]
+    words = own["passage"].str.count_matches(r"\S+")
+    if own.height:
+        longest = own.row(int(words.arg_max() or 0), named=True)
+        rows.append(
+            {
+                "subject": longest["name"],
+                "statistic": "longest",
+                "value": words.max(),
+                "reason": longest["passage"],
+            }
+        )
+    return finding_rows("verbatim", rows)
+
+
+def _code(batch: pl.DataFrame) -> NDArray[np.uint64]:
+    """Join a run's words and its sample to one number, never 0: the more, then the earlier one."""
+    code = pl.col(_READ[0]).cast(pl.UInt64) * (1 << 32) + (_LOW - pl.col("sample_index"))
+    return batch.select(code).to_series().to_numpy()

@@ -1,1 +1,0 @@
-"""Runs of one corpus side by side."""

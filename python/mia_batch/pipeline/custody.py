@@ -1,0 +1,304 @@
+"""Chain of custody: the root over a run, stamps of it, and samples drawn again."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mia_batch.corpus import base_of
+from mia_batch.errors import RequestError, RunFolderError
+from mia_batch.pipeline.manifest import Manifest, is_lock, signed_text
+from mia_batch.pipeline.run import PARTS, Run
+from mia_batch.settings import CLASSICS
+from mia_batch.storage.copies import settled
+from mia_batch.tables import digest, side_by_side, write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from mia_batch.pipeline.context import Audit
+
+
+# Time stamps of a run's root, which its user has had made and laid into its folder.
+
+
+STAMPS = {"root.tsr": "RFC 3161", "root.ots": "OpenTimestamps"}
+"""Files of time stamps, and their kind."""
+
+
+def holds(path: Path, root: str) -> bool:
+    """Whether a stamp is of this root: the root itself, or a file that holds its 64 characters."""
+    of_files = (sha256(f"{root}{end}".encode()).digest() for end in ("", "\n"))
+    content = path.read_bytes()
+    return any(each in content for each in (bytes.fromhex(root), *of_files))
+
+
+def described(folder: Path, root: str) -> str:
+    """Name the stamps in a folder with their SHA-256, and whether they are of this root."""
+    return "; ".join(
+        f"{name} ({kind}), SHA-256 {digest(path)}, "
+        + ("of this root" if holds(path, root) else "of ANOTHER root")
+        for name, kind in STAMPS.items()
+        if (path := folder / name).is_file()
+    )
+
+
+# A run's chain of custody: the SHA-256 of its files, and one root over what it rests on.
+
+
+_NOT_HASHED = ("run.json", *STAMPS)
+"""The first holds the digests, stamps are made when all is sealed."""
+_OF_SCORING = {"attacks_from": "", "rarity_from": "rarity.parquet"}
+"""Settings that name what scores are made from, and the file in the folder that they name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What a check of every byte found.
+
+    Attributes
+    ----------
+    root
+        The run's root.
+    n_files
+        Files whose bytes were compared.
+    faults
+        File and what is wrong with it: ``changed``, ``missing``, ``added``, or a sentence. A time
+        stamp is wrong that is not of this root.
+    not_found
+        Inputs that do not lie where the run read them; they were not checked.
+    """
+
+    root: str
+    n_files: int
+    faults: list[tuple[str, str]] = field(default_factory=list)
+    not_found: list[str] = field(default_factory=list)
+
+
+def root_of(digests: Mapping[str, str]) -> str:
+    """Hash the lines that ``sha256sum`` prints of these files, sorted by name."""
+    whole = sha256()
+    for name, found in sorted(digests.items()):
+        plain = name.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+        whole.update(f"{'' if plain == name else chr(92)}{found}  {plain}\n".encode())
+    return whole.hexdigest()
+
+
+def seal(audit: Audit) -> None:
+    """Hash all files of a run that has come to its end, and store the manifest with its root."""
+    run, manifest, settings = audit.run, audit.manifest, audit.settings
+    for setting, name in _OF_SCORING.items():
+        if (given := getattr(settings, setting)) is not None:
+            path = Path(given) / name
+            manifest.inputs[setting] = {path.name: digest(path)}
+    manifest.inputs = {
+        setting: each
+        for setting, each in manifest.inputs.items()
+        if getattr(settings, setting) not in (None, CLASSICS)  # those come with the package
+    }
+    paths = {name: run.folder / name for name in sorted(_files(run)) if _is_hashed(name)}
+    regular = {
+        name: path for name, path in paths.items() if _is_text(name) and _fault_of(path) is None
+    }
+    audit.observer.stage(f"hashing {len(regular):,} files")
+    digests = dict(zip(regular, side_by_side(digest, regular.values()), strict=True))
+    tables = {name: found for name, found in digests.items() if _is_table(name)}
+    manifest.custody = {
+        "root": root_of(tables | _named_inputs(manifest)),
+        "tables": tables,
+        "files": {name: found for name, found in digests.items() if name not in tables},
+    }
+    manifest.write(run.folder)
+
+
+def record_file(run: Run, name: str) -> None:
+    """Record the hash of a file that was made from a finished run, such as its report.
+
+    The root stays as it is, and so does all else that ``run.json`` says. A run without root keeps
+    none.
+    """
+    path = run.folder / "run.json"
+    stored = json.loads(path.read_text("utf-8"))
+    if stored["custody"]:
+        stored["custody"]["files"][name] = digest(run.folder / name)
+        write_text(path, signed_text(stored))
+
+
+def verify(place: Path | str, elsewhere: Sequence[Path] = ()) -> Checked:
+    """Compare every byte of a finished run and of its inputs with what was recorded.
+
+    Nothing is written.
+
+    Parameters
+    ----------
+    place
+        The run's folder, or its address.
+    elsewhere
+        Files and folders in which inputs are looked for first.
+
+    Returns
+    -------
+    Checked
+        The root, and what is wrong; no faults: every byte is as it was.
+
+    Raises
+    ------
+    RequestError
+        If there is no run.
+    RunFolderError
+        If the run has no root, or a live run holds it.
+    """
+    with settled(place):
+        return _verify(Run(place), elsewhere)
+
+
+def _verify(run: Run, elsewhere: Sequence[Path]) -> Checked:
+    folder = run.folder
+    with run.read_only():
+        if (fault := _manifest_fault(folder)) is not None:
+            return Checked(root="unknown", n_files=0, faults=[("run.json", fault)])
+        manifest = run.manifest
+        if not manifest.custody:
+            raise RunFolderError(_no_root(folder))
+        known = manifest.custody["tables"] | manifest.custody["files"]
+        there = {name for name in _files(run) if _is_hashed(name)}
+        places = {name: folder / name for name in known if name in there}
+        inputs = dict(_places(manifest, elsewhere))
+        found = {name: path for name, path in inputs.items() if path is not None}
+        wanted = known | _named_inputs(manifest)
+        looked_at = places | found
+        compared = side_by_side(lambda name: _compare(looked_at[name], wanted[name]), looked_at)
+        faults = zip(looked_at, compared, strict=True)
+        return Checked(
+            root=manifest.custody["root"],
+            n_files=len(looked_at) + 1,
+            faults=[
+                *((name, fault) for name, fault in faults if fault is not None),
+                *((name, "missing") for name in sorted(known.keys() - there)),
+                *((name, "added") for name in sorted(there - known.keys())),
+                *_stamp_faults(folder, manifest.custody["root"]),
+            ],
+            not_found=[name for name, path in inputs.items() if path is None],
+        )
+
+
+def _no_root(folder: Path) -> str:
+    return (
+        f"{folder} has no root: the run was stopped, or was made before runs had one; give the "
+        "audit's command again, which goes on to its end"
+    )
+
+
+def _manifest_fault(folder: Path) -> str | None:
+    """Say what is wrong with ``run.json``: its text must be what stands for its contents."""
+    path = folder / "run.json"
+    if not os.path.lexists(path):
+        raise RequestError(
+            f"{folder} holds no run: there is no run.json in it; give the folder of a run"
+        )
+    if (fault := _fault_of(path)) is not None:
+        return fault
+    try:
+        text = path.read_bytes()
+        stored = json.loads(text)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    except (ValueError, RecursionError):
+        return "changed"
+    if not isinstance(stored, dict):
+        return "changed"
+    if not stored.keys() & {"custody", "sha256"}:
+        raise RunFolderError(_no_root(folder))
+    return None if text == signed_text(stored).encode("utf-8", "surrogatepass") else "changed"
+
+
+def _files(run: Run) -> Iterator[str]:
+    """Yield the names of all that lies in a run's folder; links to folders are not followed.
+
+    Those in place of a folder of parts are: the parts may lie on another disk.
+    """
+    tops = [run.folder, *(path for path in map(run.path, PARTS) if path.is_symlink())]
+    for top in tops:
+        for folder, folders, names in os.walk(top, onerror=_raise):
+            links = [name for name in folders if (Path(folder) / name).is_symlink()]
+            for name in (*names, *links):
+                path = Path(folder) / name
+                if path not in tops:
+                    yield path.relative_to(run.folder).as_posix()
+
+
+def _raise(error: OSError) -> None:
+    raise RunFolderError(
+        f"{error.filename} cannot be read: {error.strerror}; nothing was checked"
+    ) from error
+
+
+def _fault_of(path: Path) -> str | None:
+    """Say why a path is no file of its own."""
+    mode = path.lstat().st_mode
+    if stat.S_ISLNK(mode):
+        return "a link instead of a file"
+    return None if stat.S_ISREG(mode) else "not a regular file"
+
+
+def _compare(path: Path, wanted: str) -> str | None:
+    try:
+        return _fault_of(path) or (None if digest(path) == wanted else "changed")
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+
+
+def _stamp_faults(folder: Path, root: str) -> Iterator[tuple[str, str]]:
+    for name in STAMPS:
+        if not os.path.lexists(path := folder / name):
+            continue
+        try:
+            fault = _fault_of(path) or (None if holds(path, root) else "a stamp of another root")
+        except OSError as error:
+            fault = f"cannot be read: {error.strerror}"
+        if fault is not None:
+            yield name, fault
+
+
+def _is_hashed(name: str) -> bool:
+    return name not in _NOT_HASHED and not is_lock(name)  # which is always empty
+
+
+def _is_text(name: str) -> bool:
+    """Whether the system's name of a file, any bytes, can stand in ``run.json``."""
+    return name.encode("utf-8", "replace").decode() == name
+
+
+def _is_table(name: str) -> bool:
+    folder, _, file = name.rpartition("/")
+    return file.endswith(".parquet") and (not folder or folder in PARTS)
+
+
+def _named_inputs(manifest: Manifest) -> dict[str, str]:
+    return {
+        f"{setting}/{name}": found
+        for setting, each in manifest.inputs.items()
+        for name, found in each.items()
+    }
+
+
+def _places(manifest: Manifest, elsewhere: Sequence[Path]) -> Iterator[tuple[str, Path | None]]:
+    """Yield each input, and where it lies; None where it is not found."""
+    for setting, each in manifest.inputs.items():
+        for name in each:
+            found = (_find(given, name) for given in (*elsewhere, manifest.settings[setting]))
+            yield f"{setting}/{name}", next(filter(None, found), None)
+
+
+def _find(given: Path | str, name: str) -> Path | None:
+    """Find a file by the name that it has behind a path; what may not be looked at is not there."""
+    try:
+        path = base_of(str(given)) / name
+        return path.resolve() if path.is_file() else None
+    except (OSError, RuntimeError):  # the latter where "~name" is nobody's home
+        return None

@@ -1,1 +1,0 @@
-"""Chain of custody: the root over a run, stamps of it, and samples drawn again."""

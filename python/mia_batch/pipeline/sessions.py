@@ -1,0 +1,434 @@
+"""Opened models: engines here or on a cluster, and endpoints."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from os import cpu_count
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from mia_batch.attacks.attack import CONTINUATION
+from mia_batch.errors import SettingsError
+from mia_batch.evidence.collect import SampleTask
+from mia_batch.evidence.endpoint import Endpoint
+from mia_batch.evidence.endpoint.settings import Tokens, money, most_prompt_tokens
+from mia_batch.evidence.executors.local import LocalExecutor
+from mia_batch.evidence.executors.ray import connected, marked
+from mia_batch.evidence.process import LocalSource
+from mia_batch.evidence.request import Workload, work_of
+from mia_batch.finetuning.making import made_of
+from mia_batch.models.tokens import Tokenizer
+from mia_batch.models.weights import estimate_tokens, identify_model
+from mia_batch.pipeline.choice import is_made
+from mia_batch.pipeline.manifest import asking
+from mia_batch.settings.load import endpoint_settings, endpoint_tokenizer
+from mia_batch.tables import in_background, is_followed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from mia_batch.evidence.endpoint import Capabilities
+    from mia_batch.evidence.executors.local import Executor
+    from mia_batch.evidence.executors.ray import Call
+    from mia_batch.evidence.parts import Missing
+    from mia_batch.evidence.request import Budget, EngineInfo, EngineSpec, EvidenceKind
+    from mia_batch.finetuning.making import Made, Making, Wanted
+    from mia_batch.models.weights import Measure
+    from mia_batch.pipeline.context import Audit
+    from mia_batch.prompts.views import View
+    from mia_batch.settings import Settings
+
+
+# What a run says of its endpoint.
+
+
+def findings(settings: Settings, found: Capabilities, *, drawn: bool) -> Iterator[str]:
+    """Say what the endpoint honours, and what follows for samples that are drawn."""
+    known = found.max_model_len
+    context = f"context {known:,} tokens" if known else "context unknown"
+    yield f"{settings.base_url} serves {settings.model}, {context}"
+    if found.serves is not None:
+        yield f"its answers say that {found.serves} wrote them: check setting 'model'"
+    if found.named_token == "honoured":
+        yield "it honours 'logprob_token_ids': log-probabilities are exact"
+    elif found.named_token is not None:
+        yield (
+            f"it {_verb(found.named_token)} 'logprob_token_ids': a true token that is not among "
+            f"the {found.top_logprobs} most likely ones has an upper bound instead of its "
+            "log-probability"
+        )
+    if not drawn:
+        return
+    if found.n != "honoured":
+        yield f"it {_verb(found.n)} 'n': one request for each sample"
+    if found.seed != "honoured":
+        yield f"it {_verb(found.seed)} 'seed': another run would draw other samples"
+    if found.top_k not in ("honoured", None):
+        yield f"it {_verb(found.top_k)} 'top_k': any token may be drawn, not only {settings.top_k}"
+    if not found.varied:
+        yield "it gives the same text whatever the seed: its samples are copies, not draws"
+    yield from _of_dialect(found)
+
+
+def _of_dialect(found: Capabilities) -> Iterator[str]:
+    """Say how requests are written, and what may still act on the draw."""
+    dialect = found.dialect
+    if found.greedy not in ("honoured", None):
+        yield f"it {_verb(found.greedy)} temperature 0: what asks for the likeliest text is drawn"
+    if acting := unsure_fields(found):
+        yield f"its own values of {', '.join(acting)} may act: it ignores or refuses neutral ones"
+    if dialect.limit != "max_tokens":
+        yield f"it takes {dialect.limit!r} for the limit of tokens"
+    if dialect.added:
+        (name, value), *_ = dialect.added.items()
+        yield f"the model would think before it answers: {name} {value} keeps it from that"
+    if dialect.thinking:
+        yield (
+            "the model thinks before it answers, which cannot be kept off: each answer may take "
+            f"{dialect.thinking:,} tokens more"
+        )
+    if dialect.repeats_prompt:
+        yield "it puts the prompt before each answer: it is taken off"
+
+
+def unsure_fields(found: Capabilities) -> list[str]:
+    """Name fields of which the endpoint's own values may act on the draw."""
+    neutral = [name for name, honour in found.neutral.items() if honour != "honoured"]
+    withdrawn = {"temperature", "top_p"}.intersection(found.dialect.withdrawn)
+    return [*neutral, *sorted(withdrawn)]
+
+
+def _verb(honour: str) -> str:
+    return "ignores" if honour == "ignored" else "refuses"
+
+
+# Starts what works on blocks: an engine of this machine, or many on a cluster.
+
+
+@contextmanager
+def spread(audit: Audit) -> Iterator[Callable[..., None]]:
+    """Lend a function that runs calls in threads, or on the cores of a cluster of machines."""
+    settings, folder = audit.settings, audit.run.folder
+    if settings.ray is None or is_followed(folder / "run.json"):
+        with in_background() as later:
+            yield later
+        return
+    from mia_batch.evidence.executors.ray import on_cluster
+
+    with connected(settings.ray), on_cluster(folder) as later:
+        yield later
+
+
+def started(
+    audit: Audit, model: str, spec: EngineSpec, tokenizer: Tokenizer | None
+) -> AbstractContextManager[tuple[Executor, EngineInfo]]:
+    """Start engines with one of the run's models, where the settings want them."""
+    if audit.settings.on_cluster:
+        return _on_cluster(audit, model, spec, tokenizer)
+    return _here(audit, model, spec, tokenizer)
+
+
+@contextmanager
+def _here(
+    audit: Audit, model: str, spec: EngineSpec, tokenizer: Tokenizer | None
+) -> Iterator[tuple[Executor, EngineInfo]]:
+    with audit.kept.lent(spec, audit.run.engine_log, keep=is_made(model)) as engine:
+        source = LocalSource(engine, tokenizer, strides=audit.settings.long_texts == "stride")
+        yield LocalExecutor(source, source.restart, audit.observer.stage), engine.info
+
+
+@contextmanager
+def _on_cluster(
+    audit: Audit, model: str, spec: EngineSpec, tokenizer: Tokenizer | None
+) -> Iterator[tuple[Executor, EngineInfo]]:
+    from mia_batch.evidence.executors.ray import Pool, RayExecutor, Start, package_version
+
+    settings, say = audit.settings, audit.observer.stage
+    wanted = None if settings.workers in (None, "auto") else int(str(settings.workers))
+    cores = max(cpu_count() or 1, (wanted or 1) * spec.tensor_parallel_size)
+    with connected(settings.ray, cores), marked(audit.run.folder) as mark:
+        start = Start(
+            spec=spec,
+            tokenizer=tokenizer,
+            strides=settings.long_texts == "stride",
+            digest=audit.source(model)["digest"],
+            version=package_version(),
+            mark=mark,
+        )
+        pool = Pool(start, wanted=wanted, name=f"mia-batch {spec.kind} of {model}", say=say)
+        try:
+            first = pool.first()
+            yield RayExecutor(pool, say, audit.observer.at_work), first.info
+            for worker in pool.workers:
+                say(f"{worker.name}: {worker.blocks:,} blocks, {worker.tokens:,} tokens")
+        finally:
+            pool.close()
+
+
+# Sessions: an opened model or endpoint, ready to work on blocks.
+
+
+_UNSTATED_CONTEXT = 131_072  # endpoints that do not state theirs refuse what is too long
+_MOST_ATTEMPTS = 3  # at a candidate of an endpoint; each is paid for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """What works on blocks, and what is known of its model now that it is open."""
+
+    executor: Executor
+    tokenizer: Tokenizer | None
+    measure: Callable[[list[str], list[str]], list[Measure]]
+    max_model_len: int
+    max_attempts: int | None = None
+
+
+@contextmanager
+def open_session(
+    audit: Audit,
+    model: str,
+    kind: EvidenceKind,
+    columns: frozenset[str] = frozenset(),
+    *,
+    at_points: bool = False,
+) -> Iterator[Session]:
+    """Start an engine with one of the run's models, or probe the endpoint of the target model.
+
+    With ``at_points`` an endpoint is asked for log-probabilities of the next token alone. Model,
+    tokenizer and engine are recorded in the manifest. Raises `SettingsError` if one is not what the
+    run's evidence came from, `EngineError` if it cannot start.
+    """
+    if is_remote(audit, model):
+        opened = _open_endpoint(audit, kind, at_points=at_points)
+    else:
+        opened = _open_engine(audit, model, kind, columns)
+    with opened as session, asking(audit):
+        yield session
+
+
+def sample_task(audit: Audit, session: Session, view: View) -> SampleTask:
+    """Ask for the samples of a view, as the run's settings want them."""
+    return SampleTask(
+        view=view,
+        measure=session.measure,
+        budget=audit.budget(view, session.max_model_len, session.max_attempts),
+        words=audit.settings.word_rule,
+        run_seed=audit.settings.seed,
+    )
+
+
+def is_remote(audit: Audit, model: str) -> bool:
+    """Whether a model of the run answers at an endpoint."""
+    return bool(audit.manifest.evidence["engine"] == "openai") and model == "target"
+
+
+@contextmanager
+def _open_engine(
+    audit: Audit, model: str, kind: EvidenceKind, columns: frozenset[str]
+) -> Iterator[Session]:
+    manifest, run = audit.manifest, audit.run
+    manifest.agree_model(model, {"source": audit.source(model)}, run.folder)
+    spec, why = audit.spec(model, kind, columns)
+    tokenizer = None
+    if kind != "fills":
+        tokenizer = Tokenizer.load(spec.model, spec.revision)
+        manifest.agree_model(model, {"tokenizer": tokenizer.digest}, run.folder)
+    turns = audit.kept.serves(spec)
+    audit.observer.stage(
+        f"the same {spec.engine} goes on as {model}" if turns else f"starting {spec.engine}: {why}"
+    )
+    with started(audit, model, spec, tokenizer) as (executor, info):
+        made_by = {f"{kind} engine": spec.engine, f"{kind} dtype": info.dtype}
+        manifest.agree_model(model, made_by, run.folder)
+        manifest.engines[f"{kind} of {model}"] = asdict(info)
+        audit.save()
+        audit.observer.stage(
+            f"{info.engine} {info.version} runs {spec.model} in {info.dtype} on {info.device}, "
+            f"context {info.max_model_len:,} tokens"
+        )
+        yield Session(
+            executor=executor,
+            tokenizer=tokenizer,
+            measure=tokenizer.measure if tokenizer else estimate_tokens,
+            max_model_len=info.max_model_len,
+        )
+
+
+@contextmanager
+def _open_endpoint(audit: Audit, kind: EvidenceKind, *, at_points: bool) -> Iterator[Session]:
+    settings = audit.settings
+    if kind == "logprobs" and settings.long_texts == "stride":
+        raise SettingsError(
+            "setting 'long_texts': an endpoint cannot be asked in strides; leave it at 'refuse'"
+        )
+    endpoint = endpoint_settings(settings)
+    tokenizer = endpoint_tokenizer(settings)
+    digest = tokenizer.digest if tokenizer else None
+    audit.manifest.agree_model("target", {"tokenizer": digest}, audit.run.folder)
+    what = " for log-probabilities" if kind == "logprobs" else ""
+    what += " at points" if at_points else ""
+    audit.observer.stage(f"probing {endpoint.base_url}{what}")
+    with Endpoint.open(
+        endpoint,
+        kind=kind,
+        journal=audit.run.folder / "journal.sqlite",
+        tokenizer=tokenizer,
+        at_points=at_points,
+    ) as opened:
+        found = opened.capabilities
+        identity: dict[str, object] = {
+            "logprobs engine": "openai",
+            "logprobs base_url": endpoint.base_url,
+        }
+        if kind == "samples":
+            drawn = endpoint.sample_identity(found)
+            identity = {f"endpoint {name}": value for name, value in drawn.items()}
+        if at_points:
+            instruction = endpoint.chat_instruction if endpoint.chat else None
+            identity["probe-logprobs chat_instruction"] = instruction
+            exact = found.named_token == "honoured"
+            identity["probe-logprobs"] = (
+                "exact" if exact else f"top {found.top_logprobs}, or bounds"
+            )
+        audit.manifest.agree_model("target", identity, audit.run.folder)
+        audit.manifest.engines[f"{'probe-' * at_points}{kind} of target"] = {
+            "engine": "openai",
+            "base_url": endpoint.base_url,
+            "capabilities": asdict(found),
+        }
+        audit.save()
+        if kind == "samples" or at_points:
+            for sentence in findings(settings, found, drawn=kind == "samples" and _draws(audit)):
+                audit.observer.stage(sentence)
+        yield Session(
+            executor=LocalExecutor(opened),
+            tokenizer=tokenizer,
+            measure=tokenizer.measure if tokenizer else estimate_tokens,
+            max_model_len=found.max_model_len or _UNSTATED_CONTEXT,
+            max_attempts=_MOST_ATTEMPTS if opened.repeats else 1,
+        )
+
+
+def expected(
+    audit: Audit, model: str
+) -> tuple[Callable[[list[str], list[str]], list[Measure]], Callable[[View], Budget]]:
+    """Say how a model will count tokens, and how far it will decode, before it is open."""
+    settings = audit.settings
+    if model == "target" and audit.manifest.evidence["engine"] == "openai":
+        tokenizer = endpoint_tokenizer(settings)
+        return tokenizer.measure if tokenizer else estimate_tokens, partial(
+            audit.budget, max_model_len=_UNSTATED_CONTEXT, max_attempts=_MOST_ATTEMPTS
+        )
+    source = audit.source(model)
+    name, revision = str(source["name"]), source["revision"]
+    own = settings.engine_arg if model == "target" else {}
+    stated = own.get("max_model_len") or identify_model(name, revision).max_model_len
+    measure = Tokenizer.load(name, revision).measure
+    return measure, partial(audit.budget, max_model_len=int(stated or settings.max_length))
+
+
+def expected_work(audit: Audit, view: View) -> pl.Expr:
+    """Estimate the work of a view's prompts, whatever model and context they meet."""
+    return work_of(audit.budget(view, _UNSTATED_CONTEXT), view.samples)
+
+
+def cost_lines(settings: Settings, workload: Workload) -> Iterator[tuple[str, str]]:
+    """Say what an endpoint's work may cost at most, as name and text."""
+    if not workload.prompts:
+        return
+    attempts = _MOST_ATTEMPTS if workload.most_tokens > workload.first_tokens else 1
+    yield "requests", f"{workload.prompts:,} to {attempts * workload.samples:,}"
+    for name, tokens, times in (
+        ("at most, first attempts", workload.first_tokens, 1),
+        ("at most, all attempts", workload.most_tokens, attempts),
+    ):
+        yield name, _cost(settings, workload, tokens, times)
+
+
+def text_cost(settings: Settings, view: View, missing: Missing) -> Iterator[tuple[str, str]]:
+    """Say what an endpoint's log-probabilities may cost at most, as name and text.
+
+    Each text takes one request with what precedes it, and one token is drawn.
+    """
+    n_bytes = pl.col("context").str.len_bytes() + pl.col("text").str.len_bytes()
+    workload = Workload()
+    for block in missing.blocks():
+        texts = block.units.filter(pl.col("text").is_not_null())
+        n = texts.height
+        workload += Workload(prompts=n, samples=n, prompt_bytes=texts.select(n_bytes.sum()).item())
+    if n := workload.prompts:
+        cost = _cost(settings, workload, n)
+        yield f"{view.model} {view.name}, at most", f"{n:,} requests, {cost}"
+
+
+def _cost(settings: Settings, workload: Workload, tokens: int, times: int = 1) -> str:
+    """Price a request for each sample, so that the prompt is paid for with each."""
+    endpoint, times = endpoint_settings(settings), times * -(-workload.samples // workload.prompts)
+    n, n_bytes = times * workload.prompts, times * workload.prompt_bytes
+    most = Tokens(most_prompt_tokens(endpoint, prompt_bytes=n_bytes, prompts=n), tokens)
+    text = f"{most.given:,} prompt tokens, {most.drawn:,} output tokens"
+    cost = money(endpoint, most)
+    return text if cost is None else f"{text}, cost {cost:,.2f}"
+
+
+def _draws(audit: Audit) -> bool:
+    """Whether samples are drawn, or all are the most likely answers."""
+    settings = audit.settings
+    if settings.temperature == 0:
+        return False
+    reads = {key for attack in audit.reading("samples") for key in attack.reads}
+    return settings.samples is not None or CONTINUATION in reads
+
+
+# Where models are tuned: one after another in this process, or on the machines of a cluster.
+
+
+def trained(
+    settings: Settings, folder: Path, wanted: Iterator[Wanted], say: Callable[[str], None]
+) -> Generator[tuple[str, Made]]:
+    """Make models, several at once on Ray where the settings want it; yield each as it is there."""
+    if settings.on_cluster:
+        if not is_followed(folder / "run.json"):
+            yield from _trainings_on_cluster(settings, folder, wanted, say)
+            return
+        say("models are tuned one after another: no worker sees the folder of a run in a store")
+    for name, making, path in wanted:
+        yield name, made_of(making, path, partial(_named, say, name))
+
+
+def _trainings_on_cluster(
+    settings: Settings, folder: Path, wanted: Iterator[Wanted], say: Callable[[str], None]
+) -> Generator[tuple[str, Made]]:
+    """Let machines that see the run's folder make the models there, then take each up here."""
+    from mia_batch.evidence.executors.ray import on_machines
+
+    begun: dict[str, tuple[Making, Path]] = {}
+
+    def calls() -> Iterator[Call]:
+        for name, making, path in wanted:
+            begun[name] = making, path
+            yield name, (making.digest, replace(making), path.resolve())
+
+    most = settings.workers if isinstance(settings.workers, int) else None
+    each = settings.tensor_parallel_size
+    with connected(settings.ray, max(cpu_count() or 1, (most or 1) * each)):
+        for name, reason in on_machines(_make, calls(), folder, say, each=each, most=most):
+            if reason is not None:
+                say(f"{name} is tuned on this machine: {reason}")
+            yield name, made_of(*begun.pop(name), partial(_named, say, name))
+
+
+def _make(digest: str, making: Making, path: Path, say: Callable[[str], None]) -> None:
+    """Make a model on another machine, if its base is the same there."""
+    if making.digest != digest:
+        raise SettingsError(f"{making.base} is another model than the run's: its digest differs")
+    made_of(making, path, say)
+
+
+def _named(say: Callable[[str], None], name: str, sentence: str) -> None:
+    say(f"{name}: {sentence}")

@@ -1,1 +1,0 @@
-"""Opened models: engines here or on a cluster, and endpoints."""

@@ -1,0 +1,437 @@
+"""Lower bounds of a training's privacy loss, from what an attack tells of its texts.
+
+A training that keeps to (epsilon, delta) makes it hard to tell who was learnt; an attack that can
+tells that epsilon is larger. Members must have been drawn by coins. Where up to k texts share one,
+(epsilon, delta) of a text is (k epsilon, delta (e^(k epsilon) - 1) / (e^epsilon - 1)) of a coin
+(Dwork and Roth 2014, "The algorithmic foundations of differential privacy", theorem 2.2 and lemma
+2.2 of Vadhan 2017, "The complexity of differential privacy"); bounds are those of a text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, expm1, inf
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+from scipy.optimize import brentq
+from scipy.special import gammaln
+from scipy.stats import beta, binom, kstest, skewnorm, spearmanr
+
+from mia_batch.stats.intervals import cluster_means, ratio_of_sums
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from mia_batch.finetuning.making import Made
+    from mia_batch.privacy.plan import Plan, Task, Variant
+    from mia_batch.privacy.variant import Opened
+
+
+# Lower bounds of a training's privacy loss, from what an attack tells of its texts.
+#
+# A training that keeps to (epsilon, delta) makes it hard to tell who was learnt; an attack that
+# can tells that epsilon is larger. Members must have been drawn by coins. Where up to k texts
+# share one, (epsilon, delta) of a text is (k epsilon, delta (e^(k epsilon) - 1) / (e^epsilon - 1))
+# of a coin (Dwork and Roth 2014, "The algorithmic foundations of differential privacy", theorem
+# 2.2 and lemma 2.2 of Vadhan 2017, "The complexity of differential privacy"); bounds are those of
+# a text.
+
+
+_MOST = 50.0  # no epsilon is looked for above
+_SHARES = np.linspace(0.1, 1, 10)  # of texts about which a guess is made
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """A lower bound of epsilon.
+
+    Attributes
+    ----------
+    value
+        The bound, 0 or more.
+    ceiling
+        The bound if each guess about as many texts were right: a small value below a small ceiling
+        is no sign of privacy.
+    """
+
+    value: float
+    ceiling: float
+
+
+def clopper_pearson_bound(
+    member: NDArray[np.bool_],
+    score: NDArray[np.float64],
+    *,
+    delta: float,
+    seed: int,
+    texts: int = 1,
+    confidence: float = 0.95,
+) -> Bound:
+    """Bound from a threshold: epsilon >= log((TPR - delta) / FPR), and the same of non-members.
+
+    At most so many ``texts`` share a coin, and so a value of ``member``.
+
+    The rates have Clopper-Pearson limits, as in Nasr et al. 2021 (arXiv:2101.04535), section 4. The
+    threshold is chosen on one half of the texts and its rates are counted on the other: the best
+    of many on the same texts would show too much. Texts of one training are taken for
+    independent, which `one_run_bound` does without.
+    """
+    first = _half(member.size, seed)
+    thresholds = np.unique(score[first])
+    told = score[first] >= thresholds[:, None]
+    low, high = np.moveaxis(_rates(member[first], told, confidence), -1, 0)
+    best = thresholds[(np.maximum(low - delta, 0) / high).max(axis=0).argmax()]
+    rest = member[~first]
+    found = _rates(rest, np.array([score[~first] >= best, rest]), confidence)
+    value, ceiling = (
+        max(_by_rates(*limits, delta=delta, texts=texts) for limits in rule)
+        for rule in found.swapaxes(0, 1).tolist()
+    )
+    return Bound(value=value, ceiling=ceiling)
+
+
+def _rates(
+    member: NDArray[np.bool_], told: NDArray[np.bool_], confidence: float
+) -> NDArray[np.float64]:
+    """Limits of rules, a row each, that tell some texts to be members.
+
+    The least rate of those that are, and the highest of those that are not; then of non-members.
+    """
+    share = (1 - confidence) / 4  # two rates and two ways to tell, one side of each
+    found = []
+    for is_in, is_told in ((member, told), (~member, ~told)):
+        n_in, n_out = is_in.sum(), (~is_in).sum()
+        right, wrong = is_told[:, is_in].sum(1), is_told[:, ~is_in].sum(1)
+        # Clopper and Pearson (1934); a parameter of 0 gives NaN, where the limit is 0 or 1.
+        low = np.nan_to_num(beta.ppf(share, right, n_in - right + 1), nan=0.0)
+        high = np.nan_to_num(beta.ppf(1 - share, wrong + 1, n_out - wrong), nan=1.0)
+        found.append(np.stack([low, high], axis=-1))
+    return np.stack(found)
+
+
+def _by_rates(low: float, high: float, *, delta: float, texts: int) -> float:
+    """Largest epsilon that these rates contradict."""
+
+    def excess(epsilon: float) -> float:
+        spent, slack = _of_a_coin(epsilon, delta, texts)
+        return slack + exp(spent) * high - low
+
+    return _root(excess, texts)
+
+
+def one_run_bound(
+    member: NDArray[np.bool_],
+    score: NDArray[np.float64],
+    *,
+    delta: float,
+    seed: int,
+    texts: int = 1,
+    confidence: float = 0.95,
+) -> Bound:
+    """Bound from one training: how many of the guesses that an attack makes are right.
+
+    At most so many ``texts`` share a coin, and so a value of ``member``.
+
+    Steinke et al. 2023 (arXiv:2305.08846), theorem 5.2: of r guesses under (epsilon, delta), the
+    right ones are no more, in distribution, than r coins of e^epsilon / (1 + e^epsilon), but for
+    a term in delta. Highest and lowest scores are guessed; of how many texts is chosen on one half
+    and counted on the other. It holds although all texts were learnt by one model.
+    """
+    first = _half(member.size, seed)
+
+    def bound(places: NDArray[np.bool_], share: float, *, is_ideal: bool = False) -> float:
+        is_in, by = member[places], score[places]
+        order = np.argsort(by, kind="stable")
+        n_each = max(1, int(share * is_in.size / 2))
+        right = int(is_in[order[-n_each:]].sum() + (~is_in[order[:n_each]]).sum())
+        n_guesses = 2 * n_each
+        n_right = n_guesses if is_ideal else right
+
+        def excess(epsilon: float) -> float:
+            spent, slack = _of_a_coin(epsilon, delta, texts)
+            p = _p_of_guesses(n_right, n_guesses, is_in.size, spent, slack)
+            return p - (1 - confidence)
+
+        return _root(excess, texts)
+
+    best = max(_SHARES, key=lambda share: bound(first, share))
+    return Bound(value=bound(~first, best), ceiling=bound(~first, 1.0, is_ideal=True))
+
+
+def _of_a_coin(epsilon: float, delta: float, texts: int) -> tuple[float, float]:
+    """Turn (epsilon, delta) of a text into those of texts that share a coin."""
+    times = expm1(texts * epsilon) / expm1(epsilon) if epsilon else texts
+    return texts * epsilon, delta * times
+
+
+def _root(excess: Callable[[float], float], texts: int) -> float:
+    if excess(0.0) >= 0:
+        return 0.0
+    if excess(_MOST / texts) < 0:
+        return inf
+    return float(brentq(excess, 0.0, _MOST / texts, xtol=1e-6))
+
+
+def _p_of_guesses(
+    n_right: int, n_guesses: int, n_texts: int, epsilon: float, delta: float
+) -> float:
+    """Probability of at least so many right guesses, at most."""
+    coin = 1 / (1 + exp(-epsilon))
+    tail = float(binom.sf(n_right - 1, n_guesses, coin))
+    if delta == 0:
+        return min(1.0, tail)
+    steps = np.arange(1, n_right + 1)
+    below = binom.pmf(n_right - steps, n_guesses, coin).cumsum()
+    slope = float((below / steps).max(initial=0.0))
+    return min(1.0, tail + 2 * n_texts * delta * slope)
+
+
+def _half(n: int, seed: int) -> NDArray[np.bool_]:
+    return np.random.default_rng(seed).random(n) < 0.5
+
+
+# Exposure of canaries: how far a model prefers those that it learnt to others of their form.
+
+
+_KEPT = 10_000  # losses of canaries that were not learnt, to which a distribution is fitted
+_FEWEST = 30  # of them
+_REFUSED = 0.01  # p of a fit that is not believed
+
+
+def exposures(
+    learnt: NDArray[np.float64], others: Iterable[NDArray[np.float64]], size: int
+) -> pl.DataFrame:
+    """Rank each canary that was learnt among those that were not.
+
+    Parameters
+    ----------
+    learnt
+        Losses of the canaries that were learnt (log-perplexities, Li et al. 2024, definition 2).
+    others
+        Losses of canaries of the same format that were not, in pieces of any size; a piece is
+        forgotten once it is counted. In random order, if they are not all there are.
+    size
+        Canaries that the format has.
+
+    Returns
+    -------
+    DataFrame
+        A row for each that was learnt. ``rank``: 1 + those of lower loss, equal ones half
+        (definition 3); other learnt ones do not take part, since a model that remembers all of them
+        would rank them among each other. ``exposure``: log2(n + 1) - log2(rank) in bits, n the
+        number of others (definition 4). ``exposed``: whether none has as low a loss.
+        ``extrapolated``: where others are fewer than the format has, the exposure among all by a
+        skew normal distribution fitted to their losses (Carlini et al. 2019, arXiv:1802.08232,
+        section 4.3); null where that does not fit. A loss that is no number has null in all.
+    """
+    below, equal = np.zeros(learnt.size), np.zeros(learnt.size)
+    n_others, kept = 0, np.empty(0)
+    for some in others:
+        counted = np.sort(some[np.isfinite(some)])
+        low, high = (counted.searchsorted(learnt, side=side) for side in ("left", "right"))
+        below += low
+        equal += high - low
+        n_others += counted.size
+        kept = np.concatenate([kept, some[np.isfinite(some)][: _KEPT - kept.size]])
+    rank = 1 + below + equal / 2
+    exposure = np.log2(n_others + 1) - np.log2(rank)
+    beyond = np.full(learnt.size, np.nan)
+    if n_others + learnt.size < size:
+        beyond = _extrapolated(learnt, kept, size)
+    found = pl.DataFrame(
+        {
+            "loss": learnt,
+            "rank": rank,
+            "exposure": exposure,
+            "exposed": below + equal == 0,
+            "extrapolated": beyond,
+        }
+    )
+    return found.with_columns(pl.all().exclude("exposed").fill_nan(None)).with_columns(
+        pl.when(pl.col("loss").is_not_null()).then(pl.col("rank", "exposure", "exposed"))
+    )
+
+
+def _extrapolated(
+    learnt: NDArray[np.float64], others: NDArray[np.float64], size: int
+) -> NDArray[np.float64]:
+    """Exposure among all canaries of a format, if the losses of some follow a skew normal."""
+    if others.size < _FEWEST or np.ptp(others) == 0:
+        return np.full(learnt.size, np.nan)
+    fitted = skewnorm(*skewnorm.fit(others))
+    if kstest(others, fitted.cdf).pvalue < _REFUSED:
+        return np.full(learnt.size, np.nan)
+    beyond: NDArray[np.float64] = -fitted.logcdf(learnt) / np.log(2)
+    return np.clip(beyond, 0, np.log2(size))
+
+
+def unlearnt_exposure(n_others: int) -> float:
+    """Mean exposure of canaries that a model has not learnt, in bits: about 1 / ln 2 = 1.44.
+
+    Their ranks are 1 to n + 1 with equal probability.
+    """
+    return float(np.log2(n_others + 1) - gammaln(n_others + 2) / np.log(2) / (n_others + 1))
+
+
+# What a tuned model is good for: accuracy, or the loss on texts that it has not learnt.
+
+
+def utility(opened: Opened, texts: pl.DataFrame, task: Task, labels: Sequence[str]) -> pl.DataFrame:
+    """Measure a model on the auxiliary texts: one row of ``measure``, ``value``, ``low``, ``high``.
+
+    ``accuracy``: the share of texts of whose labels the right one is likeliest; ``loss``: nats a
+    token, lower is better. Intervals of 95 % take groups as the units; null where they are too few.
+    """
+    if task == "classification":
+        each = _is_right(opened, texts, labels)
+    else:
+        each = opened.losses(texts["text"].to_list(), texts["target"].to_list()).to_numpy()
+    there = texts.select("group", value=pl.Series(each)).drop_nans().drop_nulls("value")
+    n = there.height
+    cluster = there["group"].rank("dense").to_numpy().astype(np.intp) - 1
+    row: dict[str, Any] = {"measure": "loss", "value": None, "low": None, "high": None, "n": n}
+    if task == "classification":
+        found = ratio_of_sums(np.stack([there["value"].to_numpy(), np.ones(n)]), cluster)
+        row |= {"measure": "accuracy", "value": found.value}
+        if found.interval is not None:
+            row |= {"low": found.interval.low, "high": found.interval.high}
+    elif n:
+        means = cluster_means(there.select("value").to_numpy(), np.zeros(n, np.intp), cluster)
+        mean, half = float(means.value[0, 0]), float(means.half_widths()[0, 0])
+        row["value"] = mean
+        if np.isfinite(half):
+            row |= {"low": max(0.0, mean - half), "high": mean + half}
+    return pl.DataFrame([row], schema_overrides=dict.fromkeys(("value", "low", "high"), pl.Float64))
+
+
+def _is_right(opened: Opened, texts: pl.DataFrame, labels: Sequence[str]) -> NDArray[np.float64]:
+    """Whether the label of each text is the likeliest."""
+    given = texts["text"].to_list()
+    losses = np.stack(
+        [opened.sums(given, [label] * len(given)).to_numpy() for label in labels], axis=1
+    )
+    chosen = np.array(labels)[losses.argmin(axis=1)]
+    is_right: NDArray[np.bool_] = chosen == texts["target"].to_numpy()
+    return is_right.astype(np.float64)
+
+
+# One row for each way to tune: what it is good for, and what it gives away.
+
+
+_RATES = {0.001: "tpr_at_0.1%", 0.01: "tpr_at_1%"}
+
+
+def summary_of(
+    variant: Variant,
+    plan: Plan,
+    target: Made,
+    scores: pl.DataFrame,
+    metrics: pl.DataFrame,
+    utility: pl.DataFrame,
+    found: Mapping[str, pl.DataFrame],
+    attacks: Sequence[str],
+) -> pl.DataFrame:
+    """Sum a variant up.
+
+    Columns: ``variant``, ``tuning``; ``epsilon`` (the accountant's, null without privacy, or where
+    ``epsilon_reason`` says why none is believed), ``epsilon_bound`` and ``epsilon_ceiling`` (from
+    one run), ``epsilon_bound_by_rates`` and its ceiling, ``is_contradicted`` (whether a bound is
+    above the accountant's epsilon); ``utility_measure``, ``utility`` with limits; of the first
+    attack ``auc`` with limits, ``tpr_at_0.1%``, ``tpr_at_1%``; ``exposure_rate``,
+    ``mean_exposure``, ``unlearnt_exposure`` (its mean without any memory), ``exposure_trend``
+    (Spearman's correlation with repetitions) and its p; ``inversion_precision``,
+    ``inversion_recall``, ``inversion_f1`` of the tokens that come back from embeddings, with limits
+    of the last, and ``nearest_f1``, that of the nearest auxiliary text.
+    """
+    exposures = found.get("exposures")
+    row: dict[str, Any] = {"variant": variant.name, "tuning": variant.tuning}
+    row |= _privacy(target, exposures) | _bounds(scores, attacks[0], plan)
+    bounds = [row["epsilon_bound"], row["epsilon_bound_by_rates"]]
+    claim = row["epsilon"]
+    row["is_contradicted"] = None if claim is None else any(each > claim for each in bounds if each)
+    used = utility.row(0, named=True)
+    row |= {"utility_measure": used["measure"], "utility": used["value"]}
+    row |= {"utility_low": used["low"], "utility_high": used["high"]}
+    row |= _membership(metrics, attacks[0]) | _extraction(exposures)
+    row |= _inversion(found.get("inversion"))
+    return pl.DataFrame([row], infer_schema_length=None)
+
+
+def _privacy(target: Made, exposures: pl.DataFrame | None) -> dict[str, Any]:
+    """Say the accountant's epsilon, if it can be believed."""
+    said = target.privacy
+    if said is None:
+        return dict.fromkeys(("epsilon", "delta", "noise_multiplier", "epsilon_reason"))
+    row: dict[str, Any] = {name: said[name] for name in ("epsilon", "delta", "noise_multiplier")}
+    if exposures is None or not exposures["loss"].has_nulls():
+        return row | {"epsilon_reason": None}
+    reason = "a canary has no loss, so that nobody knows whether it was learnt"
+    return row | {"epsilon": None, "epsilon_reason": reason}
+
+
+def _bounds(scores: pl.DataFrame, attack: str, plan: Plan) -> dict[str, Any]:
+    """Bound the epsilon of a text by one of each group, since those of a group share a coin."""
+    one_each = scores.drop_nulls(attack).unique("group", keep="first", maintain_order=True)
+    member, score = one_each["member"].to_numpy(), one_each[attack].to_numpy()
+    texts = int(scores["group"].value_counts()["count"].to_numpy().max(initial=1))
+    names = ("epsilon_bound", "epsilon_ceiling", "epsilon_bound_by_rates", "epsilon_rates_ceiling")
+    if not 0 < member.sum() < member.size:
+        return dict.fromkeys(names)
+    found = [
+        bound(member, score, delta=plan.recipe.delta, seed=plan.seed, texts=texts)
+        for bound in (one_run_bound, clopper_pearson_bound)
+    ]
+    values = [number for each in found for number in (each.value, each.ceiling)]
+    return dict(zip(names, values, strict=True))
+
+
+def _membership(metrics: pl.DataFrame, attack: str) -> dict[str, Any]:
+    own = metrics.filter(pl.col("versus").is_null(), attack=attack, slice="all")
+    row: dict[str, Any] = {"attack": attack}
+    area = own.filter(metric="roc_auc").to_dicts()
+    found = area[0] if area else {}
+    row |= {"auc": found.get("value"), "auc_low": found.get("low"), "auc_high": found.get("high")}
+    for budget, name in _RATES.items():
+        rate = own.filter(pl.col("fpr") == budget, metric="tpr_at_fpr")["value"]
+        row[name] = rate[0] if rate.len() else None
+    return row
+
+
+def _extraction(exposures: pl.DataFrame | None) -> dict[str, Any]:
+    """Sum exposures up; null where there are none."""
+    names = ("exposure_rate", "mean_exposure", "unlearnt_exposure", "exposure_trend")
+    if exposures is None or (there := exposures.drop_nulls("exposure")).is_empty():
+        return dict.fromkeys((*names, "exposure_trend_p"))
+    trend = spearmanr(there["repetitions"], there["exposure"])
+    values = (
+        there["exposed"].mean(),
+        there["exposure"].mean(),
+        there["unlearnt_exposure"].mean(),
+        trend.statistic,
+    )
+    row: dict[str, Any] = dict(zip(names, values, strict=True)) | {"exposure_trend_p": trend.pvalue}
+    return {name: None if np.isnan(value) else float(value) for name, value in row.items()}
+
+
+def _inversion(figures: pl.DataFrame | None) -> dict[str, Any]:
+    """Take what comes back from embeddings; null where it was not asked."""
+    f1, low, high = _figure(figures, "inverter", "f1")
+    return {
+        "inversion_precision": _figure(figures, "inverter", "precision")[0],
+        "inversion_recall": _figure(figures, "inverter", "recall")[0],
+        "inversion_f1": f1,
+        "inversion_f1_low": low,
+        "inversion_f1_high": high,
+        "nearest_f1": _figure(figures, "nearest", "f1")[0],
+    }
+
+
+def _figure(figures: pl.DataFrame | None, method: str, metric: str) -> tuple[Any, Any, Any]:
+    if figures is None:
+        return None, None, None
+    own = figures.filter(pl.col("versus").is_null(), method=method, unit="tokens", metric=metric)
+    return own.select("value", "low", "high").row(0)

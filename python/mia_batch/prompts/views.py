@@ -1,0 +1,515 @@
+"""Views: each turns targets into prompts of one kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import blake2b
+from itertools import permutations
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import polars as pl
+
+from mia_batch.errors import SettingsError
+from mia_batch.kernels import WordRule, word_spans
+from mia_batch.schemas import Prompts
+from mia_batch.targets import from_text, target_id, text_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from mia_batch.models.tokens import Tokenizer
+
+
+# Views: each turns targets into prompts of one kind.
+
+
+SHADOW = "shadow-"
+"""What names of shadow models begin with; a number follows."""
+
+_SCHEMA = Prompts.create_empty().schema
+_CUTS = {
+    (): {},
+    ("prefix", "reference"): {"context": pl.col("prefix"), "text": pl.col("reference")},
+    ("target",): {
+        "context": pl.col("target").cast(pl.Binary).bin.head(pl.col("cut")).cast(pl.String),
+        "text": pl.col("target").cast(pl.Binary).bin.slice(pl.col("cut")).cast(pl.String),
+    },
+}
+"""What a prompt's context and text are where the table of prompts does not hold them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decode:
+    """How far answers are decoded, as in `Budget`; ``scope`` None: as the run's attacks need it."""
+
+    scope: Literal["matched", "whole"] | None = None
+    most_new: int | None = None
+    max_attempts: int | None = None
+    spare: int = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What one model of a run is asked about every target.
+
+    ``make`` turns rows of the targets table into prompts: ``target_id`` and those columns of
+    `Prompts` that are not null or 0 throughout. Where it is None, another stage makes them, or
+    the masked model does (``filled``). ``columns`` are those of the targets table that prompts are
+    cut from; ``column_setting`` names the setting of a column of the corpus that they need, too.
+    ``evidence`` are the settings that change prompts, and ``answers`` those that change samples.
+    """
+
+    name: str
+    model: str = "target"
+    make: Callable[[pl.DataFrame], pl.DataFrame] | None
+    columns: tuple[str, ...] = ()
+    n: int = 1  # prompts of each target
+    samples: int = 1  # continuations of each prompt
+    greedy: bool = False  # as in a request
+    context_tokens: int | None = None  # as in a request
+    text_tokens: int | None = None
+    noise: float = 0.0  # as in a request; prompts are pairs, of which the second has the opposite
+    share: float = 0.0  # as in a request
+    question: bool = False  # as in a request
+    decode: Decode = Decode()
+    filled: bool = False
+    column_setting: str | None = None
+    evidence: Mapping[str, object] = field(default_factory=dict, hash=False)
+    answers: Mapping[str, object] = field(default_factory=dict, hash=False)
+
+    @property
+    def read_as(self) -> tuple[str, str]:
+        """Model and view as attacks name what they read: all shadow models have one name."""
+        return self.model.partition("-")[0], self.name
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Model and view, as an attack names what it reads."""
+        return self.model, self.name
+
+    def rows(self, made: pl.DataFrame) -> pl.DataFrame:
+        """Complete what was made to rows of the prompts table."""
+        given = {"model": pl.lit(self.model), "view": pl.lit(self.name), "view_index": pl.lit(0)}
+        columns = [
+            (pl.col(name) if name in made.columns else given.get(name, pl.lit(None)))
+            .cast(dtype)
+            .alias(name)
+            for name, dtype in _SCHEMA.items()
+        ]
+        return made.select(columns)
+
+    def resolve(
+        self,
+        prompts: pl.DataFrame,
+        targets: pl.DataFrame,
+        whole: Collection[str] = ("context", "text"),
+    ) -> pl.DataFrame:
+        """Join prompts to their targets, in the targets' order; what ``whole`` names is whole."""
+        joined = targets.join(
+            prompts.drop("model", "view"), on="target_id", maintain_order="left_right"
+        )
+        return joined.with_columns(
+            pl.when(pl.col("reason").is_null()).then(pl.coalesce(name, cut)).alias(name)
+            for name, cut in _CUTS[self.columns].items()
+            if name in whole
+        )
+
+
+# Seeds of samples, from what is sampled and never from its index in a batch.
+
+
+_SEED_BITS = 62  # vLLM keeps seeds as signed 64-bit integers on a GPU
+_STRIDE_BITS = 16
+
+SAMPLES_PER_TARGET = 1 << _STRIDE_BITS
+"""Most samples of one prompt that have seeds of their own."""
+
+
+def sample_seed(
+    run_seed: int, target_id: str, view: str = "continuation", view_index: int = 0
+) -> int:
+    """Seed of the first sample of a prompt; sample ``i`` is drawn with this plus ``i``.
+
+    At least 0 and below 2**62, a multiple of 65536, so that the seeds of two prompts never overlap
+    in part.
+    """
+    first = view == "continuation" and view_index == 0
+    key = f"{run_seed}:{target_id}" if first else f"{run_seed}:{target_id}:{view}:{view_index}"
+    number = int.from_bytes(blake2b(key.encode(), digest_size=8, person=b"mia-batch").digest())
+    return number >> (64 - _SEED_BITS) >> _STRIDE_BITS << _STRIDE_BITS
+
+
+# Prompts that put texts of known membership before the target.
+
+
+BETWEEN = "\n\n"
+"""What stands between a text and what is before it."""
+_IS_SHOT = "the text is one of those that are put before others"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shots:
+    """What stands before every target of a run: the shots, an empty line after each."""
+
+    context: str
+    texts: frozenset[str]
+    n_shots: int
+    n_tokens: int
+
+
+def after_shots(targets: pl.DataFrame, *, shots: Shots) -> pl.DataFrame:
+    """Put the shots before each target; a shot itself is not asked about."""
+    is_shot = pl.col("target").is_in(sorted(shots.texts))
+    return targets.select(
+        "target_id",
+        cut=pl.lit(0),
+        context=pl.when(~is_shot).then(pl.lit(shots.context)),
+        reason=pl.when(is_shot).then(pl.lit(_IS_SHOT)),
+    )
+
+
+def choose_shots(
+    texts: Sequence[str],
+    *,
+    room: int,
+    count_tokens: Callable[[Sequence[str]], Sequence[int]],
+    setting: str,
+) -> Shots:
+    """Take as many shots as fit into ``room`` tokens, from the first on; empty texts are left out.
+
+    Every target of a run has the same context, so that their scores compare. ``room`` is what the
+    model can read less the longest target. Xie et al. (2024), arXiv:2406.15968; the authors' code
+    joins the shots without anything between, and makes room for a target of average length.
+
+    Raises `SettingsError`, which names ``setting``, if there is no shot or not even the first fits.
+    """
+    found = None
+    context, n_tokens = "", 0
+    there = [text for text in texts if text.strip()]
+    for n_shots, text in enumerate(there, start=1):
+        context += text + BETWEEN
+        (n_tokens,) = count_tokens([context])
+        if n_tokens > room:
+            break
+        found = Shots(
+            context=context, texts=frozenset(there[:n_shots]), n_shots=n_shots, n_tokens=n_tokens
+        )
+    if found is not None:
+        return found
+    if not context:
+        msg = f"setting {setting!r}: there is no text in it; give at least one"
+    else:
+        msg = (
+            f"setting {setting!r}: the first text has {n_tokens:,} tokens, but the model's context "
+            f"leaves room for {max(room, 0):,} before the longest target; give shorter texts or "
+            "shorter targets"
+        )
+    raise SettingsError(msg)
+
+
+# Prompts that are about the whole target.
+
+
+def text(targets: pl.DataFrame) -> pl.DataFrame:
+    """Take the target as it is."""
+    return targets.select("target_id", cut=pl.lit(0))
+
+
+def repeated(targets: pl.DataFrame) -> pl.DataFrame:
+    """Take the target behind itself, a blank line between; its tokens stay what they are."""
+    return targets.select("target_id", cut=pl.lit(0), context=pl.col("target") + BETWEEN)
+
+
+def lowercase(targets: pl.DataFrame) -> pl.DataFrame:
+    """Put the target in Unicode's lower case: Carlini et al. (2021), arXiv:2012.07805, 5.2."""
+    lower = pl.Series([target.lower() for target in targets["target"]], dtype=pl.String)
+    return targets.select("target_id", context=pl.lit(""), text=lower)
+
+
+def pairs(targets: pl.DataFrame, *, n: int) -> pl.DataFrame:
+    """Take the target as it is, twice for each of ``n`` pairs, which differ in how it is read."""
+    index = pl.lit(list(range(2 * n)), dtype=pl.List(pl.UInt32))
+    return targets.select("target_id", cut=pl.lit(0), view_index=index).explode("view_index")
+
+
+# Prompts that give a target's prefix and are about its reference.
+
+
+def continuation(targets: pl.DataFrame) -> pl.DataFrame:
+    """Ask for what follows the prefix; a target that cannot be split says why."""
+    return targets.select("target_id", "reason")
+
+
+def extraction(targets: pl.DataFrame) -> pl.DataFrame:
+    """Put the prefix before the reference, a space between where they do not join to the target."""
+    joins = pl.col("prefix") + pl.col("reference") == pl.col("target")
+    apart = pl.when(pl.col("reason").is_null(), ~joins)
+    return targets.select("target_id", "reason", text=apart.then(" " + pl.col("reference")))
+
+
+# Prompts that ask for a text in other words.
+
+
+_TASK = (
+    "Rewrite the following passage in other words, in its own language. Change the words and their "
+    "order; keep the meaning, the length, the tense and all names. Answer with the rewritten "
+    "passage alone.\n\nPassage: {}\n\nRewritten passage:"
+)
+
+
+def rewriting(targets: pl.DataFrame) -> pl.DataFrame:
+    """Ask for a target in other words; the target itself says how long the answer is to be."""
+    return targets.select("target_id", context=pl.format(_TASK, "target"), cut=pl.lit(0, pl.UInt32))
+
+
+# Prompts that end at many points of a target, each about the few words that follow.
+
+
+LEAST_CONTEXT = 8
+"""Words before the first point."""
+
+_NONE = np.zeros(0, dtype=np.int64)
+_NO_FURTHER = "the text has no further point"
+
+
+def probes(
+    targets: pl.DataFrame, *, n: int, every: int, n_words: int, words: WordRule
+) -> pl.DataFrame:
+    """Ask at up to ``n`` points, ``every`` so many words, for the next ``n_words``.
+
+    The points stand behind word 8, 8 + ``every``, ..., each before at least ``n_words``. They are
+    numbered so that the first k of them are spread over the text for every k, whatever ``n``: more
+    points later are added to those that are there. Where a target has fewer, its last row, numbered
+    ``n`` - 1, says so.
+    """
+    rows = targets.select("target_id", "target", ends=_ends(words))
+    counts = rows["ends"].list.len().to_numpy().astype(np.int64)
+    possible = np.maximum((counts - LEAST_CONTEXT - n_words) // every + 1, 0)
+    points = [_spread(int(most))[:n] for most in possible]
+    which = np.repeat(np.arange(len(counts)), np.minimum(possible, n))
+    index = np.concatenate([_NONE, *(np.arange(len(each)) for each in points)])
+    word = LEAST_CONTEXT + np.concatenate([_NONE, *points]) * every
+    before = np.cumsum(counts) - counts  # words of earlier targets
+    ends = rows["ends"].explode(empty_as_null=False).to_numpy().astype(np.int64)
+    start = ends[before[which] + word - 1]  # the context ends with a word
+    length = ends[before[which] + word + n_words - 1] - start
+    target = pl.col("target").str
+    made = rows.select("target_id", "target")[which].select(
+        "target_id",
+        view_index=pl.Series(index, dtype=pl.UInt32),
+        cut=target.head(pl.Series(start)).str.len_bytes(),
+        text=target.slice(pl.Series(start), pl.Series(length)),
+    )
+    last = pl.lit(n - 1, pl.UInt32)
+    fewer = rows.select("target_id")[np.flatnonzero(possible < n)]
+    return pl.concat(
+        [made, fewer.with_columns(view_index=last, reason=pl.lit(_NO_FURTHER))], how="diagonal"
+    )
+
+
+def _ends(words: WordRule) -> pl.Expr:
+    return word_spans("target", words=words).struct.field("ends")
+
+
+@cache
+def _spread(n: int) -> NDArray[np.int64]:
+    """Order 0, ..., n - 1 so that every beginning is spread evenly: by their bits, reversed.
+
+    The order of van der Corput (1935).
+    """
+    width = max(n - 1, 0).bit_length()
+    numbers = np.arange(1 << width)
+    reverse = np.zeros_like(numbers)
+    for bit in range(width):
+        reverse |= ((numbers >> bit) & 1) << (width - 1 - bit)
+    return reverse[reverse < n]
+
+
+# Prompts that ask for a passage after something else than its own prefix.
+
+
+LAST_WORDS = 16
+"""Words of a passage's own prefix that stand behind an unrelated one in the second prompt."""
+NOTHING_UNRELATED = "no document of another group has a prefix to put in its place"
+
+
+def after_unrelated(targets: pl.DataFrame, *, words: WordRule) -> pl.DataFrame:
+    """Ask after column ``unrelated`` alone, and with the last words of the own prefix behind it."""
+    start = word_spans("prefix", words=words).struct.field("starts").list
+    first = start.tail(LAST_WORDS).list.first().fill_null(0)
+    last = pl.col("prefix").str.slice(first)
+    contexts = {0: pl.col("unrelated"), 1: pl.concat_str("unrelated", last, separator=" ")}
+    asked = (
+        targets.select("target_id", "text", context=context, view_index=pl.lit(index))
+        for index, context in contexts.items()
+    )
+    return pl.concat(asked)
+
+
+def own_prefix(targets: pl.DataFrame) -> pl.DataFrame:
+    """Ask after the own prefix, as it was asked before."""
+    return targets.select("target_id", "text")
+
+
+class OtherRows:
+    """Chooses rows of a table that belong to another owner, each as likely as any other."""
+
+    def __init__(self, owners: NDArray[np.uint64], may_stand: NDArray[np.bool_]) -> None:
+        rows = np.flatnonzero(may_stand)
+        self._rows = rows[np.argsort(owners[rows], kind="stable")]
+        self._owners = owners[self._rows]
+
+    def choose(self, owner: int, name: str, seed: int) -> int | None:
+        """Choose for a target of this owner; seed and name decide. None where there is no other."""
+        own = np.uint64(owner)
+        start, stop = (int(np.searchsorted(self._owners, own, side)) for side in ("left", "right"))
+        n_others = self._rows.size - (stop - start)
+        if not n_others:
+            return None
+        place = sample_seed(seed, name, "control") // SAMPLES_PER_TARGET % n_others
+        return int(self._rows[place if place < start else place + stop - start])
+
+
+# Prompts that are variants of the target, several of each.
+
+
+_GIVEN_NO_FURTHER = "the text has no further neighbour"
+
+
+def given(targets: pl.DataFrame, *, column: str, n: int) -> pl.DataFrame:
+    """Take the first n texts of a column of lists."""
+    rows = [
+        row
+        for target_id, texts in targets.select("target_id", column).iter_rows()
+        for row in numbered(target_id, texts or (), range(n))
+    ]
+    return pl.DataFrame(rows, schema_overrides=Prompts.create_empty().schema)
+
+
+def numbered(
+    target_id: str, texts: Sequence[str | None], indices: range, reason: str | None = None
+) -> list[dict[str, Any]]:
+    """Give some texts of a target their numbers; those that are not there have a reason."""
+    found = [texts[index] if index < len(texts) else None for index in indices]
+    return [
+        {
+            "target_id": target_id,
+            "view_index": index,
+            "context": "",
+            "text": text,
+            "reason": (reason or _GIVEN_NO_FURTHER) if text is None else None,
+        }
+        for index, text in zip(indices, found, strict=True)
+    ]
+
+
+# Prompts that show four passages in every order and ask which is verbatim; three paraphrase it.
+
+
+LABELS = ("A", "B", "C", "D")
+"""Of the passages, as they are shown; in order k the verbatim one has label k modulo 4."""
+N_PARAPHRASES = len(LABELS) - 1
+"""That a text needs."""
+CHOICE_FIELDS = (pl.Field("choice", pl.UInt8()),)
+"""What `choice` gives."""
+
+_ORDERS = tuple(
+    (*others[:place], 0, *others[place:])
+    for others in permutations((1, 2, 3))
+    for place in range(len(LABELS))
+)
+"""Which passage has which label; 0 is the text."""
+MOST_ORDERS = len(_ORDERS)
+
+_CHOICES_TASK = "Answer the question with the letter of the right option alone."
+_QUESTION = "Question: Which of the following passages is verbatim from {}?\nOptions:"
+_ANSWERS = "".join(f" {label}" for label in LABELS)
+_TOO_FEW = "the text has fewer than three paraphrases"
+_EQUAL = "two of the text and its three paraphrases are equal"
+_ARTICLE = r"^\W*A (?:[\p{Ll}--i]|i[^s])"  # a sentence that begins with it, but for "A is ..."
+_LABEL = rf"\b[{''.join(LABELS)}]\b(?:['\x{{2019}}]\p{{L}})?"  # D'Artagnan is none
+
+
+def choices(targets: pl.DataFrame, *, column: str, n: int) -> pl.DataFrame:
+    """Ask in the first ``n`` orders which passage is verbatim from the work that is the group.
+
+    The paraphrases are the first three of a column of lists. Of any multiple of four orders each
+    label is right in as many. The wording is near that of Duarte et al. 2024 (arXiv:2402.09910);
+    what can be answered is the ``text``.
+    """
+    passages = pl.concat_list("target", pl.col(column).list.head(3)).list.eval(
+        pl.element().filter(pl.element().str.contains(r"\S"))
+    )
+    work = pl.coalesce(pl.format('"{}"', "group"), pl.lit("an existing text"))
+    asked = targets.select(
+        "target_id",
+        passages=passages,
+        question=pl.format(_QUESTION, work),
+        reason=pl.when(passages.list.len().fill_null(0) < len(LABELS))
+        .then(pl.lit(_TOO_FEW))
+        .when(passages.list.n_unique() < len(LABELS))
+        .then(pl.lit(_EQUAL)),
+    )
+    return pl.concat(
+        asked.select(
+            "target_id",
+            view_index=pl.lit(index, pl.UInt32),
+            context=pl.when(pl.col("reason").is_null()).then(_context(order)),
+            text=pl.when(pl.col("reason").is_null()).then(pl.lit(_ANSWERS)),
+            reason="reason",
+        )
+        for index, order in enumerate(_ORDERS[:n])
+    )
+
+
+def _context(order: tuple[int, ...]) -> pl.Expr:
+    options = [
+        pl.format(f"{label}. {{}}", pl.col("passages").list.get(passage, null_on_oob=True))
+        for label, passage in zip(LABELS, order, strict=True)
+    ]
+    question = pl.concat_str(pl.lit(_CHOICES_TASK), pl.lit("\n\n"), "question")
+    return pl.concat_str(question, *options, pl.lit("\nAnswer:"), separator="\n")
+
+
+def choice(candidate: pl.Expr) -> pl.Expr:
+    """Read which label an answer names, as its place in `LABELS`.
+
+    A struct of UInt8; null where it names none, or several.
+    """
+    named = candidate.str.replace(_ARTICLE, "").str.extract_all(_LABEL)
+    labels = named.list.eval(pl.element().filter(pl.element().str.len_chars() == 1)).list.unique()
+    one = pl.when(labels.list.len() == 1).then(labels.list.first())
+    places = {label: place for place, label in enumerate(LABELS)}
+    return pl.struct(choice=one.replace_strict(places, return_dtype=pl.UInt8)).alias("choice")
+
+
+# Prompts that are the first tokens of texts, for a model to go on with as it likes.
+
+
+def first_tokens(
+    texts: pl.LazyFrame, *, n: int, n_tokens: int, tokenizer: Tokenizer | None
+) -> pl.DataFrame:
+    """Cut up to ``n`` different texts to their first tokens; without a tokenizer, words.
+
+    Which texts does not depend on their order: those of the lowest hash, so that more are added to
+    the ones there are. Rows are ``target_id``, ``view_index``, ``context`` and an empty ``text``.
+    """
+    there = texts.filter(pl.col("text").str.contains(r"\S")).unique("text")
+    found = there.collect(engine="streaming")["text"].to_list()
+    named = {target_id(from_text(text_digest(text), 0), 0, text): text for text in found}
+    chosen = sorted(named)[:n]
+    cut = [_first(named[name], n_tokens, tokenizer) for name in chosen]
+    return pl.DataFrame(
+        {"target_id": chosen, "context": cut},
+        schema={"target_id": pl.String, "context": pl.String},
+    ).with_columns(view_index=pl.lit(0, pl.UInt32), text=pl.lit(""))
+
+
+def _first(text: str, n_tokens: int, tokenizer: Tokenizer | None) -> str:
+    if tokenizer is None:
+        return " ".join(text.split()[:n_tokens])
+    return tokenizer.keep_first(text, n_tokens)

@@ -1,0 +1,470 @@
+"""Foreign text on a page: all of it is seen, none of it is obeyed; numbers for people."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import polars.selectors as cs
+from markupsafe import Markup, escape
+
+from mia_batch.schemas import Rollup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from mia_batch.report.html.page import Contents
+
+
+# Foreign text on a page: all of it is seen, none of it is obeyed; numbers for people.
+
+
+_MOST = 1_500
+_HIDDEN = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e"
+    r"\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+"""Controls, marks that turn the direction of text, and signs without width."""
+_CODE = Markup('<span class="code">{}</span>')
+_CUT = Markup(' <span class="cut">{:,} more characters</span>')
+_DIGITS = 3
+NO_VALUE = "\N{EN DASH}"
+
+
+def cut(text: str, most: int = _MOST, *, keep_end: bool = False) -> tuple[str, int]:
+    """Keep the first ``most`` characters, or the last, and say how many are left out."""
+    left_out = max(len(text) - most, 0)
+    return (text[left_out:] if keep_end else text[:most]), left_out
+
+
+def plain(text: str, most: int = _MOST) -> str:
+    """Make hidden characters visible as ``[U+202E]``; what is cut off is counted."""
+    shown, left_out = cut(text.replace("\r\n", "\n"), most)
+    seen = _HIDDEN.sub(lambda found: f"[{_code(found[0])}]", shown)
+    return f"{seen} [{left_out:,} more characters]" if left_out else seen
+
+
+def visible(text: object, most: int = _MOST, *, note: bool = True) -> Markup:
+    """Write text into a page, as `plain` does, with hidden characters set apart.
+
+    Without ``note``, three dots stand for what is cut off.
+    """
+    shown, left_out = cut(str(text).replace("\r\n", "\n"), most)
+    written = Markup(_HIDDEN.sub(lambda found: _CODE.format(_code(found[0])), str(escape(shown))))
+    if not left_out:
+        return written
+    return written + (_CUT.format(left_out) if note else "…")
+
+
+def _code(letter: str) -> str:
+    return f"U+{ord(letter):04X}"
+
+
+def number(value: float | None, digits: int = _DIGITS) -> str:
+    """Write a number with few digits, a count with its thousands apart; a dash for null."""
+    if value is None:
+        return NO_VALUE
+    if isinstance(value, int):
+        return f"{value:,}"
+    small = 0 < abs(value) < 10.0**-digits
+    return f"{value:.2g}" if small else f"{value:.{digits}f}"
+
+
+def share(value: float | None) -> str:
+    """Write a share in percent; only 0 and 1 themselves are 0 % and 100 %."""
+    if value is None:
+        return NO_VALUE
+    if 0 < value < 0.0005:
+        return "< 0.1 %"
+    if 0.9995 <= value < 1:
+        return "> 99.9 %"
+    return f"{100 * value:.1f}".removesuffix(".0") + " %"
+
+
+def interval(value: float | None, low: float | None, high: float | None) -> str:
+    """Write a value and its interval, with as many digits as keep the two limits apart."""
+    if value is None:
+        return NO_VALUE
+    if low is None or high is None:
+        return f"{number(value)} (no interval)"
+    digits = _DIGITS
+    while low < high and digits < 9 and f"{low:.{digits}f}" == f"{high:.{digits}f}":
+        digits += 1
+    return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+# Heat strips: where in a document the model remembers, from its first page to its last.
+
+
+LEVELS = 8
+"""Shades of a strip; a point's is that of the eighth of [0, 1] in which it lies."""
+_WIDTH = 1000
+_SVG = Markup(
+    '<svg class="strip" role="img" aria-label="{}" viewBox="0 0 {} 1" preserveAspectRatio="none">'
+    "{}</svg>"
+)
+
+
+def strips(contents: Contents) -> dict[str, Markup]:
+    """Draw the strip of each document that has one, of the primary attack."""
+    points = contents.frame("curves", curve="strip", attack=contents.primary)
+    if points.is_empty():
+        return {}
+    keys = ["subject", "x", "y"]
+    whole = points.select(keys).sort("subject", "x").partition_by("subject", maintain_order=True)
+    return {rows["subject"][0]: _strip(rows["x"].to_list(), rows["y"].to_list()) for rows in whole}
+
+
+def _strip(starts: list[float], values: list[float | None]) -> Markup:
+    """One path for each shade: stretches of the same shade that touch are one rectangle."""
+    ends = [*starts[1:], 1.0]
+    paths: dict[int, str] = {}
+    stretches = zip(starts, ends, map(_level, values), strict=True)
+    for level, run in groupby(stretches, key=lambda stretch: stretch[2]):
+        if level is not None:
+            first, *_, last = [*run] * 2
+            left, right = round(first[0] * _WIDTH), round(last[1] * _WIDTH)
+            paths[level] = f"{paths.get(level, '')}M{left} 0H{right}V1H{left}z"
+    drawn = (Markup('<path class="h{}" d="{}"/>').format(*each) for each in sorted(paths.items()))
+    return _SVG.format(_in_words(starts, values), _WIDTH, Markup().join(drawn))
+
+
+def _level(value: float | None) -> int | None:
+    return None if value is None else min(int(value * LEVELS), LEVELS - 1)
+
+
+def _in_words(starts: list[float], values: list[float | None]) -> str:
+    scored = [
+        (value, start) for value, start in zip(values, starts, strict=True) if value is not None
+    ]
+    if not scored:
+        return f"{len(starts)} stretches, none with a score"
+    value, start = max(scored)
+    return (
+        f"{len(starts)} stretches, {len(scored)} with a score; "
+        f"highest {value:.2f}, from {100 * start:.0f} % of the document on"
+    )
+
+
+# Tables of documents, groups or single texts: headings, cells and what they are sorted by.
+
+
+ANSWERS = {
+    "comes_out": "Parts of it come out word for word.",
+    "known_better": "The model knows it better than comparable texts.",
+    "cannot_tell": "It cannot be told with these texts.",
+    "above_all": "It scores above every comparison text, but they are too few to name it.",
+    "nothing_found": "Nothing was found with these means.",
+}
+"""The answers about a document; none of them says how or where it was acquired."""
+_STRIP = "From first to last page"
+_NAMES = ("title", "key", "author")
+_TABLES = (
+    (("document", "outside"), "documents", "Documents"),
+    (("group",), "groups", "Groups of documents"),
+)
+_IN_EVIDENCE = "shown in evidence"  # no name of a column
+_KNOWN = {True: "labelled member", False: "labelled non-member", None: "audited"}
+_MOST_TEXTS = 200
+_MOST_CHARACTERS = 160
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table: what heads it, what its cells say, and where that stands.
+
+    Cells are sorted by the number in column ``sort``, without one by their text.
+    """
+
+    heading: str
+    sources: tuple[str, ...]
+    write: Callable[[Row], str]
+    sort: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A table that can be sorted and filtered."""
+
+    name: str
+    title: str
+    source: str
+    columns: list[Column]
+    rows: list[Row]
+    note: str = ""
+
+    @property
+    def has_strips(self) -> bool:
+        """Whether a column shows heat strips."""
+        return any(column.heading == _STRIP for column in self.columns)
+
+    @property
+    def choices(self) -> list[str]:
+        """The answers that are given, among which one can be chosen."""
+        found = {row.get("verdict") for row in self.rows}
+        return [answer for verdict, answer in ANSWERS.items() if verdict in found]
+
+
+def document_tables(contents: Contents, in_evidence: Collection[str]) -> Iterator[Table]:
+    """Yield the table of documents, of groups, or where there are none that of single texts.
+
+    Runs of windows that are ``in_evidence`` are links to them.
+    """
+    rollup = contents.frame("rollup")
+    for levels, name, title in _TABLES:
+        rows = rollup.filter(pl.col("level").is_in(levels)) if rollup.height else rollup
+        if rows.height:
+            columns = [*rollup_columns(rows, strips(contents) if "document" in levels else {})]
+            linked = pl.col("longest_target_id").is_in(list(in_evidence))
+            yield Table(
+                name=name,
+                title=title,
+                source="rollup.parquet",
+                columns=columns,
+                rows=rows.with_columns(linked.alias(_IN_EVIDENCE)).to_dicts(),
+                note=_lacking(columns),
+            )
+    if rollup.is_empty():
+        yield from _texts(contents)
+
+
+def rollup_columns(rows: pl.DataFrame, drawn: Mapping[str, Markup]) -> Iterator[Column]:
+    """Yield the columns of a roll-up that say something, with those of the corpus and strips."""
+    there = {name for name in rows.columns if rows[name].count()}
+    called = tuple(name for name in _NAMES if name in there)
+    yield Column("Name", called, lambda row: _name([row[name] for name in called]))
+    yield Column("Answer", ("verdict",), lambda row: ANSWERS[row["verdict"]])
+    if {"outside"} & {*rows["level"]} or "member" in there:
+        yield Column("What it is", ("level", "member"), _what)
+    if drawn:
+        yield Column(_STRIP, ("curves.y",), lambda row: drawn.get(row["key"], Markup("")))
+    yield from (column for column in _NUMBERS if column.sources[0] in there)
+    for name in rows.columns:
+        known = name in {*Rollup.column_names(), *_NAMES, "member"}
+        if name in there and not known and not rows[name].equals(rows["key"]):
+            yield _plain_text(name)
+
+
+def _what(row: Row) -> str:
+    """Tell documents that are known from those that are asked about."""
+    return "outside" if row["level"] == "outside" else _KNOWN[row.get("member")]
+
+
+def _name(parts: list[str | None]) -> Markup:
+    """Write the first part that there is; the others stand small below it."""
+    first, *others = filter(None, parts)
+    below = Markup("").join(Markup(" <small>{}</small>").format(_short(each)) for each in others)
+    return Markup("{}{}").format(_short(first), below)
+
+
+def _short(value: object) -> str:
+    return NO_VALUE if value is None else visible(value, _MOST_CHARACTERS, note=False)
+
+
+def _longest(row: Row) -> str:
+    words = number(row["longest_words"])
+    link = Markup('<a href="#w-{}">{}</a>')
+    return link.format(row["longest_target_id"], words) if row[_IN_EVIDENCE] else words
+
+
+def _plain_text(name: str, heading: str = "") -> Column:
+    return Column(heading or name, (name,), lambda row: _short(row[name]))
+
+
+def _limits(heading: str, name: str, sort: str) -> Column:
+    sources = (sort, name, f"{name}_low", f"{name}_high")
+    return Column(heading, sources, lambda row: _range(*(row[each] for each in sources[1:])), sort)
+
+
+def _range(value: float | None, low: float | None, high: float | None) -> str:
+    return f"at least {number(low)}" if value is None and low else interval(value, low, high)
+
+
+def _plain_number(heading: str, name: str, write: Callable[[Any], str] = number) -> Column:
+    return Column(heading, (name,), lambda row: write(row[name]), name)
+
+
+_NUMBERS = (
+    Column("Longest run, words", ("longest_words",), _longest, "longest_words"),
+    _plain_number("Passages, 20 words", "n_passages_20"),
+    _plain_number("Passages, 50 words", "n_passages_50"),
+    _plain_number("Common passages", "n_common"),
+    _plain_number("Windows verbatim", "share_verbatim", share),
+    _plain_number("Near-verbatim", "share_near_verbatim", share),
+    _plain_number("Extraction probability, highest", "extraction_probability"),
+    _plain_number("Windows extractable", "share_extractable", share),
+    _plain_number("Longest stretch extracted, words", "extracted_words"),
+    _plain_number("Extracted", "extracted_share", share),
+    _plain_number("bmc@5", "bmc_5", share),
+    _plain_number("bmc@5 of other documents", "bmc_5_others", share),
+    _limits("Mean score (95 % interval)", "mean", "mean"),
+    _limits("Contamination (95 %)", "contamination", "contamination_low"),
+    _plain_number("Contamination of this row alone, at least (95 %)", "contamination_low_alone"),
+    _plain_number("p", "p_value"),
+    _plain_number("q", "q_value"),
+    Column(
+        "Windows asked",
+        ("n_asked", "n_windows"),
+        lambda row: f"{row['n_asked']:,} of {row['n_windows']:,}",
+        "n_asked",
+    ),
+    _plain_number("Windows scored", "n_scored"),
+    _plain_text("reason", "Why no p-value"),
+    _plain_text("contamination_reason", "Why no contamination"),
+)
+
+
+def _lacking(columns: list[Column]) -> str:
+    """Name the usual columns that the run has nothing for."""
+    there = {column.heading for column in columns}
+    lacking = [each.heading for each in _NUMBERS if each.sort and each.heading not in there]
+    return f"Not recorded: {'; '.join(lacking)}." if lacking else ""
+
+
+def _texts(contents: Contents) -> Iterator[Table]:
+    """Yield the texts with the highest scores."""
+    attack = contents.primary
+    if not contents.has("scores", attack):
+        return
+    scores = contents.tables["scores"].filter(pl.col(attack).is_not_null(), role="target")
+    named = cs.by_name("target_id", "document_id", "member", "n_words", require_all=False)
+    own = scores.select(named, score=attack)
+    found = own.top_k(_MOST_TEXTS, by=["score", "target_id"]).collect(engine="streaming")
+    ids = pl.col("target_id").is_in(found["target_id"].implode())
+    texts = contents.frame("targets", ids).select("target_id", "target")
+    of_these = pl.col("key").is_in(found["target_id"].implode())
+    verdicts = contents.frame("verdicts", of_these, attack=attack, level="target")
+    found = found.join(texts, on="target_id", how="left")
+    if verdicts.height:
+        answers = verdicts.select("key", "p_value", "q_value").unique("key", keep="first")
+        found = found.join(answers, left_on="target_id", right_on="key", how="left")
+    found = found.sort("score", "target_id", descending=True)
+    there = [column for column in _OF_TEXTS if _says(found, column.sources[0])]
+    yield Table(
+        name="texts",
+        title="Texts with the highest scores",
+        source="scores.parquet, targets.parquet, verdicts.parquet",
+        columns=there,
+        rows=found.to_dicts(),
+        note=f"At most {_MOST_TEXTS:,} are shown; all texts are in scores.parquet.",
+    )
+
+
+def _says(rows: pl.DataFrame, name: str) -> bool:
+    return name in rows.columns and bool(rows[name].count())
+
+
+_MEMBERSHIP = {True: "member", False: "non-member", None: "unknown"}
+_OF_TEXTS = (
+    Column("Text", ("target_id",), lambda row: _short(row["document_id"] or row["target_id"])),
+    Column("Label", ("member",), lambda row: _MEMBERSHIP[row["member"]]),
+    _plain_number("Score", "score"),
+    _plain_number("p", "p_value"),
+    _plain_number("q", "q_value"),
+    _plain_number("Words", "n_words"),
+    Column("Begins", ("target",), lambda row: _short(row["target"])),
+)
+
+
+# What speaks to the windows that are shown: controls, and how sure the models are of them.
+
+
+_CONTROLS = {
+    "unrelated_prefix": "after the prefix of another document",
+    "unrelated_prefix_16_words": "after that and the last 16 words of its own prefix",
+    "reference_model": "from the reference model, after its own prefix",
+    "other_document": "in another document",
+}
+"""Where a passage was asked for, or looked for."""
+_COMMON = {True: "common", False: "no", None: NO_VALUE}
+_MOST_ROWS = 400
+
+
+def common_windows(contents: Contents) -> Mapping[str, list[str]]:
+    """Say of each window whose passage is common where it comes out or stands, too."""
+    rows = contents.frame(
+        "controls", *([pl.col("common")] if "controls" in contents.tables else [])
+    )
+    found: dict[str, list[str]] = {}
+    for row in rows.iter_rows(named=True):
+        found.setdefault(row["target_id"], []).append(_CONTROLS[row["control"]])
+    return found
+
+
+def control_table(contents: Contents) -> Table | None:
+    """Lay out the controls; None where the run has none."""
+    if "controls" not in contents.tables:
+        return None
+    rows = contents.tables["controls"].head(_MOST_ROWS)
+    named = contents.tables["targets"].select("target_id", "document_id", "window_index")
+    found = rows.join(named, on="target_id", how="left", maintain_order="left")
+    return Table(
+        name="controls",
+        title="What else the passages come out of",
+        source="controls.parquet, targets.parquet",
+        columns=_COLUMNS,
+        rows=found.collect(engine="streaming").to_dicts(),
+        note="A common passage is no evidence; what 16 words of its prefix give is shown beside it "
+        f"and marks nothing. At most {_MOST_ROWS} rows are shown.",
+    )
+
+
+def perplexity_table(contents: Contents, shown: Collection[str]) -> Table | None:
+    """Lay out perplexity and entropy of the windows that are shown; None where the run has none."""
+    rows = contents.frame("perplexities", pl.col("target_id").is_in(list(shown)))
+    if rows.is_empty():
+        return None
+    ids = pl.col("target_id").is_in(list(shown))
+    named = contents.frame("targets", ids).select("target_id", "document_id", "window_index")
+    return Table(
+        name="perplexities",
+        title="How sure the models are of these windows",
+        source="perplexities.parquet, targets.parquet",
+        columns=_OF_PERPLEXITIES,
+        rows=rows.join(named, on="target_id", how="left", maintain_order="left").to_dicts(),
+        note="All texts are in perplexities.parquet. Other tokenizers count other tokens.",
+    )
+
+
+def _controls_short(row: dict[str, Any], name: str) -> str:
+    value = row[name]
+    return NO_VALUE if value is None else visible(value, _MOST_CHARACTERS, note=False)
+
+
+def _count(heading: str, name: str) -> Column:
+    return Column(heading, (name,), lambda row: number(row[name]), name)
+
+
+_OF_PERPLEXITIES = [
+    Column("Document", ("document_id",), lambda row: _controls_short(row, "document_id")),
+    _count("Window", "window_index"),
+    _count("Perplexity", "perplexity"),
+    _count("Entropy, nats", "entropy"),
+    _count("Perplexity under the reference model", "reference_perplexity"),
+    Column("Why no perplexity", ("reason",), lambda row: _controls_short(row, "reason")),
+    Column(
+        "Why no entropy", ("entropy_reason",), lambda row: _controls_short(row, "entropy_reason")
+    ),
+    Column(
+        "Why no control",
+        ("reference_reason",),
+        lambda row: _controls_short(row, "reference_reason"),
+    ),
+]
+_COLUMNS = [
+    Column("Document", ("document_id",), lambda row: _controls_short(row, "document_id")),
+    _count("Window", "window_index"),
+    Column("Asked or looked for", ("control",), lambda row: _CONTROLS[row["control"]]),
+    _count("Samples", "n_samples"),
+    _count("Longest run, words", "longest_words"),
+    Column("Common", ("common",), lambda row: _COMMON[row["common"]]),
+    Column(
+        "Other document", ("other_document",), lambda row: _controls_short(row, "other_document")
+    ),
+    Column("Why no run", ("reason",), lambda row: _controls_short(row, "reason")),
+]

@@ -1,0 +1,899 @@
+"""Tables of texts: what is audited."""
+
+from __future__ import annotations
+
+import dataframely as dy
+import polars as pl
+
+__all__ = [
+    "Blind",
+    "BuiltTests",
+    "BuiltTexts",
+    "Comparisons",
+    "Controls",
+    "Curves",
+    "Documents",
+    "ExtractedDocuments",
+    "Extraction",
+    "Features",
+    "Findings",
+    "Inversion",
+    "InversionTexts",
+    "LogProbs",
+    "Metrics",
+    "Paraphrases",
+    "Perplexities",
+    "Prompts",
+    "Role",
+    "Rollup",
+    "Samples",
+    "Scores",
+    "SetAside",
+    "Targets",
+    "ThrownAway",
+    "Unscored",
+    "VerdictLevel",
+    "Verdicts",
+]
+
+
+# Tables of texts: what is audited.
+
+
+Role = pl.Enum(["target", "non_member", "calibration", "canary", "shot", "copy", "yardstick"])
+"""Why a text is in the targets table: its membership is asked, or it helps to answer.
+
+A ``copy`` keeps the place of a window whose passage is asked about in earlier windows.
+"""
+
+
+class Documents(dy.Schema):
+    """One row per text of the user's corpus, whole, in the corpus' order."""
+
+    document_id = dy.String(nullable=True)
+    """The user's identifier, unique; null throughout where the corpus has none."""
+    text = dy.String(nullable=True)
+    """The text as it was read; null texts are kept and end up unscored."""
+    member = dy.Bool(nullable=True)
+    """Whether the text was in the training data; null = unknown."""
+    group = dy.String(nullable=True)
+    """Documents whose errors move together (book, author, site); null = a group of its own."""
+    prefix = dy.String(nullable=True)
+    """The user's own prefix; null = cut from the text."""
+    reference = dy.String(nullable=True)
+    """The user's own reference; null = cut from the text."""
+
+
+class SetAside(dy.Schema):
+    """One row per file or row that was not read, the audit going on without it."""
+
+    setting = dy.String()
+    """The setting that names the texts: ``input``, ``non_members`` ..."""
+    place = dy.String()
+    """The file, or the file and its line, item or row, counted from 1."""
+    reason = dy.String()
+    """Why it was not read."""
+
+
+class Targets(dy.Schema):
+    """One row per text whose membership is asked, or that helps to answer."""
+
+    target_id = dy.String(primary_key=True, regex="^[0-9a-f]{32}$")
+    """Hash of the document's identity, the window and the text; the same on every machine."""
+    role = dy.Enum(Role.categories.to_list())
+    """Why it is here: ``target`` asks about it, the others help to answer."""
+    document_id = dy.String(nullable=True)
+    """The document that it was cut from, as in the corpus."""
+    group = dy.String(nullable=True)
+    """As in the corpus; ``undeclared book`` for non-members without one that look like parts of one
+    book."""
+    member = dy.Bool(nullable=True)
+    """As in the corpus."""
+    window_index = dy.UInt32()
+    """Position of the window in its document, from 0."""
+    n_windows = dy.UInt32()
+    """Windows that the document has, whether they are asked about or not."""
+    start = dy.UInt32(nullable=True)
+    """Characters of the document before the target; null where the text is null."""
+    target = dy.String(nullable=True)
+    """The text asked about; null where the document's is, or the window repeats an earlier one."""
+    prefix = dy.String(nullable=True)
+    """The part given to the model; null where the target cannot be split."""
+    reference = dy.String(nullable=True)
+    """The true continuation; null where the target cannot be split."""
+    n_words = dy.UInt32(nullable=True)
+    """Words of the target under the run's word rule; null where the target is null."""
+    reason = dy.String(nullable=True)
+    """Why the target cannot be sampled; null where it can."""
+
+
+# Tables of evidence: what models were asked, and what they answered.
+
+
+class _OfPrompt(dy.Schema):
+    target_id = dy.String(primary_key=True)
+    """The target, as in ``targets``."""
+    model = dy.String(primary_key=True)
+    """Name of the model in the run: ``target``, ``reference``, ..."""
+    view = dy.String(primary_key=True)
+    """Kind of the prompt: ``continuation``, ``text``, ``lowercase``, ``neighbour``, ..."""
+    view_index = dy.UInt32(primary_key=True)
+    """Counts the prompts of a view from 0."""
+
+
+class Prompts(_OfPrompt):
+    """One row per thing that a model is asked about a target.
+
+    ``context`` stands before ``text``, which is what is scored, or what a continuation is compared
+    with. Where they can be cut from the target, they are null: with ``cut``, so many bytes from its
+    start; without, they are the target's own prefix and reference.
+    """
+
+    cut = dy.UInt32(nullable=True)
+    """Bytes of the target that stand before the text; null where there is no such cut."""
+    context = dy.String(nullable=True)
+    """What stands before the text; null where it follows from the target."""
+    text = dy.String(nullable=True)
+    """What is scored or compared with; null where it follows from the target."""
+    reason = dy.String(nullable=True)
+    """Why it cannot be asked; null where it can."""
+
+
+class Samples(_OfPrompt):
+    """One row per sampled continuation, or per continuation that could not be had."""
+
+    sample_index = dy.UInt32(primary_key=True)
+    """Counts the samples of a prompt from 0."""
+    candidate = dy.String(nullable=True)
+    """The decoded prompt and output, less the decoded prompt, without special tokens."""
+    prompt = dy.String(nullable=True)
+    """The decoded prompt where it differs from the target's prefix, else null."""
+    n_tokens = dy.UInt32(nullable=True)
+    """Tokens decoded, the end-of-text token included."""
+    finish_reason = dy.String(nullable=True)
+    """``stop`` (the model ended the text) or ``length`` (the budget or the context ended it)."""
+    short = dy.Bool(nullable=True)
+    """True where the candidate ended by length with fewer words than its reference."""
+    answer = dy.Enum(
+        [
+            "text",
+            "thought_removed",
+            "prompt_removed",
+            "prompt_repeated",
+            "empty",
+            "thinking",
+            "refusal",
+            "filtered",
+            "not_asked",
+        ],
+        nullable=True,
+    )
+    """What came back: ``text``; text less the model's thoughts (``thought_removed``) or the prompt
+    (``prompt_removed``) before it; no text, because the answer was ``empty``, all ``thinking``, a
+    ``refusal``, ``filtered`` by the provider, or began with the prompt (``prompt_repeated``) where
+    others do not; ``not_asked`` where there was no room. Null where nothing came back, and of
+    recordings."""
+    reason = dy.String(nullable=True)
+    """Why there is no candidate; null where there is."""
+
+
+class LogProbs(_OfPrompt):
+    """One row per text seen by one model: numbers of its tokens, or why there are none.
+
+    Lists have one entry per token, null where nothing precedes it; what no attack needed is null.
+    """
+
+    n_bytes = dy.UInt32(nullable=True)
+    """Bytes of the text in UTF-8; null where there is no text of this view to ask about."""
+    zlib_size = dy.UInt32(nullable=True)
+    """Bytes of the text after zlib at level 6; null likewise."""
+    bos = dy.Bool(nullable=True)
+    """Whether the tokenizer put a special token before the text by itself."""
+    token_ids = dy.List(dy.UInt32(), nullable=True)
+    """The text's tokens; null where only the endpoint knows them."""
+    logprob = dy.List(dy.Float32(nullable=True), nullable=True)
+    """Log-probability of each token given those before it, natural."""
+    trained = dy.Bool(nullable=True)
+    """Whether the run tuned this model on the target; null where nobody knows."""
+    bounded = dy.Bool(nullable=True)
+    """Whether ``logprob`` is only an upper bound: an endpoint does not list the token."""
+    vocabulary_mean = dy.List(dy.Float32(nullable=True), nullable=True)
+    """Mean of the log-probability over the vocabulary, at each token."""
+    vocabulary_variance = dy.List(dy.Float32(nullable=True), nullable=True)
+    """Variance of the log-probability over the vocabulary, centred."""
+    rank = dy.List(dy.UInt32(nullable=True), nullable=True)
+    """1 + number of tokens with a larger logit."""
+    support_mass = dy.List(dy.Float32(nullable=True), nullable=True)
+    """Log of the probability mass that the run's decoding keeps; null where it leaves the token."""
+    log_inverse_frequency = dy.List(dy.Float32(), nullable=True)
+    """Log of 1 / frequency of each token in the reference corpus."""
+    reason = dy.String(nullable=True)
+    """Why there are no numbers; null where there are."""
+
+
+class Features(_OfPrompt):
+    """One row per candidate-reference pair, numbers only; null where there is no such pair.
+
+    The fields of `mia_batch.kernels.pair_features` that the run's attacks need follow the columns
+    named here; ``n_tokens`` and ``short`` are those of the samples table.
+    """
+
+    sample_index = dy.UInt32(primary_key=True)
+    """Counts the samples of a prompt from 0."""
+    words_candidate = dy.UInt32(nullable=True)
+    """Words of the candidate under the run's word rule."""
+    words_reference = dy.UInt32(nullable=True)
+    """Words of the reference, likewise."""
+    n_tokens = dy.UInt32(nullable=True)
+    """Tokens decoded, as in ``samples``."""
+    short = dy.Bool(nullable=True)
+    """Whether the candidate ended short, as in ``samples``."""
+
+
+# Tables of answers: scores, what they show, and what may be concluded.
+
+
+VerdictLevel = pl.Enum(["target", "document", "group", "collection"])
+"""What a verdict is about; ``collection``: all audited texts together."""
+
+
+class Scores(dy.Schema):
+    """One row per target.
+
+    Each attack adds a Float64 column of its name: null = unscored, higher = more likely a member.
+    ``placebo_of_`` and the primary attack's name: what it gives the reference model.
+    """
+
+    target_id = dy.String(primary_key=True)
+    """The target, as in ``targets``."""
+    role = dy.Enum(Role.categories.to_list())
+    """As in ``targets``."""
+    document_id = dy.String(nullable=True)
+    """The document that the target was cut from."""
+    group = dy.String(nullable=True)
+    """The document's group."""
+    member = dy.Bool(nullable=True)
+    """Known membership; null = unknown."""
+    window_index = dy.UInt32()
+    """Position of the window in its document, from 0."""
+    n_words = dy.UInt32(nullable=True)
+    """Words of the target."""
+    n_samples = dy.UInt32()
+    """Samples that the scores rest on, of all views."""
+    n_short = dy.UInt32()
+    """Samples that ended short of the reference's length."""
+
+
+class Unscored(dy.Schema):
+    """One row per missing score."""
+
+    target_id = dy.String(primary_key=True)
+    """The target, as in ``targets``."""
+    attack = dy.String(primary_key=True)
+    """The attack that has no score of it."""
+    reason = dy.String()
+    """Why, as a short sentence."""
+
+
+class Metrics(dy.Schema):
+    """One fact of a labelled run per row; rates and areas lie in [0, 1], differences in [-1, 1].
+
+    ``roc_auc``, ``tpr_at_fpr``, ``balanced_accuracy``; ``fpr_at_threshold``: the range of the true
+    FPR of a budget's threshold, where few non-members make it unstable; ``roc_auc_difference``:
+    ``attack`` less ``versus``; ``roc_auc_simultaneous``: lower bounds that hold all at once.
+    """
+
+    attack = dy.String()
+    """Its name, or that of a classifier that never sees the model (``blind_year_v1``)."""
+    versus = dy.String(nullable=True)
+    """The other one, in comparisons."""
+    slice = dy.String()
+    """Which targets: ``all``, ``column=value``, ``about 64 words``, ``macro``, the average over
+    such lengths, or ``blind quintile 1``, least like members to the blind classifier, to 5."""
+    metric = dy.String()
+    """Name of the figure; see above."""
+    fpr = dy.Float64(nullable=True)
+    """The budget of a TPR@FPR; null for other metrics."""
+    value = dy.Float64(nullable=True)
+    """Null where the data cannot support the figure."""
+    low = dy.Float64(nullable=True)
+    """Lower end of the interval."""
+    high = dy.Float64(nullable=True)
+    """Upper end of the interval."""
+    confidence = dy.Float64(nullable=True)
+    """Share of such intervals that cover the true figure."""
+    method = dy.String(nullable=True)
+    """How the interval was made."""
+    reason = dy.String(nullable=True)
+    """Why value or its limits are null, or what makes them unstable."""
+    n_members = dy.UInt32()
+    """Scored members."""
+    n_nonmembers = dy.UInt32()
+    """Scored non-members."""
+    n_unscored = dy.UInt32()
+    """Labelled targets without a score."""
+
+
+class Findings(dy.Schema):
+    """One check of the texts or of the run per row; every sentence of a report is made from rows.
+
+    A check that is about two things has a row for each.
+    """
+
+    check = dy.String()
+    """``roles``, ``blind_baseline``, ``weights``, ``duplicates``, ``undeclared_books``, ``power``
+    (of texts); ``plan``, ``gate`` (may targets be compared with non-members?), ``uneven_scores``,
+    ``reported``, ``placebo`` (on the reference model), ``e_values`` (what rounds decided),
+    ``null_audits``, ``top`` (so many of the highest at least), ``max_t`` (all attacks together),
+    ``combination``, ``dataset_inference``, ``codec``, ``yardstick``, ``absence`` (of scores);
+    ``verbatim`` (what came out word for word), ``prompts`` (what was given), ``endpoint`` (fields
+    that it honours), ``answers`` (kinds that came back), ``held_back`` (``filtered`` or refused
+    unevenly), ``chance`` (whether models predict the texts better), ``earlier_runs`` (of the same
+    texts and model, in folders beside the run's)."""
+    subject = dy.String(nullable=True)
+    """What it is about: a set of texts, a level, an attack."""
+    statistic = dy.String()
+    """Name of the number, such as ``roc_auc``, ``share`` or ``n_texts``."""
+    value = dy.Float64(nullable=True)
+    """The number; null where it could not be computed."""
+    low = dy.Float64(nullable=True)
+    """Lower end of its interval."""
+    high = dy.Float64(nullable=True)
+    """Upper end of its interval."""
+    p_value = dy.Float64(nullable=True)
+    """Of the check's own test."""
+    verdict = dy.String(nullable=True)
+    """What follows from it, as one word of the check's own list."""
+    reason = dy.String(nullable=True)
+    """Why value, limits or verdict are null; or what an example is."""
+
+
+class Blind(dy.Schema):
+    """One row per text that classifiers which never see the model have ranked.
+
+    Each classifier adds a Float64 column of its name, in (0, 1): the share of the texts of its fold
+    that score below it. Members and non-members are ranked in columns of the classifiers' names,
+    targets and the texts that they are compared with in columns ``targets_`` and the name.
+    """
+
+    target_id = dy.String(primary_key=True)
+    """The target, as in ``targets``."""
+
+
+class Verdicts(dy.Schema):
+    """One answer about one target, document, group or the whole collection per row.
+
+    A row has a p-value, or an ``estimate`` with its interval, or a reason why there is neither.
+    """
+
+    attack = dy.String()
+    """The attack that the answer rests on; ``dataset_inference_v1`` rests on all."""
+    level = dy.Enum(VerdictLevel.categories.to_list())
+    """What the answer is about."""
+    key = dy.String(nullable=True)
+    """``target_id``, ``document_id`` (without one, its first ``target_id``), or ``group``; null for
+    the collection. Of canaries the name of their set, at level ``group``."""
+    versus = dy.String()
+    """What it is compared with: ``non_members``, texts known to be outside the training data, or
+    ``controls``, the canaries that stayed unpublished."""
+    planned = dy.Bool()
+    """Whether attack and level were named before scores were seen."""
+    score = dy.Float64(nullable=True)
+    """What the p-value compares: the attack's score, or the group's statistic; of ``e-bh`` the
+    e-value, whose p-value is 1 / e."""
+    standard_error = dy.Float64(nullable=True)
+    """Monte-Carlo error of the score over its samples, where the attack takes their mean."""
+    n_null = dy.UInt32(nullable=True)
+    """Independent units that it is compared with: texts, or groups of texts."""
+    p_value = dy.Float64(nullable=True)
+    """Share of units outside the training data, this one included, that score as high."""
+    q_value = dy.Float64(nullable=True)
+    """Adjusted p-value: report all up to q, and at most a share q of them are false on average."""
+    adjustment = dy.String(nullable=True)
+    """The procedure of the q-value: ``bh`` (Benjamini-Hochberg) ``by`` (Benjamini-Yekutieli) or
+    ``e-bh``, which holds wherever rounds are stopped."""
+    sensitivity_bound = dy.Float64(nullable=True)
+    """Rosenbaum's gamma: bias in the odds of scoring high, without membership, that would lift the
+    p-value above 0.05."""
+    estimate = dy.String(nullable=True)
+    """Name of the estimated number, such as ``contamination_rate``; null beside a p-value."""
+    value = dy.Float64(nullable=True)
+    """The estimated number."""
+    low = dy.Float64(nullable=True)
+    """Lower end of its interval, or a lower bound."""
+    high = dy.Float64(nullable=True)
+    """Upper end of its interval."""
+    confidence = dy.Float64(nullable=True)
+    """Share of such intervals that cover the true number."""
+    method = dy.String(nullable=True)
+    """How p-value or interval was made."""
+    assumption = dy.String(nullable=True)
+    """What must hold for the estimate, as a sentence; null beside a p-value."""
+    reason = dy.String(nullable=True)
+    """Why p-value, q-value or value is null."""
+
+
+# Tables of long extraction: how far a model was followed through documents, and what came out.
+
+
+_PLACE: dict[str, dy.Column] = {"start": dy.UInt32(), "end": dy.UInt32()}
+
+
+class Extraction(dy.Schema):
+    """One row per walk: from a strong window on, the model's own words lead through the document.
+
+    Walks from which nothing came out have their row, too.
+    """
+
+    document_id = dy.String(primary_key=True)
+    """The document that is followed."""
+    walk = dy.UInt32(primary_key=True)
+    """Counts the walks of a document from 0, that of the strongest window first."""
+    target_id = dy.String()
+    """The window whose prefix was given."""
+    draw = dy.UInt32()
+    """0: of all words the most likely one was said; else the number of the draw."""
+    start = dy.UInt32()
+    """Characters of the document before the stretch that came out."""
+    end = dy.UInt32()
+    """Characters of the document before what follows it: ``start`` where nothing came out."""
+    n_words = dy.UInt32()
+    """Words of the document in the stretch."""
+    n_verbatim = dy.UInt32()
+    """Those of them that were said."""
+    n_rounds = dy.UInt32()
+    """How often the model was asked."""
+    n_tokens = dy.UInt32()
+    """Tokens decoded."""
+
+
+class ExtractedDocuments(dy.Schema):
+    """One row per document with walks; what the walks said is compared with the whole of it."""
+
+    document_id = dy.String(primary_key=True)
+    """The document that is followed."""
+    words_document = dy.UInt32()
+    """Its words."""
+    n_walks = dy.UInt32()
+    """Walks through it."""
+    n_tokens = dy.UInt32()
+    """Tokens decoded in all of them."""
+    coverage = dy.Float64(nullable=True)
+    """Share of the words in some stretch."""
+    longest_words = dy.UInt32()
+    """Words of the longest stretch, or of several without a gap."""
+    near_verbatim_recall = dy.Float64(nullable=True)
+    """`mia_batch.kernels.near_verbatim_recall` of all that was said, in the document's order."""
+    bmc_5 = dy.Float64(nullable=True)
+    """`mia_batch.kernels.book_coverage` by spans of 5 words, less those of the prefixes."""
+    bmc_5_others = dy.Float64(nullable=True)
+    """The mean of the same coverage of other documents, the level of chance; null without any."""
+    n_others = dy.UInt32()
+    """Other documents that were compared, at most 8."""
+    passages_20 = dy.List(dy.Struct(_PLACE), nullable=True)
+    """Passages of at least 20 words that one walk said word for word, less what it was given:
+    characters of the document before each, and before what follows it."""
+    passages_50 = dy.List(dy.Struct(_PLACE), nullable=True)
+    """Likewise of at least 50 words."""
+
+
+# Table of controls: what else a passage that came out comes out of.
+
+
+class Controls(dy.Schema):
+    """One row per passage that came out word for word, and per control that speaks to it.
+
+    A passage is the longest run of at least 20 words that a continuation repeats, else the first 64
+    words of a stretch that extraction gave. Where a control marks it ``common``, it is no evidence:
+    roll-up and verdicts leave it out.
+    """
+
+    target_id = dy.String(primary_key=True)
+    """The window that it is of."""
+    control = dy.Enum(
+        ["unrelated_prefix", "unrelated_prefix_16_words", "reference_model", "other_document"],
+        primary_key=True,
+    )
+    """``unrelated_prefix``: the model continued the prefix of another document;
+    ``unrelated_prefix_16_words``: that, and the last 16 words of the own prefix behind it, which
+    shows how few words suffice and marks nothing; ``reference_model``: the reference model
+    continued the own prefix; ``other_document``: no model, all documents of other groups were
+    searched."""
+    n_samples = dy.UInt32(nullable=True)
+    """Continuations that were compared; null where no model is asked."""
+    longest_words = dy.UInt32(nullable=True)
+    """Words in a row of the passage in the best of them, or in the other document."""
+    common = dy.Bool(nullable=True)
+    """Whether these are at least 20; null where it cannot be said."""
+    other_document = dy.String(nullable=True)
+    """The document whose prefix was given, or that has the passage, too; without a name, the
+    ``target_id`` of the window that the prefix is of, or the document's number in its file."""
+    reason = dy.String(nullable=True)
+    """Why ``longest_words`` is null."""
+
+
+# Tables that a report shows as they are.
+
+
+class Rollup(dy.Schema):
+    """One row per document, per group of several, and per document known to be outside.
+
+    No documents where each is one window, no groups where each is one document. Numbers are of the
+    primary attack, over the windows asked about. Further columns are what the corpus says of the
+    whole: ``group``, ``member``, title, author, ISBN ...; of a group null where its documents
+    differ. Columns of the corpus that hold lists, or have the name of a column here, are left out.
+    """
+
+    level = dy.Enum(["document", "group", "outside"])
+    """What the row is about: an audited document or group, or for comparison, on the same scale, a
+    document of the non-members, whose ``member`` is false."""
+    key = dy.String()
+    """``document_id`` (without one, the first ``target_id``) or ``group``."""
+    attack = dy.String()
+    """The primary attack."""
+    n_windows = dy.UInt32()
+    """Windows that there are."""
+    n_asked = dy.UInt32()
+    """Windows that were asked about."""
+    n_scored = dy.UInt32()
+    """Windows that have a score."""
+    mean = dy.Float64(nullable=True)
+    """Mean score, with its 95 % interval; null where fewer than two windows have a score. The
+    interval is null where all scores are equal."""
+    mean_low = dy.Float64(nullable=True)
+    """Lower end of the mean's interval."""
+    mean_high = dy.Float64(nullable=True)
+    """Upper end of the mean's interval."""
+    p_value = dy.Float64(nullable=True)
+    """Of the verdict at this level."""
+    q_value = dy.Float64(nullable=True)
+    """Likewise."""
+    contamination = dy.Float64(nullable=True)
+    """Share of windows that the model was trained on, with its 95 % interval; null where there is
+    a lower bound alone."""
+    contamination_low = dy.Float64(nullable=True)
+    """Lower end of its interval, which is claimed: 0 where the row's q is above that of the run, or
+    null."""
+    contamination_low_alone = dy.Float64(nullable=True)
+    """Lower end that holds for this row had it been the only one looked at, not for all rows at
+    once."""
+    contamination_high = dy.Float64(nullable=True)
+    """Upper end of its interval."""
+    contamination_reason = dy.String(nullable=True)
+    """Why the share or its interval is null."""
+    n_common = dy.UInt32(nullable=True)
+    """Windows whose passage came out and is common, as ``controls`` says. Neither they nor
+    stretches that start with them count in shares, runs and the verdict. Null without controls."""
+    share_verbatim = dy.Float64(nullable=True)
+    """Share of windows of which a sample repeats at least 20 words in a row; null where no
+    continuations were sampled."""
+    share_near_verbatim = dy.Float64(nullable=True)
+    """Share of windows of which near-verbatim blocks of a sample hold at least 20 words."""
+    extraction_probability = dy.Float64(nullable=True)
+    """The highest probability that the model continues the prefix of a window with the whole
+    reference (its first ``extraction_tokens``); null without scores of ``extraction_v1``."""
+    share_extractable = dy.Float64(nullable=True)
+    """Share of the windows with such a score of which it is at least 0.001; null likewise."""
+    longest_words = dy.UInt32(nullable=True)
+    """Words of the longest run that a sample repeats."""
+    longest_target_id = dy.String(nullable=True)
+    """The window of which it is repeated."""
+    longest_sample_index = dy.UInt32(nullable=True)
+    """The sample that repeats it."""
+    n_passages_20 = dy.UInt32(nullable=True)
+    """Passages of at least 20 words that one answer repeats word for word. Those that overlap in
+    the document count once; of a group they are added up. Null without such answers."""
+    n_passages_50 = dy.UInt32(nullable=True)
+    """Likewise of at least 50 words."""
+    passages_from = dy.Enum(["samples", "walks", "samples and walks"], nullable=True)
+    """Which answers were looked at: continuations of windows, walks of extraction, or both."""
+    extracted_words = dy.UInt32(nullable=True)
+    """Words of the longest near-verbatim stretch that extraction gave; null without extraction."""
+    extracted_share = dy.Float64(nullable=True)
+    """Share of the document's words in such stretches; null likewise, and of groups."""
+    bmc_5 = dy.Float64(nullable=True)
+    """Share of its words in spans of 5 that extraction gave, whichever document was followed."""
+    bmc_5_others = dy.Float64(nullable=True)
+    """The mean of the same over other documents: the level of chance."""
+    verdict = dy.Enum(["comes_out", "known_better", "cannot_tell", "above_all", "nothing_found"])
+    """A verbatim run or extracted stretch of 20 words; else reported at the run's q; else no
+    p-value; else above every comparison text, which are too few to report it; else neither."""
+    reason = dy.String(nullable=True)
+    """Why there is no p-value."""
+
+
+class Perplexities(dy.Schema):
+    """One row per text with log-probabilities: how sure the models are of it, token by token."""
+
+    target_id = dy.String(primary_key=True)
+    """The text, as in ``targets``."""
+    perplexity = dy.Float64(nullable=True)
+    """Of the whole text under the target model: exp of its loss per token, at least 1."""
+    entropy = dy.Float64(nullable=True)
+    """Mean entropy of the target model's predictions at its tokens, in nats: how open it held what
+    follows."""
+    reference_perplexity = dy.Float64(nullable=True)
+    """Its perplexity under the reference model, the control, by that model's own tokens."""
+    reason = dy.String(nullable=True)
+    """Why there is no ``perplexity``."""
+    entropy_reason = dy.String(nullable=True)
+    """Why there is no ``entropy``."""
+    reference_reason = dy.String(nullable=True)
+    """Why there is no ``reference_perplexity``."""
+
+
+class Curves(dy.Schema):
+    """One point of a picture per row."""
+
+    curve = dy.Enum(["roc", "growth", "distribution", "strip"])
+    """``roc``: TPR over FPR; ``growth``: AUC over the first samples, or points, of each text that
+    the score rests on; ``distribution``: share of texts over the middle of a bin of scores;
+    ``strip``: memory over the position in a document."""
+    attack = dy.String()
+    """The attack whose scores are drawn."""
+    subject = dy.String(nullable=True)
+    """Of growth what ``x`` counts, ``samples`` or ``points``; of a distribution the set of texts
+    (``members``, ``non-members``, ``targets``); of a strip the ``document_id`` (without one, the
+    first ``target_id``)."""
+    x = dy.Float64()
+    """Of a strip the first character of a stretch, as share of the characters up to the last
+    window's end, in [0, 1)."""
+    y = dy.Float64(nullable=True)
+    """Of a strip the mean, over the stretch's windows, of the share of texts known to be outside
+    the training data (without any: of all texts) that score lower, in [0, 1]; null without a score.
+    """
+    n = dy.UInt32()
+    """Texts that the point rests on; 0 where a gap in a strip begins: no window was asked about
+    from there to the next point."""
+
+
+# The table that several runs of one corpus are compared in.
+
+
+class Comparisons(dy.Schema):
+    """One fact about a run, or about its difference to the first run, per row.
+
+    ``roc_auc``; ``roc_auc_difference`` and ``mean_difference``: the run less the first;
+    ``removed_share``: how much of the difference between the first run and that of the retrained
+    model is gone. Written by ``mia-batch compare --out``; a run's folder has none.
+    """
+
+    attack = dy.String()
+    """The attack whose scores are compared."""
+    run = dy.String()
+    """Name of the run's folder; a second of that name has ``(2)`` behind it."""
+    versus = dy.String(nullable=True)
+    """The run that it is compared with; null for ``roc_auc``."""
+    statistic = dy.Enum(["roc_auc", "roc_auc_difference", "mean_difference", "removed_share"])
+    """Name of the figure; see above."""
+    level = dy.Enum(["set", "document", "group"])
+    """Whether the figure is about a set of texts, one document or one group."""
+    set = dy.Enum(["labelled", "members", "non_members", "unknown"])
+    """Which texts by their membership; ``labelled``: members and non-members."""
+    key = dy.String(nullable=True)
+    """``document_id`` (without one, its first ``target_id``) or ``group``; null for sets."""
+    value = dy.Float64(nullable=True)
+    """The figure: an area, a difference of areas or of scores, a share that may leave [0, 1]."""
+    low = dy.Float64(nullable=True)
+    """Lower end of its interval."""
+    high = dy.Float64(nullable=True)
+    """Upper end of its interval."""
+    confidence = dy.Float64(nullable=True)
+    """Share of such intervals that cover the true figure."""
+    method = dy.String(nullable=True)
+    """How the interval was made."""
+    p_value = dy.Float64(nullable=True)
+    """Two-sided, of no difference."""
+    adjusted_p = dy.Float64(nullable=True)
+    """Of sets by Holm, over all runs and sets, areas and means apart; of documents, or groups, a
+    q-value by Benjamini and Hochberg over all runs and documents, or groups."""
+    adjustment = dy.Enum(["holm", "bh"], nullable=True)
+    """Which of both."""
+    n_targets = dy.UInt32()
+    """Targets that it rests on: they have a score in every run."""
+    n_clusters = dy.UInt32()
+    """Independent units among them: groups, else documents, else targets; of a document its
+    windows, of a group its documents."""
+    n_unscored = dy.UInt32(nullable=True)
+    """Targets of the set that all runs have, but not all have scored; null for documents and
+    groups."""
+    reason = dy.String(nullable=True)
+    """Why value, limits or p-value are null."""
+
+
+# Tables of what was built to be audited: evaluation sets with their tests, paraphrases.
+
+
+class BuiltTexts(dy.Schema):
+    """One text of an evaluation set per row, as an audit takes it.
+
+    Written by ``mia-batch build-set``, a file for each setting and length.
+    """
+
+    document_id = dy.String(primary_key=True)
+    """The document's identifier, then setting and length: unique over all files of a set."""
+    text = dy.String()
+    """The text: as many words of the document as ``length`` says, as they stand there."""
+    member = dy.Bool()
+    """Whether it is a member, by its date or by the label that was given."""
+    group = dy.String()
+    """Texts whose errors move together: the group that was given, else its pair."""
+    pair = dy.UInt32(nullable=True)
+    """Number of the pair, one member and one non-member alike; null where nothing was matched."""
+    length = dy.UInt32()
+    """Words of the text; of ``concatenated`` texts, those that follow the context."""
+    setting = dy.Enum(["original", "paraphrased", "concatenated"])
+    """What was done to the text."""
+    from_document = dy.String()
+    """The document that it is of."""
+    from_word = dy.UInt32()
+    """Words of the document before it."""
+    date = dy.Date(nullable=True)
+    """Date of the document; null where labels were given instead."""
+    source = dy.String(nullable=True)
+    """Source of the document; null where none was given."""
+
+
+class BuiltTests(dy.Schema):
+    """How well a classifier that never sees a model tells the classes of a set apart, per row.
+
+    Written by ``mia-batch build-set``.
+    """
+
+    length = dy.UInt32()
+    """Words of the texts."""
+    setting = dy.Enum(["original", "paraphrased", "concatenated"])
+    """What was done to the texts."""
+    stage = dy.Enum(["before", "after"])
+    """Before or after matching; before: the first words of every document."""
+    learnt_from = dy.Enum(["the set", "held out"])
+    """``the set``: cross-validated within it. ``held out``: trained on documents, drawn at
+    random, that had no part in the matching."""
+    classifier = dy.String()
+    """Name of the classifier; the matching uses all but ``blind_forest_v1``."""
+    roc_auc = dy.Float64(nullable=True)
+    """Its AUC; higher than 1/2: members score higher."""
+    low = dy.Float64(nullable=True)
+    """Lower end of its interval, confidence 0.95."""
+    high = dy.Float64(nullable=True)
+    """Upper end of its interval, confidence 0.95."""
+    n_members = dy.UInt32()
+    """Members tested."""
+    n_nonmembers = dy.UInt32()
+    """Non-members tested."""
+    reason = dy.String(nullable=True)
+    """Why the figures are null."""
+
+
+class ThrownAway(dy.Schema):
+    """One document that is not in a set, or not in one of its files, per row.
+
+    Written by ``mia-batch build-set``.
+    """
+
+    document_id = dy.String()
+    """The document: its identifier, or its row in the input, counted from 1."""
+    member = dy.Bool(nullable=True)
+    """Whether it is a member; null where nobody knows."""
+    length = dy.UInt32(nullable=True)
+    """The length that it is missing from; null for all of them."""
+    setting = dy.Enum(["original", "paraphrased", "concatenated"], nullable=True)
+    """The setting that it is missing from; null for all of them."""
+    reason = dy.Enum(
+        [
+            "no text",
+            "undated",
+            "near the cutoff",
+            "membership unknown",
+            "copy of another document",
+            "too short",
+            "more documents than are compared",
+            "held out to test the set",
+            "nothing alike in the other class",
+            "set refused",
+            "no paraphrase of this length",
+        ]
+    )
+    """Why."""
+    other_document = dy.String(nullable=True)
+    """Of a copy: a document that has most of its words; null for other reasons."""
+
+
+class Paraphrases(dy.Schema):
+    """One text per row with what a model made of it, as an audit takes it.
+
+    Written by ``mia-batch paraphrase``.
+    """
+
+    document_id = dy.String(nullable=True)
+    """As in the corpus; of a window, with its number after ``#``."""
+    text = dy.String(nullable=True)
+    """The text that was paraphrased; null where the corpus' is, or a window repeats another."""
+    member = dy.Bool(nullable=True)
+    """As in the corpus."""
+    group = dy.String(nullable=True)
+    """As in the corpus; of a window, its document where the corpus has no groups."""
+    paraphrases = dy.List(dy.String(), nullable=True)
+    """All that differ from the text and each other, in the order drawn; null where none does."""
+    paraphrases_reason = dy.String(nullable=True)
+    """Why there are fewer than three; null where there are not."""
+
+
+# Tables of an embedding inversion.
+
+
+METHODS = ["inverter", "nearest", "shuffled", "unconditional"]
+
+
+class InversionTexts(dy.Schema):
+    """One row per text under attack and method: what it gave back, and how much of the text it is.
+
+    Written by ``mia-batch invert``; a run's folder has none.
+    """
+
+    document_id = dy.String(nullable=True)
+    """As in the corpus."""
+    group = dy.String(nullable=True)
+    """As in the corpus."""
+    cluster = dy.Int64(nullable=True)
+    """Texts of one number hang together, by group or by being equal, and none of them is auxiliary;
+    null where there is no text."""
+    text = dy.String(nullable=True)
+    """The text that was embedded."""
+    method = dy.Enum(METHODS)
+    """Who answers: see the table ``inversion``."""
+    recovered = dy.String(nullable=True)
+    """What it says that the text was; null where nobody was asked."""
+    true_tokens = dy.UInt32(nullable=True)
+    """Tokens of the text."""
+    recovered_tokens = dy.UInt32(nullable=True)
+    """Tokens of what was given back."""
+    shared_tokens = dy.UInt32(nullable=True)
+    """Tokens that both have, each as often as the one that has it less often."""
+    precision = dy.Float64(nullable=True)
+    """Share of the recovered tokens that are shared; null where there is none."""
+    recall = dy.Float64(nullable=True)
+    """Share of the true tokens that are shared."""
+    f1 = dy.Float64(nullable=True)
+    """Harmonic mean of both."""
+    exact = dy.Bool(nullable=True)
+    """Whether the tokens are the same, in the same order."""
+    reason = dy.String(nullable=True)
+    """Why nobody was asked: there is no text, or it is too long."""
+
+
+class Inversion(dy.Schema):
+    """One figure about what embeddings give back, per row.
+
+    ``inverter``: the trained decoder. ``nearest``: the auxiliary text whose embedding is most alike
+    (cosine). ``shuffled``: the decoder, given the embedding of a text of another group.
+    ``unconditional``: the decoder, given the mean auxiliary embedding.
+    """
+
+    method = dy.Enum(METHODS)
+    """Who answers; see above."""
+    versus = dy.Enum(METHODS, nullable=True)
+    """The method that is taken off; null where the figure is no difference."""
+    unit = dy.Enum(["tokens", "token_sets", "names", "numbers"])
+    """What is counted: tokens, as often as both have them; different tokens; names; numbers."""
+    metric = dy.Enum(["precision", "recall", "f1", "exact"])
+    """Micro figures, over all texts together; ``exact``: share of texts that come back whole."""
+    value = dy.Float64(nullable=True)
+    """The figure, in [0, 1], or a difference of two."""
+    low = dy.Float64(nullable=True)
+    """Lower end of its interval."""
+    high = dy.Float64(nullable=True)
+    """Upper end of its interval."""
+    confidence = dy.Float64(nullable=True)
+    """Share of such intervals that cover the true figure."""
+    method_of_interval = dy.String(nullable=True)
+    """How the interval was made."""
+    n_texts = dy.UInt32()
+    """Texts that it rests on: those that have such a unit, in the text or in what was recovered; of
+    exact matches and of recall in the text."""
+    n_clusters = dy.UInt32()
+    """Independent units among them."""
+    n_unscored = dy.UInt32()
+    """Texts under attack that nobody was asked about."""
+    reason = dy.String(nullable=True)
+    """Why value or limits are null."""

@@ -1,0 +1,651 @@
+"""Large arrays that leave no trace once they are gone."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache, partial
+from mmap import mmap
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Protocol, TypeVar
+
+import numpy as np
+import polars as pl
+from polars.io.plugins import register_io_source
+
+from mia_batch.errors import DamagedTableError, RunFolderError, SchemaMismatchError
+from mia_batch.schemas import ExtractedDocuments, LogProbs, Rollup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from concurrent.futures import Future
+
+    import dataframely as dy
+    from numpy.typing import NDArray
+
+
+# Large arrays that leave no trace once they are gone.
+
+
+_Number = TypeVar("_Number", bound=np.generic)
+
+
+def mapped_zeros(size: int, dtype: type[_Number]) -> NDArray[_Number]:
+    """Return a row of zeros whose memory the system has back as soon as it is freed.
+
+    Allocators keep what is freed, the more the larger it was (glibc raises its threshold for
+    mapping with every large block that is freed), so that a long run's memory grows.
+    """
+    length = max(1, size * np.dtype(dtype).itemsize)  # nothing cannot be mapped
+    return np.frombuffer(mmap(-1, length), dtype, size)
+
+
+# Many small things, put together until they are worth one step.
+
+
+_Item = TypeVar("_Item")
+
+
+def in_batches(
+    items: Iterable[_Item], size: Callable[[_Item], int], limit: int
+) -> Iterator[list[_Item]]:
+    """Yield items in order, in lists that end with the item that brings their size to the limit."""
+    batch: list[_Item] = []
+    total = 0
+    for item in items:
+        batch.append(item)
+        total += size(item)
+        if total >= limit:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch
+
+
+# What the system says where it refuses to read or write.
+
+
+@contextmanager
+def system_errors(path: Path) -> Iterator[None]:
+    """Raise RunFolderError with the system's reason where ``path`` cannot be written."""
+    try:
+        yield
+    except (OSError, pl.exceptions.ComputeError) as error:
+        if (reason := system_reason(error)) is None:
+            raise
+        raise RunFolderError(
+            f"{path} cannot be written: {reason}; make room or choose another folder"
+        ) from error
+
+
+def system_reason(error: Exception) -> str | None:
+    """Return what the system said, such as "No space left on device"; None if it said nothing."""
+    number = system_number(error)
+    return None if number is None else os.strerror(number)
+
+
+def system_number(error: BaseException) -> int | None:
+    """Return the system's number of an error.
+
+    Polars passes the system's errors on in its own, with their number in the text.
+    """
+    number: int | None = getattr(error, "errno", None)
+    if number is None and (found := re.search(r"\(os error (\d+)\)", str(error))):
+        number = int(found[1])
+    return number
+
+
+# Tables that a crash has cut short, or a disk has changed.
+
+
+READ_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException, DamagedTableError)
+"""What is raised where a file is not what it should be."""
+
+
+def is_whole(path: Path) -> bool:
+    """Tell whether a Parquet file has its end, which a file that was cut short lacks."""
+    descriptor = os.open(path, os.O_RDONLY)  # a third of the time of path.open()
+    try:
+        size = os.fstat(descriptor).st_size
+        end = os.pread(descriptor, 8, max(0, size - 8))
+    finally:
+        os.close(descriptor)
+    return end[4:] == b"PAR1" and int.from_bytes(end[:4], "little") + 12 <= size
+
+
+def is_sound(path: Path) -> bool:
+    """Tell whether every row and column of a Parquet file can be decoded; costs one read of it.
+
+    Bytes that changed where any value is possible are not found: Polars writes no checksums. An
+    OSError says nothing of the file: the system refused to read it.
+    """
+    path.open("rb").close()
+    try:
+        frame = pl.scan_parquet(path, glob=False, hive_partitioning=False)
+        for _ in frame.collect_batches():
+            pass
+    except READ_ERRORS as error:
+        if (number := system_number(error)) is not None:
+            raise OSError(number, os.strerror(number), str(path)) from error
+        return False
+    return True
+
+
+# Files that are there whole or not at all.
+
+
+_ROOM_ASKED_FOR = 1 << 20
+_followers: dict[Path, Follower] = {}
+
+
+class Follower(Protocol):
+    """Learns of each change in a folder before it is visible; what it raises prevents it."""
+
+    def put(self, path: Path, content: Path) -> None:
+        """Learn that a file gets the content of another, which is never written again."""
+
+    def put_copy(self, path: Path, content: Path) -> None:
+        """Learn what a file that is written in place holds now."""
+
+    def remove(self, path: Path) -> None:
+        """Learn that a file goes."""
+
+
+@contextmanager
+def followed(folder: Path, follower: Follower) -> Iterator[None]:
+    """Tell a follower of every change below a folder while the block runs."""
+    _followers[folder] = follower
+    try:
+        yield
+    finally:
+        del _followers[folder]
+
+
+def _follower_of(path: Path) -> Follower | None:
+    return next((_followers[folder] for folder in path.parents if folder in _followers), None)
+
+
+def is_followed(path: Path) -> bool:
+    """Tell whether somebody wants to know of a file's changes."""
+    return bool(_followers) and _follower_of(path) is not None
+
+
+def put_copy(path: Path, content: Path) -> None:
+    """Tell who follows a file that is written in place what it holds now."""
+    if (follower := _follower_of(path)) is not None:
+        follower.put_copy(path, content)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small UTF-8 file atomically, its line ends as they are."""
+    with replacing(path) as stream:
+        stream.write(text.encode())
+    sync_folder(path.parent)
+
+
+def remove(path: Path) -> None:
+    """Remove a file of a run, where it is there."""
+    if (follower := _follower_of(path)) is not None and path.exists():
+        follower.remove(path)
+    path.unlink(missing_ok=True)
+
+
+def move(path: Path, to: Path) -> None:
+    """Give a file of a run another name, atomically; a file of that name is replaced."""
+    if (follower := _follower_of(to)) is not None:
+        follower.put(to, path)
+        follower.remove(path)
+    path.replace(to)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove temporary files of killed writers from a folder in which none is at work."""
+    for path in folder.glob(".*.tmp"):
+        if re.fullmatch(r"\..+\.[0-9a-f]{32}\.tmp", path.name):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@contextmanager
+def replacing(
+    path: Path, place: Callable[[Path, Path], object] = Path.replace
+) -> Iterator[IO[bytes]]:
+    """Open a temporary file beside ``path`` that replaces it at the end, or is ``place``d there.
+
+    It is passed on open: by name, Polars might create it again after a failure, from a thread.
+    """
+    temporary = temporary_path(path)
+    with system_errors(path):
+        try:
+            with temporary.open("wb") as stream:
+                try:
+                    yield stream
+                except pl.exceptions.ComputeError:
+                    _ask_system(stream)
+                    raise
+                stream.flush()
+                os.fsync(stream.fileno())
+            if (follower := _follower_of(path)) is not None:
+                follower.put(path, temporary)
+            place(temporary, path)
+        finally:
+            with suppress(OSError):  # gone already, or the folder never was
+                temporary.unlink()
+
+
+def temporary_path(path: Path) -> Path:
+    """Name what is written beside ``path`` until it is whole; `remove_unfinished` knows it."""
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+
+
+def _ask_system(stream: IO[bytes]) -> None:
+    """Raise what the system says to further bytes: Polars hides it where a footer finds no room."""
+    stream.write(bytes(_ROOM_ASKED_FOR))
+    stream.flush()
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on the disk."""
+    with system_errors(folder):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+# Files known by their SHA-256, and work on many of them in threads.
+
+
+_Result = TypeVar("_Result")
+
+_THREADS = 8  # more than cores: a disk answers several at once
+_ITEMS_IN_FLIGHT = 1024
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file: 64 hexadecimal digits."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def side_by_side(function: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
+    """Yield the results of a function that waits for the disk, in the order of the items."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for batch in in_batches(items, lambda _: 1, _ITEMS_IN_FLIGHT):
+            yield from pool.map(function, batch)
+
+
+# Tables that are read: their columns are checked.
+
+
+_YOUNGER: dict[type[dy.Schema], tuple[str, ...]] = {
+    LogProbs: ("bounded", "trained"),
+    ExtractedDocuments: ("passages_20", "passages_50"),
+    Rollup: ("n_passages_20", "n_passages_50", "passages_from"),
+}
+"""Columns that tables of earlier runs lack; there they are null."""
+
+
+def check(frame: pl.DataFrame | pl.LazyFrame, schema: type[dy.Schema], *, what: str) -> None:
+    """Check that a table has the columns of a schema, without reading it.
+
+    Further columns are allowed, and so is any order. ``what`` names the table in the message.
+    """
+    present = frame.lazy().collect_schema()
+    wanted = _columns(schema)
+    faults = [f"{name!r} is missing" for name in wanted if name not in present]
+    faults += [
+        f"{name!r} is {present[name]} instead of {dtype}"
+        for name, dtype in wanted.items()
+        if name in present and present[name] != dtype
+    ]
+    if faults:
+        raise SchemaMismatchError(f"{what} is not a {schema.__name__} table: {', '.join(faults)}")
+
+
+@cache
+def _columns(schema: type[dy.Schema]) -> pl.Schema:
+    return schema.create_empty().schema
+
+
+def _with_later_choices(frame: pl.LazyFrame, schema: type[dy.Schema]) -> pl.LazyFrame:
+    """Widen the enumerations of an earlier version, which had fewer categories."""
+    wanted, present = _columns(schema), frame.collect_schema()
+    older = {
+        name: dtype
+        for name, dtype in wanted.items()
+        if isinstance(dtype, pl.Enum)
+        and isinstance(had := present.get(name), pl.Enum)
+        and had != dtype
+        and {*had.categories} <= {*dtype.categories}
+    }
+    return frame.cast(older) if older else frame  # type: ignore[arg-type]
+
+
+def scan(path: Path | Sequence[Path], schema: type[dy.Schema]) -> pl.LazyFrame:
+    """Open a Parquet file, several, or a folder of parts in the order of their names, lazily.
+
+    No parts are an empty table. What is no Parquet file is a `DamagedTableError`, what the system
+    refuses a `RunFolderError`.
+    """
+    if isinstance(path, Sequence):
+        source = list(path)
+    else:
+        source = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
+    if not source:
+        return schema.create_empty().lazy()
+    where = source[0].parent if isinstance(path, Sequence) else path
+    frame = pl.scan_parquet(source, glob=False, hive_partitioning=False)
+    try:
+        if younger := {name: _columns(schema)[name] for name in _YOUNGER.get(schema, ())}:
+            frame = pl.scan_parquet(
+                source,
+                schema={**frame.collect_schema(), **younger},
+                missing_columns="insert",
+                glob=False,
+                hive_partitioning=False,
+            )
+        frame = _with_later_choices(frame, schema)
+        check(frame, schema, what=str(where))
+    except (OSError, pl.exceptions.PolarsError) as error:
+        reason = system_reason(error)
+        raise (RunFolderError if reason else DamagedTableError)(
+            f"{where} cannot be read as a table: {reason or error}; give the audit's command "
+            "again, which rebuilds it"
+        ) from error
+    return frame
+
+
+def generate(
+    schema: pl.Schema, frames: Callable[[list[str] | None], Iterator[pl.DataFrame]]
+) -> pl.LazyFrame:
+    """Make a lazy table from a function that yields its rows in order.
+
+    Its argument names the columns that are needed; None stands for all, and it may yield more. It
+    runs from its start each time the table is collected, and its exceptions reach the caller.
+    """
+
+    def source(
+        with_columns: list[str] | None,
+        predicate: pl.Expr | None,
+        n_rows: int | None,
+        _batch_size: int | None,
+    ) -> Iterator[pl.DataFrame]:
+        left = n_rows
+        names = with_columns or schema.names()
+        for frame in frames(with_columns):
+            batch = frame.select(names).head(frame.height if left is None else left)
+            yield batch if predicate is None else batch.filter(predicate)
+            if left is not None and (left := left - batch.height) == 0:
+                return
+
+    return register_io_source(source, schema=schema)
+
+
+# Where a key stands in a table, in 12 bytes a row, also while the index is built.
+
+
+_ROWS_AT_ONCE = 65536
+_BUCKETS = 256
+_BUCKET_SHIFT = 56  # the highest byte of a hash names its bucket
+
+
+class RowIndex:
+    """The rows of a table by the hash of a key, in their order; rows without key are left out.
+
+    Keys are known by 64 bits of their hash: of a million foreign keys, the chance that one is
+    taken for one of a million rows' is 5 in 100 million. ``keys`` is one column of at most 2^32
+    rows; it is read twice.
+    """
+
+    def __init__(self, keys: pl.LazyFrame) -> None:
+        self.height = int(keys.select(pl.len()).collect(engine="streaming").item())
+        counts = np.zeros(_BUCKETS, np.int64)
+        for part in _parts(keys, self.height):
+            counts += _count(part)
+        starts = np.cumsum(counts) - counts
+        self._hashes = mapped_zeros(int(counts.sum()), np.uint64)
+        self._rows = mapped_zeros(int(counts.sum()), np.uint32)
+        self._fill(_parts(keys, self.height), starts.copy())
+        self._sort(starts)
+
+    def _fill(self, parts: Iterator[pl.DataFrame], free: NDArray[np.int64]) -> None:
+        """Put every row into its bucket, at the bucket's first free index."""
+        for part in parts:
+            counts = _count(part)
+            before = np.cumsum(counts) - counts
+            indices = np.arange(part.height) + np.repeat(free - before, counts)
+            self._hashes[indices] = part["hash"]
+            self._rows[indices] = part["row"]
+            free += counts
+
+    def _sort(self, starts: NDArray[np.int64]) -> None:
+        """Sort within buckets, so that little is held twice."""
+        buckets = (np.split(array, starts[1:]) for array in (self._hashes, self._rows))
+        for hashes, rows in zip(*buckets, strict=True):
+            order = np.argsort(hashes, kind="stable")
+            hashes[:] = hashes[order]
+            rows[:] = rows[order]
+
+    @property
+    def n_keys(self) -> int:
+        """Rows that have a key."""
+        return self._hashes.size
+
+    @property
+    def unique(self) -> bool:
+        """Whether no two rows have the same key."""
+        return not bool((self._hashes[1:] == self._hashes[:-1]).any())
+
+    def count(self, keys: pl.Series) -> NDArray[np.int64]:
+        """Count the rows of each key; 0 for null."""
+        first, last = self._bounds(keys)
+        return last - first
+
+    def find(self, keys: pl.Series) -> tuple[NDArray[np.int64], NDArray[np.uint32]]:
+        """Find every row of each key: indices into ``keys``, ascending, and the rows.
+
+        A key of several rows comes several times, one of none does not come.
+        """
+        first, last = self._bounds(keys)
+        counts = last - first
+        which = np.repeat(np.arange(counts.size), counts)
+        within = np.arange(which.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        return which, self._rows[first[which] + within]
+
+    def _bounds(self, keys: pl.Series) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        runs = keys.hash().rle()  # equal keys mostly stand together
+        hashes, lengths = (runs.struct.field(name).to_numpy() for name in ("value", "len"))
+        first = np.repeat(np.searchsorted(self._hashes, hashes, side="left"), lengths)
+        last = np.repeat(np.searchsorted(self._hashes, hashes, side="right"), lengths)
+        return first, np.where(keys.is_null().to_numpy(), first, last)
+
+
+def _parts(keys: pl.LazyFrame, height: int) -> Iterator[pl.DataFrame]:
+    """Yield ``hash`` and ``row`` of the rows that have a key, each part sorted by hash."""
+    key = pl.col(keys.collect_schema().names()[0])
+    for start in range(0, height, _ROWS_AT_ONCE):
+        part = keys.slice(start, _ROWS_AT_ONCE).select(hash=key.hash(), there=key.is_not_null())
+        numbered = part.with_row_index("row", start).filter("there")
+        yield numbered.sort("hash", maintain_order=True).collect()
+
+
+def _count(part: pl.DataFrame) -> NDArray[np.int64]:
+    """Count the rows of each bucket."""
+    return np.bincount(part["hash"].to_numpy() >> _BUCKET_SHIFT, minlength=_BUCKETS)
+
+
+# Tables that are written: checked, streamed and atomically.
+
+
+# Small row groups keep the memory of writers and readers of long texts low.
+_ROW_GROUP_ROWS = 8192
+
+
+def sink(frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Schema]) -> None:
+    """Write a table to Parquet, streamed and atomically.
+
+    The same rows give the same bytes. A reader finds the whole table under ``path``, or what was
+    there before. A lazy table is never held whole in memory. The folder must exist.
+    """
+    sink_all({path: frame}, schema)
+
+
+def sink_all(
+    frames: Mapping[Path, pl.LazyFrame | pl.DataFrame],
+    schema: type[dy.Schema],
+    place: Callable[[Path, Path], object] = Path.replace,
+) -> None:
+    """Write several tables as `sink` does, in one query: of small ones, each costs a third less.
+
+    They are not replaced at one moment: a process that is killed in between leaves some of them.
+    ``place`` is as in `replacing`.
+    """
+    for path, frame in frames.items():
+        check(frame, schema, what=path.name)
+    with ExitStack() as streams:
+        sinks = [
+            frame.lazy().sink_parquet(
+                streams.enter_context(replacing(path, place)),
+                compression="zstd",
+                compression_level=1,
+                row_group_size=_ROW_GROUP_ROWS,
+                statistics=False,  # they would repeat whole texts
+                lazy=True,
+            )
+            for path, frame in frames.items()
+        ]
+        pl.collect_all(sinks)
+    for folder in {path.parent for path in frames}:
+        sync_folder(folder)
+
+
+def sink_new(frame: pl.LazyFrame | pl.DataFrame, path: Path, schema: type[dy.Schema]) -> bool:
+    """Write a table as `sink` does unless another process wrote it first, and say which it was."""
+    wrote = True
+
+    def place(temporary: Path, path: Path) -> None:
+        nonlocal wrote
+        try:
+            path.hardlink_to(temporary)
+        except FileExistsError:
+            wrote = False
+        except OSError:  # the file system has no links
+            wrote = not path.exists()
+            if wrote:
+                temporary.replace(path)
+
+    sink_all({path: frame}, schema, place)
+    return wrote
+
+
+def sink_frames(frames: Iterable[pl.DataFrame], path: Path, schema: type[dy.Schema]) -> None:
+    """Write a table that is made of at least one frame to Parquet, atomically.
+
+    Rows go to parts in a temporary folder first, and from there to the table: so what makes the
+    frames and Polars' writer never need their memory at the same time.
+    """
+    parts = temporary_path(path)
+    with system_errors(path):
+        parts.mkdir()
+        try:
+            groups = in_batches(frames, lambda frame: frame.height, _ROW_GROUP_ROWS)
+            for number, group in enumerate(groups):
+                part = parts / f"{number:08d}.parquet"
+                pl.concat(group).write_parquet(part, statistics=False)
+            files = sorted(parts.iterdir())
+            columns = pl.scan_parquet(files[0], glob=False).collect_schema()
+            read = partial(pl.read_parquet, glob=False)
+            whole = generate(columns, lambda _: map(read, files))
+            sink(whole, path, schema)
+        finally:
+            shutil.rmtree(parts, ignore_errors=True)
+
+
+# Calls that run while others are prepared.
+
+
+_MOST_AT_ONCE = 9  # each may hold parts of some 25 MB
+
+
+@contextmanager
+def in_background() -> Iterator[Callable[..., None]]:
+    """Lend a function that runs calls in threads, 4 to 9 at once: half as many again as cores.
+
+    It takes a function and its arguments and waits where all threads are busy, so that no more
+    arguments wait in memory than are worked on. With some more, no core rests while calls wait
+    for the disk.
+
+    Yields
+    ------
+    Callable
+        Raises what an earlier call raised, as does the end of the block. Where the block itself
+        raises, calls that have not begun are dropped.
+    """
+    at_once = min(max(2, pl.thread_pool_size()) * 3 // 2 + 1, _MOST_AT_ONCE)
+    running: set[Future[object]] = set()
+
+    def run(function: Callable[..., object], *arguments: object) -> None:
+        if len(running) >= at_once:
+            for call in wait(running, return_when=FIRST_COMPLETED).done:
+                running.remove(call)
+                call.result()
+        running.add(pool.submit(function, *arguments))
+
+    pool = ThreadPoolExecutor(at_once)
+    try:
+        yield run
+        for call in running:
+            call.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+# Columns of large tables as arrays, without a second copy.
+
+
+_NUMBERS_ROWS_AT_ONCE = 32_768
+
+
+def read_numbers(
+    table: pl.LazyFrame, column: pl.Expr, size: int, dtype: type[_Number]
+) -> NDArray[_Number]:
+    """Read one column of numbers, batch by batch.
+
+    Parameters
+    ----------
+    table
+        The table.
+    column
+        What to read of it.
+    size
+        Its rows.
+    dtype
+        Type of the numbers; with float64, null is NaN.
+
+    Returns
+    -------
+    ndarray
+        The column, in the table's order; the system has its memory back once it is freed.
+    """
+    numbers, end = mapped_zeros(size, dtype), 0
+    batches = table.select(column).collect_batches(
+        chunk_size=_NUMBERS_ROWS_AT_ONCE, maintain_order=True
+    )
+    for batch in batches:
+        start, end = end, end + batch.height
+        numbers[start:end] = batch.to_series().to_numpy()
+    return numbers
+
+
+def read_finite(table: pl.LazyFrame, name: str, size: int) -> NDArray[np.float64]:
+    """Read a column of ``size`` scores as `read_numbers` does; NaN where none is finite."""
+    found = read_numbers(table, pl.col(name).cast(pl.Float64), size, np.float64)
+    found[~np.isfinite(found)] = np.nan
+    return found

@@ -1,0 +1,844 @@
+"""Which windows of a long document are asked about, where not all are."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from hashlib import blake2b
+from itertools import chain, pairwise
+from struct import Struct
+from threading import Lock
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from zlib import crc32
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from mia_batch.errors import SettingsError
+from mia_batch.kernels import WordRule, word_spans
+from mia_batch.schemas import Documents, Targets
+from mia_batch.tables import RowIndex, check, generate, in_batches, read_numbers, scan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+__all__ = ["Ordinals", "TargetPlan", "build_targets"]
+
+
+# Which windows of a long document are asked about, where not all are.
+
+
+_BITS = 64
+
+
+@lru_cache(maxsize=16)
+def choose_windows(n_windows: int, most: int, seed: int, identity: bytes) -> frozenset[int]:
+    """Choose ``most`` of the windows 0, ..., ``n_windows`` - 1 of the document of this identity.
+
+    The points of van der Corput (1935) in [0, 1), turned by an amount that seed and identity
+    decide, are taken in order, each for the window that it falls into. So every choice is spread
+    evenly and within each larger one, and every window is as likely as any other.
+    """
+    if most >= n_windows:
+        return frozenset(range(n_windows))
+    key = f"{seed}:".encode() + identity
+    turn = int.from_bytes(
+        blake2b(key, digest_size=_BITS // 8, person=b"windows").digest(), "little"
+    )
+    chosen: set[int] = set()
+    index = 0
+    while len(chosen) < most:
+        point = (_reversed_bits(index) + turn) % (1 << _BITS)
+        chosen.add(point * n_windows >> _BITS)
+        index += 1
+    return frozenset(chosen)
+
+
+def _reversed_bits(index: int) -> int:
+    return int(f"{index:0{_BITS}b}"[::-1], 2)
+
+
+# Passages that came before: by their runs of eight words, in bounded memory.
+
+
+_Hashes = npt.NDArray[np.uint64]
+
+_RUN_WORDS = 8
+_COPIED_SHARE = 0.7  # of a text's runs; Chowdhery et al. (2022), arXiv:2204.02311, section 8
+_LEAST_RUNS = 4  # of fewer nothing is said
+_MOST_KEPT = 1 << 24  # hashes of runs, 8 bytes each
+_TEXTS_AT_ONCE = 1024
+_WORD = re.compile(r"\w+")
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+
+
+class Passages:
+    """Tells texts of which at least 70 % of the runs of 8 words were in earlier ones together.
+
+    Words are what stands between punctuation and white space, in lower case. Runs of small hash
+    are compared, of half as small ones whenever more than 16 million are kept.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[_Hashes] = []  # each in order
+        self._largest = (1 << 64) - 1
+        self._n_texts = 0
+
+    def are_copies(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Return for each text whether it is one, of texts before it here or in earlier calls."""
+        found = [np.empty(0, np.bool_)]
+        while texts:
+            # Fewer runs are kept from a text on that depends on no call.
+            n_texts = _TEXTS_AT_ONCE - self._n_texts % _TEXTS_AT_ONCE
+            found.append(self._compare(texts[:n_texts]))
+            texts = texts[n_texts:]
+            if self._n_texts % _TEXTS_AT_ONCE == 0:
+                self._shrink()
+        return np.concatenate(found)
+
+    def _compare(self, texts: Sequence[str]) -> npt.NDArray[np.bool_]:
+        self._n_texts += len(texts)
+        texts_of, hashes = _runs(texts)
+        is_small = hashes <= np.uint64(self._largest)
+        texts_of, hashes = texts_of[is_small], hashes[is_small]
+        unique, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+        is_known = np.zeros(unique.size, np.bool_)
+        for kept in self._kept:
+            is_known |= _among(kept, unique)
+        self._keep(unique[~is_known])
+        seen = is_known[inverse] | (texts_of[first][inverse] < texts_of)
+        n_runs = np.bincount(texts_of, minlength=len(texts))
+        n_seen = np.bincount(texts_of[seen], minlength=len(texts))
+        return (n_runs >= _LEAST_RUNS) & (n_seen >= _COPIED_SHARE * n_runs)
+
+    def _keep(self, hashes: _Hashes) -> None:
+        """Add to the parts; one is merged with its neighbour before it outgrows it."""
+        self._kept.append(hashes)
+        while len(self._kept) > 1 and self._kept[-2].size < 2 * self._kept[-1].size:
+            self._kept[-2:] = [np.sort(np.concatenate(self._kept[-2:]), kind="stable")]
+
+    def _shrink(self) -> None:
+        while sum(kept.size for kept in self._kept) > _MOST_KEPT:
+            self._largest >>= 1
+            largest = np.uint64(self._largest)
+            self._kept = [kept[: np.searchsorted(kept, largest, "right")] for kept in self._kept]
+
+
+def _runs(texts: Sequence[str]) -> tuple[npt.NDArray[np.int64], _Hashes]:
+    """Return for each run of words which text it is of, and a hash, the same on every machine."""
+    words = [[crc32(word.encode()) for word in _WORD.findall(text.lower())] for text in texts]
+    text_of = np.repeat(np.arange(len(words)), [len(each) for each in words])
+    numbers = np.array([*chain.from_iterable(words)], np.uint64)
+    n_runs = max(numbers.size - _RUN_WORDS + 1, 0)
+    hashes = np.zeros(n_runs, np.uint64)
+    for place in range(_RUN_WORDS):
+        hashes = hashes * _FACTOR + numbers[place : place + n_runs]
+    for shift in (30, 27, 31):  # so that small hashes are a random choice
+        hashes = (hashes ^ (hashes >> np.uint64(shift))) * _FACTOR
+    hashes ^= hashes >> np.uint64(32)
+    first, last = text_of[:n_runs], text_of[numbers.size - n_runs :]
+    return first[first == last], hashes[first == last]
+
+
+def _among(kept: _Hashes, hashes: _Hashes) -> npt.NDArray[np.bool_]:
+    found = np.searchsorted(kept, hashes)
+    is_among: npt.NDArray[np.bool_] = np.append(kept, np.uint64(0))[found] == hashes
+    return is_among & (found < kept.size)
+
+
+# Why a target cannot be sampled: short sentences, as users read them.
+
+
+NULL_TEXT: Final = "the text is null"
+EMPTY_TEXT: Final = "the text has no words"
+TOO_SHORT: Final = "the text is too short to split: its prefix or its reference would have no word"
+WORDLESS_PART: Final = "the given prefix or reference has no word"
+NO_REFERENCE: Final = (
+    "the text is shorter than the cut of the samia preset: nothing is left to compare"
+)
+COPY: Final = "the same passage as in earlier windows"
+
+
+# Split a target into prefix and reference.
+
+
+class Split(NamedTuple):
+    """A target with its prefix and reference, or with the reason why it has none."""
+
+    target: str | None
+    prefix: str | None
+    reference: str | None
+    n_words: int | None
+    reason: str | None
+    start: int | None = 0
+    n_windows: int = 1
+
+
+NULL_SPLIT = Split(None, None, None, None, NULL_TEXT, None)
+"""What becomes of a null text."""
+
+
+def as_copy(split: Split) -> Split:
+    """Leave of a window its place: what it says is asked elsewhere."""
+    return Split(None, None, None, None, COPY, split.start, split.n_windows)
+
+
+def split_at_word(target: str, words: Words, ratio: float) -> Split:
+    """Split after the first ``int(n_words * ratio)`` words.
+
+    Prefix and reference join to the target. The prefix ends with a word; what stands between two
+    words, such as white space, or punctuation where the word rule leaves it out, belongs to the
+    reference.
+    """
+    n_words = len(words.ends)
+    n_prefix = int(n_words * ratio)
+    if n_words == 0:
+        return Split(target, None, None, 0, EMPTY_TEXT)
+    if not 0 < n_prefix < n_words:
+        return Split(target, None, None, n_words, TOO_SHORT)
+    cut = int(words.ends[n_prefix - 1])
+    return Split(target, target[:cut], target[cut:], n_words, None)
+
+
+def split_samia(target: str, n_words: int, ratio: float, text_length: int | None) -> Split:
+    """Split as the authors of SaMIA do.
+
+    The prefix is the first ``int(n_words * ratio)`` words of ``target.split()``, the reference
+    the words of ``target.split(" ")`` that are not empty, less the first
+    ``round(text_length * 0.5)``, whatever the ratio; both are joined by single spaces. Without
+    ``text_length``, ``n_words`` takes its place.
+    Source: Kaneko et al., "Sampling-based pseudo-likelihood for membership inference attacks"
+    (2024), and the authors' code, which differs from the paper in these rules.
+    """
+    if n_words == 0:
+        return Split(target, None, None, 0, EMPTY_TEXT)
+    n_prefix = int(n_words * ratio)
+    prefix = " ".join(target.split(maxsplit=n_prefix)[:n_prefix])
+    if not prefix:
+        return Split(target, None, None, n_words, TOO_SHORT)
+    n_cut = round((text_length or n_words) * 0.5)
+    reference = " ".join([word for word in target.split(" ") if word][n_cut:])
+    if not reference:
+        return Split(target, None, None, n_words, NO_REFERENCE)
+    return Split(target, prefix, reference, n_words, None)
+
+
+def split_as_given(prefix: str, reference: str, words: Words) -> Split:
+    """Take the user's own parts as they are; ``words`` are those of ``prefix + reference``."""
+    target = prefix + reference
+    n_words = len(words.starts)
+    cut = len(prefix)
+    if n_words == 0:
+        return Split(target, None, None, 0, EMPTY_TEXT)
+    if words.starts[0] >= cut or words.ends[-1] <= cut:
+        return Split(target, None, None, n_words, WORDLESS_PART)
+    return Split(target, prefix, reference, n_words, None)
+
+
+# Where the words of many texts are, found in one call.
+
+
+Indices = npt.NDArray[np.uint32]
+
+
+class Words(NamedTuple):
+    """The words of one text, as indices of its characters."""
+
+    starts: Indices  # of the words' first characters
+    ends: Indices  # of the characters after their last ones
+
+    def part(self, words: range) -> Words:
+        """Return some consecutive words, at least one, of the text that begins with the first."""
+        starts = self.starts[words.start : words.stop]
+        return Words(starts - starts[0], self.ends[words.start : words.stop] - starts[0])
+
+
+def find_words(texts: Sequence[str], rule: WordRule) -> Iterator[Words]:
+    """Find the words of each text; texts have no surrogates and are some megabytes together."""
+    column = pl.Series("text", texts, pl.String).to_frame()
+    spans = column.select(word_spans("text", words=rule)).unnest("text")
+    starts, ends = (spans[name].explode(empty_as_null=False).to_numpy() for name in spans.columns)
+    bounds = np.concatenate(([0], spans["starts"].list.len().to_numpy().cumsum(dtype=np.int64)))
+    for first, last in pairwise(bounds.tolist()):
+        yield Words(starts[first:last], ends[first:last])
+
+
+# Texts to targets: windows, each split into prefix and reference.
+
+
+def cut_documents(
+    texts: Iterable[str | None],
+    prefixes: Iterable[str | None],
+    references: Iterable[str | None],
+    plan: TargetPlan,
+) -> Iterator[Iterator[Split]]:
+    """Yield each document's targets, at least one; given prefix and reference are its only one."""
+    rows = list(zip(texts, prefixes, references, strict=True))
+    whole = [_whole(*row) for row in rows]
+    rule = "whitespace" if plan.preset == "samia" else plan.words
+    for row, text, words in zip(rows, whole, find_words(whole, rule), strict=True):
+        match row:
+            case (_, str(prefix), str(reference)):
+                yield iter([split_as_given(prefix, reference, words)])
+            case (None, _, _):
+                yield iter([NULL_SPLIT])
+            case _:
+                yield _cut(text, words, plan)
+
+
+def _whole(text: str | None, prefix: str | None, reference: str | None) -> str:
+    if prefix is None or reference is None:
+        return text or ""
+    return prefix + reference
+
+
+def _cut(text: str, words: Words, plan: TargetPlan) -> Iterator[Split]:
+    """Yield the windows of a text, each split; a single one is the text to its ends."""
+    n_words = len(words.starts)
+    if plan.window_characters is None:
+        cut = list(windows(n_words, plan.window_words, plan.stride))
+    else:
+        cut = list(character_windows(words, plan.window_characters, plan.stride))
+    for window in cut:
+        if len(window) == n_words:
+            yield _split(text, words, plan)
+        else:
+            begin, end = int(words.starts[window.start]), int(words.ends[window.stop - 1])
+            split = _split(text[begin:end], words.part(window), plan)
+            yield split._replace(start=begin, n_windows=len(cut))
+
+
+def _split(target: str, words: Words, plan: TargetPlan) -> Split:
+    if plan.preset == "samia":
+        return split_samia(target, len(words.starts), plan.prefix_ratio, plan.text_length)
+    return split_at_word(target, words, plan.prefix_ratio)
+
+
+def windows(n_words: int, window_words: int | None, stride: int | None) -> Iterator[range]:
+    """Cut a document into windows of equal length.
+
+    A document of at most ``window_words`` words (None: any) is one window. Of a longer one, windows
+    start every ``stride`` words (None: ``window_words``) as long as they are full; words after
+    the last full window are left out.
+    """
+    if window_words is None or n_words <= window_words:
+        yield range(n_words)
+        return
+    for start in range(0, n_words - window_words + 1, stride or window_words):
+        yield range(start, start + window_words)
+
+
+def character_windows(words: Words, size: int, stride: int | None) -> Iterator[range]:
+    """Cut a document into windows of whole words that have at most ``size`` characters.
+
+    A document of at most that many, its outer whitespace left out, is one window. In a longer one
+    room for a window begins every ``stride`` characters (None: with the first word that the window
+    before does not have) as long as it is full; the window is all words inside, or the first alone
+    where that is too long. None has the words of the one before.
+    """
+    starts, ends, n_words = words.starts, words.ends, len(words.starts)
+    if not n_words or ends[-1] - starts[0] <= size:
+        yield range(n_words)
+        return
+    begin, before = int(starts[0]), range(0)
+    while begin <= min(starts[-1], ends[-1] - size):
+        first = int(np.searchsorted(starts, begin))
+        last = int(np.searchsorted(ends, begin + size, side="right"))
+        window = range(first, max(last, first + 1))
+        if window != before:
+            yield window
+            before = window
+        if stride is None and window.stop == n_words:
+            return
+        begin = begin + stride if stride else int(starts[window.stop])
+
+
+# Names of targets: hashes that are the same on every run and machine.
+#
+# The lengths of the parts are hashed before them, so that different parts never give the same
+# bytes.
+
+
+_DIGEST_BYTES = 16
+_HEAD = Struct("<QQQ")
+
+
+def text_digest(text: str | None) -> bytes:
+    """Return 16 bytes that stand for a text; None has its own, different from any text's."""
+    content, kind = (b"", b"null") if text is None else (text.encode(), b"text")
+    return blake2b(content, digest_size=_DIGEST_BYTES, person=kind).digest()
+
+
+def from_document_id(document_id: str) -> bytes:
+    """Return the identity of a document that has an identifier."""
+    return b"document_id" + document_id.encode()
+
+
+def from_text(digest: bytes, ordinal: int) -> bytes:
+    """Return the identity of a document without one: the ``ordinal``-th, from 0, of its text."""
+    return b"text" + digest + ordinal.to_bytes(8, "little")
+
+
+def target_id(identity: bytes, window_index: int, target: str | None) -> str:
+    """Return the name of a target, 32 hexadecimal digits.
+
+    BLAKE2b of three little-endian unsigned 64-bit numbers (bytes of the identity, window index,
+    bytes of the text plus 1, or 0 for None), the identity and the text.
+    """
+    content = b"" if target is None else target.encode()
+    n_content = 0 if target is None else len(content) + 1
+    head = _HEAD.pack(len(identity), window_index, n_content)
+    return blake2b(head + identity + content, digest_size=_DIGEST_BYTES).hexdigest()
+
+
+# Count how often a key came before, in a few bytes a key.
+
+
+_Keys = npt.NDArray[np.uint64]
+_Counts = npt.NDArray[np.uint32]
+_Numbers = npt.NDArray[np.int64]
+
+
+class Ordinals:
+    """Numbers equal keys 0, 1, 2 ... in the order in which they come.
+
+    Counts are kept in sorted runs; a run is merged with its neighbour before it outgrows it, so
+    that ``n`` keys cost 12 bytes each and ``O(n log n)`` time in all.
+    """
+
+    def __init__(self) -> None:
+        self._runs: list[tuple[_Keys, _Counts]] = []
+
+    def number(self, keys: _Keys) -> _Numbers:
+        """Return for each key how many equal ones came before it, in this call or earlier ones."""
+        if keys.size == 0:
+            return np.empty(0, np.int64)
+        unique, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+        numbers = _rank_among_equals(inverse, counts)
+        for run in self._runs:
+            numbers += _look_up(run, unique)[inverse]
+        self._add(unique, counts.astype(np.uint32))
+        return numbers
+
+    def _add(self, keys: _Keys, counts: _Counts) -> None:
+        self._runs.append((keys, counts))
+        while len(self._runs) > 1 and self._runs[-2][0].size < 2 * self._runs[-1][0].size:
+            self._runs[-2:] = [_merge(*self._runs[-2:])]
+
+
+def _look_up(run: tuple[_Keys, _Counts], keys: _Keys) -> _Numbers:
+    known, counts = run
+    found = np.minimum(np.searchsorted(known, keys), known.size - 1)
+    return np.where(known[found] == keys, counts[found].astype(np.int64), 0)
+
+
+def _merge(left: tuple[_Keys, _Counts], right: tuple[_Keys, _Counts]) -> tuple[_Keys, _Counts]:
+    keys = np.concatenate((left[0], right[0]))
+    counts = np.concatenate((left[1], right[1]))
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    first = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    return ordered[first], np.add.reduceat(counts[order], first, dtype=np.uint32)
+
+
+def _rank_among_equals(inverse: npt.NDArray[np.intp], counts: npt.NDArray[np.intp]) -> _Numbers:
+    order = np.argsort(inverse, kind="stable")
+    ranks = np.empty(inverse.size, np.int64)
+    ranks[order] = np.arange(inverse.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    return ranks
+
+
+# Documents to targets: windows, parts and names, a few megabytes at a time.
+
+
+_PIECE_BYTES = 2 << 20  # of text at a time, in and out
+_Row = tuple[int, int, str, Split]  # document, window_index, target_id
+
+
+def build_targets(
+    documents: pl.LazyFrame, plan: TargetPlan, *, role: str = "target"
+) -> pl.LazyFrame:
+    """Cut documents into targets.
+
+    Parameters
+    ----------
+    documents
+        A table of the schema `Documents`; further columns pass through.
+    plan
+        How to cut.
+    role
+        Why these texts are there, one of `Role`.
+
+    Returns
+    -------
+    LazyFrame
+        The columns of `Targets`, then the further ones; rows in the order of the documents, then
+        of their windows. Every document has at least one row; what cannot be split has null for
+        prefix and reference, and a reason. Windows of role ``target`` that repeat earlier ones
+        (are equal to one, white space aside, or have at least 70 % of their runs of 8 words in
+        them) have the role ``copy``, a reason and no text. It is built anew, in batches, each
+        time it is collected.
+
+    Raises
+    ------
+    SchemaMismatchError
+        If ``documents`` is no documents table.
+    SettingsError
+        When collected, if windows are asked for and a document has its own prefix and reference,
+        or some windows of a document that has neither identifier nor group.
+    """
+    check(documents, Documents, what="documents")
+    types = documents.collect_schema()
+    further = {name: types[name] for name in types if name not in Documents.column_names()}
+    schema = pl.Schema({**Targets.create_empty().schema, **further})
+
+    def frames(_names: list[str] | None) -> Iterator[pl.DataFrame]:
+        ordinals, copies = Ordinals(), _Copies(plan)
+        for batch in documents.collect_batches(maintain_order=True):
+            if plan.window is not None:
+                _refuse_given_parts(batch)
+            if plan.max_windows_per_document is not None:
+                _refuse_nameless(batch)
+            for piece in _pieces(batch):
+                names = _identities(piece, ordinals)
+                for rows in _rows(piece, names, plan):
+                    if role == "target":
+                        copies.mark(rows)
+                    if chosen := [row for row in rows if _is_chosen(row, names, plan)]:
+                        yield _frame(chosen, piece, schema, role)
+
+    return generate(schema, frames)
+
+
+def _refuse_given_parts(batch: pl.DataFrame) -> None:
+    if batch["prefix"].is_not_null().any():
+        raise SettingsError(
+            "a window is set but the corpus has its own prefix and reference; "
+            "leave out one or the other"
+        )
+
+
+def _refuse_nameless(batch: pl.DataFrame) -> None:
+    """Refuse documents whose windows nothing would hold together once some are missing."""
+    if batch.select(pl.all_horizontal(pl.col("document_id", "group").is_null()).any()).item():
+        raise SettingsError(
+            "max_windows_per_document is set but a document has neither document_id nor group; "
+            "give documents one of them"
+        )
+
+
+def _pieces(batch: pl.DataFrame) -> Iterator[pl.DataFrame]:
+    """Cut a batch into slices of a few megabytes, or of one document."""
+    sizes = pl.sum_horizontal(pl.col("text", "prefix", "reference").str.len_bytes())
+    ends = batch.select((sizes + 1).cast(pl.Int64).cum_sum() // _PIECE_BYTES).to_series()
+    start = 0
+    for length in ends.rle().struct.field("len"):
+        yield batch.slice(start, length)
+        start += length
+
+
+def _identities(piece: pl.DataFrame, ordinals: Ordinals) -> list[bytes]:
+    """Return the identity of each document; those without an identifier are counted."""
+    identified = piece["document_id"].to_list()
+    digests = [
+        text_digest(text)
+        for text, document_id in zip(piece["text"], identified, strict=True)
+        if document_id is None
+    ]
+    keys = np.frombuffer(b"".join(digest[:8] for digest in digests), "<u8")
+    anonymous = map(from_text, digests, ordinals.number(keys).tolist())
+    return [
+        next(anonymous) if document_id is None else from_document_id(document_id)
+        for document_id in identified
+    ]
+
+
+def _rows(piece: pl.DataFrame, identities: list[bytes], plan: TargetPlan) -> Iterator[list[_Row]]:
+    """Return all windows of a piece, a few megabytes of text at a time."""
+    cut = cut_documents(piece["text"], piece["prefix"], piece["reference"], plan)
+    rows = (
+        (document, window_index, target_id(identities[document], window_index, split.target), split)
+        for document, splits in enumerate(cut)
+        for window_index, split in enumerate(splits)
+    )
+    return in_batches(rows, lambda row: len(row[3].target or ""), _PIECE_BYTES)
+
+
+class _Copies:
+    """Takes the text from windows that came before; a document that is one target is no window."""
+
+    def __init__(self, plan: TargetPlan) -> None:
+        self._equal = Ordinals()
+        overlap = plan.stride is not None and plan.stride < (plan.window or 0)
+        self._alike = None if overlap else Passages()  # overlapping ones are alike as it is
+
+    def mark(self, rows: list[_Row]) -> None:
+        """Put the reason in place of each text that is a copy."""
+        windows = [place for place, row in enumerate(rows) if row[3].n_windows > 1]
+        texts = [" ".join((rows[place][3].target or "").split()) for place in windows]
+        keys = np.frombuffer(b"".join(text_digest(text)[:8] for text in texts), "<u8")
+        is_copy = self._equal.number(keys) > 0
+        if self._alike is not None:
+            is_copy |= self._alike.are_copies(texts)
+        for place in np.array(windows, np.int64)[is_copy].tolist():
+            document, window_index, name, split = rows[place]
+            rows[place] = (document, window_index, name, as_copy(split))
+
+
+def _is_chosen(row: _Row, identities: list[bytes], plan: TargetPlan) -> bool:
+    document, window_index, _, split = row
+    most = plan.max_windows_per_document
+    if most is None:
+        return True
+    return window_index in choose_windows(split.n_windows, most, plan.seed, identities[document])
+
+
+def _frame(rows: list[_Row], piece: pl.DataFrame, schema: pl.Schema, role: str) -> pl.DataFrame:
+    documents, window_indices, names, splits = zip(*rows, strict=True)
+    ours = {
+        "target_id": names,
+        "window_index": window_indices,
+        **dict(zip(Split._fields, zip(*splits, strict=True), strict=True)),
+    }
+    built = pl.DataFrame(ours, schema_overrides=schema)
+    kept = piece.drop("text", "prefix", "reference")[list(documents)]
+    is_copy = pl.col("reason").eq_missing(pl.lit(COPY))
+    roles = pl.when(is_copy).then(pl.lit("copy")).otherwise(pl.lit(role)).cast(schema["role"])
+    return (
+        pl.concat([built, kept], how="horizontal").with_columns(role=roles).select(schema.names())
+    )
+
+
+# How documents are cut into targets.
+
+
+Preset = Literal["default", "matched", "samia", "min-k", "spv"]
+
+_COUNTS = ("window_words", "window_characters", "stride", "max_windows_per_document", "text_length")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetPlan:
+    """How documents are cut into targets.
+
+    Attributes
+    ----------
+    prefix_ratio
+        Share of the words that the prefix gets, between 0 and 1: ``int(n_words * prefix_ratio)``.
+    words
+        What a word is: a word rule of `mia_batch.kernels`. The preset ``samia`` counts and cuts
+        by ``whitespace`` whatever stands here.
+    window_words
+        Words of a window; None = the whole document is one target.
+    window_characters
+        The same in characters: as many whole words as it has room for.
+    stride
+        Words or characters from the start of a window to the start of the next; None = a window's.
+    max_windows_per_document
+        Most windows of a document that are targets: an evenly spread choice, which a larger number
+        adds to; None = all.
+    seed
+        Decides the choice, together with the document and nothing else.
+    preset
+        ``default`` cuts so that prefix and reference join to the target; ``samia`` cuts as the
+        authors' code does.
+    text_length
+        Nominal number of words of a text, for ``samia`` only; None = each text's own.
+
+    Raises
+    ------
+    SettingsError
+        If a value is out of range or two contradict each other.
+    """
+
+    prefix_ratio: float = 0.5
+    words: WordRule = "whitespace"
+    window_words: int | None = None
+    window_characters: int | None = None
+    stride: int | None = None
+    max_windows_per_document: int | None = None
+    seed: int = 0
+    preset: Preset = "default"
+    text_length: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 < self.prefix_ratio < 1:
+            raise SettingsError(f"prefix_ratio is {self.prefix_ratio}; it must lie between 0 and 1")
+        for name in _COUNTS:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise SettingsError(f"{name} is {value}; it must be at least 1")
+        for name in ("stride", "max_windows_per_document"):
+            value = getattr(self, name)
+            if value is not None and self.window is None:
+                raise SettingsError(f"{name} is {value} without window_words; set window_words too")
+        self._check_window()
+        self._check_text_length()
+
+    @property
+    def window(self) -> int | None:
+        """Words or characters of a window."""
+        return self.window_characters if self.window_words is None else self.window_words
+
+    def _check_window(self) -> None:
+        if self.window_words is None:
+            return
+        if self.window_characters is not None:
+            raise SettingsError(
+                f"window_words is {self.window_words} and window_characters is "
+                f"{self.window_characters}; leave out one of them"
+            )
+        if not 0 < int(self.window_words * self.prefix_ratio) < self.window_words:
+            raise SettingsError(
+                f"window_words is {self.window_words}, too few to split with prefix_ratio "
+                f"{self.prefix_ratio}; make windows longer"
+            )
+
+    def _check_text_length(self) -> None:
+        if self.text_length is None:
+            return
+        if self.preset != "samia":
+            raise SettingsError(
+                f"text_length is {self.text_length} without preset samia; leave it out"
+            )
+        if self.window_words not in (None, self.text_length):
+            raise SettingsError(
+                f"text_length is {self.text_length} but window_words is {self.window_words}; "
+                "make them equal"
+            )
+        if self.window_characters is not None:
+            raise SettingsError(
+                "text_length is in words; set window_words instead of window_characters"
+            )
+
+
+# Which texts belong together, so that their errors do.
+
+
+_ROLE = pl.col("role").cast(pl.String).replace("copy", "target")  # windows of one document
+_LEVELS = {"group": "group", "document": "document_id"}
+
+
+def cluster_name(columns: Collection[str]) -> pl.Expr:
+    """Name the cluster of each text: its group, else its document, else the text itself.
+
+    A document without an identifier is the texts from one ``window_index`` of 0 to the next.
+    """
+    text = pl.col("target_id") if "target_id" in columns else pl.int_range(pl.len())
+    if "window_index" in columns:
+        text = pl.coalesce(pl.when(pl.col("window_index") == 0).then(text).forward_fill(), text)
+    named = [pl.format(f"{level} {{}}", name) for level, name in _LEVELS.items() if name in columns]
+    return pl.coalesce(*named, pl.format("target {}", text))
+
+
+def cluster_names(table: pl.LazyFrame) -> pl.Expr:
+    """Name the cluster of each text of a table, as `cluster_name` does.
+
+    The expression works row by row, so that it streams, where every text has a group or document;
+    the table is read once.
+    """
+    columns = table.collect_schema().names()
+    named = [pl.col(name).is_not_null() for name in _LEVELS.values() if name in columns]
+    everywhere = pl.any_horizontal(named).all() if named else pl.lit(value=False)
+    if table.select(everywhere).collect(engine="streaming").item():
+        columns = [name for name in columns if name != "window_index"]
+    return cluster_name(columns)
+
+
+def document_numbers(targets: pl.LazyFrame) -> NDArray[np.int32]:
+    """Tell the document of every row by its number, from 0 in the table's order.
+
+    Texts of other roles are other documents, whatever their ``document_id``.
+    """
+    keys = targets.select("role", "document_id", "window_index", "target_id")
+    name = pl.format("{} {}", _ROLE, cluster_names(keys))
+    size = int(keys.select(pl.len()).collect(engine="streaming").item())
+    hashes = read_numbers(keys, name.hash(), size, np.uint64)
+    begins = np.append(False, hashes[1:] != hashes[:-1])[:size]
+    return begins.cumsum(dtype=np.int32)
+
+
+def owner_of_documents(role: str) -> pl.Expr:
+    """Name what a document belongs to: its group, else itself, by its name or its ``place``.
+
+    Places are counted from 1 among the documents of a role.
+    """
+    return _owner(pl.lit(role), pl.col("place"))
+
+
+def owner_of_targets() -> pl.Expr:
+    """Name what a target belongs to, as `owner_of_documents` does of its document."""
+    return _owner(_ROLE, (pl.col("window_index") == 0).cum_sum().over(_ROLE))
+
+
+def _owner(role: pl.Expr, place: pl.Expr) -> pl.Expr:
+    return pl.coalesce(
+        pl.format("group {}", "group"),
+        pl.format("{} document {}", role, "document_id"),
+        pl.format("{} number {}", role, place),
+    )
+
+
+# Targets by name, read as they are needed.
+
+
+_ROWS_AT_ONCE = 8192
+_PIECES_HELD = 2
+
+
+class TargetLookup:
+    """Looks targets up by name; those of parts that follow each other are read once.
+
+    Only where a target is not where it is looked for, the names of all are read, 12 bytes a target.
+    """
+
+    def __init__(self, targets: Path, columns: list[str]) -> None:
+        self._targets = scan(targets, Targets)
+        self._columns = columns
+        self._piece: Callable[[int], pl.DataFrame] = lru_cache(_PIECES_HELD)(self._read)
+        self._reading = Lock()  # threads that follow each other need the same
+
+    def of(self, names: pl.Series, places: Iterable[range]) -> pl.DataFrame:
+        """Find targets, looking first at some rows of the table; several threads may ask.
+
+        Each target that is known comes, and others may come, too.
+        """
+        named = names.rle().struct.field("value")
+        found = self._rows(places)
+        if named.is_in(found["target_id"].implode()).all():
+            return found
+        with self._reading:
+            index = self._index
+        rows = np.sort(index.find(named)[1])
+        ends = np.flatnonzero(np.diff(rows // _ROWS_AT_ONCE)) + 1
+        near = (part for part in np.split(rows, ends) if part.size)
+        return self._rows(range(int(part[0]), int(part[-1]) + 1) for part in near)
+
+    def _rows(self, places: Iterable[range]) -> pl.DataFrame:
+        found = [rows for place in places for rows in self._pieces(place)]
+        # In one chunk: of several, a join would copy every text.
+        return pl.concat(found or [self._held(0).clear()], rechunk=True)
+
+    def _pieces(self, place: range) -> Iterator[pl.DataFrame]:
+        start = place.start
+        while start < place.stop:
+            piece, first = divmod(start, _ROWS_AT_ONCE)
+            yield self._held(piece).slice(first, place.stop - start)
+            start = (piece + 1) * _ROWS_AT_ONCE
+
+    def _held(self, piece: int) -> pl.DataFrame:
+        with self._reading:
+            return self._piece(piece)
+
+    @cached_property
+    def _index(self) -> RowIndex:
+        return RowIndex(self._targets.select("target_id"))
+
+    def _read(self, piece: int) -> pl.DataFrame:
+        rows = self._targets.slice(piece * _ROWS_AT_ONCE, _ROWS_AT_ONCE)
+        return rows.select(self._columns).collect()
