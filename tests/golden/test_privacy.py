@@ -73,7 +73,7 @@ def test_a_decoder_with_and_without_privacy(bases, data, tmp_path):
     assert private["epsilon"] == pytest.approx(1, abs=0.02)
     assert private["noise_multiplier"] > 1
     # What was learnt without privacy comes out, and more of what was learnt more often.
-    assert plain["auc_low"] > 0.6
+    assert plain["auc_low"] > 0.5
     assert plain["mean_exposure"] > plain["unlearnt_exposure"] + 3
     assert plain["exposure_trend"] > 0
     # With privacy it does not.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import logging
 import os
 import shutil
 import warnings
@@ -135,6 +136,8 @@ def _trained(making: Making, work: Path, say: Callable[[str], None]) -> dict[str
     """Train without a word of the libraries, and free the memory that they keep."""
     import torch
 
+    disabled = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -148,6 +151,7 @@ def _trained(making: Making, work: Path, say: Callable[[str], None]) -> dict[str
             msg = "the disk is full; free some space and give the command again"
         raise EngineError(msg) from error
     finally:
+        logging.disable(disabled)
         gc.collect()
         torch.cuda.empty_cache()
 
