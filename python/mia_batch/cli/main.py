@@ -1,10 +1,4 @@
-"""SIGINT and SIGTERM: an orderly end within seconds, whatever the main thread is doing.
-
-Python runs signal handlers in the main thread, between two of its own instructions, and one query
-of Polars can hold it for minutes. So a thread is woken by the signal itself, and ends the process
-where the main thread does not. Nothing is lost: what is on disk is whole at any time, and the
-engine's process ends with its parent.
-"""
+"""The command ``mia-batch`` itself, which ends in order when it is stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers of the command line."""
+"""Options made from settings, numbers of the command line, and the console."""
 
 from __future__ import annotations
 

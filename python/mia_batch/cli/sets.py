@@ -1,4 +1,4 @@
-"""The command that builds evaluation sets."""
+"""The commands ``build-set`` and ``paraphrase``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables for people: attacks, a plan, a finished run."""
+"""The commands that show tables and samples of a run."""
 
 from __future__ import annotations
 
@@ -302,8 +302,8 @@ def verify(
     """
     from mia_batch.cli.evidence import show_checked
     from mia_batch.pipeline import Run
+    from mia_batch.pipeline.again import choose_samples
     from mia_batch.pipeline.custody import verify
-    from mia_batch.pipeline.custody.again import choose_samples
 
     checked = verify(place, inputs)
     show_checked(checked, console_of(stderr=False))
@@ -339,7 +339,7 @@ def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int
     """Draw samples again and say how many agree; 0 if all do, else 1."""
     from mia_batch.cli.evidence import show_agreement
     from mia_batch.cli.options import ConsoleObserver
-    from mia_batch.pipeline.custody.again import draw_again
+    from mia_batch.pipeline.again import draw_again
 
     observer = ConsoleObserver(console_of(stderr=True))
     asked = {name: value for name, value in options.items() if value not in (None, ())}

@@ -1,4 +1,4 @@
-"""The command that fine-tunes a model."""
+"""The commands ``finetune``, ``privacy`` and ``invert``."""
 
 from __future__ import annotations
 

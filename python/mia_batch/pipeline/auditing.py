@@ -1,4 +1,4 @@
-"""Shards: processes, on one machine or many, that each work on some blocks of one run."""
+"""An audit: the list of its stages, which running, a dry run, shards and scoring anew walk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an endpoint's client follows, from settings and environment."""
+"""Settings from a TOML file, keywords and the environment."""
 
 from __future__ import annotations
 

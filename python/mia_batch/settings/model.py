@@ -1,4 +1,4 @@
-"""What all parts of the settings have in common."""
+"""The settings of an audit, by part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passages that stand in other documents of a run's texts, reference sets included."""
+"""Controls: whether passages that came out also come by other prompts, or stand elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What came out of walks, as rows of tables."""
+"""Extraction: the target model is followed through documents, strongest windows first."""
 
 from __future__ import annotations
 

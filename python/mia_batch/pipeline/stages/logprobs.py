@@ -1,4 +1,4 @@
-"""Which texts a run tunes its shadow models on."""
+"""The stage that asks a model for log-probabilities."""
 
 from __future__ import annotations
 

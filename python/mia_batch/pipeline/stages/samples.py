@@ -1,4 +1,4 @@
-"""The stage that has the target model continue prompts."""
+"""The stages that have a model continue prompts or rewrite texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stage that lets the target speak: on what it says, a reference model is tuned."""
+"""Models that a run makes: generations of the target, shadow models, their training."""
 
 from __future__ import annotations
 

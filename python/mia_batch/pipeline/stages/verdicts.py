@@ -1,4 +1,4 @@
-"""What the model was given of the texts, and what kinds of answers came back."""
+"""What the texts show before a model is asked, and verdicts from scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fields that a report must hold, for whom, and where each comes from."""
+"""The report as one page: its contents, its checklist, its parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Foreign text on a page: all of it is seen, none of it is obeyed; numbers for people."""
+"""Tables of the page; foreign text in them is shown and never obeyed."""
 
 from __future__ import annotations
 
