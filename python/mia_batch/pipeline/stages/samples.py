@@ -115,6 +115,7 @@ class _Tally:
 class SamplesStage(Stage):
     """Continuations by one model of the run, from an engine, an endpoint or a recording."""
 
+    part = "evidence"
     keeps = "samples"
 
     def __init__(self, audit: Audit, model: str) -> None:
