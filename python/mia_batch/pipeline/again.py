@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.parts import Block
+from mia_batch.evidence.parts import Block, Work
 from mia_batch.pipeline.run import Run
-from mia_batch.pipeline.sessions import open_session, sample_task
+from mia_batch.pipeline.sessions import ask, open_session, sample_task
 from mia_batch.pipeline.stages.views import SAMPLE, prompts_of, taken_up, view_of
 from mia_batch.settings import Settings, refuse_code
 
@@ -102,18 +102,25 @@ def _how_to_ask(run: Run, changed: dict[str, Any]) -> dict[str, Any]:
     return {"api_key_env": Settings.model_fields["api_key_env"].default} | changed
 
 
-def _draw(audit: Audit, run: Run, model: str, samples: pl.DataFrame) -> Iterator[pl.DataFrame]:
+def _draw(audit: Audit, run: Run, model: str, samples: pl.DataFrame) -> list[pl.DataFrame]:
     own = pl.col("target_id").is_in(samples["target_id"].unique().implode())
     targets = run.scan("targets").filter(own).collect(engine="streaming")
-    progress = audit.observer.progress("drawing again", done=0, left=samples.height)
-    with open_session(audit, model, "samples") as session, progress:
+    drawn: list[pl.DataFrame] = []
+    with open_session(audit, model, "samples") as session:
+        wanted = []
         for (name,), rows in samples.group_by("view", maintain_order=True):
             view = view_of(audit, model, str(name))
-            task = sample_task(audit, session, view)
             blocks = _blocks(prompts_of(run, view, targets), rows)
-            told = audit.observer.answered
-            for _, made in session.executor.collect(task, blocks, told, _as_again):
-                yield made
+            wanted.append((sample_task(audit, session, view), blocks, _as_again))
+        ask(
+            audit,
+            session,
+            "drawing again",
+            Work(left=samples.height),
+            wanted,
+            on_block=lambda *found: drawn.append(found[2]),
+        )
+    return drawn
 
 
 def _as_again(_: Block, rows: pl.DataFrame) -> pl.DataFrame:

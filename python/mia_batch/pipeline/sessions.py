@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from os import cpu_count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
 
@@ -28,20 +28,24 @@ from mia_batch.settings.load import endpoint_settings, endpoint_tokenizer
 from mia_batch.tables import in_background, is_followed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from mia_batch.evidence.collect import Task, Told
     from mia_batch.evidence.endpoint import Capabilities
     from mia_batch.evidence.executors.local import Executor
     from mia_batch.evidence.executors.ray import Call
-    from mia_batch.evidence.parts import Missing
+    from mia_batch.evidence.parts import Block, Missing, Work
     from mia_batch.evidence.request import Budget, EngineInfo, EngineSpec, EvidenceKind
     from mia_batch.finetuning.making import Made, Making, Wanted
     from mia_batch.models.weights import Measure
     from mia_batch.pipeline.context import Audit
     from mia_batch.prompts.views import View
     from mia_batch.settings import Settings
+
+
+AnyTask = TypeVar("AnyTask", bound="Task")
 
 
 # What a run says of its endpoint.
@@ -220,6 +224,29 @@ def sample_task(audit: Audit, session: Session, view: View) -> SampleTask:
         words=audit.settings.word_rule,
         run_seed=audit.settings.seed,
     )
+
+
+def ask(
+    audit: Audit,
+    session: Session,
+    doing: str,
+    work: Work,
+    wanted: Iterable[tuple[AnyTask, Iterable[Block], Callable[[Block, pl.DataFrame], Any]]],
+    *,
+    on_answer: Told | None = None,
+    on_block: Callable[[AnyTask, Block, Any], None] | None = None,
+) -> None:
+    """Ask an open session about blocks, task by task: this loop alone hands work to an executor.
+
+    Each task comes with its blocks and with what stores their rows; ``on_block`` sees what that
+    returned.
+    """
+    with audit.observer.progress(doing, done=work.done, left=work.left):
+        for task, blocks, store in wanted:
+            told = on_answer or audit.observer.answered
+            for block, kept in session.executor.collect(task, blocks, told, store):
+                if on_block is not None:
+                    on_block(task, block, kept)
 
 
 def is_remote(audit: Audit, model: str) -> bool:

@@ -16,7 +16,7 @@ from mia_batch.diagnostics.preflight import find_elsewhere
 from mia_batch.evidence.parts import TARGET_KEY, TARGETS_AT_ONCE, Missing, PromptUnits, scan_parts
 from mia_batch.inference.memory import VERBATIM_WORDS, control_rows, counts_of, verbatim_runs
 from mia_batch.kernels import pair_features, word_spans
-from mia_batch.pipeline.sessions import open_session, sample_task
+from mia_batch.pipeline.sessions import ask, open_session, sample_task
 from mia_batch.pipeline.stages.features import sample_parts
 from mia_batch.pipeline.stages.prompts import prompt_parts, write_prompts
 from mia_batch.pipeline.stages.stage import Stage
@@ -238,13 +238,12 @@ class ControlsStage(Stage):
         work = reduce(add, (each.count() for each in lacking.values()))
         if not work.left:
             return
-        progress = audit.observer.progress("asking for controls", done=work.done, left=work.left)
-        with open_session(audit, model, "samples") as session, progress:
-            for view, missing in lacking.items():
-                task = sample_task(audit, session, view)
-                told, store = audit.observer.answered, sample_parts(audit, view).store
-                for _ in session.executor.collect(task, missing.blocks(), told, store):
-                    pass
+        with open_session(audit, model, "samples") as session:
+            wanted = (
+                (sample_task(audit, session, view), each.blocks(), sample_parts(audit, view).store)
+                for view, each in lacking.items()
+            )
+            ask(audit, session, "asking for controls", work, wanted)
 
     def _answers(self, view: View) -> pl.DataFrame:
         """Compare what was said after each prompt with the passage."""

@@ -12,9 +12,9 @@ import numpy as np
 import polars as pl
 
 from mia_batch.errors import SettingsError
-from mia_batch.evidence.parts import TARGET_KEY, Missing, scan_parts
+from mia_batch.evidence.parts import TARGET_KEY, Missing, Work, scan_parts
 from mia_batch.kernels import book_coverage, near_verbatim_recall
-from mia_batch.pipeline.sessions import open_session, sample_task
+from mia_batch.pipeline.sessions import ask, open_session, sample_task
 from mia_batch.pipeline.stages.features import sample_parts
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import view_of
@@ -271,17 +271,15 @@ class ExtractionStage(Stage):
     def _ask(self, session: Session, asked: pl.DataFrame) -> None:
         audit = self.audit
         drawn = pl.col("view_index") >= MOST_ROUNDS
-        with audit.observer.progress("walking", done=0, left=asked.height):
-            for view, some in zip(
-                self._views, (asked.filter(~drawn), asked.filter(drawn)), strict=True
-            ):
-                task = sample_task(audit, session, view)
-                parts = sample_parts(audit, view)
-                blocks = list(Missing(_Asked(some), parts).blocks())
-                self._keep(view, blocks)
-                told = audit.observer.answered
-                for _ in session.executor.collect(task, blocks, told, parts.store):
-                    pass
+        wanted = []
+        for view, prompts in zip(
+            self._views, (asked.filter(~drawn), asked.filter(drawn)), strict=True
+        ):
+            parts = sample_parts(audit, view)
+            blocks = list(Missing(_Asked(prompts), parts).blocks())
+            self._keep(view, blocks)
+            wanted.append((sample_task(audit, session, view), blocks, parts.store))
+        ask(audit, session, "walking", Work(left=asked.height), wanted)
 
     def _keep(self, view: View, blocks: list[Block]) -> None:
         """Store prompts that are not there; a run may have lost its samples only."""

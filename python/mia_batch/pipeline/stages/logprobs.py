@@ -22,7 +22,7 @@ from mia_batch.evidence.parts import (
 from mia_batch.finetuning.recipe import in_half
 from mia_batch.models.weights import estimated_tokens
 from mia_batch.pipeline.choice import engine_columns
-from mia_batch.pipeline.sessions import is_remote, open_session, text_cost
+from mia_batch.pipeline.sessions import ask, is_remote, open_session, text_cost
 from mia_batch.pipeline.stages.prompts import (
     columns_for,
     make_shots,
@@ -142,7 +142,6 @@ class LogprobsStage(Stage):
                 engine["chance"] = log(session.tokenizer.vocabulary)  # nats
             missing = {view: self._missing(view) for view in views}
             work = reduce(add, map(Missing.count, missing.values()))
-            progress = audit.observer.progress("log-probabilities", done=work.done, left=work.left)
             passes = {view.name: 0 for view in views}
             views_by_label = {self._parts(view).label: (view, columns[view.name]) for view in views}
             task = LogprobTask(
@@ -158,10 +157,8 @@ class LogprobsStage(Stage):
 
             blocks = (block for lacking in missing.values() for block in lacking.blocks())
             try:
-                with progress:
-                    store = self._parts(views[0]).store
-                    for _ in session.executor.collect(task, blocks, told, store):
-                        pass
+                asked = [(task, blocks, self._parts(views[0]).store)]
+                ask(audit, session, "log-probabilities", work, asked, on_answer=told)
             finally:
                 for name, n in passes.items():
                     key = f"{self.model} {name}"

@@ -21,7 +21,7 @@ from mia_batch.evidence.parts import (
 )
 from mia_batch.pipeline.choice import is_made
 from mia_batch.pipeline.corpora import how_to_read
-from mia_batch.pipeline.sessions import open_session
+from mia_batch.pipeline.sessions import ask, open_session
 from mia_batch.pipeline.stages.stage import Stage
 from mia_batch.pipeline.stages.views import views_of
 from mia_batch.prompts.views import after_shots, choose_shots
@@ -115,14 +115,13 @@ class FillsStage(Stage):
         if not filled:
             return
         work = reduce(add, map(Missing.count, filled.values()))
-        told = audit.observer.answered
-        progress = audit.observer.progress("filling", done=work.done, left=work.left)
-        with open_session(audit, "masked", "fills") as session, progress:
-            for view, lacks in filled.items():
-                task = FillTask(view=view, run_seed=audit.settings.seed)
-                store = prompt_parts(audit, view).store
-                for _ in session.executor.collect(task, lacks.blocks(), told, store):
-                    pass
+        seed = audit.settings.seed
+        with open_session(audit, "masked", "fills") as session:
+            wanted = (
+                (FillTask(view=view, run_seed=seed), each.blocks(), prompt_parts(audit, view).store)
+                for view, each in filled.items()
+            )
+            ask(audit, session, "filling", work, wanted)
 
     def left(self) -> Iterator[tuple[str, str]]:
         """Count the texts."""

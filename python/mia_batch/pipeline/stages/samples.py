@@ -16,6 +16,7 @@ from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.parts import FreshUnits, Missing, PromptUnits, Work, scan_parts
 from mia_batch.evidence.request import forecast
 from mia_batch.pipeline.sessions import (
+    ask,
     cost_lines,
     expected,
     expected_work,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from mia_batch.evidence.collect import SampleTask
     from mia_batch.evidence.parts import Block, Parts, Units
     from mia_batch.evidence.replay import Recording
     from mia_batch.pipeline.context import Audit
@@ -236,16 +238,18 @@ class SamplesStage(Stage):
             there = scan_parts(audit.run.path("samples"), Samples, view.key).select(_TALLIED)
             for rows in there.collect_batches(maintain_order=True):
                 tally.add(rows, question=view.question)
-        with (
-            open_session(audit, self.model, "samples") as session,
-            audit.observer.progress("sampling", done=work.done, left=work.left),
-        ):
-            for view, lacks in missing.items():
-                task = sample_task(audit, session, view)
-                store = self._store(view)
-                for block, rows in session.executor.collect(task, lacks.blocks(), told, store):
-                    n_texts += block.units["target_id"].n_unique()
-                    tally.add(rows, question=view.question)
+
+        def count(task: SampleTask, block: Block, rows: pl.DataFrame) -> None:
+            nonlocal n_texts
+            n_texts += block.units["target_id"].n_unique()
+            tally.add(rows, question=task.view.question)
+
+        with open_session(audit, self.model, "samples") as session:
+            wanted = (
+                (sample_task(audit, session, view), each.blocks(), self._store(view))
+                for view, each in missing.items()
+            )
+            ask(audit, session, "sampling", work, wanted, on_answer=told, on_block=count)
         each = decoded / max(n_texts, 1)
         audit.observer.stage(f"decoded {decoded:,} tokens, {each:,.0f} a text")
 

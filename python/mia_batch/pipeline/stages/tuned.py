@@ -19,6 +19,7 @@ from mia_batch.finetuning.recipe import RECIPES, check_base, sizes
 from mia_batch.models.tokens import Tokenizer
 from mia_batch.models.weights import identify_model, weights_source
 from mia_batch.pipeline.sessions import (
+    ask,
     cost_lines,
     expected,
     expected_work,
@@ -87,13 +88,9 @@ class GenerationsStage(Stage):
         self._warn()
         for name, text in self._cost(missing):
             audit.observer.stage(f"{name}: {text}")
-        progress = audit.observer.progress("generating", done=work.done, left=work.left)
-        with open_session(audit, "target", "samples") as session, progress:
-            task, told = sample_task(audit, session, view), audit.observer.answered
-            for _ in session.executor.collect(
-                task, missing.blocks(), told, sample_parts(audit, view).store
-            ):
-                pass
+        with open_session(audit, "target", "samples") as session:
+            task, store = sample_task(audit, session, view), sample_parts(audit, view).store
+            ask(audit, session, "generating", work, [(task, missing.blocks(), store)])
 
     def left(self) -> Iterator[tuple[str, str]]:
         """Count what is to be generated."""
