@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 # Every one learns from many sets of labels at once, because permuted labels leave the texts as
 # they are. A higher score means "more likely a member".
 
-
 _TOLERANCE = 0.01
 """Of the logistic regression: a tighter one takes longer and moves no AUC by 0.001."""
 
@@ -50,14 +49,9 @@ class NaiveBayes:
 
     Written out because one matrix product then serves every set of labels. The class prior, the
     same for all texts of a fold, is left out.
-
-    Attributes
-    ----------
-    counts
-        Counts of words, one row per text.
     """
 
-    counts: csr_array
+    counts: csr_array  # counts of words, one row per text
 
     def scores(
         self, train: NDArray[np.intp], test: NDArray[np.intp], labels: NDArray[np.bool_]
@@ -77,15 +71,9 @@ def _log_shares(counts: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True)
 class Logistic:
-    """Logistic regression with an L2 penalty of weight 1.
+    """Logistic regression with an L2 penalty of weight 1."""
 
-    Attributes
-    ----------
-    values
-        What is weighted, one row per text.
-    """
-
-    values: csr_array
+    values: csr_array  # what is weighted, one row per text
 
     def scores(
         self, train: NDArray[np.intp], test: NDArray[np.intp], labels: NDArray[np.bool_]
@@ -104,18 +92,11 @@ class Logistic:
 
 @dataclass(frozen=True, slots=True)
 class Ridge:
-    """Ridge regression of the class, from similarities of texts.
+    """Ridge regression of the class, from similarities of texts."""
 
-    Attributes
-    ----------
-    similarity
-        Positive semi-definite matrix, one row and one column per text.
-    penalty
-        Weight of the penalty, as a share of the mean similarity of a text with itself.
-    """
-
+    # positive semi-definite matrix, one row and one column per text
     similarity: NDArray[np.float64]
-    penalty: float
+    penalty: float  # weight of the penalty, as a share of the mean similarity of a text with itself
 
     def scores(
         self, train: NDArray[np.intp], test: NDArray[np.intp], labels: NDArray[np.bool_]
@@ -132,15 +113,9 @@ class Ridge:
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """One number of each text, as it stands or turned round, whichever is right more often.
+    """One number of each text, as it stands or turned round, whichever is right more often."""
 
-    Attributes
-    ----------
-    value
-        Number of each text.
-    """
-
-    value: NDArray[np.float64]
+    value: NDArray[np.float64]  # number of each text
 
     def scores(
         self, train: NDArray[np.intp], test: NDArray[np.intp], labels: NDArray[np.bool_]
@@ -155,7 +130,6 @@ class Direction:
 
 # The texts of the blind baseline: which ones, and what the classifiers see of them.
 
-
 MAX_TEXTS_PER_CLASS = 500
 """More are left out: the upper limit of so many is 0.56 on average where there is no difference."""
 
@@ -168,21 +142,12 @@ _ROWS_AT_ONCE = 32_768
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlindTexts:
-    """Texts of both classes, in the order of their ``target_id``.
+    """Texts of both classes, in the order of their ``target_id``."""
 
-    Attributes
-    ----------
-    frame
-        ``target_id``, ``label``, ``text`` (its beginning), ``year`` and ``surface`` (a struct).
-    cluster
-        Cluster of each text, from 0 without gaps.
-    n_labelled
-        Texts with a label, whether used or not.
-    """
-
+    # ``target_id``, ``label``, ``text`` (its beginning), ``year`` and ``surface`` (a struct)
     frame: pl.DataFrame
-    cluster: NDArray[np.intp]
-    n_labelled: int
+    cluster: NDArray[np.intp]  # cluster of each text, from 0 without gaps
+    n_labelled: int  # texts with a label, whether used or not
 
     @property
     def label(self) -> NDArray[np.bool_]:
@@ -309,7 +274,6 @@ def _similarity(surface: pl.Series) -> NDArray[np.float64]:
 
 # Classifiers tried on folds they were not trained on, for true and for permuted labels.
 
-
 _SETS_AT_ONCE = 50
 """Sets of labels that a classifier learns together; bounds the memory of naive Bayes."""
 
@@ -319,24 +283,14 @@ _DECIMALS = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How well a classifier tells the classes apart on texts it was not trained on.
+    """How well a classifier tells the classes apart on texts it was not trained on."""
 
-    Attributes
-    ----------
-    label
-        Class of each text.
-    score
-        Share of the texts of its fold that score below a text, ties and itself one half: in
-        (0, 1), comparable across folds.
-    auc
-        ROC AUC of the score.
-    permuted
-        The same under each permutation of the labels, with everything learned anew.
-    """
-
-    label: NDArray[np.bool_]
+    label: NDArray[np.bool_]  # class of each text
+    # share of the texts of its fold that score below a text, ties and itself one half: in (0, 1),
+    # comparable across folds
     score: NDArray[np.float64]
-    auc: float
+    auc: float  # ROC AUC of the score
+    # the same under each permutation of the labels, with everything learned anew
     permuted: NDArray[np.float64]
 
     def interval(self, confidence: float = 0.95) -> Interval:
@@ -346,8 +300,6 @@ class Outcome:
         permutations: the limits of ``auc_interval`` move away from the AUC by the ratio of its
         standard deviation there to that of independent texts and a fixed score, at least 1.
 
-        References
-        ----------
         Variance for independent texts, ties included: Lehmann (1975), "Nonparametrics", section
         1.4. That cross-validated figures vary more, and no formula says how much: Bengio and
         Grandvalet (2004), "No unbiased estimator of the variance of K-fold cross-validation".
@@ -418,7 +370,6 @@ def _null_deviation(score: NDArray[np.float64], n_members: int) -> float:
 
 # Can the labels be told apart without the model? Then attack figures are no evidence of memory.
 
-
 BlindVerdict: TypeAlias = Literal["separable", "not separable", "undecided"]
 """Whether labels can be told apart without the model; ``undecided`` warns as ``separable`` does."""
 
@@ -440,40 +391,25 @@ _EXCLUDED_ABOVE = 0.60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlindBaseline:
-    """What classifiers that never see the model make of the labels.
+    """What classifiers that never see the model make of the labels."""
 
-    Attributes
-    ----------
-    metrics
-        The metrics table's rows: ``roc_auc`` of each classifier, null with a reason where the
-        labels allow no cross-validation.
-    scores
-        One row per text used: ``target_id`` and a Float64 column per classifier, in (0, 1): the
-        share of the texts of its fold that score below it. Comparable across folds; higher means
-        "more likely of the first class".
-    strongest
-        Name of the classifier with the highest AUC.
-    auc
-        That AUC.
-    p_value
-        Share of permutations of the labels by cluster, the true labels included, under which some
-        classifier has so high an AUC; each learns anew.
-    upper
-        Upper limit for the AUC to expect of every classifier at once, confidence 0.95.
-    verdict
-        ``separable``: p <= 0.05 and AUC > 0.55; else ``not separable``: upper <= 0.60.
-    reason
-        Why there is no verdict; None where there is one.
-    """
-
+    # the metrics table's rows: ``roc_auc`` of each classifier, null with a reason where the labels
+    # allow no cross-validation
     metrics: pl.DataFrame
+    # one row per text used: ``target_id`` and a Float64 column per classifier, in (0, 1): the share
+    # of the texts of its fold that score below it. Comparable across folds; higher means "more
+    # likely of the first class"
     scores: pl.DataFrame
-    strongest: str | None
-    auc: float | None
+    strongest: str | None  # name of the classifier with the highest AUC
+    auc: float | None  # that AUC
+    # share of permutations of the labels by cluster, the true labels included, under which some
+    # classifier has so high an AUC; each learns anew
     p_value: float | None
+    # upper limit for the AUC to expect of every classifier at once, confidence 0.95
     upper: float | None
+    # ``separable``: p <= 0.05 and AUC > 0.55; else ``not separable``: upper <= 0.60
     verdict: BlindVerdict | None
-    reason: str | None
+    reason: str | None  # why there is no verdict; None where there is one
 
 
 def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0) -> BlindBaseline:
@@ -489,8 +425,6 @@ def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0)
     ``texts`` has ``target_id``, ``target`` (the text), the columns of `cluster_name` and the label,
     a Boolean column; rows where it is null are left out, null texts are left out and counted.
 
-    References
-    ----------
     Das, Zhang and Tramèr (2024), arXiv:2406.16201. Permutation: Ojala and Garriga (2010),
     "Permutation tests for studying classifier performance", test 1. The largest of several limits:
     Berger (1982), "Multiparameter hypothesis testing and acceptance sampling".

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from mia_batch.diagnostics.blind import BlindBaseline
 
 
-# Texts that are in a corpus more than once: in both classes, or in several clusters.
-
-
 MAX_TEXTS_PER_SIDE = 10_000
 """More are left out; so many of 128 words take about 50 MB."""
 
@@ -35,32 +32,15 @@ _N_EXAMPLES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideDuplicates:
-    """What the texts of one side have in common with those of the other.
+    """What the texts of one side have in common with those of the other."""
 
-    Attributes
-    ----------
-    n_texts
-        Texts compared.
-    n_left_out
-        Texts beyond the most that are compared.
-    n_short
-        Texts of fewer than 8 words, which nothing is said about.
-    n_long_run
-        Texts with a run of 13 words that is in the other side.
-    n_high_overlap
-        Texts with at least 70 % of their runs of 8 words in the other side.
-    n_concerned
-        Texts with either.
-    examples
-        ``target_id`` of some of these, each with that of a text of the other side.
-    """
-
-    n_texts: int
-    n_left_out: int
-    n_short: int
-    n_long_run: int
-    n_high_overlap: int
-    n_concerned: int
+    n_texts: int  # texts compared
+    n_left_out: int  # texts beyond the most that are compared
+    n_short: int  # texts of fewer than 8 words, which nothing is said about
+    n_long_run: int  # texts with a run of 13 words that is in the other side
+    n_high_overlap: int  # texts with at least 70 % of their runs of 8 words in the other side
+    n_concerned: int  # texts with either
+    # ``target_id`` of some of these, each with that of a text of the other side
     examples: tuple[tuple[str, str], ...]
 
     @property
@@ -80,8 +60,6 @@ def near_duplicates(
     breaks do not hide a copy. Overlap is counted against all texts of the other side together; of
     more than ``MAX_TEXTS_PER_SIDE`` texts the first by ``target_id`` (a hash) are compared.
 
-    References
-    ----------
     Runs of 13 words: Brown et al. (2020), arXiv:2005.14165, appendix C. 70 % of runs of 8 words:
     Chowdhery et al. (2022), arXiv:2204.02311, section 8.
     """
@@ -156,7 +134,6 @@ def _examples(
 
 
 # Texts that look like parts of one book although no group says so.
-
 
 UNDECLARED = "undeclared book"
 """The group of non-members that look like parts of one book."""
@@ -260,7 +237,6 @@ def _loose() -> pl.Expr:
 
 # What the texts tell before any model is asked.
 
-
 if TYPE_CHECKING:
     _Row = dict[str, object]
 
@@ -357,7 +333,6 @@ def _copy_rows(targets: pl.LazyFrame) -> Iterator[_Row]:
 
 
 # Passages that stand in several documents.
-
 
 if TYPE_CHECKING:
     _Hashes = NDArray[np.uint64]

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from mia_batch.inference.findings import Statistic, VerdictPlan
 
 
-# Which rows of a table are compared with which, and which of them belong together.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonSets:
     """Rows of a table of targets or scores, in the table's order, by what they are for."""
@@ -99,7 +96,6 @@ def _clusters(
 
 
 # Whole groups as units: one statistic each, over as many windows of every group.
-
 
 _STATISTICS: dict[Statistic, Any] = {"mean": np.mean, "median": np.median, "maximum": np.max}
 

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Conformal p-values: how high a score is among those of texts known to be outside.
-#
-# In the arrays of this package NaN stands for a missing score; tables have null there.
-
-
 Adjustment = Literal["bh", "by", "e-bh"]
 """Benjamini-Hochberg; Benjamini-Yekutieli, which holds under any dependence; e-BH of e-values."""
 
@@ -183,7 +178,6 @@ def sensitivity_bound(p: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 # Monte-Carlo error of scores: how far they depend on the samples that were drawn.
-
 
 _SAME = 1e-9  # relative difference of a score and the mean of its samples' values
 

@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from mia_batch.inference.findings import AttackScores, VerdictPlan
 
 
-# How many of the targets were in the training data: a rate with interval, or a lower bound.
-
-
 _ASSUMPTIONS = {
     "fieller": "assumes that the members among the targets score as high as the calibration "
     "members, and the others as the calibration non-members",
@@ -194,7 +191,6 @@ def _beyond(excess: Callable[[float], float], start: float, step: float) -> floa
 
 
 # The share of members among the audited units, from the scores of one attack.
-
 
 _FEWEST_GROUPS = 20  # of a set, where texts are grouped
 _CONFIDENCE = 0.95

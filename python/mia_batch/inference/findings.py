@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from mia_batch.inference.conformal import Adjustment
 
 
-# Findings about verdicts: what is reported, and whether it is what had been planned.
-
-
 _SCHEMA = Findings.create_empty().schema
 
 
@@ -156,7 +153,6 @@ def reported_findings(verdicts: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame
 
 # What a run is to decide and how, recorded before any score is seen.
 
-
 PlanLevel = Literal["target", "group", "collection"]
 TieRule = Literal["conservative", "random"]
 Statistic = Literal["mean", "median", "maximum"]
@@ -212,7 +208,6 @@ def preregister(
 
 # Rows of the verdicts table from numbers.
 
-
 if TYPE_CHECKING:
     Column = pl.Series | NDArray[np.generic] | Sequence[str | None] | Sequence[int] | float | None
 
@@ -263,7 +258,6 @@ def typed_rows(
 
 
 # The scores of several attacks side by side, some rows of the table at a time.
-
 
 _ROWS_AT_ONCE = 32_768
 

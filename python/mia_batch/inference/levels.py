@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from mia_batch.inference.weights import Odds
 
 
-# Each target on its own: its p-value among the nulls, and its q-value among the targets.
-
-
 _ROWS_AT_ONCE = 65_536
 
 

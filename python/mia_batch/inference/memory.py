@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from mia_batch.inference.comparison import ComparisonSets
 
 
-# What controls say of passages that came out: which are common, and so no evidence.
-
-
 VERBATIM_WORDS = 20
 """Words in a row from which on a passage counts as repeated."""
 
@@ -117,7 +114,6 @@ def without_common(
 
 
 # The longest run of words of each target that a continuation repeats.
-
 
 VERBATIM_GROUP = "blocks"
 """Group of features that the runs are read from."""

@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from mia_batch.inference.findings import VerdictPlan
 
 
-# What the planned test can show at best, from the targets alone.
-
-
 LEVEL = 0.05  # of a collection's p-value
 _BOOK = r"\.(txt|epub|x?html?)$"  # a book's group is the name of its file
 _NAMED = 5  # as many as a user may hope for
@@ -181,7 +178,6 @@ def power_findings(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
 
 
 # What a design finds on average: whole audits of made-up scores, by the tests of a real one.
-
 
 _DRAWN = 1_000  # audits
 _MOST_SCORES = 500_000  # of all audits together; large designs vary less

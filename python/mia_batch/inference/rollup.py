@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from mia_batch.kernels import WordRule
 
 
-# What the roll-up says of its rows, from their sums.
-
-
 _TYPES = Rollup.create_empty().schema
 _BEST = 1.5  # times the smallest p-value there can be: no comparison text scores as high
 _NOT_LISTED = "it is not on the list that is reported, so that no share above 0 is claimed"
@@ -130,7 +127,6 @@ def with_claim(rows: pl.DataFrame, plan: VerdictPlan) -> pl.DataFrame:
 
 # Passages of documents that came out word for word: those that overlap in a document are one.
 
-
 _WORDS = (20, 50)
 """Words from which on passages are counted."""
 PASSAGE_COUNTS = tuple(f"n_passages_{k}" for k in _WORDS)
@@ -225,7 +221,6 @@ def _in_document(places: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
 
 
 # From texts to whole documents and groups: what a report says of each.
-
 
 _SUMS = pl.col("^n_(windows|asked|scored|above|sampled|verbatim|near|common|measured|likely)$")
 _EXTRACTED = {
@@ -459,7 +454,6 @@ def _groups(documents: pl.DataFrame) -> pl.DataFrame:
 
 
 # How sure models are of each text: perplexity and entropy, side by side.
-
 
 _NO_NUMBER = "no token has a log-probability, or the perplexity is too large for a number"
 _NO_ENTROPY = "no attack of the run needs the whole distribution, or it cannot be had"

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from mia_batch.inference.findings import VerdictPlan
 
 
-# The share of a set's texts that become less likely after other texts of their kind: CoDeC.
-
-
 def codec_findings(scores: pl.LazyFrame) -> pl.DataFrame:
     """Rows of check ``codec``: the ``share`` of the targets, and of the non-members as control.
 
@@ -67,7 +64,6 @@ def _rows(scores: pl.LazyFrame, sets: ComparisonSets) -> Iterator[dict[str, obje
 
 
 # One score of each text from all its scores, learned from texts of known membership.
-
 
 _N_FOLDS = 5
 _FEWEST = 10  # clusters of each class
@@ -117,8 +113,6 @@ def combine(scores: pl.LazyFrame, attacks: Sequence[str], *, seed: int) -> NDArr
         gradient-boosted trees; NaN where all scores are missing, and throughout where a class has
         texts of fewer than 10 clusters.
 
-    References
-    ----------
     Marandon, Lei, Mary and Roquain (2024), "Adaptive novelty detection with false discovery rate
     guarantee", arXiv:2208.06685: p-values are valid, and lists by Benjamini-Hochberg, where the
     scores do not change as non-members and targets change places in what is learned from.
@@ -224,7 +218,6 @@ class _Model:
 
 # Whether a set of texts is known better than texts outside, by all attacks together.
 
-
 if TYPE_CHECKING:
     Rows = NDArray[np.int64]
 
@@ -322,8 +315,6 @@ def infer_dataset(
     DatasetInference
         The test, or the reason why there is none: fewer than 10 groups of a set in a half.
 
-    References
-    ----------
     Maini, Jia, Papernot and Dziedzic (2024), "LLM Dataset Inference: Did you train on my dataset?",
     arXiv:2406.06443, section 5.
     """

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from mia_batch.inference.weights import Odds
 
 
-# Canaries: published texts drawn by lot from committed sets, so that the null is exact.
-
-
 def canary_p_value(published: float, controls: NDArray[np.float64]) -> float:
     """p-value of one set: (1 + controls that score as high) / (1 + controls); NaN if unscored.
 
@@ -131,7 +128,6 @@ def _one_set(sets: ComparisonSets, cluster: int) -> _Set:
 
 
 # Scores to verdicts where membership is unknown: p-values and estimates, one attack at a time.
-
 
 if TYPE_CHECKING:
     _Test = Callable[[AttackScores], Iterable[pl.DataFrame]]

@@ -138,26 +138,15 @@ class Naming:
     weights the passages by Rubin's (1981) Bayesian bootstrap, with one more that nobody saw: of the
     lowest score that there is for the lower limit, of the highest one for the upper limit. Of a
     book of one window that is the interval of Clopper and Pearson (1934), which is taken then.
-
-    Attributes
-    ----------
-    nulls
-        Statistics of the units that are compared with.
-    tests
-        p-values of the real tests.
-    n_null
-        Independent units among the nulls.
-    n_windows
-        Windows of a book; 1 where single texts are asked about.
     """
 
     sets: ComparisonSets
     plan: VerdictPlan
-    nulls: NDArray[np.float64]
-    n_null: int
-    tests: NDArray[np.float64]
+    nulls: NDArray[np.float64]  # statistics of the units that are compared with
+    n_null: int  # independent units among the nulls
+    tests: NDArray[np.float64]  # p-values of the real tests
     adjustment: Adjustment
-    n_windows: int
+    n_windows: int  # windows of a book; 1 where single texts are asked about
 
     @classmethod
     def of(cls, sets: ComparisonSets, values: NDArray[np.float64], plan: VerdictPlan) -> Naming:

@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 __all__ = ["evaluate"]
 
 
-# The SaMIA authors' own metrics, for comparison with their tables.
-
-
 N_FOLDS = 5
 
 _FOLD_SEED = 0
@@ -51,8 +48,6 @@ def tpr_nearest_fpr(member: NDArray[np.bool_], score: NDArray[np.float64], fpr: 
     Of points equally near, the one with the highest threshold counts. The curve leaves out points
     on straight lines between their neighbours, as the authors' code does.
 
-    References
-    ----------
     Kaneko et al. (2024), arXiv:2404.11262v2, appendix B; the rule is that of the authors' code.
     """
     from sklearn.metrics import roc_curve as sklearn_roc_curve
@@ -68,8 +63,6 @@ def accuracy_5_fold(member: NDArray[np.bool_], score: NDArray[np.float64]) -> fl
     highest. Folds are drawn within each class from a fixed seed, so the same texts in the same
     order give the same folds.
 
-    References
-    ----------
     Kaneko et al. (2024), arXiv:2404.11262v2, section 3.5.
     """
     from sklearn.model_selection import StratifiedKFold
@@ -84,7 +77,6 @@ def accuracy_5_fold(member: NDArray[np.bool_], score: NDArray[np.float64]) -> fl
 
 # What is said of one attack on one slice: each figure with its interval, or why it is missing.
 
-
 FPR_BUDGETS = (0.001, 0.005, 0.01, 0.05, 0.1)
 """False-positive rates at which the true-positive rate is given."""
 
@@ -96,27 +88,13 @@ _AUTHORS_FPR = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Classes:
-    """The labelled targets of a slice that an attack scored.
+    """The labelled targets of a slice that an attack scored."""
 
-    Attributes
-    ----------
-    member
-        Whether each is a member.
-    score
-        Its score, finite.
-    cluster
-        Code of its cluster; None where targets are independent.
-    row
-        Its number among the labelled targets.
-    n_unscored
-        Labelled targets without a score.
-    """
-
-    member: NDArray[np.bool_]
-    score: NDArray[np.float64]
-    cluster: NDArray[np.int32] | None
-    row: NDArray[np.intp]
-    n_unscored: int
+    member: NDArray[np.bool_]  # whether each is a member
+    score: NDArray[np.float64]  # its score, finite
+    cluster: NDArray[np.int32] | None  # code of its cluster; None where targets are independent
+    row: NDArray[np.intp]  # its number among the labelled targets
+    n_unscored: int  # labelled targets without a score
 
     @property
     def n_members(self) -> int:
@@ -180,13 +158,7 @@ class Classes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricRow:
-    """One figure; the attributes are columns of the metrics table.
-
-    Attributes
-    ----------
-    metric, fpr, value, low, high, confidence, method, reason
-        As there.
-    """
+    """One figure; the attributes are columns of the metrics table."""
 
     metric: str
     fpr: float | None = None
@@ -295,7 +267,6 @@ def _fpr_of(curve: RocCurve, tpr: float) -> float:
 
 
 # Parts of the targets that are measured by themselves.
-
 
 ALL = "all"
 
@@ -410,34 +381,21 @@ def find_clusters(
 
 # The labelled targets of a scores table, read one attack at a time.
 
-
 _LABELLED = pl.col("member").is_not_null()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labelled:
-    """Targets whose membership is known.
+    """Targets whose membership is known."""
 
-    Attributes
-    ----------
-    scores
-        Their scores.
-    calibration
-        Scores of labelled texts that choose thresholds, and whether each is a member; None where
-        there is no ``role``.
-    member
-        Whether each target is a member.
-    cluster
-        Code of each target's cluster; None where targets are independent.
-    slices
-        Rows of each slice, ``all`` first.
-    """
-
-    scores: pl.LazyFrame
+    scores: pl.LazyFrame  # their scores
+    # scores of labelled texts that choose thresholds, and whether each is a member; None where
+    # there is no ``role``
     calibration: tuple[pl.LazyFrame, NDArray[np.bool_]] | None
-    member: NDArray[np.bool_]
+    member: NDArray[np.bool_]  # whether each target is a member
+    # code of each target's cluster; None where targets are independent
     cluster: NDArray[np.int32] | None
-    slices: dict[str, NDArray[np.intp] | slice]
+    slices: dict[str, NDArray[np.intp] | slice]  # rows of each slice, ``all`` first
 
     @classmethod
     def of(cls, scores: pl.LazyFrame, attacks: Sequence[str], slice_by: Sequence[str]) -> Labelled:
@@ -504,7 +462,6 @@ def _member(frame: pl.LazyFrame) -> NDArray[np.bool_]:
 
 # Average of the figures of the length buckets, each bucket as heavy as any other.
 
-
 MACRO = "macro"
 """Slice of the averages."""
 
@@ -522,8 +479,6 @@ def macro_averages(
     may lie across buckets, so theirs are joined as if all erred together: the average of the
     limits, which is conservative.
 
-    References
-    ----------
     Zou and Donner (2008), "Construction of confidence limits about effect measures: a general
     approach", equations 1 and 2; the average itself: Kaneko et al. (2024), arXiv:2404.11262v2,
     section 3.
@@ -568,7 +523,6 @@ def _average(there: Sequence[MetricRow], *, clustered: bool) -> MetricRow:
 
 
 # Scores of a labelled run to its metrics.
-
 
 if TYPE_CHECKING:
     _Key = tuple[str, str]  # attack and slice

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from mia_batch.targets import Preset
 
 
-# A labelled run: what attacks tell of the labels, and what can be told without the model.
-
-
 _N_QUINTILES = 5
 
 
@@ -114,7 +111,6 @@ def quintile_rows(
 
 # How well attacks tell members from non-members with fewer samples, or points, than there are.
 
-
 _MOST = 10_000  # texts of each class
 _KINDS = {"samples": (CONTINUATION[1], "sample_index"), "points": (PROBE[1], "view_index")}
 """What can be fewer: the view that is asked in, and what counts it."""
@@ -187,7 +183,6 @@ def _points(rows: pl.DataFrame, attack: Attack, index: str) -> Iterator[tuple[fl
 
 
 # Pictures of scores as points: ROC curves, distributions, strips of documents.
-
 
 _ROC_STEPS = 200
 _BINS = 40

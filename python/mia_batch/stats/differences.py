@@ -16,40 +16,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Paired difference of two scores' ROC AUC on the same texts.
-
-
 _NEAREST, _FARTHEST = 0.01, 8.0
 """Normal quantiles between which p-values are looked for: beyond, p is 1, or taken as 1e-15."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Difference of two areas, on the texts that have both scores.
+    """Difference of two areas, on the texts that have both scores."""
 
-    Attributes
-    ----------
-    value
-        AUC of the first less AUC of the second, in [-1, 1]; None where a class has no text.
-    interval
-        Its confidence interval; None where the data cannot support one.
-    p_value
-        Two-sided, of equal areas: above 1 - confidence where the interval holds 0; None without an
-        interval.
-    reason
-        Why value or interval is None.
-    n_members
-        Members that have both scores.
-    n_nonmembers
-        Non-members that have both scores.
-    """
-
+    # AUC of the first less AUC of the second, in [-1, 1]; None where a class has no text
     value: float | None
-    interval: Interval | None
+    interval: Interval | None  # its confidence interval; None where the data cannot support one
+    # two-sided, of equal areas: above 1 - confidence where the interval holds 0; None without an
+    # interval
     p_value: float | None = None
-    reason: str | None
-    n_members: int
-    n_nonmembers: int
+    reason: str | None  # why value or interval is None
+    n_members: int  # members that have both scores
+    n_nonmembers: int  # non-members that have both scores
 
     def row(self, n_texts: int) -> dict[str, Any]:
         """Return the columns of the metrics table."""
@@ -81,8 +64,6 @@ def auc_difference(
     Texts without both scores, finite, are left out. The method is ``delong_paired``,
     ``cluster_paired_t`` or ``mover``.
 
-    References
-    ----------
     DeLong, DeLong and Clarke-Pearson (1988), equation 7; Obuchowski (1997); Zou and Donner (2008),
     "Construction of confidence limits about effect measures: a general approach", equation 7.
     """
@@ -154,7 +135,6 @@ def _limits(
 
 # Lower bounds of many areas that hold all at once: what the best of many attacks is worth.
 
-
 N_BLOCKS = 2_048
 """Sums that the errors of an area are kept in: correlations of two areas are known to 0.02."""
 
@@ -166,21 +146,12 @@ _AT_ONCE = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AucResult:
-    """One area of many, an attack's on a slice.
+    """One area of many, an attack's on a slice."""
 
-    Attributes
-    ----------
-    estimate
-        The area and what is known of its error.
-    errors
-        Influences of the texts or clusters, in sums over blocks of them that are the same for all.
-    counts
-        Numbers of targets, columns of the metrics table.
-    """
-
-    estimate: AucEstimate
+    estimate: AucEstimate  # the area and what is known of its error
+    # influences of the texts or clusters, in sums over blocks of them that are the same for all
     errors: NDArray[np.float64]
-    counts: dict[str, int]
+    counts: dict[str, int]  # numbers of targets, columns of the metrics table
 
 
 def simultaneous_bounds(
@@ -195,8 +166,6 @@ def simultaneous_bounds(
 
     Intervals are one-sided, up to 1; None below 4 effective groups of a class.
 
-    References
-    ----------
     Chernozhukov, Chetverikov and Kato (2013), "Gaussian approximations and multiplier bootstrap
     for maxima of sums of high-dimensional random vectors"; Hothorn, Bretz and Westfall (2008),
     "Simultaneous inference in general parametric models", section 3.
