@@ -271,20 +271,27 @@ def rollup(
     runs = verbatim_runs(targets, features, samples)
     parts = [_windows(targets, scores, score, sets, controls), runs]
     windows = pl.concat(parts, how="horizontal").with_row_index("row")
-    windows = windows.filter(pl.any_horizontal("is_target", "is_beside"))
+    windows = windows.filter(pl.any_horizontal("is_target", "is_non_member"))
     documents = _documents(windows, share.threshold)
     documents = documents.join(_said(targets, documents["row"]), on="row", maintain_order="left")
-    own, beside = documents.filter("is_target"), documents.filter(~pl.col("is_target"))
-    own = own.join(_extracted(extracted), on="key", how="left", maintain_order="left")
-    documents = pl.concat([own, beside], how="diagonal")
+    own, others = documents.filter("is_target"), documents.filter(~pl.col("is_target"))
+    known = ("bmc_5", "bmc_5_others", "passages_20", "passages_50")
+    walks = extracted.select(*known, **_EXTRACTED, walked=pl.col("passages_20").is_not_null())
+    own = own.join(walks.collect(), on="key", how="left", maintain_order="left")
+    documents = pl.concat([own, others], how="diagonal")
     of_windows = windows.with_columns(target_id=sets.target_id.gather(windows["row"]))
     of_windows = of_windows.filter(~pl.col("common"))
     counts = count_passages(
         of_windows, documents, targets, candidates, samples=samples, words=words
     )
     documents = documents.join(counts, on="document", how="left", maintain_order="left")
-    own, beside = documents[: own.height], documents[own.height :]
-    rows = pl.concat([_units(own), _groups(own), _outside(beside)], how="diagonal")
+    own, others = documents[: own.height], documents[own.height :]
+    outside = _rollup_of_windows(others).with_columns(
+        pl.col("said").struct.with_fields(member=pl.lit(value=False)),
+        level=pl.lit("outside"),
+        tested=pl.lit(None, pl.String),
+    )
+    rows = pl.concat([_units(own), _groups(own), outside], how="diagonal")
     any_run = pl.when(pl.col("longest_words") > 0)
     rows = with_mean(rows)
     if chosen:
@@ -335,7 +342,7 @@ def _windows(
             "log_p": pl.Series(log_p, nan_to_null=True),
             "common": read_numbers(targets, common, score.size, np.bool_),
             "is_target": read_numbers(targets, pl.col("role") == "target", score.size, np.bool_),
-            "is_beside": read_numbers(
+            "is_non_member": read_numbers(
                 targets, pl.col("role") == "non_member", score.size, np.bool_
             ),
         }
@@ -370,11 +377,6 @@ def _documents(windows: pl.DataFrame, threshold: float) -> pl.DataFrame:
     )
 
 
-def _extracted(table: pl.LazyFrame) -> pl.DataFrame:
-    known = ("bmc_5", "bmc_5_others", "passages_20", "passages_50")
-    return table.select(*known, **_EXTRACTED, walked=pl.col("passages_20").is_not_null()).collect()
-
-
 def _said(targets: pl.LazyFrame, rows: pl.Series) -> pl.DataFrame:
     """Name these rows' documents; ``said`` has what the corpus says of each."""
     own = (*Targets.column_names(), *_TYPES)
@@ -405,14 +407,6 @@ def _units(documents: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _outside(documents: pl.DataFrame) -> pl.DataFrame:
-    """Set documents of the non-members beside the others, likewise."""
-    labelled = pl.col("said").struct.with_fields(member=pl.lit(value=False))
-    return _rollup_of_windows(documents).with_columns(
-        labelled, level=pl.lit("outside"), tested=pl.lit(None, pl.String)
-    )
-
-
 def _rollup_of_windows(documents: pl.DataFrame) -> pl.DataFrame:
     return documents if (documents["n_windows"] > 1).any() else documents.clear()
 
@@ -420,10 +414,9 @@ def _rollup_of_windows(documents: pl.DataFrame) -> pl.DataFrame:
 def _groups(documents: pl.DataFrame) -> pl.DataFrame:
     """Sum up the documents of each group of several, in the order of the first."""
     said, n, longest = pl.col("said").struct, pl.col("n_scored"), pl.col("longest_words")
-    names = documents["said"].struct.fields
     constant = (
         pl.when(said.field(name).n_unique() == 1).then(said.field(name).first()).alias(name)
-        for name in names
+        for name in documents["said"].struct.fields
     )
     mean = (n * pl.col("mean")).sum() / n.sum()
     between = n * (pl.col("mean") - mean) ** 2

@@ -13,7 +13,6 @@ from mia_batch.errors import RequestError
 from mia_batch.schemas import Metrics
 from mia_batch.stats.differences import N_BLOCKS, AucResult, auc_difference, simultaneous_bounds
 from mia_batch.stats.intervals import (
-    AucEstimate,
     Interval,
     RocCurve,
     clopper_pearson,
@@ -33,6 +32,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mia_batch.targets import Preset
+
+    _Key = tuple[str, str]  # attack and slice
+    _Row = dict[str, Any]
 
 __all__ = ["evaluate"]
 
@@ -98,12 +100,10 @@ class Classes:
 
     @property
     def n_members(self) -> int:
-        """Scored members."""
         return int(self.member.sum())
 
     @property
     def n_nonmembers(self) -> int:
-        """Scored non-members."""
         return self.member.size - self.n_members
 
     @property
@@ -124,7 +124,6 @@ class Classes:
 
     @cached_property
     def curve(self) -> RocCurve:
-        """Their ROC curve."""
         return roc_curve(self.member, self.score)
 
     def independent(self, threshold: float) -> tuple[float, float]:
@@ -137,23 +136,14 @@ class Classes:
         )
         return members, others
 
-    @property
-    def estimate(self) -> AucEstimate:
-        """Their AUC and what is known of its error."""
-        return self._estimated[0]
-
-    @property
-    def errors(self) -> NDArray[np.float64]:
-        """Influences on their AUC, of texts or clusters, in sums over blocks of these."""
-        return self._estimated[1]
-
     @cached_property
-    def _estimated(self) -> tuple[AucEstimate, NDArray[np.float64]]:
+    def area(self) -> AucResult:
+        """Their AUC and what is known of its error."""
         estimate, influence = estimate_auc(self.member, self.score, self.cluster)
         unit = self.row if self.cluster is None else np.arange(influence.size)
         errors = np.zeros(N_BLOCKS)
         np.add.at(errors, unit % N_BLOCKS, influence)
-        return estimate, errors
+        return AucResult(estimate=estimate, errors=errors, counts=self.counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +171,7 @@ def metric_rows(classes: Classes) -> Iterator[MetricRow]:
         yield auc
         yield from (replace(auc, metric="tpr_at_fpr", fpr=budget) for budget in FPR_BUDGETS)
         return
-    estimate = classes.estimate
+    estimate = classes.area.estimate
     row = MetricRow(metric="roc_auc", value=estimate.value)
     yield row.within(estimate_interval(estimate), estimate.lack)
     for budget in FPR_BUDGETS:
@@ -195,7 +185,7 @@ def _tpr_at_fpr(classes: Classes, budget: float) -> Iterator[MetricRow]:
         reason = f"a rate of {budget:g} needs {needed} non-members, scored are {n}"
         yield replace(row, reason=reason)
         return
-    curve, estimate = classes.curve, classes.estimate
+    curve, estimate = classes.curve, classes.area.estimate
     point, interval = curve.at_fpr(budget), None
     if not estimate.lack:
         sizes = classes.independent(point.threshold)
@@ -280,25 +270,11 @@ _MOST_VALUES = 50
 def find_slices(
     labelled: pl.LazyFrame, slice_by: Sequence[str]
 ) -> dict[str, NDArray[np.intp] | slice]:
-    """Find the rows of each slice.
+    """Find the rows of each slice: ``all``, each value of some columns, and length buckets.
 
-    Parameters
-    ----------
-    labelled
-        The labelled targets: ``member``, the columns to slice by, and ``n_words`` if known.
-    slice_by
-        Columns; each value is a slice of its own, called ``column=value``, nulls ``column=null``.
-
-    Returns
-    -------
-    dict
-        Rows by slice, ``all`` first. Length buckets that hold members and non-members follow at
-        the end, where there are at least two of them; a single one would repeat ``all``.
-
-    Raises
-    ------
-    RequestError
-        If a column is missing or has more than 50 values.
+    Slices of values are called ``column=value``, nulls ``column=null``. Length buckets that hold
+    members and non-members follow at the end, where there are at least two of them; a single one
+    would repeat ``all``.
     """
     names = labelled.collect_schema().names()
     found: dict[str, NDArray[np.intp] | slice] = {ALL: slice(None)}
@@ -308,21 +284,17 @@ def find_slices(
                 f"there is no column {column!r} to slice by; there are {', '.join(names)}"
             )
         values = labelled.select(pl.col(column).cast(pl.String).fill_null("null"))
-        found |= _by_value(column, values.collect(engine="streaming")[column])
+        of_rows = values.collect(engine="streaming")[column]
+        distinct = of_rows.unique().sort()
+        if len(distinct) > _MOST_VALUES:
+            raise RequestError(
+                f"column {column!r} has {len(distinct):,} values, of which each would be a slice; "
+                f"slice by a column of at most {_MOST_VALUES}"
+            )
+        found |= {f"{column}={value}": np.flatnonzero(of_rows == value) for value in distinct}
     if "n_words" in names:
         found |= _by_length(labelled.select("member", "n_words").collect(engine="streaming"))
     return found
-
-
-def _by_value(column: str, values: pl.Series) -> Iterator[tuple[str, NDArray[np.intp]]]:
-    distinct = values.unique().sort()
-    if len(distinct) > _MOST_VALUES:
-        raise RequestError(
-            f"column {column!r} has {len(distinct):,} values, of which each would be a slice; "
-            f"slice by a column of at most {_MOST_VALUES}"
-        )
-    for value in distinct:
-        yield f"{column}={value}", np.flatnonzero(values == value)
 
 
 def _by_length(targets: pl.DataFrame) -> dict[str, NDArray[np.intp]]:
@@ -342,30 +314,13 @@ def _by_length(targets: pl.DataFrame) -> dict[str, NDArray[np.intp]]:
 def find_clusters(
     scores: pl.LazyFrame, counts: pl.Expr, attacks: Sequence[str]
 ) -> NDArray[np.int32] | None:
-    """Find the cluster of each target, as `cluster_name` says.
+    """Find the cluster of each target that counts, from 0, none left out.
 
-    Parameters
-    ----------
-    scores
-        The scores table, in its order.
-    counts
-        Which targets count.
-    attacks
-        Names of the attacks' columns.
-
-    Returns
-    -------
-    ndarray
-        Int32, cluster of each target that counts, from 0, none left out; None where no cluster
-        has two of them that any attack scored.
+    None where no cluster has two of them that any attack scored.
     """
-    found = (
-        scores.with_columns(cluster=cluster_names(scores))
-        .filter(counts)
-        .select(
-            "cluster", scored=pl.any_horizontal(pl.col(attacks).is_finite().fill_null(value=False))
-        )
-    )
+    scored = pl.any_horizontal(pl.col(attacks).is_finite().fill_null(value=False))
+    named = scores.with_columns(cluster=cluster_names(scores)).filter(counts)
+    found = named.select("cluster", scored=scored)
     # Names of all targets take much more room than their hashes.
     hashes = found.filter("scored").select(pl.col("cluster").hash()).collect(engine="streaming")
     ordered = np.sort(hashes.to_series().to_numpy())
@@ -399,10 +354,7 @@ class Labelled:
 
     @classmethod
     def of(cls, scores: pl.LazyFrame, attacks: Sequence[str], slice_by: Sequence[str]) -> Labelled:
-        """Find the labelled targets of a scores table.
-
-        All roles count where there is no ``role``.
-        """
+        """Find the labelled targets of a scores table; all roles count if there is no ``role``."""
         counts, calibration = _LABELLED, None
         if "role" in scores.collect_schema():
             role = pl.col("role").cast(pl.String)
@@ -419,10 +371,7 @@ class Labelled:
         )
 
     def score(self, attack: str) -> NDArray[np.float64]:
-        """Read an attack's scores.
-
-        Float64, NaN where a target has no finite score.
-        """
+        """Read an attack's scores; NaN where a target has no finite one."""
         return read_finite(self.scores, attack, self.member.size)
 
     def classes(self, score: NDArray[np.float64], slice_name: str) -> Classes:
@@ -466,10 +415,6 @@ MACRO = "macro"
 """Slice of the averages."""
 
 
-_NO_FIGURES = ("fpr_at_threshold",)
-"""What is said beside a figure, and not averaged."""
-
-
 def macro_averages(
     buckets: Sequence[tuple[Mapping[str, int], Sequence[MetricRow]]], *, clustered: bool
 ) -> Iterator[tuple[dict[str, int], MetricRow]]:
@@ -490,7 +435,7 @@ def macro_averages(
             for counts, rows in buckets
             for row in rows
             if (row.metric, row.fpr) == metric
-            and row.metric not in _NO_FIGURES
+            and row.metric != "fpr_at_threshold"  # it is said of a figure, and none itself
             and row.value is not None
         ]
         if there:
@@ -523,10 +468,6 @@ def _average(there: Sequence[MetricRow], *, clustered: bool) -> MetricRow:
 
 
 # Scores of a labelled run to its metrics.
-
-if TYPE_CHECKING:
-    _Key = tuple[str, str]  # attack and slice
-    _Row = dict[str, Any]
 
 
 def evaluate(
@@ -588,8 +529,15 @@ def evaluate(
     for attack in attacks:
         rows += _rows(labelled, attack, tried, preset=preset)
     if primary is not None:
-        rows += _differences(labelled, attacks, primary)
-    rows += _bounds(tried, seed)
+        first, cluster = labelled.score(primary), labelled.cluster
+        for other in (attack for attack in attacks if attack != primary):
+            made = auc_difference(labelled.member, first, labelled.score(other), cluster=cluster)
+            compared = {"attack": primary, "versus": other, "slice": ALL}
+            rows.append(compared | made.row(labelled.member.size))
+    for (attack, name), bound in simultaneous_bounds(tried, seed=seed).items():
+        one = tried[attack, name]
+        row = MetricRow(metric="roc_auc_simultaneous", value=one.estimate.value)
+        rows.append(_row(attack, name, one.counts, row.within(bound, one.estimate.lack)))
     return pl.DataFrame(rows, schema=schema)
 
 
@@ -606,11 +554,7 @@ def _rows(
     for name in labelled.slices:
         classes = labelled.classes(score, name)
         if not classes.lack:
-            tried[attack, name] = AucResult(
-                estimate=classes.estimate,
-                errors=classes.errors,
-                counts=classes.counts,
-            )
+            tried[attack, name] = classes.area
         found = [
             *metric_rows(classes),
             balanced_accuracy(classes, threshold),
@@ -621,26 +565,6 @@ def _rows(
             buckets.append((classes.counts, found))
     for counts, average in macro_averages(buckets, clustered=labelled.cluster is not None):
         yield _row(attack, MACRO, counts, average)
-
-
-def _differences(labelled: Labelled, attacks: Sequence[str], primary: str) -> Iterator[_Row]:
-    """Compare the primary attack with each other one, on all targets that both scored."""
-    first = labelled.score(primary)
-    for other in attacks:
-        if other == primary:
-            continue
-        made = auc_difference(
-            labelled.member, first, labelled.score(other), cluster=labelled.cluster
-        )
-        compared = {"attack": primary, "versus": other, "slice": ALL}
-        yield compared | made.row(labelled.member.size)
-
-
-def _bounds(tried: dict[_Key, AucResult], seed: int) -> Iterator[_Row]:
-    for (attack, name), bound in simultaneous_bounds(tried, seed=seed).items():
-        one = tried[attack, name]
-        row = MetricRow(metric="roc_auc_simultaneous", value=one.estimate.value)
-        yield _row(attack, name, one.counts, row.within(bound, one.estimate.lack))
 
 
 def _row(attack: str, slice_name: str, counts: dict[str, int], row: MetricRow) -> _Row:

@@ -77,15 +77,16 @@ def auc_difference(
         return Difference(value=None, interval=None, reason=reason, **sizes)
     area_1, influence_1 = estimate_auc(member, first, cluster)
     area_2, influence_2 = estimate_auc(member, second, cluster)
-    gaps = influence_1 - influence_2
-    lack = area_1.lack
-    value = area_1.value - area_2.value
-    if lack:
-        return Difference(value=value, interval=None, reason=lack, **sizes)
-    variance = float(gaps @ gaps)
+    gaps, value = influence_1 - influence_2, area_1.value - area_2.value
+    if area_1.lack:
+        return Difference(value=value, interval=None, reason=area_1.lack, **sizes)
+    variance, z = float(gaps @ gaps), NormalDist().inv_cdf((1 + confidence) / 2)
+    low, high, method = _limits(area_1, area_2, variance, z)
     return Difference(
         value=value,
-        interval=_interval(area_1, area_2, variance, confidence),
+        interval=Interval(
+            low=max(-1.0, low), high=min(1.0, high), confidence=confidence, method=method
+        ),
         p_value=_p_value(area_1, area_2, variance),
         reason=None,
         **sizes,
@@ -105,14 +106,6 @@ def _p_value(first: AucEstimate, second: AucEstimate, variance: float) -> float:
         return 1.0
     z = _FARTHEST if left(_FARTHEST) > 0 else float(brentq(left, _NEAREST, _FARTHEST, xtol=1e-9))
     return 2 * NormalDist().cdf(-z)
-
-
-def _interval(
-    first: AucEstimate, second: AucEstimate, variance: float, confidence: float
-) -> Interval:
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    low, high, method = _limits(first, second, variance, z)
-    return Interval(low=max(-1.0, low), high=min(1.0, high), confidence=confidence, method=method)
 
 
 def _limits(

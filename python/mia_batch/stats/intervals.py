@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -236,37 +236,29 @@ def auc_interval(
     *,
     confidence: float = 0.95,
 ) -> Interval:
-    """Interval of a ROC AUC for independent texts; never of zero width.
-
-    DeLong's variance on the logit scale where the AUC lies from 0.05 to 0.95, Newcombe's method 5
-    beyond, and where DeLong's variance is 0 or undefined (constant scores, a single text).
-
-    The method is ``delong_logit`` or ``newcombe_5``.
-
-    DeLong, DeLong and Clarke-Pearson (1988), "Comparing the areas under two or more correlated
-    receiver operating characteristic curves"; Newcombe (2006), "Confidence intervals for an effect
-    size measure based on the Mann-Whitney statistic. Part 2", method 5.
-    """
+    """Interval of a ROC AUC for independent texts, as `estimate_interval` makes it."""
     score = np.concatenate([members, nonmembers])
     estimate, _ = estimate_auc(np.arange(score.size) < members.size, score)
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    low, high, method = auc_limits(estimate.value, estimate.variance, estimate.sizes, z)
-    return Interval(low=low, high=high, confidence=confidence, method=method)
+    # Only of clusters there can be too few.
+    return cast("Interval", estimate_interval(estimate, confidence=confidence))
 
 
 def estimate_interval(estimate: AucEstimate, *, confidence: float = 0.95) -> Interval | None:
     """Interval of an estimated ROC AUC, independent texts or clusters; never of zero width.
 
-    Independent texts as in `auc_interval`. Clusters, whose number is the effective one of the class
-    that has fewer: the variance of groups on the logit scale with Student's t of K - 1 degrees of
-    freedom. Where the AUC lies below 0.05 or above 0.95, Newcombe's method 5 with the number of
-    texts that there would be were those of a group equal.
+    DeLong's variance on the logit scale where the AUC lies from 0.05 to 0.95, Newcombe's method 5
+    beyond, and where DeLong's variance is 0 or undefined (constant scores, a single text). Of
+    clusters the variance of groups, with Student's t of K - 1 degrees of freedom, K the effective
+    number of the class that has fewer; beyond, the number of texts that there would be were those
+    of a group equal.
 
     The method is ``delong_logit`` or ``newcombe_5``; of clusters ``group_logit_t`` or
     ``newcombe_5_groups``, and None below 4 groups of a class.
 
-    Obuchowski (1997), "Nonparametric analysis of clustered ROC curve data"; Newcombe (2006), method
-    5; Kish (1965), "Survey sampling", for the effective number.
+    DeLong, DeLong and Clarke-Pearson (1988), "Comparing the areas under two or more correlated
+    receiver operating characteristic curves"; Obuchowski (1997), "Nonparametric analysis of
+    clustered ROC curve data"; Newcombe (2006), "Confidence intervals for an effect size measure
+    based on the Mann-Whitney statistic. Part 2", method 5; Kish (1965), "Survey sampling".
     """
     if estimate.lack:
         return None
@@ -286,26 +278,19 @@ def auc_limits(
     ``quantile`` is in standard errors. Lower limit, upper limit, method: ``delong_logit`` where the
     AUC lies from 0.05 to 0.95 and its variance is above 0, else ``newcombe_5``.
     """
+    from scipy.special import expit, logit
+
     if variance > 0 and is_middling(auc):
-        return *_logit_limits(auc, variance, quantile), "delong_logit"
-    return *_newcombe_limits(auc, *sizes, quantile), "newcombe_5"
+        half = quantile * variance**0.5 / (auc * (1 - auc))
+        return float(expit(logit(auc) - half)), float(expit(logit(auc) + half)), "delong_logit"
+    low, below = (_newcombe_low(area, *sizes, quantile) for area in (auc, 1 - auc))
+    return low, 1 - below, "newcombe_5"
 
 
 def is_middling(auc: float) -> bool:
     """Whether an AUC is far enough from 0 and 1 for limits from its estimated variance."""
     low, high = _DELONG_WITHIN
     return low <= auc <= high
-
-
-def _logit_limits(auc: float, variance: float, z: float) -> tuple[float, float]:
-    from scipy.special import expit, logit
-
-    half = z * variance**0.5 / (auc * (1 - auc))
-    return float(expit(logit(auc) - half)), float(expit(logit(auc) + half))
-
-
-def _newcombe_limits(auc: float, n1: float, n0: float, z: float) -> tuple[float, float]:
-    return _newcombe_low(auc, n1, n0, z), 1 - _newcombe_low(1 - auc, n1, n0, z)
 
 
 def _newcombe_low(auc: float, n1: float, n0: float, z: float) -> float:
@@ -437,7 +422,7 @@ def clopper_pearson(hits: float, n: float, *, confidence: float = 0.95) -> Inter
 # Means of paired differences, with errors that move together within clusters.
 
 _ROUNDING = 1e-12  # of the largest value: what is smaller is the error of sums
-_NOT_TOLD_APART = "the runs before and of the retrained model cannot be told apart"
+_ALIKE = "the runs before and of the retrained model cannot be told apart"
 _NOT_ABOVE = "the run before does not score above that of the retrained model"
 _NO_SPREAD = "the same share is removed everywhere, so that its spread is unknown"
 
@@ -558,7 +543,7 @@ def removed_share(
     (x, y), ((v_x, c), (_, v_y)) = gaps.tolist(), covariance.tolist()
     squared = float(t.ppf((1 + confidence) / 2, effective - 1)) ** 2
     if y * y <= squared * v_y:
-        return RemovedShare(reason=_NOT_TOLD_APART)
+        return RemovedShare(reason=_ALIKE)
     if y < 0:
         return RemovedShare(reason=_NOT_ABOVE)
     a, b, rest = y * y - squared * v_y, x * y - squared * c, x * x - squared * v_x
