@@ -1,4 +1,4 @@
-"""Texts that are in a corpus more than once: in both classes, or in several clusters."""
+"""What the texts tell before any model is asked: copies, undeclared books, blind classifiers."""
 
 from __future__ import annotations
 

@@ -173,8 +173,6 @@ def fewest_members(targets: Flagged, *, n_null: int, rank: int, confidence: floa
     return bisect_left(range(int(targets.above)), True, key=allowed)
 
 
-# The share of members among the audited units, from the scores of one attack.
-
 _FEWEST_GROUPS = 20  # of a set, where texts are grouped
 
 
@@ -261,9 +259,6 @@ class ContaminationEstimates:
         """Say which set has too few units, if one has."""
         lacks = (too_few(of_set.size, name, grouped=self._grouped) for name, of_set in sets)
         return next(filter(None, lacks), None)
-
-
-# The share of one document's windows that the model was trained on.
 
 
 class WindowShare:

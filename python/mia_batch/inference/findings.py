@@ -1,4 +1,4 @@
-"""Findings about verdicts: what is reported, and whether it is what had been planned."""
+"""Rows of findings and verdicts, and the plan that they are made by."""
 
 from __future__ import annotations
 
@@ -213,8 +213,6 @@ def preregister(
     return asdict(plan) | {"sha256": plan.digest(), "rests_on": made, "attacks": [*attacks]}
 
 
-# Rows of the verdicts table from numbers.
-
 _TYPES = Verdicts.create_empty().schema
 
 
@@ -259,8 +257,6 @@ def typed_rows(
             made.append(series.fill_nan(None) if dtype.is_float() else series)
     return pl.DataFrame(made)
 
-
-# The scores of several attacks side by side, some rows of the table at a time.
 
 _ROWS_AT_ONCE = 32_768
 

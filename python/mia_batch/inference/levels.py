@@ -1,4 +1,4 @@
-"""Each target on its own: its p-value among the nulls, and its q-value among the targets."""
+"""Each target, each group and all groups together: p-values among the nulls, and q-values."""
 
 from __future__ import annotations
 
@@ -168,9 +168,6 @@ class TargetTest:
             .when("p")
             .then(pl.lit(unknown))
         ).to_series()
-
-
-# Whole groups: the p-value of each among the null groups, and that of all together.
 
 
 class GroupTest:

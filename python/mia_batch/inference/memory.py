@@ -1,4 +1,4 @@
-"""What controls say of passages that came out: which are common, and so no evidence."""
+"""Passages that came out word for word, and which of them are common, and so no evidence."""
 
 from __future__ import annotations
 
@@ -112,8 +112,6 @@ def without_common(
         .drop("any_common", "longest", "total")
     )
 
-
-# The longest run of words of each target that a continuation repeats.
 
 VERBATIM_GROUP = "blocks"
 """Group of features that the runs are read from."""

@@ -1,4 +1,4 @@
-"""What the planned test can show at best, from the targets alone."""
+"""What the planned test can show at best, and what a design finds on average."""
 
 from __future__ import annotations
 

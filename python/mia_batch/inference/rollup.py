@@ -1,4 +1,4 @@
-"""What the roll-up says of its rows, from their sums."""
+"""Whole documents and groups: what a report says of each, and of how sure models are of texts."""
 
 from __future__ import annotations
 

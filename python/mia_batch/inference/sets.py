@@ -1,4 +1,4 @@
-"""The share of a set's texts that become less likely after other texts of their kind: CoDeC."""
+"""What a set of texts shows as a whole: CoDeC, all scores combined, dataset inference."""
 
 from __future__ import annotations
 

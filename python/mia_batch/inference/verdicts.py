@@ -1,4 +1,4 @@
-"""Canaries: published texts drawn by lot from committed sets, so that the null is exact."""
+"""Scores to verdicts where membership is unknown: tests and estimates, one attack at a time."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from mia_batch.inference.weights import Odds
 
     _Test = Callable[[AttackScores], Iterable[pl.DataFrame]]
+
+
+# Canaries: published texts drawn by lot from committed sets, so that the null is exact.
 
 
 def canary_p_value(published: float, controls: NDArray[np.float64]) -> float:
@@ -123,8 +126,6 @@ class CanaryTest:
                 method=f"canary_rank_sum_of_{len(self._sets)}",
             )
 
-
-# Scores to verdicts where membership is unknown: p-values and estimates, one attack at a time.
 
 _NO_PLACEBO = "the reference model has no answers that the primary attack can score"
 NO_NULL = "no text is known to be outside the training data: give non-members"

@@ -1,4 +1,4 @@
-"""The SaMIA authors' own metrics, for comparison with their tables."""
+"""Figures of a labelled run: each attack on each slice, with an interval or a reason for none."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["evaluate"]
 
+
+# The SaMIA authors' own metrics, for comparison with their tables.
 
 N_FOLDS = 5
 
@@ -256,8 +258,6 @@ def _fpr_of(curve: RocCurve, tpr: float) -> float:
     return float(rates[np.argmin(np.abs(rates - _AUTHORS_FPR))])
 
 
-# Parts of the targets that are measured by themselves.
-
 ALL = "all"
 
 LENGTH_SLICES = {f"about {length} words": length for length in (32, 64, 128, 256)}
@@ -308,9 +308,6 @@ def _by_length(targets: pl.DataFrame) -> dict[str, NDArray[np.intp]]:
     return buckets if len(buckets) > 1 else {}
 
 
-# Which targets' errors move together.
-
-
 def find_clusters(
     scores: pl.LazyFrame, counts: pl.Expr, attacks: Sequence[str]
 ) -> NDArray[np.int32] | None:
@@ -333,8 +330,6 @@ def find_clusters(
     code = pl.col("cluster").cast(pl.Enum(distinct)).to_physical()
     return read_numbers(found, code, size, np.int32)
 
-
-# The labelled targets of a scores table, read one attack at a time.
 
 _LABELLED = pl.col("member").is_not_null()
 
@@ -409,8 +404,6 @@ def _member(frame: pl.LazyFrame) -> NDArray[np.bool_]:
     return read_numbers(frame, pl.col("member"), size, np.bool_)
 
 
-# Average of the figures of the length buckets, each bucket as heavy as any other.
-
 MACRO = "macro"
 """Slice of the averages."""
 
@@ -465,9 +458,6 @@ def _average(there: Sequence[MetricRow], *, clustered: bool) -> MetricRow:
         method=f"{name} over {values.size}",
     )
     return average.within(interval)
-
-
-# Scores of a labelled run to its metrics.
 
 
 def evaluate(

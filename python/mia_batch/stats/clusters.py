@@ -1,4 +1,4 @@
-"""How much less texts tell that depend on each other."""
+"""Texts that depend on each other: what they are worth, dealt to folds and permuted together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paired difference of two scores' ROC AUC on the same texts."""
+"""Several ROC AUCs: paired differences, bounds that hold all at once, adjusted p-values."""
 
 from __future__ import annotations
 
@@ -193,9 +193,6 @@ def _quantile(tried: Sequence[AucResult], n_tried: int, seed: int, confidence: f
     ]
     quantile = round(float(np.quantile(np.concatenate(largest), confidence)), 3)
     return quantile if len(varied) == len(tried) else max(quantile, bonferroni)
-
-
-# Adjusting p-values so that all statements hold at once.
 
 
 def holm(p: NDArray[np.float64]) -> NDArray[np.float64]:

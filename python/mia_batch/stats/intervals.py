@@ -1,4 +1,4 @@
-"""ROC curve with ties kept together, its area, and its point at a false-positive budget.
+"""ROC curves, and intervals of their areas, of rates, of means and of ratios.
 
 Members are the positive class and a higher score means "more likely a member". Both classes must
 be present and scores finite.
@@ -124,9 +124,6 @@ def _share_from(
 ) -> NDArray[np.float64]:
     """Share of rising scores that reach a threshold."""
     return (scores.size - scores.searchsorted(threshold, side="left")) / scores.size
-
-
-# What each text, or cluster of texts, adds to the error of a ROC AUC.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
