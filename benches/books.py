@@ -27,7 +27,7 @@ from benches.results import append_results
 
 import mia_batch
 from mia_batch.attacks import defaults
-from mia_batch.inference.comparison import collection_test, group_statistics
+from mia_batch.inference.comparison import collection_test, summarise
 from mia_batch.inference.conformal import p_values, q_values
 from mia_batch.inference.few_books import max_t, top_bound
 from mia_batch.inference.memory import VERBATIM_WORDS
@@ -192,9 +192,8 @@ def main() -> None:
             for attack in attacks:
                 told = verdicts.filter(pl.col("q_value") <= Q, level="group", attack=attack)["key"]
                 right = told.is_in(names).sum()
-                of_parts = group_statistics(
-                    scores.sort("place", "document_id")[attack].to_numpy(), lines, "mean"
-                )
+                in_order = scores.sort("place", "document_id")[attack].to_numpy()
+                of_parts = summarise(in_order[lines], "mean")
                 every[attack] = of_parts
                 row = {"attack": attack, "reported": right, "false": len(told) - right}
                 rows.append(row | resplit(of_parts[:N_SEEN], of_parts[N_SEEN:]))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from benches.results import append_results, versions
 
-from mia_batch.inference.comparison import collection_test, group_statistics, window_pattern
+from mia_batch.inference.comparison import collection_test, summarise, window_pattern
 from mia_batch.inference.conformal import TieDraws, p_values, q_values, shared_weights
 from mia_batch.inference.estimates import Flagged, contamination_bound, contamination_rate
 from mia_batch.inference.verdicts import canary_ranks, rank_sum_p_value
@@ -69,8 +69,8 @@ def groups(rng: np.random.Generator, runs: int) -> Iterator[Figure]:
         for _ in range(runs):
             windows = 0.3**0.5 * rng.normal(size=(42, 1)) + 0.7**0.5 * rng.normal(size=(42, 40))
             nulls, asked = windows[3:].ravel(), windows[:3, :n_windows].ravel()
-            of_nulls = group_statistics(nulls, chosen, "mean")
-            of_asked = group_statistics(asked, np.arange(asked.size).reshape(3, -1), "mean")
+            of_nulls = summarise(nulls[chosen], "mean")
+            of_asked = summarise(asked.reshape(3, -1), "mean")
             rejected.append(p_values(of_asked[:1], of_nulls)[0] <= 0.05)
             of_windows.append(p_values(asked[:1], nulls, weights=weights)[0] <= 0.05)
             together.append(collection_test(of_asked, of_nulls, 0).p_value <= 0.05)

@@ -16,19 +16,22 @@ from mia_batch.stats.intervals import Interval, auc_interval, roc_auc
 from mia_batch.targets import cluster_names
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from numpy.typing import NDArray
     from scipy.sparse import csr_array
 
     from mia_batch.stats.clusters import Folds
 
+    Rows = NDArray[np.intp]
+    Labels = NDArray[np.bool_]
+    Scores = NDArray[np.float64]
+
 
 # Classifiers that see texts and labels but never the model.
 #
 # Every one learns from many sets of labels at once, because permuted labels leave the texts as
 # they are. A higher score means "more likely a member".
-
 
 _TOLERANCE = 0.01
 """Of the logistic regression: a tighter one takes longer and moves no AUC by 0.001."""
@@ -37,9 +40,7 @@ _TOLERANCE = 0.01
 class Classifier(Protocol):
     """What learns labels of some texts and scores others."""
 
-    def scores(
-        self, train: NDArray[np.intp], test: NDArray[np.intp], labels: NDArray[np.bool_]
-    ) -> NDArray[np.float64]:
+    def scores(self, train: Rows, test: Rows, labels: Labels) -> Scores:
         """Score rows ``test`` once for each column of ``labels``, the classes of rows ``train``."""
         ...
 
@@ -50,46 +51,26 @@ class NaiveBayes:
 
     Written out because one matrix product then serves every set of labels. The class prior, the
     same for all texts of a fold, is left out.
-
-    Attributes
-    ----------
-    counts
-        Counts of words, one row per text.
     """
 
-    counts: csr_array
+    counts: csr_array  # counts of words, one row per text
 
-    def scores(
-        self, train: NDArray[np.intp], test: NDArray[np.intp], labels: NDArray[np.bool_]
-    ) -> NDArray[np.float64]:
+    def scores(self, train: Rows, test: Rows, labels: Labels) -> Scores:
         """Log-likelihood ratio of the words; see ``Classifier.scores``."""
         counts = self.counts[train].T
-        ratio = _log_shares(counts @ labels.astype(float))
-        ratio -= _log_shares(counts @ (~labels).astype(float))
-        return self.counts[test] @ ratio
-
-
-def _log_shares(counts: NDArray[np.float64]) -> NDArray[np.float64]:
-    smoothed = counts + 1
-    shares: NDArray[np.float64] = np.log(smoothed / smoothed.sum(axis=0))
-    return shares
+        smoothed = (counts @ of_class.astype(float) + 1 for of_class in (labels, ~labels))
+        members, others = (np.log(words / words.sum(axis=0)) for words in smoothed)
+        ratio: Scores = self.counts[test] @ (members - others)
+        return ratio
 
 
 @dataclass(frozen=True, slots=True)
 class Logistic:
-    """Logistic regression with an L2 penalty of weight 1.
+    """Logistic regression with an L2 penalty of weight 1."""
 
-    Attributes
-    ----------
-    values
-        What is weighted, one row per text.
-    """
+    values: csr_array  # what is weighted, one row per text
 
-    values: csr_array
-
-    def scores(
-        self, train: NDArray[np.intp], test: NDArray[np.intp], labels: NDArray[np.bool_]
-    ) -> NDArray[np.float64]:
+    def scores(self, train: Rows, test: Rows, labels: Labels) -> Scores:
         """Log-odds; see ``Classifier.scores``."""
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression
@@ -104,47 +85,29 @@ class Logistic:
 
 @dataclass(frozen=True, slots=True)
 class Ridge:
-    """Ridge regression of the class, from similarities of texts.
+    """Ridge regression of the class, from similarities of texts."""
 
-    Attributes
-    ----------
-    similarity
-        Positive semi-definite matrix, one row and one column per text.
-    penalty
-        Weight of the penalty, as a share of the mean similarity of a text with itself.
-    """
+    similarity: Scores  # positive semi-definite, one row and one column per text
+    penalty: float  # as a share of the mean similarity of a text with itself
 
-    similarity: NDArray[np.float64]
-    penalty: float
-
-    def scores(
-        self, train: NDArray[np.intp], test: NDArray[np.intp], labels: NDArray[np.bool_]
-    ) -> NDArray[np.float64]:
+    def scores(self, train: Rows, test: Rows, labels: Labels) -> Scores:
         """Predicted class less its mean; see ``Classifier.scores``."""
         from sklearn.kernel_ridge import KernelRidge
 
         alpha = self.penalty * max(float(self.similarity.diagonal().mean()), 1.0)
         model = KernelRidge(alpha=alpha, kernel="precomputed")
         model.fit(self.similarity[np.ix_(train, train)], labels - labels.mean(axis=0))
-        scores: NDArray[np.float64] = model.predict(self.similarity[np.ix_(test, train)])
+        scores: Scores = model.predict(self.similarity[np.ix_(test, train)])
         return scores
 
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """One number of each text, as it stands or turned round, whichever is right more often.
+    """One number of each text, as it stands or turned round, whichever is right more often."""
 
-    Attributes
-    ----------
-    value
-        Number of each text.
-    """
+    value: Scores  # number of each text
 
-    value: NDArray[np.float64]
-
-    def scores(
-        self, train: NDArray[np.intp], test: NDArray[np.intp], labels: NDArray[np.bool_]
-    ) -> NDArray[np.float64]:
+    def scores(self, train: Rows, test: Rows, labels: Labels) -> Scores:
         """Take the number, times -1 where its AUC is below 1/2; see ``Classifier.scores``."""
         from scipy.stats import rankdata
 
@@ -154,7 +117,6 @@ class Direction:
 
 
 # The texts of the blind baseline: which ones, and what the classifiers see of them.
-
 
 MAX_TEXTS_PER_CLASS = 500
 """More are left out: the upper limit of so many is 0.56 on average where there is no difference."""
@@ -168,25 +130,15 @@ _ROWS_AT_ONCE = 32_768
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlindTexts:
-    """Texts of both classes, in the order of their ``target_id``.
+    """Texts of both classes, in the order of their ``target_id``."""
 
-    Attributes
-    ----------
-    frame
-        ``target_id``, ``label``, ``text`` (its beginning), ``year`` and ``surface`` (a struct).
-    cluster
-        Cluster of each text, from 0 without gaps.
-    n_labelled
-        Texts with a label, whether used or not.
-    """
-
+    # ``target_id``, ``label``, ``text`` (its beginning), ``year`` and ``surface`` (a struct)
     frame: pl.DataFrame
-    cluster: NDArray[np.intp]
-    n_labelled: int
+    cluster: NDArray[np.intp]  # cluster of each text, from 0 without gaps
+    n_labelled: int  # texts with a label, whether used or not
 
     @property
     def label(self) -> NDArray[np.bool_]:
-        """Class of each text."""
         return self.frame["label"].to_numpy()
 
 
@@ -215,7 +167,27 @@ def read_texts(texts: pl.LazyFrame, label: str) -> BlindTexts:
 
 def seen_of_texts() -> list[pl.Expr]:
     """Take from each ``target`` what the classifiers see: ``text``, ``year`` and ``surface``."""
-    return [_beginning().alias("text"), _year().alias("year"), _surface().alias("surface")]
+    text = pl.col("target")
+    years = text.str.extract_all("(19|20)[0-9][0-9]").list.eval(pl.element().cast(pl.Int32))
+    length, n_bytes = text.str.len_chars() + 1, text.str.len_bytes() + 1
+    shares = {
+        "punctuation": r"[^\w\s]",
+        "commas": ",",
+        "digits": "[0-9]",
+        "numbers": r"[0-9]+",
+        "capitals": r"\p{Lu}",
+        "spaces": r"\s",
+        "lines": "\n",
+    }
+    surface = pl.struct(
+        length.log().alias("characters"),
+        (count_words("target") + 1).log().alias("words"),
+        (n_bytes / length).alias("bytes"),
+        (zlib_size("target") / n_bytes).alias("zlib"),
+        *((text.str.count_matches(kind) / length).alias(name) for name, kind in shares.items()),
+    )
+    year = years.list.max().fill_null(0).alias("year")  # the largest number that may be one
+    return [text.str.head(MAX_CHARACTERS).alias("text"), year, surface.alias("surface")]
 
 
 def build_classifiers(seen: pl.DataFrame) -> Mapping[str, Classifier]:
@@ -243,48 +215,11 @@ def _choose(keys: pl.LazyFrame) -> tuple[pl.DataFrame, int]:
     for batch in keys.collect_batches(chunk_size=_ROWS_AT_ONCE, maintain_order=True):
         n_labelled += batch.height
         known = batch.filter(~pl.col("null")).drop("null")
-        chosen = _firsts(pl.concat([chosen, known]))
+        place = pl.int_range(pl.len()).over("label", "cluster", order_by="target_id")
+        ranked = pl.concat([chosen, known]).with_columns(place=place).sort("place", "target_id")
+        chosen = ranked.group_by("label").head(MAX_TEXTS_PER_CLASS)
+        chosen = chosen.select("target_id", "label", "cluster").sort("target_id")
     return chosen, n_labelled
-
-
-def _firsts(keys: pl.DataFrame) -> pl.DataFrame:
-    place = pl.int_range(pl.len()).over("label", "cluster", order_by="target_id")
-    ranked = keys.with_columns(place=place).sort("place", "target_id")
-    firsts = ranked.group_by("label").head(MAX_TEXTS_PER_CLASS)
-    return firsts.select("target_id", "label", "cluster").sort("target_id")
-
-
-def _beginning() -> pl.Expr:
-    return pl.col("target").str.head(MAX_CHARACTERS)
-
-
-def _year() -> pl.Expr:
-    """Largest number that may be a year, 0 where there is none."""
-    years = pl.col("target").str.extract_all("(19|20)[0-9][0-9]")
-    return years.list.eval(pl.element().cast(pl.Int32)).list.max().fill_null(0)
-
-
-def _surface() -> pl.Expr:
-    """Length, and how much of it is what kind of character; compression."""
-    text = pl.col("target")
-    length, n_bytes = text.str.len_chars() + 1, text.str.len_bytes() + 1
-    counts = {
-        "punctuation": r"[^\w\s]",
-        "commas": ",",
-        "digits": "[0-9]",
-        "numbers": r"[0-9]+",
-        "capitals": r"\p{Lu}",
-        "spaces": r"\s",
-        "lines": "\n",
-    }
-    shares = [(text.str.count_matches(kind) / length).alias(name) for name, kind in counts.items()]
-    return pl.struct(
-        length.log().alias("characters"),
-        (count_words("target") + 1).log().alias("words"),
-        (n_bytes / length).alias("bytes"),
-        (zlib_size("target") / n_bytes).alias("zlib"),
-        *shares,
-    )
 
 
 def _counts(texts: pl.Series, **options: object) -> csr_array:
@@ -297,18 +232,17 @@ def _counts(texts: pl.Series, **options: object) -> csr_array:
     return csr_array(counts)[:-1]
 
 
-def _similarity(surface: pl.Series) -> NDArray[np.float64]:
+def _similarity(surface: pl.Series) -> Scores:
     """Gaussian similarity of standardised numbers, so that no direction is taken for granted."""
     from sklearn.metrics.pairwise import rbf_kernel
     from sklearn.preprocessing import StandardScaler
 
     numbers = StandardScaler().fit_transform(surface.struct.unnest().to_numpy())
-    similarity: NDArray[np.float64] = rbf_kernel(numbers, gamma=0.5 / numbers.shape[1])
+    similarity: Scores = rbf_kernel(numbers, gamma=0.5 / numbers.shape[1])
     return similarity
 
 
 # Classifiers tried on folds they were not trained on, for true and for permuted labels.
-
 
 _SETS_AT_ONCE = 50
 """Sets of labels that a classifier learns together; bounds the memory of naive Bayes."""
@@ -319,25 +253,15 @@ _DECIMALS = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How well a classifier tells the classes apart on texts it was not trained on.
+    """How well a classifier tells the classes apart on texts it was not trained on."""
 
-    Attributes
-    ----------
-    label
-        Class of each text.
-    score
-        Share of the texts of its fold that score below a text, ties and itself one half: in
-        (0, 1), comparable across folds.
-    auc
-        ROC AUC of the score.
-    permuted
-        The same under each permutation of the labels, with everything learned anew.
-    """
-
-    label: NDArray[np.bool_]
-    score: NDArray[np.float64]
-    auc: float
-    permuted: NDArray[np.float64]
+    label: Labels  # class of each text
+    # share of the texts of its fold that score below a text, ties and itself one half: in (0, 1),
+    # comparable across folds
+    score: Scores
+    auc: float  # ROC AUC of the score
+    # the same under each permutation of the labels, with everything learned anew
+    permuted: Scores
 
     def interval(self, confidence: float = 0.95) -> Interval:
         """Interval of the AUC to expect of such a classifier, trained on as many texts.
@@ -346,8 +270,6 @@ class Outcome:
         permutations: the limits of ``auc_interval`` move away from the AUC by the ratio of its
         standard deviation there to that of independent texts and a fixed score, at least 1.
 
-        References
-        ----------
         Variance for independent texts, ties included: Lehmann (1975), "Nonparametrics", section
         1.4. That cross-validated figures vary more, and no formula says how much: Bengio and
         Grandvalet (2004), "No unbiased estimator of the variance of K-fold cross-validation".
@@ -367,7 +289,7 @@ class Outcome:
 
 def cross_validate(
     classifiers: Mapping[str, Classifier],
-    label: NDArray[np.bool_],
+    label: Labels,
     folds: Folds,
     *,
     n_permutations: int,
@@ -377,26 +299,23 @@ def cross_validate(
     from sklearn import config_context
     from threadpoolctl import threadpool_limits
 
-    permuted = [permute_labels(label, folds, generator) for _ in range(n_permutations)]
-    labels = np.column_stack([label, *permuted])
+    drawn = [permute_labels(label, folds, generator) for _ in range(n_permutations)]
+    labels = np.column_stack([label, *drawn])
     # One thread, because sums of several differ in the last bit, and because the matrices are
     # small; checks of a thousand small fits would take longer than the fits.
     with threadpool_limits(1), config_context(assume_finite=True, skip_parameter_validation=True):
-        return {name: _outcome(model, labels, folds) for name, model in classifiers.items()}
+        outcomes = {}
+        for name, model in classifiers.items():
+            pieces = np.array_split(labels, -(-labels.shape[1] // _SETS_AT_ONCE), axis=1)
+            shares = np.hstack([_held_out(model, piece, folds) for piece in pieces])
+            auc, *permuted = map(roc_auc, labels.T, shares.T)
+            outcomes[name] = Outcome(
+                label=label, score=shares[:, 0], auc=auc, permuted=np.array(permuted)
+            )
+        return outcomes
 
 
-def _outcome(classifier: Classifier, labels: NDArray[np.bool_], folds: Folds) -> Outcome:
-    pieces = np.array_split(labels, -(-labels.shape[1] // _SETS_AT_ONCE), axis=1)
-    shares = np.hstack([_held_out(classifier, piece, folds) for piece in pieces])
-    areas = [roc_auc(label, score) for label, score in zip(labels.T, shares.T, strict=True)]
-    return Outcome(
-        label=labels[:, 0], score=shares[:, 0], auc=areas[0], permuted=np.array(areas[1:])
-    )
-
-
-def _held_out(
-    classifier: Classifier, labels: NDArray[np.bool_], folds: Folds
-) -> NDArray[np.float64]:
+def _held_out(classifier: Classifier, labels: Labels, folds: Folds) -> Scores:
     from scipy.stats import rankdata
 
     shares = np.empty(labels.shape)
@@ -408,7 +327,7 @@ def _held_out(
     return shares
 
 
-def _null_deviation(score: NDArray[np.float64], n_members: int) -> float:
+def _null_deviation(score: Scores, n_members: int) -> float:
     """Give the deviation of a fixed score's AUC, members drawn at random; 0 if constant."""
     n = score.size
     ties = np.unique(score, return_counts=True)[1]
@@ -417,7 +336,6 @@ def _null_deviation(score: NDArray[np.float64], n_members: int) -> float:
 
 
 # Can the labels be told apart without the model? Then attack figures are no evidence of memory.
-
 
 BlindVerdict: TypeAlias = Literal["separable", "not separable", "undecided"]
 """Whether labels can be told apart without the model; ``undecided`` warns as ``separable`` does."""
@@ -440,40 +358,24 @@ _EXCLUDED_ABOVE = 0.60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlindBaseline:
-    """What classifiers that never see the model make of the labels.
+    """What classifiers that never see the model make of the labels."""
 
-    Attributes
-    ----------
-    metrics
-        The metrics table's rows: ``roc_auc`` of each classifier, null with a reason where the
-        labels allow no cross-validation.
-    scores
-        One row per text used: ``target_id`` and a Float64 column per classifier, in (0, 1): the
-        share of the texts of its fold that score below it. Comparable across folds; higher means
-        "more likely of the first class".
-    strongest
-        Name of the classifier with the highest AUC.
-    auc
-        That AUC.
-    p_value
-        Share of permutations of the labels by cluster, the true labels included, under which some
-        classifier has so high an AUC; each learns anew.
-    upper
-        Upper limit for the AUC to expect of every classifier at once, confidence 0.95.
-    verdict
-        ``separable``: p <= 0.05 and AUC > 0.55; else ``not separable``: upper <= 0.60.
-    reason
-        Why there is no verdict; None where there is one.
-    """
-
+    # the metrics table's rows: ``roc_auc`` of each classifier, null with a reason where the labels
+    # allow no cross-validation
     metrics: pl.DataFrame
+    # one row per text used: ``target_id`` and a Float64 column per classifier, in (0, 1): the share
+    # of the texts of its fold that score below it. Comparable across folds; higher means "more
+    # likely of the first class"
     scores: pl.DataFrame
-    strongest: str | None
-    auc: float | None
-    p_value: float | None
-    upper: float | None
-    verdict: BlindVerdict | None
-    reason: str | None
+    reason: str | None = None  # why there is no verdict
+    strongest: str | None = None  # name of the classifier with the highest AUC
+    auc: float | None = None  # that AUC
+    # share of permutations of the labels by cluster, the true labels included, under which some
+    # classifier has so high an AUC; each learns anew
+    p_value: float | None = None
+    upper: float | None = None  # limit for every classifier's expected AUC at once, confidence 0.95
+    # ``separable``: p <= 0.05 and AUC > 0.55; else ``not separable``: upper <= 0.60
+    verdict: BlindVerdict | None = None
 
 
 def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0) -> BlindBaseline:
@@ -489,15 +391,18 @@ def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0)
     ``texts`` has ``target_id``, ``target`` (the text), the columns of `cluster_name` and the label,
     a Boolean column; rows where it is null are left out, null texts are left out and counted.
 
-    References
-    ----------
     Das, Zhang and Tramèr (2024), arXiv:2406.16201. Permutation: Ojala and Garriga (2010),
     "Permutation tests for studying classifier performance", test 1. The largest of several limits:
     Berger (1982), "Multiparameter hypothesis testing and acceptance sampling".
     """
     chosen = read_texts(texts, label)
-    if min(_clusters_per_class(chosen)) < _N_FOLDS:
-        return _without(chosen, f"each class needs texts of {_N_FOLDS} clusters")
+    if any(np.unique(chosen.cluster[chosen.label == side]).size < _N_FOLDS for side in (0, 1)):
+        reason = f"each class needs texts of {_N_FOLDS} clusters"
+        lost = [{"attack": name, "reason": reason} for name in BLIND_CLASSIFIERS]
+        schema = {"target_id": pl.String()} | dict.fromkeys(BLIND_CLASSIFIERS, pl.Float64())
+        return BlindBaseline(
+            metrics=_metrics(chosen, lost), scores=pl.DataFrame(schema=schema), reason=reason
+        )
     generator = np.random.default_rng(seed)
     folds = deal_folds(chosen.label, chosen.cluster, n_folds=_N_FOLDS, generator=generator)
     outcomes = cross_validate(
@@ -507,12 +412,16 @@ def blind_baseline(texts: pl.LazyFrame, *, label: str = "member", seed: int = 0)
         n_permutations=_N_PERMUTATIONS,
         generator=generator,
     )
-    return _conclude(chosen, outcomes)
-
-
-def _clusters_per_class(chosen: BlindTexts) -> tuple[int, int]:
-    label = chosen.label
-    return np.unique(chosen.cluster[label]).size, np.unique(chosen.cluster[~label]).size
+    rows = [
+        {"attack": name, "value": outcome.auc, **asdict(outcome.interval())}
+        for name, outcome in outcomes.items()
+    ]
+    shares = {name: pl.Series(outcome.score) for name, outcome in outcomes.items()}
+    return BlindBaseline(
+        metrics=_metrics(chosen, rows),
+        scores=chosen.frame.select("target_id", **shares),
+        **judge(outcomes)._asdict(),
+    )
 
 
 class Judgement(NamedTuple):
@@ -539,39 +448,7 @@ def judge(outcomes: Mapping[str, Outcome]) -> Judgement:
     return Judgement(strongest, auc, p_value, upper, verdict)
 
 
-def _conclude(chosen: BlindTexts, outcomes: Mapping[str, Outcome]) -> BlindBaseline:
-    rows = [
-        {"attack": name, "value": outcome.auc, **asdict(outcome.interval())}
-        for name, outcome in outcomes.items()
-    ]
-    shares = {name: pl.Series(outcome.score) for name, outcome in outcomes.items()}
-    return BlindBaseline(
-        metrics=_metrics(chosen, rows),
-        scores=chosen.frame.select("target_id", **shares),
-        reason=None,
-        **judge(outcomes)._asdict(),
-    )
-
-
-def _without(chosen: BlindTexts, reason: str) -> BlindBaseline:
-    rows: list[dict[str, object]] = [
-        {"attack": name, "reason": reason} for name in BLIND_CLASSIFIERS
-    ]
-    return BlindBaseline(
-        metrics=_metrics(chosen, rows),
-        scores=chosen.frame.select("target_id")
-        .clear()
-        .with_columns(pl.lit(None, pl.Float64).alias(name) for name in BLIND_CLASSIFIERS),
-        strongest=None,
-        auc=None,
-        p_value=None,
-        upper=None,
-        verdict=None,
-        reason=reason,
-    )
-
-
-def _metrics(chosen: BlindTexts, rows: list[dict[str, object]]) -> pl.DataFrame:
+def _metrics(chosen: BlindTexts, rows: Iterable[Mapping[str, object]]) -> pl.DataFrame:
     n_members = int(chosen.label.sum())
     same = {
         "slice": "all",
@@ -580,4 +457,4 @@ def _metrics(chosen: BlindTexts, rows: list[dict[str, object]]) -> pl.DataFrame:
         "n_nonmembers": chosen.frame.height - n_members,
         "n_unscored": chosen.n_labelled - chosen.frame.height,
     }
-    return pl.DataFrame([same | row for row in rows], schema=Metrics.create_empty().schema)
+    return pl.DataFrame([{**same, **row} for row in rows], schema=Metrics.create_empty().schema)

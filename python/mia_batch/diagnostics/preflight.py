@@ -1,4 +1,4 @@
-"""What the texts show before a model is asked: duplicates, quotations, undeclared books."""
+"""What the texts tell before any model is asked: copies, undeclared books, blind classifiers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from mia_batch.diagnostics.blind import BlindBaseline
 
-
-# Texts that are in a corpus more than once: in both classes, or in several clusters.
+    _Row = dict[str, object]
+    _Hashes = NDArray[np.uint64]
 
 
 MAX_TEXTS_PER_SIDE = 10_000
@@ -35,32 +35,15 @@ _N_EXAMPLES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideDuplicates:
-    """What the texts of one side have in common with those of the other.
+    """What the texts of one side have in common with those of the other."""
 
-    Attributes
-    ----------
-    n_texts
-        Texts compared.
-    n_left_out
-        Texts beyond the most that are compared.
-    n_short
-        Texts of fewer than 8 words, which nothing is said about.
-    n_long_run
-        Texts with a run of 13 words that is in the other side.
-    n_high_overlap
-        Texts with at least 70 % of their runs of 8 words in the other side.
-    n_concerned
-        Texts with either.
-    examples
-        ``target_id`` of some of these, each with that of a text of the other side.
-    """
-
-    n_texts: int
-    n_left_out: int
-    n_short: int
-    n_long_run: int
-    n_high_overlap: int
-    n_concerned: int
+    n_texts: int  # texts compared
+    n_left_out: int  # texts beyond the most that are compared
+    n_short: int  # texts of fewer than 8 words, which nothing is said about
+    n_long_run: int  # texts with a run of 13 words that is in the other side
+    n_high_overlap: int  # texts with at least 70 % of their runs of 8 words in the other side
+    n_concerned: int  # texts with either
+    # ``target_id`` of some of these, each with that of a text of the other side
     examples: tuple[tuple[str, str], ...]
 
     @property
@@ -80,8 +63,6 @@ def near_duplicates(
     breaks do not hide a copy. Overlap is counted against all texts of the other side together; of
     more than ``MAX_TEXTS_PER_SIDE`` texts the first by ``target_id`` (a hash) are compared.
 
-    References
-    ----------
     Runs of 13 words: Brown et al. (2020), arXiv:2005.14165, appendix C. 70 % of runs of 8 words:
     Chowdhery et al. (2022), arXiv:2204.02311, section 8.
     """
@@ -132,6 +113,12 @@ def _compare(texts: pl.DataFrame, others: pl.DataFrame, n_known: int) -> SideDup
     long_run = long["shared"] > 0
     high_overlap = (short["shared"] > 0) & (short["shared"] >= _HIGH_OVERLAP * short["runs"])
     concerned = long_run | high_overlap
+    # Where no long run is shared, a short one is.
+    places = long["other"].fill_null(short["other"])
+    own, places = (
+        each.filter(concerned).head(_N_EXAMPLES) for each in (texts["target_id"], places)
+    )
+    other = others["target_id"].gather(places)
     return SideDuplicates(
         n_texts=texts.height,
         n_left_out=n_known - texts.height,
@@ -139,24 +126,11 @@ def _compare(texts: pl.DataFrame, others: pl.DataFrame, n_known: int) -> SideDup
         n_long_run=int(long_run.sum()),
         n_high_overlap=int(high_overlap.sum()),
         n_concerned=int(concerned.sum()),
-        examples=_examples(
-            texts["target_id"].filter(concerned),
-            others["target_id"],
-            # Where no long run is shared, a short one is.
-            long["other"].fill_null(short["other"]).filter(concerned),
-        ),
+        examples=tuple(zip(own, other, strict=True)),
     )
 
 
-def _examples(
-    texts: pl.Series, others: pl.Series, places: pl.Series
-) -> tuple[tuple[str, str], ...]:
-    pairs = zip(texts.head(_N_EXAMPLES), others.gather(places).head(_N_EXAMPLES), strict=True)
-    return tuple(pairs)
-
-
 # Texts that look like parts of one book although no group says so.
-
 
 UNDECLARED = "undeclared book"
 """The group of non-members that look like parts of one book."""
@@ -219,7 +193,7 @@ def with_undeclared(targets: pl.LazyFrame) -> pl.LazyFrame:
     return targets.with_columns(group=group)
 
 
-def undeclared_rows(targets: pl.LazyFrame) -> Iterator[dict[str, object]]:
+def undeclared_rows(targets: pl.LazyFrame) -> Iterator[_Row]:
     """Rows of check ``undeclared_books`` about non-members and targets without a group.
 
     Verdict: ``one_group`` (they count as one), ``one_book`` (they look like one) or ``apart``.
@@ -260,11 +234,6 @@ def _loose() -> pl.Expr:
 
 # What the texts tell before any model is asked.
 
-
-if TYPE_CHECKING:
-    _Row = dict[str, object]
-
-
 _MANY_COPIES = 0.01
 """Share of texts from which copies are warned of."""
 
@@ -304,7 +273,11 @@ def check_targets(targets: pl.LazyFrame, *, seed: int) -> Preflight:
     calibration = targets.filter(role="calibration")
     if _any(calibration, pl.col("member")):
         rows += _blind_rows("calibration", blind_baseline(calibration, seed=seed))
-    rows += _copy_rows(targets.filter(pl.col("role") != "yardstick"))
+    n_texts, n_copies = count_copies(targets.filter(pl.col("role") != "yardstick"))
+    many = "many" if n_copies >= max(1, _MANY_COPIES * n_texts) else "few"
+    of: _Row = {"check": "duplicates", "subject": "texts"}
+    rows.append(of | {"statistic": "n_copies", "value": n_copies, "verdict": many})
+    rows.append(of | {"statistic": "n_texts", "value": n_texts})
     rows += undeclared_rows(targets)
     return Preflight(pl.DataFrame(rows, schema=_SCHEMA), scores, metrics)
 
@@ -347,21 +320,7 @@ def _duplicate_rows(subject: str, found: tuple[SideDuplicates, SideDuplicates]) 
         yield of | {"subject": subject, "statistic": "example", "reason": reason}
 
 
-def _copy_rows(targets: pl.LazyFrame) -> Iterator[_Row]:
-    of = {"check": "duplicates", "subject": "texts"}
-    n_texts, n_copies = count_copies(targets)
-    many = n_copies >= max(1, _MANY_COPIES * n_texts)
-    verdict = "many" if many else "few"
-    yield of | {"statistic": "n_copies", "value": n_copies, "verdict": verdict}
-    yield of | {"statistic": "n_texts", "value": n_texts}
-
-
 # Passages that stand in several documents.
-
-
-if TYPE_CHECKING:
-    _Hashes = NDArray[np.uint64]
-
 
 RUN_WORDS = 20
 """Words in a row that two documents must share."""
@@ -391,34 +350,23 @@ def find_elsewhere(passages: pl.DataFrame, documents: pl.LazyFrame) -> pl.DataFr
     searched: set[int] = set()  # two owners are enough
     for batch in documents.drop_nulls("text").collect_batches(maintain_order=True):
         searched |= {*batch["owner"].unique().head(2)}
-        for text, owner, name in _having_any(batch, texts).iter_rows():
+        lower = batch.select(pl.col("text").str.to_lowercase(), "owner", "name")
+        runs = shared_runs(lower["text"], texts, run_words=RUN_WORDS, words="unicode")
+        for text, owner, name in lower.filter(runs["shared"] > 0).iter_rows():
             near = np.unique(rows[_places(hashes, _run_hashes(text)[0])])
             others = [row for row in near[owners[near] != owner].tolist() if row not in found]
             for row, words in zip(others, _longest(texts.gather(others), text), strict=True):
                 if words >= RUN_WORDS:
                     found[row] = (name, words)
     has_other = np.array([bool(searched - {owner}) for owner in owners.tolist()], bool)
-    return _said(found, is_long, has_other)
-
-
-def _said(
-    found: dict[int, tuple[str, int]], is_long: NDArray[np.bool_], has_other: NDArray[np.bool_]
-) -> pl.DataFrame:
     named = [found.get(row, (None, None)) for row in range(is_long.size)]
-    rows = pl.DataFrame(named, {"name": pl.String, "longest_words": pl.UInt32}, orient="row")
+    answers = pl.DataFrame(named, {"name": pl.String, "longest_words": pl.UInt32}, orient="row")
     reasons = np.where(is_long, np.where(has_other, _NOWHERE, _NO_OTHER), _TOO_SHORT)
     is_found = pl.col("longest_words").is_not_null()
-    return rows.with_columns(
+    return answers.with_columns(
         common=pl.when(pl.Series(is_long & has_other)).then(is_found),
         reason=pl.when(~is_found).then(pl.Series(reasons, dtype=pl.String)),
     )
-
-
-def _having_any(documents: pl.DataFrame, passages: pl.Series) -> pl.DataFrame:
-    """Keep the documents with a run of any passage, their text in lower case."""
-    lower = documents.select(pl.col("text").str.to_lowercase(), "owner", "name")
-    runs = shared_runs(lower["text"], passages, run_words=RUN_WORDS, words="unicode")
-    return lower.filter(runs["shared"] > 0)
 
 
 def _index(texts: pl.Series) -> tuple[_Hashes, NDArray[np.int64]]:
@@ -440,12 +388,10 @@ def _places(ordered: _Hashes, wanted: _Hashes) -> NDArray[np.int64]:
     """Find where any of the wanted hashes stands among ordered ones."""
     wanted = np.unique(wanted)
     first, last = (np.searchsorted(ordered, wanted, side) for side in ("left", "right"))
-    return np.repeat(first, last - first) + _counted(last - first)
-
-
-def _counted(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Count from 0 within groups of these sizes."""
-    return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    sizes = last - first
+    within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    places: NDArray[np.int64] = np.repeat(first, sizes) + within
+    return places
 
 
 def _run_hashes(text: str) -> tuple[_Hashes, NDArray[np.int64]]:
@@ -476,7 +422,4 @@ def _longest(passages: pl.Series, document: str) -> list[int]:
     """Count the words of the longest run that each passage shares with a document."""
     pairs = pl.DataFrame({"passage": passages}).with_columns(document=pl.lit(document))
     blocks = pair_features("passage", "document", words="unicode", groups=["blocks"])
-    words: list[int] = (
-        pairs.select(blocks.struct.field("longest_block_words")).to_series().to_list()
-    )
-    return words
+    return [*pairs.select(blocks.struct.field("longest_block_words")).to_series()]

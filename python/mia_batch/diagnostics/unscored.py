@@ -44,21 +44,11 @@ def count_reasons(rows: pl.LazyFrame) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassGaps:
-    """What was not scored of one class.
+    """What was not scored of one class."""
 
-    Attributes
-    ----------
-    n_texts
-        Texts of the class, at least one.
-    n_unscored
-        Those without a score.
-    reason
-        Their most frequent reason; None where none is known.
-    """
-
-    n_texts: int
-    n_unscored: int
-    reason: str | None = None
+    n_texts: int  # texts of the class, at least one
+    n_unscored: int  # those without a score
+    reason: str | None = None  # their most frequent reason; None where none is known
 
     @property
     def share(self) -> float:
@@ -68,25 +58,14 @@ class ClassGaps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnevenScores:
-    """Attacks that score one class less often than the other.
+    """Attacks that score one class less often than the other."""
 
-    Attributes
-    ----------
-    attacks
-        Those of the largest difference; they lack scores of the same texts.
-    members, nonmembers
-        What these lack.
-    p_value
-        Fisher's exact test of these, two-sided, times the number of tests made; at most 1.
-    others
-        Further attacks that score the classes unevenly.
-    """
-
-    attacks: tuple[str, ...]
-    members: ClassGaps
+    attacks: tuple[str, ...]  # those of the largest difference; they lack scores of the same texts
+    members: ClassGaps  # what these lack
     nonmembers: ClassGaps
+    # Fisher's exact test of these, two-sided, times the number of tests made; at most 1
     p_value: float
-    others: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()  # further attacks that score the classes unevenly
 
     @property
     def difference(self) -> float:
@@ -141,8 +120,6 @@ def find_uneven_scores(
     p above 0.01. Attacks that lack scores of the same texts are one test. Texts of one cluster are
     lost together, so counts are divided by the design effect.
 
-    References
-    ----------
     Rao & Scott (1992), A simple method for the analysis of clustered binary data.
     """
     labelled = scores.with_columns(cluster=cluster_names(scores)).filter(counts)

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from mia_batch.inference.findings import Statistic, VerdictPlan
 
 
-# Which rows of a table are compared with which, and which of them belong together.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonSets:
     """Rows of a table of targets or scores, in the table's order, by what they are for."""
@@ -100,7 +97,6 @@ def _clusters(
 
 # Whole groups as units: one statistic each, over as many windows of every group.
 
-
 _STATISTICS: dict[Statistic, Any] = {"mean": np.mean, "median": np.median, "maximum": np.max}
 
 _MOST_ENUMERATED = 20_000
@@ -121,8 +117,16 @@ class Units:
     chosen: NDArray[np.int64]  # rows of the windows compared, a line per cluster that has enough
 
     def statistics(self, scores: NDArray[np.float64], plan: VerdictPlan) -> NDArray[np.float64]:
-        """Summarise the clusters that have enough windows; see `group_statistics`."""
-        return group_statistics(scores, self.chosen, plan.statistic)
+        """Summarise the clusters that have enough windows."""
+        return summarise(scores[self.chosen], plan.statistic)
+
+    def too_few(self) -> list[str | None]:
+        """Say of each cluster that has too few windows how many it has."""
+        n_windows = self.chosen.shape[1]
+        return [
+            f"the group has {size} of {n_windows} windows" if size < n_windows else None
+            for size in self.sizes.tolist()
+        ]
 
 
 def usual_windows(sizes: NDArray[np.int64]) -> int:
@@ -166,15 +170,13 @@ def cut_units(sets: ComparisonSets, rows: NDArray[np.int64], n_windows: int, see
     return Units(cluster=cluster, sizes=sizes, enough=enough, chosen=ordered[chosen[enough]])
 
 
-def group_statistics(
-    scores: NDArray[np.float64], chosen: NDArray[np.int64], statistic: Statistic
-) -> NDArray[np.float64]:
-    """Summarise the chosen windows, a line of indices per group; NaN where one is unscored.
+def summarise(windows: NDArray[np.float64], statistic: Statistic) -> NDArray[np.float64]:
+    """Summarise the windows of each group, a line per group; NaN where one is unscored.
 
     Their p-values are `p_values` of these numbers: 1 + null groups that score as high, over 1 +
     null groups. Windows are never treated as independent.
     """
-    return np.asarray(_STATISTICS[statistic](scores[chosen], axis=1), np.float64)
+    return np.asarray(_STATISTICS[statistic](windows, axis=-1), np.float64)
 
 
 class CollectionTest(NamedTuple):

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Conformal p-values: how high a score is among those of texts known to be outside.
-#
-# In the arrays of this package NaN stands for a missing score; tables have null there.
-
-
 Adjustment = Literal["bh", "by", "e-bh"]
 """Benjamini-Hochberg; Benjamini-Yekutieli, which holds under any dependence; e-BH of e-values."""
 
@@ -184,7 +179,6 @@ def sensitivity_bound(p: NDArray[np.float64]) -> NDArray[np.float64]:
 
 # Monte-Carlo error of scores: how far they depend on the samples that were drawn.
 
-
 _SAME = 1e-9  # relative difference of a score and the mean of its samples' values
 
 
@@ -203,25 +197,11 @@ def score_errors(values: pl.DataFrame, scores: pl.DataFrame) -> pl.DataFrame:
     ``values`` has ``target_id``, ``sample_index`` and the attack's ``value`` on each sample alone.
     The error is null where fewer than two samples have a value, or the score is not their mean.
     """
-    matrix = _matrix(values, scores)
-    errors = standard_errors(matrix)
-    errors[~_are_means(matrix, scores["score"].to_numpy())] = np.nan
-    return scores.select("target_id", standard_error=pl.Series(errors, nan_to_null=True))
-
-
-def _matrix(values: pl.DataFrame, scores: pl.DataFrame) -> NDArray[np.float64]:
-    """Lay out the values, a row per score and a column per sample; NaN = no sample."""
-    index = scores.select("target_id", row=pl.int_range(pl.len()))
-    found = values.join(index, on="target_id")
+    found = values.join(scores.select("target_id", row=pl.int_range(pl.len())), on="target_id")
     samples = found["sample_index"].rank("dense").to_numpy().astype(np.int64) - 1
-    matrix = np.full((scores.height, int(samples.max(initial=0)) + 1), np.nan)
+    matrix = np.full((scores.height, int(samples.max(initial=0)) + 1), np.nan)  # NaN = no sample
     matrix[found["row"].to_numpy(), samples] = found["value"].fill_null(np.nan)
-    return matrix
-
-
-def _are_means(matrix: NDArray[np.float64], score: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Whether each score is the mean of its samples' values; so is one that is missing."""
-    present = ~np.isnan(matrix)
-    n = np.maximum(present.sum(axis=1), 1)
-    means = np.where(present, matrix, 0.0).sum(axis=1) / n
-    return np.isnan(score) | np.isclose(means, score, rtol=_SAME, atol=1e-12)
+    errors, score, present = standard_errors(matrix), scores["score"].to_numpy(), ~np.isnan(matrix)
+    means = np.where(present, matrix, 0.0).sum(axis=1) / np.maximum(present.sum(axis=1), 1)
+    errors[~(np.isnan(score) | np.isclose(means, score, rtol=_SAME, atol=1e-12))] = np.nan
+    return scores.select("target_id", standard_error=pl.Series(errors, nan_to_null=True))

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from mia_batch.inference.comparison import cut_units, group_statistics, windows_per_group
+from mia_batch.inference.comparison import cut_units, summarise, windows_per_group
 from mia_batch.inference.conformal import q_values
-from mia_batch.inference.findings import finding_rows, verdict_rows
+from mia_batch.inference.findings import finding_rows, number_rows, verdict_rows
 from mia_batch.tables import read_finite
 
 if TYPE_CHECKING:
@@ -133,8 +133,10 @@ def decide(
         if not asked.any():
             break
         n_windows[asked], n_null_windows[kept] = end, end
-        of_groups = np.nan_to_num(_summaries(groups, end, statistic), nan=-np.inf)
-        of_nulls = np.nan_to_num(_summaries(nulls, end, statistic), nan=np.inf)
+        of_groups, of_nulls = (
+            np.nan_to_num(summarise(windows[:, :end], statistic), nan=unscored)
+            for windows, unscored in ((groups, -np.inf), (nulls, np.inf))
+        )
         left = np.flatnonzero(kept)
         left = left[np.argsort(-of_nulls[left], kind="stable")]  # the highest first
         n_higher = left.size - np.searchsorted(of_nulls[left][::-1], of_groups)
@@ -154,11 +156,6 @@ def decide(
         n_windows=n_windows,
         n_null_windows=n_null_windows,
     )
-
-
-def _summaries(scores: NDArray[np.float64], end: int, statistic: Statistic) -> NDArray[np.float64]:
-    index = np.arange(scores.size).reshape(scores.shape)[:, :end]
-    return group_statistics(scores.ravel(), index, statistic)
 
 
 class RoundsTest:
@@ -211,7 +208,6 @@ class RoundsTest:
             attack=found.attack,
             level=names["level"].replace({"target": "document"}),
             key=names["key"],
-            versus="non_members",
             planned=found.planned(self._plan, "group"),
             score=values,
             n_null=self.n_null,
@@ -219,10 +215,7 @@ class RoundsTest:
             q_value=np.where(groups.enough, e_bh(np.nan_to_num(values)), np.nan),
             adjustment="e-bh",
             method=f"e_value_{self._plan.statistic}_of_{n_windows}_in_{len(self.rounds.ends)}",
-            reason=[
-                None if size >= n_windows else f"the group has {size} of {n_windows} windows"
-                for size in groups.sizes.tolist()
-            ],
+            reason=groups.too_few(),
         )
 
     def findings(self, scores: pl.LazyFrame) -> pl.DataFrame:
@@ -238,5 +231,4 @@ class RoundsTest:
             "n_planned": n_windows * (enough.sum() + self.n_null),
             "n_rounds": len(self.rounds.ends),
         }
-        rows = ({"statistic": name, "value": float(count)} for name, count in counts.items())
-        return finding_rows("e_values", rows)
+        return finding_rows("e_values", number_rows(counts))

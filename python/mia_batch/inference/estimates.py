@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, partial
+from itertools import count
 from math import floor
 from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,16 +17,13 @@ from mia_batch.inference.findings import verdict_rows
 from mia_batch.stats.clusters import design_effect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import polars as pl
     from numpy.typing import NDArray
 
     from mia_batch.inference.comparison import ComparisonSets
     from mia_batch.inference.findings import AttackScores, VerdictPlan
-
-
-# How many of the targets were in the training data: a rate with interval, or a lower bound.
 
 
 _ASSUMPTIONS = {
@@ -47,7 +45,6 @@ class Flagged(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Their share."""
         return self.above / self.total
 
     @property
@@ -61,19 +58,16 @@ class Flagged(NamedTuple):
 class Contamination:
     """Share of members among the targets, in [0, 1], or the reason why it is withheld."""
 
+    method: str
     value: float | None = None
     low: float | None = None
     high: float | None = None
-    confidence: float
-    method: str
-    assumption: str
+    confidence: float = 0.95
     reason: str | None = None
 
-
-def withheld(method: str, reason: str, confidence: float) -> Contamination:
-    """No numbers, and why."""
-    assumption = _ASSUMPTIONS[method]
-    return Contamination(confidence=confidence, method=method, assumption=assumption, reason=reason)
+    @property
+    def assumption(self) -> str:
+        return _ASSUMPTIONS[self.method]
 
 
 def contamination_rate(
@@ -110,13 +104,11 @@ def contamination_rate(
     gap = members.rate - nonmembers.rate
     gap_variance = nonmembers.spread / nonmembers.total + members.spread / members.total
 
-    def refuse(reason: str) -> Contamination:
-        return withheld("fieller", reason, confidence)
-
+    refuse = partial(Contamination, method="fieller", confidence=confidence)
     if blind_warns:
-        return refuse("the calibration labels can be told apart without the model")
+        return refuse(reason="the calibration labels can be told apart without the model")
     if gap <= z * gap_variance**0.5:
-        return refuse("calibration members do not score above non-members")
+        return refuse(reason="calibration members do not score above non-members")
     estimate = (targets.rate - nonmembers.rate) / gap
 
     def excess(share: float) -> float:
@@ -127,21 +119,17 @@ def contamination_rate(
         variance = of_members * members.spread + of_others * nonmembers.spread
         return (gap * (share - estimate)) ** 2 - z**2 * variance
 
-    low, high = (
-        brentq(excess, estimate, _beyond(excess, estimate, step), xtol=1e-12) for step in (-1, 1)
+    beyond = (
+        next(share for n in count() if excess(share := estimate + sign * 2**n) > 0)
+        for sign in (-1, 1)
     )
+    low, high = (brentq(excess, estimate, outside, xtol=1e-12) for outside in beyond)
     if low > 1:
-        return refuse("more targets are flagged than calibration members")
+        return refuse(reason="more targets are flagged than calibration members")
     if high < 0:
-        return refuse("fewer targets are flagged than calibration non-members")
-    return Contamination(
-        value=min(max(estimate, 0.0), 1.0),
-        low=max(low, 0.0),
-        high=min(high, 1.0),
-        confidence=confidence,
-        method="fieller",
-        assumption=_ASSUMPTIONS["fieller"],
-    )
+        return refuse(reason="fewer targets are flagged than calibration non-members")
+    value = min(max(estimate, 0.0), 1.0)
+    return refuse(value=value, low=max(low, 0.0), high=min(high, 1.0))
 
 
 def contamination_bound(
@@ -164,7 +152,6 @@ def contamination_bound(
         high=1.0,
         confidence=confidence,
         method="beta_binomial",
-        assumption=_ASSUMPTIONS["beta_binomial"],
         reason="without calibration data there is a lower bound alone",
     )
 
@@ -186,18 +173,7 @@ def fewest_members(targets: Flagged, *, n_null: int, rank: int, confidence: floa
     return bisect_left(range(int(targets.above)), True, key=allowed)
 
 
-def _beyond(excess: Callable[[float], float], start: float, step: float) -> float:
-    """Find a point on one side at which the excess is positive."""
-    while excess(start + step) <= 0:
-        step *= 2
-    return start + step
-
-
-# The share of members among the audited units, from the scores of one attack.
-
-
 _FEWEST_GROUPS = 20  # of a set, where texts are grouped
-_CONFIDENCE = 0.95
 
 
 def null_rank(n: int, fpr: float) -> int:
@@ -250,13 +226,10 @@ class ContaminationEstimates:
         )
         rank, threshold = null_threshold(nulls, self._plan.fpr)
         lack = self._lack(("audited", targets), ("null", nulls))
-        if lack:
-            made = [withheld("beta_binomial", lack, _CONFIDENCE)]
-        else:
+        made = [Contamination(method="beta_binomial", reason=lack)]
+        if not lack:
             flagged = Flagged(int(np.count_nonzero(targets > threshold)), self._units[0].sizes.size)
-            made = [
-                contamination_bound(flagged, n_null=nulls.size, rank=rank, confidence=_CONFIDENCE)
-            ]
+            made = [contamination_bound(flagged, n_null=nulls.size, rank=rank)]
         if self._calibrated:
             made.append(self._rate(threshold, lack, targets, *calibration))
         for one in made:
@@ -264,10 +237,10 @@ class ContaminationEstimates:
                 1,
                 attack=found.attack,
                 level="collection",
-                versus="non_members",
                 planned=found.planned(self._plan),
                 n_null=nulls.size,
                 estimate="contamination_rate",
+                assumption=one.assumption,
                 **asdict(one),
             )
 
@@ -278,20 +251,14 @@ class ContaminationEstimates:
         names = ("scored audited", "scored calibration non-member", "scored calibration member")
         lack = lack or self._lack(*zip(names, scored, strict=True))
         if lack:
-            return withheld("fieller", lack, _CONFIDENCE)
-        return contamination_rate(
-            *(Flagged(int(np.count_nonzero(of_set > threshold)), of_set.size) for of_set in scored),
-            blind_warns=self._blind_warns,
-            confidence=_CONFIDENCE,
-        )
+            return Contamination(method="fieller", reason=lack)
+        flagged = (Flagged(int((of_set > threshold).sum()), of_set.size) for of_set in scored)
+        return contamination_rate(*flagged, blind_warns=self._blind_warns)
 
     def _lack(self, *sets: tuple[str, NDArray[np.float64]]) -> str | None:
         """Say which set has too few units, if one has."""
         lacks = (too_few(of_set.size, name, grouped=self._grouped) for name, of_set in sets)
         return next(filter(None, lacks), None)
-
-
-# The share of one document's windows that the model was trained on.
 
 
 class WindowShare:
@@ -317,13 +284,15 @@ class WindowShare:
         self.threshold = null_threshold(nulls, fpr)[1]
         calibration = (sets.calibration_nonmembers, sets.calibration_members)
         outside = np.concatenate([sets.nulls, sets.calibration_nonmembers])
+        known, flagged = ~np.isnan(scores), (scores > self.threshold).astype(np.float64)
         effects = [
-            self._effect(scores, sets.cluster, rows) for rows in (outside, sets.calibration_members)
+            design_effect(flagged[scored], sets.cluster[scored])
+            for scored in (rows[known[rows]] for rows in (outside, sets.calibration_members))
         ]
         self._most = max(effects)
         self._n_null = max(int(nulls.size / effects[0]), min(nulls.size, 1))
         self._known = [
-            self._flagged(scores[rows], effect)
+            Flagged(float(flagged[rows].sum()) / effect, int(known[rows].sum()) / effect)
             for rows, effect in zip(calibration, effects, strict=True)
         ]
         self._lack = lack or _lack(sets, ("null", sets.nulls))
@@ -332,22 +301,11 @@ class WindowShare:
         self._calibrated = bool(sum(rows.size for rows in calibration))
         self.of = lru_cache(1 << 16)(self._estimate)
 
-    def _effect(
-        self, scores: NDArray[np.float64], cluster: NDArray[np.int64], rows: NDArray[np.int64]
-    ) -> float:
-        scored = rows[~np.isnan(scores[rows])]
-        flagged = (scores[scored] > self.threshold).astype(np.float64)
-        return design_effect(flagged, cluster[scored])
-
-    def _flagged(self, scores: NDArray[np.float64], effect: float) -> Flagged:
-        scored = scores[~np.isnan(scores)]
-        return Flagged(np.count_nonzero(scored > self.threshold) / effect, scored.size / effect)
-
     def _estimate(self, above: int, scored: int, asked: int) -> Contamination:
         """Estimate from how many of the windows lie above the threshold; ``of`` remembers it."""
         lack = self._lack or (None if scored else "no window has a score")
         if lack:
-            return withheld("beta_binomial", lack, 0.95)
+            return Contamination(method="beta_binomial", reason=lack)
         rate = self._rate(Flagged(above / self._most, scored / self._most))
         if rate is not None and rate.value is not None:
             return rate
@@ -355,25 +313,16 @@ class WindowShare:
         counts = Flagged(int(above / self._most), max(int(asked / self._most), 1))
         bound = contamination_bound(counts, n_null=self._n_null, rank=rank)
         low = min(bound.low or 0.0, (asked - 1) / asked)  # never all: one window stays open
-        return Contamination(
-            low=low,
-            high=1.0,
-            confidence=bound.confidence,
-            method=bound.method,
-            assumption=bound.assumption,
-            reason=rate.reason if rate else bound.reason,
-        )
+        return replace(bound, low=low, reason=rate.reason if rate else bound.reason)
 
     def _rate(self, flagged: Flagged) -> Contamination | None:
         if not self._calibrated:
             return None
-        unusable = self._unusable or (
-            None
-            if all(known.total for known in self._known)
-            else "a class of the calibration data has no score"
-        )
+        unusable = self._unusable
+        if not (unusable or all(known.total for known in self._known)):
+            unusable = "a class of the calibration data has no score"
         if unusable:
-            return withheld("fieller", unusable, 0.95)
+            return Contamination(method="fieller", reason=unusable)
         return contamination_rate(flagged, *self._known, blind_warns=self._blind_warns)
 
 

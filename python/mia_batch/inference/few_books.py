@@ -9,15 +9,15 @@ import polars as pl
 
 from mia_batch.inference.comparison import (
     cut_units,
-    group_statistics,
     permuted_sums,
     pooled_ranks,
     read_comparison_sets,
+    summarise,
     tests_groups,
     windows_per_group,
 )
 from mia_batch.inference.estimates import Flagged, fewest_members
-from mia_batch.inference.findings import finding_rows, read_rows
+from mia_batch.inference.findings import finding_rows, number_rows, read_rows
 from mia_batch.schemas import Findings
 from mia_batch.tables import read_finite
 
@@ -148,8 +148,8 @@ def few_books_findings(
     if plan.length_edges and not grouped:
         reason = "texts are compared with those of their own length alone"
     top = None if reason else top_bound(own, units[0].sizes.size, null)
-    found = [*_top_rows(top, reason, units[0].sizes.size, null.size)]
-    made = [finding_rows("top", [row | {"subject": noun} for row in found])]
+    found = _top_rows(top, reason, units[0].sizes.size, null.size)
+    made = [finding_rows("top", found, subject=noun)]
     if own.size and null.size:
         made.append(_max_t_findings(scores, attacks, plan, planned, units, noun))
     return pl.concat(made)
@@ -164,10 +164,8 @@ def _top_rows(top: Top | None, reason: str | None, n_tests: int, n_null: int) ->
         "reason": reason,
     }
     if top is not None and some:
-        yield {"statistic": "of_top", "value": top.of_top}
-        yield {"statistic": "rank", "value": top.rank}
-    numbers = {"n_tests": n_tests, "n_null": n_null, "confidence": _CONFIDENCE}
-    yield from ({"statistic": name, "value": value} for name, value in numbers.items())
+        yield from number_rows({"of_top": top.of_top, "rank": top.rank})
+    yield from number_rows({"n_tests": n_tests, "n_null": n_null, "confidence": _CONFIDENCE})
 
 
 def _max_t_findings(
@@ -184,9 +182,9 @@ def _max_t_findings(
         of_set.chosen[np.sort(rng.permutation(len(of_set.chosen))[:_MOST])] for of_set in units
     ]
     read = read_rows(scores, attacks, np.concatenate([lines.ravel() for lines in chosen]))
-    lines = np.arange(len(read)).reshape(-1, chosen[0].shape[1])
-    values = np.array([group_statistics(column, lines, plan.statistic) for column in read.T])
-    scored = ~np.isnan(values).all(axis=1)
+    windows = read.T.reshape(len(attacks), -1, chosen[0].shape[1])
+    values = summarise(windows, plan.statistic)
+    scored = np.asarray(~np.isnan(values).all(axis=1))
     names = [name for name, there in zip(attacks, scored, strict=True) if there]
     if len(names) < 2:
         return Findings.create_empty()
@@ -202,12 +200,10 @@ def _max_t_findings(
         "verdict": "as_planned" if as_planned else "exploratory",
         "reason": None if as_planned or planned is None else _CHANGED,
     }
-    numbers = zip(("n_tests", "n_null"), sizes, strict=True)
-    counts = {"n_attacks": len(names), "n_orders": found.n_orders, **dict(numbers)}
-    rows = [{"subject": noun, "statistic": name, "value": n} for name, n in counts.items()]
-    of_attacks = zip(names, found.statistics, found.p_values, strict=True)
-    rows += [
+    counts = {"n_attacks": len(names), "n_orders": found.n_orders}
+    counts |= {"n_tests": sizes[0], "n_null": sizes[1]}
+    of_attacks = [
         {"subject": name, "statistic": "rank_sum", "value": t, "p_value": p}
-        for name, t, p in of_attacks
+        for name, t, p in zip(names, found.statistics, found.p_values, strict=True)
     ]
-    return finding_rows("max_t", [all_together, *rows])
+    return finding_rows("max_t", [all_together, *number_rows(counts, subject=noun), *of_attacks])

@@ -1,4 +1,4 @@
-"""The plan of verdicts, and findings about them: what is reported, what is withheld."""
+"""Rows of findings and verdicts, and the plan that they are made by."""
 
 from __future__ import annotations
 
@@ -21,16 +21,22 @@ if TYPE_CHECKING:
 
     from mia_batch.inference.conformal import Adjustment
 
-
-# Findings about verdicts: what is reported, and whether it is what had been planned.
+    Column = pl.Series | NDArray[np.generic] | Sequence[str | None] | Sequence[int] | float | None
 
 
 _SCHEMA = Findings.create_empty().schema
 
 
-def finding_rows(check: str, rows: Iterable[Mapping[str, object]]) -> pl.DataFrame:
-    """Make rows of one check; what a row does not name is null."""
-    return pl.DataFrame([{"check": check, **row} for row in rows], schema=_SCHEMA)
+def finding_rows(
+    check: str, rows: Iterable[Mapping[str, object]] = (), **same: object
+) -> pl.DataFrame:
+    """Make rows of one check, which have some columns alike; what a row does not name is null."""
+    return pl.DataFrame([{"check": check, **same, **row} for row in rows], schema=_SCHEMA)
+
+
+def number_rows(numbers: Mapping[str, object], **same: object) -> list[dict[str, object]]:
+    """List a row of findings of each number, by its name."""
+    return [{"statistic": name, "value": value, **same} for name, value in numbers.items()]
 
 
 def role_findings(targets: pl.LazyFrame) -> pl.DataFrame:
@@ -45,9 +51,7 @@ def role_findings(targets: pl.LazyFrame) -> pl.DataFrame:
         n_nulls=((pl.col("role") == "non_member") | (is_target & ~pl.col("member"))).sum(),
         n_canaries=(pl.col("role") == "canary").sum(),
     ).collect(engine="streaming")
-    return finding_rows(
-        "roles", ({"statistic": column.name, "value": column.item()} for column in counts)
-    )
+    return finding_rows("roles", number_rows(counts.row(0, named=True)))
 
 
 def role_counts(findings: pl.DataFrame) -> Counter[str]:
@@ -57,10 +61,11 @@ def role_counts(findings: pl.DataFrame) -> Counter[str]:
 
 def earlier_findings(earlier: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:
     """Rows of check ``earlier_runs``: ``n_runs``, and of each run its ``primary`` attack."""
-    count = [{"statistic": "n_runs", "value": len(earlier)}] if earlier else []
-    tried = ((name, f"{run['primary']}, {run['level']}") for name, run in sorted(earlier.items()))
-    rows = ({"subject": name, "statistic": "primary", "verdict": plan} for name, plan in tried)
-    return finding_rows("earlier_runs", [*count, *rows])
+    rows = number_rows({"n_runs": len(earlier)} if earlier else {})
+    for name, run in sorted(earlier.items()):
+        plan = f"{run['primary']}, {run['level']}"
+        rows.append({"subject": name, "statistic": "primary", "verdict": plan})
+    return finding_rows("earlier_runs", rows)
 
 
 def plan_findings(
@@ -96,7 +101,7 @@ def gate_findings(before: pl.DataFrame, *, exploratory: bool) -> pl.DataFrame:
     blind = before.filter(check="blind_baseline", subject="targets")
     rows = blind.filter(statistic="roc_auc").select("value", "high", "p_value", "verdict", "reason")
     if rows.is_empty():
-        return finding_rows("gate", [])
+        return finding_rows("gate")
     row = rows.row(0, named=True)
     closed = "exploratory" if exploratory else "withheld"
     if not before.filter(check="weights", verdict="used").is_empty():
@@ -146,16 +151,15 @@ def reported_findings(verdicts: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame
         .row(0, named=True)
     )
     if not counted["n_tests"]:
-        return finding_rows("reported", [])
+        return finding_rows("reported")
     adjustment, reason = counted.pop("adjustment"), counted.pop("reason")
-    rows = [{"statistic": name, "value": value} for name, value in counted.items()]
+    rows = number_rows(counted)
     rows[-1]["reason"] = reason  # the most frequent one
     rows.append({"statistic": "q", "value": plan.q, "verdict": adjustment})
-    return finding_rows("reported", [row | {"subject": plan.level} for row in rows])
+    return finding_rows("reported", rows, subject=plan.level)
 
 
 # What a run is to decide and how, recorded before any score is seen.
-
 
 PlanLevel = Literal["target", "group", "collection"]
 TieRule = Literal["conservative", "random"]
@@ -179,17 +183,16 @@ class VerdictPlan:
     seed: int = 0  # of tie draws, window patterns and permutations
 
     def __post_init__(self) -> None:
-        windows = self.windows_per_group
+        edges, windows = self.length_edges, self.windows_per_group
         faults = {
             "q must lie between 0 and 1": not 0 < self.q < 1,
             "fpr must lie between 0 and 1": not 0 < self.fpr < 1,
             "windows_per_group must be at least 1": windows is not None and windows < 1,
             "seed must not be negative": self.seed < 0,
-            "length_edges must ascend": list(self.length_edges) != sorted(set(self.length_edges)),
+            "length_edges must ascend": [*edges] != sorted({*edges}),
         }
-        for fault, present in faults.items():
-            if present:
-                raise SettingsError(f"{fault}; correct the plan of verdicts")
+        for fault in (fault for fault, present in faults.items() if present):
+            raise SettingsError(f"{fault}; correct the plan of verdicts")
 
     def digest(self) -> str:
         """SHA-256 of the fields as JSON with sorted keys and no spaces, in hexadecimal."""
@@ -210,13 +213,6 @@ def preregister(
     return asdict(plan) | {"sha256": plan.digest(), "rests_on": made, "attacks": [*attacks]}
 
 
-# Rows of the verdicts table from numbers.
-
-
-if TYPE_CHECKING:
-    Column = pl.Series | NDArray[np.generic] | Sequence[str | None] | Sequence[int] | float | None
-
-
 _TYPES = Verdicts.create_empty().schema
 
 
@@ -233,8 +229,8 @@ class AttackScores:
 
 
 def verdict_rows(height: int, **columns: Column) -> pl.DataFrame:
-    """Make rows of the verdicts table, as `typed_rows` does."""
-    return typed_rows(_TYPES, height, columns)
+    """Make rows of the verdicts table, as `typed_rows` does; by default versus non-members."""
+    return typed_rows(_TYPES, height, {"versus": "non_members"} | columns)
 
 
 def withhold(rows: pl.DataFrame, reason: str) -> pl.DataFrame:
@@ -260,9 +256,6 @@ def typed_rows(
             series = pl.Series(name, value).cast(dtype)
             made.append(series.fill_nan(None) if dtype.is_float() else series)
     return pl.DataFrame(made)
-
-
-# The scores of several attacks side by side, some rows of the table at a time.
 
 
 _ROWS_AT_ONCE = 32_768

@@ -1,4 +1,4 @@
-"""P-values and q-values of texts, of groups and of the collection."""
+"""Each target, each group and all groups together: p-values among the nulls, and q-values."""
 
 from __future__ import annotations
 
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from mia_batch.inference.conformal import Adjustment
     from mia_batch.inference.findings import AttackScores, VerdictPlan
     from mia_batch.inference.weights import Odds
-
-
-# Each target on its own: its p-value among the nulls, and its q-value among the targets.
 
 
 _ROWS_AT_ONCE = 65_536
@@ -128,7 +125,6 @@ class TargetTest:
                 len(part["key"]),
                 attack=found.attack,
                 level="target",
-                versus="non_members",
                 planned=found.planned(self._plan, "target"),
                 adjustment="wcs" if self._selects else self.adjustment,
                 method=self._method,
@@ -140,22 +136,18 @@ class TargetTest:
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the p-value of each target, and how many independent nulls it rests on."""
         p, n_null = np.full(self._sets.targets.size, np.nan), np.zeros(self._sets.targets.size)
+        draws = self._draws
         for bucket in self._buckets:
-            p[bucket.targets] = self._p_values(scores, bucket)
+            targets, nulls = self._sets.targets[bucket.targets], self._sets.nulls[bucket.nulls]
+            p[bucket.targets] = p_values(
+                scores[targets],
+                scores[nulls],
+                weights=bucket.weights,
+                own=self._own[bucket.targets],
+                ties=None if draws is None else TieDraws(draws[targets], draws[nulls]),
+            )
             n_null[bucket.targets] = bucket.n_null
         return p, n_null
-
-    def _p_values(self, scores: NDArray[np.float64], bucket: _Bucket) -> NDArray[np.float64]:
-        targets, nulls = self._sets.targets[bucket.targets], self._sets.nulls[bucket.nulls]
-        draws = self._draws
-        ties = None if draws is None else TieDraws(draws[targets], draws[nulls])
-        return p_values(
-            scores[targets],
-            scores[nulls],
-            weights=bucket.weights,
-            own=self._own[bucket.targets],
-            ties=ties,
-        )
 
     def _q_values(self, scores: NDArray[np.float64], p: NDArray[np.float64]) -> NDArray[np.float64]:
         if not self._selects:
@@ -176,9 +168,6 @@ class TargetTest:
             .when("p")
             .then(pl.lit(unknown))
         ).to_series()
-
-
-# Whole groups: the p-value of each among the null groups, and that of all together.
 
 
 class GroupTest:
@@ -234,7 +223,6 @@ class GroupTest:
             attack=found.attack,
             level=self._names["level"],
             key=self._names["key"],
-            versus="non_members",
             planned=found.planned(plan, "group"),
             score=scores,
             n_null=self._n_null,
@@ -263,7 +251,6 @@ class GroupTest:
             1,
             attack=found.attack,
             level="collection",
-            versus="non_members",
             planned=found.planned(self._plan, "collection"),
             score=test and test.score,
             n_null=self._n_null,
@@ -273,17 +260,11 @@ class GroupTest:
         )
 
     def _reasons(self, scores: NDArray[np.float64]) -> list[str | None]:
-        unscored = "one of the group's windows has no score"
+        unscored, few = "one of the group's windows has no score", self.groups.too_few()
+        lost = zip(few, np.isnan(scores), np.isnan(self._own), strict=True)
         return [
-            f"the group has {size} of {self.n_windows} windows"
-            if size < self.n_windows
-            else (unscored if lost else self._lack if without_weight else None)
-            for size, lost, without_weight in zip(
-                self.groups.sizes.tolist(),
-                np.isnan(scores).tolist(),
-                np.isnan(self._own).tolist(),
-                strict=True,
-            )
+            reason or (unscored if no_score else self._lack if no_weight else None)
+            for reason, no_score, no_weight in lost
         ]
 
     def _draws(self, names: pl.DataFrame) -> NDArray[np.float64]:

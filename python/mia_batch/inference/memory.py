@@ -1,4 +1,4 @@
-"""Passages that came out word by word, and controls that say which of them are common."""
+"""Passages that came out word for word, and which of them are common, and so no evidence."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from mia_batch.attacks.attack import CONTINUATION, among
-from mia_batch.inference.findings import finding_rows
+from mia_batch.inference.findings import finding_rows, number_rows
 from mia_batch.schemas import Controls
 from mia_batch.tables import RowIndex, mapped_zeros
 
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mia_batch.inference.comparison import ComparisonSets
-
-
-# What controls say of passages that came out: which are common, and so no evidence.
 
 
 VERBATIM_WORDS = 20
@@ -116,9 +113,6 @@ def without_common(
     )
 
 
-# The longest run of words of each target that a continuation repeats.
-
-
 VERBATIM_GROUP = "blocks"
 """Group of features that the runs are read from."""
 
@@ -202,25 +196,16 @@ def verbatim_findings(
     )
     walked = own.filter(view="walk_control")
     if not (counted["targets"]["n_texts"] or walked.height):
-        return finding_rows("verbatim", [])
-    rows: list[dict[str, object]] = [
-        {"subject": name, "statistic": statistic, "value": value}
-        for name, counts in counted.items()
-        for statistic, value in counts.items()
-    ]
+        return finding_rows("verbatim")
+    rows = [row for name, counts in counted.items() for row in number_rows(counts, subject=name)]
     if counted["non_members"]["n_units"]:
         sides = [(each["n_units_verbatim"], each["n_units"]) for each in counted.values()]
         exact = fisher_exact(np.array([(k, n - k) for k, n in sides]), alternative="greater")
         rows.append({"subject": "targets", "statistic": "fisher", "p_value": exact.pvalue})
-    rows.append({"subject": "targets", "statistic": "n_walked", "value": walked.height})
+    rows += number_rows({"n_walked": walked.height}, subject="targets")
     if controls is not None and controls.height:
-        of_controls = counts_of(controls)
-        del of_controls["any"]
-        rows += (
-            {"subject": control, "statistic": statistic, "value": value}
-            for control, counts in of_controls.items()
-            for statistic, value in counts.items()
-        )
+        for control, counts in counts_of(controls).items():
+            rows += number_rows(counts, subject=control) if control != "any" else ()
     named = own.unique("name", keep="first", maintain_order=True)["name"]
     rows += [
         {"subject": name, "statistic": "document", "verdict": "comes_out"}
@@ -229,14 +214,8 @@ def verbatim_findings(
     words = own["passage"].str.count_matches(r"\S+")
     if own.height:
         longest = own.row(int(words.arg_max() or 0), named=True)
-        rows.append(
-            {
-                "subject": longest["name"],
-                "statistic": "longest",
-                "value": words.max(),
-                "reason": longest["passage"],
-            }
-        )
+        of = {"subject": longest["name"], "reason": longest["passage"]}
+        rows += number_rows({"longest": words.max()}, **of)
     return finding_rows("verbatim", rows)
 
 

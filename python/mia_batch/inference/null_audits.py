@@ -9,15 +9,13 @@ import numpy as np
 
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.conformal import TieDraws, p_values, q_values
-from mia_batch.inference.findings import finding_rows
+from mia_batch.inference.findings import finding_rows, number_rows
 from mia_batch.inference.levels import GroupTest, TargetTest
 from mia_batch.inference.power import power
 from mia_batch.stats.intervals import clopper_pearson
 from mia_batch.tables import read_finite
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import polars as pl
     from numpy.typing import NDArray
 
@@ -47,14 +45,17 @@ def null_audit_findings(scores: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame
     """
     sets = read_comparison_sets(scores, named=plan.level != "target")
     if not (sets.targets.size and sets.nulls.size):
-        return finding_rows(_CHECK, [])
+        return finding_rows(_CHECK)
     if plan.level == "collection":
         return _without(plan, "the plan is about all groups together, which have one p-value")
     score = read_finite(scores, plan.primary, sets.target_id.len())
     audit = (_OfTexts if plan.level == "target" else _OfGroups)(sets, score, plan)
     n_units = min(audit.n_units, max(2, _MOST // audit.size))
     n_tests = min(audit.n_audited, n_units // 2)
-    while n_tests and not _can_report(audit, n_tests, n_units - n_tests):
+    while n_tests:
+        n, n_null = n_tests * audit.size, n_units - n_tests
+        if power(n, n_null, plan.q, audit.adjustment).needed is not None:
+            break
         n_tests //= 2
     if not n_tests:
         return _without(
@@ -62,7 +63,33 @@ def null_audit_findings(scores: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame
             f"{n_units:,} independent units outside the training data are too few: with some of "
             f"them audited, none could be reported at q = {plan.q:g}",
         )
-    return _rows(plan, n_tests, n_units - n_tests, [*_audits(audit, n_units, n_tests)])
+    rng, made = np.random.default_rng(plan.seed), []
+    for _ in range(_AUDITS):
+        units = rng.choice(audit.n_units, n_units, replace=False)
+        p = audit.p_values(units[:n_tests], units[n_tests:])
+        reported = q_values(p, audit.adjustment) <= plan.q
+        made.append((bool(reported.any()), float((p <= plan.fpr).mean())))
+    return _rows(plan, n_tests, n_units - n_tests, made)
+
+
+def _rows(
+    plan: VerdictPlan, n_tests: int, n_null: int, made: list[tuple[bool, float]]
+) -> pl.DataFrame:
+    """Of each audit ``made`` has whether it reports any, and its share of small p-values."""
+    reporting = sum(any_reported for any_reported, _ in made)
+    interval = clopper_pearson(reporting, len(made))
+    before = {"n_audits": len(made), "n_tests": n_tests, "n_null": n_null, "q": plan.q}
+    main = {
+        "statistic": "share_reporting",
+        "value": reporting / len(made),
+        "low": interval.low,
+        "high": interval.high,
+        "verdict": "too_often" if interval.low > plan.q else "as_promised",
+        "reason": _SPLITS,
+    }
+    after = {"fpr": plan.fpr, "share_below_fpr": sum(share for _, share in made) / len(made)}
+    rows = [*number_rows(before), main, *number_rows(after)]
+    return finding_rows(_CHECK, rows, subject=plan.level)
 
 
 class _OfTexts:
@@ -112,47 +139,7 @@ class _OfGroups:
         return p_values(of[audited], of[nulls], ties=ties)
 
 
-def _can_report(audit: _OfTexts | _OfGroups, n_tests: int, n_null: int) -> bool:
-    found = power(n_tests * audit.size, n_null, audit.plan.q, audit.adjustment)
-    return found.needed is not None
-
-
-def _audits(
-    audit: _OfTexts | _OfGroups, n_units: int, n_tests: int
-) -> Iterator[tuple[bool, float]]:
-    """Yield of each audit whether it reports any, and its share of small p-values."""
-    rng = np.random.default_rng(audit.plan.seed)
-    for _ in range(_AUDITS):
-        units = rng.choice(audit.n_units, n_units, replace=False)
-        p = audit.p_values(units[:n_tests], units[n_tests:])
-        reported = q_values(p, audit.adjustment) <= audit.plan.q
-        yield bool(reported.any()), float((p <= audit.plan.fpr).mean())
-
-
-def _rows(
-    plan: VerdictPlan, n_tests: int, n_null: int, made: list[tuple[bool, float]]
-) -> pl.DataFrame:
-    reporting = sum(any_reported for any_reported, _ in made)
-    interval = clopper_pearson(reporting, len(made))
-    rows: list[dict[str, object]] = [
-        {"statistic": "n_audits", "value": len(made)},
-        {"statistic": "n_tests", "value": n_tests},
-        {"statistic": "n_null", "value": n_null},
-        {"statistic": "q", "value": plan.q},
-        {
-            "statistic": "share_reporting",
-            "value": reporting / len(made),
-            "low": interval.low,
-            "high": interval.high,
-            "verdict": "too_often" if interval.low > plan.q else "as_promised",
-            "reason": _SPLITS,
-        },
-        {"statistic": "fpr", "value": plan.fpr},
-        {"statistic": "share_below_fpr", "value": sum(share for _, share in made) / len(made)},
-    ]
-    return finding_rows(_CHECK, [row | {"subject": plan.level} for row in rows])
-
-
 def _without(plan: VerdictPlan, reason: str) -> pl.DataFrame:
-    row = {"subject": plan.level, "statistic": "share_reporting", "reason": reason}
-    return finding_rows(_CHECK, [row])
+    return finding_rows(
+        _CHECK, [{"statistic": "share_reporting", "reason": reason}], subject=plan.level
+    )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from mia_batch.stats.intervals import Interval, Means
+    from mia_batch.stats.intervals import Means
 
     _Columns = dict[str, Any]
 
@@ -72,32 +72,21 @@ def _area_rows(scored: pl.DataFrame, names: Sequence[str]) -> Iterator[pl.DataFr
     code = _codes(labelled["cluster"]).astype(np.int32)
     n_clusters = int(code.max()) + 1
     cluster = None if n_clusters == member.size else code
-    about: _Columns = {
-        "level": "set",
-        "set": "labelled",
-        "n_targets": member.size,
-        "n_clusters": n_clusters,
-    }
+    about: _Columns = {"level": "set", "set": "labelled"}
+    about |= {"n_targets": member.size, "n_clusters": n_clusters}
     score = [labelled[f"score_{number}"].to_numpy() for number in range(len(names))]
     for run, own in zip(names, score, strict=True):
         area, _ = estimate_auc(member, own, cluster)
-        row: _Columns = {
-            "statistic": "roc_auc",
-            "run": run,
-            "value": area.value,
-            "reason": area.lack,
-        }
-        interval = estimate_interval(area, confidence=_CONFIDENCE)
-        yield typed_rows(_TYPES, 1, about | row | _limits(interval))
+        row: _Columns = {"statistic": "roc_auc", "run": run}
+        row |= {"value": area.value, "reason": area.lack}
+        interval = estimate_interval(area)
+        yield typed_rows(_TYPES, 1, about | row | (asdict(interval) if interval else {}))
     for run, own in zip(names[1:], score[1:], strict=True):
-        found = auc_difference(member, own, score[0], cluster=cluster, confidence=_CONFIDENCE)
+        found = auc_difference(member, own, score[0], cluster=cluster)
         row = {"statistic": "roc_auc_difference", "run": run, "versus": names[0]}
         row |= {"value": found.value, "p_value": found.p_value, "reason": found.reason}
-        yield typed_rows(_TYPES, 1, about | row | _limits(found.interval))
-
-
-def _limits(interval: Interval | None) -> _Columns:
-    return {} if interval is None else asdict(interval)
+        limits = asdict(found.interval) if found.interval else {}
+        yield typed_rows(_TYPES, 1, about | row | limits)
 
 
 def _levels(
@@ -123,7 +112,7 @@ def _mean_rows(
     """Mean difference of each run to the first, by unit; then, of a set, what each has removed."""
     runs = [pl.col(f"score_{number}") - pl.col("score_0") for number in range(1, len(names))]
     means = cluster_means(rows.select(runs).to_numpy(), _codes(rows["unit"]), cluster)
-    half, p, size = means.half_widths(_CONFIDENCE), means.p_values(), means.n.size
+    half, p, size = means.half_widths(), means.p_values(), means.n.size
     about: _Columns = {
         "level": level,
         "unit": None if level == "set" else rows["unit"].unique().sort(),
@@ -149,21 +138,15 @@ def _reasons(means: Means, at: int) -> list[str | None]:
     varies = means.covariance[:, at, at] > 0
     return [
         few(effective) if not enough else None if differs else _EQUAL
-        for effective, enough, differs in zip(
-            means.effective.tolist(), means.enough.tolist(), varies.tolist(), strict=True
-        )
+        for effective, enough, differs in zip(means.effective, means.enough, varies, strict=True)
     ]
 
 
 def _removed(means: Means, at: int) -> _Columns:
     """Share of the difference to the retrained model's run, the last, that a run has removed."""
     pair = [at, means.value.shape[1] - 1]
-    found = removed_share(
-        -means.value[0, pair],
-        means.covariance[0][np.ix_(pair, pair)],
-        float(means.effective[0]),
-        confidence=_CONFIDENCE,
-    )
+    covariance = means.covariance[0][np.ix_(pair, pair)]
+    found = removed_share(-means.value[0, pair], covariance, float(means.effective[0]))
     how = {} if found.low is None else {"method": "fieller", "confidence": _CONFIDENCE}
     return {"statistic": "removed_share", **asdict(found), **how}
 

@@ -1,4 +1,4 @@
-"""What the planned test can show at best, and how many comparison texts it needs."""
+"""What the planned test can show at best, and what a design finds on average."""
 
 from __future__ import annotations
 
@@ -27,12 +27,8 @@ if TYPE_CHECKING:
     import polars as pl
     from numpy.typing import NDArray
 
-    from mia_batch.inference.comparison import ComparisonSets
     from mia_batch.inference.conformal import Adjustment
     from mia_batch.inference.findings import VerdictPlan
-
-
-# What the planned test can show at best, from the targets alone.
 
 
 LEVEL = 0.05  # of a collection's p-value
@@ -110,6 +106,7 @@ def planned_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
         for rows in (sets.targets, sets.nulls)
     )
     n_groups, n_null = int(groups.sum()), int(nulls.sum())
+    unit = "text"
     if plan.level == "target":
         test = TargetTest(sets, plan)
         best = np.ones(sets.target_id.len())
@@ -117,25 +114,18 @@ def planned_power(targets: pl.LazyFrame, plan: VerdictPlan) -> Power | None:
         found = _power(test.p_values(best)[0], test.n_null, plan.q, test.adjustment)
         independent = not (plan.length_edges or sets.share_clusters(sets.targets, sets.nulls))
     else:
+        names = sets.clusters[np.unique(sets.cluster[sets.targets])]
+        unit = "book" if names["key"].str.contains(_BOOK).all() else "group"
+        unit = "document" if (names["level"] != "group").all() else unit
         smallest = np.where(groups, _least(n_null, plan.q, plan.adjustment), np.nan)
         found = _power(smallest, n_null, plan.q, plan.adjustment)
         independent = n_null > 0
     return replace(
         found,
-        unit=_unit(sets, plan),
+        unit=unit,
         together=1 / n_orders(n_groups, n_null),
         for_bound=needed_for_bound(found.n_tests, int(found.n_null)) if independent else None,
     )
-
-
-def _unit(sets: ComparisonSets, plan: VerdictPlan) -> str:
-    """Name what is asked about as its user does."""
-    if plan.level == "target":
-        return "text"
-    names = sets.clusters[np.unique(sets.cluster[sets.targets])]
-    if (names["level"] != "group").all():
-        return "document"
-    return "book" if names["key"].str.contains(_BOOK).all() else "group"
 
 
 def power_findings(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
@@ -148,7 +138,7 @@ def power_findings(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
     """
     found = planned_power(targets, plan)
     if found is None:
-        return finding_rows("power", [])
+        return finding_rows("power")
     bucketed = plan.level == "target" and plan.length_edges
     possible = {True: "possible", False: "impossible"}
     rows: list[tuple[str, float | None, str | None]] = [
@@ -175,13 +165,11 @@ def power_findings(targets: pl.LazyFrame, plan: VerdictPlan) -> pl.DataFrame:
         ]
     rows.append(("nulls_needed", wanted, None))
     names = ("statistic", "value", "verdict")
-    return finding_rows(
-        "power", [{"subject": plan.level} | dict(zip(names, row, strict=True)) for row in rows]
-    )
+    made = (dict(zip(names, row, strict=True)) for row in rows)
+    return finding_rows("power", made, subject=plan.level)
 
 
 # What a design finds on average: whole audits of made-up scores, by the tests of a real one.
-
 
 _DRAWN = 1_000  # audits
 _MOST_SCORES = 500_000  # of all audits together; large designs vary less

@@ -1,4 +1,4 @@
-"""Documents and groups summed up: passages, perplexities, bounds."""
+"""Whole documents and groups: what a report says of each, and of how sure models are of texts."""
 
 from __future__ import annotations
 
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from mia_batch.inference.comparison import ComparisonSets
     from mia_batch.inference.findings import VerdictPlan
     from mia_batch.kernels import WordRule
-
-
-# What the roll-up says of its rows, from their sums.
 
 
 _TYPES = Rollup.create_empty().schema
@@ -130,7 +127,6 @@ def with_claim(rows: pl.DataFrame, plan: VerdictPlan) -> pl.DataFrame:
 
 # Passages of documents that came out word for word: those that overlap in a document are one.
 
-
 _WORDS = (20, 50)
 """Words from which on passages are counted."""
 PASSAGE_COUNTS = tuple(f"n_passages_{k}" for k in _WORDS)
@@ -226,7 +222,6 @@ def _in_document(places: pl.DataFrame, windows: pl.DataFrame) -> pl.DataFrame:
 
 # From texts to whole documents and groups: what a report says of each.
 
-
 _SUMS = pl.col("^n_(windows|asked|scored|above|sampled|verbatim|near|common|measured|likely)$")
 _EXTRACTED = {
     "key": "document_id",
@@ -276,20 +271,27 @@ def rollup(
     runs = verbatim_runs(targets, features, samples)
     parts = [_windows(targets, scores, score, sets, controls), runs]
     windows = pl.concat(parts, how="horizontal").with_row_index("row")
-    windows = windows.filter(pl.any_horizontal("is_target", "is_beside"))
+    windows = windows.filter(pl.any_horizontal("is_target", "is_non_member"))
     documents = _documents(windows, share.threshold)
     documents = documents.join(_said(targets, documents["row"]), on="row", maintain_order="left")
-    own, beside = documents.filter("is_target"), documents.filter(~pl.col("is_target"))
-    own = own.join(_extracted(extracted), on="key", how="left", maintain_order="left")
-    documents = pl.concat([own, beside], how="diagonal")
+    own, others = documents.filter("is_target"), documents.filter(~pl.col("is_target"))
+    known = ("bmc_5", "bmc_5_others", "passages_20", "passages_50")
+    walks = extracted.select(*known, **_EXTRACTED, walked=pl.col("passages_20").is_not_null())
+    own = own.join(walks.collect(), on="key", how="left", maintain_order="left")
+    documents = pl.concat([own, others], how="diagonal")
     of_windows = windows.with_columns(target_id=sets.target_id.gather(windows["row"]))
     of_windows = of_windows.filter(~pl.col("common"))
     counts = count_passages(
         of_windows, documents, targets, candidates, samples=samples, words=words
     )
     documents = documents.join(counts, on="document", how="left", maintain_order="left")
-    own, beside = documents[: own.height], documents[own.height :]
-    rows = pl.concat([_units(own), _groups(own), _outside(beside)], how="diagonal")
+    own, others = documents[: own.height], documents[own.height :]
+    outside = _rollup_of_windows(others).with_columns(
+        pl.col("said").struct.with_fields(member=pl.lit(value=False)),
+        level=pl.lit("outside"),
+        tested=pl.lit(None, pl.String),
+    )
+    rows = pl.concat([_units(own), _groups(own), outside], how="diagonal")
     any_run = pl.when(pl.col("longest_words") > 0)
     rows = with_mean(rows)
     if chosen:
@@ -340,7 +342,7 @@ def _windows(
             "log_p": pl.Series(log_p, nan_to_null=True),
             "common": read_numbers(targets, common, score.size, np.bool_),
             "is_target": read_numbers(targets, pl.col("role") == "target", score.size, np.bool_),
-            "is_beside": read_numbers(
+            "is_non_member": read_numbers(
                 targets, pl.col("role") == "non_member", score.size, np.bool_
             ),
         }
@@ -375,11 +377,6 @@ def _documents(windows: pl.DataFrame, threshold: float) -> pl.DataFrame:
     )
 
 
-def _extracted(table: pl.LazyFrame) -> pl.DataFrame:
-    known = ("bmc_5", "bmc_5_others", "passages_20", "passages_50")
-    return table.select(*known, **_EXTRACTED, walked=pl.col("passages_20").is_not_null()).collect()
-
-
 def _said(targets: pl.LazyFrame, rows: pl.Series) -> pl.DataFrame:
     """Name these rows' documents; ``said`` has what the corpus says of each."""
     own = (*Targets.column_names(), *_TYPES)
@@ -410,14 +407,6 @@ def _units(documents: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _outside(documents: pl.DataFrame) -> pl.DataFrame:
-    """Set documents of the non-members beside the others, likewise."""
-    labelled = pl.col("said").struct.with_fields(member=pl.lit(value=False))
-    return _rollup_of_windows(documents).with_columns(
-        labelled, level=pl.lit("outside"), tested=pl.lit(None, pl.String)
-    )
-
-
 def _rollup_of_windows(documents: pl.DataFrame) -> pl.DataFrame:
     return documents if (documents["n_windows"] > 1).any() else documents.clear()
 
@@ -425,10 +414,9 @@ def _rollup_of_windows(documents: pl.DataFrame) -> pl.DataFrame:
 def _groups(documents: pl.DataFrame) -> pl.DataFrame:
     """Sum up the documents of each group of several, in the order of the first."""
     said, n, longest = pl.col("said").struct, pl.col("n_scored"), pl.col("longest_words")
-    names = documents["said"].struct.fields
     constant = (
         pl.when(said.field(name).n_unique() == 1).then(said.field(name).first()).alias(name)
-        for name in names
+        for name in documents["said"].struct.fields
     )
     mean = (n * pl.col("mean")).sum() / n.sum()
     between = n * (pl.col("mean") - mean) ** 2
@@ -459,7 +447,6 @@ def _groups(documents: pl.DataFrame) -> pl.DataFrame:
 
 
 # How sure models are of each text: perplexity and entropy, side by side.
-
 
 _NO_NUMBER = "no token has a log-probability, or the perplexity is too large for a number"
 _NO_ENTROPY = "no attack of the run needs the whole distribution, or it cannot be had"

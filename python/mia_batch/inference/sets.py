@@ -1,4 +1,4 @@
-"""Answers about whole sets: CoDeC, learned combinations, dataset inference."""
+"""What a set of texts shows as a whole: CoDeC, all scores combined, dataset inference."""
 
 from __future__ import annotations
 
@@ -12,26 +12,31 @@ from mia_batch.attacks.from_references import CODEC
 from mia_batch.inference.comparison import (
     collection_test,
     cut_units,
-    group_statistics,
     read_comparison_sets,
+    summarise,
     windows_per_group,
 )
 from mia_batch.inference.conformal import tie_draws
-from mia_batch.inference.findings import finding_rows, read_rows, score_batches, verdict_rows
+from mia_batch.inference.findings import (
+    finding_rows,
+    number_rows,
+    read_rows,
+    score_batches,
+    verdict_rows,
+)
 from mia_batch.stats.clusters import deal_folds, effective_number, few, is_enough
 from mia_batch.stats.intervals import clopper_pearson, independent_number
 from mia_batch.tables import read_finite, read_numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from mia_batch.inference.comparison import CollectionTest, ComparisonSets
     from mia_batch.inference.findings import VerdictPlan
 
-
-# The share of a set's texts that become less likely after other texts of their kind: CoDeC.
+    Rows = NDArray[np.int64]
 
 
 def codec_findings(scores: pl.LazyFrame) -> pl.DataFrame:
@@ -44,30 +49,28 @@ def codec_findings(scores: pl.LazyFrame) -> pl.DataFrame:
     Zawalski et al. (2025), arXiv:2510.27055, the CoDeC score of a data set.
     """
     sets = read_comparison_sets(scores)
-    return finding_rows("codec", _rows(scores, sets))
-
-
-def _rows(scores: pl.LazyFrame, sets: ComparisonSets) -> Iterator[dict[str, object]]:
     falls = read_finite(scores, CODEC, sets.target_id.len())
-    for subject, rows in (("targets", sets.targets), ("non-members", sets.nulls)):
-        scored = rows[~np.isnan(falls[rows])]
-        row: dict[str, object] = {"subject": subject, "statistic": "share"}
-        if not scored.size:
-            yield row | {"reason": "no text of the set has a score"}
-            continue
-        share = float(falls[scored].mean())
-        cluster = sets.cluster[scored]
-        effective = effective_number(np.unique(cluster, return_counts=True)[1])
-        if sets.share_clusters(scored) and not is_enough(effective):
-            yield row | {"value": share, "reason": few(effective)}
-            continue
-        n = independent_number(falls[scored] == 1, cluster)
-        interval = clopper_pearson(share * n, n)
-        yield row | {"value": share, "low": interval.low, "high": interval.high}
+    shares = {"targets": sets.targets, "non-members": sets.nulls}
+    rows = ({"subject": name, **_share(falls, rows, sets)} for name, rows in shares.items())
+    return finding_rows("codec", rows, statistic="share")
+
+
+def _share(
+    falls: NDArray[np.float64], rows: NDArray[np.int64], sets: ComparisonSets
+) -> dict[str, object]:
+    scored = rows[~np.isnan(falls[rows])]
+    if not scored.size:
+        return {"reason": "no text of the set has a score"}
+    share, cluster = float(falls[scored].mean()), sets.cluster[scored]
+    effective = effective_number(np.unique(cluster, return_counts=True)[1])
+    if sets.share_clusters(scored) and not is_enough(effective):
+        return {"value": share, "reason": few(effective)}
+    n = independent_number(falls[scored] == 1, cluster)
+    interval = clopper_pearson(share * n, n)
+    return {"value": share, "low": interval.low, "high": interval.high}
 
 
 # One score of each text from all its scores, learned from texts of known membership.
-
 
 _N_FOLDS = 5
 _FEWEST = 10  # clusters of each class
@@ -101,24 +104,10 @@ def combine(scores: pl.LazyFrame, attacks: Sequence[str], *, seed: int) -> NDArr
     have as the same class, and their folds are drawn without looking at scores. (Had the
     non-members taught and the targets not, non-members would score too low.)
 
-    Parameters
-    ----------
-    scores
-        The scores table in its order.
-    attacks
-        Columns to learn from. A score that is not finite counts as missing.
-    seed
-        Of the folds.
+    In nats, one per row: half the sum of the log-odds by a logistic regression and by
+    gradient-boosted trees; NaN where all scores are missing, and throughout where a class has texts
+    of fewer than 10 clusters.
 
-    Returns
-    -------
-    ndarray
-        Float64, in nats, one per row: half the sum of the log-odds by a logistic regression and by
-        gradient-boosted trees; NaN where all scores are missing, and throughout where a class has
-        texts of fewer than 10 clusters.
-
-    References
-    ----------
     Marandon, Lei, Mary and Roquain (2024), "Adaptive novelty detection with false discovery rate
     guarantee", arXiv:2208.06685: p-values are valid, and lists by Benjamini-Hochberg, where the
     scores do not change as non-members and targets change places in what is learned from.
@@ -157,10 +146,7 @@ def combination_findings(scores: pl.LazyFrame) -> pl.DataFrame:
     teachers = _find_teachers(scores, sets)
     verdict = teachers.source if teachers.enough(sets) else "too_few"
     counts = {"n_members": teachers.label.sum(), "n_others": (~teachers.label).sum()}
-    rows = (
-        {"statistic": name, "value": float(n), "verdict": verdict} for name, n in counts.items()
-    )
-    return finding_rows("combination", rows)
+    return finding_rows("combination", number_rows(counts, verdict=verdict))
 
 
 def _find_teachers(scores: pl.LazyFrame, sets: ComparisonSets) -> _Teachers:
@@ -212,10 +198,7 @@ class _Model:
 
     def log_odds(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         known = self._without_empty(scores)
-        found: NDArray[np.float64] = np.mean(
-            [model.decision_function(known) for model in self._models], axis=0
-        )
-        return found
+        return np.asarray(np.mean([m.decision_function(known) for m in self._models], axis=0))
 
     def _without_empty(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Make attacks that none of the teachers has a score of say the same of every text."""
@@ -224,15 +207,10 @@ class _Model:
 
 # Whether a set of texts is known better than texts outside, by all attacks together.
 
-
-if TYPE_CHECKING:
-    Rows = NDArray[np.int64]
-
-
 DATASET_INFERENCE = "dataset_inference_v1"
 """Name of the answer in the verdicts table."""
 
-_MOST = 5_000  # likewise
+_MOST = 5_000  # groups of a set in each half
 _CLIP = 4.0  # standard deviations
 _PENALTY = 10.0
 _TOLD_APART = (
@@ -259,7 +237,6 @@ class DatasetInference:
             1,
             attack=DATASET_INFERENCE,
             level="collection",
-            versus="non_members",
             planned=False,
             score=test and test.score,
             n_null=self.n_tested[1],
@@ -274,22 +251,18 @@ class DatasetInference:
         Statistic ``paper``: the p-value of the paper's own form, which counts windows of a group
         as independent and any difference as membership. Weights are per standard deviation.
         """
-        counts = {
-            "n_learned": self.n_learned,
-            "n_targets": self.n_tested[0],
-            "n_null": self.n_tested[1],
-        }
-        rows: list[dict[str, object]] = [
-            {"statistic": name, "value": float(n)} for name, n in counts.items()
+        n_targets, n_null = self.n_tested
+        counts = {"n_learned": self.n_learned, "n_targets": n_targets, "n_null": n_null}
+        p_values = {"permutation": self.test and self.test.p_value, "paper": self.paper_p_value}
+        tests = [
+            {"statistic": name, "p_value": p_value, "reason": self.reason}
+            for name, p_value in p_values.items()
         ]
-        p_value = self.test and self.test.p_value
-        rows.append({"statistic": "permutation", "p_value": p_value, "reason": self.reason})
-        rows.append({"statistic": "paper", "p_value": self.paper_p_value, "reason": self.reason})
-        rows += [
+        weights = [
             {"subject": attack, "statistic": "weight", "value": weight}
             for attack, weight in self.weights.items()
         ]
-        return finding_rows("dataset_inference", rows)
+        return finding_rows("dataset_inference", [*number_rows(counts), *tests, *weights])
 
 
 def infer_dataset(
@@ -306,24 +279,9 @@ def infer_dataset(
     different, and would count as trained on. Nor are windows of one group taken as independent.
     Nothing is concluded where the sets can be told apart without the model (``told_apart``).
 
-    Parameters
-    ----------
-    scores
-        The scores table in its order.
-    attacks
-        Columns to weigh. A missing score counts as the mean of the first half.
-    plan
-        Windows of a group, their statistic, and the seed of the halves and permutations.
-    told_apart
-        Whether classifiers that never see the model tell targets from non-members.
+    A missing score counts as the mean of the first half. There is no test where a half has fewer
+    than 10 groups of a set.
 
-    Returns
-    -------
-    DatasetInference
-        The test, or the reason why there is none: fewer than 10 groups of a set in a half.
-
-    References
-    ----------
     Maini, Jia, Papernot and Dziedzic (2024), "LLM Dataset Inference: Did you train on my dataset?",
     arXiv:2406.06443, section 5.
     """
@@ -343,8 +301,7 @@ def infer_dataset(
     label = np.repeat([True, False], [rows.size for rows in learned])
     linear = _Linear(known, label)
     found = linear.scores(asked)
-    groups = np.arange(found.size).reshape(-1, tested[0].shape[1])
-    statistics = group_statistics(found, groups, plan.statistic)
+    statistics = summarise(found.reshape(-1, tested[0].shape[1]), plan.statistic)
     targets, nulls = np.split(statistics, [n_tested[0]])
     return DatasetInference(
         n_learned=n_learned,

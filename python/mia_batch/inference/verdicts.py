@@ -1,9 +1,9 @@
-"""Verdicts where membership is unknown, canaries included."""
+"""Scores to verdicts where membership is unknown: tests and estimates, one attack at a time."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from mia_batch.inference.comparison import ComparisonSets
     from mia_batch.inference.findings import VerdictPlan
     from mia_batch.inference.weights import Odds
+
+    _Test = Callable[[AttackScores], Iterable[pl.DataFrame]]
 
 
 # Canaries: published texts drawn by lot from committed sets, so that the null is exact.
@@ -72,34 +74,42 @@ def rank_sum_p_value(sets: Sequence[NDArray[np.float64]]) -> float:
     return float(min(1.0, distribution[observed:].sum()))
 
 
-class _Set(NamedTuple):
-    name: str
-    published: int
-    controls: NDArray[np.int64]
-
-
 class CanaryTest:
     """Tests of every committed set of canaries, prepared once for all attacks."""
 
     def __init__(self, sets: ComparisonSets, plan: VerdictPlan) -> None:
         self._plan = plan
         rows = np.concatenate([sets.published, sets.controls])
-        self._sets = [_one_set(sets, cluster) for cluster in np.unique(sets.cluster[rows])]
+        self._names: list[str] = []
+        self._sets: list[tuple[int, NDArray[np.int64]]] = []
+        for cluster in np.unique(sets.cluster[rows]):
+            published, controls = (
+                rows[sets.cluster[rows] == cluster] for rows in (sets.published, sets.controls)
+            )
+            name = sets.clusters["key"][int(cluster)]
+            if published.size != 1 or not controls.size:
+                raise RequestError(
+                    f"the canary set {name!r} has {published.size} published texts and "
+                    f"{controls.size} unpublished controls; give one published text and all its "
+                    "controls, each as one target"
+                )
+            self._names.append(name)
+            self._sets.append((int(published[0]), controls))
 
     def rows(self, found: AttackScores) -> Iterator[pl.DataFrame]:
         """Yield a verdict on each set, by name, and one on the collection of several."""
-        scores = [(found.scores[one.published], found.scores[one.controls]) for one in self._sets]
+        scores = [(found.scores[one], found.scores[controls]) for one, controls in self._sets]
         p = np.array([canary_p_value(*of_set) for of_set in scores])
-        planned = found.planned(self._plan)
+        planned, n_null = found.planned(self._plan), [each.size for _, each in self._sets]
         yield verdict_rows(
             len(self._sets),
             attack=found.attack,
             level="group",
-            key=[one.name for one in self._sets],
+            key=self._names,
             versus="controls",
             planned=planned,
             score=np.array([published for published, _ in scores]),
-            n_null=[one.controls.size for one in self._sets],
+            n_null=n_null,
             p_value=p,
             method="canary_rank",
             reason=["the published text has no score" if np.isnan(one) else None for one in p],
@@ -111,30 +121,10 @@ class CanaryTest:
                 level="collection",
                 versus="controls",
                 planned=planned,
-                n_null=sum(one.controls.size for one in self._sets),
+                n_null=sum(n_null),
                 p_value=rank_sum_p_value([canary_ranks(*of_set) for of_set in scores]),
                 method=f"canary_rank_sum_of_{len(self._sets)}",
             )
-
-
-def _one_set(sets: ComparisonSets, cluster: int) -> _Set:
-    published, controls = (
-        rows[sets.cluster[rows] == cluster] for rows in (sets.published, sets.controls)
-    )
-    name = sets.clusters["key"][int(cluster)]
-    if published.size != 1 or not controls.size:
-        raise RequestError(
-            f"the canary set {name!r} has {published.size} published texts and {controls.size} "
-            "unpublished controls; give one published text and all its controls, each as one target"
-        )
-    return _Set(name, int(published[0]), controls)
-
-
-# Scores to verdicts where membership is unknown: p-values and estimates, one attack at a time.
-
-
-if TYPE_CHECKING:
-    _Test = Callable[[AttackScores], Iterable[pl.DataFrame]]
 
 
 _NO_PLACEBO = "the reference model has no answers that the primary attack can score"
@@ -185,7 +175,7 @@ def placebo_findings(
     """
     name = f"placebo_of_{plan.primary}"
     if name not in scores.collect_schema():
-        return finding_rows("placebo", [])
+        return finding_rows("placebo")
     if scores.select(pl.col(name).count()).collect().item() == 0:
         lost = {"subject": plan.level, "statistic": "n_reported", "reason": _NO_PLACEBO}
         return finding_rows("placebo", [lost])
@@ -227,18 +217,7 @@ def _tests(
         if blind is None:
             yield ContaminationEstimates(sets, plan, blind_warns=blind_warns).rows
     elif sets.targets.size:
-        yield _no_null
+        lack: dict[str, Any] = {"level": "collection", "planned": False, "n_null": 0}
+        yield lambda found: [verdict_rows(1, attack=found.attack, reason=NO_NULL, **lack)]
     if sets.published.size + sets.controls.size:
         yield CanaryTest(sets, plan).rows
-
-
-def _no_null(found: AttackScores) -> Iterator[pl.DataFrame]:
-    yield verdict_rows(
-        1,
-        attack=found.attack,
-        level="collection",
-        versus="non_members",
-        planned=False,
-        n_null=0,
-        reason=NO_NULL,
-    )

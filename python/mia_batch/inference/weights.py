@@ -12,7 +12,7 @@ import polars as pl
 
 from mia_batch.inference.comparison import read_comparison_sets
 from mia_batch.inference.conformal import shared_weights
-from mia_batch.inference.findings import finding_rows
+from mia_batch.inference.findings import finding_rows, number_rows
 from mia_batch.inference.power import power
 from mia_batch.stats.clusters import deal_folds, effective_number, is_enough
 
@@ -141,14 +141,13 @@ def weight_findings(
     Verdict of ``n_effective``: ``not_needed`` unless the baseline ``found`` is separable, else
     ``used``, or ``no_overlap`` with a reason.
     """
-    verdict = found.filter(check="blind_baseline", subject="targets", statistic="roc_auc")[
-        "verdict"
-    ]
+    baseline = found.filter(check="blind_baseline", subject="targets", statistic="roc_auc")
+    verdict = baseline["verdict"]
     if verdict.is_empty():
-        return finding_rows("weights", [])
-    of: dict[str, object] = {"subject": plan.level}
+        return finding_rows("weights")
     if verdict[0] != "separable":
-        return finding_rows("weights", [of | {"statistic": "n_effective", "verdict": "not_needed"}])
+        row = {"statistic": "n_effective", "verdict": "not_needed"}
+        return finding_rows("weights", [row], subject=plan.level)
     odds = weigh(read_comparison_sets(targets), blind, plan, groups=plan.level != "target")
     main = {
         "statistic": "n_effective",
@@ -156,6 +155,5 @@ def weight_findings(
         "verdict": "no_overlap" if odds.lack else "used",
         "reason": odds.lack,
     }
-    rows = [main, {"statistic": "n_null", "value": odds.n_null}]
-    rows.append({"statistic": "roc_auc", "value": odds.auc})
-    return finding_rows("weights", [of | row for row in rows])
+    rows = [main, *number_rows({"n_null": odds.n_null, "roc_auc": odds.auc})]
+    return finding_rows("weights", rows, subject=plan.level)

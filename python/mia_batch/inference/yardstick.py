@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
 
 from mia_batch.errors import CorpusError
-from mia_batch.inference.comparison import group_statistics, read_comparison_sets
+from mia_batch.inference.comparison import read_comparison_sets, summarise
 from mia_batch.inference.conformal import p_values, q_values
 from mia_batch.inference.estimates import null_threshold
-from mia_batch.inference.findings import finding_rows
+from mia_batch.inference.findings import finding_rows, number_rows
 from mia_batch.inference.levels import GroupTest, TargetTest
 from mia_batch.stats.intervals import auc_interval, clopper_pearson, roc_auc
 from mia_batch.tables import read_finite
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mia_batch.inference.comparison import ComparisonSets
-    from mia_batch.inference.conformal import Adjustment
     from mia_batch.inference.findings import Statistic, VerdictPlan
 
     _Row = dict[str, Any]
@@ -79,15 +78,14 @@ def yardstick_findings(
     for name, level in levels.items():
         least = values[rows[names[-1]]] if name != names[-1] else np.empty(0)
         made = _level_rows(level, values[rows[name]], nulls, least, plan.fpr)
-        found.append(finding_rows("yardstick", (row | {"subject": name} for row in made)))
+        found.append(finding_rows("yardstick", made, subject=name))
     if sets.published.size:
         rows["canaries"] = sets.published
     if tested and rows and sets.targets.size and sets.nulls.size and plan.level != "collection":
-        naming = Naming.of(sets, values, plan)
-        of = {"statistic": "named", "verdict": plan.level}
-        named = [of | {"subject": name} | naming.row(values, at) for name, at in rows.items()]
-        found.append(finding_rows("absence", named))
-    return pl.concat([finding_rows("yardstick", []), *found])
+        naming = Naming(sets, values, plan)
+        named = ({"subject": name, **naming.row(at)} for name, at in rows.items())
+        found.append(finding_rows("absence", named, statistic="named", verdict=plan.level))
+    return pl.concat([finding_rows("yardstick"), *found])
 
 
 def _level_rows(
@@ -98,25 +96,20 @@ def _level_rows(
     fpr: float,
 ) -> Iterator[_Row]:
     scored, least = scores[~np.isnan(scores)], least[~np.isnan(least)]
-    yield {"statistic": "n", "value": level.height}
-    yield {"statistic": "n_scored", "value": scored.size}
+    yield from number_rows({"n": level.height, "n_scored": scored.size})
     continued = level.drop_nulls("longest_words")
     if continued.height:
         enough = pl.min_horizontal("reference_words", pl.lit(_WORDS_GIVEN_BACK))
         n = continued.filter(pl.col("longest_words") >= enough).height
-        yield {"statistic": "n_continued", "value": continued.height}
-        yield {"statistic": "n_given_back", "value": n}
+        yield from number_rows({"n_continued": continued.height, "n_given_back": n})
         yield {"statistic": "given_back", **_share(n, continued.height)}
     if nulls.size and scored.size:
         n = int(np.count_nonzero(scored > null_threshold(nulls, fpr)[1]))
-        yield {"statistic": "n_above", "value": n}
+        yield from number_rows({"n_above": n})
         yield {"statistic": "above", **_share(n, scored.size)}
     if scored.size and least.size:
         member = np.arange(scored.size + least.size) < scored.size
-        value, limits = (
-            roc_auc(member, np.concatenate([scored, least])),
-            auc_interval(scored, least),
-        )
+        value, limits = roc_auc(member, np.append(scored, least)), auc_interval(scored, least)
         yield {"statistic": "roc_auc", "value": value, "low": limits.low, "high": limits.high}
 
 
@@ -125,7 +118,6 @@ def _share(hits: int, n: int) -> _Row:
     return {"value": hits / n, "low": limits.low, "high": limits.high}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
     """With which probability one book more, learnt like some passages, would have been named.
 
@@ -138,76 +130,46 @@ class Naming:
     weights the passages by Rubin's (1981) Bayesian bootstrap, with one more that nobody saw: of the
     lowest score that there is for the lower limit, of the highest one for the upper limit. Of a
     book of one window that is the interval of Clopper and Pearson (1934), which is taken then.
-
-    Attributes
-    ----------
-    nulls
-        Statistics of the units that are compared with.
-    tests
-        p-values of the real tests.
-    n_null
-        Independent units among the nulls.
-    n_windows
-        Windows of a book; 1 where single texts are asked about.
     """
 
-    sets: ComparisonSets
-    plan: VerdictPlan
-    nulls: NDArray[np.float64]
-    n_null: int
-    tests: NDArray[np.float64]
-    adjustment: Adjustment
-    n_windows: int
-
-    @classmethod
-    def of(cls, sets: ComparisonSets, values: NDArray[np.float64], plan: VerdictPlan) -> Naming:
-        """Take the tests of a run as they are."""
+    def __init__(
+        self, sets: ComparisonSets, values: NDArray[np.float64], plan: VerdictPlan
+    ) -> None:
+        self._sets, self._values, self._plan = sets, values, plan
         if plan.level == "target":
             test = TargetTest(sets, plan)
-            return cls(
-                sets=sets,
-                plan=plan,
-                nulls=values[sets.nulls],
-                n_null=test.n_null,
-                tests=test.p_values(values)[0],
-                adjustment=test.adjustment,
-                n_windows=1,
-            )
+            self._nulls, self._n_null, self._n_windows = values[sets.nulls], test.n_null, 1
+            self._tests, self._adjustment = test.p_values(values)[0], test.adjustment
+            return
         groups = GroupTest(sets, plan)
-        nulls = groups.nulls.statistics(values, plan)
-        tests = np.full(groups.groups.sizes.size, np.nan)
-        tests[groups.groups.enough] = p_values(groups.groups.statistics(values, plan), nulls)
-        return cls(
-            sets=sets,
-            plan=plan,
-            nulls=nulls,
-            n_null=nulls.size,
-            tests=tests,
-            adjustment=plan.adjustment,
-            n_windows=groups.n_windows,
-        )
+        self._nulls = groups.nulls.statistics(values, plan)
+        self._n_null, self._n_windows = self._nulls.size, groups.n_windows
+        self._tests, self._adjustment = np.full(groups.groups.sizes.size, np.nan), plan.adjustment
+        audited = groups.groups.statistics(values, plan)
+        self._tests[groups.groups.enough] = p_values(audited, self._nulls)
 
-    def row(self, values: NDArray[np.float64], places: NDArray[np.int64]) -> _Row:
+    def row(self, places: NDArray[np.int64]) -> _Row:
         """Give probability and limits of passages, by their rows; those without a score are out."""
+        values = self._values
         scored = places[~np.isnan(values[places])]
         if scored.size < _FEWEST:
             return {"reason": f"{scored.size} passages have a score, {_FEWEST} are needed"}
-        if self.plan.level == "target":
-            texts = TargetTest(replace(self.sets, targets=scored), self.plan)
+        if self._plan.level == "target":
+            texts = TargetTest(replace(self._sets, targets=scored), self._plan)
             return self._of_texts(texts.p_values(values)[0])
-        if self.n_windows == 1:
-            return self._of_texts(p_values(values[scored], self.nulls))
-        n = self.nulls.size + 1
+        if self._n_windows == 1:
+            return self._of_texts(p_values(values[scored], self._nulls))
+        n = self._nulls.size + 1
         rank = round(n * self._largest(np.arange(1, n + 1) / n))
         if not rank:
             return {"value": 0.0, "low": 0.0, "high": 0.0}
-        highest = np.sort(np.append(np.nan_to_num(self.nulls, nan=np.inf), -np.inf))
-        bound, rng = float(highest[-rank]), np.random.default_rng(self.plan.seed)
-        return naming_probability(values[scored], bound, self.n_windows, self.plan.statistic, rng)
+        highest = np.sort(np.append(np.nan_to_num(self._nulls, nan=np.inf), -np.inf))
+        bound, rng = float(highest[-rank]), np.random.default_rng(self._plan.seed)
+        return naming_probability(values[scored], bound, self._n_windows, self._plan.statistic, rng)
 
     def _of_texts(self, p: NDArray[np.float64]) -> _Row:
         limit = self._largest(np.unique(p[~np.isnan(p)]))
-        if not limit and not self._largest(np.array([1 / (self.n_null + 1)])):
+        if not limit and not self._largest(np.array([1 / (self._n_null + 1)])):
             return {"value": 0.0, "low": 0.0, "high": 0.0}
         return _share(int(np.count_nonzero(p <= limit)), p.size)
 
@@ -216,8 +178,8 @@ class Naming:
         low, high = 0, p.size
         while low < high:
             middle = (low + high) // 2
-            q = q_values(np.append(self.tests, p[middle]), self.adjustment)[-1]
-            low, high = (middle + 1, high) if q <= self.plan.q else (low, middle)
+            q = q_values(np.append(self._tests, p[middle]), self._adjustment)[-1]
+            low, high = (middle + 1, high) if q <= self._plan.q else (low, middle)
         return float(p[low - 1]) if low else 0.0
 
 
@@ -232,7 +194,7 @@ def naming_probability(
 
     def share(weights: NDArray[np.float64], of: NDArray[np.float64], n: int) -> float:
         chosen = np.minimum(weights.cumsum().searchsorted(rng.random((n, n_windows))), of.size - 1)
-        return float(np.mean(group_statistics(of, chosen, statistic) > bound))
+        return float(np.mean(summarise(of[chosen], statistic) > bound))
 
     above, below = np.nextafter(max(scores.max(), bound), np.inf), min(scores.min(), bound)
     limits = []

@@ -1,4 +1,4 @@
-"""Metrics of a labelled run: rows by attack, slice, author and cluster."""
+"""Figures of a labelled run: each attack on each slice, with an interval or a reason for none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from mia_batch.errors import RequestError
 from mia_batch.schemas import Metrics
 from mia_batch.stats.differences import N_BLOCKS, AucResult, auc_difference, simultaneous_bounds
 from mia_batch.stats.intervals import (
-    AucEstimate,
     Interval,
     RocCurve,
     clopper_pearson,
@@ -34,11 +33,13 @@ if TYPE_CHECKING:
 
     from mia_batch.targets import Preset
 
+    _Key = tuple[str, str]  # attack and slice
+    _Row = dict[str, Any]
+
 __all__ = ["evaluate"]
 
 
 # The SaMIA authors' own metrics, for comparison with their tables.
-
 
 N_FOLDS = 5
 
@@ -51,8 +52,6 @@ def tpr_nearest_fpr(member: NDArray[np.bool_], score: NDArray[np.float64], fpr: 
     Of points equally near, the one with the highest threshold counts. The curve leaves out points
     on straight lines between their neighbours, as the authors' code does.
 
-    References
-    ----------
     Kaneko et al. (2024), arXiv:2404.11262v2, appendix B; the rule is that of the authors' code.
     """
     from sklearn.metrics import roc_curve as sklearn_roc_curve
@@ -68,8 +67,6 @@ def accuracy_5_fold(member: NDArray[np.bool_], score: NDArray[np.float64]) -> fl
     highest. Folds are drawn within each class from a fixed seed, so the same texts in the same
     order give the same folds.
 
-    References
-    ----------
     Kaneko et al. (2024), arXiv:2404.11262v2, section 3.5.
     """
     from sklearn.model_selection import StratifiedKFold
@@ -84,7 +81,6 @@ def accuracy_5_fold(member: NDArray[np.bool_], score: NDArray[np.float64]) -> fl
 
 # What is said of one attack on one slice: each figure with its interval, or why it is missing.
 
-
 FPR_BUDGETS = (0.001, 0.005, 0.01, 0.05, 0.1)
 """False-positive rates at which the true-positive rate is given."""
 
@@ -96,36 +92,20 @@ _AUTHORS_FPR = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Classes:
-    """The labelled targets of a slice that an attack scored.
+    """The labelled targets of a slice that an attack scored."""
 
-    Attributes
-    ----------
-    member
-        Whether each is a member.
-    score
-        Its score, finite.
-    cluster
-        Code of its cluster; None where targets are independent.
-    row
-        Its number among the labelled targets.
-    n_unscored
-        Labelled targets without a score.
-    """
-
-    member: NDArray[np.bool_]
-    score: NDArray[np.float64]
-    cluster: NDArray[np.int32] | None
-    row: NDArray[np.intp]
-    n_unscored: int
+    member: NDArray[np.bool_]  # whether each is a member
+    score: NDArray[np.float64]  # its score, finite
+    cluster: NDArray[np.int32] | None  # code of its cluster; None where targets are independent
+    row: NDArray[np.intp]  # its number among the labelled targets
+    n_unscored: int  # labelled targets without a score
 
     @property
     def n_members(self) -> int:
-        """Scored members."""
         return int(self.member.sum())
 
     @property
     def n_nonmembers(self) -> int:
-        """Scored non-members."""
         return self.member.size - self.n_members
 
     @property
@@ -146,7 +126,6 @@ class Classes:
 
     @cached_property
     def curve(self) -> RocCurve:
-        """Their ROC curve."""
         return roc_curve(self.member, self.score)
 
     def independent(self, threshold: float) -> tuple[float, float]:
@@ -159,34 +138,19 @@ class Classes:
         )
         return members, others
 
-    @property
-    def estimate(self) -> AucEstimate:
-        """Their AUC and what is known of its error."""
-        return self._estimated[0]
-
-    @property
-    def errors(self) -> NDArray[np.float64]:
-        """Influences on their AUC, of texts or clusters, in sums over blocks of these."""
-        return self._estimated[1]
-
     @cached_property
-    def _estimated(self) -> tuple[AucEstimate, NDArray[np.float64]]:
+    def area(self) -> AucResult:
+        """Their AUC and what is known of its error."""
         estimate, influence = estimate_auc(self.member, self.score, self.cluster)
         unit = self.row if self.cluster is None else np.arange(influence.size)
         errors = np.zeros(N_BLOCKS)
         np.add.at(errors, unit % N_BLOCKS, influence)
-        return estimate, errors
+        return AucResult(estimate=estimate, errors=errors, counts=self.counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricRow:
-    """One figure; the attributes are columns of the metrics table.
-
-    Attributes
-    ----------
-    metric, fpr, value, low, high, confidence, method, reason
-        As there.
-    """
+    """One figure; the attributes are columns of the metrics table."""
 
     metric: str
     fpr: float | None = None
@@ -209,7 +173,7 @@ def metric_rows(classes: Classes) -> Iterator[MetricRow]:
         yield auc
         yield from (replace(auc, metric="tpr_at_fpr", fpr=budget) for budget in FPR_BUDGETS)
         return
-    estimate = classes.estimate
+    estimate = classes.area.estimate
     row = MetricRow(metric="roc_auc", value=estimate.value)
     yield row.within(estimate_interval(estimate), estimate.lack)
     for budget in FPR_BUDGETS:
@@ -223,7 +187,7 @@ def _tpr_at_fpr(classes: Classes, budget: float) -> Iterator[MetricRow]:
         reason = f"a rate of {budget:g} needs {needed} non-members, scored are {n}"
         yield replace(row, reason=reason)
         return
-    curve, estimate = classes.curve, classes.estimate
+    curve, estimate = classes.curve, classes.area.estimate
     point, interval = curve.at_fpr(budget), None
     if not estimate.lack:
         sizes = classes.independent(point.threshold)
@@ -294,9 +258,6 @@ def _fpr_of(curve: RocCurve, tpr: float) -> float:
     return float(rates[np.argmin(np.abs(rates - _AUTHORS_FPR))])
 
 
-# Parts of the targets that are measured by themselves.
-
-
 ALL = "all"
 
 LENGTH_SLICES = {f"about {length} words": length for length in (32, 64, 128, 256)}
@@ -309,25 +270,11 @@ _MOST_VALUES = 50
 def find_slices(
     labelled: pl.LazyFrame, slice_by: Sequence[str]
 ) -> dict[str, NDArray[np.intp] | slice]:
-    """Find the rows of each slice.
+    """Find the rows of each slice: ``all``, each value of some columns, and length buckets.
 
-    Parameters
-    ----------
-    labelled
-        The labelled targets: ``member``, the columns to slice by, and ``n_words`` if known.
-    slice_by
-        Columns; each value is a slice of its own, called ``column=value``, nulls ``column=null``.
-
-    Returns
-    -------
-    dict
-        Rows by slice, ``all`` first. Length buckets that hold members and non-members follow at
-        the end, where there are at least two of them; a single one would repeat ``all``.
-
-    Raises
-    ------
-    RequestError
-        If a column is missing or has more than 50 values.
+    Slices of values are called ``column=value``, nulls ``column=null``. Length buckets that hold
+    members and non-members follow at the end, where there are at least two of them; a single one
+    would repeat ``all``.
     """
     names = labelled.collect_schema().names()
     found: dict[str, NDArray[np.intp] | slice] = {ALL: slice(None)}
@@ -337,21 +284,17 @@ def find_slices(
                 f"there is no column {column!r} to slice by; there are {', '.join(names)}"
             )
         values = labelled.select(pl.col(column).cast(pl.String).fill_null("null"))
-        found |= _by_value(column, values.collect(engine="streaming")[column])
+        of_rows = values.collect(engine="streaming")[column]
+        distinct = of_rows.unique().sort()
+        if len(distinct) > _MOST_VALUES:
+            raise RequestError(
+                f"column {column!r} has {len(distinct):,} values, of which each would be a slice; "
+                f"slice by a column of at most {_MOST_VALUES}"
+            )
+        found |= {f"{column}={value}": np.flatnonzero(of_rows == value) for value in distinct}
     if "n_words" in names:
         found |= _by_length(labelled.select("member", "n_words").collect(engine="streaming"))
     return found
-
-
-def _by_value(column: str, values: pl.Series) -> Iterator[tuple[str, NDArray[np.intp]]]:
-    distinct = values.unique().sort()
-    if len(distinct) > _MOST_VALUES:
-        raise RequestError(
-            f"column {column!r} has {len(distinct):,} values, of which each would be a slice; "
-            f"slice by a column of at most {_MOST_VALUES}"
-        )
-    for value in distinct:
-        yield f"{column}={value}", np.flatnonzero(values == value)
 
 
 def _by_length(targets: pl.DataFrame) -> dict[str, NDArray[np.intp]]:
@@ -365,36 +308,16 @@ def _by_length(targets: pl.DataFrame) -> dict[str, NDArray[np.intp]]:
     return buckets if len(buckets) > 1 else {}
 
 
-# Which targets' errors move together.
-
-
 def find_clusters(
     scores: pl.LazyFrame, counts: pl.Expr, attacks: Sequence[str]
 ) -> NDArray[np.int32] | None:
-    """Find the cluster of each target, as `cluster_name` says.
+    """Find the cluster of each target that counts, from 0, none left out.
 
-    Parameters
-    ----------
-    scores
-        The scores table, in its order.
-    counts
-        Which targets count.
-    attacks
-        Names of the attacks' columns.
-
-    Returns
-    -------
-    ndarray
-        Int32, cluster of each target that counts, from 0, none left out; None where no cluster
-        has two of them that any attack scored.
+    None where no cluster has two of them that any attack scored.
     """
-    found = (
-        scores.with_columns(cluster=cluster_names(scores))
-        .filter(counts)
-        .select(
-            "cluster", scored=pl.any_horizontal(pl.col(attacks).is_finite().fill_null(value=False))
-        )
-    )
+    scored = pl.any_horizontal(pl.col(attacks).is_finite().fill_null(value=False))
+    named = scores.with_columns(cluster=cluster_names(scores)).filter(counts)
+    found = named.select("cluster", scored=scored)
     # Names of all targets take much more room than their hashes.
     hashes = found.filter("scored").select(pl.col("cluster").hash()).collect(engine="streaming")
     ordered = np.sort(hashes.to_series().to_numpy())
@@ -408,43 +331,25 @@ def find_clusters(
     return read_numbers(found, code, size, np.int32)
 
 
-# The labelled targets of a scores table, read one attack at a time.
-
-
 _LABELLED = pl.col("member").is_not_null()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Labelled:
-    """Targets whose membership is known.
+    """Targets whose membership is known."""
 
-    Attributes
-    ----------
-    scores
-        Their scores.
-    calibration
-        Scores of labelled texts that choose thresholds, and whether each is a member; None where
-        there is no ``role``.
-    member
-        Whether each target is a member.
-    cluster
-        Code of each target's cluster; None where targets are independent.
-    slices
-        Rows of each slice, ``all`` first.
-    """
-
-    scores: pl.LazyFrame
+    scores: pl.LazyFrame  # their scores
+    # scores of labelled texts that choose thresholds, and whether each is a member; None where
+    # there is no ``role``
     calibration: tuple[pl.LazyFrame, NDArray[np.bool_]] | None
-    member: NDArray[np.bool_]
+    member: NDArray[np.bool_]  # whether each target is a member
+    # code of each target's cluster; None where targets are independent
     cluster: NDArray[np.int32] | None
-    slices: dict[str, NDArray[np.intp] | slice]
+    slices: dict[str, NDArray[np.intp] | slice]  # rows of each slice, ``all`` first
 
     @classmethod
     def of(cls, scores: pl.LazyFrame, attacks: Sequence[str], slice_by: Sequence[str]) -> Labelled:
-        """Find the labelled targets of a scores table.
-
-        All roles count where there is no ``role``.
-        """
+        """Find the labelled targets of a scores table; all roles count if there is no ``role``."""
         counts, calibration = _LABELLED, None
         if "role" in scores.collect_schema():
             role = pl.col("role").cast(pl.String)
@@ -461,10 +366,7 @@ class Labelled:
         )
 
     def score(self, attack: str) -> NDArray[np.float64]:
-        """Read an attack's scores.
-
-        Float64, NaN where a target has no finite score.
-        """
+        """Read an attack's scores; NaN where a target has no finite one."""
         return read_finite(self.scores, attack, self.member.size)
 
     def classes(self, score: NDArray[np.float64], slice_name: str) -> Classes:
@@ -502,15 +404,8 @@ def _member(frame: pl.LazyFrame) -> NDArray[np.bool_]:
     return read_numbers(frame, pl.col("member"), size, np.bool_)
 
 
-# Average of the figures of the length buckets, each bucket as heavy as any other.
-
-
 MACRO = "macro"
 """Slice of the averages."""
-
-
-_NO_FIGURES = ("fpr_at_threshold",)
-"""What is said beside a figure, and not averaged."""
 
 
 def macro_averages(
@@ -522,8 +417,6 @@ def macro_averages(
     may lie across buckets, so theirs are joined as if all erred together: the average of the
     limits, which is conservative.
 
-    References
-    ----------
     Zou and Donner (2008), "Construction of confidence limits about effect measures: a general
     approach", equations 1 and 2; the average itself: Kaneko et al. (2024), arXiv:2404.11262v2,
     section 3.
@@ -535,7 +428,7 @@ def macro_averages(
             for counts, rows in buckets
             for row in rows
             if (row.metric, row.fpr) == metric
-            and row.metric not in _NO_FIGURES
+            and row.metric != "fpr_at_threshold"  # it is said of a figure, and none itself
             and row.value is not None
         ]
         if there:
@@ -565,14 +458,6 @@ def _average(there: Sequence[MetricRow], *, clustered: bool) -> MetricRow:
         method=f"{name} over {values.size}",
     )
     return average.within(interval)
-
-
-# Scores of a labelled run to its metrics.
-
-
-if TYPE_CHECKING:
-    _Key = tuple[str, str]  # attack and slice
-    _Row = dict[str, Any]
 
 
 def evaluate(
@@ -634,8 +519,15 @@ def evaluate(
     for attack in attacks:
         rows += _rows(labelled, attack, tried, preset=preset)
     if primary is not None:
-        rows += _differences(labelled, attacks, primary)
-    rows += _bounds(tried, seed)
+        first, cluster = labelled.score(primary), labelled.cluster
+        for other in (attack for attack in attacks if attack != primary):
+            made = auc_difference(labelled.member, first, labelled.score(other), cluster=cluster)
+            compared = {"attack": primary, "versus": other, "slice": ALL}
+            rows.append(compared | made.row(labelled.member.size))
+    for (attack, name), bound in simultaneous_bounds(tried, seed=seed).items():
+        one = tried[attack, name]
+        row = MetricRow(metric="roc_auc_simultaneous", value=one.estimate.value)
+        rows.append(_row(attack, name, one.counts, row.within(bound, one.estimate.lack)))
     return pl.DataFrame(rows, schema=schema)
 
 
@@ -652,11 +544,7 @@ def _rows(
     for name in labelled.slices:
         classes = labelled.classes(score, name)
         if not classes.lack:
-            tried[attack, name] = AucResult(
-                estimate=classes.estimate,
-                errors=classes.errors,
-                counts=classes.counts,
-            )
+            tried[attack, name] = classes.area
         found = [
             *metric_rows(classes),
             balanced_accuracy(classes, threshold),
@@ -667,26 +555,6 @@ def _rows(
             buckets.append((classes.counts, found))
     for counts, average in macro_averages(buckets, clustered=labelled.cluster is not None):
         yield _row(attack, MACRO, counts, average)
-
-
-def _differences(labelled: Labelled, attacks: Sequence[str], primary: str) -> Iterator[_Row]:
-    """Compare the primary attack with each other one, on all targets that both scored."""
-    first = labelled.score(primary)
-    for other in attacks:
-        if other == primary:
-            continue
-        made = auc_difference(
-            labelled.member, first, labelled.score(other), cluster=labelled.cluster
-        )
-        compared = {"attack": primary, "versus": other, "slice": ALL}
-        yield compared | made.row(labelled.member.size)
-
-
-def _bounds(tried: dict[_Key, AucResult], seed: int) -> Iterator[_Row]:
-    for (attack, name), bound in simultaneous_bounds(tried, seed=seed).items():
-        one = tried[attack, name]
-        row = MetricRow(metric="roc_auc_simultaneous", value=one.estimate.value)
-        yield _row(attack, name, one.counts, row.within(bound, one.estimate.lack))
 
 
 def _row(attack: str, slice_name: str, counts: dict[str, int], row: MetricRow) -> _Row:

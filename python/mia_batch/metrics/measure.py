@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from mia_batch.targets import Preset
 
 
-# A labelled run: what attacks tell of the labels, and what can be told without the model.
-
-
 _N_QUINTILES = 5
 
 
@@ -54,11 +51,11 @@ def measure(
     metrics = evaluate(
         scores, attacks, preset=preset, slice_by=slice_by, primary=primary, seed=seed
     )
-    rows = _rows_beside_blind(scores, attacks, blind_scores, blind_metrics)
+    rows = _rows_versus_blind(scores, attacks, blind_scores, blind_metrics)
     return pl.concat([metrics, blind_metrics, pl.DataFrame([*rows], schema=metrics.schema)])
 
 
-def _rows_beside_blind(
+def _rows_versus_blind(
     scores: pl.LazyFrame,
     attacks: Sequence[str],
     blind_scores: pl.LazyFrame,
@@ -74,14 +71,14 @@ def _rows_beside_blind(
     # Named while all rows are there: a document without a name begins with its first window.
     own = scores.with_columns(group=cluster_names(scores)).select(*keys, *attacks)
     both = own.join(seen, on="target_id", maintain_order="left").collect(engine="streaming")
-    member, told = both["member"].to_numpy(), both["blind"].to_numpy()
+    member, blind = both["member"].to_numpy(), both["blind"].to_numpy()
     cluster = find_clusters(both.lazy(), pl.lit(value=True), attacks)
     for attack in attacks:
         score = both[attack].fill_null(float("nan")).to_numpy()
-        made = auc_difference(member, score, told, cluster=cluster)
+        made = auc_difference(member, score, blind, cluster=cluster)
         compared = {"attack": attack, "versus": strongest, "slice": "all"}
         yield compared | made.row(both.height)
-        for row in quintile_rows(member, score, told, cluster):
+        for row in quintile_rows(member, score, blind, cluster):
             yield {"attack": attack, **row}
 
 
@@ -114,7 +111,6 @@ def quintile_rows(
 
 # How well attacks tell members from non-members with fewer samples, or points, than there are.
 
-
 _MOST = 10_000  # texts of each class
 _KINDS = {"samples": (CONTINUATION[1], "sample_index"), "points": (PROBE[1], "view_index")}
 """What can be fewer: the view that is asked in, and what counts it."""
@@ -132,7 +128,10 @@ def growth(
     count, of each class the first 10,000 by ``target_id``. Nothing where one class has no score, or
     where there is one sample or point.
     """
-    labels = _labels(scores)
+    own = pl.col("role").cast(pl.String).is_in(["target", "non_member"])
+    known = scores.filter(own, pl.col("member").is_not_null()).select("target_id", "member")
+    classes = [known.filter(member=member).bottom_k(_MOST, by="target_id") for member in (0, 1)]
+    labels = pl.concat(classes).collect(engine="streaming")
     if labels["member"].n_unique() < 2:
         return
     for kind, (view, index) in _KINDS.items():
@@ -148,13 +147,6 @@ def growth(
             points = [*_points(rows, attack, index)]
             made = pl.DataFrame(points, schema=["x", "y", "n"], orient="row")
             yield made.with_columns(attack=pl.lit(attack.name), subject=pl.lit(kind))
-
-
-def _labels(scores: pl.LazyFrame) -> pl.DataFrame:
-    own = pl.col("role").cast(pl.String).is_in(["target", "non_member"])
-    known = scores.filter(own, pl.col("member").is_not_null()).select("target_id", "member")
-    classes = [known.filter(member=member).bottom_k(_MOST, by="target_id") for member in (0, 1)]
-    return pl.concat(classes).collect(engine="streaming")
 
 
 def _rows(evidence: pl.LazyFrame, attack: Attack, labels: pl.DataFrame) -> pl.DataFrame:
@@ -187,7 +179,6 @@ def _points(rows: pl.DataFrame, attack: Attack, index: str) -> Iterator[tuple[fl
 
 
 # Pictures of scores as points: ROC curves, distributions, strips of documents.
-
 
 _ROC_STEPS = 200
 _BINS = 40
@@ -242,11 +233,9 @@ def curves(
 
 def _curves_rows(curve: str, points: pl.DataFrame, attack: str | None = None) -> pl.DataFrame:
     """Complete the points to rows of the table."""
-    made = points.with_columns(curve=pl.lit(curve))
-    if attack is not None:
-        made = made.with_columns(attack=pl.lit(attack))
-    if "subject" not in made.columns:
-        made = made.with_columns(subject=None)
+    same = {"curve": curve, "attack": attack, "subject": None}
+    missing = {name: pl.lit(same[name]) for name in same if name not in points.columns}
+    made = points.with_columns(**missing)
     return made.select(pl.col(name).cast(dtype) for name, dtype in _TYPES.items())
 
 
@@ -336,11 +325,7 @@ def _strips(
         .sort("document", "start")
         .with_columns(x=pl.col("start") / pl.col("whole"))
     )
-    names = _names(targets, drawn["first"].unique())
-    return _curves_rows("strip", drawn.join(names, on="first", maintain_order="left"), attack)
-
-
-def _names(targets: pl.LazyFrame, rows: pl.Series) -> pl.DataFrame:
     subject = targets.select(subject=pl.coalesce("document_id", "target_id"))
-    found = subject.with_row_index("first").filter(pl.col("first").is_in(rows.implode()))
-    return found.collect(engine="streaming")
+    own = pl.col("first").is_in(drawn["first"].unique().implode())
+    names = subject.with_row_index("first").filter(own).collect(engine="streaming")
+    return _curves_rows("strip", drawn.join(names, on="first", maintain_order="left"), attack)

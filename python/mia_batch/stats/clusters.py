@@ -1,4 +1,4 @@
-"""Texts that depend on each other: effective numbers, folds."""
+"""Texts that depend on each other: what they are worth, dealt to folds and permuted together."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-
-# How much less texts tell that depend on each other.
 
 
 _FEWEST = 4
@@ -71,27 +68,16 @@ def design_effect(values: NDArray[np.float64], cluster: NDArray[np.int64]) -> fl
 # Arrays have one entry per text: ``label`` its class, ``cluster`` the number of its cluster, from
 # 0 without gaps.
 
-
 _PURE, _MIXED = 0, 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folds:
-    """A division of clusters into folds.
+    """A division of clusters into folds."""
 
-    Attributes
-    ----------
-    cluster
-        Cluster of each text, as an integer from 0.
-    fold
-        Fold of each cluster, as an integer from 0.
-    n_folds
-        Number of folds, at least 2.
-    """
-
-    cluster: NDArray[np.intp]
-    fold: NDArray[np.intp]
-    n_folds: int
+    cluster: NDArray[np.intp]  # cluster of each text, as an integer from 0
+    fold: NDArray[np.intp]  # fold of each cluster, as an integer from 0
+    n_folds: int  # number of folds, at least 2
 
     @property
     def fold_of_text(self) -> NDArray[np.intp]:

@@ -1,4 +1,4 @@
-"""Differences of two scores' ROC AUC on the same texts, alone and many at once."""
+"""Several ROC AUCs: paired differences, bounds that hold all at once, adjusted p-values."""
 
 from __future__ import annotations
 
@@ -16,40 +16,23 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# Paired difference of two scores' ROC AUC on the same texts.
-
-
 _NEAREST, _FARTHEST = 0.01, 8.0
 """Normal quantiles between which p-values are looked for: beyond, p is 1, or taken as 1e-15."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Difference of two areas, on the texts that have both scores.
+    """Difference of two areas, on the texts that have both scores."""
 
-    Attributes
-    ----------
-    value
-        AUC of the first less AUC of the second, in [-1, 1]; None where a class has no text.
-    interval
-        Its confidence interval; None where the data cannot support one.
-    p_value
-        Two-sided, of equal areas: above 1 - confidence where the interval holds 0; None without an
-        interval.
-    reason
-        Why value or interval is None.
-    n_members
-        Members that have both scores.
-    n_nonmembers
-        Non-members that have both scores.
-    """
-
+    # AUC of the first less AUC of the second, in [-1, 1]; None where a class has no text
     value: float | None
-    interval: Interval | None
+    interval: Interval | None  # its confidence interval; None where the data cannot support one
+    # two-sided, of equal areas: above 1 - confidence where the interval holds 0; None without an
+    # interval
     p_value: float | None = None
-    reason: str | None
-    n_members: int
-    n_nonmembers: int
+    reason: str | None  # why value or interval is None
+    n_members: int  # members that have both scores
+    n_nonmembers: int  # non-members that have both scores
 
     def row(self, n_texts: int) -> dict[str, Any]:
         """Return the columns of the metrics table."""
@@ -81,8 +64,6 @@ def auc_difference(
     Texts without both scores, finite, are left out. The method is ``delong_paired``,
     ``cluster_paired_t`` or ``mover``.
 
-    References
-    ----------
     DeLong, DeLong and Clarke-Pearson (1988), equation 7; Obuchowski (1997); Zou and Donner (2008),
     "Construction of confidence limits about effect measures: a general approach", equation 7.
     """
@@ -96,15 +77,16 @@ def auc_difference(
         return Difference(value=None, interval=None, reason=reason, **sizes)
     area_1, influence_1 = estimate_auc(member, first, cluster)
     area_2, influence_2 = estimate_auc(member, second, cluster)
-    gaps = influence_1 - influence_2
-    lack = area_1.lack
-    value = area_1.value - area_2.value
-    if lack:
-        return Difference(value=value, interval=None, reason=lack, **sizes)
-    variance = float(gaps @ gaps)
+    gaps, value = influence_1 - influence_2, area_1.value - area_2.value
+    if area_1.lack:
+        return Difference(value=value, interval=None, reason=area_1.lack, **sizes)
+    variance, z = float(gaps @ gaps), NormalDist().inv_cdf((1 + confidence) / 2)
+    low, high, method = _limits(area_1, area_2, variance, z)
     return Difference(
         value=value,
-        interval=_interval(area_1, area_2, variance, confidence),
+        interval=Interval(
+            low=max(-1.0, low), high=min(1.0, high), confidence=confidence, method=method
+        ),
         p_value=_p_value(area_1, area_2, variance),
         reason=None,
         **sizes,
@@ -124,14 +106,6 @@ def _p_value(first: AucEstimate, second: AucEstimate, variance: float) -> float:
         return 1.0
     z = _FARTHEST if left(_FARTHEST) > 0 else float(brentq(left, _NEAREST, _FARTHEST, xtol=1e-9))
     return 2 * NormalDist().cdf(-z)
-
-
-def _interval(
-    first: AucEstimate, second: AucEstimate, variance: float, confidence: float
-) -> Interval:
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    low, high, method = _limits(first, second, variance, z)
-    return Interval(low=max(-1.0, low), high=min(1.0, high), confidence=confidence, method=method)
 
 
 def _limits(
@@ -154,7 +128,6 @@ def _limits(
 
 # Lower bounds of many areas that hold all at once: what the best of many attacks is worth.
 
-
 N_BLOCKS = 2_048
 """Sums that the errors of an area are kept in: correlations of two areas are known to 0.02."""
 
@@ -166,21 +139,12 @@ _AT_ONCE = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AucResult:
-    """One area of many, an attack's on a slice.
+    """One area of many, an attack's on a slice."""
 
-    Attributes
-    ----------
-    estimate
-        The area and what is known of its error.
-    errors
-        Influences of the texts or clusters, in sums over blocks of them that are the same for all.
-    counts
-        Numbers of targets, columns of the metrics table.
-    """
-
-    estimate: AucEstimate
+    estimate: AucEstimate  # the area and what is known of its error
+    # influences of the texts or clusters, in sums over blocks of them that are the same for all
     errors: NDArray[np.float64]
-    counts: dict[str, int]
+    counts: dict[str, int]  # numbers of targets, columns of the metrics table
 
 
 def simultaneous_bounds(
@@ -195,8 +159,6 @@ def simultaneous_bounds(
 
     Intervals are one-sided, up to 1; None below 4 effective groups of a class.
 
-    References
-    ----------
     Chernozhukov, Chetverikov and Kato (2013), "Gaussian approximations and multiplier bootstrap
     for maxima of sums of high-dimensional random vectors"; Hothorn, Bretz and Westfall (2008),
     "Simultaneous inference in general parametric models", section 3.
@@ -231,9 +193,6 @@ def _quantile(tried: Sequence[AucResult], n_tried: int, seed: int, confidence: f
     ]
     quantile = round(float(np.quantile(np.concatenate(largest), confidence)), 3)
     return quantile if len(varied) == len(tried) else max(quantile, bonferroni)
-
-
-# Adjusting p-values so that all statements hold at once.
 
 
 def holm(p: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,11 +1,15 @@
-"""ROC curves and rates with intervals that hold for grouped texts."""
+"""ROC curves, and intervals of their areas, of rates, of means and of ratios.
+
+Members are the positive class and a higher score means "more likely a member". Both classes must
+be present and scores finite.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
@@ -17,12 +21,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-# ROC curve with ties kept together, its area, and its point at a false-positive budget.
-#
-# Members are the positive class and a higher score means "more likely a member". Both classes must
-# be present and scores finite.
-
-
 _Value = TypeVar("_Value", bound=np.generic)
 
 _AT_ONCE = 65_536
@@ -30,37 +28,19 @@ _AT_ONCE = 65_536
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:
-    """One point of a ROC curve.
+    """One point of a ROC curve."""
 
-    Attributes
-    ----------
-    threshold
-        Predicted member if ``score >= threshold``; infinite where nothing is.
-    fpr
-        Share of non-members predicted members, in [0, 1].
-    tpr
-        Share of members predicted members, in [0, 1].
-    """
-
-    threshold: float
-    fpr: float
-    tpr: float
+    threshold: float  # predicted member if ``score >= threshold``; infinite where nothing is
+    fpr: float  # share of non-members predicted members, in [0, 1]
+    tpr: float  # share of members predicted members, in [0, 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RocCurve:
-    """Every point of a ROC curve, in 8 bytes a score.
+    """Every point of a ROC curve, in 8 bytes a score."""
 
-    Attributes
-    ----------
-    members
-        Scores of the members, float64, rising; at least one.
-    nonmembers
-        Scores of the non-members, the same.
-    """
-
-    members: NDArray[np.float64]
-    nonmembers: NDArray[np.float64]
+    members: NDArray[np.float64]  # scores of the members, float64, rising; at least one
+    nonmembers: NDArray[np.float64]  # scores of the non-members, the same
 
     @property
     def threshold(self) -> NDArray[np.float64]:
@@ -146,30 +126,17 @@ def _share_from(
     return (scores.size - scores.searchsorted(threshold, side="left")) / scores.size
 
 
-# What each text, or cluster of texts, adds to the error of a ROC AUC.
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AucEstimate:
-    """A ROC AUC and what is known of its error.
+    """A ROC AUC and what is known of its error."""
 
-    Attributes
-    ----------
-    value
-        The AUC, in [0, 1].
-    variance
-        Its estimated variance; 0 where undefined (a single text or cluster of a class).
-    sizes
-        Members and non-members; where texts are clustered, as many texts as there would be were
-        those of a cluster equal (Kish's effective number of clusters).
-    clustered
-        Whether texts share clusters.
-    """
-
-    value: float
+    value: float  # the AUC, in [0, 1]
+    # its estimated variance; 0 where undefined (a single text or cluster of a class)
     variance: float
+    # members and non-members; where texts are clustered, as many texts as there would be were those
+    # of a cluster equal (Kish's effective number of clusters)
     sizes: tuple[float, float]
-    clustered: bool
+    clustered: bool  # whether texts share clusters
 
     @property
     def lack(self) -> str | None:
@@ -208,8 +175,6 @@ def estimate_auc(
 
     Influences are float64, of the texts or of the clusters in the order of codes.
 
-    References
-    ----------
     Independent texts: DeLong, DeLong and Clarke-Pearson (1988), "Comparing the areas under two or
     more correlated receiver operating characteristic curves", equations 4 to 6. Clusters:
     Obuchowski (1997), "Nonparametric analysis of clustered ROC curve data", section 2, where each
@@ -248,31 +213,18 @@ def estimate_auc(
 
 # Confidence intervals for the area under a ROC curve.
 
-
 _DELONG_WITHIN = (0.05, 0.95)
 """Outside, simulation gives DeLong too low a coverage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interval:
-    """A confidence interval.
+    """A confidence interval."""
 
-    Attributes
-    ----------
-    low
-        Lower limit.
-    high
-        Upper limit, above ``low``.
-    confidence
-        Nominal coverage, in (0, 1).
-    method
-        How it was made.
-    """
-
-    low: float
-    high: float
-    confidence: float
-    method: str
+    low: float  # lower limit
+    high: float  # upper limit, above ``low``
+    confidence: float  # nominal coverage, in (0, 1)
+    method: str  # how it was made
 
 
 def auc_interval(
@@ -281,41 +233,29 @@ def auc_interval(
     *,
     confidence: float = 0.95,
 ) -> Interval:
-    """Interval of a ROC AUC for independent texts; never of zero width.
-
-    DeLong's variance on the logit scale where the AUC lies from 0.05 to 0.95, Newcombe's method 5
-    beyond, and where DeLong's variance is 0 or undefined (constant scores, a single text).
-
-    The method is ``delong_logit`` or ``newcombe_5``.
-
-    References
-    ----------
-    DeLong, DeLong and Clarke-Pearson (1988), "Comparing the areas under two or more correlated
-    receiver operating characteristic curves"; Newcombe (2006), "Confidence intervals for an effect
-    size measure based on the Mann-Whitney statistic. Part 2", method 5.
-    """
+    """Interval of a ROC AUC for independent texts, as `estimate_interval` makes it."""
     score = np.concatenate([members, nonmembers])
     estimate, _ = estimate_auc(np.arange(score.size) < members.size, score)
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    low, high, method = auc_limits(estimate.value, estimate.variance, estimate.sizes, z)
-    return Interval(low=low, high=high, confidence=confidence, method=method)
+    # Only of clusters there can be too few.
+    return cast("Interval", estimate_interval(estimate, confidence=confidence))
 
 
 def estimate_interval(estimate: AucEstimate, *, confidence: float = 0.95) -> Interval | None:
     """Interval of an estimated ROC AUC, independent texts or clusters; never of zero width.
 
-    Independent texts as in `auc_interval`. Clusters, whose number is the effective one of the class
-    that has fewer: the variance of groups on the logit scale with Student's t of K - 1 degrees of
-    freedom. Where the AUC lies below 0.05 or above 0.95, Newcombe's method 5 with the number of
-    texts that there would be were those of a group equal.
+    DeLong's variance on the logit scale where the AUC lies from 0.05 to 0.95, Newcombe's method 5
+    beyond, and where DeLong's variance is 0 or undefined (constant scores, a single text). Of
+    clusters the variance of groups, with Student's t of K - 1 degrees of freedom, K the effective
+    number of the class that has fewer; beyond, the number of texts that there would be were those
+    of a group equal.
 
     The method is ``delong_logit`` or ``newcombe_5``; of clusters ``group_logit_t`` or
     ``newcombe_5_groups``, and None below 4 groups of a class.
 
-    References
-    ----------
-    Obuchowski (1997), "Nonparametric analysis of clustered ROC curve data"; Newcombe (2006), method
-    5; Kish (1965), "Survey sampling", for the effective number.
+    DeLong, DeLong and Clarke-Pearson (1988), "Comparing the areas under two or more correlated
+    receiver operating characteristic curves"; Obuchowski (1997), "Nonparametric analysis of
+    clustered ROC curve data"; Newcombe (2006), "Confidence intervals for an effect size measure
+    based on the Mann-Whitney statistic. Part 2", method 5; Kish (1965), "Survey sampling".
     """
     if estimate.lack:
         return None
@@ -335,26 +275,19 @@ def auc_limits(
     ``quantile`` is in standard errors. Lower limit, upper limit, method: ``delong_logit`` where the
     AUC lies from 0.05 to 0.95 and its variance is above 0, else ``newcombe_5``.
     """
+    from scipy.special import expit, logit
+
     if variance > 0 and is_middling(auc):
-        return *_logit_limits(auc, variance, quantile), "delong_logit"
-    return *_newcombe_limits(auc, *sizes, quantile), "newcombe_5"
+        half = quantile * variance**0.5 / (auc * (1 - auc))
+        return float(expit(logit(auc) - half)), float(expit(logit(auc) + half)), "delong_logit"
+    low, below = (_newcombe_low(area, *sizes, quantile) for area in (auc, 1 - auc))
+    return low, 1 - below, "newcombe_5"
 
 
 def is_middling(auc: float) -> bool:
     """Whether an AUC is far enough from 0 and 1 for limits from its estimated variance."""
     low, high = _DELONG_WITHIN
     return low <= auc <= high
-
-
-def _logit_limits(auc: float, variance: float, z: float) -> tuple[float, float]:
-    from scipy.special import expit, logit
-
-    half = z * variance**0.5 / (auc * (1 - auc))
-    return float(expit(logit(auc) - half)), float(expit(logit(auc) + half))
-
-
-def _newcombe_limits(auc: float, n1: float, n0: float, z: float) -> tuple[float, float]:
-    return _newcombe_low(auc, n1, n0, z), 1 - _newcombe_low(1 - auc, n1, n0, z)
 
 
 def _newcombe_low(auc: float, n1: float, n0: float, z: float) -> float:
@@ -377,7 +310,6 @@ def _newcombe_low(auc: float, n1: float, n0: float, z: float) -> float:
 
 
 # Confidence intervals for rates: at a false-positive budget, and at a threshold fixed before.
-
 
 _FEWEST_GROUPS = 5
 """Where fewer groups have flagged texts, or others, these do not tell how much groups differ."""
@@ -426,8 +358,6 @@ def tpr_interval(
     ``sizes`` are members and non-members, where texts are clustered by `independent_number`, and
     then ranks are stretched to the texts that there are.
 
-    References
-    ----------
     David and Nagaraja (2003), "Order statistics", section 7.1 (limits of a quantile); Zou and
     Donner (2008), "Construction of confidence limits about effect measures: a general approach",
     equations 1 and 2.
@@ -463,8 +393,6 @@ def threshold_fpr_interval(n: float, budget: float, *, confidence: float = 0.95)
 
     ``n`` is the effective number where texts are clustered.
 
-    References
-    ----------
     David and Nagaraja (2003), "Order statistics", section 2.3; Vovk (2012), "Conditional validity
     of inductive conformal predictors", section 2.
     """
@@ -478,8 +406,6 @@ def threshold_fpr_interval(n: float, budget: float, *, confidence: float = 0.95)
 def clopper_pearson(hits: float, n: float, *, confidence: float = 0.95) -> Interval:
     """Interval of a rate at a threshold that was fixed on other data; numbers need not be whole.
 
-    References
-    ----------
     Clopper and Pearson (1934).
     """
     from scipy.stats import beta
@@ -492,35 +418,22 @@ def clopper_pearson(hits: float, n: float, *, confidence: float = 0.95) -> Inter
 
 # Means of paired differences, with errors that move together within clusters.
 
-
 _ROUNDING = 1e-12  # of the largest value: what is smaller is the error of sums
-_NOT_TOLD_APART = "the runs before and of the retrained model cannot be told apart"
+_ALIKE = "the runs before and of the retrained model cannot be told apart"
 _NOT_ABOVE = "the run before does not score above that of the retrained model"
 _NO_SPREAD = "the same share is removed everywhere, so that its spread is unknown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Means:
-    """Means of some numbers of each text, by unit.
+    """Means of some numbers of each text, by unit."""
 
-    Attributes
-    ----------
-    value
-        Means, a row for each unit and a column for each number.
-    covariance
-        Of the means, estimated from clusters; 0 where all clusters agree, or there is one.
-    n
-        Texts of each unit.
-    n_clusters
-        Clusters of each unit.
-    effective
-        Clusters that there would be were they of one size (Kish), at most ``n_clusters``.
-    """
-
-    value: NDArray[np.float64]
+    value: NDArray[np.float64]  # means, a row for each unit and a column for each number
+    # of the means, estimated from clusters; 0 where all clusters agree, or there is one
     covariance: NDArray[np.float64]
-    n: NDArray[np.int64]
-    n_clusters: NDArray[np.int64]
+    n: NDArray[np.int64]  # texts of each unit
+    n_clusters: NDArray[np.int64]  # clusters of each unit
+    # clusters that there would be were they of one size (Kish), at most ``n_clusters``
     effective: NDArray[np.float64]
 
     @property
@@ -627,7 +540,7 @@ def removed_share(
     (x, y), ((v_x, c), (_, v_y)) = gaps.tolist(), covariance.tolist()
     squared = float(t.ppf((1 + confidence) / 2, effective - 1)) ** 2
     if y * y <= squared * v_y:
-        return RemovedShare(reason=_NOT_TOLD_APART)
+        return RemovedShare(reason=_ALIKE)
     if y < 0:
         return RemovedShare(reason=_NOT_ABOVE)
     a, b, rest = y * y - squared * v_y, x * y - squared * c, x * x - squared * v_x
@@ -639,28 +552,17 @@ def removed_share(
 
 # Ratios of sums over texts, such as micro precision, with errors from whole clusters.
 
-
 _RATIOS_NO_SPREAD = "all groups of texts agree, so that the spread is unknown"
 _NOTHING = "there is nothing to take a share of"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """A ratio of sums, or the reason why value or interval is missing.
+    """A ratio of sums, or the reason why value or interval is missing."""
 
-    Attributes
-    ----------
-    value
-        The ratio; None where its denominator is 0.
-    interval
-        Its confidence interval; None where the data support none.
-    reason
-        Why value or interval is None.
-    """
-
-    value: float | None = None
-    interval: Interval | None = None
-    reason: str | None = None
+    value: float | None = None  # the ratio; None where its denominator is 0
+    interval: Interval | None = None  # its confidence interval; None where the data support none
+    reason: str | None = None  # why value or interval is None
 
 
 def ratio_of_sums(

@@ -9,8 +9,8 @@ import pytest
 
 from mia_batch.inference.comparison import (
     collection_test,
-    group_statistics,
     n_orders,
+    summarise,
     usual_windows,
     window_pattern,
 )
@@ -54,7 +54,7 @@ def test_usual_windows_are_those_of_nine_groups_in_ten():
 @pytest.mark.parametrize(("statistic", "value"), [("mean", 4), ("median", 2), ("maximum", 9)])
 def test_statistics_by_hand(statistic, value):
     scores, chosen = np.array([1, 2, 9, nan]), np.array([[0, 1, 2], [2, 1, 3]])
-    made = group_statistics(scores, chosen, statistic)
+    made = summarise(scores[chosen], statistic)
     assert made[0] == value
     assert np.isnan(made[1])
 
@@ -117,7 +117,7 @@ def test_groups_reject_as_often_as_they_may(n_windows):
     rejected = 0
     for _ in range(SIMULATED):
         scores = simulated(rng)
-        statistics = [group_statistics(scores, chosen, "mean") for chosen in (asked, nulls)]
+        statistics = [summarise(scores[chosen], "mean") for chosen in (asked, nulls)]
         rejected += p_values(*statistics)[0] <= 0.05
     assert 0.035 <= rejected / SIMULATED <= 0.066
 
