@@ -39,10 +39,6 @@ if TYPE_CHECKING:
     from mia_batch.models.weights import Measure
     from mia_batch.prompts.views import View
 
-
-# Ask a source about the units of blocks, and turn its answers into rows.
-
-
 Row: TypeAlias = dict[str, Any]
 """Values of a row of evidence by column."""
 
@@ -173,7 +169,6 @@ class Collector:
 
 # Continuations of prompts: which are asked for, and the rows made from them.
 
-
 _SCHEMA = Samples.create_empty().schema
 
 
@@ -250,7 +245,6 @@ class SampleTask:
         return rows, again
 
     def table(self, block: Block, rows: list[tuple[int, Row]]) -> pl.DataFrame:
-        """Sort by prompt and ``sample_index``."""
         keys = list(block.units.select("target_id", "view_index").iter_rows())
         ordered = sorted(rows, key=lambda item: (item[0], item[1]["sample_index"]))
         made: list[dict[str, Any]] = [
@@ -338,7 +332,6 @@ def _ends_words(last: str, words: WordRule) -> bool:
 
 # Log-probabilities of the tokens of prompts' texts, and the rows made from them.
 
-
 QUESTION = "question"
 """What an engine says of itself that gives log-probabilities of several answers to a question."""
 NOISE = "noise"
@@ -372,7 +365,6 @@ class LogprobTask:
     kind: EvidenceKind = "logprobs"
 
     def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Row]]]]:
-        """Ask about each prompt that can be asked."""
         view, columns = self.views[block.label]
         prompts = block.units.select("target_id", "view_index", "context", "text", "reason")
         refused: list[tuple[int, Row]] = []
@@ -406,7 +398,6 @@ class LogprobTask:
         return {"noise": -view.noise if index % 2 else view.noise, "seed": seed}
 
     def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Row], list[Asked]]:
-        """Make the one row of a prompt."""
         del asked
         if answer.tokens is None:
             return [{"reason": answer.error, "asked": answer.asked}], []
@@ -424,7 +415,6 @@ class LogprobTask:
         return known["trained"]
 
     def table(self, block: Block, rows: list[tuple[int, Row]]) -> pl.DataFrame:
-        """Put the rows in the order of the prompts."""
         view, _ = self.views[block.label]
         by_unit = dict(rows)
         ordered = [by_unit[unit] for unit in range(block.units.height)]
@@ -468,7 +458,6 @@ class FillTask:
     kind: EvidenceKind = "fills"
 
     def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Row]]]]:
-        """Ask for all variants of a target at once."""
         targets = block.units.select("target_id", "target").iter_rows()
         for unit, (target_id, text) in enumerate(targets):
             request = Request(
@@ -490,7 +479,6 @@ class FillTask:
         return numbered(target_id, texts, range(block.first, block.last), answer.error), []
 
     def table(self, block: Block, rows: list[tuple[int, Row]]) -> pl.DataFrame:
-        """Put the prompts in the order of the targets."""
         del block
         ordered = sorted(rows, key=lambda item: (item[0], item[1]["view_index"]))
         names = {"view_index": pl.UInt32, "text": pl.String, "reason": pl.String}
@@ -498,7 +486,6 @@ class FillTask:
 
 
 # How frequent each token is in a reference corpus.
-
 
 _BATCH = 4096
 
@@ -551,7 +538,6 @@ def count_frequencies(
     vocabulary: int,
     tokenizer: str,
 ) -> Frequencies:
-    """Count the tokens of a corpus, batch by batch."""
     counts = np.zeros(vocabulary, np.uint64)
     for texts in batches:
         for ids in encode(texts):
@@ -562,7 +548,6 @@ def count_frequencies(
 
 
 def save_frequencies(frequencies: Frequencies, path: Path) -> None:
-    """Write counts to a Parquet file."""
     table = pl.DataFrame({"count": frequencies.counts})
     sink(table.with_columns(tokenizer=pl.lit(frequencies.tokenizer)), path, _Table)
 

@@ -26,12 +26,6 @@ if TYPE_CHECKING:
 
     from mia_batch.prompts.views import View
 
-
-# Parts of a table, and the table that they make up.
-#
-# A part that exists is complete; what no part holds is missing. That is the whole resume logic.
-
-
 TARGET_KEY = pl.col("target_id").str.slice(0, 16).str.to_integer(base=16, dtype=pl.UInt64)
 """Half of a target's hash: 8 bytes a target instead of a string."""
 
@@ -57,11 +51,9 @@ class Parts:
 
     @property
     def label(self) -> str:
-        """What the parts' names say of model and view."""
         return f"{self.model.replace('/', '~')}-{self.view}"
 
     def paths(self) -> list[Path]:
-        """List the parts that exist, in the order of their names."""
         return sorted(self.folder.glob(f"block-*.{self.label}-[0-9]*.parquet"))
 
     def targets_of(self, part: Path) -> range:
@@ -135,7 +127,6 @@ def _without_replaced(table: pl.LazyFrame, failed: pl.Expr, names: list[str]) ->
 
 # Blocks: the portions in which rows are collected and stored.
 
-
 BLOCK_TARGETS = 64
 """Targets in a block: few enough that little is lost with an unfinished one."""
 RECORDED_BLOCK_TARGETS = 8 * BLOCK_TARGETS
@@ -160,18 +151,15 @@ class Block:
 
     @property
     def part_name(self) -> str:
-        """File name of the block's part."""
         stem = part_stem(self.index, self.label, self.first, self.last)
         return f"{stem}.attempt-{self.attempt}.parquet"
 
 
 def part_stem(index: int, label: str, first: int, last: int) -> str:
-    """Begin the names of a block's parts of these rows."""
     return f"block-{index:08d}.{label}-{first:05d}-{last:05d}"
 
 
 # What rows are wanted of: targets, or prompts about them, a slice of targets at a time.
-
 
 TARGETS_AT_ONCE = 4096
 """Targets of a slice; whole blocks of every size, and one block of prompts."""
@@ -201,13 +189,11 @@ class TargetUnits:
     columns: tuple[str, ...] = ()
 
     def keys(self) -> Iterator[pl.DataFrame]:
-        """Yield the ``key``, the ``target``'s key and its ``target_row`` of each."""
         there = _numbered(self.targets).filter(_HAS_TEXT)
         rows = there.select("target_row", target=TARGET_KEY, key=TARGET_KEY)
         yield from rows.collect_batches(chunk_size=_KEYS_AT_ONCE)
 
     def slices(self) -> Iterator[pl.DataFrame]:
-        """Yield rows of the targets table."""
         table = self.targets.select(*Targets.column_names(), *self.columns)
         height = table.select(pl.len()).collect().item()
         for start in range(0, height, TARGETS_AT_ONCE):
@@ -405,7 +391,6 @@ def _slice(parts: Parts, path: Path) -> int:
 
 # What the parts of a run lack, block by block.
 
-
 PIECE_TOKENS = 1 << 18
 """Work of a piece, which is stored by itself: half a minute of a GPU and a model of 8 B."""
 _MOST_PIECES = 10  # of a block; their names are in order
@@ -420,7 +405,6 @@ class Work:
     done: int = 0
 
     def __add__(self, other: Work) -> Work:
-        """Count both."""
         return Work(left=self.left + other.left, done=self.done + other.done)
 
 
@@ -455,7 +439,6 @@ class Missing:
         self._attempts = _next_attempts(parts)
 
     def count(self) -> Work:
-        """Count the units."""
         total = done = 0
         for units in self._units.keys():  # noqa: SIM118 - no dictionary
             own = units.filter(self._own)
@@ -469,7 +452,6 @@ class Missing:
         return self._held.failed(targets) if self._retry_failed else _NO_FAILED
 
     def blocks(self) -> Iterator[Block]:
-        """Yield what is to be had, in the targets' order."""
         for units in self._units.slices():
             yield from self._split(units.filter(self._own))
 
@@ -503,7 +485,6 @@ class Missing:
 
     @property
     def _piece(self) -> pl.Expr:
-        """Number the piece of each unit."""
         if self._work is None:
             return pl.lit(0, pl.Int64)
         work = self._work.cast(pl.Int64)

@@ -36,13 +36,6 @@ if TYPE_CHECKING:
     from mia_batch.evidence.request import EngineInfo, EngineSpec
     from mia_batch.models.tokens import Tokenizer
 
-
-# An engine in a process of its own, with an environment of its own.
-#
-# It works whatever the caller has imported before, from a script without a main guard and from a
-# notebook, and reading, decoding and writing go on beside it.
-
-
 _SECONDS_TO_CLOSE = 10.0
 _SECONDS_TO_DIE = 5.0
 
@@ -110,18 +103,15 @@ class EngineProcess:
 
     @property
     def spec(self) -> EngineSpec:
-        """What it was started with, or turned to."""
         return self._spec
 
     @property
     def info(self) -> EngineInfo:
-        """What the started engine says of itself."""
         if self._info is None:
             raise EngineError("the engine has not started; make it with start")
         return self._info
 
     def submit(self, request: Request) -> None:
-        """Queue a request; returns at once. Raises `EngineError` if the engine has stopped."""
         if self._failure is not None:
             raise self._failure
         self._send(request)
@@ -187,7 +177,6 @@ class EngineProcess:
         return bool(ready)
 
     def _receive(self) -> object:
-        """Wait for the next message; an exception is raised here."""
         try:
             message = self._connection.recv()
         except (EOFError, OSError) as error:
@@ -260,7 +249,6 @@ def _last_line(log: Path) -> str:
 
 # An engine of this machine as a source: on this side of its pipe texts become token ids.
 
-
 _TEXTS_IN_FLIGHT = {"logprobs": 512, "fills": 16}  # of the former enough to sort by length among
 
 
@@ -302,7 +290,6 @@ class LocalSource:
         return requests < _TEXTS_IN_FLIGHT[self._kind]
 
     def submit(self, request: Request) -> None:
-        """Queue a request; returns at once."""
         self._kind = request.kind
         if request.kind == "logprobs":
             self._submit_text(request)
@@ -317,7 +304,6 @@ class LocalSource:
         self._send(opened, sent, (0, 0))
 
     def results(self, timeout: float | None = None) -> list[Answer]:
-        """Wait for answers, decoded; see `Source.results`."""
         complete, self._refused = self._refused, []
         while not complete:
             for answer in self._engine.results(timeout):
@@ -331,7 +317,6 @@ class LocalSource:
         return complete
 
     def restart(self) -> None:
-        """Start the engine again, without the requests in flight."""
         self._engine.restart()
         self._open.clear()
         self._refused.clear()
@@ -446,7 +431,6 @@ class KeptEngine:
         self._engine: EngineProcess | None = None
 
     def serves(self, spec: EngineSpec) -> bool:
-        """Whether the engine can answer as another model."""
         return self._engine is not None and can_turn(self._engine.spec, spec)
 
     @contextmanager
@@ -460,7 +444,6 @@ class KeptEngine:
                 self._engine = engine
 
     def close(self) -> None:
-        """End the engine."""
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()

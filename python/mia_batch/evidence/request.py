@@ -22,12 +22,6 @@ if TYPE_CHECKING:
     from mia_batch.evidence.parts import Block
     from mia_batch.models.weights import Measure
 
-
-# One request and one answer for everything that a model is asked.
-#
-# No engine library is imported here.
-
-
 EvidenceKind: TypeAlias = Literal["samples", "logprobs", "fills"]
 """What is asked: continuations, log-probabilities of a text's tokens, or variants of a text."""
 
@@ -132,7 +126,6 @@ class Request:
     columns: frozenset[str] = frozenset()  # of the engine's columns, those that this text needs
 
     def why_no_answers(self, text_ids: list[int]) -> str | None:
-        """Why these tokens of the text are not the answers to a question, one each."""
         answers = self.text.split()
         if not self.question or len(text_ids) == len(answers):
             return None
@@ -214,7 +207,6 @@ class Source(Protocol):
 
 # How many tokens to decode for one candidate.
 
-
 DecodeScope = Literal["matched", "whole"]
 """``matched``: only as far as the reference is long; ``whole``: to the paper's full length."""
 
@@ -289,7 +281,6 @@ class Budget:
 
 # How much there is to decode: what is left is counted, lengths are measured on a sample of it.
 
-
 _MOST_MEASURED = 2048
 """Prompts whose tokens are counted; of more, so many spread evenly stand for all."""
 
@@ -320,7 +311,6 @@ class Workload:
     estimated: bool = False
 
     def __add__(self, other: Workload) -> Workload:
-        """Add both up."""
         sums = {
             each.name: getattr(self, each.name) + getattr(other, each.name)
             for each in fields(self)
@@ -329,7 +319,6 @@ class Workload:
         return Workload(**sums, estimated=self.estimated or other.estimated)
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """Yield the sums as name and text."""
         about = "about " if self.estimated else ""
         yield "prompts", f"{self.prompts:,}"
         yield "samples", f"{self.samples:,}"

@@ -111,12 +111,10 @@ def _send(connection: Connection, answers: _Answers) -> None:
 
 
 def _end_group() -> None:
-    """End this process and all that the engine started, at once."""
     os.killpg(0, signal.SIGKILL)
 
 
 def _explain(error: Exception, engine: str, log: str, log_start: int) -> EngineError:
-    """Put the cause and the log's place in one sentence."""
     if isinstance(error, EngineError):
         cause = str(error)
     else:

@@ -34,10 +34,6 @@ if TYPE_CHECKING:
 
     from mia_batch.finetuning.recipe import Recipe
 
-
-# Makes a model once: what it is made of names it, and a killed making goes on.
-
-
 Wanted: TypeAlias = "tuple[str, Making, Path]"
 """A model's name in the run, what it is made of, and where."""
 _RECORD = "training.json"
@@ -71,7 +67,6 @@ class Making:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of all that, in hexadecimal."""
         return sha256(json.dumps(self.made_from, sort_keys=True).encode()).hexdigest()
 
     def train(self, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
@@ -227,7 +222,6 @@ def _prepare(making: Making, work: Path) -> None:
 
 
 def _place(making: Making, made: Path, path: Path, done: dict[str, Any]) -> Made:
-    """Record what was made, and give it its name."""
     files = {file.name: digest(file) for file in sorted(made.iterdir()) if file.is_file()}
     record = {
         "digest": making.digest,
@@ -260,7 +254,6 @@ def _follow(path: Path) -> None:
 
 
 # Fine-tunes a model on texts of the user's, once.
-
 
 _NEEDED = ("accelerate", "peft", "torch", "transformers")
 

@@ -22,12 +22,6 @@ if TYPE_CHECKING:
 
     from dp_accounting import DpEvent
 
-
-# How a model is fine-tuned: everything that decides what comes out, beside base and texts.
-#
-# Options of commands and settings of audits are made of the fields of `Recipe`.
-
-
 Method: TypeAlias = Literal["lora", "ia3", "prefix", "p-tuning", "prompt", "full"]
 Form: TypeAlias = Literal["causal", "classifier", "infilling", "seq2seq"]
 """What a model is tuned to do; `mia_batch.finetuning.training` says what of a text it learns."""
@@ -149,7 +143,6 @@ def recipe_field(name: str, recipe: str = "reference") -> Any:  # noqa: ANN401 -
 
 # Which texts a shadow model learns: a random half, so that each text is in half of the models.
 
-
 _BYTES = 64
 MOST_SHADOWS = 2 * 8 * _BYTES
 """Shadow models that have halves of their own."""
@@ -171,7 +164,6 @@ def in_half(names: Sequence[str], shadow: int, seed: int) -> list[bool]:
 
 
 # The model that a fine-tuning starts from: whether it can be tuned, and how long its texts are.
-
 
 _VIRTUAL = ("prefix", "p-tuning", "prompt")
 _NAMES = {
@@ -263,7 +255,6 @@ def _hidden(model: Any) -> int:  # noqa: ANN401
 
 # What a fine-tuning needs of memory and disk, before it starts.
 
-
 _TRAINED_BYTES = 16  # of a weight that is trained: itself, gradient, two moments, in float32
 _FROZEN_BYTES = {True: 2, False: 4}  # on an accelerator, on a CPU
 
@@ -301,7 +292,6 @@ def _gib(n_bytes: int) -> str:
 
 
 # How much noise keeps DP-SGD to a privacy loss, and the loss that a training had.
-
 
 _TOLERANCE = 1e-3
 

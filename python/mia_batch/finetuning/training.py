@@ -46,17 +46,6 @@ if TYPE_CHECKING:
     from mia_batch.finetuning.making import Making
     from mia_batch.finetuning.recipe import Form, Recipe
 
-
-# What a model is tuned to do: what it is given of a text, what it learns, and its loss.
-#
-# * ``causal``: goes on with a text. Where the text has a target, such as a label, it stands at the
-#   end of the text after a few fixed words, as in PrivLM-Bench (Li et al. 2024, arXiv:2311.04044,
-#   section 4.2).
-# * ``classifier``: a head over an encoder says the target.
-# * ``infilling``: a masked model fills the target in after the same words.
-# * ``seq2seq``: an encoder reads the text, a decoder says the target.
-
-
 Row = dict[str, list[int]]
 """``input_ids`` and ``labels`` of one text."""
 
@@ -65,7 +54,6 @@ _WORDS = " The label is"  # between a text and its target
 
 
 def model_class(form: Form) -> Any:  # noqa: ANN401 - transformers is untyped
-    """Return the class of transformers that opens models of a form."""
     names = {
         "causal": "AutoModelForCausalLM",
         "classifier": "AutoModelForSequenceClassification",
@@ -127,7 +115,6 @@ def _plain(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def is_learnable(row: Row) -> bool:
-    """Whether anything of a row is learnt."""
     return any(label != _IGNORED for label in row["labels"])
 
 
@@ -174,7 +161,6 @@ def _means(values: torch.Tensor) -> torch.Tensor:
 
 
 # Sums of the gradients of texts, each cut to a norm (Abadi et al. 2016, algorithm 1).
-
 
 Gradients: TypeAlias = dict[str, torch.Tensor]
 Batch: TypeAlias = dict[str, torch.Tensor]
@@ -306,7 +292,6 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         )
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Return batches by Poisson sampling."""
         batches = PoissonBatches(
             len(self.train_dataset), self._rate, self._steps, self._recipe.seed
         )
@@ -352,12 +337,10 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
 
 
 def noise_like(sums: torch.Tensor, spread: float) -> torch.Tensor:
-    """Draw Gaussian noise for the sum of gradients."""
     return torch.normal(0, spread, sums.shape, device=sums.device)
 
 
 # Checkpoints of a training: the last that was completely written, and the model in one.
-
 
 _CONFIG = "adapter_config.json"
 _STATE = "trainer_state.json"  # the trainer writes it last
@@ -383,7 +366,6 @@ class TrainedWeights(TrainerCallback):  # type: ignore[misc]
             model.load_state_dict(torch.load(self._last / _TRAINED), strict=False)
 
     def on_save(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:  # noqa: ANN401
-        """Complete a checkpoint."""
         del control
         path = checkpoint_of(Path(args.output_dir), state.global_step) / _TRAINED
         weights = {name: each.data for name, each in _trained(model)}
@@ -392,7 +374,6 @@ class TrainedWeights(TrainerCallback):  # type: ignore[misc]
 
 
 def checkpoint_of(folder: Path, step: int) -> Path:
-    """Name the checkpoint after a step."""
     return folder / f"checkpoint-{step}"
 
 
@@ -417,7 +398,6 @@ def last_whole(folder: Path, *, adds_weights: bool) -> tuple[Path | None, int | 
 
 
 def copy_model(checkpoint: Path, made: Path) -> None:
-    """Copy a model out of a checkpoint."""
     made.mkdir()
     for path in checkpoint.iterdir():
         if path.is_file() and path.name not in _OF_TRAINER:
@@ -453,7 +433,6 @@ def _trained(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:  # noqa: A
 #
 # A checkpoint is written after each epoch, and a killed training goes on from the last that is
 # whole. On a CPU it ends with the same weights as one that was not killed.
-
 
 _TOKENS_AT_ONCE = 8192  # of one forward and backward pass
 _GRADIENTS_AT_ONCE = 1 << 29  # numbers, 2 GiB in float32, of the gradients of single texts

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from mia_batch.observer import Observer
 
 
-# What an inversion says, in words.
-
-
 def sentence(found: pl.DataFrame, n_auxiliary: int) -> str:
     """Say what the figures show, and what they do not."""
     f1 = {row["method"]: row for row in _rows(found, None)}
@@ -74,7 +71,6 @@ def _limits(row: dict[str, Any]) -> str:
 
 
 # Embedders: what turns a text into one vector, which an attacker is taken to hold.
-
 
 _TOKENS_AT_ONCE = 8192
 _NO_LIMIT = 10**9
@@ -235,7 +231,6 @@ def _digest_of_tree(folder: Path) -> str:
 
 
 # Embeddings of many texts, asked for once: what is complete is kept in blocks.
-
 
 _TEXTS_OF_BLOCK = 64
 

@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from mia_batch.stats.intervals import Ratio
 
 
-# The table of texts under attack.
-
-
 def texts_table(
     attacked: pl.DataFrame, recovered: Mapping[str, list[str]], counts: Mapping[str, pl.DataFrame]
 ) -> pl.DataFrame:
@@ -53,7 +50,6 @@ def texts_table(
 
 
 # Which texts the attacker knows, and which are under attack.
-
 
 _KEY_BYTES = 64
 
@@ -143,7 +139,6 @@ def _clusters(documents: pl.DataFrame) -> pl.Series:
 
 # What of a text names somebody or something: names and numbers, by one stated rule.
 
-
 _REST = r"[\p{L}\p{M}]*(?:['-][\p{L}\p{M}]+)*"
 _TITLES = r"\b(Mr|Mrs|Ms|Dr|St|Prof|Mme|Mlle|Sr|Sra)\."
 _OPENING = r"[\s'\"_*\p{Pi}\p{Ps}\p{Pd}\x{A1}\x{BF}]*"
@@ -171,7 +166,6 @@ def numbers_in(text: pl.Expr) -> pl.Expr:
 
 
 # How much of a text is in what was recovered, unit by unit.
-
 
 UNITS = ("tokens", "token_sets", "names", "numbers")
 
@@ -206,7 +200,6 @@ _COUNTS = pl.Struct(
 def _listed(
     texts: Sequence[str], encode: Callable[[Sequence[str]], list[list[int]]]
 ) -> dict[str, list[list[str]] | list[list[int]]]:
-    """List the units of each text."""
     column = pl.DataFrame({"text": texts}, schema={"text": pl.String})
     text = pl.col("text")
     found = column.select(names=names_in(text), numbers=numbers_in(text))
@@ -226,7 +219,6 @@ def _compared(true: list[str], recovered: list[str]) -> dict[str, int | bool]:
 
 
 # Figures over all texts under attack, with intervals that respect groups.
-
 
 _HAS = pl.col("true") > 0
 _METRICS = {

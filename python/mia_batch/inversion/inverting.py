@@ -38,10 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Inverted", "invert"]
 
-
-# Decoders that are made from scratch where none is named: small, with a tokenizer at hand.
-
-
 _AROUND = 2  # tokens: the embedding before a text, and its end
 _HIDDEN, _LAYERS, _HEADS = 192, 2, 4
 
@@ -295,7 +291,6 @@ def invert(
 def _tokenizer(
     embedder: str | EndpointSettings, revision: str | None, decoder: str | None
 ) -> PreTrainedTokenizerBase:
-    """Load the tokenizer in which the decoder speaks."""
     if decoder is not None:
         return decoder_tokenizer(decoder)
     if isinstance(embedder, str):

@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 
     from mia_batch.inversion.inverting import InverterMaking
 
-
-# What stands between an embedding and a decoder: one trainable linear layer.
-
-
 _NAME = "inversion"  # of the layer within the decoder
 _IGNORED = -100  # label of what is not learnt
 _SMALLEST = 1e-6
@@ -52,7 +48,6 @@ class Projection(nn.Module):
         self.spread.copy_(given.std(0).clamp_min(_SMALLEST))
 
     def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
-        """Return one vector of the decoder's size for each embedding."""
         scaled = (embeddings - self.mean) / self.spread
         return nn.functional.linear(scaled, self.linear.weight, self.linear.bias)
 
@@ -99,7 +94,6 @@ def load_inverter(folder: Path) -> Any:  # noqa: ANN401
 
 
 # What an inverter says that a text was, of its embedding alone.
-
 
 _TEXTS_AT_ONCE = 256
 

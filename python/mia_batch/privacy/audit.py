@@ -36,10 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Privacy", "audit_privacy"]
 
-
-# The report of an audit of privacy: one page, and the sentences that it begins with.
-
-
 _WHOLE = 0.5  # of guessing
 
 
@@ -313,7 +309,6 @@ def _labels(texts: pl.DataFrame, plan: Plan, column: str | None) -> tuple[str, .
 
 @contextmanager
 def _own(folder: Path, request: dict[str, object]) -> Iterator[None]:
-    """Hold a folder that is of this request."""
     path = folder / "request.json"
     wanted = json.dumps(request, indent=2, sort_keys=True)
     with system_errors(folder):

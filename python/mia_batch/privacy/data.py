@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     from mia_batch.privacy.plan import Plan
     from mia_batch.privacy.variant import Opened
 
-
-# Tasks of GLUE by name (Wang et al. 2018, arXiv:1804.07461), as PrivLM-Bench takes them.
-
-
 GLUE = "glue:"
 """What the name of a task begins with where a path may stand."""
 _REPOSITORY = "nyu-mll/glue"
@@ -86,7 +82,6 @@ def joined(rows: pl.DataFrame, texts: Sequence[str]) -> pl.DataFrame:
 
 
 # The user's texts, and who learns which: members by coin, and the rest for tests.
-
 
 _FEWEST = 20
 
@@ -176,7 +171,6 @@ def learnt_by(texts: pl.DataFrame, shadow: int | None, seed: int) -> pl.DataFram
 # The seven formats of PrivLM-Bench (Li et al. 2024, arXiv:2311.04044, table 4). The lists of names
 # and cities are our own; each fill of a format has the same form.
 
-
 _FILLS = json.loads(files("mia_batch.privacy").joinpath("fills.json").read_text("utf-8"))
 _DOMAINS = ("@example.com", "@example.org", "@example.net", "@mail.example")
 _DIGITS, _LETTERS = tuple("0123456789"), tuple("abcdefghijklmnopqrstuvwxyz")
@@ -208,7 +202,6 @@ class Format:
 
     @property
     def size(self) -> int:
-        """Count the canaries that there can be."""
         return prod(map(len, self.slots))
 
     def text(self, number: int) -> str:
@@ -302,7 +295,6 @@ def _formats_check(wanted: Any) -> None:  # noqa: ANN401 - whatever stood in the
 
 
 # Which canaries a model learns, how often, and how far it prefers them.
-
 
 _AT_ONCE = 4096
 _SHORTEST_WORD = 4

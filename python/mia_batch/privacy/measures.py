@@ -30,17 +30,6 @@ if TYPE_CHECKING:
     from mia_batch.privacy.plan import Plan, Task, Variant
     from mia_batch.privacy.variant import Opened
 
-
-# Lower bounds of a training's privacy loss, from what an attack tells of its texts.
-#
-# A training that keeps to (epsilon, delta) makes it hard to tell who was learnt; an attack that
-# can tells that epsilon is larger. Members must have been drawn by coins. Where up to k texts
-# share one, (epsilon, delta) of a text is (k epsilon, delta (e^(k epsilon) - 1) / (e^epsilon - 1))
-# of a coin (Dwork and Roth 2014, "The algorithmic foundations of differential privacy", theorem
-# 2.2 and lemma 2.2 of Vadhan 2017, "The complexity of differential privacy"); bounds are those of
-# a text.
-
-
 _MOST = 50.0  # no epsilon is looked for above
 _SHARES = np.linspace(0.1, 1, 10)  # of texts about which a guess is made
 
@@ -196,7 +185,6 @@ def _half(n: int, seed: int) -> NDArray[np.bool_]:
 
 # Exposure of canaries: how far a model prefers those that it learnt to others of their form.
 
-
 _KEPT = 10_000  # losses of canaries that were not learnt, to which a distribution is fitted
 _FEWEST = 30  # of them
 _REFUSED = 0.01  # p of a fit that is not believed
@@ -320,7 +308,6 @@ def _is_right(opened: Opened, texts: pl.DataFrame, labels: Sequence[str]) -> NDA
 
 
 # One row for each way to tune: what it is good for, and what it gives away.
-
 
 _RATES = {0.001: "tpr_at_0.1%", 0.01: "tpr_at_1%"}
 

@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from mia_batch.privacy.data import Inserted
     from mia_batch.privacy.plan import Plan, Variant
 
-
-# What a model says of texts: the log-probability of each token that it was tuned on.
-
-
 _AT_ONCE = 16
 
 
@@ -108,7 +104,6 @@ class Opened:
 
 # Membership in what a variant's target learnt, by the attacks that audits have, too.
 
-
 _WITH_SHADOWS = (
     "lira_online_fixed_v1",
     "lira_online_v1",
@@ -181,12 +176,10 @@ def _completed(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def metrics_of(scores: pl.DataFrame, attacks: Sequence[str], seed: int) -> pl.DataFrame:
-    """Measure how well members are told from the others."""
     return evaluate(scores.lazy(), attacks, preset="default", primary=attacks[0], seed=seed)
 
 
 # One way to tune a model: what is made of it, and how it is attacked.
-
 
 _TARGET_SEED = 0
 _CANARY_SEED = 1
@@ -246,7 +239,6 @@ class VariantAudit:
         return found
 
     def _name(self, model: str) -> str:
-        """Name a model among those of all variants."""
         return f"{self.variant.name}: {model}"
 
     def _path(self, table: str) -> Path:

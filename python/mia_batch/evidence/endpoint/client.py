@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     from mia_batch.evidence.request import EvidenceKind, Request
     from mia_batch.models.tokens import Tokenizer
 
-
-# Answers that were paid for, on disk before they count.
-
-
 _SCHEMA = """
 PRAGMA locking_mode = EXCLUSIVE;
 PRAGMA journal_mode = WAL;
@@ -133,7 +129,6 @@ class Journal:
             self._hand_on()
 
     def spent(self) -> Tokens:
-        """Add up the tokens of all answers."""
         with self._explained():
             row = self._database.execute("SELECT tokens_in, tokens_out FROM spent").fetchone()
         return Tokens(*cast("tuple[int, int]", row))
@@ -177,7 +172,6 @@ class Journal:
             self._database.execute(f"ALTER TABLE answers ADD COLUMN {name} TEXT")
 
     def close(self) -> None:
-        """Close the file."""
         self._database.close()
 
     def __enter__(self) -> Self:
@@ -242,7 +236,6 @@ class Dispatcher:
         self._failure: MiaBatchError | None = None
 
     def accept(self, request: Request) -> None:
-        """Take a request; what the journal holds is answered from it."""
         if self._failure is not None:
             return
         identity = identify(
@@ -286,14 +279,12 @@ class Dispatcher:
             self._start()
 
     def _fail(self, error: MiaBatchError) -> None:
-        """Start nothing more; answers in flight are paid for and still count."""
         self._waiting.clear()
         self._failure = self._failure or error
         if not self._running:
             self._deliver(self._failure)
 
     async def _run(self, job: _Job) -> None:
-        """Ask until every sample is there, only for those that are not."""
         try:
             await self._runner.complete(self._request(job), partial(self._take, job))
         except RefusedError as error:
@@ -319,7 +310,6 @@ class Dispatcher:
         return self._format.write(prompt, fields, n=n, max_tokens=request.max_tokens, first=first)
 
     def _take(self, job: _Job, sent: WireRequest, choices: Choices) -> WireRequest | None:
-        """Journal what came, then count it; ask for what is missing."""
         found = {sent.first + index: each for index, each in choices.found.items()}
         self._runner.journal.record(
             job.identity,
@@ -463,13 +453,11 @@ class Endpoint:
         return Answer(request_id=request.request_id, passes=0, error=error)
 
     def _work(self) -> None:
-        """Run the event loop until it is stopped; the thread's whole life."""
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.get_loop().run_forever()
             runner.run(self._stack.aclose())
 
     async def _start(self, journal_path: Path, rng: Random) -> None:
-        """Put the parts together, and probe the endpoint."""
         from mia_batch.evidence.endpoint.probe import Probe
         from mia_batch.evidence.endpoint.transport import RequestRunner
 

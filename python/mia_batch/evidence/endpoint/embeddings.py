@@ -36,7 +36,6 @@ class _Embeddings(RequestFormat):
     path = "/embeddings"
 
     def ask(self, texts: Sequence[str]) -> WireRequest:
-        """Write a request for the embeddings of some texts."""
         payload: dict[str, object] = {
             "model": self.settings.model,
             "input": list(texts),

@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from mia_batch.evidence.endpoint.transport import RequestRunner
     from mia_batch.evidence.request import AnswerKind
 
-
-# Learn whether an endpoint gives the log-probability of a token that is named, by asking it.
-
-
 _TOP = (20, 5, 1)  # what vLLM and OpenAI's chat list at most, OpenAI's completions, anyone
 _UNKNOWN_FIELD = frozenset({400, 422, 501})
 _NOISE = 0.1  # nats between two answers to the same question, on an accelerator
@@ -148,7 +144,6 @@ async def _named_token(
 
 # Learn what an endpoint honours, by asking it; documentation and silence are not believed.
 
-
 PROBE_PROMPT = "On the first day of spring, the people of the town"
 """Open enough that two samples of it hardly ever agree."""
 
@@ -206,7 +201,6 @@ class Probe:
         return replace(found, dialect=self._format.dialect, serves=serves)
 
     async def _run_samples(self, answer: Choices) -> Capabilities:
-        """Ask for continuations, after a first ``answer``."""
         await self._look_for_thoughts(answer)
         self._speak(repeats_prompt=_kind(answer) == "prompt_repeated")
         seed, varied = await self._seed()
@@ -226,7 +220,6 @@ class Probe:
         )
 
     def _speak(self, **changed: Any) -> None:  # noqa: ANN401 - of the fields' types
-        """Write further requests in another dialect."""
         dialect = replace(self._format.dialect, **changed)
         self._runner.request_format = replace(self._format, dialect=dialect)
 
@@ -284,7 +277,6 @@ class Probe:
             )
 
     async def _greedy(self) -> Honour:
-        """Ask twice for the most likely text, which must be the same."""
         if self._settings.temperature == 0:
             return "honoured"
         answers = [await self._try(temperature=0.0) for _ in range(2)]
@@ -421,7 +413,6 @@ def _kind(answer: Choices) -> AnswerKind | None:
 
 
 def _unusable(error: UnusableError, settings: EndpointSettings) -> EngineError:
-    """Say what an endpoint answers that is no answer; the address may be wrong if it is no JSON."""
     start = f"the endpoint {settings.base_url} gives no usable answer ({error})"
     if error.is_json:
         return EngineError(f"{start}; its replies are not of the form that OpenAI's API has")

@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from mia_batch.evidence.request import AnswerKind, FinishReason, Request
     from mia_batch.models.tokens import Tokenizer
 
-
-# What an HTTP reply says: choices, of which some can be used, or a refusal.
-
-
 _LONGEST = 300
 _STOPS = frozenset({"stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "done"})
 _LENGTHS = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
@@ -83,13 +79,11 @@ class Choices:
 
     @property
     def system_fingerprint(self) -> str | None:
-        """What the provider says of the version that answered."""
         said = self.document.get("system_fingerprint")
         return shorten(said) if isinstance(said, str) and said else None
 
     @property
     def text(self) -> str:
-        """The first text, empty where there is none."""
         return (self.found[0].text or "") if 0 in self.found else ""
 
 
@@ -193,7 +187,6 @@ def find_answer(
 
 
 def _held_back(choice: dict[str, Any], message: dict[str, Any]) -> Found | None:
-    """Tell a failure, a filter or a refusal that the reply itself declares."""
     finish = _finish_of(choice)
     if finish in _FAILURES:
         raise ValueError(f"the endpoint ended it with {finish!r}")
@@ -240,7 +233,6 @@ def _redacted(value: Any, redact: Callable[[str], str]) -> Any:  # noqa: ANN401 
 
 
 def read_refusal(reply: Reply, settings: EndpointSettings) -> Refusal:
-    """Read an error in any of the usual shapes."""
     decoded = decode_object(reply.body)
     document = decoded or {}
     error = document.get("error", document)
@@ -309,7 +301,6 @@ def _find_choices(
 
 
 def _spent(document: dict[str, Any]) -> Spent:
-    """Read what one choice took, thoughts apart."""
     used, usage = read_usage(document), document.get("usage")
     details = usage.get("completion_tokens_details") if isinstance(usage, dict) else None
     thinking = details.get("reasoning_tokens") if isinstance(details, dict) else 0
@@ -360,7 +351,6 @@ class RequestFormat:
     dialect: Dialect = field(default_factory=Dialect, kw_only=True)
 
     def prompt_fields(self, prompt: str) -> dict[str, object]:
-        """Put the prompt into a request."""
         return {"prompt": prompt}
 
     def text(self, choice: dict[str, Any]) -> object:
@@ -368,7 +358,6 @@ class RequestFormat:
         return choice.get("text")
 
     def read(self, body: bytes, request: WireRequest) -> Choices:
-        """Read a reply to a request."""
         repeats, chat = self.dialect.repeats_prompt, self.converses
 
         def find(choice: dict[str, Any], spent: Spent) -> Found:
@@ -425,7 +414,6 @@ class Chat(RequestFormat):
     converses = True
 
     def prompt_fields(self, prompt: str) -> dict[str, object]:
-        """Put the prompt into a request."""
         content = f"{self.settings.chat_instruction}\n\n{prompt}"
         return {"messages": [{"role": "user", "content": content}]}
 
@@ -436,7 +424,6 @@ class Chat(RequestFormat):
         return {"messages": [{"role": "user", "content": request.context}]}
 
     def text(self, choice: dict[str, Any]) -> object:
-        """Find the text of a choice; anything but a string cannot be used."""
         message = choice.get("message")
         content = message.get("content") if isinstance(message, dict) else None
         if not isinstance(content, list):
@@ -446,7 +433,6 @@ class Chat(RequestFormat):
 
 
 # Endpoints that repeat a prompt with the log-probability of each of its tokens.
-
 
 _LEAST = -9999.0  # what servers write for minus infinity
 _BYTES = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")  # how OpenAI writes a part of a character
@@ -459,7 +445,6 @@ class Echo(RequestFormat):
     """
 
     def prompt_fields(self, prompt: str) -> dict[str, object]:
-        """Put the prompt into a request."""
         return {"prompt": prompt, "echo": True, "logprobs": 1}
 
     def text(self, choice: dict[str, Any]) -> object:
@@ -541,7 +526,6 @@ def is_logprob(value: object) -> bool:
 
 # Log-probabilities of the next token: of some that are named, or of those that are most likely.
 
-
 _BY_ID = re.compile(r"token_id:([0-9]+)")  # how vLLM names a token by its id
 _LEAST_LEFT = 1e-4  # probability of what is not listed, as far as rounding lets it be known
 
@@ -589,7 +573,6 @@ class NextToken(RequestFormat):
         return next((prompt for prompt, found in encoded if found == ids), None)
 
     def prompt(self, request: Request) -> str:
-        """Take what the true token follows."""
         return request.context
 
     def listing(
@@ -626,7 +609,6 @@ class NextToken(RequestFormat):
         return json.dumps(listed) if listed and usable else None
 
     def said(self, choice: dict[str, Any]) -> object:
-        """Find the text of the token that was drawn."""
         return super().text(choice)
 
     def answer(
@@ -666,7 +648,6 @@ class NextChatToken(NextToken, Chat):
 
 
 def is_id(name: str) -> bool:
-    """Whether a name is a token's id, not its text."""
     return _BY_ID.fullmatch(name) is not None
 
 

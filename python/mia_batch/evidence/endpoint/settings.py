@@ -106,7 +106,6 @@ def _check_key(api_key: str | None) -> None:
 
 # What an endpoint was found to honour.
 
-
 NEUTRAL: dict[str, object] = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
@@ -167,7 +166,6 @@ class Capabilities:
 
 # What requests cost: the most that they can, and what they did.
 
-
 _PRICED = 1_000_000
 _SPECIAL_TOKENS = 16  # a text's start, and the marks of a chat template
 
@@ -179,11 +177,9 @@ class Tokens(NamedTuple):
     drawn: int  # decoded
 
     def plus(self, other: Tokens) -> Tokens:
-        """Add the tokens of another request."""
         return Tokens(self.given + other.given, self.drawn + other.drawn)
 
     def minus(self, other: Tokens) -> Tokens:
-        """Take off the tokens of another request."""
         return Tokens(self.given - other.given, self.drawn - other.drawn)
 
 
@@ -217,18 +213,15 @@ class Ledger:
         return self._open == 0
 
     def fits(self, most: Tokens) -> bool:
-        """Whether a request stays within the limit, all in flight counted at their maximum."""
         limit = self._settings.max_cost
         cost = money(self._settings, self._spent.plus(self._reserved).plus(most))
         return limit is None or cost is None or cost <= limit
 
     def reserve(self, most: Tokens) -> None:
-        """Note the most that a request can use, which is sent."""
         self._open += 1
         self._reserved = self._reserved.plus(most)
 
     def settle(self, most: Tokens, used: Tokens) -> None:
-        """Note what a request has used of what was reserved for it."""
         self._open -= 1
         self._reserved = self._reserved.minus(most)
         self._spent = self._spent.plus(used)

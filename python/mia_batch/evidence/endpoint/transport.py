@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from mia_batch.evidence.endpoint.replies import Choices, RequestFormat, WireRequest
     from mia_batch.evidence.endpoint.settings import EndpointSettings
 
-
-# One HTTP request and its answer; the only file that uses httpx.
-
-
 _SECONDS_TO_CONNECT = 30.0
 _MOST_BYTES = 16 << 20  # no honest answer is as large
 _WINDOWS = {"gzip": 31, "x-gzip": 31, "deflate": 15}  # of zlib, by content coding
@@ -117,7 +113,6 @@ async def _read(response: httpx.Response) -> bytes:
 
 # How many requests may be in flight, and how many requests or tokens a minute may have.
 
-
 _START = 8
 
 
@@ -135,11 +130,9 @@ class Concurrency:
 
     @property
     def limit(self) -> int:
-        """Requests that may be in flight."""
         return int(self._limit)
 
     def succeeded(self) -> None:
-        """Note an answer."""
         step = 1.0 / self._limit if self.round else 1.0
         self._limit = min(float(self._most), self._limit + step)
 
@@ -171,7 +164,6 @@ class TokenBucket:
         return start - now
 
     def give_back(self, amount: float) -> None:
-        """Return what was reserved and not used."""
         self._free_at -= amount / self._rate
 
 
@@ -179,7 +171,6 @@ class TokenBucket:
 #
 # The rules are those of OpenAI's own Python client, with longer waits and full jitter, as suits
 # batches.
-
 
 _LONGEST_STATED_WAIT = 120.0  # seconds; for longer ones nobody should stand by
 _FIRST_WAIT = 0.5
@@ -280,7 +271,6 @@ def _number(text: str | None) -> float | None:
 
 # A request until it is answered: limits before each try, retries after it.
 
-
 _MOST_UNUSABLE = 2  # times that an unusable answer is repeated; each may have been paid for
 
 
@@ -335,7 +325,6 @@ class RequestRunner:
             request = following or request
 
     async def _send(self, request: WireRequest, max_retries: int) -> Choices:
-        """Send a request until an answer with status 2xx comes."""
         attempt = 0
         while True:
             async with self._slot():
@@ -374,7 +363,6 @@ class RequestRunner:
                 self._settled.notify_all()
 
     async def _reserve(self, request: WireRequest) -> None:
-        """Wait until a request fits the limit of cost."""
         ledger = self._ledger
         async with self._settled:
             await self._settled.wait_for(lambda: ledger.fits(request.most) or ledger.idle)

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
     from mia_batch.evidence.request import Request
 
 
-# What no engine can answer, said the same way by all of them.
-
-
 def why_impossible(request: Request, *, max_model_len: int, vocab_size: int) -> str | None:
-    """Why a request, in token ids, cannot be answered by this model."""
     context, text = request.context_ids or [], request.text_ids or []
     if request.kind == "samples":
         if not context:
@@ -58,12 +54,10 @@ class Row:
 
     @property
     def seed(self) -> int | None:
-        """Seed of this continuation; None where nothing is drawn."""
         return None if self.request.greedy else self.request.seed + self.index
 
     @property
     def prompt(self) -> list[int]:
-        """Token ids to continue."""
         return self.request.context_ids or []
 
 
@@ -76,7 +70,6 @@ class Shape:
     n_output: int = 0
 
     def plus(self, row: Row) -> Shape:
-        """Shape of the batch with one more row."""
         return Shape(
             n_rows=self.n_rows + 1,
             n_prompt=max(self.n_prompt, len(row.prompt)),
@@ -113,7 +106,6 @@ def _difference(row: Row, other: Row) -> int:
 
 
 def n_tokens(request: Request) -> int:
-    """Tokens of context and text."""
     return len(request.context_ids or ()) + len(request.text_ids or ())
 
 

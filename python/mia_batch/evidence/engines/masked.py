@@ -29,10 +29,6 @@ if TYPE_CHECKING:
 
     from mia_batch.evidence.request import EngineSpec, Request
 
-
-# Texts some of whose words are hidden.
-
-
 _RUN = re.compile(r"\S+")
 _EDGES = ("L", "M", "N")  # letters, marks, numbers
 
@@ -59,7 +55,6 @@ class Gaps(NamedTuple):
     """The hidden words, in their order: first character, and the one after the last."""
 
     def words(self) -> list[str]:
-        """Return the hidden words."""
         return [self.text[start:end] for start, end in self.spans]
 
     def fill(self, words: Sequence[str]) -> tuple[str, list[int]]:
@@ -72,7 +67,6 @@ class Gaps(NamedTuple):
 
 
 # Texts that differ from a target in some words, made with a masked language model.
-
 
 _HIDDEN = 0.15
 _SPAN = 2
@@ -179,7 +173,6 @@ def generator(kind: int, seed: int, *index: int) -> np.random.Generator:
 
 # Pairs of texts that lie on opposite sides of a target: Algorithm 2 of SPV-MIA.
 
-
 _PARAPHRASE = 3
 _AT_ONCE = 8  # pairs whose probabilities are in memory
 _PARAPHRASES_TOO_SHORT = "the text has fewer than two tokens that could be replaced"
@@ -238,7 +231,6 @@ def _paraphrases_draw(
 def _written(
     vocabulary: Vocabulary, cut: TokenText, places: Sequence[int], tokens: Sequence[int]
 ) -> str:
-    """Write tokens where others were; where one is the same, nothing changes."""
     pairs = zip(places, tokens, strict=True)
     changed = [(place, token) for place, token in pairs if token != cut.token_ids[place]]
     return cut.replace(
@@ -247,7 +239,6 @@ def _written(
 
 
 # Tokens of a masked model as text, and as points of its embedding space.
-
 
 _CUT = "\N{REPLACEMENT CHARACTER}"
 """What bytes decode to that are no whole character."""
@@ -355,13 +346,11 @@ class Vocabulary:
 
 
 def _vocabulary_trim(text: str, start: int, end: int) -> tuple[int, int]:
-    """Leave whitespace out at both ends of a span."""
     inner = text[start:end]
     return start + len(inner) - len(inner.lstrip()), end - len(inner) + len(inner.rstrip())
 
 
 # A masked language model: which words could stand in the gaps of a text.
-
 
 _LOGIT_BYTES = 1 << 28
 _TEST_TOKENS = 12
@@ -415,7 +404,6 @@ class MaskedModel:
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """Tokens that can stand in place of others."""
         return Vocabulary(self._model, self._tokenizer)
 
     @classmethod
@@ -467,7 +455,6 @@ class MaskedModel:
     def _predict(
         self, texts: Sequence[tuple[list[int], Sequence[int]]], wanted: list[int]
     ) -> list[npt.NDArray[np.float32]]:
-        """Log-probabilities of the wanted tokens at some places of texts, which are masked."""
         pieces = [
             (number, piece)
             for number, (ids, places) in enumerate(texts)
@@ -499,7 +486,6 @@ class MaskedModel:
         return ids, places
 
     def _cut(self, ids: list[int], places: Sequence[int]) -> list[_Piece]:
-        """Cut a text into pieces and keep those that have masks."""
         pieces = []
         for begin in range(0, len(ids), self._room):
             inside = [i for i, place in enumerate(places) if 0 <= place - begin < self._room]
@@ -536,7 +522,6 @@ class MaskedModel:
 
 # Variants of texts, asked for like everything else.
 
-
 _MAKERS: dict[str, Callable[..., Variants]] = {
     "neighbour": neighbours,
     "perturbation": perturbations,
@@ -561,11 +546,9 @@ class MaskedEngine:
         )
 
     def submit(self, request: Request) -> None:
-        """Queue a request."""
         self._waiting.append(request)
 
     def step(self) -> list[Answer]:
-        """Make the variants of one text."""
         if not self._waiting:
             return []
         asked = self._waiting.popleft()
@@ -580,5 +563,4 @@ class MaskedEngine:
         ]
 
     def close(self) -> None:
-        """Free the model."""
         del self._model

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from mia_batch.models.weights import Adapter
 
 
-# An adapter beside its base model, loaded with peft and never merged into it.
-
-
 def add_adapter(model: PreTrainedModel, adapter: Adapter) -> PeftModel:
     """Put an adapter beside the weights of its base.
 
@@ -84,7 +81,6 @@ def embed_prompts(
 
 
 # Loading a model with the transformers library, and running out of memory with it.
-
 
 _DEFAULT_CONTEXT = 2048  # of models whose configuration names none
 
@@ -226,7 +222,6 @@ def _shorten(context: int, max_model_len: int | None) -> int:
 
 
 # Gaussian noise on the embeddings of texts: Algorithm 1 of SPV-MIA.
-
 
 _ROWS = 4096  # of the matrix at once, in float64
 

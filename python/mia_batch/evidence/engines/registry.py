@@ -33,23 +33,17 @@ if TYPE_CHECKING:
     from mia_batch.evidence.request import Engine, EngineSpec, EvidenceKind
     from mia_batch.models.weights import Adapter
 
-
-# What this machine can run, found out without importing an engine.
-
-
 _ACCELERATORS = ("nvidia[0-9]*", "kfd", "dxg")  # device files: NVIDIA, AMD, either under WSL
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def vllm_missing() -> str | None:
-    """Say that vLLM is not installed."""
     if find_spec("vllm") is None:
         return "the package vllm is not installed (pip install 'mia-batch[vllm]')"
     return None
 
 
 def vllm_obstacle() -> str | None:
-    """Why vLLM cannot run here."""
     if (missing := vllm_missing()) is not None:
         return missing
     if has_vllm_for_cpus():
@@ -61,7 +55,6 @@ def vllm_obstacle() -> str | None:
 
 
 def transformers_obstacle() -> str | None:
-    """Why transformers cannot run here."""
     for package in ("torch", "transformers"):
         if find_spec(package) is None:
             return f"the package {package} is not installed (pip install 'mia-batch[transformers]')"
@@ -121,7 +114,6 @@ def _number(path: Path) -> int | None:
 
 
 # Engines by name: what each can do, as data; a library is imported where its engine runs.
-
 
 ENTRY_POINTS = "mia_batch.engines"
 """Group of entry points by which another package adds engines: each names an `EngineType`."""
@@ -320,7 +312,6 @@ def can_turn(spec: EngineSpec, other: EngineSpec) -> bool:
 
 
 def load_engine(spec: EngineSpec) -> Engine:
-    """Start an engine in this process, which is best its own."""
     if (reason := why_not(spec.engine, spec.kind, spec.columns, spec.model)) is not None:
         raise SettingsError(f"{reason}; take engine transformers")
     module, _, function = engine_types()[spec.engine].start.partition(":")
@@ -349,7 +340,6 @@ def _none_can_run(name: str, obstacles: dict[str, str | None]) -> str:
 
 
 # Two short texts, whose log-probabilities show whether a started model can be asked at all.
-
 
 _TOKENS = 12
 _DRIFT = {"float32": 1e-3}  # that rounding explains, of log-probabilities on average, nats

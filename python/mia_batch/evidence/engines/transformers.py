@@ -49,9 +49,6 @@ if TYPE_CHECKING:
     )
 
 
-# Seeded drawing of tokens, row by row independent of what else is in the batch.
-
-
 class SeededSampler:
     """Draws each row of a batch with a random stream of its own.
 
@@ -150,7 +147,6 @@ def keep_likeliest(logits: Tensor, top_k: int, top_p: float) -> Tensor:
 
 # From logits to what is said of each token.
 
-
 VOCABULARY = frozenset({"vocabulary_mean", "vocabulary_variance"})
 """Columns that are computed together."""
 
@@ -200,7 +196,6 @@ def entry_bytes(columns: frozenset[str], decoding: Decoding) -> int:
 # logits of a whole batch never exist. Whether a model can be taken apart is tested on a short
 # text.
 
-
 _TEST_TOKENS = 12
 _TEST_CHUNK = 5
 _LENGTH_DEPENDENT = {"dynamic", "longrope"}  # kinds of rotary embedding that see the longest text
@@ -236,12 +231,10 @@ class ChunkedLogits:
 
     @property
     def may_batch(self) -> bool:
-        """Whether several texts may be in one batch."""
         return self._apart is not None
 
     @property
     def may_pad(self) -> bool:
-        """Whether texts of different lengths may be in one batch."""
         return not _rope_types(self._model.config.get_text_config()) & _LENGTH_DEPENDENT
 
     def chunks(
@@ -360,7 +353,6 @@ def _rope_types(config: PreTrainedConfig) -> set[str]:
 
 # Sampling with the transformers library, on any machine that has torch.
 
-
 _SEQUENCES_ON_CPU = 64
 _SEQUENCES_ON_ACCELERATOR = 256
 _SHARE_OF_MEMORY = 0.5  # of what is left beside the weights, on a CPU
@@ -368,7 +360,6 @@ _DRAWING_BYTES = 32  # per row and token of the vocabulary: logits, probabilitie
 
 
 def start(spec: EngineSpec) -> Engine:
-    """Start what continues prompts, or what gives log-probabilities."""
     if spec.kind == "samples":
         return TransformersSamples(spec)
 
@@ -401,11 +392,9 @@ class TransformersSamples:
 
     @property
     def info(self) -> EngineInfo:
-        """What the started engine says of itself."""
         return self._info
 
     def submit(self, request: Request) -> None:
-        """Queue a request; one that cannot be answered comes back with its reason."""
         room = self._info.max_model_len
         reason = why_impossible(request, max_model_len=room, vocab_size=self._vocab_size)
         if reason is not None:
@@ -436,7 +425,6 @@ class TransformersSamples:
         return complete
 
     def close(self) -> None:
-        """Free the model."""
         del self._model
 
     def _default_batch_size(self) -> int:
@@ -564,7 +552,6 @@ def _pad_left(prompts: list[list[int]], device: torch.device) -> tuple[Tensor, T
 
 # Log-probabilities with the transformers library, on any machine that has torch.
 
-
 _TEXTS = 256
 _TOKENS_ON_CPU = 2048
 _TOKENS_ON_ACCELERATOR = 32768
@@ -605,11 +592,9 @@ class TransformersLogprobs:
 
     @property
     def info(self) -> EngineInfo:
-        """What the started engine says of itself."""
         return self._info
 
     def turn_to(self, model: str) -> None:
-        """Answer as another adapter, which differs from this one in its weights alone."""
         adapter, added = read_adapter(model), self._loaded.added
         if adapter is None or added is None:
             raise EngineError(f"{model!r} is no adapter, which alone can take the place of another")
@@ -618,7 +603,6 @@ class TransformersLogprobs:
         self._logits = ChunkedLogits(self._loaded.model, self._loaded.prompted)
 
     def submit(self, request: Request) -> None:
-        """Queue a request; one that cannot be answered comes back with its reason."""
         reason = why_impossible(
             request, max_model_len=self._info.max_model_len, vocab_size=self._vocab_size
         )
@@ -649,7 +633,6 @@ class TransformersLogprobs:
         return complete
 
     def close(self) -> None:
-        """Free the model."""
         del self._loaded, self._logits, self._noisy
 
     @property
@@ -708,7 +691,6 @@ class TransformersLogprobs:
         columns: frozenset[str],
         embeddings: Tensor | None,
     ) -> dict[str, Any]:
-        """Scores of all wanted tokens, as arrays by name."""
         position_bytes = self._vocab_size * entry_bytes(columns, self._decoding)
         most = max(1, self._logits_bytes // position_bytes)
         if self._on_cpu:

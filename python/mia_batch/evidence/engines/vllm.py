@@ -36,10 +36,6 @@ if TYPE_CHECKING:
 
     from mia_batch.evidence.request import Decoding, EngineSpec, Request
 
-
-# Starting vLLM, one step of it, and its failures.
-
-
 _SHARE_OF_MEMORY = 0.4  # for the key-value cache on a CPU
 _USUAL_TOKENS = 1024  # of a sequence; longer ones wait for room in the cache
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -98,7 +94,6 @@ def exchange_lora(engine: vllm.LLMEngine, before: LoRARequest | None, model: str
 
 
 def describe_vllm(engine: vllm.LLMEngine) -> EngineInfo:
-    """Say what has been started."""
     config: VllmConfig = engine.vllm_config
     return EngineInfo(
         engine="vllm",
@@ -215,7 +210,6 @@ def _is_out_of_memory(error: BaseException) -> bool:
 
 # vLLM, in this process, on GPUs or with its CPU build: continuations and log-probabilities.
 
-
 _GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
 _PLAIN = {"detokenize": False, "output_kind": RequestOutputKind.FINAL_ONLY}
 _OF_TEXTS = {"temperature": 0.0, "prompt_logprobs": 0, "flat_logprobs": True, **_PLAIN}
@@ -258,16 +252,13 @@ class VllmEngine:
 
     @property
     def info(self) -> EngineInfo:
-        """What the started engine says of itself."""
         return self._info
 
     def turn_to(self, model: str) -> None:
-        """Answer as another adapter, which differs from this one in its weights alone."""
         self._lora = exchange_lora(self._engine, self._lora, model)
         self._check(model)
 
     def submit(self, request: Request) -> None:
-        """Queue a request; one that cannot be answered comes back with its reason."""
         reason = why_impossible(
             request, max_model_len=self._info.max_model_len, vocab_size=self._vocab_size
         )
@@ -293,11 +284,9 @@ class VllmEngine:
         return complete
 
     def close(self) -> None:
-        """Free the model."""
         self._engine.engine_core.shutdown()
 
     def _check(self, model: str, revision: str | None = None) -> None:
-        """Check what has been started, see `check_probes`."""
         parameters = vllm.SamplingParams(**_OF_TEXTS, max_tokens=1)
         texts = probes(self._vocab_size, self._info.max_model_len - 1)
         for number, text in enumerate(map(tokens_input, texts)):
@@ -355,7 +344,6 @@ def _find_ends(engine: vllm.LLMEngine) -> frozenset[int]:
 
 
 def _in_pieces(spec: EngineSpec) -> dict[str, Any]:
-    """Bound the logits that vLLM makes at once."""
     model, revision = weights_source(spec.model, spec.revision)
     config = AutoConfig.from_pretrained(model, revision=revision)
     most = spec.logits_bytes // (config.get_text_config().vocab_size * _ENTRY_BYTES)

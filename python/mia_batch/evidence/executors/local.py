@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from mia_batch.evidence.parts import Block
     from mia_batch.evidence.request import Request, Source
 
-
-# What every executor promises.
-
-
 Kept = TypeVar("Kept")
 
 
@@ -44,7 +40,6 @@ class Executor(Protocol):
 
 
 # Blocks in hand, and what is tried again of them where an engine has ended.
-
 
 REFUSED = "the engine ended each time that it was asked about this text"
 
@@ -88,7 +83,6 @@ class Pieces:
 
     @property
     def left(self) -> bool:
-        """Whether anything is to be worked on."""
         return not self._all_seen or bool(self._suspects or self._in_hand)
 
     def hand_out(self) -> Iterator[Block | None]:
@@ -155,15 +149,12 @@ class Refusals:
         self._asked: list[Request] = []
 
     def has_room(self, **_: int) -> bool:
-        """Take in all at once."""
         return True
 
     def submit(self, request: Request) -> None:
-        """Remember what was asked."""
         self._asked.append(request)
 
     def results(self, timeout: float | None = None) -> list[Answer]:  # noqa: ARG002 - of the protocol
-        """Refuse what was asked."""
         asked, self._asked = self._asked, []
         return [Answer(request_id=each.request_id, passes=0, error=self._reason) for each in asked]
 
@@ -219,7 +210,6 @@ def _kept(
     pieces: Pieces,
     keep: Callable[[Block, pl.DataFrame], Kept],
 ) -> Iterator[tuple[Block, Kept]]:
-    """Keep the rows of whole blocks."""
     for block, rows in found:
         for whole, whole_rows in pieces.done(block, rows):
             yield whole, keep(whole, whole_rows)

@@ -88,7 +88,6 @@ def reason_of(error: Exception) -> str:
 
 # A connection to a Ray cluster, or a Ray of this machine alone.
 
-
 _SECONDS_TO_ANSWER = 10.0
 _OWN: dict[str, str] = {}  # what every Ray that this process starts has in its environment
 
@@ -224,7 +223,6 @@ def _hush() -> None:
 
 # What runs on a cluster: an engine with the executor of one process before it.
 
-
 _PACKAGE = Path(__file__).parents[3]
 
 
@@ -334,7 +332,6 @@ class _Feed:
         self._in_hand: dict[int, _Order] = {}
 
     def first(self) -> _Order:
-        """Wait for the first order of a job."""
         if not self._next:
             self._next.append(self._orders.get())
         return self._next[0]
@@ -356,11 +353,9 @@ class _Feed:
             yield order.block
 
     def finish(self, block: Block, answered: Answered) -> None:
-        """Answer an order."""
         self._in_hand.pop(id(block)).answer.set_result(answered)
 
     def fail(self, error: BaseException) -> None:
-        """Give all orders in hand back."""
         for order in self._in_hand.values():
             order.answer.set_exception(error)
         self._in_hand.clear()
@@ -374,12 +369,10 @@ class _News:
         self._told: Counter[tuple[str, str]] = Counter()
 
     def told(self, label: str, _units: int, tokens: int, passes: int) -> None:
-        """Add up; units count with their block."""
         self._told[label, "tokens"] += tokens
         self._told[label, "passes"] += passes
 
     def with_kept(self, kept: object) -> Answered:
-        """Send all with the answer to one block."""
         labels = dict.fromkeys(label for label, _ in self._told)
         told = [(each, self._told[each, "tokens"], self._told[each, "passes"]) for each in labels]
         answered = Answered(kept, told, self.said[:])
@@ -397,7 +390,6 @@ def package_version() -> str:
 
 
 # Long calls on machines of a cluster, each of which says how far it is.
-
 
 Call: TypeAlias = "tuple[str, tuple[object, ...]]"
 """What is made, by name, and the arguments of what makes it."""
@@ -489,7 +481,6 @@ def _called(
 
 # Calls on the cores of a cluster, as `in_background` makes them in threads of this machine.
 
-
 _WAITING = 2  # calls for each core: one that runs, and the next
 _ONE_CORE = {"POLARS_MAX_THREADS": "1", "RAYON_NUM_THREADS": "1"}
 _functions: dict[Any, Callable[..., object]] = {}
@@ -552,7 +543,6 @@ def _call(mark: Path, sent: list[Any], arguments: tuple[object, ...]) -> bool:
 
 # The engines of a cluster, as the driver sees them: asked for, ready, lost, replaced.
 
-
 _SECONDS_TO_LOOK = 1.0
 _SECONDS_BEFORE_SAYING = 30.0
 _MOST_FAILED_STARTS = 10  # in a row, with no worker left
@@ -573,7 +563,6 @@ class Worker:
 
     @property
     def shared(self) -> bool:
-        """Whether it stores what it has made."""
         return self.joined is not None and self.joined.shared
 
 
@@ -649,7 +638,6 @@ class Pool:
                 yield self._came(ref)
 
     def states(self) -> list[WorkerState]:
-        """Say what each worker does."""
         blocks = defaultdict(list)
         for asked in self._asked.values():
             blocks[asked.worker].append(str(asked.block.index))
@@ -667,7 +655,6 @@ class Pool:
         return states + [WorkerState(each.name, "starting", 0, 0.0) for each in starting]
 
     def close(self) -> None:
-        """End all engines."""
         for worker in [*self.workers, *self._starting.values()]:
             self._ray.kill(worker.actor)
         self.workers.clear()
@@ -721,7 +708,6 @@ class Pool:
         self._say(f"{worker.name} is ready on {worker.joined.node}")
 
     def _compare(self, joined: Joined) -> None:
-        """Refuse an engine that is not like the first."""
         if self._info is not None and joined.info != self._info.info:
             raise EngineError(f"its engine is {joined.info}, the others {self._info.info}")
 
@@ -743,7 +729,6 @@ class Pool:
 
 
 # Blocks to workers of a cluster: who is free gets the next, and what is lost is asked again.
-
 
 Kept = TypeVar("Kept")
 
