@@ -125,8 +125,6 @@ def _without_replaced(table: pl.LazyFrame, failed: pl.Expr, names: list[str]) ->
     return kept.drop("row")
 
 
-# Blocks: the portions in which rows are collected and stored.
-
 BLOCK_TARGETS = 64
 """Targets in a block: few enough that little is lost with an unfinished one."""
 RECORDED_BLOCK_TARGETS = 8 * BLOCK_TARGETS
@@ -189,7 +187,7 @@ class TargetUnits:
     columns: tuple[str, ...] = ()
 
     def keys(self) -> Iterator[pl.DataFrame]:
-        there = _numbered(self.targets).filter(_HAS_TEXT)
+        there = self.targets.with_row_index("target_row").filter(_HAS_TEXT)
         rows = there.select("target_row", target=TARGET_KEY, key=TARGET_KEY)
         yield from rows.collect_batches(chunk_size=_KEYS_AT_ONCE)
 
@@ -217,7 +215,7 @@ class FreshUnits:
     def keys(self) -> Iterator[pl.DataFrame]:
         """Yield the keys and ``target_row`` of each, those that cannot be asked included."""
         index = pl.lit(list(range(self.view.n)), dtype=pl.List(pl.UInt32))
-        there = _numbered(self.targets).filter(_HAS_TEXT, _is_among(self.among))
+        there = self.targets.with_row_index("target_row").filter(_HAS_TEXT, _is_among(self.among))
         each = there.select("target_row", target=TARGET_KEY, index=index).explode("index")
         rows = each.select("target_row", "target", key=_KEY)
         yield from rows.collect_batches(chunk_size=_KEYS_AT_ONCE)
@@ -315,8 +313,8 @@ class PromptUnits:
 
     @cached_property
     def _starts(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        sizes = [_height(path) for path in self._paths]
-        return np.cumsum([0, *sizes[:-1]])
+        sizes = [scan(path, Prompts).select(pl.len()).collect().item() for path in self._paths]
+        return np.cumsum([0, *sizes[:-1]], dtype=np.int64)
 
     @cached_property
     def _part(self) -> Callable[[int], pl.DataFrame]:
@@ -327,19 +325,8 @@ def _is_among(names: pl.Series | None) -> pl.Expr:
     return pl.lit(value=True) if names is None else pl.col("target_id").is_in(names.implode())
 
 
-def _numbered(targets: pl.LazyFrame) -> pl.LazyFrame:
-    return targets.with_row_index("target_row")
-
-
 def _rows_from(start: int) -> pl.Expr:
     return pl.int_range(start, start + pl.len(), dtype=pl.UInt32)
-
-
-def _height(path: Path) -> int:
-    return int(scan(path, Prompts).select(pl.len()).collect().item())
-
-
-# Which rows the parts of a table hold, target by target.
 
 
 class Held:
@@ -352,10 +339,15 @@ class Held:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._slices = [
-            list(paths) for _, paths in groupby(parts.paths(), key=lambda path: _slice(parts, path))
+        slices = groupby(
+            parts.paths(), key=lambda path: parts.targets_of(path).start // TARGETS_AT_ONCE
+        )
+        self._slices = [list(paths) for _, paths in slices]
+        distinct = pl.col("target").unique()
+        there = [
+            parts.scan(paths).select(distinct).collect(engine="streaming").to_series()
+            for paths in self._slices
         ]
-        there = [self._targets(paths) for paths in self._slices]
         heights = [targets.len() for targets in there]
         targets = pl.concat([pl.Series("target", dtype=pl.UInt64), *there])
         self._slice_of = np.repeat(np.arange(len(there), dtype=np.uint32), heights)
@@ -379,14 +371,6 @@ class Held:
         paths = [path for number in numbers for path in self._slices[number]]
         own = pl.col("target").is_in(targets.unique().implode())
         return self._parts.scan(paths).filter(own).drop("target")
-
-    def _targets(self, paths: Sequence[Path]) -> pl.Series:
-        found = self._parts.scan(paths).select(pl.col("target").unique())
-        return found.collect(engine="streaming").to_series()
-
-
-def _slice(parts: Parts, path: Path) -> int:
-    return parts.targets_of(path).start // TARGETS_AT_ONCE
 
 
 # What the parts of a run lack, block by block.
@@ -481,7 +465,14 @@ class Missing:
         for numbers, lacking in grouped:
             chosen = units[lacking["position"]].drop("unit_key", "target_row")
             index, piece, last_piece, first, last = (int(str(number)) for number in numbers)
-            yield self._made(index, piece, last_piece, first, last, chosen)
+            label = self._parts.label
+            stem = part_stem(index, label, first, last)
+            attempt = piece
+            if not last_piece or f"{stem}.attempt-{piece}.parquet" in self._names:
+                attempt += max(self._attempts[stem], last_piece + 1 if last_piece else 0)
+            yield Block(
+                index=index, first=first, last=last, attempt=attempt, label=label, units=chosen
+            )
 
     @property
     def _piece(self) -> pl.Expr:
@@ -491,16 +482,6 @@ class Missing:
         pieces = (work.sum() // PIECE_TOKENS + 1).clip(upper_bound=_MOST_PIECES)
         size = work.sum() // pieces + 1
         return ((work.cum_sum() - work) // size).over(self._block)
-
-    def _made(
-        self, index: int, piece: int, last_piece: int, first: int, last: int, units: pl.DataFrame
-    ) -> Block:
-        label = self._parts.label
-        stem = part_stem(index, label, first, last)
-        attempt = piece
-        if not last_piece or f"{stem}.attempt-{piece}.parquet" in self._names:
-            attempt += max(self._attempts[stem], last_piece + 1 if last_piece else 0)
-        return Block(index=index, first=first, last=last, attempt=attempt, label=label, units=units)
 
 
 def _next_attempts(parts: Parts) -> Counter[str]:
@@ -521,9 +502,6 @@ def _ranges(failed: pl.DataFrame) -> pl.DataFrame:
         .agg(first=pl.col("index").min(), last=pl.col("index").max() + 1)
         .drop("run")
     )
-
-
-# A shard: one of several processes that share the blocks of a run.
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,10 @@ def main(descriptor: int, parent: int, log: str) -> None:
     sender = Thread(target=_send, args=(connection, answers), daemon=True)
     sender.start()
     try:
-        _start_and_serve(spec, requests, answers)
+        engine = load_engine(spec)
+        answers.put(engine.info)
+        _serve(engine, requests, answers)
+        engine.close()
     except RequestError as error:
         answers.put(error)
     except Exception as error:
@@ -123,13 +126,6 @@ def _explain(error: Exception, engine: str, log: str, log_start: int) -> EngineE
         written = Path(log).read_bytes()[log_start:].decode(errors="replace")
         cause = f"{cause}: {first_error_in(written)}"
     return EngineError(f"{cause}; the engine's log is {log}")
-
-
-def _start_and_serve(spec: EngineSpec, requests: _Requests, answers: _Answers) -> None:
-    engine = load_engine(spec)
-    answers.put(engine.info)
-    _serve(engine, requests, answers)
-    engine.close()
 
 
 def _serve(engine: Engine, requests: _Requests, answers: _Answers) -> None:

@@ -1,4 +1,4 @@
-"""Answers that were paid for, on disk before they count."""
+"""The client of an endpoint; answers that were paid for are on disk before they count."""
 
 from __future__ import annotations
 
@@ -83,7 +83,6 @@ class Journal:
                 raise
 
     def find(self, request: bytes) -> dict[int, Continuation]:
-        """Look up what has been answered of a request, by index among its samples."""
         with self._explained():
             rows = self._database.execute(
                 "SELECT sample, CASE WHEN reason IS NULL THEN text END, n_tokens, finish_reason, "
@@ -106,20 +105,10 @@ class Journal:
         system_fingerprint: str | None = None,
     ) -> None:
         """Store what one HTTP answer brought and cost; on disk when this returns."""
-        of_all = (sent, system_fingerprint)
-        rows = [
-            (
-                request,
-                sample,
-                each.text or "",
-                each.n_tokens,
-                each.finish_reason,
-                each.answer,
-                each.reason,
-                *of_all,
-            )
-            for sample, each in found.items()
-        ]
+        rows = []
+        for sample, each in found.items():
+            said = (each.text or "", each.n_tokens, each.finish_reason, each.answer, each.reason)
+            rows.append((request, sample, *said, sent, system_fingerprint))
         with self._explained(), self._database:
             self._database.executemany(f"INSERT OR IGNORE INTO answers {_COLUMNS}", rows)
             self._database.execute(
@@ -197,9 +186,6 @@ def identify(request: Request, sample_identity: Mapping[str, object]) -> bytes:
     drawn = [request.seed, request.n, request.max_tokens, *[True] * request.greedy]
     text = json.dumps([dict(sample_identity), asked, drawn], sort_keys=True)
     return blake2b(text.encode(), digest_size=16, person=b"mia-journal").digest()
-
-
-# Requests on their way: journal first, then the endpoint, as many at once as it can take.
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,7 +281,6 @@ class Dispatcher:
             self._deliver_answer(job)
 
     def _request(self, job: _Job) -> WireRequest:
-        """Ask for the first missing sample, and for as many after it as one request can."""
         missing, request = job.missing, job.request
         first, n = missing[0], 1
         if self._capabilities.n == "honoured":
@@ -326,9 +311,6 @@ class Dispatcher:
         self._deliver(self._format.answer(job.request, in_order, self._capabilities))
 
 
-# An endpoint as a source: requests go in, answers come out, a thread of its own does the rest.
-
-
 class Endpoint:
     """A `Source` that has probed its endpoint; made by :meth:`open`, used as a context manager.
 
@@ -339,10 +321,7 @@ class Endpoint:
     _dispatcher: Dispatcher
 
     def __init__(
-        self,
-        request_format: RequestFormat,
-        kind: EvidenceKind,
-        tokenizer: Tokenizer | None,
+        self, request_format: RequestFormat, kind: EvidenceKind, tokenizer: Tokenizer | None
     ) -> None:
         self._format = request_format
         self._kind = kind
@@ -384,9 +363,8 @@ class Endpoint:
             endpoint.close()
             if isinstance(error, MiaBatchError) or not isinstance(error, Exception):
                 raise
-            raise EngineError(
-                f"the client of the endpoint cannot start ({cause_of(error)})"
-            ) from None
+            msg = f"the client of the endpoint cannot start ({cause_of(error)})"
+            raise EngineError(msg) from None
         return endpoint
 
     @property

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from mia_batch.evidence.endpoint.settings import NEUTRAL, Dialect, Tokens, most_prompt_tokens
 from mia_batch.evidence.request import Answer, Continuation
@@ -30,19 +30,10 @@ _LONGEST = 300
 _STOPS = frozenset({"stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "done"})
 _LENGTHS = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
 _FAILURES = frozenset({"error", "abort", "aborted", "cancelled", "canceled"})
-_FILTERS = frozenset(
-    {
-        "content_filter",
-        "content_filtered",
-        "safety",
-        "recitation",
-        "blocklist",
-        "prohibited_content",
-        "spii",
-        "sensitive",
-        "guardrail_intervened",
-    }
-)
+_FILTERS = {
+    *("content_filter", "content_filtered", "safety", "recitation", "blocklist"),
+    *("prohibited_content", "spii", "sensitive", "guardrail_intervened"),
+}
 """Finish reasons of all dialects, in lower case. Others, empty ones and null say nothing."""
 _THOUGHTS = re.compile(
     r"\s*(?:<(think|thinking|thought|reasoning)>.*?</\1>|\[THINK\].*?\[/THINK\]|◁think▷.*?◁/think▷)\s*",
@@ -96,8 +87,7 @@ class Refusal:
     sentence: str  # status and the endpoint's own message, shortened, without the key
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(NamedTuple):
     """What a reply to a request for one choice says of its tokens; None where it does not."""
 
     drawn: int | None = None
@@ -115,27 +105,18 @@ class Found(NamedTuple):
 _Find: TypeAlias = "Callable[[dict[str, Any], Spent], Found]"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-
-class _Usage(_Strict):
+class _Usage(BaseModel, strict=True):
     prompt_tokens: _Count
     completion_tokens: _Count = 0
 
 
-class _Choice(_Strict):
+class _Choice(BaseModel, strict=True):
     text: str | None
     index: int | None = None
     token_ids: list[int] | None = None
 
 
-def read_choices(
-    body: bytes,
-    n: int,
-    find: _Find,
-    redact: Callable[[str], str],
-) -> Choices:
+def read_choices(body: bytes, n: int, find: _Find, redact: Callable[[str], str]) -> Choices:
     """Read a reply of up to ``n`` choices; one that is not what was asked for has nothing.
 
     ``find`` takes a choice and what was ``spent`` on it. What the reply says of the key is taken
@@ -268,10 +249,9 @@ def shorten(text: str) -> str:
 def read_usage(document: dict[str, Any]) -> Tokens | None:
     """Read what a reply says was paid for; None where it does not."""
     try:
-        usage = _Usage.model_validate(document.get("usage"))
+        return Tokens(*dict(_Usage.model_validate(document.get("usage"))).values())
     except ValidationError:
         return None
-    return Tokens(usage.prompt_tokens, usage.completion_tokens)
 
 
 def _find_choices(
@@ -325,9 +305,6 @@ def _read_choice(
         reason=found.reason,
     )
     return (position if choice.index is None else choice.index), continuation
-
-
-# Request formats: what a request is on the wire, and where a choice holds its text.
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,8 +409,6 @@ class Chat(RequestFormat):
         return "".join(str(part.get("text", "")) for part in parts)
 
 
-# Endpoints that repeat a prompt with the log-probability of each of its tokens.
-
 _LEAST = -9999.0  # what servers write for minus infinity
 _BYTES = re.compile(r"bytes:((?:\\x[0-9a-f]{2})+)")  # how OpenAI writes a part of a character
 
@@ -465,9 +440,8 @@ class Echo(RequestFormat):
             return Answer(request_id=request.request_id, error=found)
         bos, logprob = found
         if len(logprob) < (request.text_tokens or 0):
-            error = (
-                f"the text has {len(logprob)} tokens, fewer than the {request.text_tokens} wanted"
-            )
+            n, wanted = len(logprob), request.text_tokens
+            error = f"the text has {n} tokens, fewer than the {wanted} wanted"
             return Answer(request_id=request.request_id, error=error, asked=False)
         tokens: dict[str, NDArray[np.generic]] = {"logprob": logprob[: request.text_tokens]}
         return Answer(request_id=request.request_id, tokens=tokens, bos=bos)
@@ -486,7 +460,13 @@ def read_echo(
     lists = isinstance(tokens, list) and isinstance(logprobs, list)
     if not lists or len(tokens) != len(logprobs) or not all(isinstance(t, str) for t in tokens):
         return "the endpoint's log-probabilities are not one for each token"
-    pieces = [_encoded(token) for token in tokens]
+    parts = [(token, _BYTES.fullmatch(token)) for token in tokens]
+    pieces = [
+        token.encode(errors="replace")
+        if part is None
+        else bytes.fromhex(part[1].replace("\\x", ""))
+        for token, part in parts
+    ]
     found = _find((context + text).encode(), pieces, n_drawn)
     if found is None:
         return "the endpoint's tokens, put together, are not the prompt"
@@ -500,13 +480,6 @@ def read_echo(
     if not all(map(is_logprob, values)):
         return "the endpoint gives a token a log-probability that is not a number up to 0"
     return bos == 1, np.array([math.nan] * unscored + values, np.float32)
-
-
-def _encoded(token: str) -> bytes:
-    part = _BYTES.fullmatch(token)
-    if part is not None:
-        return bytes.fromhex(part[1].replace("\\x", ""))
-    return token.encode(errors="replace")
 
 
 def _find(prompt: bytes, pieces: list[bytes], n_drawn: int | None) -> tuple[int, int] | None:
@@ -523,8 +496,6 @@ def is_logprob(value: object) -> bool:
     """Whether it is a number up to 0, and none that stands for minus infinity."""
     return isinstance(value, (int, float)) and _LEAST < value <= 0
 
-
-# Log-probabilities of the next token: of some that are named, or of those that are most likely.
 
 _BY_ID = re.compile(r"token_id:([0-9]+)")  # how vLLM names a token by its id
 _LEAST_LEFT = 1e-4  # probability of what is not listed, as far as rounding lets it be known
@@ -564,10 +535,7 @@ class NextToken(RequestFormat):
         return Answer(request_id=number, passes=0, error=error, asked=asked)
 
     def _prompt_of(self, request: Request, ids: list[int]) -> str | None:
-        """Find the prompt with these tokens: the context, and what its last token has of the text.
-
-        None where there is none.
-        """
+        """Find the prompt of these tokens, the last of which may begin the text."""
         prompts = (request.context + request.text[:end] for end in range(len(request.text)))
         encoded = ((prompt, self.tokenizer.encode_prompts([prompt])[0]) for prompt in prompts)
         return next((prompt for prompt, found in encoded if found == ids), None)
@@ -614,10 +582,7 @@ class NextToken(RequestFormat):
     def answer(
         self, request: Request, continuations: list[Continuation], capabilities: Capabilities
     ) -> Answer:
-        """Read what the listing says of the tokens that are wanted.
-
-        Bounds alone do not tell answers apart.
-        """
+        """Read what the listing says of the tokens; bounds alone do not tell answers apart."""
         (listed,) = continuations
         tokens = request.text_ids or []
         exact = capabilities.named_token == "honoured"

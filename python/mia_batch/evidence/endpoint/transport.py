@@ -1,4 +1,4 @@
-"""One HTTP request and its answer; the only file that uses httpx."""
+"""Requests over HTTP within every limit, and tried again; the only file that uses httpx."""
 
 from __future__ import annotations
 
@@ -75,20 +75,15 @@ class Transport:
             async with asyncio.timeout(self._settings.timeout):
                 async with self._client.stream(method, path, json=payload) as response:
                     body = await _read(response)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            sentence = self._explain("no connection", error)
-            raise UnansweredError(sentence, sent=False) from None
-        except (TimeoutError, httpx.TimeoutException):
-            sentence = f"no answer came within {self._settings.timeout:g} s"
-            raise UnansweredError(sentence, sent=True) from None
-        except httpx.RequestError as error:
-            sentence = self._explain("the connection was cut", error)
-            raise UnansweredError(sentence, sent=True) from None
+        except (TimeoutError, httpx.RequestError) as error:
+            is_late = isinstance(error, (TimeoutError, httpx.TimeoutException))
+            unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
+            cause = self._settings.redact(str(error) or type(error).__name__)
+            sentence = f"{'no connection' if unsent else 'the connection was cut'} ({cause})"
+            if is_late and not unsent:
+                sentence = f"no answer came within {self._settings.timeout:g} s"
+            raise UnansweredError(sentence, sent=not unsent) from None
         return Reply(status=response.status_code, headers=response.headers, body=body)
-
-    def _explain(self, what: str, error: httpx.RequestError) -> str:
-        cause = str(error) or type(error).__name__
-        return f"{what} ({self._settings.redact(cause)})"
 
 
 async def _read(response: httpx.Response) -> bytes:
@@ -110,8 +105,6 @@ async def _read(response: httpx.Response) -> bytes:
             raise httpx.DecodingError(f"an answer of more than {_MOST_BYTES >> 20} MiB")
     return bytes(body)
 
-
-# How many requests may be in flight, and how many requests or tokens a minute may have.
 
 _START = 8
 
@@ -176,14 +169,10 @@ _LONGEST_STATED_WAIT = 120.0  # seconds; for longer ones nobody should stand by
 _FIRST_WAIT = 0.5
 _LONGEST_WAIT = 60.0
 _RETRIED = frozenset({408, 409, 429})
-_EXHAUSTED = frozenset(
-    {
-        "insufficient_quota",
-        "billing_hard_limit_reached",
-        "billing_not_active",
-        "account_deactivated",
-    }
-)
+_EXHAUSTED = {
+    *("insufficient_quota", "billing_hard_limit_reached"),
+    *("billing_not_active", "account_deactivated"),
+}
 
 
 class RefusedError(Exception):
@@ -216,17 +205,13 @@ class Next:
 
 
 def after_refusal(
-    status: int,
-    headers: Mapping[str, str],
-    codes: frozenset[str],
-    now: datetime,
-    *,
-    last: bool,
+    status: int, headers: Mapping[str, str], codes: frozenset[str], now: datetime, *, last: bool
 ) -> Next:
-    """Decide what follows an error status, as the ``last`` try allowed or not."""
     if status == 402 or codes & _EXHAUSTED:
         return Next("exhausted")
-    if not _is_retried(status, headers) or last:
+    # ``x-should-retry`` is followed where it is sent, else the status.
+    wished = {"true": True, "false": False}.get(headers.get("x-should-retry", ""))
+    if last or not (status in _RETRIED or status >= 500 if wished is None else wished):
         return Next("give_up")
     wait = stated_wait(headers, now)
     return Next("again" if wait is None or wait <= _LONGEST_STATED_WAIT else "later", wait)
@@ -239,11 +224,9 @@ def backoff(attempt: int, rng: Random) -> float:
 
 def stated_wait(headers: Mapping[str, str], now: datetime) -> float | None:
     """Seconds to wait, from ``retry-after-ms`` or ``retry-after`` (RFC 9110, section 10.2.3)."""
-    milliseconds = _number(headers.get("retry-after-ms"))
-    if milliseconds is not None:
+    if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
         return milliseconds / 1000.0
-    seconds = _number(headers.get("retry-after"))
-    if seconds is not None:
+    if (seconds := _number(headers.get("retry-after"))) is not None:
         return seconds
     try:
         date = parsedate_to_datetime(headers.get("retry-after", ""))
@@ -253,14 +236,6 @@ def stated_wait(headers: Mapping[str, str], now: datetime) -> float | None:
     return max(0.0, (date - now).total_seconds())
 
 
-def _is_retried(status: int, headers: Mapping[str, str]) -> bool:
-    """Follow ``x-should-retry`` where it is sent, else the status."""
-    wished = headers.get("x-should-retry")
-    if wished in {"true", "false"}:
-        return wished == "true"
-    return status in _RETRIED or status >= 500
-
-
 def _number(text: str | None) -> float | None:
     try:
         number = float(text or "")
@@ -268,8 +243,6 @@ def _number(text: str | None) -> float | None:
         return None
     return number if isfinite(number) and number >= 0 else None
 
-
-# A request until it is answered: limits before each try, retries after it.
 
 _MOST_UNUSABLE = 2  # times that an unusable answer is repeated; each may have been paid for
 

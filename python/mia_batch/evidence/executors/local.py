@@ -1,4 +1,4 @@
-"""What every executor promises."""
+"""The executor of one process, and what every executor promises."""
 
 from __future__ import annotations
 
@@ -38,8 +38,6 @@ class Executor(Protocol):
         pickled. ``told`` is as in `Collector`.
         """
 
-
-# Blocks in hand, and what is tried again of them where an engine has ended.
 
 REFUSED = "the engine ended each time that it was asked about this text"
 
@@ -102,15 +100,12 @@ class Pieces:
                 return
 
     def done(self, block: Block, rows: pl.DataFrame) -> Iterator[tuple[Block, pl.DataFrame]]:
-        """Take in the rows of what was handed out; yield the block that they complete, if any."""
         piece = self._in_hand.pop(id(block))
         if piece.deaths < _MOST_DEATHS:
             self._in_vain = 0
         whole = piece.whole
         whole.rows[piece.first] = rows
-        if len(whole.rows) == 1 and block is whole.block:
-            yield block, rows
-        elif not any(each.whole is whole for each in (*self._suspects, *self._in_hand.values())):
+        if not any(each.whole is whole for each in (*self._suspects, *self._in_hand.values())):
             yield whole.block, pl.concat(whole.rows[first] for first in sorted(whole.rows))
 
     def failed(self, error: EngineError) -> list[Block]:
@@ -126,7 +121,12 @@ class Pieces:
             return []
         piece = replace(pieces[0], suspect=True, deaths=pieces[0].deaths + 1)
         if piece.block.units.height > 1:
-            self._suspects.extendleft(reversed([*_split(piece)]))
+            n_units = piece.block.units.height
+            size = -(-n_units // _SPLIT)
+            for start in reversed(range(0, n_units, size)):
+                block = replace(piece.block, units=piece.block.units[start : start + size])
+                first = piece.first + start
+                self._suspects.appendleft(_Piece(piece.whole, block, first, suspect=True))
             return []
         if piece.deaths < _MOST_DEATHS:
             self._suspects.appendleft(piece)
@@ -157,16 +157,6 @@ class Refusals:
     def results(self, timeout: float | None = None) -> list[Answer]:  # noqa: ARG002 - of the protocol
         asked, self._asked = self._asked, []
         return [Answer(request_id=each.request_id, passes=0, error=self._reason) for each in asked]
-
-
-def _split(piece: _Piece) -> Iterator[_Piece]:
-    units = piece.block.units
-    for start in range(0, units.height, size := -(-units.height // _SPLIT)):
-        block = replace(piece.block, units=units[start : start + size])
-        yield _Piece(piece.whole, block, piece.first + start, suspect=True)
-
-
-# The executor of one process: a single source, an engine's process or an endpoint.
 
 
 @dataclass(frozen=True, slots=True)
