@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -13,7 +14,7 @@ from mia_batch.evidence.collect import log_inverse, stored_frequencies
 
 def stored(path, *texts, vocabulary=5, digest="abc"):
     """A digit is a token."""
-    tokenizer = SimpleNamespace(
+    tokenizer: Any = SimpleNamespace(
         encode=lambda texts: [[int(sign) for sign in text] for text in texts],
         vocabulary=vocabulary,
         digest=digest,
