@@ -20,28 +20,17 @@ from mia_batch.schemas import LogProbs, Samples
 from mia_batch.tables import scan, sink
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     import numpy.typing as npt
     from numpy.typing import NDArray
 
     from mia_batch.evidence.parts import Block
-    from mia_batch.evidence.request import (
-        Answer,
-        Budget,
-        Continuation,
-        EvidenceKind,
-        FinishReason,
-        Source,
-    )
+    from mia_batch.evidence.request import Answer, Budget, Continuation, EvidenceKind, Source
     from mia_batch.models.tokens import Tokenizer
     from mia_batch.models.weights import Measure
     from mia_batch.prompts.views import View
-
-
-# Ask a source about the units of blocks, and turn its answers into rows.
-
 
 Row: TypeAlias = dict[str, Any]
 """Values of a row of evidence by column."""
@@ -118,7 +107,10 @@ class Collector:
         while True:
             while self._again:
                 self._submit(*self._again.popleft())
-            while self._has_room() and (request := next(asked, None)) is not None:
+            while (
+                self._source.has_room(requests=len(self._in_flight), samples=self._samples)
+                and (request := next(asked, None)) is not None
+            ):
                 self._submit(*request)
             while self._finished:
                 done = self._finished.popleft()
@@ -127,9 +119,6 @@ class Collector:
                 return
             for answer in self._source.results():
                 self._take(answer)
-
-    def _has_room(self) -> bool:
-        return self._source.has_room(requests=len(self._in_flight), samples=self._samples)
 
     def _requests(self, blocks: Iterable[Block | None]) -> Iterator[tuple[_Open, Asked] | None]:
         for block in blocks:
@@ -171,12 +160,6 @@ class Collector:
             self._finished.append(opened)
 
 
-# Continuations of prompts: which are asked for, and the rows made from them.
-
-
-_SCHEMA = Samples.create_empty().schema
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleTask:
     """Continue the context of each prompt; ``measure`` tells lengths, ``budget`` how far to go."""
@@ -199,8 +182,9 @@ class SampleTask:
         for unit, ((target_id, index), measure) in enumerate(zip(rows, measures, strict=True)):
             budget = self.budget.first(measure.prompt_tokens, measure.reference_tokens)
             if measure.prompt_tokens == 0 or budget <= 0:
-                refused = _refused(block.first, n, self._too_long(measure), answer="not_asked")
-                yield None, [(unit, row) for row in refused]
+                row = {"reason": self._too_long(measure), "answer": "not_asked"}
+                indices = range(block.first, block.last)
+                yield None, [(unit, {"sample_index": index, **row}) for index in indices]
                 continue
             request = Request(
                 request_id=0,
@@ -221,9 +205,10 @@ class SampleTask:
 
     def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Row], list[Asked]]:
         """Keep candidates that suffice; ask again, same seed, for those that end too early."""
-        if answer.error is not None:
-            return _refused(asked.first, asked.request.n, answer.error), []
         del block
+        if answer.error is not None:
+            indices = range(asked.first, asked.first + asked.request.n)
+            return [{"sample_index": index, "reason": answer.error} for index in indices], []
         texts = [given.text or "" for given in answer.continuations]
         differs = answer.prompt if answer.prompt != asked.request.context else None
         rows, again = [], []
@@ -231,10 +216,10 @@ class SampleTask:
             zip(answer.continuations, _count_words(texts, self.words), strict=True)
         ):
             missing = asked.reference_words - count
-            further = self._further(asked, index, given, missing)
-            if further is not None:
+            if (further := self._further(asked, index, given, missing)) is not None:
                 again.append(further)
                 continue
+            finish = None if given.reason else given.finish_reason
             rows.append(
                 {
                     "sample_index": asked.first + index,
@@ -242,7 +227,7 @@ class SampleTask:
                     "prompt": differs,
                     "n_tokens": given.n_tokens,
                     "finish_reason": given.finish_reason,
-                    "short": None if given.reason else _is_short(given.finish_reason, missing),
+                    "short": None if finish is None else finish == "length" and missing > 0,
                     "answer": given.answer,
                     "reason": given.reason,
                 }
@@ -250,20 +235,14 @@ class SampleTask:
         return rows, again
 
     def table(self, block: Block, rows: list[tuple[int, Row]]) -> pl.DataFrame:
-        """Sort by prompt and ``sample_index``."""
         keys = list(block.units.select("target_id", "view_index").iter_rows())
         ordered = sorted(rows, key=lambda item: (item[0], item[1]["sample_index"]))
-        made: list[dict[str, Any]] = [
-            {
-                "target_id": keys[unit][0],
-                "model": self.view.model,
-                "view": self.view.name,
-                "view_index": keys[unit][1],
-                **values,
-            }
+        own = {"model": self.view.model, "view": self.view.name}
+        made: list[Row] = [
+            {"target_id": keys[unit][0], "view_index": keys[unit][1], **own, **values}
             for unit, values in ordered
         ]
-        return pl.DataFrame(made, schema=_SCHEMA)
+        return pl.DataFrame(made, schema=Samples.create_empty().schema)
 
     def _further(self, asked: Asked, index: int, given: Continuation, missing: int) -> Asked | None:
         """Decode a candidate again if its budget ended it within the words that count.
@@ -276,29 +255,17 @@ class SampleTask:
         if missing == 0 and _ends_words((given.text or "")[-1:], self.words):
             return None
         request = asked.request
-        n_tokens = self._prompt_tokens(request)
+        ids = request.context_ids
+        n_tokens = (
+            self.measure([request.context], [""])[0].prompt_tokens if ids is None else len(ids)
+        )
         budget = self.budget.next(n_tokens, request.max_tokens, asked.attempts)
         if budget is None:
             return None
-        first = asked.first + index
-        stem = request.key.rsplit(":", 3)[0]
-        return replace(
-            asked,
-            first=first,
-            attempts=asked.attempts + 1,
-            request=replace(
-                request,
-                key=f"{stem}:{first}:1:{budget}",
-                n=1,
-                seed=request.seed + index,
-                max_tokens=budget,
-            ),
-        )
-
-    def _prompt_tokens(self, request: Request) -> int:
-        if request.context_ids is not None:
-            return len(request.context_ids)
-        return self.measure([request.context], [""])[0].prompt_tokens
+        first, seed = asked.first + index, request.seed + index
+        key = f"{request.key.rsplit(':', 3)[0]}:{first}:1:{budget}"
+        request = replace(request, key=key, n=1, seed=seed, max_tokens=budget)
+        return replace(asked, first=first, attempts=asked.attempts + 1, request=request)
 
     def _too_long(self, measure: Measure) -> str:
         n_tokens = measure.prompt_tokens
@@ -306,15 +273,6 @@ class SampleTask:
             return "the prefix has no token, and the tokenizer adds none"
         limit = n_tokens + self.budget.room(n_tokens)
         return f"the prefix has {n_tokens} tokens, which leaves no room to continue within {limit}"
-
-
-def _refused(first: int, n: int, reason: str, answer: str | None = None) -> list[Row]:
-    indices = range(first, first + n)
-    return [{"sample_index": index, "reason": reason, "answer": answer} for index in indices]
-
-
-def _is_short(finish_reason: FinishReason | None, missing: int) -> bool | None:
-    return None if finish_reason is None else finish_reason == "length" and missing > 0
 
 
 def _count_words(texts: list[str], words: WordRule) -> list[int]:
@@ -336,9 +294,6 @@ def _ends_words(last: str, words: WordRule) -> bool:
             return last.isspace()
 
 
-# Log-probabilities of the tokens of prompts' texts, and the rows made from them.
-
-
 QUESTION = "question"
 """What an engine says of itself that gives log-probabilities of several answers to a question."""
 NOISE = "noise"
@@ -346,7 +301,6 @@ NOISE = "noise"
 FREQUENCY = "log_inverse_frequency"
 """The one column of numbers of tokens that no engine computes."""
 
-_LOGPROBS_SCHEMA = LogProbs.create_empty().schema
 _FLOATS = ("logprob", "vocabulary_mean", "vocabulary_variance", "support_mass")
 _LISTS = (*_FLOATS, "token_ids", "rank", FREQUENCY)
 
@@ -372,14 +326,14 @@ class LogprobTask:
     kind: EvidenceKind = "logprobs"
 
     def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Row]]]]:
-        """Ask about each prompt that can be asked."""
         view, columns = self.views[block.label]
         prompts = block.units.select("target_id", "view_index", "context", "text", "reason")
-        refused: list[tuple[int, Row]] = []
-        asked = []
+        yield (
+            None,
+            [(unit, {"reason": reason}) for unit, reason in enumerate(prompts["reason"]) if reason],
+        )
         for unit, (target_id, index, context, text, reason) in enumerate(prompts.iter_rows()):
             if reason is not None:
-                refused.append((unit, {"reason": reason}))
                 continue
             request = Request(
                 request_id=0,
@@ -393,10 +347,7 @@ class LogprobTask:
                 **self._noise(view, target_id, index),
                 columns=columns - {FREQUENCY},
             )
-            asked.append(Asked(unit=unit, request=request))
-        yield None, refused
-        for each in asked:
-            yield each, []
+            yield Asked(unit=unit, request=request), []
 
     def _noise(self, view: View, target_id: str, index: int) -> dict[str, Any]:
         """Give both prompts of a pair the same noise, the second with the opposite sign."""
@@ -406,7 +357,6 @@ class LogprobTask:
         return {"noise": -view.noise if index % 2 else view.noise, "seed": seed}
 
     def read(self, block: Block, asked: Asked, answer: Answer) -> tuple[list[Row], list[Asked]]:
-        """Make the one row of a prompt."""
         del asked
         if answer.tokens is None:
             return [{"reason": answer.error, "asked": answer.asked}], []
@@ -415,20 +365,18 @@ class LogprobTask:
             row[FREQUENCY] = self.log_inverse_frequency[answer.tokens["token_ids"]]
         return [row], []
 
-    def _trained(self, units: pl.DataFrame) -> pl.Series:
-        if self.trained is None:
-            return pl.Series([None] * units.height, dtype=pl.Boolean)
-        known = units.select("target_id").join(
-            self.trained, on="target_id", how="left", maintain_order="left"
-        )
-        return known["trained"]
-
     def table(self, block: Block, rows: list[tuple[int, Row]]) -> pl.DataFrame:
-        """Put the rows in the order of the prompts."""
         view, _ = self.views[block.label]
         by_unit = dict(rows)
         ordered = [by_unit[unit] for unit in range(block.units.height)]
         texts = block.units["text"].to_list()
+        known = pl.DataFrame(schema={"target_id": pl.String, "trained": pl.Boolean})
+        trained = block.units.select("target_id").join(
+            known if self.trained is None else self.trained,
+            on="target_id",
+            how="left",
+            maintain_order="left",
+        )
         columns: dict[str, Any] = {
             "target_id": block.units["target_id"],
             "model": [view.model] * len(ordered),
@@ -439,24 +387,22 @@ class LogprobTask:
                 for text, row in zip(texts, ordered, strict=True)
             ],
             "bos": [row.get("bos") for row in ordered],
-            "trained": self._trained(block.units),
+            "trained": trained["trained"],
             "bounded": [row.get("bounded") for row in ordered],
             "reason": [row.get("reason") for row in ordered],
         }
         for name in _LISTS:
             values = [row.get(name) for row in ordered]
             columns[name] = [None if value is None else pl.Series(value) for value in values]
-        types = {name: dtype for name, dtype in _LOGPROBS_SCHEMA.items() if name in columns}
+        schema = LogProbs.create_empty().schema
+        types = {name: dtype for name, dtype in schema.items() if name in columns}
         table = pl.DataFrame(columns, schema_overrides={**types, "text": pl.String})
         return table.with_columns(
             pl.col(_FLOATS).list.eval(pl.element().fill_nan(None)),
             rank=pl.col("rank").list.eval(pl.when(pl.element() > 0).then(pl.element())),
             n_bytes=pl.col("text").str.len_bytes(),
             zlib_size=zlib_size("text"),
-        ).select(_LOGPROBS_SCHEMA.names())
-
-
-# Variants of targets that a masked model makes: they are prompts.
+        ).select(schema.names())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -468,7 +414,6 @@ class FillTask:
     kind: EvidenceKind = "fills"
 
     def ask(self, block: Block) -> Iterator[tuple[Asked | None, list[tuple[int, Row]]]]:
-        """Ask for all variants of a target at once."""
         targets = block.units.select("target_id", "target").iter_rows()
         for unit, (target_id, text) in enumerate(targets):
             request = Request(
@@ -490,14 +435,10 @@ class FillTask:
         return numbered(target_id, texts, range(block.first, block.last), answer.error), []
 
     def table(self, block: Block, rows: list[tuple[int, Row]]) -> pl.DataFrame:
-        """Put the prompts in the order of the targets."""
         del block
         ordered = sorted(rows, key=lambda item: (item[0], item[1]["view_index"]))
         names = {"view_index": pl.UInt32, "text": pl.String, "reason": pl.String}
         return self.view.rows(pl.DataFrame([row for _, row in ordered], schema_overrides=names))
-
-
-# How frequent each token is in a reference corpus.
 
 
 _BATCH = 4096
@@ -511,68 +452,35 @@ class _Table(dy.Schema):
     """Digest of the tokenizer, the same in every row."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frequencies:
-    """How often each token of the vocabulary occurs, and the digest of the tokenizer."""
-
-    counts: npt.NDArray[np.uint64]
-    tokenizer: str
-
-    def log_inverse(self) -> npt.NDArray[np.float32]:
-        """Log of (total + vocabulary) / (count + 1) of each token, natural, float32, above 0.
-
-        Zhang et al. (2024), arXiv:2409.14781; Laplace smoothing as in the authors' code.
-        """
-        whole = float(self.counts.sum()) + len(self.counts)
-        inverse: npt.NDArray[np.float32] = np.log(whole / (self.counts + 1.0)).astype(np.float32)
-        return inverse
-
-
 def stored_frequencies(
     path: Path, texts: pl.LazyFrame, tokenizer: Tokenizer
 ) -> npt.NDArray[np.float32]:
     """Log of 1 / frequency of each token, from counts of ``text`` that are kept in a file."""
     if not path.exists():
         batches = texts.select("text").drop_nulls().collect_batches(chunk_size=_BATCH)
-        counted = count_frequencies(
-            (batch["text"].to_list() for batch in batches),
-            encode=tokenizer.encode,
-            vocabulary=tokenizer.vocabulary,
-            tokenizer=tokenizer.digest,
-        )
-        save_frequencies(counted, path)
-    return load_frequencies(path, tokenizer.digest).log_inverse()
-
-
-def count_frequencies(
-    batches: Iterable[Sequence[str]],
-    *,
-    encode: Callable[[Sequence[str]], Iterable[Sequence[int]]],
-    vocabulary: int,
-    tokenizer: str,
-) -> Frequencies:
-    """Count the tokens of a corpus, batch by batch."""
-    counts = np.zeros(vocabulary, np.uint64)
-    for texts in batches:
-        for ids in encode(texts):
+        counts = np.zeros(tokenizer.vocabulary, np.uint64)
+        for ids in (ids for batch in batches for ids in tokenizer.encode(batch["text"].to_list())):
             np.add.at(counts, np.asarray(ids, dtype=np.int64), 1)
-    if not counts.any():
-        raise SettingsError("setting 'frequencies_from': the corpus has no text; give one that has")
-    return Frequencies(counts=counts, tokenizer=tokenizer)
-
-
-def save_frequencies(frequencies: Frequencies, path: Path) -> None:
-    """Write counts to a Parquet file."""
-    table = pl.DataFrame({"count": frequencies.counts})
-    sink(table.with_columns(tokenizer=pl.lit(frequencies.tokenizer)), path, _Table)
-
-
-def load_frequencies(path: Path, tokenizer: str) -> Frequencies:
-    """Read counts that were saved before; `SettingsError` if another tokenizer cut the corpus."""
+        if not counts.any():
+            raise SettingsError(
+                "setting 'frequencies_from': the corpus has no text; give one that has"
+            )
+        counted = pl.DataFrame({"count": counts}).with_columns(tokenizer=pl.lit(tokenizer.digest))
+        sink(counted, path, _Table)
     table = scan(path, _Table).collect()
-    if set(table["tokenizer"]) != {tokenizer}:
+    if set(table["tokenizer"]) != {tokenizer.digest}:
         raise SettingsError(
             f"{path} counts the tokens of another tokenizer than the model's; remove it to have "
             "the corpus counted again"
         )
-    return Frequencies(counts=table["count"].to_numpy(), tokenizer=tokenizer)
+    return log_inverse(table["count"].to_numpy())
+
+
+def log_inverse(counts: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
+    """Log of (total + vocabulary) / (count + 1) of each token, natural, float32, above 0.
+
+    Zhang et al. (2024), arXiv:2409.14781; Laplace smoothing as in the authors' code.
+    """
+    whole = float(counts.sum()) + len(counts)
+    inverse: npt.NDArray[np.float32] = np.log(whole / (counts + 1.0)).astype(np.float32)
+    return inverse

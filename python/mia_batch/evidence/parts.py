@@ -26,12 +26,6 @@ if TYPE_CHECKING:
 
     from mia_batch.prompts.views import View
 
-
-# Parts of a table, and the table that they make up.
-#
-# A part that exists is complete; what no part holds is missing. That is the whole resume logic.
-
-
 TARGET_KEY = pl.col("target_id").str.slice(0, 16).str.to_integer(base=16, dtype=pl.UInt64)
 """Half of a target's hash: 8 bytes a target instead of a string."""
 
@@ -57,11 +51,9 @@ class Parts:
 
     @property
     def label(self) -> str:
-        """What the parts' names say of model and view."""
         return f"{self.model.replace('/', '~')}-{self.view}"
 
     def paths(self) -> list[Path]:
-        """List the parts that exist, in the order of their names."""
         return sorted(self.folder.glob(f"block-*.{self.label}-[0-9]*.parquet"))
 
     def targets_of(self, part: Path) -> range:
@@ -133,9 +125,6 @@ def _without_replaced(table: pl.LazyFrame, failed: pl.Expr, names: list[str]) ->
     return kept.drop("row")
 
 
-# Blocks: the portions in which rows are collected and stored.
-
-
 BLOCK_TARGETS = 64
 """Targets in a block: few enough that little is lost with an unfinished one."""
 RECORDED_BLOCK_TARGETS = 8 * BLOCK_TARGETS
@@ -160,18 +149,15 @@ class Block:
 
     @property
     def part_name(self) -> str:
-        """File name of the block's part."""
         stem = part_stem(self.index, self.label, self.first, self.last)
         return f"{stem}.attempt-{self.attempt}.parquet"
 
 
 def part_stem(index: int, label: str, first: int, last: int) -> str:
-    """Begin the names of a block's parts of these rows."""
     return f"block-{index:08d}.{label}-{first:05d}-{last:05d}"
 
 
 # What rows are wanted of: targets, or prompts about them, a slice of targets at a time.
-
 
 TARGETS_AT_ONCE = 4096
 """Targets of a slice; whole blocks of every size, and one block of prompts."""
@@ -201,13 +187,11 @@ class TargetUnits:
     columns: tuple[str, ...] = ()
 
     def keys(self) -> Iterator[pl.DataFrame]:
-        """Yield the ``key``, the ``target``'s key and its ``target_row`` of each."""
-        there = _numbered(self.targets).filter(_HAS_TEXT)
+        there = self.targets.with_row_index("target_row").filter(_HAS_TEXT)
         rows = there.select("target_row", target=TARGET_KEY, key=TARGET_KEY)
         yield from rows.collect_batches(chunk_size=_KEYS_AT_ONCE)
 
     def slices(self) -> Iterator[pl.DataFrame]:
-        """Yield rows of the targets table."""
         table = self.targets.select(*Targets.column_names(), *self.columns)
         height = table.select(pl.len()).collect().item()
         for start in range(0, height, TARGETS_AT_ONCE):
@@ -231,7 +215,7 @@ class FreshUnits:
     def keys(self) -> Iterator[pl.DataFrame]:
         """Yield the keys and ``target_row`` of each, those that cannot be asked included."""
         index = pl.lit(list(range(self.view.n)), dtype=pl.List(pl.UInt32))
-        there = _numbered(self.targets).filter(_HAS_TEXT, _is_among(self.among))
+        there = self.targets.with_row_index("target_row").filter(_HAS_TEXT, _is_among(self.among))
         each = there.select("target_row", target=TARGET_KEY, index=index).explode("index")
         rows = each.select("target_row", "target", key=_KEY)
         yield from rows.collect_batches(chunk_size=_KEYS_AT_ONCE)
@@ -329,8 +313,8 @@ class PromptUnits:
 
     @cached_property
     def _starts(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        sizes = [_height(path) for path in self._paths]
-        return np.cumsum([0, *sizes[:-1]])
+        sizes = [scan(path, Prompts).select(pl.len()).collect().item() for path in self._paths]
+        return np.cumsum([0, *sizes[:-1]], dtype=np.int64)
 
     @cached_property
     def _part(self) -> Callable[[int], pl.DataFrame]:
@@ -341,19 +325,8 @@ def _is_among(names: pl.Series | None) -> pl.Expr:
     return pl.lit(value=True) if names is None else pl.col("target_id").is_in(names.implode())
 
 
-def _numbered(targets: pl.LazyFrame) -> pl.LazyFrame:
-    return targets.with_row_index("target_row")
-
-
 def _rows_from(start: int) -> pl.Expr:
     return pl.int_range(start, start + pl.len(), dtype=pl.UInt32)
-
-
-def _height(path: Path) -> int:
-    return int(scan(path, Prompts).select(pl.len()).collect().item())
-
-
-# Which rows the parts of a table hold, target by target.
 
 
 class Held:
@@ -366,10 +339,15 @@ class Held:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._slices = [
-            list(paths) for _, paths in groupby(parts.paths(), key=lambda path: _slice(parts, path))
+        slices = groupby(
+            parts.paths(), key=lambda path: parts.targets_of(path).start // TARGETS_AT_ONCE
+        )
+        self._slices = [list(paths) for _, paths in slices]
+        distinct = pl.col("target").unique()
+        there = [
+            parts.scan(paths).select(distinct).collect(engine="streaming").to_series()
+            for paths in self._slices
         ]
-        there = [self._targets(paths) for paths in self._slices]
         heights = [targets.len() for targets in there]
         targets = pl.concat([pl.Series("target", dtype=pl.UInt64), *there])
         self._slice_of = np.repeat(np.arange(len(there), dtype=np.uint32), heights)
@@ -394,17 +372,8 @@ class Held:
         own = pl.col("target").is_in(targets.unique().implode())
         return self._parts.scan(paths).filter(own).drop("target")
 
-    def _targets(self, paths: Sequence[Path]) -> pl.Series:
-        found = self._parts.scan(paths).select(pl.col("target").unique())
-        return found.collect(engine="streaming").to_series()
-
-
-def _slice(parts: Parts, path: Path) -> int:
-    return parts.targets_of(path).start // TARGETS_AT_ONCE
-
 
 # What the parts of a run lack, block by block.
-
 
 PIECE_TOKENS = 1 << 18
 """Work of a piece, which is stored by itself: half a minute of a GPU and a model of 8 B."""
@@ -420,7 +389,6 @@ class Work:
     done: int = 0
 
     def __add__(self, other: Work) -> Work:
-        """Count both."""
         return Work(left=self.left + other.left, done=self.done + other.done)
 
 
@@ -455,7 +423,6 @@ class Missing:
         self._attempts = _next_attempts(parts)
 
     def count(self) -> Work:
-        """Count the units."""
         total = done = 0
         for units in self._units.keys():  # noqa: SIM118 - no dictionary
             own = units.filter(self._own)
@@ -469,7 +436,6 @@ class Missing:
         return self._held.failed(targets) if self._retry_failed else _NO_FAILED
 
     def blocks(self) -> Iterator[Block]:
-        """Yield what is to be had, in the targets' order."""
         for units in self._units.slices():
             yield from self._split(units.filter(self._own))
 
@@ -499,27 +465,23 @@ class Missing:
         for numbers, lacking in grouped:
             chosen = units[lacking["position"]].drop("unit_key", "target_row")
             index, piece, last_piece, first, last = (int(str(number)) for number in numbers)
-            yield self._made(index, piece, last_piece, first, last, chosen)
+            label = self._parts.label
+            stem = part_stem(index, label, first, last)
+            attempt = piece
+            if not last_piece or f"{stem}.attempt-{piece}.parquet" in self._names:
+                attempt += max(self._attempts[stem], last_piece + 1 if last_piece else 0)
+            yield Block(
+                index=index, first=first, last=last, attempt=attempt, label=label, units=chosen
+            )
 
     @property
     def _piece(self) -> pl.Expr:
-        """Number the piece of each unit."""
         if self._work is None:
             return pl.lit(0, pl.Int64)
         work = self._work.cast(pl.Int64)
         pieces = (work.sum() // PIECE_TOKENS + 1).clip(upper_bound=_MOST_PIECES)
         size = work.sum() // pieces + 1
         return ((work.cum_sum() - work) // size).over(self._block)
-
-    def _made(
-        self, index: int, piece: int, last_piece: int, first: int, last: int, units: pl.DataFrame
-    ) -> Block:
-        label = self._parts.label
-        stem = part_stem(index, label, first, last)
-        attempt = piece
-        if not last_piece or f"{stem}.attempt-{piece}.parquet" in self._names:
-            attempt += max(self._attempts[stem], last_piece + 1 if last_piece else 0)
-        return Block(index=index, first=first, last=last, attempt=attempt, label=label, units=units)
 
 
 def _next_attempts(parts: Parts) -> Counter[str]:
@@ -540,9 +502,6 @@ def _ranges(failed: pl.DataFrame) -> pl.DataFrame:
         .agg(first=pl.col("index").min(), last=pl.col("index").max() + 1)
         .drop("run")
     )
-
-
-# A shard: one of several processes that share the blocks of a run.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,8 @@
-"""An engine in a process of its own, kept while the model stays the same."""
+"""An engine in a process of its own, and the source of answers that it is on this side of its pipe.
+
+It works whatever the caller has imported before, from a script without a main guard and from a
+notebook, and reading, decoding and writing go on beside it.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +36,6 @@ if TYPE_CHECKING:
     from mia_batch.evidence.request import EngineInfo, EngineSpec
     from mia_batch.models.tokens import Tokenizer
 
-
-# An engine in a process of its own, with an environment of its own.
-#
-# It works whatever the caller has imported before, from a script without a main guard and from a
-# notebook, and reading, decoding and writing go on beside it.
-
-
 _SECONDS_TO_CLOSE = 10.0
 _SECONDS_TO_DIE = 5.0
 
@@ -50,14 +47,14 @@ class EngineProcess:
     write.
     """
 
+    info: EngineInfo  # what the started engine says of itself
     _process: subprocess.Popen[bytes]
     _connection: Connection
     _exit: int
 
     def __init__(self, spec: EngineSpec, log: Path) -> None:
-        self._spec = spec
+        self.spec = spec  # what it was started with, or turned to
         self._log = log
-        self._info: EngineInfo | None = None
         self._failure: MiaBatchError | None = None
 
     @classmethod
@@ -84,10 +81,8 @@ class EngineProcess:
             self._process = _spawn(theirs, self._log)
         self._exit = os.pidfd_open(self._process.pid)
         try:
-            self._send(self._spec)
-            self._wait(None)
-            self._info = cast("EngineInfo", self._receive())
-            spec = self._spec
+            self._introduce(self.spec)
+            spec = self.spec
             if not Path(weights_source(spec.model, None)[0]).is_dir():  # a hub had its files before
                 check_weights(spec.model, spec.revision, spec.kind)
         except BaseException:
@@ -99,25 +94,15 @@ class EngineProcess:
 
         Nothing may be in flight. Raises `EngineError` if its weights cannot be loaded.
         """
-        self._send(spec.model)
+        self._introduce(spec.model)
+        self.spec = spec
+
+    def _introduce(self, message: EngineSpec | str) -> None:
+        self._send(message)
         self._wait(None)
-        self._info = cast("EngineInfo", self._receive())
-        self._spec = spec
-
-    @property
-    def spec(self) -> EngineSpec:
-        """What it was started with, or turned to."""
-        return self._spec
-
-    @property
-    def info(self) -> EngineInfo:
-        """What the started engine says of itself."""
-        if self._info is None:
-            raise EngineError("the engine has not started; make it with start")
-        return self._info
+        self.info = cast("EngineInfo", self._receive())
 
     def submit(self, request: Request) -> None:
-        """Queue a request; returns at once. Raises `EngineError` if the engine has stopped."""
         if self._failure is not None:
             raise self._failure
         self._send(request)
@@ -183,7 +168,6 @@ class EngineProcess:
         return bool(ready)
 
     def _receive(self) -> object:
-        """Wait for the next message; an exception is raised here."""
         try:
             message = self._connection.recv()
         except (EOFError, OSError) as error:
@@ -214,26 +198,23 @@ class EngineProcess:
 
 
 def _spawn(connection: Connection, log: Path) -> subprocess.Popen[bytes]:
-    """Start a worker in a group of its own, which no Ctrl-C from the terminal reaches."""
+    """Start a worker in a group of its own, which no Ctrl-C from the terminal reaches.
+
+    It has this process's module path, as with multiprocessing.
+    """
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; from mia_batch.evidence.worker import main; "
+        f"main({connection.fileno()}, {os.getpid()}, {str(log)!r})"
+    )
     with log.open("ab") as output:
         return subprocess.Popen(
-            _command(connection.fileno(), log),
+            [sys.executable, "-X", "faulthandler", "-c", code],
             pass_fds=[connection.fileno()],
             process_group=0,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
         )
-
-
-def _command(descriptor: int, log: Path) -> list[str]:
-    """Run the worker with this process's module path, as multiprocessing does."""
-    arguments = f"{descriptor}, {os.getpid()}, {str(log)!r}"
-    code = (
-        f"import sys; sys.path[:] = {sys.path!r}; "
-        f"from mia_batch.evidence.worker import main; main({arguments})"
-    )
-    return [sys.executable, "-X", "faulthandler", "-c", code]
 
 
 def _explain_exit(code: int | None, log: Path) -> str:
@@ -246,15 +227,9 @@ def _explain_exit(code: int | None, log: Path) -> str:
         ending = f"was ended by {signal.Signals(-code).name}"
     else:
         ending = f"ended with exit code {code}"
-    return f"the engine's process {ending} ({_last_line(log)}); the whole log is in {log}"
-
-
-def _last_line(log: Path) -> str:
     lines = log.read_text(errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
-
-
-# An engine of this machine as a source: on this side of its pipe texts become token ids.
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
+    return f"the engine's process {ending} ({last}); the whole log is in {log}"
 
 
 _TEXTS_IN_FLIGHT = {"logprobs": 512, "fills": 16}  # of the former enough to sort by length among
@@ -298,7 +273,6 @@ class LocalSource:
         return requests < _TEXTS_IN_FLIGHT[self._kind]
 
     def submit(self, request: Request) -> None:
-        """Queue a request; returns at once."""
         self._kind = request.kind
         if request.kind == "logprobs":
             self._submit_text(request)
@@ -313,7 +287,6 @@ class LocalSource:
         self._send(opened, sent, (0, 0))
 
     def results(self, timeout: float | None = None) -> list[Answer]:
-        """Wait for answers, decoded; see `Source.results`."""
         complete, self._refused = self._refused, []
         while not complete:
             for answer in self._engine.results(timeout):
@@ -327,7 +300,6 @@ class LocalSource:
         return complete
 
     def restart(self) -> None:
-        """Start the engine again, without the requests in flight."""
         self._engine.restart()
         self._open.clear()
         self._refused.clear()
@@ -364,9 +336,15 @@ class LocalSource:
         text = text[: request.text_tokens]
         before = special + context
         room = self._engine.info.max_model_len - len(before)
-        error = request.why_no_answers(text) or self._why_impossible(
-            before, text, room, whole=not context and self._strides
-        )
+        error, n_tokens = request.why_no_answers(text), len(before) + len(text)
+        in_strides = self._strides and not context and room > 0
+        if error is None and not text:
+            error = "the text has no token"
+        elif error is None and n_tokens == 1:
+            error = "the text has one token, and nothing precedes it"
+        elif error is None and len(text) > room and not in_strides:
+            limit = self._engine.info.max_model_len
+            error = f"the text has {n_tokens} tokens with what precedes it, the context {limit}"
         if error is not None:
             self._refuse(request, error)
             return
@@ -388,21 +366,8 @@ class LocalSource:
                 self._send(opened, sent, (start + unscored, start + len(piece)))
 
     def _refuse(self, request: Request, error: str, *, asked: bool = True) -> None:
-        refused = Answer(request_id=request.request_id, passes=0, error=error, asked=asked)
-        self._refused.append(refused)
-
-    def _why_impossible(
-        self, before: list[int], text: list[int], room: int, *, whole: bool
-    ) -> str | None:
-        n_tokens = len(before) + len(text)
-        limit = self._engine.info.max_model_len
-        if not text:
-            return "the text has no token"
-        if n_tokens == 1:
-            return "the text has one token, and nothing precedes it"
-        if len(text) <= room or (whole and room > 0):
-            return None
-        return f"the text has {n_tokens} tokens with what precedes it, the context {limit}"
+        number = request.request_id
+        self._refused.append(Answer(request_id=number, passes=0, error=error, asked=asked))
 
 
 def _strides_done(opened: _Open, answer: Answer) -> list[Answer]:
@@ -416,23 +381,12 @@ def _strides_done(opened: _Open, answer: Answer) -> list[Answer]:
     if opened.error is not None:
         return [Answer(request_id=number, passes=passes, error=opened.error)]
     tokens: dict[str, NDArray[Any]] = {"token_ids": np.array(opened.text_ids, np.uint32)}
-    for name in next(iter(opened.done.values())).tokens or {}:
-        tokens[name] = _whole(opened, name)
+    for stride, done in opened.done.items():
+        for name, values in (done.tokens or {}).items():
+            unscored = 0 if name == "rank" else np.nan  # where nothing precedes the token
+            whole = np.full(len(opened.text_ids), unscored, values.dtype)
+            tokens.setdefault(name, whole)[slice(*opened.strides[stride])] = values
     return [Answer(request_id=number, tokens=tokens, bos=opened.bos, passes=passes)]
-
-
-def _whole(opened: _Open, name: str) -> NDArray[Any]:
-    """One number per token of the text; NaN, or rank 0, where nothing precedes the token."""
-    pieces = {number: (answer.tokens or {})[name] for number, answer in opened.done.items()}
-    dtype = next(iter(pieces.values())).dtype
-    unscored = 0 if name == "rank" else np.nan
-    whole = np.full(len(opened.text_ids), unscored, dtype)
-    for number, (start, end) in opened.strides.items():
-        whole[start:end] = pieces[number]
-    return whole
-
-
-# An engine that stays after it was used, for the next model if that is alike.
 
 
 class KeptEngine:
@@ -442,7 +396,6 @@ class KeptEngine:
         self._engine: EngineProcess | None = None
 
     def serves(self, spec: EngineSpec) -> bool:
-        """Whether the engine can answer as another model."""
         return self._engine is not None and can_turn(self._engine.spec, spec)
 
     @contextmanager
@@ -456,7 +409,6 @@ class KeptEngine:
                 self._engine = engine
 
     def close(self) -> None:
-        """End the engine."""
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()

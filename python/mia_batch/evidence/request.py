@@ -19,12 +19,6 @@ if TYPE_CHECKING:
     from mia_batch.evidence.parts import Block
     from mia_batch.models.weights import Measure
 
-
-# One request and one answer for everything that a model is asked.
-#
-# No engine library is imported here.
-
-
 EvidenceKind: TypeAlias = Literal["samples", "logprobs", "fills"]
 """What is asked: continuations, log-probabilities of a text's tokens, or variants of a text."""
 
@@ -129,7 +123,6 @@ class Request:
     columns: frozenset[str] = frozenset()  # of the engine's columns, those that this text needs
 
     def why_no_answers(self, text_ids: list[int]) -> str | None:
-        """Why these tokens of the text are not the answers to a question, one each."""
         answers = self.text.split()
         if not self.question or len(text_ids) == len(answers):
             return None
@@ -209,9 +202,6 @@ class Source(Protocol):
         """
 
 
-# How many tokens to decode for one candidate.
-
-
 DecodeScope = Literal["matched", "whole"]
 """``matched``: only as far as the reference is long; ``whole``: to the paper's full length."""
 
@@ -284,14 +274,9 @@ class Budget:
         return total or self.room(prompt_tokens)
 
 
-# How much there is to decode: what is left is counted, lengths are measured on a sample of it.
-
-
 _MOST_MEASURED = 2048
 """Prompts whose tokens are counted; of more, so many spread evenly stand for all."""
 
-
-_MEASURED = ("context", "text", "document_id")
 _MOST_NAMED = 3
 _READ_FOR_ONE = 4
 """Tokens read that count as one decoded: GPUs read in batches some four times as fast (assumed)."""
@@ -317,7 +302,6 @@ class Workload:
     estimated: bool = False
 
     def __add__(self, other: Workload) -> Workload:
-        """Add both up."""
         sums = {
             each.name: getattr(self, each.name) + getattr(other, each.name)
             for each in fields(self)
@@ -326,7 +310,6 @@ class Workload:
         return Workload(**sums, estimated=self.estimated or other.estimated)
 
     def lines(self) -> Iterator[tuple[str, str]]:
-        """Yield the sums as name and text."""
         about = "about " if self.estimated else ""
         yield "prompts", f"{self.prompts:,}"
         yield "samples", f"{self.samples:,}"
@@ -340,31 +323,14 @@ class Workload:
 _Row = tuple[str, str, int, str | None]  # context, text, samples, document
 
 
-@dataclass(slots=True)
-class _Thinned:
-    """Some of many rows, spread evenly: every ``step``-th."""
-
-    step: int = 1
-    seen: int = 0
-    rows: list[_Row] = field(default_factory=list)
-
-    def add(self, row: _Row) -> None:
-        if self.seen % self.step == 0:
-            self.rows.append(row)
-            if len(self.rows) > _MOST_MEASURED:
-                self.rows = self.rows[::2]
-                self.step *= 2
-        self.seen += 1
-
-
 def forecast(
     blocks: Iterable[Block],
     measure: Callable[[list[str], list[str]], list[Measure]],
     budget: Budget,
 ) -> Workload:
     """Add up what there is to decode: exactly for up to 2,048 prompts, else from some of them."""
-    some = _Thinned()
-    samples = prompt_bytes = 0
+    rows: list[_Row] = []  # every ``step``-th of those seen
+    step, seen, samples, prompt_bytes = 1, 0, 0, 0
     for block in blocks:
         n = block.last - block.first
         samples += n * block.units.height
@@ -372,17 +338,20 @@ def forecast(
         units = block.units
         if "document_id" not in units.columns:
             units = units.with_columns(document_id=pl.lit(None, pl.String))
-        for context, text, document in units.select(_MEASURED).iter_rows():
-            some.add((context, text, n, document))
-    found = _sums(some.rows, measure, budget)
-    if not some.rows or some.step == 1:
+        for context, text, document in units.select("context", "text", "document_id").iter_rows():
+            if seen % step == 0:
+                rows.append((context, text, n, document))
+                if len(rows) > _MOST_MEASURED:
+                    rows, step = rows[::2], 2 * step
+            seen += 1
+    found = _sums(rows, measure, budget)
+    if step == 1:
         return found
-    share = some.seen / len(some.rows)
-    left_out = round(share * found.too_long)
+    share = seen / len(rows)
     return Workload(
-        prompts=some.seen - left_out,
-        samples=samples - round(samples * found.too_long / len(some.rows)),
-        too_long=left_out,
+        prompts=seen - round(share * found.too_long),
+        samples=samples - round(samples * found.too_long / len(rows)),
+        too_long=round(share * found.too_long),
         unfit=found.unfit,
         prompt_bytes=prompt_bytes,
         first_tokens=round(share * found.first_tokens),

@@ -52,7 +52,10 @@ def main(descriptor: int, parent: int, log: str) -> None:
     sender = Thread(target=_send, args=(connection, answers), daemon=True)
     sender.start()
     try:
-        _start_and_serve(spec, requests, answers)
+        engine = load_engine(spec)
+        answers.put(engine.info)
+        _serve(engine, requests, answers)
+        engine.close()
     except RequestError as error:
         answers.put(error)
     except Exception as error:
@@ -111,12 +114,10 @@ def _send(connection: Connection, answers: _Answers) -> None:
 
 
 def _end_group() -> None:
-    """End this process and all that the engine started, at once."""
     os.killpg(0, signal.SIGKILL)
 
 
 def _explain(error: Exception, engine: str, log: str, log_start: int) -> EngineError:
-    """Put the cause and the log's place in one sentence."""
     if isinstance(error, EngineError):
         cause = str(error)
     else:
@@ -125,13 +126,6 @@ def _explain(error: Exception, engine: str, log: str, log_start: int) -> EngineE
         written = Path(log).read_bytes()[log_start:].decode(errors="replace")
         cause = f"{cause}: {first_error_in(written)}"
     return EngineError(f"{cause}; the engine's log is {log}")
-
-
-def _start_and_serve(spec: EngineSpec, requests: _Requests, answers: _Answers) -> None:
-    engine = load_engine(spec)
-    answers.put(engine.info)
-    _serve(engine, requests, answers)
-    engine.close()
 
 
 def _serve(engine: Engine, requests: _Requests, answers: _Answers) -> None:

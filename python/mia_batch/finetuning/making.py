@@ -34,10 +34,6 @@ if TYPE_CHECKING:
 
     from mia_batch.finetuning.recipe import Recipe
 
-
-# Makes a model once: what it is made of names it, and a killed making goes on.
-
-
 Wanted: TypeAlias = "tuple[str, Making, Path]"
 """A model's name in the run, what it is made of, and where."""
 _RECORD = "training.json"
@@ -71,7 +67,6 @@ class Making:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of all that, in hexadecimal."""
         return sha256(json.dumps(self.made_from, sort_keys=True).encode()).hexdigest()
 
     def train(self, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
@@ -83,20 +78,11 @@ class Making:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """A model that was made.
+    """A model that was made; ``is_new``: just now.
 
-    Attributes
-    ----------
-    path
-        Its folder.
-    losses
-        A row an epoch: ``epoch``, ``loss`` (nats a token), and ``held_out_loss`` where texts were
-        held out.
-    privacy
-        What a training with differential privacy comes to: ``epsilon``, ``delta``,
-        ``noise_multiplier``, ``clip``, ``sampling_rate`` and ``steps``; else None.
-    is_new
-        Whether it was trained just now.
+    ``losses`` has a row an epoch: ``epoch``, ``loss`` (nats a token), and ``held_out_loss`` where
+    texts were held out. ``privacy`` is what a training with differential privacy comes to:
+    ``epsilon``, ``delta``, ``noise_multiplier``, ``clip``, ``sampling_rate``, ``steps``; else None.
     """
 
     path: Path
@@ -115,7 +101,7 @@ def made_of(making: Making, path: Path, say: Callable[[str], None]) -> Made:
     """
     if path.exists() or path.is_symlink():
         made = _recorded(making, path)
-        if _work_of(path).is_dir():  # of a command that was killed once the model had its name
+        if path.with_name(f".{path.name}.work").is_dir():  # of a command that was killed then
             with suppress(RunFolderError), _work_folder(path):
                 pass
         return made
@@ -123,12 +109,16 @@ def made_of(making: Making, path: Path, say: Callable[[str], None]) -> Made:
         raise SettingsError(
             f"there are {len(making.texts)} texts to tune a model on; give at least 2"
         )
-    _ = making.digest
+    started = making.digest
     check_base(making.base, making.revision, making.recipe)
     with _work_folder(path) as work:
         if path.exists():  # made meanwhile
             return _recorded(making, path)
-        _prepare(making, work)
+        shutil.rmtree(work / "made", ignore_errors=True)
+        begun = work / "digest"
+        if not begun.exists() or begun.read_text("utf-8", "replace") != started:
+            shutil.rmtree(work / "checkpoints", ignore_errors=True)  # of another making
+            begun.write_text(started, "utf-8")
         return _place(making, work / "made", path, _trained(making, work, say))
 
 
@@ -165,8 +155,9 @@ def _recorded(making: Making, path: Path) -> Made:
         raise RunFolderError(
             f"{path} is there already and holds no model that was made here; choose another name"
         ) from None
+    anew = f"delete {path}, and the same command makes it anew"
     if signature != _signature(record):
-        raise RunFolderError(_changed(path / _RECORD, "was changed after it was made"))
+        raise RunFolderError(f"{path / _RECORD} was changed after it was made; {anew}")
     if known != making.digest:
         differing = [
             name for name, value in making.made_from.items() if record["made_from"][name] != value
@@ -179,27 +170,19 @@ def _recorded(making: Making, path: Path) -> Made:
         file = path / name
         if not file.is_file() or digest(file) != wanted:
             what = "was changed after it was made" if file.exists() else "is missing"
-            raise RunFolderError(_changed(file, what))
+            raise RunFolderError(f"{file} {what}; {anew}")
     _follow(path)  # a run that was killed may not have come to it
-    return _made(path, record, is_new=False)
-
-
-def _changed(file: Path, what: str) -> str:
-    return f"{file} {what}; delete {file.parent}, and the same command makes it anew"
+    return Made(path=path, losses=record["losses"], privacy=record["privacy"], is_new=False)
 
 
 def _signature(record: dict[str, Any]) -> str:
     return sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
-def _work_of(path: Path) -> Path:
-    return path.with_name(f".{path.name}.work")
-
-
 @contextmanager
 def _work_folder(path: Path) -> Iterator[Path]:
     """Hold the folder in which a model is made, and remove it once the model is there."""
-    work = _work_of(path)
+    work = path.with_name(f".{path.name}.work")
     with system_errors(path):
         work.mkdir(parents=True, exist_ok=True)
         lock = FileLock(work / ".lock", timeout=_SECONDS_FOR_OTHERS)
@@ -217,17 +200,7 @@ def _work_folder(path: Path) -> Iterator[Path]:
             lock.release()
 
 
-def _prepare(making: Making, work: Path) -> None:
-    """Delete what is left of another making, whose checkpoints are not gone on from."""
-    shutil.rmtree(work / "made", ignore_errors=True)
-    begun = work / "digest"
-    if not begun.exists() or begun.read_text("utf-8", "replace") != making.digest:
-        shutil.rmtree(work / "checkpoints", ignore_errors=True)
-        begun.write_text(making.digest, "utf-8")
-
-
 def _place(making: Making, made: Path, path: Path, done: dict[str, Any]) -> Made:
-    """Record what was made, and give it its name."""
     files = {file.name: digest(file) for file in sorted(made.iterdir()) if file.is_file()}
     record = {
         "digest": making.digest,
@@ -246,20 +219,13 @@ def _place(making: Making, made: Path, path: Path, done: dict[str, Any]) -> Made
     made.replace(path)
     sync_folder(path.parent)
     _follow(path)
-    return _made(path, done, is_new=True)
-
-
-def _made(path: Path, record: dict[str, Any], *, is_new: bool) -> Made:
-    return Made(path=path, losses=record["losses"], privacy=record["privacy"], is_new=is_new)
+    return Made(path=path, losses=done["losses"], privacy=done["privacy"], is_new=True)
 
 
 def _follow(path: Path) -> None:
     """Let a store that follows the run's folder have the model."""
     for file in sorted(path.iterdir()):
         put_copy(file, file)
-
-
-# Fine-tunes a model on texts of the user's, once.
 
 
 _NEEDED = ("accelerate", "peft", "torch", "transformers")
@@ -278,40 +244,14 @@ def finetune(
 ) -> Made:
     """Fine-tune a causal language model on texts; the same request again makes nothing.
 
-    Parameters
-    ----------
-    base
-        Model to start from, a folder or a hub name.
-    data
-        Texts, in any format of an audit's input. Where it says which texts are members, only those
-        are learnt, so that an audit of the same file has the truth.
-    out
-        Folder of the model, an adapter or a whole checkpoint; it must not exist. ``training.json``
-        in it says what it was made of, and the losses.
-    recipe
-        How it is tuned.
-    revision
-        Hub revision of the base.
-    text_column
-        Column of the texts; by default the one that an audit takes.
-    member_column
-        Column that says which texts are members, likewise.
-    observer
-        Is told of each epoch; by default nobody is.
+    ``data`` are texts in any format of an audit's input. Where it says which texts are members,
+    only those are learnt, so that an audit of the same file has the truth. ``out`` becomes the
+    folder of an adapter or a whole checkpoint; ``training.json`` in it says what it was made of,
+    and the losses. Columns are by default those that an audit takes.
 
-    Returns
-    -------
-    Made
-        Where it is, and its losses.
-
-    Raises
-    ------
-    RequestError
-        If data or base cannot be used, or a package is missing.
-    RunFolderError
-        If ``out`` holds something else or cannot be written.
-    EngineError
-        If training fails; given again, the same request goes on from the last epoch.
+    Raises `RequestError` if data or base cannot be used, or a package is missing, `RunFolderError`
+    if ``out`` holds something else or cannot be written, `EngineError` if training fails; given
+    again, the same request goes on from the last epoch.
     """
     if (reason := why_no_finetuning(with_privacy=recipe.epsilon is not None)) is not None:
         raise SettingsError(reason)

@@ -19,15 +19,24 @@ if TYPE_CHECKING:
 
     from dp_accounting import DpEvent
 
-
-# How a model is fine-tuned: everything that decides what comes out, beside base and texts.
-#
-# Options of commands and settings of audits are made of the fields of `Recipe`.
-
-
 Method: TypeAlias = Literal["lora", "ia3", "prefix", "p-tuning", "prompt", "full"]
 Form: TypeAlias = Literal["causal", "classifier", "infilling", "seq2seq"]
 """What a model is tuned to do; `mia_batch.finetuning.training` says what of a text it learns."""
+
+
+FORMS: dict[Form, tuple[str, str, str | None, str]] = {
+    "causal": ("AutoModelForCausalLM", "CAUSAL_LM", "CAUSAL_LM", "a causal language model"),
+    "classifier": (
+        *("AutoModelForSequenceClassification", "SEQUENCE_CLASSIFICATION", "SEQ_CLS"),
+        "a model that classifies texts",
+    ),
+    "infilling": ("AutoModelForMaskedLM", "MASKED_LM", None, "a masked model"),
+    "seq2seq": (
+        *("AutoModelForSeq2SeqLM", "SEQ_TO_SEQ_CAUSAL_LM", "SEQ_2_SEQ_LM"),
+        "an encoder-decoder",
+    ),
+}
+"""Of each form the class and the mapping of transformers, peft's name, and ours."""
 
 
 def _setting(default: object, description: str, **limits: float) -> Any:  # noqa: ANN401
@@ -36,40 +45,13 @@ def _setting(default: object, description: str, **limits: float) -> Any:  # noqa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """Settings of a fine-tuning.
+    """Settings of a fine-tuning; most say themselves what they are.
 
-    Attributes
-    ----------
-    method
-        What is tuned: adapters (LoRA, (IA)^3, prefix tuning, P-tuning), or all weights.
-    epochs
-        Most passes over the texts.
-    learning_rate
-        Of AdamW, at its highest; it falls linearly to 0.
-    batch_size
-        Texts of one step.
-    max_tokens
-        Tokens of a text that are learnt, special tokens included; further ones are left out.
-    held_out
-        Share of the texts, drawn with the seed, on which the loss is measured after each epoch. The
-        epoch of the lowest loss is kept. 0: none, and the last epoch is kept.
-    patience
-        Epochs without a lower loss after which training stops.
-    seed
-        Of the order of the texts, dropout and new weights.
-    rank
-        Rank of LoRA; virtual tokens of prefix tuning, P-tuning and prompt tuning.
-    form
-        What the model is tuned to do.
-    labels
-        Classes of a ``classifier``, in the order of its outputs.
-    epsilon
-        Privacy loss that DP-SGD is to keep to, of adding or removing one text; None: plain
-        training. Of a text that is given k times it can be k times as much, and delta more.
-    delta
-        Probability with which DP-SGD may exceed it.
-    clip
-        Euclidean norm to which DP-SGD cuts the gradient of a text.
+    Of ``held_out`` texts, drawn with the seed, the loss is measured after each epoch, and the epoch
+    of the lowest is kept; 0: none, and the last epoch is kept. ``form`` is what the model is tuned
+    to do, ``labels`` are the classes of a ``classifier`` in the order of its outputs. ``epsilon``
+    is of adding or removing one text, None plain training; of a text that is given k times it can
+    be k times as much, and delta more.
 
     Raises
     ------
@@ -123,12 +105,7 @@ RECIPES = {
     "privacy": Recipe(method="full", epochs=5, batch_size=1024, max_tokens=256, rank=15),
     # A small decoder without knowledge, which stops at the lowest held-out loss.
     "inverter": Recipe(
-        method="full",
-        epochs=40,
-        learning_rate=4e-3,
-        max_tokens=64,
-        held_out=0.1,
-        patience=3,
+        method="full", epochs=40, learning_rate=4e-3, max_tokens=64, held_out=0.1, patience=3
     ),
     # A decoder that knows the language, as in GEIA and PrivLM-Bench.
     "decoder": Recipe(method="full", epochs=5, learning_rate=3e-5, batch_size=8, max_tokens=64),
@@ -142,9 +119,6 @@ def recipe_field(name: str, recipe: str = "reference") -> Any:  # noqa: ANN401 -
     found: Any = Field(getattr(RECIPES[recipe], name), **known)
     found.annotation = get_type_hints(Recipe)[name]
     return found
-
-
-# Which texts a shadow model learns: a random half, so that each text is in half of the models.
 
 
 _BYTES = 64
@@ -167,16 +141,7 @@ def in_half(names: Sequence[str], shadow: int, seed: int) -> list[bool]:
     return [bool(found.digest()[place] >> bit & 1) != bool(second) for found in hashes]
 
 
-# The model that a fine-tuning starts from: whether it can be tuned, and how long its texts are.
-
-
 _VIRTUAL = ("prefix", "p-tuning", "prompt")
-_NAMES = {
-    "causal": "a causal language model",
-    "classifier": "a model that classifies texts",
-    "infilling": "a masked model",
-    "seq2seq": "an encoder-decoder",
-}
 _SHORTEST = 2  # of fewer tokens nothing can be learnt: the first is not predicted
 
 
@@ -184,19 +149,13 @@ def check_base(base: str, revision: str | None, recipe: Recipe) -> None:
     """Raise `SettingsError` if a model cannot be tuned so; no weights are loaded."""
     import transformers
 
-    mappings = {
-        "causal": transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
-        "classifier": transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
-        "infilling": transformers.MODEL_FOR_MASKED_LM_MAPPING,
-        "seq2seq": transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
-    }
+    _, mapping, _, name = FORMS[recipe.form]
     config = transformers.AutoConfig.from_pretrained(
         base, revision=revision, trust_remote_code=False
     )
-    if type(config) not in mappings[recipe.form]:
+    if type(config) not in getattr(transformers, f"MODEL_FOR_{mapping}_MAPPING"):
         raise SettingsError(
-            f"{base!r} is of the kind {config.model_type!r}, which is not {_NAMES[recipe.form]}; "
-            "give one that is"
+            f"{base!r} is of the kind {config.model_type!r}, which is not {name}; give one that is"
         )
     check_weights(base, revision, "logprobs" if recipe.form == "causal" else "any")
     if longest_text(config, recipe) < _SHORTEST:
@@ -214,11 +173,7 @@ def longest_text(config: Any, recipe: Recipe) -> int:  # noqa: ANN401 - configur
     return min(recipe.max_tokens, int(context) - (recipe.rank if recipe.method in _VIRTUAL else 0))
 
 
-# What is tuned of a model: adapters of one kind, or all weights.
-
-
 _ALPHA, _DROPOUT = 16, 0.1  # of LoRA, as in the code of SPV-MIA
-_TASKS = {"causal": "CAUSAL_LM", "classifier": "SEQ_CLS", "seq2seq": "SEQ_2_SEQ_LM"}
 
 
 def adapted(model: Any, recipe: Recipe) -> Any:  # noqa: ANN401 - models are of many types
@@ -227,38 +182,27 @@ def adapted(model: Any, recipe: Recipe) -> Any:  # noqa: ANN401 - models are of 
         return model
     import peft
 
-    task = _TASKS.get(recipe.form)
-    kinds = {
-        "lora": lambda: peft.LoraConfig(
-            task_type=task,
-            r=recipe.rank,
-            lora_alpha=_ALPHA,
-            lora_dropout=_DROPOUT,
-            target_modules="all-linear",
-        ),
-        "ia3": lambda: peft.IA3Config(task_type=task),
-        "prefix": lambda: peft.PrefixTuningConfig(task_type=task, num_virtual_tokens=recipe.rank),
-        "p-tuning": lambda: peft.PromptEncoderConfig(
-            task_type=task, num_virtual_tokens=recipe.rank, encoder_hidden_size=_hidden(model)
-        ),
-        "prompt": lambda: peft.PromptTuningConfig(task_type=task, num_virtual_tokens=recipe.rank),
+    lora = {"r": recipe.rank, "lora_alpha": _ALPHA, "lora_dropout": _DROPOUT}
+    virtual: dict[str, Any] = {"num_virtual_tokens": recipe.rank}
+    encoder = {"encoder_hidden_size": getattr(model.config.get_text_config(), "hidden_size", None)}
+    kinds: dict[Method, tuple[Any, dict[str, Any]]] = {
+        "lora": (peft.LoraConfig, lora | {"target_modules": "all-linear"}),
+        "ia3": (peft.IA3Config, {}),
+        "prefix": (peft.PrefixTuningConfig, virtual),
+        "p-tuning": (peft.PromptEncoderConfig, virtual | encoder),
+        "prompt": (peft.PromptTuningConfig, virtual),
     }
+    kind, settings = kinds[recipe.method]
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="fan_in_fan_out is set to")  # rightly
-            return peft.get_peft_model(model, kinds[recipe.method]())  # type: ignore[no-untyped-call]
+            config = kind(task_type=FORMS[recipe.form][2], **settings)
+            return peft.get_peft_model(model, config)
     except ValueError as error:  # architectures that peft does not know
         raise SettingsError(
             f"setting 'tuning': {recipe.method} cannot be applied to a {type(model).__name__} "
             f"({error}); take full"
         ) from error
-
-
-def _hidden(model: Any) -> int:  # noqa: ANN401
-    return int(model.config.get_text_config().hidden_size)
-
-
-# What a fine-tuning needs of memory and disk, before it starts.
 
 
 _TRAINED_BYTES = 16  # of a weight that is trained: itself, gradient, two moments, in float32
@@ -297,9 +241,6 @@ def _gib(n_bytes: int) -> str:
     return f"{gib:.1f} GiB" if gib >= 1 else f"{gib * 1024:.0f} MiB"
 
 
-# How much noise keeps DP-SGD to a privacy loss, and the loss that a training had.
-
-
 _TOLERANCE = 1e-3
 
 
@@ -324,7 +265,6 @@ def noise_of(epsilon: float, delta: float, rate: float, steps: int) -> float:
 
 
 def epsilon_of(noise: float, delta: float, rate: float, steps: int) -> float:
-    """Return the privacy loss of so many steps."""
     from dp_accounting.pld import PLDAccountant
 
     accountant = PLDAccountant()

@@ -28,7 +28,7 @@ from transformers import (
 from transformers.trainer_utils import get_last_checkpoint
 
 from mia_batch.errors import EngineError, SettingsError
-from mia_batch.finetuning.recipe import adapted, epsilon_of, longest_text, noise_of
+from mia_batch.finetuning.recipe import FORMS, adapted, epsilon_of, longest_text, noise_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -38,17 +38,6 @@ if TYPE_CHECKING:
     from mia_batch.finetuning.making import Making
     from mia_batch.finetuning.recipe import Form, Recipe
 
-
-# What a model is tuned to do: what it is given of a text, what it learns, and its loss.
-#
-# * ``causal``: goes on with a text. Where the text has a target, such as a label, it stands at the
-#   end of the text after a few fixed words, as in PrivLM-Bench (Li et al. 2024, arXiv:2311.04044,
-#   section 4.2).
-# * ``classifier``: a head over an encoder says the target.
-# * ``infilling``: a masked model fills the target in after the same words.
-# * ``seq2seq``: an encoder reads the text, a decoder says the target.
-
-
 Row = dict[str, list[int]]
 """``input_ids`` and ``labels`` of one text."""
 
@@ -57,14 +46,7 @@ _WORDS = " The label is"  # between a text and its target
 
 
 def model_class(form: Form) -> Any:  # noqa: ANN401 - transformers is untyped
-    """Return the class of transformers that opens models of a form."""
-    names = {
-        "causal": "AutoModelForCausalLM",
-        "classifier": "AutoModelForSequenceClassification",
-        "infilling": "AutoModelForMaskedLM",
-        "seq2seq": "AutoModelForSeq2SeqLM",
-    }
-    return getattr(transformers, names[form])
+    return getattr(transformers, FORMS[form][0])
 
 
 def encoder(
@@ -96,15 +78,12 @@ def encoder(
                 if mask
                 else "infilling needs a tokenizer that has a mask token"
             )
-        ids = tokenizer(text, f"{_WORDS} {mask}", truncation="only_first", max_length=most)[
-            "input_ids"
-        ]
-        is_gap = [each == tokenizer.mask_token_id for each in ids]
-        last = len(ids) - 1 - is_gap[::-1].index(True)
-        return {
-            "input_ids": ids,
-            "labels": [token[0] if place == last else _IGNORED for place in range(len(ids))],
-        }
+        asked = f"{_WORDS} {mask}"
+        read = tokenizer(text, asked, truncation="only_first", max_length=most)
+        ids = read["input_ids"]
+        labels = [_IGNORED] * len(ids)
+        labels[len(ids) - 1 - ids[::-1].index(tokenizer.mask_token_id)] = token[0]
+        return {"input_ids": ids, "labels": labels}
 
     def seq2seq(text: str, target: str | None) -> Row:
         given, said = (tokenizer(each, truncation=True, max_length=most) for each in (text, target))
@@ -119,7 +98,6 @@ def _plain(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def is_learnable(row: Row) -> bool:
-    """Whether anything of a row is learnt."""
     return any(label != _IGNORED for label in row["labels"])
 
 
@@ -145,7 +123,9 @@ def _filled(rows: list[list[int]], value: int) -> torch.Tensor:
 
 def losses(form: Form, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Mean negative log-likelihood of what each row learns, in nats a token; shape (rows,)."""
-    return -_means(logprobs(form, logits, labels))
+    values = logprobs(form, logits, labels)
+    there = ~values.isnan()
+    return -values.where(there, 0).sum(1) / there.sum(1)
 
 
 def logprobs(form: Form, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -160,13 +140,7 @@ def logprobs(form: Form, logits: torch.Tensor, labels: torch.Tensor) -> torch.Te
     return found.masked_fill(labels == _IGNORED, torch.nan)
 
 
-def _means(values: torch.Tensor) -> torch.Tensor:
-    there = ~values.isnan()
-    return values.where(there, 0).sum(1) / there.sum(1)
-
-
 # Sums of the gradients of texts, each cut to a norm (Abadi et al. 2016, algorithm 1).
-
 
 Gradients: TypeAlias = dict[str, torch.Tensor]
 Batch: TypeAlias = dict[str, torch.Tensor]
@@ -181,63 +155,37 @@ def clipped_sums(
 ) -> tuple[Gradients, torch.Tensor]:
     """Sum the gradients of texts, each cut to a norm; also return the mean loss.
 
+    The whole model is differentiated for each text (torch.func), so it does not matter how weights
+    are used: tied, as virtual tokens, or within layers that nobody knows. Libraries that attach to
+    single layers fail or differ there. It takes memory for the gradients of ``at_once`` texts.
     Raises `EngineError` if a gradient is no number: then nothing that is said of privacy holds.
     """
     weights = {name: each.detach() for name, each in model.named_parameters() if each.requires_grad}
     sums = {name: torch.zeros_like(each, dtype=torch.float32) for name, each in weights.items()}
     total = torch.zeros((), device=next(iter(sums.values())).device)
     n_rows = batch["labels"].shape[0]
-    for start in range(0, n_rows, at_once):
-        some = {name: value[start : start + at_once] for name, value in batch.items()}
-        found, loss = _per_text(model, weights, form, some, clip)
-        for name, each in found.items():
-            sums[name] += each
-        total += loss.sum()
-    return sums, total / max(1, n_rows)
-
-
-def _per_text(
-    model: Any,  # noqa: ANN401
-    weights: Gradients,
-    form: Form,
-    batch: Batch,
-    clip: float,
-) -> tuple[Gradients, torch.Tensor]:
-    """Differentiate the whole model for each text (torch.func), and cut what comes out.
-
-    It does not matter how weights are used: tied, as virtual tokens, or within layers that nobody
-    knows. Libraries that attach to single layers fail or differ there. It takes memory for the
-    gradients of all texts of the batch.
-    """
 
     def loss_of(weights: Gradients, row: Batch) -> torch.Tensor:
         one = {name: value[None] for name, value in row.items()}
-        return _losses_of(model, weights, form, one)[0]
+        given = one | {"labels": one["labels"].clamp(min=0)}
+        if form != "seq2seq":
+            del given["labels"]
+        logits = functional_call(model, weights, kwargs=given, tie_weights=True).logits
+        return losses(form, logits, one["labels"])[0]
 
     gradients = vmap(grad_and_value(loss_of), in_dims=(None, 0), randomness="different")
-    with _no_look_at_values():
-        found, loss = gradients(weights, batch)
-    norms = sum(each.float().flatten(1).square().sum(1) for each in found.values()).sqrt()
-    if not norms.isfinite().all():
-        raise EngineError("the gradient of a text is no number; take a lower learning rate")
-    share = (clip / norms).clamp(max=1)
-    cut = {name: torch.einsum("i,i...->...", share, each.float()) for name, each in found.items()}
-    return cut, loss
-
-
-def _losses_of(
-    model: Any,  # noqa: ANN401
-    weights: Gradients,
-    form: Form,
-    batch: Batch,
-) -> torch.Tensor:
-    """Mean loss of each text, with these weights for those that are trained; shape (texts,)."""
-    labels = batch["labels"]
-    given = batch | {"labels": labels.clamp(min=0)}
-    if form != "seq2seq":
-        del given["labels"]
-    logits = functional_call(model, weights, kwargs=given, tie_weights=True).logits
-    return losses(form, logits, labels)
+    for start in range(0, n_rows, at_once):
+        some = {name: value[start : start + at_once] for name, value in batch.items()}
+        with _no_look_at_values():
+            found, loss = gradients(weights, some)
+        norms = sum(each.float().flatten(1).square().sum(1) for each in found.values()).sqrt()
+        if not norms.isfinite().all():
+            raise EngineError("the gradient of a text is no number; take a lower learning rate")
+        share = (clip / norms).clamp(max=1)
+        for name, each in found.items():
+            sums[name] += torch.einsum("i,i...->...", share, each.float())
+        total += loss.sum()
+    return sums, total / max(1, n_rows)
 
 
 @contextmanager
@@ -293,15 +241,12 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
         n_rows = len(self.train_dataset)
         self._rate = min(1.0, recipe.batch_size / n_rows)
         self._steps = ceil(n_rows / recipe.batch_size)  # of an epoch
-        self._noise = noise_of(
-            recipe.epsilon, recipe.delta, self._rate, self._steps * recipe.epochs
-        )
+        n_steps = self._steps * recipe.epochs
+        self._noise = noise_of(recipe.epsilon, recipe.delta, self._rate, n_steps)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
-        """Return batches by Poisson sampling."""
-        batches = PoissonBatches(
-            len(self.train_dataset), self._rate, self._steps, self._recipe.seed
-        )
+        n_rows = len(self.train_dataset)
+        batches = PoissonBatches(n_rows, self._rate, self._steps, self._recipe.seed)
         return _Loader(self.train_dataset, batch_sampler=batches, collate_fn=self.data_collator)
 
     def training_step(self, model: Any, inputs: Batch, num_items_in_batch: Any = None) -> Any:  # noqa: ANN401
@@ -344,12 +289,10 @@ class PrivateTrainer(Trainer):  # type: ignore[misc]
 
 
 def noise_like(sums: torch.Tensor, spread: float) -> torch.Tensor:
-    """Draw Gaussian noise for the sum of gradients."""
     return torch.normal(0, spread, sums.shape, device=sums.device)
 
 
 # Checkpoints of a training: the last that was completely written, and the model in one.
-
 
 _CONFIG = "adapter_config.json"
 _STATE = "trainer_state.json"  # the trainer writes it last
@@ -368,15 +311,12 @@ class TrainedWeights(TrainerCallback):  # type: ignore[misc]
     def __init__(self, last: Path | None) -> None:
         self._last = last
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:  # noqa: ANN401
+    def on_train_begin(self, *_: object, model: Any, **__: object) -> None:  # noqa: ANN401
         """Take up the weights of the last checkpoint."""
-        del args, state, control
         if self._last is not None:
             model.load_state_dict(torch.load(self._last / _TRAINED), strict=False)
 
-    def on_save(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:  # noqa: ANN401
-        """Complete a checkpoint."""
-        del control
+    def on_save(self, args: Any, state: Any, *_: Any, model: Any, **__: Any) -> None:  # noqa: ANN401
         path = checkpoint_of(Path(args.output_dir), state.global_step) / _TRAINED
         weights = {name: each.data for name, each in _trained(model)}
         torch.save(weights, path.with_suffix(".part"))
@@ -384,7 +324,6 @@ class TrainedWeights(TrainerCallback):  # type: ignore[misc]
 
 
 def checkpoint_of(folder: Path, step: int) -> Path:
-    """Name the checkpoint after a step."""
     return folder / f"checkpoint-{step}"
 
 
@@ -409,21 +348,16 @@ def last_whole(folder: Path, *, adds_weights: bool) -> tuple[Path | None, int | 
 
 
 def copy_model(checkpoint: Path, made: Path) -> None:
-    """Copy a model out of a checkpoint."""
     made.mkdir()
     for path in checkpoint.iterdir():
         if path.is_file() and path.name not in _OF_TRAINER:
             shutil.copyfile(path, made / path.name)
     if (config := made / _CONFIG).exists():
-        config.write_text(json.dumps(_ordered(json.loads(config.read_text("utf-8"))), indent=2))
-
-
-def _ordered(config: dict[str, Any]) -> dict[str, Any]:
-    """Sort the names of modules, which peft writes in another order each time."""
-    return {
-        name: sorted(value) if isinstance(value, list) and name.endswith("_modules") else value
-        for name, value in config.items()
-    }
+        said = json.loads(config.read_text("utf-8"))
+        for name, value in said.items():
+            if isinstance(value, list) and name.endswith("_modules"):
+                said[name] = sorted(value)  # peft writes them in another order each time
+        config.write_text(json.dumps(said, indent=2))
 
 
 def trained_sums(model: Any) -> list[float]:  # noqa: ANN401 - models are of many types
@@ -446,18 +380,27 @@ def _trained(model: Any) -> Iterator[tuple[str, torch.nn.Parameter]]:  # noqa: A
 # A checkpoint is written after each epoch, and a killed training goes on from the last that is
 # whole. On a CPU it ends with the same weights as one that was not killed.
 
-
 _TOKENS_AT_ONCE = 8192  # of one forward and backward pass
 _GRADIENTS_AT_ONCE = 1 << 29  # numbers, 2 GiB in float32, of the gradients of single texts
 _LARGE = 1_000_000_000  # weights, from which activations are computed again, not kept
 
 
 def train(making: Making, work: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """Tune a model on texts, and return what `fit` does."""
     recipe, how = making.recipe, {"revision": making.revision, "trust_remote_code": False}
     set_seed(recipe.seed)
     tokenizer = AutoTokenizer.from_pretrained(making.base, **how)
-    model = _opened(making.base, making.revision, recipe)
+    on_gpu = torch.cuda.is_available()
+    dtype = torch.bfloat16 if on_gpu and recipe.method != "full" else torch.float32
+    opening: dict[str, Any] = how | {"dtype": dtype}
+    if on_gpu and torch.cuda.device_count() > 1:
+        opening["device_map"] = "auto"
+    if recipe.form == "classifier":
+        names = dict(enumerate(recipe.labels))
+        opening |= {"id2label": names, "label2id": {name: i for i, name in names.items()}}
+        opening["num_labels"] = len(names)
+    if recipe.epsilon is not None:
+        opening["attn_implementation"] = "eager"  # others cannot be differentiated for each text
+    model = model_class(recipe.form).from_pretrained(making.base, **opening)
     row_of = encoder(recipe.form, tokenizer, longest_text(model.config, recipe), recipe.labels)
     targets = making.targets or [None] * len(making.texts)
     rows = [row_of(text, target) for text, target in zip(making.texts, targets, strict=True)]
@@ -497,7 +440,6 @@ def fit(
     at_once = max(1, at_once)
     while recipe.batch_size % at_once:
         at_once -= 1
-    each_epoch = "epoch" if held_out else "no"
     adds_weights = recipe.method == "p-tuning"
     last, stopped = last_whole(work / "checkpoints", adds_weights=adds_weights)
     arguments = TrainingArguments(
@@ -511,7 +453,7 @@ def fit(
             model.num_parameters() > _LARGE and recipe.method != "prefix" and not is_private
         ),
         bf16=on_gpu,
-        eval_strategy=each_epoch,
+        eval_strategy="epoch" if held_out else "no",
         save_strategy="epoch",
         logging_strategy="epoch",
         save_total_limit=2,
@@ -527,21 +469,14 @@ def fit(
     )
     _ = arguments.device  # which counts accelerators
     arguments._n_gpu = min(arguments._n_gpu, 1)  # more would multiply the batch
-    callbacks: list[TrainerCallback] = [
-        _Teller(recipe.epochs, "eval_loss" if held_out else "loss", say)
-    ]
+    teller = _Teller(recipe.epochs, "eval_loss" if held_out else "loss", say)
+    callbacks: list[TrainerCallback] = [teller]
     if adds_weights:
         callbacks.append(TrainedWeights(last))
     if held_out:
         callbacks.append(EarlyStoppingCallback(recipe.patience))
-    how: dict[str, Any] = {
-        "model": model,
-        "args": arguments,
-        "train_dataset": learnt,
-        "eval_dataset": held_out or None,
-        "data_collator": collate,
-        "callbacks": callbacks,
-    }
+    how: dict[str, Any] = {"model": model, "args": arguments, "data_collator": collate}
+    how |= {"train_dataset": learnt, "eval_dataset": held_out or None, "callbacks": callbacks}
     trainer = PrivateTrainer(recipe=recipe, at_once=at_once, **how) if is_private else kind(**how)
     trainer.remove_callback(PrinterCallback)
     before = trained_sums(trainer.model)
@@ -557,27 +492,6 @@ def fit(
     return {"losses": _losses(state.log_history), "privacy": privacy}
 
 
-def _opened(base: str, revision: str | None, recipe: Recipe) -> Any:  # noqa: ANN401 - of many types
-    """Open a model as it is to be tuned."""
-    on_gpu = torch.cuda.is_available()
-    how: dict[str, Any] = {}
-    if on_gpu and torch.cuda.device_count() > 1:
-        how["device_map"] = "auto"
-    if recipe.form == "classifier":
-        how["id2label"] = dict(enumerate(recipe.labels))
-        how["label2id"] = {label: number for number, label in enumerate(recipe.labels)}
-        how["num_labels"] = len(recipe.labels)
-    if recipe.epsilon is not None:
-        how["attn_implementation"] = "eager"  # others cannot be differentiated for each text
-    return model_class(recipe.form).from_pretrained(
-        base,
-        revision=revision,
-        dtype=torch.bfloat16 if on_gpu and recipe.method != "full" else torch.float32,
-        trust_remote_code=False,
-        **how,
-    )
-
-
 class _Teller(TrainerCallback):  # type: ignore[misc]
     """Tells of each epoch once its losses are known."""
 
@@ -587,8 +501,7 @@ class _Teller(TrainerCallback):  # type: ignore[misc]
         self._last = last  # the loss that comes last
         self._losses: dict[str, float] = {}
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:  # noqa: ANN401
-        del args, control
+    def on_log(self, _: Any, state: Any, *__: Any, logs: Any = None, **___: Any) -> None:  # noqa: ANN401
         self._losses |= _numbers(logs or {})
         if self._last in (logs or {}):
             texts = {"loss": "loss", "held_out_loss": "on held-out texts"}
@@ -602,7 +515,6 @@ def _numbers(logs: dict[str, Any]) -> dict[str, float]:
 
 
 def _losses(history: list[dict[str, Any]]) -> list[dict[str, float]]:
-    """One row an epoch: ``epoch``, ``loss``, and ``held_out_loss`` where there is one."""
     rows: dict[float, dict[str, float]] = {}
     for entry in history:
         if found := _numbers(entry):

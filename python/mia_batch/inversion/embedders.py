@@ -1,53 +1,59 @@
-"""Embeddings of texts, from a checkpoint, an endpoint or sentence-transformers."""
+"""Embedders, embeddings of many texts that are asked for once, and what an inversion says."""
 
 from __future__ import annotations
 
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import polars as pl
 
 from mia_batch.errors import SettingsError
 from mia_batch.evidence.endpoint import EndpointSettings
-from mia_batch.models.weights import cause_of, digest_folder, identify_model, quiet
+from mia_batch.models.weights import (
+    cause_of,
+    digest_folder,
+    identify_model,
+    quiet,
+    read_adapter,
+    tokenizer_source,
+)
 from mia_batch.tables import READ_ERRORS, replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
     from mia_batch.observer import Observer
 
 
-# What an inversion says, in words.
-
-
 def sentence(found: pl.DataFrame, n_auxiliary: int) -> str:
     """Say what the figures show, and what they do not."""
-    f1 = {row["method"]: row for row in _rows(found, None)}
-    value = f1["inverter"]["value"]
-    if value is None:
-        return f"Nothing can be said of the embeddings: {f1['inverter']['reason']}."
-    limits = _limits(f1["inverter"])
-    lead = {row["method"]: row for row in _rows(found, "nearest")}["inverter"]
-    gain = {row["method"]: row for row in _rows(found, "shuffled")}["inverter"]
-    others = (f"{f1[name]['value']:.3f}" for name in ("nearest", "shuffled"))
-    near, other = others
+    rows = found.filter(unit="tokens", metric="f1").to_dicts()
+    f1 = {(row["method"], row["versus"]): row for row in rows}
+    own = f1["inverter", None]
+    if own["value"] is None:
+        return f"Nothing can be said of the embeddings: {own['reason']}."
+    limits = f"no interval: {own['reason']}"
+    if own["low"] is not None:
+        limits = f"95 % interval {own['low']:.3f} to {own['high']:.3f}"
+    near, other = (f"{f1[name, None]['value']:.3f}" for name in ("nearest", "shuffled"))
+    leads, gains = ((f1["inverter", name]["low"] or 0) > 0 for name in ("nearest", "shuffled"))
     said = (
         f"A decoder that was trained on {n_auxiliary:,} auxiliary texts and their embeddings gives "
-        f"back tokens of the others with a micro F1 of {value:.3f}{limits}; the auxiliary text of "
-        f"the nearest embedding has {near}, the decoder with the embedding of another text {other}."
+        f"back tokens of the others with a micro F1 of {own['value']:.3f} ({limits}); the "
+        f"auxiliary text of the nearest embedding has {near}, the decoder with the embedding of "
+        f"another text {other}."
     )
-    if not _is_above(gain):
+    if not gains:
         return (
             f"{said} So nothing shows that it reads the embeddings at all, which does not prove "
             "that no attacker could."
         )
-    if not _is_above(lead):
+    if not leads:
         return (
             f"{said} So it reads the embeddings, but nothing shows that it gives back more than a "
             "search among known texts; another attacker might."
@@ -58,26 +64,11 @@ def sentence(found: pl.DataFrame, n_auxiliary: int) -> str:
     )
 
 
-def _rows(found: pl.DataFrame, versus: str | None) -> list[dict[str, Any]]:
-    rows = found.filter(unit="tokens", metric="f1").to_dicts()
-    return [row for row in rows if row["versus"] == versus]
-
-
-def _is_above(difference: dict[str, Any]) -> bool:
-    return difference["low"] is not None and difference["low"] > 0
-
-
-def _limits(row: dict[str, Any]) -> str:
-    if row["low"] is None:
-        return f" (no interval: {row['reason']})"
-    return f" (95 % interval {row['low']:.3f} to {row['high']:.3f})"
-
-
-# Embedders: what turns a text into one vector, which an attacker is taken to hold.
-
-
 _TOKENS_AT_ONCE = 8192
 _NO_LIMIT = 10**9
+
+Found: TypeAlias = "NDArray[np.float32] | str"
+"""An embedding, or the reason why there is none."""
 
 
 class Embedder(Protocol):
@@ -86,7 +77,7 @@ class Embedder(Protocol):
     identity: str
     """Of equal ones the embeddings are the same."""
 
-    def embed(self, texts: Sequence[str]) -> list[NDArray[np.float32] | str]:
+    def embed(self, texts: Sequence[str]) -> list[Found]:
         """Embed texts of at least one character that is no space."""
 
 
@@ -99,18 +90,21 @@ class TransformersEmbedder:
     """
 
     def __init__(self, model: str, revision: str | None = None) -> None:
-        from mia_batch.models.weights import tokenizer_source
+        from transformers import AutoTokenizer
 
         self.identity = identify_model(model, revision, "any").digest
         self._model = _load(model, revision)
-        self._tokenizer = _tokenizer(*tokenizer_source(model, revision))
+        name, revision = tokenizer_source(model, revision)
+        self._tokenizer = AutoTokenizer.from_pretrained(
+            name, revision=revision, trust_remote_code=False
+        )
+        self._tokenizer.model_max_length = _NO_LIMIT  # lengths are checked against the context
         self._longest = _context(self._model)
 
-    def embed(self, texts: Sequence[str]) -> list[NDArray[np.float32] | str]:
+    def embed(self, texts: Sequence[str]) -> list[Found]:
         """Embed texts, those of about one length together."""
         rows: list[list[int]] = self._tokenizer(list(texts), truncation=False)["input_ids"]
-        found: list[NDArray[np.float32] | str] = [_too_long(row, self._longest) for row in rows]
-        fits = [i for i, row in enumerate(rows) if 0 < len(row) <= self._longest]
+        found, fits = _fitting(rows, self._longest)
         fits.sort(key=lambda i: len(rows[i]))
         while fits:
             at_once = max(1, _TOKENS_AT_ONCE // len(rows[fits[-1]]))
@@ -148,14 +142,16 @@ class SentenceEmbedder:
                 f"the embedder {model!r} cannot be loaded by sentence-transformers "
                 f"({cause_of(error)})"
             ) from error
-        self.identity = _digest_of_tree(Path(model))
+        folder = Path(model)
+        folders = [folder, *sorted(path for path in folder.rglob("*") if path.is_dir())]
+        parts = (f"{path.relative_to(folder)}\0{digest_folder(str(path))}" for path in folders)
+        self.identity = sha256("\n".join(parts).encode()).hexdigest()
         self._longest = self._model.max_seq_length or _NO_LIMIT
 
-    def embed(self, texts: Sequence[str]) -> list[NDArray[np.float32] | str]:
+    def embed(self, texts: Sequence[str]) -> list[Found]:
         """Embed texts; the library would cut those that are too long without a word."""
         rows = self._model.tokenizer(list(texts), truncation=False, verbose=False)["input_ids"]
-        found: list[NDArray[np.float32] | str] = [_too_long(row, self._longest) for row in rows]
-        fits = [i for i, row in enumerate(rows) if 0 < len(row) <= self._longest]
+        found, fits = _fitting(rows, self._longest)
         if fits:
             means = self._model.encode([texts[i] for i in fits], show_progress_bar=False)
             for i, mean in zip(fits, means, strict=True):
@@ -178,8 +174,6 @@ def _load(model: str, revision: str | None) -> PreTrainedModel:
     """Load the part of a checkpoint that reads texts; an adapter is put beside its base."""
     import torch
     from transformers import AutoConfig, AutoModel
-
-    from mia_batch.models.weights import read_adapter
 
     if (adapter := read_adapter(model)) is not None:
         from mia_batch.evidence.engines.pretrained import load_pretrained
@@ -204,14 +198,6 @@ def _load(model: str, revision: str | None) -> PreTrainedModel:
     return reads.eval().to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _tokenizer(model: str, revision: str | None) -> PreTrainedTokenizerBase:
-    from transformers import AutoTokenizer
-
-    loaded = AutoTokenizer.from_pretrained(model, revision=revision, trust_remote_code=False)
-    loaded.model_max_length = _NO_LIMIT  # lengths are checked against the context
-    return loaded
-
-
 def _context(model: PreTrainedModel) -> int:
     """Most tokens that a model reads; of RoBERTa's kind positions are numbered from 2."""
     length = getattr(model.config.get_text_config(), "max_position_embeddings", None)
@@ -221,20 +207,16 @@ def _context(model: PreTrainedModel) -> int:
     return int(length) - (0 if from_pad in (None, 0) else from_pad + 1)
 
 
-def _too_long(row: Sequence[int], longest: int) -> str:
-    if not row:
-        return "the embedder's tokenizer finds no token in the text"
-    return f"the text has {len(row):,} tokens, more than the {longest:,} that the embedder reads"
-
-
-def _digest_of_tree(folder: Path) -> str:
-    """SHA-256 of a folder of modules, each as `digest_folder` does it."""
-    folders = [folder, *sorted(path for path in folder.rglob("*") if path.is_dir())]
-    parts = (f"{path.relative_to(folder)}\0{digest_folder(str(path))}" for path in folders)
-    return sha256("\n".join(parts).encode()).hexdigest()
-
-
-# Embeddings of many texts, asked for once: what is complete is kept in blocks.
+def _fitting(rows: Sequence[Sequence[int]], longest: int) -> tuple[list[Found], list[int]]:
+    """Say of each row of tokens why it cannot be embedded; list those that can be."""
+    reason = f"tokens, more than the {longest:,} that the embedder reads"
+    reasons: list[Found] = [
+        f"the text has {len(row):,} {reason}"
+        if row
+        else "the embedder's tokenizer finds no token in the text"
+        for row in rows
+    ]
+    return reasons, [i for i, row in enumerate(rows) if 0 < len(row) <= longest]
 
 
 _TEXTS_OF_BLOCK = 64
@@ -242,23 +224,28 @@ _TEXTS_OF_BLOCK = 64
 
 def embed_all(
     texts: Sequence[str], embedder: Embedder | EndpointSettings, folder: Path, observer: Observer
-) -> list[NDArray[np.float32] | str]:
+) -> list[Found]:
     """Embed texts, equal ones once; for each an embedding, or the reason why there is none.
 
     Blocks lie in the folder, named by a hash of the embedder and their texts, and are not asked for
     again, whether texts were added or the process was killed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    identity = _identity(embedder)
-    found: dict[str, NDArray[np.float32] | str] = {}
+    if isinstance(embedder, EndpointSettings):
+        identity = f"{embedder.base_url.rstrip('/')}\0{embedder.model}"
+    else:
+        identity = embedder.identity
+    found: dict[str, Found] = {}
     missing: list[list[str]] = []
-    for block in _blocks(list(dict.fromkeys(texts))):
+    distinct = list(dict.fromkeys(texts))
+    for start in range(0, len(distinct), _TEXTS_OF_BLOCK):
+        block = distinct[start : start + _TEXTS_OF_BLOCK]
         if (known := _read(_place(folder, identity, block))) is None:
             missing.append(block)
         else:
             found.update(zip(block, known, strict=True))
 
-    def take(number: int, embedded: list[NDArray[np.float32] | str]) -> None:
+    def take(number: int, embedded: list[Found]) -> None:
         block = missing[number]
         _write(embedded, _place(folder, identity, block))
         found.update(zip(block, embedded, strict=True))
@@ -277,23 +264,12 @@ def embed_all(
     return [found[text] for text in texts]
 
 
-def _blocks(texts: list[str]) -> Iterator[list[str]]:
-    starts = range(0, len(texts), _TEXTS_OF_BLOCK)
-    return (texts[start : start + _TEXTS_OF_BLOCK] for start in starts)
-
-
-def _identity(embedder: Embedder | EndpointSettings) -> str:
-    if isinstance(embedder, EndpointSettings):
-        return f"{embedder.base_url.rstrip('/')}\0{embedder.model}"
-    return embedder.identity
-
-
 def _place(folder: Path, identity: str, block: Sequence[str]) -> Path:
     content = "\0".join(sha256(each.encode()).hexdigest() for each in (identity, *block))
     return folder / f"{sha256(content.encode()).hexdigest()[:32]}.parquet"
 
 
-def _write(embedded: list[NDArray[np.float32] | str], path: Path) -> None:
+def _write(embedded: list[Found], path: Path) -> None:
     vectors = [None if isinstance(each, str) else each.tolist() for each in embedded]
     reasons = [each if isinstance(each, str) else None for each in embedded]
     frame = pl.DataFrame(
@@ -304,7 +280,7 @@ def _write(embedded: list[NDArray[np.float32] | str], path: Path) -> None:
         frame.write_parquet(stream)
 
 
-def _read(path: Path) -> list[NDArray[np.float32] | str] | None:
+def _read(path: Path) -> list[Found] | None:
     """Read a block; None where there is none that is sound."""
     try:
         rows = pl.read_parquet(path, glob=False).rows()

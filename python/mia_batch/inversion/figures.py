@@ -1,4 +1,4 @@
-"""What an inversion is measured by: words, particulars, the parts of the texts."""
+"""Which texts an inversion attacks, what is shared with what it gives back, and their tables."""
 
 from __future__ import annotations
 
@@ -17,11 +17,6 @@ from mia_batch.stats.intervals import ratio_difference, ratio_of_sums
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-
-    from mia_batch.stats.intervals import Ratio
-
-
-# The table of texts under attack.
 
 
 def texts_table(
@@ -50,9 +45,6 @@ def texts_table(
     columns = InversionTexts.create_empty().schema
     table = pl.concat(parts, how="diagonal_relaxed").sort("row", maintain_order=True)
     return table.select(pl.col(name).cast(dtype) for name, dtype in columns.items())
-
-
-# Which texts the attacker knows, and which are under attack.
 
 
 _KEY_BYTES = 64
@@ -127,10 +119,7 @@ def _clusters(documents: pl.DataFrame) -> pl.Series:
 
     n = documents.height
     text = documents["text"].rank("dense").to_numpy().astype(np.intp) - 1
-    alone = pl.col("group").is_null()
-    group = documents.select(
-        pl.when(alone).then(None).otherwise(pl.col("group").rank("dense"))
-    ).to_series()
+    group = documents["group"].rank("dense")
     known = group.is_not_null().to_numpy()
     code = group.fill_null(0).to_numpy().astype(np.intp) - 1
     first = int(text.max()) + 1
@@ -139,9 +128,6 @@ def _clusters(documents: pl.DataFrame) -> pl.Series:
     graph = coo_array((np.ones(len(edges[0])), edges), shape=(size, size))
     _, component = connected_components(graph, directed=False)
     return pl.Series("cluster", component[text]).rank("dense").cast(pl.Int64) - 1
-
-
-# What of a text names somebody or something: names and numbers, by one stated rule.
 
 
 _REST = r"[\p{L}\p{M}]*(?:['-][\p{L}\p{M}]+)*"
@@ -168,9 +154,6 @@ def names_in(text: pl.Expr) -> pl.Expr:
 def numbers_in(text: pl.Expr) -> pl.Expr:
     """List the numbers in a text: strings of digits, with points and commas between digits."""
     return text.str.extract_all(r"\p{Nd}+(?:[.,]\p{Nd}+)*")
-
-
-# How much of a text is in what was recovered, unit by unit.
 
 
 UNITS = ("tokens", "token_sets", "names", "numbers")
@@ -206,9 +189,8 @@ _COUNTS = pl.Struct(
 def _listed(
     texts: Sequence[str], encode: Callable[[Sequence[str]], list[list[int]]]
 ) -> dict[str, list[list[str]] | list[list[int]]]:
-    """List the units of each text."""
-    column = pl.DataFrame({"text": texts}, schema={"text": pl.String})
     text = pl.col("text")
+    column = pl.DataFrame({"text": texts}, schema={"text": pl.String})
     found = column.select(names=names_in(text), numbers=numbers_in(text))
     tokens = encode(texts)
     return {
@@ -223,9 +205,6 @@ def _compared(true: list[str], recovered: list[str]) -> dict[str, int | bool]:
     shared = (Counter(true) & Counter(recovered)).total()
     exact = true == recovered
     return {"true": len(true), "recovered": len(recovered), "shared": shared, "exact": exact}
-
-
-# Figures over all texts under attack, with intervals that respect groups.
 
 
 _HAS = pl.col("true") > 0
@@ -268,24 +247,16 @@ def figures(found: Mapping[str, pl.DataFrame], cluster: pl.Series, n_unscored: i
                 ratio = ratio_of_sums(one[:, counts], some)
             else:
                 ratio = ratio_difference(one[:, counts], other[:, counts], some)
-            rows.append(
-                {
-                    "method": method,
-                    "versus": versus,
-                    "unit": unit,
-                    "metric": metric,
-                    "n_texts": int(counts.sum()),
-                    "n_clusters": int(some.max(initial=-1)) + 1,
-                    "n_unscored": n_unscored,
-                    **_row(ratio),
-                }
-            )
+            values = asdict(ratio)
+            interval = values.pop("interval") or {}
+            if "method" in interval:
+                interval["method_of_interval"] = interval.pop("method")
+            row: dict[str, Any] = {
+                "method": method,
+                "versus": versus,
+                "unit": unit,
+                "metric": metric,
+            }
+            row |= {"n_texts": int(counts.sum()), "n_clusters": int(some.max(initial=-1)) + 1}
+            rows.append(row | {"n_unscored": n_unscored} | values | interval)
     return pl.DataFrame(rows, schema=Inversion.create_empty().schema)
-
-
-def _row(ratio: Ratio) -> dict[str, Any]:
-    found = asdict(ratio)
-    interval = found.pop("interval") or {}
-    return found | {
-        "method_of_interval" if name == "method" else name: each for name, each in interval.items()
-    }

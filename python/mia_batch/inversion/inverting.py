@@ -1,4 +1,4 @@
-"""Inversion of embeddings: a decoder is trained on texts, and measured on others."""
+"""Inverts an embedder: trains a decoder on auxiliary texts and attacks the others."""
 
 from __future__ import annotations
 
@@ -33,14 +33,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from mia_batch.evidence.endpoint import EndpointSettings
-    from mia_batch.finetuning.making import Made
     from mia_batch.finetuning.recipe import Recipe
 
 __all__ = ["Inverted", "invert"]
-
-
-# Decoders that are made from scratch where none is named: small, with a tokenizer at hand.
-
 
 _AROUND = 2  # tokens: the embedding before a text, and its end
 _HIDDEN, _LAYERS, _HEADS = 192, 2, 4
@@ -118,9 +113,6 @@ def new_decoder(folder: Path, tokenizer: PreTrainedTokenizerBase, tokens: int, s
             shutil.rmtree(unfinished, ignore_errors=True)
 
 
-# Makes an inverter once: by the same machinery as a model that is fine-tuned.
-
-
 @dataclass(frozen=True, kw_only=True)  # without slots: digests are kept
 class InverterMaking(Making):
     """A decoder to start from, auxiliary texts and their embeddings, a row each."""
@@ -138,9 +130,6 @@ class InverterMaking(Making):
         from mia_batch.inversion.training import train
 
         return train(self, work, say)
-
-
-# Inverts an embedder: trains a decoder on auxiliary texts and attacks the others.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,12 +228,21 @@ def invert(
         )
     observer, folder = observer or Observer(), Path(out).absolute()
     recipe = replace(recipe or RECIPES["decoder" if decoder else "inverter"], seed=seed)
-    tokenizer = _tokenizer(embedder, revision, decoder)
     if decoder is not None:
+        tokenizer = decoder_tokenizer(decoder)
         check_context(decoder, recipe)
+    elif isinstance(embedder, str):
+        tokenizer = decoder_tokenizer(embedder, revision)
+    else:
+        raise SettingsError(
+            "an endpoint has no tokenizer that a decoder could be made with; name a 'decoder'"
+        )
     encode = Tokenizer(tokenizer).encode
-    documents = _read(data, {"text": text_column, "group": group_column})
-    texts = deal(documents, share, seed, encode, recipe.max_tokens)
+    given = {"text": text_column, "group": group_column}
+    names = ColumnNames(**{part: name for part, name in given.items() if name is not None})
+    documents = read_documents(str(data), names).documents
+    read = documents.select("document_id", "group", "text").collect(engine="streaming")
+    texts = deal(read.with_row_index("row"), share, seed, encode, recipe.max_tokens)
     with system_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     if decoder is None:
@@ -287,29 +285,18 @@ def invert(
         figures=found,
         sentence=sentence(found, auxiliary.height),
     )
-    _write(inverted, making, made)
+    sink(inverted.texts, folder / "texts.parquet", InversionTexts)
+    sink(found, folder / "figures.parquet", Inversion)
+    summary = {
+        "sentence": inverted.sentence,
+        "auxiliary": auxiliary.height,
+        "made_from": making.made_from,
+        "losses": made.losses,
+        "figures": found.to_dicts(),
+    }
+    write_text(folder / "summary.json", json.dumps(summary, indent=2))
     observer.stage(inverted.sentence)
     return inverted
-
-
-def _tokenizer(
-    embedder: str | EndpointSettings, revision: str | None, decoder: str | None
-) -> PreTrainedTokenizerBase:
-    """Load the tokenizer in which the decoder speaks."""
-    if decoder is not None:
-        return decoder_tokenizer(decoder)
-    if isinstance(embedder, str):
-        return decoder_tokenizer(embedder, revision)
-    raise SettingsError(
-        "an endpoint has no tokenizer that a decoder could be made with; name a 'decoder'"
-    )
-
-
-def _read(data: Path | str, columns: dict[str, str | None]) -> pl.DataFrame:
-    names = ColumnNames(**{part: name for part, name in columns.items() if name is not None})
-    documents = read_documents(str(data), names).documents
-    found = documents.select("document_id", "group", "text").collect(engine="streaming")
-    return found.with_row_index("row")
 
 
 def _embedded(
@@ -327,16 +314,3 @@ def _embedded(
     lacks = pl.Series(map(reasons.get, texts["text"]), dtype=pl.String)
     told = texts.with_columns(pl.coalesce("reason", lacks))
     return told, lambda some: np.stack([found[text] for text in some["text"]])
-
-
-def _write(inverted: Inverted, making: InverterMaking, made: Made) -> None:
-    sink(inverted.texts, inverted.folder / "texts.parquet", InversionTexts)
-    sink(inverted.figures, inverted.folder / "figures.parquet", Inversion)
-    summary = {
-        "sentence": inverted.sentence,
-        "auxiliary": len(making.texts),
-        "made_from": making.made_from,
-        "losses": made.losses,
-        "figures": inverted.figures.to_dicts(),
-    }
-    write_text(inverted.folder / "summary.json", json.dumps(summary, indent=2))

@@ -1,4 +1,4 @@
-"""The training of an inverter: one linear layer before a decoder."""
+"""An inverter: how it is made and trained, and what it says that texts were."""
 
 from __future__ import annotations
 
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mia_batch.inversion.inverting import InverterMaking
-
-
-# What stands between an embedding and a decoder: one trainable linear layer.
-
 
 _NAME = "inversion"  # of the layer within the decoder
 _IGNORED = -100  # label of what is not learnt
@@ -52,7 +48,6 @@ class Projection(nn.Module):
         self.spread.copy_(given.std(0).clamp_min(_SMALLEST))
 
     def forward(self, embeddings: torch.Tensor) -> torch.Tensor:
-        """Return one vector of the decoder's size for each embedding."""
         scaled = (embeddings - self.mean) / self.spread
         return nn.functional.linear(scaled, self.linear.weight, self.linear.bias)
 
@@ -85,7 +80,6 @@ def prepared(decoder: Any, inputs: dict[str, torch.Tensor]) -> dict[str, torch.T
 def load_inverter(folder: Path) -> Any:  # noqa: ANN401
     """Load a decoder with the projection that was trained with it."""
     from safetensors.torch import load_file
-    from transformers import AutoModelForCausalLM
 
     weights = {
         name.removeprefix(f"{_NAME}."): each
@@ -98,9 +92,6 @@ def load_inverter(folder: Path) -> Any:  # noqa: ANN401
     return decoder.eval().to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-# What an inverter says that a text was, of its embedding alone.
-
-
 _TEXTS_AT_ONCE = 256
 
 
@@ -109,8 +100,6 @@ def recover(inverter: Path, embeddings: NDArray[np.float32], tokens: int) -> lis
 
     At most ``tokens`` tokens. No setting that a decoder brings along changes how it decodes.
     """
-    from transformers import AutoTokenizer
-
     decoder, tokenizer = load_inverter(inverter), AutoTokenizer.from_pretrained(inverter)
     texts: list[str] = []
     for start in range(0, len(embeddings), _TEXTS_AT_ONCE):
@@ -136,9 +125,6 @@ def _greedy(decoder: Any, embeddings: torch.Tensor, tokens: int, end: int) -> li
         states = decoder.get_input_embeddings()(chosen)[:, None]
     rows: list[list[int]] = torch.stack(found, 1).tolist()
     return [row[: row.index(end)] if end in row else row for row in rows]
-
-
-# What each method says that the texts under attack were: the inverter, and what it must beat.
 
 
 def attack(
@@ -182,9 +168,6 @@ def of_others(cluster: NDArray[np.intp], seed: int) -> NDArray[np.intp]:
     return other
 
 
-# Trains an inverter, for `mia_batch.inversion.inverting`.
-
-
 class _InverterTrainer(Trainer):  # type: ignore[misc]
     def compute_loss(self, model: Any, inputs: dict[str, torch.Tensor], **how: Any) -> Any:  # noqa: ANN401
         """Compute the language-modelling loss of texts after their embeddings."""
@@ -199,18 +182,14 @@ def train(making: InverterMaking, work: Path, say: Callable[[str], None]) -> dic
     decoder = AutoModelForCausalLM.from_pretrained(making.base, dtype=torch.float32, **how)
     embeddings = making.embeddings
     attach(decoder, embeddings.shape[1]).fit(embeddings)
-    said = ([*ids, tokenizer.eos_token_id] for ids in _ids(tokenizer, [*making.texts]))
-    rows = [
-        {"input_ids": ids, "labels": ids, "embedding": embedding}
-        for ids, embedding in zip(said, embeddings, strict=True)
-    ]
+    rows = []
+    given = tokenizer([*making.texts], add_special_tokens=False)["input_ids"]
+    for ids, embedding in zip(given, embeddings, strict=True):
+        said = [*ids, tokenizer.eos_token_id]
+        rows.append({"input_ids": said, "labels": said, "embedding": embedding})
     done = fit(decoder, rows, _collated, making.recipe, work, say, _InverterTrainer)
     tokenizer.save_pretrained(work / "made")
     return done
-
-
-def _ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:  # noqa: ANN401
-    return list(tokenizer(texts, add_special_tokens=False)["input_ids"])
 
 
 def _collated(rows: list[dict[str, Any]]) -> dict[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""An audit of privacy, from plan to page."""
+"""An audit of privacy: tunes a model in several ways, attacks each, and sets them side by side."""
 
 from __future__ import annotations
 
@@ -36,15 +36,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Privacy", "audit_privacy"]
 
-
-# The report of an audit of privacy: one page, and the sentences that it begins with.
-
-
-_WHOLE = 0.5  # of guessing
+_GUESSING = 0.5  # its area under the curve
 
 
 def page_of(base: str, data: str, plan: Plan, tables: Mapping[str, pl.DataFrame]) -> str:
-    """Write the page: one file that asks nothing of any network."""
     exposures = tables.get("exposures")
     return (
         environment()
@@ -80,16 +75,10 @@ def _of(row: dict[str, Any]) -> str:
     if row["auc"] is None:
         parts.append("how well members are told cannot be said from so few texts")
     else:
-        told = (
-            "are"
-            if row["auc_low"] is not None and row["auc_low"] > _WHOLE
-            else "are not shown to be"
-        )
-        low, high = (
-            NO_VALUE if each is None else f"{each:.3f}"
-            for each in (row["auc_low"], row["auc_high"])
-        )
-        parts.append(f"members {told} told from others (AUC {row['auc']:.3f}, {low} to {high})")
+        are = "are" if (row["auc_low"] or 0) > _GUESSING else "are not shown to be"
+        limits = [row["auc_low"], row["auc_high"]]
+        low, high = (NO_VALUE if each is None else f"{each:.3f}" for each in limits)
+        parts.append(f"members {are} told from others (AUC {row['auc']:.3f}, {low} to {high})")
     if row["mean_exposure"] is not None:
         parts.append(
             f"canaries have a mean exposure of {row['mean_exposure']:.2f} bits, "
@@ -126,9 +115,6 @@ def _plot(exposures: pl.DataFrame) -> Markup:
         line(points, x | y | series("variant"), strokeWidth=2),
         line(unlearnt.sort("repetitions"), x | y, strokeDash=[1, 4], stroke="currentColor"),
     )
-
-
-# An audit of privacy: tunes a model in several ways, attacks each, and sets them side by side.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,8 +202,7 @@ def audit_privacy(
     EngineError
         If a training fails; given again, the same request goes on.
     """
-    with_privacy = any(epsilon is not None for epsilon in plan.epsilons)
-    if (reason := why_no_finetuning(with_privacy=with_privacy)) is not None:
+    if reason := why_no_finetuning(with_privacy=any(each is not None for each in plan.epsilons)):
         raise SettingsError(reason)
     say = (observer or Observer()).stage
     texts = read_texts(
@@ -313,7 +298,6 @@ def _labels(texts: pl.DataFrame, plan: Plan, column: str | None) -> tuple[str, .
 
 @contextmanager
 def _own(folder: Path, request: dict[str, object]) -> Iterator[None]:
-    """Hold a folder that is of this request."""
     path = folder / "request.json"
     wanted = json.dumps(request, indent=2, sort_keys=True)
     with system_errors(folder):

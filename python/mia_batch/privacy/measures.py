@@ -1,4 +1,12 @@
-"""Measures of privacy: empirical epsilon, exposure, utility."""
+"""Measures of what a tuned model gives away, and of what it is good for.
+
+First lower bounds of a training's privacy loss, from what an attack tells of its texts. A training
+that keeps to (epsilon, delta) makes it hard to tell who was learnt; an attack that can tells that
+epsilon is larger. Members must have been drawn by coins. Where up to k texts share one, (epsilon,
+delta) of a text is (k epsilon, delta (e^(k epsilon) - 1) / (e^epsilon - 1)) of a coin (Dwork and
+Roth 2014, "The algorithmic foundations of differential privacy", theorem 2.2 and lemma 2.2 of
+Vadhan 2017, "The complexity of differential privacy"); bounds are those of a text.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +31,6 @@ if TYPE_CHECKING:
     from mia_batch.privacy.plan import Plan, Task, Variant
     from mia_batch.privacy.variant import Opened
 
-
-# Lower bounds of a training's privacy loss, from what an attack tells of its texts.
-#
-# A training that keeps to (epsilon, delta) makes it hard to tell who was learnt; an attack that
-# can tells that epsilon is larger. Members must have been drawn by coins. Where up to k texts
-# share one, (epsilon, delta) of a text is (k epsilon, delta (e^(k epsilon) - 1) / (e^epsilon - 1))
-# of a coin (Dwork and Roth 2014, "The algorithmic foundations of differential privacy", theorem
-# 2.2 and lemma 2.2 of Vadhan 2017, "The complexity of differential privacy"); bounds are those of
-# a text.
-
-
 _MOST = 50.0  # no epsilon is looked for above
 _SHARES = np.linspace(0.1, 1, 10)  # of texts about which a guess is made
 
@@ -42,13 +39,8 @@ _SHARES = np.linspace(0.1, 1, 10)  # of texts about which a guess is made
 class Bound:
     """A lower bound of epsilon.
 
-    Attributes
-    ----------
-    value
-        The bound, 0 or more.
-    ceiling
-        The bound if each guess about as many texts were right: a small value below a small ceiling
-        is no sign of privacy.
+    ``ceiling`` would be the bound if each guess about as many texts were right: a small value below
+    a small ceiling is no sign of privacy.
     """
 
     value: float
@@ -187,9 +179,6 @@ def _half(n: int, seed: int) -> NDArray[np.bool_]:
     return np.random.default_rng(seed).random(n) < 0.5
 
 
-# Exposure of canaries: how far a model prefers those that it learnt to others of their form.
-
-
 _KEPT = 10_000  # losses of canaries that were not learnt, to which a distribution is fitted
 _FEWEST = 30  # of them
 _REFUSED = 0.01  # p of a fit that is not believed
@@ -198,28 +187,16 @@ _REFUSED = 0.01  # p of a fit that is not believed
 def exposures(
     learnt: NDArray[np.float64], others: Iterable[NDArray[np.float64]], size: int
 ) -> pl.DataFrame:
-    """Rank each canary that was learnt among those that were not.
+    """Rank each canary that was learnt among those that were not: a row for each.
 
-    Parameters
-    ----------
-    learnt
-        Losses of the canaries that were learnt (log-perplexities, Li et al. 2024, definition 2).
-    others
-        Losses of canaries of the same format that were not, in pieces of any size; a piece is
-        forgotten once it is counted. In random order, if they are not all there are.
-    size
-        Canaries that the format has.
-
-    Returns
-    -------
-    DataFrame
-        A row for each that was learnt. ``rank``: 1 + those of lower loss, equal ones half
-        (definition 3); other learnt ones do not take part, since a model that remembers all of them
-        would rank them among each other. ``exposure``: log2(n + 1) - log2(rank) in bits, n the
-        number of others (definition 4). ``exposed``: whether none has as low a loss.
-        ``extrapolated``: where others are fewer than the format has, the exposure among all by a
-        skew normal distribution fitted to their losses (Carlini et al. 2019, arXiv:1802.08232,
-        section 4.3); null where that does not fit. A loss that is no number has null in all.
+    Losses of the others come in pieces of any size, in random order if they are not all of the
+    ``size`` canaries that the format has. ``rank``: 1 + those of lower loss, equal ones half
+    (Li et al. 2024, definitions 2 and 3); other learnt ones do not take part, since a model that
+    remembers all of them would rank them among each other. ``exposure``: log2(n + 1) - log2(rank)
+    in bits, n the number of others (definition 4). ``exposed``: whether none has as low a loss.
+    ``extrapolated``: where others are fewer than the format has, the exposure among all by a skew
+    normal distribution fitted to their losses (Carlini et al. 2019, arXiv:1802.08232, section 4.3);
+    null where that does not fit. A loss that is no number has null in all.
     """
     below, equal = np.zeros(learnt.size), np.zeros(learnt.size)
     n_others, kept = 0, np.empty(0)
@@ -270,9 +247,6 @@ def unlearnt_exposure(n_others: int) -> float:
     return float(np.log2(n_others + 1) - gammaln(n_others + 2) / np.log(2) / (n_others + 1))
 
 
-# What a tuned model is good for: accuracy, or the loss on texts that it has not learnt.
-
-
 def utility(opened: Opened, texts: pl.DataFrame, task: Task, labels: Sequence[str]) -> pl.DataFrame:
     """Measure a model on the auxiliary texts: one row of ``measure``, ``value``, ``low``, ``high``.
 
@@ -312,9 +286,6 @@ def _is_right(opened: Opened, texts: pl.DataFrame, labels: Sequence[str]) -> NDA
     return is_right.astype(np.float64)
 
 
-# One row for each way to tune: what it is good for, and what it gives away.
-
-
 _RATES = {0.001: "tpr_at_0.1%", 0.01: "tpr_at_1%"}
 
 
@@ -346,9 +317,9 @@ def summary_of(
     bounds = [row["epsilon_bound"], row["epsilon_bound_by_rates"]]
     claim = row["epsilon"]
     row["is_contradicted"] = None if claim is None else any(each > claim for each in bounds if each)
-    used = utility.row(0, named=True)
-    row |= {"utility_measure": used["measure"], "utility": used["value"]}
-    row |= {"utility_low": used["low"], "utility_high": used["high"]}
+    measure, value, low, high = utility.select("measure", "value", "low", "high").row(0)
+    row |= {"utility_measure": measure, "utility": value}
+    row |= {"utility_low": low, "utility_high": high}
     row |= _membership(metrics, attacks[0]) | _extraction(exposures)
     row |= _inversion(found.get("inversion"))
     return pl.DataFrame([row], infer_schema_length=None)
@@ -400,31 +371,28 @@ def _extraction(exposures: pl.DataFrame | None) -> dict[str, Any]:
     if exposures is None or (there := exposures.drop_nulls("exposure")).is_empty():
         return dict.fromkeys((*names, "exposure_trend_p"))
     trend = spearmanr(there["repetitions"], there["exposure"])
-    values = (
-        there["exposed"].mean(),
-        there["exposure"].mean(),
-        there["unlearnt_exposure"].mean(),
-        trend.statistic,
-    )
-    row: dict[str, Any] = dict(zip(names, values, strict=True)) | {"exposure_trend_p": trend.pvalue}
+    means = (there[name].mean() for name in ("exposed", "exposure", "unlearnt_exposure"))
+    row: dict[str, Any] = dict(zip(names, (*means, trend.statistic), strict=True))
+    row["exposure_trend_p"] = trend.pvalue
     return {name: None if np.isnan(value) else float(value) for name, value in row.items()}
+
+
+_OF_INVERSION = {
+    "inversion_precision": ("inverter", "precision", "value"),
+    "inversion_recall": ("inverter", "recall", "value"),
+    "inversion_f1": ("inverter", "f1", "value"),
+    "inversion_f1_low": ("inverter", "f1", "low"),
+    "inversion_f1_high": ("inverter", "f1", "high"),
+    "nearest_f1": ("nearest", "f1", "value"),
+}
 
 
 def _inversion(figures: pl.DataFrame | None) -> dict[str, Any]:
     """Take what comes back from embeddings; null where it was not asked."""
-    f1, low, high = _figure(figures, "inverter", "f1")
-    return {
-        "inversion_precision": _figure(figures, "inverter", "precision")[0],
-        "inversion_recall": _figure(figures, "inverter", "recall")[0],
-        "inversion_f1": f1,
-        "inversion_f1_low": low,
-        "inversion_f1_high": high,
-        "nearest_f1": _figure(figures, "nearest", "f1")[0],
-    }
-
-
-def _figure(figures: pl.DataFrame | None, method: str, metric: str) -> tuple[Any, Any, Any]:
     if figures is None:
-        return None, None, None
-    own = figures.filter(pl.col("versus").is_null(), method=method, unit="tokens", metric=metric)
-    return own.select("value", "low", "high").row(0)
+        return dict.fromkeys(_OF_INVERSION)
+    rows = figures.filter(pl.col("versus").is_null(), unit="tokens").to_dicts()
+    own = {(row["method"], row["metric"]): row for row in rows}
+    return {
+        name: own[method, metric][limit] for name, (method, metric, limit) in _OF_INVERSION.items()
+    }

@@ -1,4 +1,4 @@
-"""One model of an audit of privacy: trained, attacked, measured."""
+"""One way to tune a model: what is made of it, what it says of texts, and how it is attacked."""
 
 from __future__ import annotations
 
@@ -28,25 +28,12 @@ if TYPE_CHECKING:
     from mia_batch.privacy.data import Inserted
     from mia_batch.privacy.plan import Plan, Variant
 
-
-# What a model says of texts: the log-probability of each token that it was tuned on.
-
-
 _AT_ONCE = 16
+_LOGPROBS = pl.List(pl.Float64)
 
 
 class Opened:
-    """A model that was tuned, or its base, opened to be asked.
-
-    Parameters
-    ----------
-    path
-        Folder of the model or adapter, or the base's name.
-    revision
-        Hub revision of the base.
-    recipe
-        How it was tuned.
-    """
+    """A model or adapter that was tuned, or its base, opened to be asked."""
 
     def __init__(self, path: str, revision: str | None, recipe: Recipe) -> None:
         import torch
@@ -95,26 +82,15 @@ class Opened:
 
     def losses(self, texts: Sequence[str], targets: Sequence[str | None]) -> pl.Series:
         """Mean negative log-likelihood of each text, in nats a token; null where it has none."""
-        return -self._lists(texts, targets).list.mean()
+        return -pl.Series([*self.logprobs(texts, targets)], dtype=_LOGPROBS).list.mean()
 
     def sums(self, texts: Sequence[str], targets: Sequence[str | None]) -> pl.Series:
         """Log-perplexity of each text: the sum over its tokens, in nats; null where it has none."""
-        found = self._lists(texts, targets)
+        found = pl.Series([*self.logprobs(texts, targets)], dtype=_LOGPROBS)
         return pl.select(pl.when(found.list.len() > 0).then(-found.list.sum())).to_series()
 
-    def _lists(self, texts: Sequence[str], targets: Sequence[str | None]) -> pl.Series:
-        return pl.Series([*self.logprobs(texts, targets)], dtype=pl.List(pl.Float64))
 
-
-# Membership in what a variant's target learnt, by the attacks that audits have, too.
-
-
-_WITH_SHADOWS = (
-    "lira_online_fixed_v1",
-    "lira_online_v1",
-    "lira_offline_fixed_v1",
-    "rmia_v1",
-)
+_WITH_SHADOWS = ("lira_online_fixed_v1", "lira_online_v1", "lira_offline_fixed_v1", "rmia_v1")
 _RATIO = "reference_token_difference_v1"
 _LISTS = pl.List(pl.Float32)
 
@@ -165,27 +141,14 @@ def scores_of(
         )
         for name, values in told.items()
     ]
-    logprobs = _completed(pl.concat(frames))
+    known = pl.concat(frames)
+    logprobs = known.select(
+        (pl.col(name) if name in known.columns else pl.lit(None)).cast(dtype).alias(name)
+        for name, dtype in LogProbs.create_empty().schema.items()
+    )
     wanted = [get(name) for name in attacks]
     found = score(Features.create_empty().lazy(), targets.lazy(), wanted, logprobs=logprobs.lazy())
     return pl.concat(found)
-
-
-def _completed(rows: pl.DataFrame) -> pl.DataFrame:
-    """Add the columns of the table that nothing is known of."""
-    schema = LogProbs.create_empty().schema
-    return rows.select(
-        (pl.col(name) if name in rows.columns else pl.lit(None)).cast(dtype).alias(name)
-        for name, dtype in schema.items()
-    )
-
-
-def metrics_of(scores: pl.DataFrame, attacks: Sequence[str], seed: int) -> pl.DataFrame:
-    """Measure how well members are told from the others."""
-    return evaluate(scores.lazy(), attacks, preset="default", primary=attacks[0], seed=seed)
-
-
-# One way to tune a model: what is made of it, and how it is attacked.
 
 
 _TARGET_SEED = 0
@@ -232,7 +195,9 @@ class VariantAudit:
         target = models[self._name("target")]
         attacks = attacks_of(self.form, self.plan.shadows)
         scores = self._kept("scores", lambda: self._scores(models, attacks))
-        metrics = metrics_of(scores, attacks, self.plan.seed)
+        metrics = evaluate(
+            scores.lazy(), attacks, preset="default", primary=attacks[0], seed=self.plan.seed
+        )
         used = self._kept("utility", lambda: self._utility(target))
         found = {}
         if self.inserted:
@@ -246,7 +211,6 @@ class VariantAudit:
         return found
 
     def _name(self, model: str) -> str:
-        """Name a model among those of all variants."""
         return f"{self.variant.name}: {model}"
 
     def _path(self, table: str) -> Path:

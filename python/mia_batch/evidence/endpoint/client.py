@@ -1,4 +1,4 @@
-"""An endpoint as a source of answers, each in the journal before it counts."""
+"""The client of an endpoint; answers that were paid for are on disk before they count."""
 
 from __future__ import annotations
 
@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from mia_batch.evidence.endpoint.transport import RequestRunner
     from mia_batch.evidence.request import EvidenceKind, Request
     from mia_batch.models.tokens import Tokenizer
-
-
-# Answers that were paid for, on disk before they count.
-
 
 _SCHEMA = """
 PRAGMA locking_mode = EXCLUSIVE;
@@ -87,7 +83,6 @@ class Journal:
                 raise
 
     def find(self, request: bytes) -> dict[int, Continuation]:
-        """Look up what has been answered of a request, by index among its samples."""
         with self._explained():
             rows = self._database.execute(
                 "SELECT sample, CASE WHEN reason IS NULL THEN text END, n_tokens, finish_reason, "
@@ -110,20 +105,10 @@ class Journal:
         system_fingerprint: str | None = None,
     ) -> None:
         """Store what one HTTP answer brought and cost; on disk when this returns."""
-        of_all = (sent, system_fingerprint)
-        rows = [
-            (
-                request,
-                sample,
-                each.text or "",
-                each.n_tokens,
-                each.finish_reason,
-                each.answer,
-                each.reason,
-                *of_all,
-            )
-            for sample, each in found.items()
-        ]
+        rows = []
+        for sample, each in found.items():
+            said = (each.text or "", each.n_tokens, each.finish_reason, each.answer, each.reason)
+            rows.append((request, sample, *said, sent, system_fingerprint))
         with self._explained(), self._database:
             self._database.executemany(f"INSERT OR IGNORE INTO answers {_COLUMNS}", rows)
             self._database.execute(
@@ -133,7 +118,6 @@ class Journal:
             self._hand_on()
 
     def spent(self) -> Tokens:
-        """Add up the tokens of all answers."""
         with self._explained():
             row = self._database.execute("SELECT tokens_in, tokens_out FROM spent").fetchone()
         return Tokens(*cast("tuple[int, int]", row))
@@ -177,7 +161,6 @@ class Journal:
             self._database.execute(f"ALTER TABLE answers ADD COLUMN {name} TEXT")
 
     def close(self) -> None:
-        """Close the file."""
         self._database.close()
 
     def __enter__(self) -> Self:
@@ -203,9 +186,6 @@ def identify(request: Request, sample_identity: Mapping[str, object]) -> bytes:
     drawn = [request.seed, request.n, request.max_tokens, *[True] * request.greedy]
     text = json.dumps([dict(sample_identity), asked, drawn], sort_keys=True)
     return blake2b(text.encode(), digest_size=16, person=b"mia-journal").digest()
-
-
-# Requests on their way: journal first, then the endpoint, as many at once as it can take.
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +222,6 @@ class Dispatcher:
         self._failure: MiaBatchError | None = None
 
     def accept(self, request: Request) -> None:
-        """Take a request; what the journal holds is answered from it."""
         if self._failure is not None:
             return
         identity = identify(
@@ -286,14 +265,12 @@ class Dispatcher:
             self._start()
 
     def _fail(self, error: MiaBatchError) -> None:
-        """Start nothing more; answers in flight are paid for and still count."""
         self._waiting.clear()
         self._failure = self._failure or error
         if not self._running:
             self._deliver(self._failure)
 
     async def _run(self, job: _Job) -> None:
-        """Ask until every sample is there, only for those that are not."""
         try:
             await self._runner.complete(self._request(job), partial(self._take, job))
         except RefusedError as error:
@@ -304,7 +281,6 @@ class Dispatcher:
             self._deliver_answer(job)
 
     def _request(self, job: _Job) -> WireRequest:
-        """Ask for the first missing sample, and for as many after it as one request can."""
         missing, request = job.missing, job.request
         first, n = missing[0], 1
         if self._capabilities.n == "honoured":
@@ -319,7 +295,6 @@ class Dispatcher:
         return self._format.write(prompt, fields, n=n, max_tokens=request.max_tokens, first=first)
 
     def _take(self, job: _Job, sent: WireRequest, choices: Choices) -> WireRequest | None:
-        """Journal what came, then count it; ask for what is missing."""
         found = {sent.first + index: each for index, each in choices.found.items()}
         self._runner.journal.record(
             job.identity,
@@ -336,9 +311,6 @@ class Dispatcher:
         self._deliver(self._format.answer(job.request, in_order, self._capabilities))
 
 
-# An endpoint as a source: requests go in, answers come out, a thread of its own does the rest.
-
-
 class Endpoint:
     """A `Source` that has probed its endpoint; made by :meth:`open`, used as a context manager.
 
@@ -349,10 +321,7 @@ class Endpoint:
     _dispatcher: Dispatcher
 
     def __init__(
-        self,
-        request_format: RequestFormat,
-        kind: EvidenceKind,
-        tokenizer: Tokenizer | None,
+        self, request_format: RequestFormat, kind: EvidenceKind, tokenizer: Tokenizer | None
     ) -> None:
         self._format = request_format
         self._kind = kind
@@ -394,9 +363,8 @@ class Endpoint:
             endpoint.close()
             if isinstance(error, MiaBatchError) or not isinstance(error, Exception):
                 raise
-            raise EngineError(
-                f"the client of the endpoint cannot start ({cause_of(error)})"
-            ) from None
+            msg = f"the client of the endpoint cannot start ({cause_of(error)})"
+            raise EngineError(msg) from None
         return endpoint
 
     @property
@@ -463,13 +431,11 @@ class Endpoint:
         return Answer(request_id=request.request_id, passes=0, error=error)
 
     def _work(self) -> None:
-        """Run the event loop until it is stopped; the thread's whole life."""
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.get_loop().run_forever()
             runner.run(self._stack.aclose())
 
     async def _start(self, journal_path: Path, rng: Random) -> None:
-        """Put the parts together, and probe the endpoint."""
         from mia_batch.evidence.endpoint.probe import Probe
         from mia_batch.evidence.endpoint.transport import RequestRunner
 

@@ -36,7 +36,6 @@ class _Embeddings(RequestFormat):
     path = "/embeddings"
 
     def ask(self, texts: Sequence[str]) -> WireRequest:
-        """Write a request for the embeddings of some texts."""
         payload: dict[str, object] = {
             "model": self.settings.model,
             "input": list(texts),
@@ -80,54 +79,39 @@ def embed_at(
     is none. Texts of a block that is refused are asked for one by one. Raises `EngineError` if the
     endpoint cannot be reached or takes no more requests.
     """
-    asyncio.run(_embed_all(settings, blocks, journal, take, rng or Random()))
 
+    async def run() -> None:
+        numbers = iter(range(len(blocks)))
 
-async def _embed_all(
-    settings: EndpointSettings,
-    blocks: Sequence[Sequence[str]],
-    journal_path: Path,
-    take: Callable[[int, list[NDArray[np.float32] | str]], None],
-    rng: Random,
-) -> None:
-    numbers = iter(range(len(blocks)))
+        async def work(numbers: Iterable[int]) -> None:
+            for number in numbers:
+                take(number, await _embed(runner, blocks[number]))
 
-    async def work(numbers: Iterable[int]) -> None:
-        for number in numbers:
-            take(number, await _embed(runner, blocks[number], journal))
-
-    try:
-        with Journal(journal_path) as journal:
-            runner = RequestRunner(_Embeddings(settings), journal, rng)
+        with Journal(journal) as opened:
+            runner = RequestRunner(_Embeddings(settings), opened, rng or Random())
             async with aclosing(runner.transport):
                 await work(islice(numbers, 1))  # alone: what is wrong with all is found once
                 async with asyncio.TaskGroup() as group:
                     for _ in range(settings.max_concurrency):
                         group.create_task(work(numbers))
+
+    try:
+        asyncio.run(run())
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
 
 
-async def _embed(
-    runner: RequestRunner, texts: Sequence[str], journal: Journal
-) -> list[NDArray[np.float32] | str]:
+async def _embed(runner: RequestRunner, texts: Sequence[str]) -> list[NDArray[np.float32] | str]:
     """Ask for some texts at once, and for each alone where the endpoint refuses them so."""
+
+    def take(request: WireRequest, choices: Choices) -> None:
+        runner.journal.record(b"", {}, choices.used or request.most)
+
     try:
-        return list(await _ask(runner, texts, journal))
+        request = _Embeddings(runner.request_format.settings).ask(texts)
+        answer = await runner.complete(request, take)
     except RefusedError as error:
         if len(texts) == 1:
             return [f"the endpoint gives no embedding ({error})"]
-    return [found for text in texts for found in await _embed(runner, [text], journal)]
-
-
-async def _ask(
-    runner: RequestRunner, texts: Sequence[str], journal: Journal
-) -> NDArray[np.float32]:
-    def take(request: WireRequest, choices: Choices) -> None:
-        journal.record(b"", {}, choices.used or request.most)
-
-    request = _Embeddings(runner.request_format.settings).ask(texts)
-    answer = await runner.complete(request, take)
-    found = vectors_of(answer.document, len(texts))
-    assert not isinstance(found, str)  # noqa: S101 - it would be a problem
-    return found
+        return [found for text in texts for found in await _embed(runner, [text])]
+    return [*vectors_of(answer.document, len(texts))]  # else it would be a problem

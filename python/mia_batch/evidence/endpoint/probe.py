@@ -1,4 +1,4 @@
-"""What an endpoint can do, learnt by asking it."""
+"""Learn what an endpoint honours, by asking it; documentation and silence are not believed."""
 
 from __future__ import annotations
 
@@ -32,10 +32,6 @@ if TYPE_CHECKING:
     from mia_batch.evidence.endpoint.transport import RequestRunner
     from mia_batch.evidence.request import AnswerKind
 
-
-# Learn whether an endpoint gives the log-probability of a token that is named, by asking it.
-
-
 _TOP = (20, 5, 1)  # what vLLM and OpenAI's chat list at most, OpenAI's completions, anyone
 _UNKNOWN_FIELD = frozenset({400, 422, 501})
 _NOISE = 0.1  # nats between two answers to the same question, on an accelerator
@@ -55,7 +51,7 @@ async def probe_next_token(request_format: NextToken, ask: Ask) -> Capabilities:
     """
     top, answer = await _most_likely(request_format, ask)
     listed = json.loads(answer.text)
-    names = _names(answer)
+    names = [name for name, _ in listed]
     by_id = all(map(is_id, names))
     plain = await ask(request_format.listing(top)) if by_id else answer
     _check_names(request_format, names, plain)
@@ -64,7 +60,6 @@ async def probe_next_token(request_format: NextToken, ask: Ask) -> Capabilities:
 
 
 async def _most_likely(request_format: NextToken, ask: Ask) -> tuple[int, Choices]:
-    """Ask for as many tokens as are given, by their ids where they can be."""
     refusals = []
     for n in _TOP:
         for by_id in (True, False):
@@ -82,12 +77,7 @@ async def _most_likely(request_format: NextToken, ask: Ask) -> tuple[int, Choice
 
 
 def _is_of_field(error: RefusedError) -> bool:
-    """Whether it may be a field that the endpoint does not take, not the request as such."""
     return isinstance(error, UnusableError) or error.status in _UNKNOWN_FIELD
-
-
-def _names(answer: Choices) -> list[str]:
-    return [name for name, _ in json.loads(answer.text)]
 
 
 def _check_names(request_format: NextToken, names: list[str], plain: Choices) -> None:
@@ -96,7 +86,8 @@ def _check_names(request_format: NextToken, names: list[str], plain: Choices) ->
     Where they are named by text alone, the drawn token's own text must be among them: a name that
     lacks its space, for one, is that of another token.
     """
-    tokenizer, others = request_format.tokenizer, _names(plain)
+    tokenizer = request_format.tokenizer
+    others = [name for name, _ in json.loads(plain.text)]
     known = {
         tokenizer.token_text(token) for token in named_ids(names, tokenizer) if token is not None
     }
@@ -144,9 +135,6 @@ async def _named_token(
     same = values and isclose(values[0], values[-1], rel_tol=0, abs_tol=_NOISE)
     differ = len(set(values[:-1])) > 1
     return "honoured" if same and differ and max(values) <= least + _NOISE else "ignored"
-
-
-# Learn what an endpoint honours, by asking it; documentation and silence are not believed.
 
 
 PROBE_PROMPT = "On the first day of spring, the people of the town"
@@ -206,7 +194,6 @@ class Probe:
         return replace(found, dialect=self._format.dialect, serves=serves)
 
     async def _run_samples(self, answer: Choices) -> Capabilities:
-        """Ask for continuations, after a first ``answer``."""
         await self._look_for_thoughts(answer)
         self._speak(repeats_prompt=_kind(answer) == "prompt_repeated")
         seed, varied = await self._seed()
@@ -226,7 +213,6 @@ class Probe:
         )
 
     def _speak(self, **changed: Any) -> None:  # noqa: ANN401 - of the fields' types
-        """Write further requests in another dialect."""
         dialect = replace(self._format.dialect, **changed)
         self._runner.request_format = replace(self._format, dialect=dialect)
 
@@ -268,7 +254,6 @@ class Probe:
         return answer
 
     async def _look_for_thoughts(self, answer: Choices) -> None:
-        """Keep a model from thinking before it answers, or allow tokens for it."""
         if _kind(answer) != "thinking":
             return
         for added in _UNTHINKING:
@@ -284,7 +269,6 @@ class Probe:
             )
 
     async def _greedy(self) -> Honour:
-        """Ask twice for the most likely text, which must be the same."""
         if self._settings.temperature == 0:
             return "honoured"
         answers = [await self._try(temperature=0.0) for _ in range(2)]
@@ -421,7 +405,6 @@ def _kind(answer: Choices) -> AnswerKind | None:
 
 
 def _unusable(error: UnusableError, settings: EndpointSettings) -> EngineError:
-    """Say what an endpoint answers that is no answer; the address may be wrong if it is no JSON."""
     start = f"the endpoint {settings.base_url} gives no usable answer ({error})"
     if error.is_json:
         return EngineError(f"{start}; its replies are not of the form that OpenAI's API has")
@@ -429,7 +412,6 @@ def _unusable(error: UnusableError, settings: EndpointSettings) -> EngineError:
 
 
 def _first_refusal(error: RefusedError, settings: EndpointSettings) -> SettingsError | EngineError:
-    """Say what to change, as far as the status tells."""
     start = f"the endpoint {settings.base_url} refuses model {settings.model!r} ({error})"
     if error.status in {401, 403}:
         return SettingsError(f"{start}; check the API key and what it may use")

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from mia_batch.evidence.endpoint.settings import NEUTRAL, Dialect, Tokens, most_prompt_tokens
 from mia_batch.evidence.request import Answer, Continuation
@@ -26,27 +26,14 @@ if TYPE_CHECKING:
     from mia_batch.evidence.request import AnswerKind, FinishReason, Request
     from mia_batch.models.tokens import Tokenizer
 
-
-# What an HTTP reply says: choices, of which some can be used, or a refusal.
-
-
 _LONGEST = 300
 _STOPS = frozenset({"stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "done"})
 _LENGTHS = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
 _FAILURES = frozenset({"error", "abort", "aborted", "cancelled", "canceled"})
-_FILTERS = frozenset(
-    {
-        "content_filter",
-        "content_filtered",
-        "safety",
-        "recitation",
-        "blocklist",
-        "prohibited_content",
-        "spii",
-        "sensitive",
-        "guardrail_intervened",
-    }
-)
+_FILTERS = {
+    *("content_filter", "content_filtered", "safety", "recitation", "blocklist"),
+    *("prohibited_content", "spii", "sensitive", "guardrail_intervened"),
+}
 """Finish reasons of all dialects, in lower case. Others, empty ones and null say nothing."""
 _THOUGHTS = re.compile(
     r"\s*(?:<(think|thinking|thought|reasoning)>.*?</\1>|\[THINK\].*?\[/THINK\]|◁think▷.*?◁/think▷)\s*",
@@ -83,13 +70,11 @@ class Choices:
 
     @property
     def system_fingerprint(self) -> str | None:
-        """What the provider says of the version that answered."""
         said = self.document.get("system_fingerprint")
         return shorten(said) if isinstance(said, str) and said else None
 
     @property
     def text(self) -> str:
-        """The first text, empty where there is none."""
         return (self.found[0].text or "") if 0 in self.found else ""
 
 
@@ -102,8 +87,7 @@ class Refusal:
     sentence: str  # status and the endpoint's own message, shortened, without the key
 
 
-@dataclass(frozen=True, slots=True)
-class Spent:
+class Spent(NamedTuple):
     """What a reply to a request for one choice says of its tokens; None where it does not."""
 
     drawn: int | None = None
@@ -121,27 +105,18 @@ class Found(NamedTuple):
 _Find: TypeAlias = "Callable[[dict[str, Any], Spent], Found]"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-
-class _Usage(_Strict):
+class _Usage(BaseModel, strict=True):
     prompt_tokens: _Count
     completion_tokens: _Count = 0
 
 
-class _Choice(_Strict):
+class _Choice(BaseModel, strict=True):
     text: str | None
     index: int | None = None
     token_ids: list[int] | None = None
 
 
-def read_choices(
-    body: bytes,
-    n: int,
-    find: _Find,
-    redact: Callable[[str], str],
-) -> Choices:
+def read_choices(body: bytes, n: int, find: _Find, redact: Callable[[str], str]) -> Choices:
     """Read a reply of up to ``n`` choices; one that is not what was asked for has nothing.
 
     ``find`` takes a choice and what was ``spent`` on it. What the reply says of the key is taken
@@ -193,7 +168,6 @@ def find_answer(
 
 
 def _held_back(choice: dict[str, Any], message: dict[str, Any]) -> Found | None:
-    """Tell a failure, a filter or a refusal that the reply itself declares."""
     finish = _finish_of(choice)
     if finish in _FAILURES:
         raise ValueError(f"the endpoint ended it with {finish!r}")
@@ -240,7 +214,6 @@ def _redacted(value: Any, redact: Callable[[str], str]) -> Any:  # noqa: ANN401 
 
 
 def read_refusal(reply: Reply, settings: EndpointSettings) -> Refusal:
-    """Read an error in any of the usual shapes."""
     decoded = decode_object(reply.body)
     document = decoded or {}
     error = document.get("error", document)
@@ -276,10 +249,9 @@ def shorten(text: str) -> str:
 def read_usage(document: dict[str, Any]) -> Tokens | None:
     """Read what a reply says was paid for; None where it does not."""
     try:
-        usage = _Usage.model_validate(document.get("usage"))
+        return Tokens(*dict(_Usage.model_validate(document.get("usage"))).values())
     except ValidationError:
         return None
-    return Tokens(usage.prompt_tokens, usage.completion_tokens)
 
 
 def _find_choices(
@@ -309,7 +281,6 @@ def _find_choices(
 
 
 def _spent(document: dict[str, Any]) -> Spent:
-    """Read what one choice took, thoughts apart."""
     used, usage = read_usage(document), document.get("usage")
     details = usage.get("completion_tokens_details") if isinstance(usage, dict) else None
     thinking = details.get("reasoning_tokens") if isinstance(details, dict) else 0
@@ -336,9 +307,6 @@ def _read_choice(
     return (position if choice.index is None else choice.index), continuation
 
 
-# Request formats: what a request is on the wire, and where a choice holds its text.
-
-
 @dataclass(frozen=True, slots=True)
 class WireRequest:
     """A request as it goes over the wire, for ``n`` continuations from index ``first`` on."""
@@ -360,7 +328,6 @@ class RequestFormat:
     dialect: Dialect = field(default_factory=Dialect, kw_only=True)
 
     def prompt_fields(self, prompt: str) -> dict[str, object]:
-        """Put the prompt into a request."""
         return {"prompt": prompt}
 
     def text(self, choice: dict[str, Any]) -> object:
@@ -368,7 +335,6 @@ class RequestFormat:
         return choice.get("text")
 
     def read(self, body: bytes, request: WireRequest) -> Choices:
-        """Read a reply to a request."""
         repeats, chat = self.dialect.repeats_prompt, self.converses
 
         def find(choice: dict[str, Any], spent: Spent) -> Found:
@@ -425,7 +391,6 @@ class Chat(RequestFormat):
     converses = True
 
     def prompt_fields(self, prompt: str) -> dict[str, object]:
-        """Put the prompt into a request."""
         content = f"{self.settings.chat_instruction}\n\n{prompt}"
         return {"messages": [{"role": "user", "content": content}]}
 
@@ -436,16 +401,12 @@ class Chat(RequestFormat):
         return {"messages": [{"role": "user", "content": request.context}]}
 
     def text(self, choice: dict[str, Any]) -> object:
-        """Find the text of a choice; anything but a string cannot be used."""
         message = choice.get("message")
         content = message.get("content") if isinstance(message, dict) else None
         if not isinstance(content, list):
             return content
         parts = [part for part in content if isinstance(part, dict) and part.get("type") == "text"]
         return "".join(str(part.get("text", "")) for part in parts)
-
-
-# Endpoints that repeat a prompt with the log-probability of each of its tokens.
 
 
 _LEAST = -9999.0  # what servers write for minus infinity
@@ -459,7 +420,6 @@ class Echo(RequestFormat):
     """
 
     def prompt_fields(self, prompt: str) -> dict[str, object]:
-        """Put the prompt into a request."""
         return {"prompt": prompt, "echo": True, "logprobs": 1}
 
     def text(self, choice: dict[str, Any]) -> object:
@@ -480,9 +440,8 @@ class Echo(RequestFormat):
             return Answer(request_id=request.request_id, error=found)
         bos, logprob = found
         if len(logprob) < (request.text_tokens or 0):
-            error = (
-                f"the text has {len(logprob)} tokens, fewer than the {request.text_tokens} wanted"
-            )
+            n, wanted = len(logprob), request.text_tokens
+            error = f"the text has {n} tokens, fewer than the {wanted} wanted"
             return Answer(request_id=request.request_id, error=error, asked=False)
         tokens: dict[str, NDArray[np.generic]] = {"logprob": logprob[: request.text_tokens]}
         return Answer(request_id=request.request_id, tokens=tokens, bos=bos)
@@ -501,7 +460,13 @@ def read_echo(
     lists = isinstance(tokens, list) and isinstance(logprobs, list)
     if not lists or len(tokens) != len(logprobs) or not all(isinstance(t, str) for t in tokens):
         return "the endpoint's log-probabilities are not one for each token"
-    pieces = [_encoded(token) for token in tokens]
+    parts = [(token, _BYTES.fullmatch(token)) for token in tokens]
+    pieces = [
+        token.encode(errors="replace")
+        if part is None
+        else bytes.fromhex(part[1].replace("\\x", ""))
+        for token, part in parts
+    ]
     found = _find((context + text).encode(), pieces, n_drawn)
     if found is None:
         return "the endpoint's tokens, put together, are not the prompt"
@@ -517,13 +482,6 @@ def read_echo(
     return bos == 1, np.array([math.nan] * unscored + values, np.float32)
 
 
-def _encoded(token: str) -> bytes:
-    part = _BYTES.fullmatch(token)
-    if part is not None:
-        return bytes.fromhex(part[1].replace("\\x", ""))
-    return token.encode(errors="replace")
-
-
 def _find(prompt: bytes, pieces: list[bytes], n_drawn: int | None) -> tuple[int, int] | None:
     """Where the prompt's tokens begin and end among all; a token that was drawn may be empty."""
     n_pieces = len(pieces)
@@ -537,9 +495,6 @@ def _find(prompt: bytes, pieces: list[bytes], n_drawn: int | None) -> tuple[int,
 def is_logprob(value: object) -> bool:
     """Whether it is a number up to 0, and none that stands for minus infinity."""
     return isinstance(value, (int, float)) and _LEAST < value <= 0
-
-
-# Log-probabilities of the next token: of some that are named, or of those that are most likely.
 
 
 _BY_ID = re.compile(r"token_id:([0-9]+)")  # how vLLM names a token by its id
@@ -580,16 +535,12 @@ class NextToken(RequestFormat):
         return Answer(request_id=number, passes=0, error=error, asked=asked)
 
     def _prompt_of(self, request: Request, ids: list[int]) -> str | None:
-        """Find the prompt with these tokens: the context, and what its last token has of the text.
-
-        None where there is none.
-        """
+        """Find the prompt of these tokens, the last of which may begin the text."""
         prompts = (request.context + request.text[:end] for end in range(len(request.text)))
         encoded = ((prompt, self.tokenizer.encode_prompts([prompt])[0]) for prompt in prompts)
         return next((prompt for prompt, found in encoded if found == ids), None)
 
     def prompt(self, request: Request) -> str:
-        """Take what the true token follows."""
         return request.context
 
     def listing(
@@ -626,16 +577,12 @@ class NextToken(RequestFormat):
         return json.dumps(listed) if listed and usable else None
 
     def said(self, choice: dict[str, Any]) -> object:
-        """Find the text of the token that was drawn."""
         return super().text(choice)
 
     def answer(
         self, request: Request, continuations: list[Continuation], capabilities: Capabilities
     ) -> Answer:
-        """Read what the listing says of the tokens that are wanted.
-
-        Bounds alone do not tell answers apart.
-        """
+        """Read what the listing says of the tokens; bounds alone do not tell answers apart."""
         (listed,) = continuations
         tokens = request.text_ids or []
         exact = capabilities.named_token == "honoured"
@@ -666,7 +613,6 @@ class NextChatToken(NextToken, Chat):
 
 
 def is_id(name: str) -> bool:
-    """Whether a name is a token's id, not its text."""
     return _BY_ID.fullmatch(name) is not None
 
 

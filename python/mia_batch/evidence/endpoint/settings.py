@@ -8,9 +8,6 @@ from urllib.parse import urlsplit
 
 from mia_batch.errors import SettingsError
 
-# How to reach an endpoint, how it shall draw tokens, and how much it may be asked.
-
-
 _SHORTEST_SECRET = 8  # a shorter key, such as "x" for a server that wants none, is in many words
 CHAT_INSTRUCTION = (
     "Continue the following text verbatim, from exactly where it ends. "
@@ -42,7 +39,12 @@ class EndpointSettings:
 
     def __post_init__(self) -> None:
         _check_address(self.base_url)
-        _check_key(self.api_key)
+        key = self.api_key
+        if key is not None and not (key and all("!" <= letter <= "~" for letter in key)):
+            raise SettingsError(  # before a library of HTTP quotes it in an error
+                "the API key is empty or has spaces, line ends or other characters that no key "
+                "has; set its environment variable again"
+            )
         if self.max_cost is not None and (self.price_in is None or self.price_out is None):
             raise SettingsError(
                 "setting 'max_cost' needs prices; give 'price_in' and 'price_out' beside it"
@@ -93,20 +95,6 @@ def _check_address(base_url: str) -> None:
         )
 
 
-def _check_key(api_key: str | None) -> None:
-    """Refuse a key that HTTP cannot carry, before a library quotes it in an error."""
-    if api_key is None:
-        return
-    if not api_key or not all("!" <= letter <= "~" for letter in api_key):
-        raise SettingsError(
-            "the API key is empty or has spaces, line ends or other characters that no key has; "
-            "set its environment variable again"
-        )
-
-
-# What an endpoint was found to honour.
-
-
 NEUTRAL: dict[str, object] = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
@@ -152,20 +140,13 @@ class Capabilities:
     max_model_len: int | None = None  # tokens of prompt and output together; None = not stated
 
     def sampling_fields(self, *, n: int, seed: int, top_k: int) -> dict[str, object]:
-        """Fields of a request that say how to draw: all that the endpoint does not refuse."""
-        fields: dict[str, object] = {}
-        if self.n != "refused":
-            fields["n"] = n
-        if self.seed != "refused":
-            fields["seed"] = seed
-        if self.top_k == "honoured":
-            fields["top_k"] = top_k
-        if self.output_token_ids:
-            fields["return_token_ids"] = True
-        return fields
-
-
-# What requests cost: the most that they can, and what they did.
+        fields: dict[str, tuple[bool, object]] = {
+            "n": (self.n != "refused", n),
+            "seed": (self.seed != "refused", seed),
+            "top_k": (self.top_k == "honoured", top_k),
+            "return_token_ids": (self.output_token_ids, True),
+        }
+        return {name: value for name, (is_sent, value) in fields.items() if is_sent}
 
 
 _PRICED = 1_000_000
@@ -179,11 +160,9 @@ class Tokens(NamedTuple):
     drawn: int  # decoded
 
     def plus(self, other: Tokens) -> Tokens:
-        """Add the tokens of another request."""
         return Tokens(self.given + other.given, self.drawn + other.drawn)
 
     def minus(self, other: Tokens) -> Tokens:
-        """Take off the tokens of another request."""
         return Tokens(self.given - other.given, self.drawn - other.drawn)
 
 
@@ -217,18 +196,15 @@ class Ledger:
         return self._open == 0
 
     def fits(self, most: Tokens) -> bool:
-        """Whether a request stays within the limit, all in flight counted at their maximum."""
         limit = self._settings.max_cost
         cost = money(self._settings, self._spent.plus(self._reserved).plus(most))
         return limit is None or cost is None or cost <= limit
 
     def reserve(self, most: Tokens) -> None:
-        """Note the most that a request can use, which is sent."""
         self._open += 1
         self._reserved = self._reserved.plus(most)
 
     def settle(self, most: Tokens, used: Tokens) -> None:
-        """Note what a request has used of what was reserved for it."""
         self._open -= 1
         self._reserved = self._reserved.minus(most)
         self._spent = self._spent.plus(used)

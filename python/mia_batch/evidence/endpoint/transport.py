@@ -1,4 +1,4 @@
-"""HTTP requests within limits, repeated as far as that helps; alone in using httpx."""
+"""Requests over HTTP within every limit, and tried again; the only file that uses httpx."""
 
 from __future__ import annotations
 
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from mia_batch.evidence.endpoint.client import Journal
     from mia_batch.evidence.endpoint.replies import Choices, RequestFormat, WireRequest
     from mia_batch.evidence.endpoint.settings import EndpointSettings
-
-
-# One HTTP request and its answer; the only file that uses httpx.
-
 
 _SECONDS_TO_CONNECT = 30.0
 _MOST_BYTES = 16 << 20  # no honest answer is as large
@@ -79,20 +75,15 @@ class Transport:
             async with asyncio.timeout(self._settings.timeout):
                 async with self._client.stream(method, path, json=payload) as response:
                     body = await _read(response)
-        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            sentence = self._explain("no connection", error)
-            raise UnansweredError(sentence, sent=False) from None
-        except (TimeoutError, httpx.TimeoutException):
-            sentence = f"no answer came within {self._settings.timeout:g} s"
-            raise UnansweredError(sentence, sent=True) from None
-        except httpx.RequestError as error:
-            sentence = self._explain("the connection was cut", error)
-            raise UnansweredError(sentence, sent=True) from None
+        except (TimeoutError, httpx.RequestError) as error:
+            is_late = isinstance(error, (TimeoutError, httpx.TimeoutException))
+            unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout))
+            cause = self._settings.redact(str(error) or type(error).__name__)
+            sentence = f"{'no connection' if unsent else 'the connection was cut'} ({cause})"
+            if is_late and not unsent:
+                sentence = f"no answer came within {self._settings.timeout:g} s"
+            raise UnansweredError(sentence, sent=not unsent) from None
         return Reply(status=response.status_code, headers=response.headers, body=body)
-
-    def _explain(self, what: str, error: httpx.RequestError) -> str:
-        cause = str(error) or type(error).__name__
-        return f"{what} ({self._settings.redact(cause)})"
 
 
 async def _read(response: httpx.Response) -> bytes:
@@ -115,9 +106,6 @@ async def _read(response: httpx.Response) -> bytes:
     return bytes(body)
 
 
-# How many requests may be in flight, and how many requests or tokens a minute may have.
-
-
 _START = 8
 
 
@@ -135,11 +123,9 @@ class Concurrency:
 
     @property
     def limit(self) -> int:
-        """Requests that may be in flight."""
         return int(self._limit)
 
     def succeeded(self) -> None:
-        """Note an answer."""
         step = 1.0 / self._limit if self.round else 1.0
         self._limit = min(float(self._most), self._limit + step)
 
@@ -171,7 +157,6 @@ class TokenBucket:
         return start - now
 
     def give_back(self, amount: float) -> None:
-        """Return what was reserved and not used."""
         self._free_at -= amount / self._rate
 
 
@@ -180,19 +165,14 @@ class TokenBucket:
 # The rules are those of OpenAI's own Python client, with longer waits and full jitter, as suits
 # batches.
 
-
 _LONGEST_STATED_WAIT = 120.0  # seconds; for longer ones nobody should stand by
 _FIRST_WAIT = 0.5
 _LONGEST_WAIT = 60.0
 _RETRIED = frozenset({408, 409, 429})
-_EXHAUSTED = frozenset(
-    {
-        "insufficient_quota",
-        "billing_hard_limit_reached",
-        "billing_not_active",
-        "account_deactivated",
-    }
-)
+_EXHAUSTED = {
+    *("insufficient_quota", "billing_hard_limit_reached"),
+    *("billing_not_active", "account_deactivated"),
+}
 
 
 class RefusedError(Exception):
@@ -225,17 +205,13 @@ class Next:
 
 
 def after_refusal(
-    status: int,
-    headers: Mapping[str, str],
-    codes: frozenset[str],
-    now: datetime,
-    *,
-    last: bool,
+    status: int, headers: Mapping[str, str], codes: frozenset[str], now: datetime, *, last: bool
 ) -> Next:
-    """Decide what follows an error status, as the ``last`` try allowed or not."""
     if status == 402 or codes & _EXHAUSTED:
         return Next("exhausted")
-    if not _is_retried(status, headers) or last:
+    # ``x-should-retry`` is followed where it is sent, else the status.
+    wished = {"true": True, "false": False}.get(headers.get("x-should-retry", ""))
+    if last or not (status in _RETRIED or status >= 500 if wished is None else wished):
         return Next("give_up")
     wait = stated_wait(headers, now)
     return Next("again" if wait is None or wait <= _LONGEST_STATED_WAIT else "later", wait)
@@ -248,11 +224,9 @@ def backoff(attempt: int, rng: Random) -> float:
 
 def stated_wait(headers: Mapping[str, str], now: datetime) -> float | None:
     """Seconds to wait, from ``retry-after-ms`` or ``retry-after`` (RFC 9110, section 10.2.3)."""
-    milliseconds = _number(headers.get("retry-after-ms"))
-    if milliseconds is not None:
+    if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
         return milliseconds / 1000.0
-    seconds = _number(headers.get("retry-after"))
-    if seconds is not None:
+    if (seconds := _number(headers.get("retry-after"))) is not None:
         return seconds
     try:
         date = parsedate_to_datetime(headers.get("retry-after", ""))
@@ -262,23 +236,12 @@ def stated_wait(headers: Mapping[str, str], now: datetime) -> float | None:
     return max(0.0, (date - now).total_seconds())
 
 
-def _is_retried(status: int, headers: Mapping[str, str]) -> bool:
-    """Follow ``x-should-retry`` where it is sent, else the status."""
-    wished = headers.get("x-should-retry")
-    if wished in {"true", "false"}:
-        return wished == "true"
-    return status in _RETRIED or status >= 500
-
-
 def _number(text: str | None) -> float | None:
     try:
         number = float(text or "")
     except ValueError:
         return None
     return number if isfinite(number) and number >= 0 else None
-
-
-# A request until it is answered: limits before each try, retries after it.
 
 
 _MOST_UNUSABLE = 2  # times that an unusable answer is repeated; each may have been paid for
@@ -335,7 +298,6 @@ class RequestRunner:
             request = following or request
 
     async def _send(self, request: WireRequest, max_retries: int) -> Choices:
-        """Send a request until an answer with status 2xx comes."""
         attempt = 0
         while True:
             async with self._slot():
@@ -374,7 +336,6 @@ class RequestRunner:
                 self._settled.notify_all()
 
     async def _reserve(self, request: WireRequest) -> None:
-        """Wait until a request fits the limit of cost."""
         ledger = self._ledger
         async with self._settled:
             await self._settled.wait_for(lambda: ledger.fits(request.most) or ledger.idle)

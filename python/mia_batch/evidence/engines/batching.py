@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from mia_batch.evidence.request import Continuation
 
@@ -14,11 +14,7 @@ if TYPE_CHECKING:
     from mia_batch.evidence.request import Request
 
 
-# What no engine can answer, said the same way by all of them.
-
-
 def why_impossible(request: Request, *, max_model_len: int, vocab_size: int) -> str | None:
-    """Why a request, in token ids, cannot be answered by this model."""
     context, text = request.context_ids or [], request.text_ids or []
     if request.kind == "samples":
         if not context:
@@ -45,7 +41,9 @@ def why_impossible(request: Request, *, max_model_len: int, vocab_size: int) -> 
     return None
 
 
-# Which continuations are decoded in one batch.
+# What comes together in one batch: continuations to decode, or texts to score.
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -58,91 +56,46 @@ class Row:
 
     @property
     def seed(self) -> int | None:
-        """Seed of this continuation; None where nothing is drawn."""
         return None if self.request.greedy else self.request.seed + self.index
 
     @property
     def prompt(self) -> list[int]:
-        """Token ids to continue."""
         return self.request.context_ids or []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """Room that a batch takes: rows, the longest prompt, and the most tokens of any row."""
+def take_batch(
+    queue: list[Item],
+    lengths: Callable[[Item], tuple[int, ...]],
+    fits: Callable[..., bool],
+    *,
+    may_pad: bool = True,
+) -> list[Item]:
+    """Take the oldest and those most like it in length out of a queue, as many as fit together.
 
-    n_rows: int = 0
-    n_prompt: int = 0
-    n_output: int = 0
-
-    def plus(self, row: Row) -> Shape:
-        """Shape of the batch with one more row."""
-        return Shape(
-            n_rows=self.n_rows + 1,
-            n_prompt=max(self.n_prompt, len(row.prompt)),
-            n_output=max(self.n_output, row.max_tokens),
-        )
-
-
-def take_batch(rows: list[Row], fits: Callable[[Shape], bool]) -> list[Row]:
-    """Take the oldest row and those most like it out of a queue, as many as fit together.
-
-    One row always fits; the queue is oldest first.
-    """
-    if not rows:
-        return []
-    oldest = rows[0]
-    shape = Shape()
-    batch: list[Row] = []
-    for row in sorted(rows, key=lambda row: _difference(row, oldest)):
-        larger = shape.plus(row)
-        if batch and not fits(larger):
-            break
-        shape = larger
-        batch.append(row)
-    taken = {id(row) for row in batch}
-    rows[:] = [row for row in rows if id(row) not in taken]
-    return batch
-
-
-def _difference(row: Row, other: Row) -> int:
-    return abs(len(row.prompt) - len(other.prompt)) + abs(row.max_tokens - other.max_tokens)
-
-
-# Which texts are scored in one batch.
-
-
-def n_tokens(request: Request) -> int:
-    """Tokens of context and text."""
-    return len(request.context_ids or ()) + len(request.text_ids or ())
-
-
-def take_texts(
-    queue: list[Request], *, most_texts: int, most_tokens: int, may_pad: bool
-) -> list[Request]:
-    """Take the oldest text and those nearest to it in length out of a queue, as many as fit.
-
-    Every text counts as long as the longest; one is always taken. ``may_pad`` says whether texts of
-    different lengths may come together.
+    ``fits`` takes their number and the largest of each of their ``lengths``; one always fits.
+    ``may_pad`` says whether different lengths may come together. The queue is oldest first.
     """
     if not queue:
         return []
-    length = n_tokens(queue[0])
-    batch: list[Request] = []
-    longest = 0
-    for request in sorted(queue, key=lambda request: abs(n_tokens(request) - length)):
-        own = n_tokens(request)
-        longest = max(longest, own)
-        full = len(batch) == most_texts or (len(batch) + 1) * longest > most_tokens
-        if batch and (full or not (may_pad or own == length)):
+    oldest = largest = lengths(queue[0])
+    batch: list[Item] = []
+
+    def difference(item: Item) -> int:
+        return sum(abs(one - other) for one, other in zip(lengths(item), oldest, strict=True))
+
+    for item in sorted(queue, key=difference):
+        larger = tuple(map(max, largest, lengths(item)))
+        if batch and not (fits(len(batch) + 1, *larger) and (may_pad or lengths(item) == oldest)):
             break
-        batch.append(request)
+        largest = larger
+        batch.append(item)
     taken = set(map(id, batch))
-    queue[:] = [request for request in queue if id(request) not in taken]
+    queue[:] = [item for item in queue if id(item) not in taken]
     return batch
 
 
-# Where a continuation ends.
+def n_tokens(request: Request) -> int:
+    return len(request.context_ids or ()) + len(request.text_ids or ())
 
 
 def end_token_ids(*declared: int | list[int] | None) -> frozenset[int]:
@@ -151,11 +104,8 @@ def end_token_ids(*declared: int | list[int] | None) -> frozenset[int]:
     These are the end-of-text tokens of the tokenizer, of ``config.json`` and of
     ``generation_config.json``: a number, a list of numbers, or nothing.
     """
-    ends: set[int] = set()
-    for value in declared:
-        if value is not None:
-            ends.update(value if isinstance(value, list) else [value])
-    return frozenset(ends)
+    lists = (value if isinstance(value, list) else [value] for value in declared)
+    return frozenset(end for each in lists for end in each if end is not None)
 
 
 def cut_at_end(token_ids: list[int], ends: AbstractSet[int], max_tokens: int) -> Continuation:

@@ -1,4 +1,4 @@
-"""Masked models: words are hidden and filled, for neighbours and paraphrases."""
+"""Variants of texts that a masked language model makes, and the engine that is asked for them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import torch
 import transformers
 
 from mia_batch.errors import EngineError, SettingsError
+from mia_batch.evidence.engines.registry import why_not_finite
 from mia_batch.evidence.request import Answer, Continuation, EngineInfo
 from mia_batch.models.tokens import NO_LIMIT, find_specials
 from mia_batch.models.weights import cause_of
@@ -29,26 +30,17 @@ if TYPE_CHECKING:
 
     from mia_batch.evidence.request import EngineSpec, Request
 
-
-# Texts some of whose words are hidden.
-
-
 _RUN = re.compile(r"\S+")
-_EDGES = ("L", "M", "N")  # letters, marks, numbers
+_EDGES = "LMN"  # letters, marks, numbers
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
     """Find the words of a text, first and end index: between whitespace, less signs at its ends."""
-    spans = (_trim(text, *match.span()) for match in _RUN.finditer(text))
-    return [(start, end) for start, end in spans if start < end]
-
-
-def _trim(text: str, start: int, end: int) -> tuple[int, int]:
-    while start < end and not category(text[start]).startswith(_EDGES):
-        start += 1
-    while start < end and not category(text[end - 1]).startswith(_EDGES):
-        end -= 1
-    return start, end
+    spans = []
+    for match in _RUN.finditer(text):
+        inner = [place for place in range(*match.span()) if category(text[place])[0] in _EDGES]
+        spans += [(inner[0], inner[-1] + 1)] if inner else []
+    return spans
 
 
 class Gaps(NamedTuple):
@@ -57,10 +49,6 @@ class Gaps(NamedTuple):
     text: str
     spans: Sequence[tuple[int, int]]
     """The hidden words, in their order: first character, and the one after the last."""
-
-    def words(self) -> list[str]:
-        """Return the hidden words."""
-        return [self.text[start:end] for start, end in self.spans]
 
     def fill(self, words: Sequence[str]) -> tuple[str, list[int]]:
         """Fill the gaps; return the text, and the index of each word's first character."""
@@ -72,7 +60,6 @@ class Gaps(NamedTuple):
 
 
 # Texts that differ from a target in some words, made with a masked language model.
-
 
 _HIDDEN = 0.15
 _SPAN = 2
@@ -121,7 +108,7 @@ def _replacements(
     model: MaskedModel, gaps: Gaps, logprob: npt.NDArray[np.float32], n: int
 ) -> list[str]:
     """Take the n most likely words other than the hidden one, letter case aside."""
-    (hidden,) = gaps.words()
+    hidden = gaps.text[slice(*gaps.spans[0])]
     found: dict[str, str] = {}
     for index in np.argsort(-logprob, kind="stable"):
         word = model.words[index]
@@ -149,7 +136,7 @@ def perturbations(model: MaskedModel, text: str, *, n: int, seed: int) -> Varian
     predicted = model.predict(gaps)
     return Variants(
         texts=tuple(
-            of.fill([_draw(model, row, own) for row in rows])[0]
+            of.fill([model.words[_draw(row, own)] for row in rows])[0]
             for of, rows, own in zip(gaps, predicted, generators, strict=True)
         )
     )
@@ -167,9 +154,9 @@ def _spans(n_words: int, own: np.random.Generator) -> Iterator[int]:
     return iter(sorted(hidden))
 
 
-def _draw(model: MaskedModel, logprob: npt.NDArray[np.float32], own: np.random.Generator) -> str:
+def _draw(logprob: npt.NDArray[np.float32], own: np.random.Generator) -> int:
     shares = np.exp(logprob.astype(np.float64))
-    return model.words[own.choice(len(shares), p=shares / shares.sum())]
+    return int(own.choice(len(shares), p=shares / shares.sum()))
 
 
 def generator(kind: int, seed: int, *index: int) -> np.random.Generator:
@@ -177,12 +164,8 @@ def generator(kind: int, seed: int, *index: int) -> np.random.Generator:
     return np.random.default_rng([kind, seed, *index])
 
 
-# Pairs of texts that lie on opposite sides of a target: Algorithm 2 of SPV-MIA.
-
-
 _PARAPHRASE = 3
 _AT_ONCE = 8  # pairs whose probabilities are in memory
-_PARAPHRASES_TOO_SHORT = "the text has fewer than two tokens that could be replaced"
 
 
 def paraphrases(
@@ -205,7 +188,7 @@ def paraphrases(
     vocabulary = model.vocabulary
     cut = vocabulary.cut(text)
     if len(cut.places) < 2:
-        return Variants(texts=(), reason=_PARAPHRASES_TOO_SHORT)
+        return Variants(texts=(), reason=_TOO_SHORT.replace("words", "tokens"))
     n_pairs = -(-n // 2)
     texts: list[str] = []
     for first in range(0, n_pairs, _AT_ONCE):
@@ -214,7 +197,7 @@ def paraphrases(
         hidden = [_hide(cut.places, share, own) for own in generators]
         predicted = model.predict_tokens(cut, hidden)
         for places, rows, own in zip(hidden, predicted, generators, strict=True):
-            plus = [_paraphrases_draw(vocabulary, row, own) for row in rows]
+            plus = [int(vocabulary.ids[_draw(row, own)]) for row in rows]
             minus = vocabulary.mirror([cut.token_ids[place] for place in places], plus)
             texts += [_written(vocabulary, cut, places, each) for each in (plus, minus)]
     return Variants(texts=tuple(texts[:n]))
@@ -228,26 +211,19 @@ def _hide(places: Sequence[int], share: float, own: np.random.Generator) -> list
     return [place for place, hide in zip(places, chosen, strict=True) if hide]
 
 
-def _paraphrases_draw(
-    vocabulary: Vocabulary, logprob: npt.NDArray[np.float32], own: np.random.Generator
-) -> int:
-    shares = np.exp(logprob.astype(np.float64))
-    return int(own.choice(vocabulary.ids, p=shares / shares.sum()))
-
-
 def _written(
     vocabulary: Vocabulary, cut: TokenText, places: Sequence[int], tokens: Sequence[int]
 ) -> str:
-    """Write tokens where others were; where one is the same, nothing changes."""
-    pairs = zip(places, tokens, strict=True)
-    changed = [(place, token) for place, token in pairs if token != cut.token_ids[place]]
     return cut.replace(
-        [(place, *vocabulary.written(token, cut.token_ids[place])) for place, token in changed]
+        [
+            (place, *vocabulary.written(token, cut.token_ids[place]))
+            for place, token in zip(places, tokens, strict=True)
+            if token != cut.token_ids[place]
+        ]
     )
 
 
 # Tokens of a masked model as text, and as points of its embedding space.
-
 
 _CUT = "\N{REPLACEMENT CHARACTER}"
 """What bytes decode to that are no whole character."""
@@ -304,7 +280,10 @@ class Vocabulary:
     def cut(self, text: str) -> TokenText:
         encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         ids: list[int] = encoded["input_ids"]
-        spans = [_vocabulary_trim(text, *span) for span in encoded["offset_mapping"]]
+        spans = []
+        for start, end in encoded["offset_mapping"]:  # whitespace is left out at both ends
+            piece = text[start:end]
+            spans.append((end - len(piece.lstrip()), start + len(piece.rstrip())))
         usable = set(self.ids.tolist())
         ends = [0, *(end for _, end in spans)]
         starts = [*(start for start, _ in spans[1:]), len(text)]
@@ -354,15 +333,6 @@ class Vocabulary:
         return [text.removeprefix(first) for text in both]
 
 
-def _vocabulary_trim(text: str, start: int, end: int) -> tuple[int, int]:
-    """Leave whitespace out at both ends of a span."""
-    inner = text[start:end]
-    return start + len(inner) - len(inner.lstrip()), end - len(inner) + len(inner.rstrip())
-
-
-# A masked language model: which words could stand in the gaps of a text.
-
-
 _LOGIT_BYTES = 1 << 28
 _TEST_TOKENS = 12
 _UNUSED_POSITIONS = 2  # models of RoBERTa's kind number positions from 2
@@ -409,22 +379,20 @@ class MaskedModel:
         self._word_ids = [i for i, _ in words]
         self.words: list[str] = [word for _, word in words]
         self._before, self._after = find_specials(tokenizer)
-        self.context = self._context()
+        positions = getattr(model.config, "max_position_embeddings", None)
+        length: int = tokenizer.model_max_length
+        self.context = length if positions is None else min(length, positions - _UNUSED_POSITIONS)
         self._room = self.context - len(self._before) - len(self._after)
         tokenizer.model_max_length = NO_LIMIT  # longer texts are cut here
 
     @cached_property
     def vocabulary(self) -> Vocabulary:
-        """Tokens that can stand in place of others."""
         return Vocabulary(self._model, self._tokenizer)
 
     @classmethod
     def load(cls, model: str, revision: str | None = None, *, device: str = "cpu") -> Self:
         """Load a model in float32; `SettingsError` if it cannot be or is no masked model."""
-        import torch
         from transformers import AutoModelForMaskedLM, AutoTokenizer
-
-        from mia_batch.evidence.engines.registry import why_not_finite
 
         options = {"revision": revision, "trust_remote_code": False}
         try:
@@ -467,7 +435,6 @@ class MaskedModel:
     def _predict(
         self, texts: Sequence[tuple[list[int], Sequence[int]]], wanted: list[int]
     ) -> list[npt.NDArray[np.float32]]:
-        """Log-probabilities of the wanted tokens at some places of texts, which are masked."""
         pieces = [
             (number, piece)
             for number, (ids, places) in enumerate(texts)
@@ -499,7 +466,6 @@ class MaskedModel:
         return ids, places
 
     def _cut(self, ids: list[int], places: Sequence[int]) -> list[_Piece]:
-        """Cut a text into pieces and keep those that have masks."""
         pieces = []
         for begin in range(0, len(ids), self._room):
             inside = [i for i, place in enumerate(places) if 0 <= place - begin < self._room]
@@ -510,13 +476,10 @@ class MaskedModel:
         return pieces
 
     def _run(self, pieces: Sequence[_Piece], wanted: list[int]) -> list[npt.NDArray[np.float32]]:
-        import torch
-
         longest = max(len(piece.token_ids) for piece in pieces)
         padding = self._tokenizer.pad_token_id or 0
         rows = [piece.token_ids + [padding] * (longest - len(piece.token_ids)) for piece in pieces]
-        read = [[1] * len(piece.token_ids) for piece in pieces]
-        mask = [row + [0] * (longest - len(row)) for row in read]
+        mask = [[int(place < len(piece.token_ids)) for place in range(longest)] for piece in pieces]
         device = self._model.device
         with torch.inference_mode():
             logits = self._model(
@@ -527,14 +490,6 @@ class MaskedModel:
                 row[piece.places].float().log_softmax(dim=-1)[:, wanted].cpu().numpy()
                 for row, piece in zip(logits, pieces, strict=True)
             ]
-
-    def _context(self) -> int:
-        positions = getattr(self._model.config, "max_position_embeddings", None)
-        length: int = self._tokenizer.model_max_length
-        return length if positions is None else min(length, positions - _UNUSED_POSITIONS)
-
-
-# Variants of texts, asked for like everything else.
 
 
 _MAKERS: dict[str, Callable[..., Variants]] = {
@@ -561,24 +516,16 @@ class MaskedEngine:
         )
 
     def submit(self, request: Request) -> None:
-        """Queue a request."""
         self._waiting.append(request)
 
     def step(self) -> list[Answer]:
-        """Make the variants of one text."""
         if not self._waiting:
             return []
         asked = self._waiting.popleft()
         own = {"share": asked.share} if asked.share else {}
         made = _MAKERS[asked.view](self._model, asked.text, n=asked.n, seed=asked.seed, **own)
-        return [
-            Answer(
-                request_id=asked.request_id,
-                continuations=[Continuation(text=text) for text in made.texts],
-                error=made.reason,
-            )
-        ]
+        texts = [Continuation(text=text) for text in made.texts]
+        return [Answer(request_id=asked.request_id, continuations=texts, error=made.reason)]
 
     def close(self) -> None:
-        """Free the model."""
         del self._model

@@ -1,4 +1,4 @@
-"""Checkpoints opened by transformers, with their adapters or noise."""
+"""Models and adapters beside their base, never merged into it, loaded with transformers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, __version__
 
-from mia_batch.errors import EngineError, MiaBatchError, SettingsError
+from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines.registry import check_probes, probes
 from mia_batch.evidence.request import EngineInfo
 from mia_batch.models.weights import cause_of, read_adapter, weights_source
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 
     from mia_batch.evidence.request import EngineSpec, Request
     from mia_batch.models.weights import Adapter
-
-
-# An adapter beside its base model, loaded with peft and never merged into it.
 
 
 def add_adapter(model: PreTrainedModel, adapter: Adapter) -> PeftModel:
@@ -83,9 +80,6 @@ def embed_prompts(
     return torch.stack(rows), torch.tensor(mask, device=device)
 
 
-# Loading a model with the transformers library, and running out of memory with it.
-
-
 _DEFAULT_CONTEXT = 2048  # of models whose configuration names none
 
 
@@ -117,7 +111,6 @@ class Pretrained:
         check_probes(model, revision, str(self.model.dtype).removeprefix("torch."), said)
 
     def describe(self, max_sequences: int) -> EngineInfo:
-        """Say what has been started, and how many sequences it works on at once."""
         device: torch.device = self.model.device
         return EngineInfo(
             engine="transformers",
@@ -152,12 +145,16 @@ def load_pretrained(spec: EngineSpec) -> Pretrained:
         prompted = added if adapter.virtual_tokens else None
     config = model.config.get_text_config()
     context = _context(config) - (adapter.virtual_tokens if adapter is not None else 0)
+    if max_model_len is not None and max_model_len > context:
+        raise SettingsError(
+            f"setting 'engine_arg': max_model_len is above the model's context of {context}"
+        )
     loaded = Pretrained(
         model=model,
         added=added,
         prompted=prompted,
         vocab_size=config.vocab_size,
-        max_model_len=_shorten(context, max_model_len),
+        max_model_len=max_model_len or context,
         batch_size=batch_size,
     )
     loaded.check(spec.model, spec.revision)
@@ -187,12 +184,16 @@ def _load(spec: EngineSpec, arguments: dict[str, Any]) -> PreTrainedModel:
             "dtype, or engine vllm with a larger tensor_parallel_size"
         ) from error
     except Exception as error:
-        raise _load_error(spec, arguments, error) from error
+        unknown = [key for key in arguments if repr(key) in str(error)]
+        if isinstance(error, TypeError) and unknown:
+            msg = f"setting 'engine_arg': transformers knows no {unknown[0]!r}; leave it out"
+            raise SettingsError(msg) from error
+        msg = f"the transformers engine cannot load {spec.model!r} ({cause_of(error)})"
+        raise EngineError(msg) from error
     return model.eval()
 
 
 def _take_positive(arguments: dict[str, Any], name: str) -> int | None:
-    """Take an argument of ours out of those that go to transformers."""
     value = arguments.pop(name, None)
     if value is not None and (not isinstance(value, int) or value < 1):
         raise SettingsError(
@@ -201,31 +202,10 @@ def _take_positive(arguments: dict[str, Any], name: str) -> int | None:
     return value
 
 
-def _load_error(spec: EngineSpec, arguments: dict[str, Any], error: Exception) -> MiaBatchError:
-    unknown = [key for key in arguments if repr(key) in str(error)]
-    if isinstance(error, TypeError) and unknown:
-        msg = f"setting 'engine_arg': transformers knows no {unknown[0]!r}; leave it out"
-        return SettingsError(msg)
-    return EngineError(f"the transformers engine cannot load {spec.model!r} ({cause_of(error)})")
-
-
 def _context(config: PreTrainedConfig) -> int:
-    """Most tokens that the model was built for."""
-    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"):
-        if (length := getattr(config, name, None)) is not None:
-            return int(length)
-    return _DEFAULT_CONTEXT
-
-
-def _shorten(context: int, max_model_len: int | None) -> int:
-    if max_model_len is not None and max_model_len > context:
-        raise SettingsError(
-            f"setting 'engine_arg': max_model_len is above the model's context of {context}"
-        )
-    return max_model_len or context
-
-
-# Gaussian noise on the embeddings of texts: Algorithm 1 of SPV-MIA.
+    names = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+    stated = (getattr(config, name, None) for name in names)
+    return next((int(each) for each in stated if each is not None), _DEFAULT_CONTEXT)
 
 
 _ROWS = 4096  # of the matrix at once, in float64
@@ -250,7 +230,6 @@ class NoisyEmbeddings:
 
     @cached_property
     def _scale(self) -> float:
-        """Standard deviation of all entries of the matrix, as the model scales its rows."""
         weights: Tensor = self._embed.weight.detach()
         parts, n = torch.split(weights, _ROWS), weights.numel()
         mean = sum(rows.double().sum().item() for rows in parts) / n

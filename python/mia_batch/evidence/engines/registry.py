@@ -1,4 +1,4 @@
-"""Engines by name, and what this machine can run, found out without importing one."""
+"""Engines by name, what each can do and what this machine can run; none is imported here."""
 
 from __future__ import annotations
 
@@ -33,25 +33,21 @@ if TYPE_CHECKING:
     from mia_batch.evidence.request import Engine, EngineSpec, EvidenceKind
     from mia_batch.models.weights import Adapter
 
-
-# What this machine can run, found out without importing an engine.
-
-
 _ACCELERATORS = ("nvidia[0-9]*", "kfd", "dxg")  # device files: NVIDIA, AMD, either under WSL
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def vllm_missing() -> str | None:
-    """Say that vLLM is not installed."""
-    if find_spec("vllm") is None:
-        return "the package vllm is not installed (pip install 'mia-batch[vllm]')"
+def missing(extra: str, *packages: str) -> str | None:
+    """Say which package of an extra is not installed."""
+    for package in packages or (extra,):
+        if find_spec(package) is None:
+            return f"the package {package} is not installed (pip install 'mia-batch[{extra}]')"
     return None
 
 
 def vllm_obstacle() -> str | None:
-    """Why vLLM cannot run here."""
-    if (missing := vllm_missing()) is not None:
-        return missing
+    if (absent := missing("vllm")) is not None:
+        return absent
     if has_vllm_for_cpus():
         if which("lscpu") is None:
             return "vLLM's CPU build needs the program lscpu (Debian package util-linux)"
@@ -61,11 +57,7 @@ def vllm_obstacle() -> str | None:
 
 
 def transformers_obstacle() -> str | None:
-    """Why transformers cannot run here."""
-    for package in ("torch", "transformers"):
-        if find_spec(package) is None:
-            return f"the package {package} is not installed (pip install 'mia-batch[transformers]')"
-    return None
+    return missing("transformers", "torch", "transformers")
 
 
 def has_no_accelerator() -> bool:
@@ -82,7 +74,6 @@ def has_vllm_for_cpus() -> bool:
 
 
 def available_memory() -> int:
-    """Bytes of main memory that can be taken without swapping, or that a container leaves."""
     meminfo = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
     machine = int(meminfo["MemAvailable"].split()[0]) * 1024
     limit, used = _number(_CGROUP / "memory.max"), _number(_CGROUP / "memory.current")
@@ -121,7 +112,6 @@ def _number(path: Path) -> int | None:
 
 
 # Engines by name: what each can do, as data; a library is imported where its engine runs.
-
 
 ENTRY_POINTS = "mia_batch.engines"
 """Group of entry points by which another package adds engines: each names an `EngineType`."""
@@ -210,7 +200,7 @@ _BUILT_IN = (
         columns=frozenset({"question"}),
         adapter_obstacle=_why_not_in_vllm,
         obstacle=vllm_obstacle,
-        missing=vllm_missing,
+        missing=lambda: missing("vllm"),
         on_cpu=has_vllm_for_cpus,
     ),
     EngineType(
@@ -240,7 +230,6 @@ _REMOTE = (
 
 @cache
 def engine_types() -> dict[str, EngineType]:
-    """All engines by name, those of other packages included."""
     found = {engine.name: engine for engine in (*_BUILT_IN, *_REMOTE)}
     for point in entry_points(group=ENTRY_POINTS):
         try:
@@ -280,8 +269,13 @@ def choose_engine(
         engine.name: engine.missing() if elsewhere else engine.obstacle() for engine in wanted
     }
     usable = [engine.name for engine in wanted if obstacles[engine.name] is None]
+    if not usable and name != "auto":
+        raise SettingsError(
+            f"setting 'engine': {name!r} cannot run here, because {obstacles[name]}"
+        )
     if not usable:
-        raise SettingsError(_none_can_run(name, obstacles))
+        listed = "; ".join(f"for {each}, {why}" for each, why in obstacles.items())
+        raise SettingsError(f"setting 'engine': no engine can run here: {listed}")
     first = usable[0]
     if (reason := why_not(first, kind, columns, model)) is not None:
         return "transformers", reason
@@ -300,9 +294,11 @@ def why_not(
     engine = engine_types()[name]
     if kind not in engine.kinds:
         return f"engine {name} gives no {kind}"
-    if (obstacle := _adapter_obstacle(engine, model)) is not None:
+    adapter = None if model is None else read_adapter(model)
+    if adapter is not None and (obstacle := engine.adapter_obstacle(adapter)) is not None:
         return obstacle
-    lacking = list(dict.fromkeys(_NAMED.get(column, column) for column in _sorted(columns, engine)))
+    asked = [*(name for name in _NAMED if name in columns), *sorted(columns.difference(_NAMED))]
+    lacking = dict.fromkeys(_NAMED.get(each, each) for each in asked if each not in engine.columns)
     if not lacking:
         return None
     *others, last = lacking
@@ -320,7 +316,6 @@ def can_turn(spec: EngineSpec, other: EngineSpec) -> bool:
 
 
 def load_engine(spec: EngineSpec) -> Engine:
-    """Start an engine in this process, which is best its own."""
     if (reason := why_not(spec.engine, spec.kind, spec.columns, spec.model)) is not None:
         raise SettingsError(f"{reason}; take engine transformers")
     module, _, function = engine_types()[spec.engine].start.partition(":")
@@ -329,27 +324,7 @@ def load_engine(spec: EngineSpec) -> Engine:
     return start(spec)
 
 
-def _adapter_obstacle(engine: EngineType, model: str | None) -> str | None:
-    adapter = None if model is None else read_adapter(model)
-    return None if adapter is None else engine.adapter_obstacle(adapter)
-
-
-def _sorted(columns: frozenset[str], engine: EngineType) -> list[str]:
-    known = [name for name in _NAMED if name in columns]
-    return [
-        name for name in (*known, *sorted(columns.difference(known))) if name not in engine.columns
-    ]
-
-
-def _none_can_run(name: str, obstacles: dict[str, str | None]) -> str:
-    if name != "auto":
-        return f"setting 'engine': {name!r} cannot run here, because {obstacles[name]}"
-    listed = "; ".join(f"for {each}, {why}" for each, why in obstacles.items())
-    return f"setting 'engine': no engine can run here: {listed}"
-
-
 # Two short texts, whose log-probabilities show whether a started model can be asked at all.
-
 
 _TOKENS = 12
 _DRIFT = {"float32": 1e-3}  # that rounding explains, of log-probabilities on average, nats

@@ -13,12 +13,10 @@ from transformers import AutoTokenizer, GenerationConfig
 from mia_batch.errors import EngineError, SettingsError
 from mia_batch.evidence.engines.batching import (
     Row,
-    Shape,
     cut_at_end,
     end_token_ids,
     n_tokens,
     take_batch,
-    take_texts,
     why_impossible,
 )
 from mia_batch.evidence.engines.pretrained import (
@@ -43,13 +41,9 @@ if TYPE_CHECKING:
         Continuation,
         Decoding,
         Engine,
-        EngineInfo,
         EngineSpec,
         Request,
     )
-
-
-# Seeded drawing of tokens, row by row independent of what else is in the batch.
 
 
 class SeededSampler:
@@ -58,20 +52,8 @@ class SeededSampler:
     A logits processor for greedy generation: it leaves the drawn token alone in the running. The
     order of operations (temperature, top-k, top-p, softmax in float32, noise in float64) is that of
     vLLM's float64 sampler, so that both draw the same tokens from the same logits.
-
-    Parameters
-    ----------
-    decoding
-        How tokens are drawn.
-    seeds
-        One seed per row; None takes the most likely token.
-    device
-        Where the logits are.
-
-    References
-    ----------
     ``argmax(p / e)`` with ``e`` exponential draws from ``p``: the exponential race, or Gumbel-max
-    trick, Maddison et al. (2014), section 2.
+    trick, Maddison et al. (2014), section 2. A seed of None takes the most likely token.
     """
 
     def __init__(
@@ -81,26 +63,15 @@ class SeededSampler:
         self._top_k = decoding.top_k
         self._top_p = decoding.top_p
         self._generators = [
-            None if seed is None or decoding.temperature == 0 else _generator(seed, device)
+            None
+            if seed is None or decoding.temperature == 0
+            else torch.Generator(device).manual_seed(seed)
             for seed in seeds
         ]
 
     # The library calls with both: one of them is not used.
     def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:  # noqa: ARG002
-        """Scores that leave one token per row.
-
-        Parameters
-        ----------
-        input_ids
-            What was decoded so far; not looked at.
-        scores
-            Logits, float32, rows by vocabulary.
-
-        Returns
-        -------
-        Tensor
-            0 at the drawn token of each row, minus infinity elsewhere.
-        """
+        """Return 0 at the drawn token of each row, minus infinity elsewhere."""
         drawn = scores.argmax(dim=-1, keepdim=True)
         if rows := [row for row, generator in enumerate(self._generators) if generator]:
             drawn[rows] = self._draw(scores[rows])
@@ -115,26 +86,11 @@ class SeededSampler:
         return race.argmax(dim=-1, keepdim=True)
 
 
-def _generator(seed: int, device: torch.device) -> torch.Generator:
-    return torch.Generator(device).manual_seed(seed)
-
-
 def keep_likeliest(logits: Tensor, top_k: int, top_p: float) -> Tensor:
     """Put every token out of the running that top-k, then top-p, leaves out.
 
-    Parameters
-    ----------
-    logits
-        Float32, rows by vocabulary.
-    top_k
-        Only the k likeliest tokens stay (more, where the last ones tie); 0 = all.
-    top_p
-        Only the smallest set of likeliest tokens with this mass stays; 1.0 = all.
-
-    Returns
-    -------
-    Tensor
-        The logits, minus infinity at the tokens left out.
+    Of tokens that tie with the k-th likeliest all stay; top-p keeps the smallest set of likeliest
+    tokens with this mass. What is left out is minus infinity.
     """
     if 0 < top_k < logits.shape[-1]:
         weakest = logits.topk(top_k, dim=-1).values[:, -1:]
@@ -146,9 +102,6 @@ def keep_likeliest(logits: Tensor, top_k: int, top_p: float) -> Tensor:
     left_out = ascending.softmax(dim=-1).cumsum(dim=-1) <= least
     left_out[:, -1] = False
     return logits.scatter(1, order, ascending.masked_fill(left_out, -torch.inf))
-
-
-# From logits to what is said of each token.
 
 
 VOCABULARY = frozenset({"vocabulary_mean", "vocabulary_variance"})
@@ -200,7 +153,6 @@ def entry_bytes(columns: frozenset[str], decoding: Decoding) -> int:
 # logits of a whole batch never exist. Whether a model can be taken apart is tested on a short
 # text.
 
-
 _TEST_TOKENS = 12
 _TEST_CHUNK = 5
 _LENGTH_DEPENDENT = {"dynamic", "longrope"}  # kinds of rotary embedding that see the longest text
@@ -213,17 +165,8 @@ class ChunkedLogits:
 
     No attention mask is given: a token looks only at those before it, and padding is on the right.
 
-    Parameters
-    ----------
-    model
-        The model, on its device.
-    prompted
-        The same with virtual tokens before every text, of which nothing is given.
-
-    Raises
-    ------
-    EngineError
-        If the model can only give all logits at once.
+    ``prompted`` is the same model with virtual tokens before every text, whose logits are left out.
+    Raises `EngineError` if the model can only give all logits at once.
     """
 
     def __init__(self, model: PreTrainedModel, prompted: PeftModel | None = None) -> None:
@@ -236,34 +179,21 @@ class ChunkedLogits:
 
     @property
     def may_batch(self) -> bool:
-        """Whether several texts may be in one batch."""
         return self._apart is not None
 
     @property
     def may_pad(self) -> bool:
-        """Whether texts of different lengths may be in one batch."""
-        return not _rope_types(self._model.config.get_text_config()) & _LENGTH_DEPENDENT
+        rope = getattr(self._model.config.get_text_config(), "rope_parameters", None) or {}
+        kinds = [rope, *(each for each in rope.values() if isinstance(each, dict))]
+        return not {str(each.get("rope_type")) for each in kinds} & _LENGTH_DEPENDENT
 
     def chunks(
         self, token_ids: Tensor, places: Tensor, most: int, embeddings: Tensor | None = None
     ) -> Iterator[Tensor]:
-        """Logits at some positions of a batch.
+        """Yield the logits (float32) of ``most`` positions of the flattened batch at a time.
 
-        Parameters
-        ----------
-        token_ids
-            Texts by tokens; one text where ``may_batch`` is false.
-        places
-            Positions in the flattened batch.
-        most
-            Most positions of a chunk.
-        embeddings
-            Of the texts' tokens, in place of the model's own.
-
-        Yields
-        ------
-        Tensor
-            Logits in float32, positions by vocabulary; the caller may overwrite them.
+        ``embeddings`` are those of the tokens, in place of the model's own. A batch has one text
+        where ``may_batch`` is false. The caller may overwrite what it gets.
         """
         read = {"input_ids": token_ids} if embeddings is None else {"inputs_embeds": embeddings}
         if self._apart is not None:
@@ -333,7 +263,6 @@ class _Apart:
         return hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Run the head, with whatever the architecture does to logits."""
         self._given = self._kind(last_hidden_state=hidden[None])
         placeholders = torch.zeros((1, len(hidden)), dtype=torch.long, device=self._model.device)
         try:
@@ -351,15 +280,7 @@ class _Apart:
         return output
 
 
-def _rope_types(config: PreTrainedConfig) -> set[str]:
-    """Kinds of rotary embedding, of which a model may have several."""
-    parameters = getattr(config, "rope_parameters", None) or {}
-    kinds = [parameters, *(each for each in parameters.values() if isinstance(each, dict))]
-    return {str(each.get("rope_type")) for each in kinds}
-
-
 # Sampling with the transformers library, on any machine that has torch.
-
 
 _SEQUENCES_ON_CPU = 64
 _SEQUENCES_ON_ACCELERATOR = 256
@@ -368,18 +289,13 @@ _DRAWING_BYTES = 32  # per row and token of the vocabulary: logits, probabilitie
 
 
 def start(spec: EngineSpec) -> Engine:
-    """Start what continues prompts, or what gives log-probabilities."""
-    if spec.kind == "samples":
-        return TransformersSamples(spec)
-
-    return TransformersLogprobs(spec)
+    return TransformersSamples(spec) if spec.kind == "samples" else TransformersLogprobs(spec)
 
 
 class TransformersSamples:
     """Batches of left-padded prompts, each continuation drawn with its own seeded generator.
 
-    Of ``engine_args``, ``batch_size`` (most sequences at once) and ``max_model_len`` are meant for
-    this class, all others for ``AutoModelForCausalLM.from_pretrained``.
+    ``batch_size`` of the ``engine_args`` is the most sequences at once.
     """
 
     def __init__(self, spec: EngineSpec) -> None:
@@ -388,29 +304,25 @@ class TransformersSamples:
         self._model = loaded.model
         self._prompted = loaded.prompted
         self._ends = _find_ends(self._model, spec)
-        self._replace_generation_config()
+        for model in filter(None, (self._model, self._prompted)):
+            model.generation_config = GenerationConfig()  # nothing of the checkpoint's own acts
         text_config = self._model.config.get_text_config()
         self._vocab_size = loaded.vocab_size
         self._token_bytes = _numbers_per_token(text_config) * self._model.dtype.itemsize
         self._memory = int(available_memory() * _SHARE_OF_MEMORY)
-        self._batch_size = loaded.batch_size or self._default_batch_size()
-        self._info = loaded.describe(self._batch_size)
+        on_cpu = self._model.device.type == "cpu"
+        most = _SEQUENCES_ON_CPU if on_cpu else _SEQUENCES_ON_ACCELERATOR
+        self._batch_size = loaded.batch_size or most
+        self.info = loaded.describe(self._batch_size)
         self._rows: list[Row] = []
         self._outputs: dict[int, dict[int, Continuation]] = {}
         self._refused: list[Answer] = []
 
-    @property
-    def info(self) -> EngineInfo:
-        """What the started engine says of itself."""
-        return self._info
-
     def submit(self, request: Request) -> None:
-        """Queue a request; one that cannot be answered comes back with its reason."""
-        room = self._info.max_model_len
+        room = self.info.max_model_len
         reason = why_impossible(request, max_model_len=room, vocab_size=self._vocab_size)
         if reason is not None:
-            refused = Answer(request_id=request.request_id, error=reason)
-            self._refused.append(refused)
+            self._refused.append(Answer(request_id=request.request_id, error=reason))
             return
         max_tokens = min(request.max_tokens, room - len(request.context_ids or ()))
         self._outputs[request.request_id] = {}
@@ -421,42 +333,38 @@ class TransformersSamples:
     def step(self) -> list[Answer]:
         """Decode one batch. Raises `EngineError` if memory does not suffice for one sequence."""
         complete, self._refused = self._refused, []
-        batch = take_batch(self._rows, self._fits)
+        batch = take_batch(self._rows, lambda row: (len(row.prompt), row.max_tokens), self._fits)
         if not batch:
             return complete
-        decoded = self._try_to_decode(batch)
-        if decoded is None:
+        try:
+            decoded = self._decode(batch)
+        except RuntimeError as error:
+            if not ran_out_of_memory(error):
+                raise
             self._put_back(batch)
             return complete
         for row, output in zip(batch, decoded, strict=True):
             outputs = self._outputs[row.request.request_id]
             outputs[row.index] = output
             if len(outputs) == row.request.n:
-                complete.append(self._collect(row.request))
+                in_order = [outputs[index] for index in range(row.request.n)]
+                number = row.request.request_id
+                complete.append(Answer(request_id=number, continuations=in_order))
+                del self._outputs[number]
         return complete
 
     def close(self) -> None:
-        """Free the model."""
         del self._model
 
-    def _default_batch_size(self) -> int:
-        on_cpu = self._model.device.type == "cpu"
-        return _SEQUENCES_ON_CPU if on_cpu else _SEQUENCES_ON_ACCELERATOR
-
-    def _replace_generation_config(self) -> None:
-        """Nothing of the checkpoint's own ``generation_config.json`` reaches ``generate``."""
-        for model in filter(None, (self._model, self._prompted)):
-            model.generation_config = GenerationConfig()
-
-    def _fits(self, shape: Shape) -> bool:
+    def _fits(self, n_rows: int, n_prompt: int, n_output: int) -> bool:
         """Whether a batch fits the context and main memory; an accelerator says so itself."""
-        n_tokens = shape.n_prompt + shape.n_output
-        if shape.n_rows > self._batch_size or n_tokens > self._info.max_model_len:
+        n_tokens = n_prompt + n_output
+        if n_rows > self._batch_size or n_tokens > self.info.max_model_len:
             return False
         if self._model.device.type != "cpu":
             return True
         row_bytes = n_tokens * self._token_bytes + self._vocab_size * _DRAWING_BYTES
-        return bool(shape.n_rows * row_bytes <= self._memory)
+        return bool(n_rows * row_bytes <= self._memory)
 
     def _put_back(self, batch: list[Row]) -> None:
         """After memory ran out: the same rows again, half as many at once."""
@@ -468,15 +376,6 @@ class TransformersSamples:
             )
         self._batch_size = len(batch) // 2
         self._rows[:0] = batch
-
-    def _try_to_decode(self, batch: list[Row]) -> list[Continuation] | None:
-        """Decode a batch; None where memory ran out."""
-        try:
-            return self._decode(batch)
-        except RuntimeError as error:
-            if ran_out_of_memory(error):
-                return None
-            raise
 
     @torch.inference_mode()
     def _decode(self, batch: list[Row]) -> list[Continuation]:
@@ -501,19 +400,16 @@ class TransformersSamples:
     def _opening(
         self, prompts: list[list[int]]
     ) -> tuple[Callable[..., Tensor], dict[str, Tensor], int]:
-        """Say what continues prompts, what it is given, and how much of that comes back first."""
         if self._prompted is not None and (read := embed_prompts(self._prompted, prompts)):
-            given = dict(zip(("inputs_embeds", "attention_mask"), read, strict=True))
-            return self._model.generate, given, 0
-        token_ids, mask = _pad_left(prompts, self._model.device)
+            tensors = dict(zip(("inputs_embeds", "attention_mask"), read, strict=True))
+            return self._model.generate, tensors, 0
+        width, device = max(map(len, prompts)), self._model.device
+        ids = [[0] * (width - len(prompt)) + prompt for prompt in prompts]
+        mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
         whole = self._model if self._prompted is None else self._prompted
-        given = {"inputs": token_ids, "attention_mask": mask}
-        return whole.generate, given, token_ids.shape[1]
-
-    def _collect(self, request: Request) -> Answer:
-        outputs = self._outputs.pop(request.request_id)
-        in_order = [outputs[index] for index in range(request.n)]
-        return Answer(request_id=request.request_id, continuations=in_order)
+        given = {"inputs": ids, "attention_mask": mask}
+        tensors = {name: torch.tensor(rows, device=device) for name, rows in given.items()}
+        return whole.generate, tensors, width
 
 
 class _Finished:
@@ -554,16 +450,7 @@ def _numbers_per_token(config: PreTrainedConfig) -> int:
     return int(4 * config.num_hidden_layers * kv_heads * head_size + 16 * config.hidden_size)
 
 
-def _pad_left(prompts: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Token ids and attention mask, prompts by the longest prompt's length."""
-    width = max(len(prompt) for prompt in prompts)
-    ids = [[0] * (width - len(prompt)) + prompt for prompt in prompts]
-    mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
-    return torch.tensor(ids, device=device), torch.tensor(mask, device=device)
-
-
 # Log-probabilities with the transformers library, on any machine that has torch.
-
 
 _TEXTS = 256
 _TOKENS_ON_CPU = 2048
@@ -576,10 +463,7 @@ class TransformersLogprobs:
     """Batches of right-padded texts of like length; the head works on chunks of their tokens.
 
     Texts with noise are in batches of their own, see `NoisyEmbeddings`; their log-probabilities are
-    those of the true tokens.
-
-    Of ``engine_args``, ``batch_size`` (most texts at once) and ``max_model_len`` are meant for
-    this class, all others for ``AutoModelForCausalLM.from_pretrained``.
+    those of the true tokens. ``batch_size`` of the ``engine_args`` is the most texts at once.
     """
 
     def __init__(self, spec: EngineSpec) -> None:
@@ -597,19 +481,15 @@ class TransformersLogprobs:
         self._noisy = NoisyEmbeddings(loaded.model)
         self._logits = ChunkedLogits(loaded.model, loaded.prompted)
         if self._on_cpu:
-            _keep_freed_memory()
+            # So that the memory of one chunk serves the next, since fresh pages cost time: glibc
+            # gives freed blocks back at once, up to the size of the largest that it ever freed.
+            torch.empty(_LARGEST_BLOCK, dtype=torch.uint8)
         self._most_texts = loaded.batch_size or _TEXTS if self._logits.may_batch else 1
-        self._info = loaded.describe(self._most_texts)
+        self.info = loaded.describe(self._most_texts)
         self._queues: dict[tuple[frozenset[str], bool], list[Request]] = defaultdict(list)
         self._refused: list[Answer] = []
 
-    @property
-    def info(self) -> EngineInfo:
-        """What the started engine says of itself."""
-        return self._info
-
     def turn_to(self, model: str) -> None:
-        """Answer as another adapter, which differs from this one in its weights alone."""
         adapter, added = read_adapter(model), self._loaded.added
         if adapter is None or added is None:
             raise EngineError(f"{model!r} is no adapter, which alone can take the place of another")
@@ -618,9 +498,8 @@ class TransformersLogprobs:
         self._logits = ChunkedLogits(self._loaded.model, self._loaded.prompted)
 
     def submit(self, request: Request) -> None:
-        """Queue a request; one that cannot be answered comes back with its reason."""
         reason = why_impossible(
-            request, max_model_len=self._info.max_model_len, vocab_size=self._vocab_size
+            request, max_model_len=self.info.max_model_len, vocab_size=self._vocab_size
         )
         if reason is None:
             columns = self._columns & _whole(request.columns)
@@ -632,10 +511,11 @@ class TransformersLogprobs:
         """Work on one batch. Raises `EngineError` if memory does not suffice for one text."""
         complete, self._refused = self._refused, []
         queue = max(self._queues.values(), key=len, default=[])
-        batch = take_texts(
+        most = _TOKENS_ON_CPU if self._on_cpu else _TOKENS_ON_ACCELERATOR
+        batch = take_batch(
             queue,
-            most_texts=self._most_texts,
-            most_tokens=self._most_tokens,
+            lambda request: (n_tokens(request),),
+            lambda n_texts, longest: n_texts <= self._most_texts and n_texts * longest <= most,
             may_pad=self._logits.may_pad,
         )
         if batch:
@@ -649,16 +529,11 @@ class TransformersLogprobs:
         return complete
 
     def close(self) -> None:
-        """Free the model."""
         del self._loaded, self._logits, self._noisy
 
     @property
     def _on_cpu(self) -> bool:
         return self._device.type == "cpu"
-
-    @property
-    def _most_tokens(self) -> int:
-        return _TOKENS_ON_CPU if self._on_cpu else _TOKENS_ON_ACCELERATOR
 
     def _put_back(self, batch: list[Request], queue: list[Request]) -> None:
         """After memory ran out: the same texts again, half as many at once."""
@@ -674,8 +549,8 @@ class TransformersLogprobs:
     @torch.inference_mode()
     def _answers(self, batch: list[Request], columns: frozenset[str]) -> list[Answer]:
         texts = [[*(each.context_ids or ()), *(each.text_ids or ())] for each in batch]
-        token_ids = _pad_right(texts)
-        width = token_ids.shape[1]
+        width = max(map(len, texts))
+        token_ids = torch.tensor([text + [0] * (width - len(text)) for text in texts])
         scored = [
             range(len(request.context_ids or ()), len(text))
             for request, text in zip(batch, texts, strict=True)
@@ -693,22 +568,6 @@ class TransformersLogprobs:
         before = torch.tensor(starts).to(self._device) - 1
         token_ids = token_ids.to(self._device)
         embeddings = self._noisy(token_ids, batch) if batch[0].noise else None
-        found = self._in_chunks(token_ids, before, wanted, columns, embeddings)
-        ends = accumulate(map(len, scored), initial=0)
-        return [
-            _result(request, {name: values[start:end] for name, values in found.items()})
-            for request, (start, end) in zip(batch, pairwise(ends), strict=True)
-        ]
-
-    def _in_chunks(
-        self,
-        token_ids: Tensor,
-        places: Tensor,
-        wanted: Tensor,
-        columns: frozenset[str],
-        embeddings: Tensor | None,
-    ) -> dict[str, Any]:
-        """Scores of all wanted tokens, as arrays by name."""
         position_bytes = self._vocab_size * entry_bytes(columns, self._decoding)
         most = max(1, self._logits_bytes // position_bytes)
         if self._on_cpu:
@@ -716,26 +575,17 @@ class TransformersLogprobs:
         parts = [
             score_tokens(logits, chunk.to(logits.device), columns, self._decoding)
             for logits, chunk in zip(
-                self._logits.chunks(token_ids, places, most, embeddings),
+                self._logits.chunks(token_ids, before, most, embeddings),
                 torch.split(wanted, most),
                 strict=True,
             )
         ]
-        return {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
-
-
-def _keep_freed_memory() -> None:
-    """Let the memory of one chunk serve the next, since fresh pages cost time.
-
-    glibc gives freed blocks back at once, up to the size of the largest that it has ever freed.
-    """
-    torch.empty(_LARGEST_BLOCK, dtype=torch.uint8)  # freed at once, never touched
-
-
-def _pad_right(texts: list[list[int]]) -> Tensor:
-    """Token ids, texts by the longest text's length; what stands after a text's end is not seen."""
-    width = max(map(len, texts))
-    return torch.tensor([text + [0] * (width - len(text)) for text in texts])
+        found = {name: torch.cat([part[name] for part in parts]).cpu().numpy() for name in parts[0]}
+        ends = accumulate(map(len, scored), initial=0)
+        return [
+            _result(request, {name: values[start:end] for name, values in found.items()})
+            for request, (start, end) in zip(batch, pairwise(ends), strict=True)
+        ]
 
 
 def _whole(columns: frozenset[str]) -> frozenset[str]:

@@ -1,4 +1,4 @@
-"""Samples and log-probabilities by vLLM."""
+"""vLLM: its start, its failures, and the engine that answers with it."""
 
 from __future__ import annotations
 
@@ -36,10 +36,6 @@ if TYPE_CHECKING:
 
     from mia_batch.evidence.request import Decoding, EngineSpec, Request
 
-
-# Starting vLLM, one step of it, and its failures.
-
-
 _SHARE_OF_MEMORY = 0.4  # for the key-value cache on a CPU
 _USUAL_TOKENS = 1024  # of a sequence; longer ones wait for room in the cache
 _SECONDS_BETWEEN_LOOKS = 1.0
@@ -50,7 +46,6 @@ _WAY_OUT = (
 
 
 def check_arguments(arguments: dict[str, Any]) -> None:
-    """Check the names of arguments that go to ``vllm.EngineArgs``."""
     known = [field.name for field in fields(vllm.EngineArgs)]
     for key in arguments:
         if key not in known:
@@ -60,10 +55,7 @@ def check_arguments(arguments: dict[str, Any]) -> None:
 
 
 def start_vllm(spec: EngineSpec, arguments: Mapping[str, Any] | None = None) -> vllm.LLMEngine:
-    """Start vLLM in this process; ``engine_args`` win over the further ``arguments``.
-
-    Raises `EngineError` if the model cannot be loaded.
-    """
+    """Start vLLM in this process; ``engine_args`` win over the further ``arguments``."""
     try:
         config = _configure(spec, arguments or {})
         engine = vllm.LLMEngine.from_vllm_config(config, disable_log_stats=True)
@@ -82,10 +74,7 @@ def lora_of(model: str, number: int = 1) -> LoRARequest | None:
 
 
 def exchange_lora(engine: vllm.LLMEngine, before: LoRARequest | None, model: str) -> LoRARequest:
-    """Load an adapter in the place of another; its number is new, by which vLLM knows it.
-
-    Raises `EngineError` if it cannot be loaded.
-    """
+    """Load an adapter in the place of another; its number is new, by which vLLM knows it."""
     after = lora_of(model, 1 if before is None else before.lora_int_id + 1)
     if before is None or after is None:
         raise EngineError(f"{model!r} is no adapter, which alone can take the place of another")
@@ -98,7 +87,6 @@ def exchange_lora(engine: vllm.LLMEngine, before: LoRARequest | None, model: str
 
 
 def describe_vllm(engine: vllm.LLMEngine) -> EngineInfo:
-    """Say what has been started."""
     config: VllmConfig = engine.vllm_config
     return EngineInfo(
         engine="vllm",
@@ -115,7 +103,12 @@ def step_vllm(engine: vllm.LLMEngine) -> list[vllm.RequestOutput]:
     try:
         return list(engine.step())
     except Exception as error:
-        raise _step_error(error) from error
+        msg = f"vLLM stopped ({cause_of(error)})"
+        if _is_out_of_memory(error):
+            msg = f"vLLM ran out of memory ({cause_of(error)}); {_WAY_OUT}"
+        elif isinstance(error, EngineDeadError):
+            msg = f"a process of vLLM ended; if memory is short, {_WAY_OUT}"
+        raise EngineError(msg) from error
 
 
 def _configure(spec: EngineSpec, given: Mapping[str, Any]) -> VllmConfig:
@@ -198,22 +191,11 @@ def _start_error(spec: EngineSpec, error: Exception) -> EngineError:
     return EngineError(msg if lora_of(spec.model) is None else f"{msg}; take engine transformers")
 
 
-def _step_error(error: Exception) -> EngineError:
-    if _is_out_of_memory(error):
-        return EngineError(f"vLLM ran out of memory ({cause_of(error)}); {_WAY_OUT}")
-    if isinstance(error, EngineDeadError):
-        return EngineError(f"a process of vLLM ended; if memory is short, {_WAY_OUT}")
-    return EngineError(f"vLLM stopped ({cause_of(error)})")
-
-
 def _is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError):
         return True
     text = str(error).lower()
     return any(sign in text for sign in ("out of memory", "available memory", "kv cache"))
-
-
-# vLLM, in this process, on GPUs or with its CPU build: continuations and log-probabilities.
 
 
 _GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
@@ -240,7 +222,7 @@ class VllmEngine:
             self._parameters = _sampling_arguments(spec.decoding)
             self._engine = start_vllm(spec)
             self._parameters["stop_token_ids"] = sorted(_find_ends(self._engine))
-            self._info = describe_vllm(self._engine)
+            self.info = describe_vllm(self._engine)
         else:
             self._parameters = dict(_OF_TEXTS)
             forced = {"enable_prefix_caching": False, "logprobs_mode": "raw_logprobs"}
@@ -248,7 +230,7 @@ class VllmEngine:
             self._engine = start_vllm(replace(spec, engine_args=arguments), _in_pieces(spec))
             described = describe_vllm(self._engine)
             # The token that vLLM must draw takes a place of the context.
-            self._info = replace(described, max_model_len=described.max_model_len - 1)
+            self.info = replace(described, max_model_len=described.max_model_len - 1)
         self._parameters |= _PLAIN
         self._lora = lora_of(spec.model)
         self._vocab_size = self._engine.model_config.get_vocab_size()
@@ -256,20 +238,13 @@ class VllmEngine:
         self._refused: list[Answer] = []
         self._check(spec.model, spec.revision)
 
-    @property
-    def info(self) -> EngineInfo:
-        """What the started engine says of itself."""
-        return self._info
-
     def turn_to(self, model: str) -> None:
-        """Answer as another adapter, which differs from this one in its weights alone."""
         self._lora = exchange_lora(self._engine, self._lora, model)
         self._check(model)
 
     def submit(self, request: Request) -> None:
-        """Queue a request; one that cannot be answered comes back with its reason."""
         reason = why_impossible(
-            request, max_model_len=self._info.max_model_len, vocab_size=self._vocab_size
+            request, max_model_len=self.info.max_model_len, vocab_size=self._vocab_size
         )
         if request.noise:
             reason = "engine vllm cannot compute noise on embeddings"
@@ -293,20 +268,18 @@ class VllmEngine:
         return complete
 
     def close(self) -> None:
-        """Free the model."""
         self._engine.engine_core.shutdown()
 
     def _check(self, model: str, revision: str | None = None) -> None:
-        """Check what has been started, see `check_probes`."""
         parameters = vllm.SamplingParams(**_OF_TEXTS, max_tokens=1)
-        texts = probes(self._vocab_size, self._info.max_model_len - 1)
+        texts = probes(self._vocab_size, self.info.max_model_len - 1)
         for number, text in enumerate(map(tokens_input, texts)):
             self._engine.add_request(str(number), text, parameters, lora_request=self._lora)
         said: dict[str, Any] = {}
         while len(said) < len(texts):
             said |= {each.request_id: each.prompt_logprobs for each in step_vllm(self._engine)}
         found = [np.array(said[number].logprobs, dtype=np.float32) for number in sorted(said)]
-        check_probes(model, revision, self._info.dtype, found)
+        check_probes(model, revision, self.info.dtype, found)
 
     def _add(self, request: Request) -> None:
         own: dict[str, Any] = {"max_tokens": 1}
@@ -355,7 +328,6 @@ def _find_ends(engine: vllm.LLMEngine) -> frozenset[int]:
 
 
 def _in_pieces(spec: EngineSpec) -> dict[str, Any]:
-    """Bound the logits that vLLM makes at once."""
     model, revision = weights_source(spec.model, spec.revision)
     config = AutoConfig.from_pretrained(model, revision=revision)
     most = spec.logits_bytes // (config.get_text_config().vocab_size * _ENTRY_BYTES)

@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from mia_batch.evidence.parts import Block
     from mia_batch.evidence.request import Request, Source
 
-
-# What every executor promises.
-
-
 Kept = TypeVar("Kept")
 
 
@@ -41,9 +37,6 @@ class Executor(Protocol):
         ``keep`` may be called in another process or on another machine; it and ``task`` can be
         pickled. ``told`` is as in `Collector`.
         """
-
-
-# Blocks in hand, and what is tried again of them where an engine has ended.
 
 
 REFUSED = "the engine ended each time that it was asked about this text"
@@ -88,7 +81,6 @@ class Pieces:
 
     @property
     def left(self) -> bool:
-        """Whether anything is to be worked on."""
         return not self._all_seen or bool(self._suspects or self._in_hand)
 
     def hand_out(self) -> Iterator[Block | None]:
@@ -108,15 +100,12 @@ class Pieces:
                 return
 
     def done(self, block: Block, rows: pl.DataFrame) -> Iterator[tuple[Block, pl.DataFrame]]:
-        """Take in the rows of what was handed out; yield the block that they complete, if any."""
         piece = self._in_hand.pop(id(block))
         if piece.deaths < _MOST_DEATHS:
             self._in_vain = 0
         whole = piece.whole
         whole.rows[piece.first] = rows
-        if len(whole.rows) == 1 and block is whole.block:
-            yield block, rows
-        elif not any(each.whole is whole for each in (*self._suspects, *self._in_hand.values())):
+        if not any(each.whole is whole for each in (*self._suspects, *self._in_hand.values())):
             yield whole.block, pl.concat(whole.rows[first] for first in sorted(whole.rows))
 
     def failed(self, error: EngineError) -> list[Block]:
@@ -132,7 +121,12 @@ class Pieces:
             return []
         piece = replace(pieces[0], suspect=True, deaths=pieces[0].deaths + 1)
         if piece.block.units.height > 1:
-            self._suspects.extendleft(reversed([*_split(piece)]))
+            n_units = piece.block.units.height
+            size = -(-n_units // _SPLIT)
+            for start in reversed(range(0, n_units, size)):
+                block = replace(piece.block, units=piece.block.units[start : start + size])
+                first = piece.first + start
+                self._suspects.appendleft(_Piece(piece.whole, block, first, suspect=True))
             return []
         if piece.deaths < _MOST_DEATHS:
             self._suspects.appendleft(piece)
@@ -155,27 +149,14 @@ class Refusals:
         self._asked: list[Request] = []
 
     def has_room(self, **_: int) -> bool:
-        """Take in all at once."""
         return True
 
     def submit(self, request: Request) -> None:
-        """Remember what was asked."""
         self._asked.append(request)
 
     def results(self, timeout: float | None = None) -> list[Answer]:  # noqa: ARG002 - of the protocol
-        """Refuse what was asked."""
         asked, self._asked = self._asked, []
         return [Answer(request_id=each.request_id, passes=0, error=self._reason) for each in asked]
-
-
-def _split(piece: _Piece) -> Iterator[_Piece]:
-    units = piece.block.units
-    for start in range(0, units.height, size := -(-units.height // _SPLIT)):
-        block = replace(piece.block, units=units[start : start + size])
-        yield _Piece(piece.whole, block, piece.first + start, suspect=True)
-
-
-# The executor of one process: a single source, an engine's process or an endpoint.
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +200,6 @@ def _kept(
     pieces: Pieces,
     keep: Callable[[Block, pl.DataFrame], Kept],
 ) -> Iterator[tuple[Block, Kept]]:
-    """Keep the rows of whole blocks."""
     for block, rows in found:
         for whole, whole_rows in pieces.done(block, rows):
             yield whole, keep(whole, whole_rows)

@@ -15,13 +15,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from importlib import metadata
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -30,6 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from mia_batch.errors import EngineError, MiaBatchError, RequestError
 from mia_batch.evidence.collect import Collector
+from mia_batch.evidence.engines.registry import missing
 from mia_batch.evidence.executors.local import LocalExecutor, Refusals
 from mia_batch.evidence.process import EngineProcess, LocalSource
 from mia_batch.models.weights import digest_folder, identify_model
@@ -48,19 +48,9 @@ if TYPE_CHECKING:
     from mia_batch.models.tokens import Tokenizer
 
 
-# What Ray's errors say: who failed, and why.
-
-
 def origin(error: Exception) -> Exception:
     """Return what was raised on the other side, where Ray has wrapped it."""
     return getattr(error, "cause", None) or error
-
-
-def is_full(error: Exception) -> bool:
-    """Whether an error says that a machine holds no more objects, in memory or on its disk."""
-    from ray import exceptions
-
-    return isinstance(origin(error), (exceptions.ObjectStoreFullError, exceptions.OutOfDiskError))
 
 
 def is_lost(error: Exception) -> bool:
@@ -88,16 +78,13 @@ def reason_of(error: Exception) -> str:
 
 # A connection to a Ray cluster, or a Ray of this machine alone.
 
-
 _SECONDS_TO_ANSWER = 10.0
 _OWN: dict[str, str] = {}  # what every Ray that this process starts has in its environment
 
 
 def why_no_ray() -> str | None:
     """Say why Ray cannot be used here; None where it can. Nothing is imported."""
-    if find_spec("ray") is None:
-        return "the package ray is not installed (pip install 'mia-batch[ray]')"
-    return None
+    return missing("ray")
 
 
 @contextmanager
@@ -108,10 +95,13 @@ def connected(address: str | None, n_cpus: int | None = None) -> Iterator[None]:
     be reached, or holds no more objects.
     """
     with _joined(address, n_cpus):
+        from ray import exceptions
+
         try:
             yield
         except Exception as error:
-            if not is_full(error):
+            full = exceptions.ObjectStoreFullError, exceptions.OutOfDiskError
+            if not isinstance(origin(error), full):
                 raise
             raise EngineError(
                 f"Ray's object store is full and cannot spill: {reason_of(error)}; free space on "
@@ -222,9 +212,6 @@ def _hush() -> None:
         worker.print_to_stdstream = lambda *_, **__: None
 
 
-# What runs on a cluster: an engine with the executor of one process before it.
-
-
 _PACKAGE = Path(__file__).parents[3]
 
 
@@ -268,15 +255,12 @@ class _Order:
     answer: Future[Answered] = field(default_factory=Future)
 
 
-_Orders: TypeAlias = "SimpleQueue[_Order]"
-
-
 class EngineWorker:
     """One engine of the cluster: an actor, called from several threads."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._orders: _Orders = SimpleQueue()
+        self._orders: SimpleQueue[_Order] = SimpleQueue()
 
     def __repr__(self) -> str:
         return self._name
@@ -316,11 +300,10 @@ class EngineWorker:
         feed = _Feed(self._orders)
         while True:
             task, keep = feed.first().what()
-            news = _News()
-            executor = LocalExecutor(source, source.restart, news.said.append)
+            executor = LocalExecutor(source, source.restart, feed.said.append)
             try:
-                for block, kept in executor.collect(task, feed.blocks(), news.told, keep):
-                    feed.finish(block, news.with_kept(kept))
+                for block, kept in executor.collect(task, feed.blocks(), feed.told, keep):
+                    feed.finish(block, kept)
             except BaseException as error:  # goes to whoever asked
                 feed.fail(error)
 
@@ -328,13 +311,14 @@ class EngineWorker:
 class _Feed:
     """Orders as blocks: those of one job, until one of another comes."""
 
-    def __init__(self, orders: _Orders) -> None:
+    def __init__(self, orders: SimpleQueue[_Order]) -> None:
         self._orders = orders
         self._next: deque[_Order] = deque()
         self._in_hand: dict[int, _Order] = {}
+        self._counts: dict[str, tuple[int, int]] = {}  # tokens and passes since the last answer
+        self.said: list[str] = []
 
     def first(self) -> _Order:
-        """Wait for the first order of a job."""
         if not self._next:
             self._next.append(self._orders.get())
         return self._next[0]
@@ -355,37 +339,24 @@ class _Feed:
             self._in_hand[id(order.block)] = order
             yield order.block
 
-    def finish(self, block: Block, answered: Answered) -> None:
-        """Answer an order."""
+    def told(self, label: str, _: int, tokens: int, passes: int) -> None:
+        """Add up; units count with their block."""
+        before = self._counts.get(label, (0, 0))
+        self._counts[label] = before[0] + tokens, before[1] + passes
+
+    def finish(self, block: Block, kept: object) -> None:
+        told = [(label, *counts) for label, counts in self._counts.items()]
+        answered = Answered(kept, told, self.said[:])
         self._in_hand.pop(id(block)).answer.set_result(answered)
+        self._counts.clear()
+        self.said.clear()
 
     def fail(self, error: BaseException) -> None:
-        """Give all orders in hand back."""
         for order in self._in_hand.values():
             order.answer.set_exception(error)
         self._in_hand.clear()
-
-
-class _News:
-    """What is to be told with the next answer."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-        self._told: Counter[tuple[str, str]] = Counter()
-
-    def told(self, label: str, _units: int, tokens: int, passes: int) -> None:
-        """Add up; units count with their block."""
-        self._told[label, "tokens"] += tokens
-        self._told[label, "passes"] += passes
-
-    def with_kept(self, kept: object) -> Answered:
-        """Send all with the answer to one block."""
-        labels = dict.fromkeys(label for label, _ in self._told)
-        told = [(each, self._told[each, "tokens"], self._told[each, "passes"]) for each in labels]
-        answered = Answered(kept, told, self.said[:])
-        self._told.clear()
+        self._counts.clear()
         self.said.clear()
-        return answered
 
 
 def package_version() -> str:
@@ -394,9 +365,6 @@ def package_version() -> str:
     for path in sorted(_PACKAGE.rglob("*.py")):
         digest.update(path.read_bytes())
     return f"{metadata.version('mia-batch')} ({digest.hexdigest()[:12]})"
-
-
-# Long calls on machines of a cluster, each of which says how far it is.
 
 
 Call: TypeAlias = "tuple[str, tuple[object, ...]]"
@@ -489,7 +457,6 @@ def _called(
 
 # Calls on the cores of a cluster, as `in_background` makes them in threads of this machine.
 
-
 _WAITING = 2  # calls for each core: one that runs, and the next
 _ONE_CORE = {"POLARS_MAX_THREADS": "1", "RAYON_NUM_THREADS": "1"}
 _functions: dict[Any, Callable[..., object]] = {}
@@ -550,9 +517,6 @@ def _call(mark: Path, sent: list[Any], arguments: tuple[object, ...]) -> bool:
     return True
 
 
-# The engines of a cluster, as the driver sees them: asked for, ready, lost, replaced.
-
-
 _SECONDS_TO_LOOK = 1.0
 _SECONDS_BEFORE_SAYING = 30.0
 _MOST_FAILED_STARTS = 10  # in a row, with no worker left
@@ -573,7 +537,6 @@ class Worker:
 
     @property
     def shared(self) -> bool:
-        """Whether it stores what it has made."""
         return self.joined is not None and self.joined.shared
 
 
@@ -649,7 +612,6 @@ class Pool:
                 yield self._came(ref)
 
     def states(self) -> list[WorkerState]:
-        """Say what each worker does."""
         blocks = defaultdict(list)
         for asked in self._asked.values():
             blocks[asked.worker].append(str(asked.block.index))
@@ -667,7 +629,6 @@ class Pool:
         return states + [WorkerState(each.name, "starting", 0, 0.0) for each in starting]
 
     def close(self) -> None:
-        """End all engines."""
         for worker in [*self.workers, *self._starting.values()]:
             self._ray.kill(worker.actor)
         self.workers.clear()
@@ -686,9 +647,8 @@ class Pool:
             self._starting[worker.actor.start.remote(self._start)] = worker
 
     def _room(self) -> int:
-        if self._wanted is not None:
-            return max(self._wanted - self._refused, 1)
-        return max(room(self._spec.tensor_parallel_size) - self._refused, 1)
+        wanted = room(self._spec.tensor_parallel_size) if self._wanted is None else self._wanted
+        return max(wanted - self._refused, 1)
 
     def _resources(self) -> str:
         free, known = self._ray.available_resources(), self._ray.cluster_resources()
@@ -700,8 +660,11 @@ class Pool:
     def _take_in(self, ref: ObjectRef[Any]) -> None:
         worker = self._starting.pop(ref)
         try:
-            worker.joined = self._ray.get(ref)
-            self._compare(worker.joined)
+            joined = worker.joined = self._ray.get(ref)
+            if self._info is not None and joined.info != self._info.info:
+                raise EngineError(  # noqa: TRY301 - left out like one that cannot start
+                    f"its engine is {joined.info}, the others {self._info.info}"
+                )
         except Exception as error:
             self._ray.kill(worker.actor)
             self._failed += 1
@@ -715,15 +678,10 @@ class Pool:
             self._say(f"{worker.name} is left out: {reason_of(error)}")
             return
         self._failed = 0
-        self._info = self._info or worker.joined
+        self._info = self._info or joined
         worker.ready = time.monotonic()
         self.workers.append(worker)
-        self._say(f"{worker.name} is ready on {worker.joined.node}")
-
-    def _compare(self, joined: Joined) -> None:
-        """Refuse an engine that is not like the first."""
-        if self._info is not None and joined.info != self._info.info:
-            raise EngineError(f"its engine is {joined.info}, the others {self._info.info}")
+        self._say(f"{worker.name} is ready on {joined.node}")
 
     def _came(self, ref: ObjectRef[Any]) -> tuple[Asked, Answered | Exception]:
         asked = self._asked.pop(ref)
@@ -740,9 +698,6 @@ class Pool:
         worker.blocks += 1
         worker.tokens += sum(tokens for _, tokens, _ in answered.told)
         return asked, answered
-
-
-# Blocks to workers of a cluster: who is free gets the next, and what is lost is asked again.
 
 
 Kept = TypeVar("Kept")
