@@ -1,8 +1,9 @@
-"""Numbers of the command line."""
+"""What commands share: options made of settings and recipes, and the consoles they print to."""
 
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from math import isnan
@@ -17,6 +18,7 @@ from rich.text import Text
 from mia_batch.finetuning.recipe import recipe_field
 from mia_batch.observer import Observer
 from mia_batch.settings import NO_YARDSTICK, PARTS, Mark, Settings
+from mia_batch.storage import place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,9 +28,35 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from mia_batch.observer import WorkerState
+    from mia_batch.settings.model import Part
 
 
-# Numbers of the command line.
+PATH = click.Path(path_type=Path)
+seed_option = click.option("--seed", type=click.IntRange(0, 2**31), default=0)
+dry_run_option = click.option("--dry-run", is_flag=True, help="Say what is left to do; stop.")
+
+
+def path_option(name: str, text: str | None = None, *, is_place: bool = False) -> Any:  # noqa: ANN401
+    """Add an option that must name a file or folder, or with ``is_place`` the address of a run."""
+    kind, metavar = place_of if is_place else PATH, "FOLDER" if name == "out" else "PATH"
+    return click.option(f"--{name}", required=True, type=kind, metavar=metavar, help=text)
+
+
+def column_options(**columns: str | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add an option for the name of each column, with its help; ``text`` stays the default of it."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for name, text in reversed(columns.items()):
+            option = f"--{name.replace('_', '-')}-column"
+            command = click.option(option, metavar="COLUMN", help=text)(command)
+        return command
+
+    return add
+
+
+def given(options: dict[str, Any]) -> dict[str, Any]:
+    """Keep the options that are given."""
+    return {name: value for name, value in options.items() if value not in (None, ())}
 
 
 class NumberRange(click.FloatRange):
@@ -53,9 +81,6 @@ def whole_numbers(_context: Context, _option: Parameter, value: str | None) -> l
     if min(numbers) < 1:
         raise click.BadParameter(f"{value!r} is no list of whole numbers such as 32,64")
     return numbers
-
-
-# The options of the root command: one for each setting, from the setting's own description.
 
 
 _FIRST = "What everybody needs"
@@ -99,8 +124,10 @@ class TopicGroup(click.Group):
         self.format_commands(ctx, formatter)
 
 
-def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add an option for each setting, or for those named.
+def settings_options(
+    *names: str | type[Part], without: Iterable[str] = ()
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add an option for each setting, or for those that are named, or are of the parts named.
 
     Values are validated with all others, not one by one.
     """
@@ -108,7 +135,7 @@ def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[...
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         for part in reversed(PARTS):
             for name, field in reversed(part.model_fields.items()):
-                if not names or name in names:
+                if name not in without and (not names or name in names or part in names):
                     topic = _FIRST if Mark.USUAL in field.metadata or names else part.topic
                     command = _option(name, field, topic)(command)
         return command
@@ -199,9 +226,6 @@ def _help(field: FieldInfo) -> str:
     return f"{text}  [default: {field.default}]"
 
 
-# Where the command line prints to.
-
-
 def console_of(*, stderr: bool) -> Console:
     """Open standard output or error; 120 characters wide where it is no terminal."""
     from rich.console import Console
@@ -210,15 +234,9 @@ def console_of(*, stderr: bool) -> Console:
     return console if console.is_terminal else Console(stderr=stderr, width=120)
 
 
-# Text from corpora and models, safe for a terminal.
-
-
 def plain(value: object) -> Text:
     """Show a value as it is: no markup, and nothing that a terminal would obey."""
     return Text("".join(letter if letter.isprintable() else "\ufffd" for letter in str(value)))
-
-
-# Shows a run while it works: a progress bar on a terminal, plain lines elsewhere.
 
 
 _SECONDS_BETWEEN_LINES = 5.0
@@ -272,6 +290,14 @@ class ConsoleObserver(Observer):
         if self._progress is not None:
             self._progress.close()
             self._progress = None
+
+
+@contextmanager
+def observing() -> Iterator[ConsoleObserver]:
+    """Show on standard error what is done, and in the end how long it took."""
+    observer = ConsoleObserver(console_of(stderr=True))
+    yield observer
+    observer.ended()
 
 
 class _WithWorkers(Progress):
