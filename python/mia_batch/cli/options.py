@@ -8,7 +8,7 @@ from dataclasses import asdict
 from datetime import timedelta
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_origin
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -31,24 +31,25 @@ if TYPE_CHECKING:
     from mia_batch.settings.model import Part
 
 
+Decorator: TypeAlias = "Callable[[Callable[..., Any]], Callable[..., Any]]"
+
 PATH = click.Path(path_type=Path)
 seed_option = click.option("--seed", type=click.IntRange(0, 2**31), default=0)
-dry_run_option = click.option("--dry-run", is_flag=True, help="Say what is left to do; stop.")
 
 
-def path_option(name: str, text: str | None = None, *, is_place: bool = False) -> Any:  # noqa: ANN401
+def path_option(name: str, text: str | None = None, *, is_place: bool = False) -> Decorator:
     """Add an option that must name a file or folder, or with ``is_place`` the address of a run."""
     kind, metavar = place_of if is_place else PATH, "FOLDER" if name == "out" else "PATH"
     return click.option(f"--{name}", required=True, type=kind, metavar=metavar, help=text)
 
 
-def column_options(**columns: str | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add an option for the name of each column, with its help; ``text`` stays the default of it."""
+def column_options(*usual: str, **columns: str | None) -> Decorator:
+    """Add options for the names of columns, with their help; ``usual`` ones are their defaults."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for name, text in reversed(columns.items()):
-            option = f"--{name.replace('_', '-')}-column"
-            command = click.option(option, metavar="COLUMN", help=text)(command)
+        for name, text in reversed((dict.fromkeys(usual) | columns).items()):
+            option, default = f"--{name.replace('_', '-')}-column", name if name in usual else None
+            command = click.option(option, default=default, metavar="COLUMN", help=text)(command)
         return command
 
     return add
@@ -124,9 +125,7 @@ class TopicGroup(click.Group):
         self.format_commands(ctx, formatter)
 
 
-def settings_options(
-    *names: str | type[Part], without: Iterable[str] = ()
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def settings_options(*names: str | type[Part], without: Iterable[str] = ()) -> Decorator:
     """Add an option for each setting, or for those that are named, or are of the parts named.
 
     Values are validated with all others, not one by one.
@@ -143,9 +142,7 @@ def settings_options(
     return add
 
 
-def recipe_options(
-    recipe: str, *names: str, **defaults: str
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def recipe_options(recipe: str, *names: str, **defaults: str) -> Decorator:
     """Add options for fields of `Recipe`, None where they are not given.
 
     The help says the default of a recipe, or where it is another the text in ``defaults``.
@@ -156,42 +153,27 @@ def recipe_options(
             field = recipe_field(name, recipe)
             kinds = [*_parts(field.annotation)]
             limits = {key: value for each in field.metadata for key, value in asdict(each).items()}
-            given: dict[str, Any] = {
-                "min": limits.get("ge", limits.get("gt")),
-                "max": limits.get("le"),
-            }
+            ends = {"min": limits.get("ge", limits.get("gt")), "max": limits.get("le")}
             kind: click.ParamType[Any] = click.Choice([str(each) for each in get_args(kinds[0])])
             if int in kinds:
-                kind = click.IntRange(**given)
+                kind = click.IntRange(**ends)
             elif float in kinds:
-                kind = NumberRange(**given, min_open="gt" in limits)
-            text = _help(field)
-            if name in defaults:
-                text = f"{field.description}  [default: {defaults[name]}]"
+                kind = NumberRange(**ends, min_open="gt" in limits)
+            other = f"{field.description}  [default: {defaults.get(name)}]"
+            text = other if name in defaults else _help(field)
             command = click.option(f"--{name.replace('_', '-')}", type=kind, help=text)(command)
         return command
 
     return add
 
 
-def _option(
-    name: str, field: FieldInfo, topic: str
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    option = f"--{name.replace('_', '-')}"
+def _option(name: str, field: FieldInfo, topic: str) -> Decorator:
+    option, how = f"--{name.replace('_', '-')}", {"cls": TopicOption, "topic": topic}
     if field.annotation is bool:
-        option = f"{option}/--no-{name.replace('_', '-')}"
-        return click.option(
-            option, name, cls=TopicOption, topic=topic, default=None, help=field.description
-        )
-    add = click.option(
-        option,
-        name,
-        cls=TopicOption,
-        topic=topic,
-        metavar=_metavar(name, field),
-        multiple=name in _REPEATABLE,
-        help=_help(field),
-    )
+        both = option.replace("--", f"{option}/--no-", 1)
+        return click.option(both, name, default=None, help=field.description, **how)
+    how |= {"metavar": _metavar(name, field), "multiple": name in _REPEATABLE}
+    add = click.option(option, name, help=_help(field), **how)
     if name != "yardstick":
         return add
     switch = click.option("--no-yardstick", name, flag_value=NO_YARDSTICK, hidden=True)
@@ -371,11 +353,8 @@ class _Lines:
         self._told = time.monotonic()
         seconds = self._told - self._began
         new = self._done - self._before
-        left = (
-            f"{timedelta(seconds=round(seconds * (self._total - self._done) / new))}"
-            if new
-            else "?"
-        )
+        more = self._total - self._done
+        left = f"{timedelta(seconds=round(seconds * more / new))}" if new else "?"
         self._console.print(
             f"{self._what}: {self._done:,} of {self._total:,} prompts, "
             f"{self._tokens / max(seconds, 1e-9):,.0f} tokens/s, {left} left",

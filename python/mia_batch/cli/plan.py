@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mia_batch.cli.options import NumberRange, console_of, settings_options, whole_numbers
+from mia_batch.cli.options import NumberRange, console_of, given, settings_options, whole_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,16 +54,8 @@ _COLUMNS = (
     help="Numbers of comparison texts, or groups, to try.  [default: 10, 20, 40, ...]",
 )
 @settings_options(
-    "input",
-    "non_members",
-    "config",
-    "level",
-    "q",
-    "adjustment",
-    "windows_per_group",
-    "max_windows_per_document",
-    "group_column",
-    "seed",
+    *("input", "non_members", "config", "level", "q", "adjustment", "windows_per_group"),
+    *("max_windows_per_document", "group_column", "seed"),
 )
 def plan(
     *,
@@ -86,13 +78,12 @@ def plan(
         effect = effect_of(auc)
     elif effect is None or auc is not None:
         raise click.UsageError("give either --effect or --auc: how well members stand out")
-    given = {name: value for name, value in options.items() if value is not None}
-    if asked is not None and "input" in given:
+    if asked is not None and options["input"] is not None:
         raise click.UsageError("give either --asked or --input, whose texts are counted")
-    named = {"model": "planned", "non_members_known": "planned"} | (
-        {} if asked is None else {"input": "planned"}
+    named = dict.fromkeys(
+        ("model", "non_members_known", "input")[: 2 + (asked is not None)], "planned"
     )
-    settings = load_settings(named | given, use_config=asked is None)
+    settings = load_settings(named | given(options), use_config=asked is None)
     unit = "text" if settings.level == "target" else "group"
     adjustment: Adjustment = settings.adjustment
     if asked is None:

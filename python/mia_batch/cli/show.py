@@ -10,7 +10,7 @@ import click
 import polars as pl
 from rich.table import Table
 
-from mia_batch.cli.options import console_of, plain, settings_options
+from mia_batch.cli.options import console_of, given, observing, plain, settings_options
 from mia_batch.diagnostics.unscored import count_reasons
 from mia_batch.pipeline.reporting import REPORT
 from mia_batch.pipeline.stages.verdicts import conclusions
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from mia_batch.attacks import Attack
     from mia_batch.pipeline import Run
     from mia_batch.settings import Settings
-
-
-# Tables for people: attacks, a plan, a finished run.
 
 
 _TOP = 10
@@ -269,9 +266,6 @@ def _unscored_lines(run: Run) -> list[str]:
     return lines
 
 
-# The commands that look at what a model answered, and draw it again: show and verify.
-
-
 _HOW_TO_ASK = ("base_url", "api_key_env", "engine_arg")
 
 
@@ -291,7 +285,7 @@ _HOW_TO_ASK = ("base_url", "api_key_env", "engine_arg")
     metavar="N",
     help="Draw N of the run's samples again with its model, and compare.",
 )
-@click.option("--seed", default=0, show_default=True, help="Seed of the choice of samples.")
+@click.option("--seed", default=0, help="Seed of the choice of samples.")
 @settings_options(*_HOW_TO_ASK)
 def verify(
     place: Path | str, inputs: tuple[Path, ...], again: int | None, seed: int, **options: object
@@ -338,11 +332,8 @@ def show(place: Path | str, target_id: str, *, again: bool, **options: object) -
 def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int:
     """Draw samples again and say how many agree; 0 if all do, else 1."""
     from mia_batch.cli.evidence import show_agreement
-    from mia_batch.cli.options import ConsoleObserver
     from mia_batch.pipeline.custody.again import draw_again
 
-    observer = ConsoleObserver(console_of(stderr=True))
-    asked = {name: value for name, value in options.items() if value not in (None, ())}
-    drawn = draw_again(run, samples, observer, **asked)
-    observer.ended()
+    with observing() as observer:
+        drawn = draw_again(run, samples, observer, **given(options))
     return int(not show_agreement(drawn, console_of(stderr=False)))
