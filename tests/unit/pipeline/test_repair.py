@@ -202,8 +202,8 @@ def test_what_was_made_from_lost_samples_goes_with_them(copied):
     _, run = copied
     (part,) = run.path("samples").iterdir()
     part.unlink()
-    assert len(repaired(run)) == 7
-    lost = {"scores", "unscored", *_ANSWERS, *_SUMMARY}
+    assert len(repaired(run)) == 6
+    lost = {"scores", *_ANSWERS, *_SUMMARY}
     left = {name for name in contents(run) if not name.startswith("prompts/")}
     assert left == {f"{name}.parquet" for name in MADE_AGAIN.keys() - lost}
 
