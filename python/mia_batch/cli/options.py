@@ -153,7 +153,10 @@ def recipe_options(recipe: str, *names: str, **defaults: str) -> Decorator:
             field = recipe_field(name, recipe)
             kinds = [*_parts(field.annotation)]
             limits = {key: value for each in field.metadata for key, value in asdict(each).items()}
-            ends = {"min": limits.get("ge", limits.get("gt")), "max": limits.get("le")}
+            ends: dict[str, Any] = {
+                "min": limits.get("ge", limits.get("gt")),
+                "max": limits.get("le"),
+            }
             kind: click.ParamType[Any] = click.Choice([str(each) for each in get_args(kinds[0])])
             if int in kinds:
                 kind = click.IntRange(**ends)
@@ -168,7 +171,8 @@ def recipe_options(recipe: str, *names: str, **defaults: str) -> Decorator:
 
 
 def _option(name: str, field: FieldInfo, topic: str) -> Decorator:
-    option, how = f"--{name.replace('_', '-')}", {"cls": TopicOption, "topic": topic}
+    option = f"--{name.replace('_', '-')}"
+    how: dict[str, Any] = {"cls": TopicOption, "topic": topic}
     if field.annotation is bool:
         both = option.replace("--", f"{option}/--no-", 1)
         return click.option(both, name, default=None, help=field.description, **how)

@@ -80,9 +80,9 @@ def plan(
         raise click.UsageError("give either --effect or --auc: how well members stand out")
     if asked is not None and options["input"] is not None:
         raise click.UsageError("give either --asked or --input, whose texts are counted")
-    named = dict.fromkeys(
-        ("model", "non_members_known", "input")[: 2 + (asked is not None)], "planned"
-    )
+    named = {"model": "planned", "non_members_known": "planned"}
+    if asked is not None:
+        named["input"] = "planned"
     settings = load_settings(named | given(options), use_config=asked is None)
     unit = "text" if settings.level == "target" else "group"
     adjustment: Adjustment = settings.adjustment
