@@ -1,4 +1,4 @@
-"""What a run rests on, for people: its files, and what a model answered about one target."""
+"""The commands ``evidence``, ``verify``, ``report`` and ``compare``."""
 
 from __future__ import annotations
 

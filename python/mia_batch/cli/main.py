@@ -1,4 +1,4 @@
-"""The command line: the only place that prints or exits."""
+"""The command ``mia-batch`` itself, which ends in order when it is stopped."""
 
 from __future__ import annotations
 

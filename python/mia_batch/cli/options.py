@@ -1,4 +1,4 @@
-"""What commands share: options made of settings and recipes, and the consoles they print to."""
+"""Options made from settings, numbers of the command line, and the console."""
 
 from __future__ import annotations
 

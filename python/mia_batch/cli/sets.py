@@ -1,4 +1,4 @@
-"""The commands that make texts for audits: build-set and paraphrase."""
+"""The commands ``build-set`` and ``paraphrase``."""
 
 from __future__ import annotations
 

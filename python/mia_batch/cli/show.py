@@ -1,4 +1,4 @@
-"""Tables for people: attacks, a plan, a finished run."""
+"""The commands that show tables and samples of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that train models: finetune, privacy and invert."""
+"""The commands ``finetune``, ``privacy`` and ``invert``."""
 
 from __future__ import annotations
 

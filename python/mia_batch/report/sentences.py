@@ -1,4 +1,4 @@
-"""Sentences about checks of the texts, from rows of findings."""
+"""Sentences about checks, labelled runs and sets, from rows of findings and metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sentences about texts of unknown membership, from rows of verdicts and findings."""
+"""Sentences about texts of unknown membership: verdicts, passages, the yardstick."""
 
 from __future__ import annotations
 

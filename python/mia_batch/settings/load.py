@@ -1,4 +1,4 @@
-"""Settings from options and a TOML file, with a sentence for each that is wrong."""
+"""Settings from a TOML file, keywords and the environment."""
 
 from __future__ import annotations
 

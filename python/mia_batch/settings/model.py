@@ -1,4 +1,4 @@
-"""The settings of a run: parts, the whole, and what they need of each other."""
+"""The settings of an audit, by part."""
 
 from __future__ import annotations
 
