@@ -9,7 +9,7 @@ import click
 import polars as pl
 from rich.table import Table
 
-from mia_batch.cli.options import console_of, plain
+from mia_batch.cli.options import console_of, figure, limits, plain
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.kernels import pair_features
 from mia_batch.storage import place_of
@@ -352,8 +352,7 @@ def _cells(row: dict[str, Any], column: str) -> Iterator[str]:
     yield row["run"]
     yield _FIGURES[row["statistic"]]
     yield row[column].replace("_", "-") if column == "set" else row[column]
-    yield "-" if row["value"] is None else f"{row['value']:.3f}"
-    yield "-" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}"
+    yield from (figure(row["value"]), limits(row))
     for name in ("p_value", "adjusted_p"):
         yield "-" if row[name] is None else f"{row[name]:.2g}"
     yield f"{row['n_targets']:,}"

@@ -21,7 +21,7 @@ from mia_batch.settings import NO_YARDSTICK, PARTS, Mark, Settings
 from mia_batch.storage import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from click import Context, Parameter
     from pydantic.fields import FieldInfo
@@ -152,16 +152,14 @@ def recipe_options(recipe: str, *names: str, **defaults: str) -> Decorator:
         for name in reversed((*names, *defaults)):
             field = recipe_field(name, recipe)
             kinds = [*_parts(field.annotation)]
-            limits = {key: value for each in field.metadata for key, value in asdict(each).items()}
-            ends: dict[str, Any] = {
-                "min": limits.get("ge", limits.get("gt")),
-                "max": limits.get("le"),
-            }
+            bounds = {key: value for each in field.metadata for key, value in asdict(each).items()}
+            least = bounds.get("ge", bounds.get("gt"))
+            ends: dict[str, Any] = {"min": least, "max": bounds.get("le")}
             kind: click.ParamType[Any] = click.Choice([str(each) for each in get_args(kinds[0])])
             if int in kinds:
                 kind = click.IntRange(**ends)
             elif float in kinds:
-                kind = NumberRange(**ends, min_open="gt" in limits)
+                kind = NumberRange(**ends, min_open="gt" in bounds)
             other = f"{field.description}  [default: {defaults.get(name)}]"
             text = other if name in defaults else _help(field)
             command = click.option(f"--{name.replace('_', '-')}", type=kind, help=text)(command)
@@ -218,6 +216,14 @@ def console_of(*, stderr: bool) -> Console:
 
     console = Console(stderr=stderr)
     return console if console.is_terminal else Console(stderr=stderr, width=120)
+
+
+def figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def limits(row: Mapping[str, Any]) -> str:
+    return "-" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}"
 
 
 def plain(value: object) -> Text:

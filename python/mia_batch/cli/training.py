@@ -12,7 +12,9 @@ from mia_batch.cli.options import (
     NumberRange,
     column_options,
     console_of,
+    figure,
     given,
+    limits,
     observing,
     path_option,
     recipe_options,
@@ -236,13 +238,7 @@ def _show(figures: pl.DataFrame, console: Console) -> None:
         "unit", "method", "versus", maintain_order=True
     ):
         each = {row["metric"]: row for row in rows.iter_rows(named=True)}
-        values = (_number(each[name]["value"]) for name in columns)
-        f1 = each["f1"]
-        limits = "-" if f1["low"] is None else f"{f1['low']:.3f} to {f1['high']:.3f}"
+        values = (figure(each[name]["value"]) for name in columns)
         name = method if versus is None else f"{method} less {versus}"
-        made.add_row(str(unit).replace("_", " "), str(name), *values, limits)
+        made.add_row(str(unit).replace("_", " "), str(name), *values, limits(each["f1"]))
     console.print(made)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
