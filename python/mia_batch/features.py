@@ -1,4 +1,4 @@
-"""How alike two words are in meaning, by embeddings that come with the package wordllama."""
+"""Features of samples beside their references, for attacks to read."""
 
 from __future__ import annotations
 

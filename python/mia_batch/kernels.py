@@ -1,4 +1,4 @@
-"""What the kernels are asked for: names of word rules and of groups, and checks of arguments."""
+"""The compiled kernels as Polars expressions: pair features, rarity, extraction, complexity."""
 
 from __future__ import annotations
 

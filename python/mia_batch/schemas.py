@@ -1,4 +1,7 @@
-"""Tables of texts: what is audited."""
+"""Every table of a run, with the meaning of its columns.
+
+Tables may carry further columns of the user's corpus (pass-through); they follow the named ones.
+"""
 
 from __future__ import annotations
 

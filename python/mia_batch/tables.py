@@ -1,4 +1,4 @@
-"""Large arrays that leave no trace once they are gone."""
+"""Tables as files that are whole or not there, read and written in batches."""
 
 from __future__ import annotations
 

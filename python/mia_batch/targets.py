@@ -1,4 +1,4 @@
-"""Which windows of a long document are asked about, where not all are."""
+"""From documents to targets: windows, words, prefixes, names, copies."""
 
 from __future__ import annotations
 

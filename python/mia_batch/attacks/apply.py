@@ -1,4 +1,4 @@
-"""Rows of evidence, batch by batch, with all of a target in the same batch."""
+"""From evidence to scores: attacks applied batch by batch, with all rows of a target together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The model's loss on a text, alone or beside that of the lowercased text."""
+"""Attacks on the target model's log-probabilities: loss, Min-K% and shapes of the series."""
 
 from __future__ import annotations
 

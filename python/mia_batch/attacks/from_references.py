@@ -1,4 +1,4 @@
-"""The model's loss on a text beside a reference model's."""
+"""Attacks that compare the target with another model, another text or shots before the text."""
 
 from __future__ import annotations
 

@@ -1,11 +1,4 @@
-"""SaMIA and its relatives: n-gram overlap between sampled candidates and the reference.
-
-``samia_...`` attacks read whole candidates and keep the denominators of the authors' code;
-``samia_matched_...`` attacks read each candidate up to the reference's number of words.
-
-Source of all: Kaneko et al. (2024), "Sampling-based Pseudo-Likelihood for Membership Inference
-Attacks", arXiv:2404.11262, version 2 (equation 9 is 11 in version 1).
-"""
+"""Attacks on what a model says: continuations, probes, choices, ranks of its tokens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of sets that were built: rows of a summary, and sentences."""
+"""A set from documents to folder: built, tested without a model, repaired, summarised."""
 
 from __future__ import annotations
 

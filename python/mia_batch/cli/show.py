@@ -301,8 +301,8 @@ def verify(
     """
     from mia_batch.cli.evidence import show_checked
     from mia_batch.pipeline import Run
+    from mia_batch.pipeline.again import choose_samples
     from mia_batch.pipeline.custody import verify
-    from mia_batch.pipeline.custody.again import choose_samples
 
     checked = verify(place, inputs)
     show_checked(checked, console_of(stderr=False))
@@ -337,7 +337,7 @@ def show(place: Path | str, target_id: str, *, again: bool, **options: object) -
 def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int:
     """Draw samples again and say how many agree; 0 if all do, else 1."""
     from mia_batch.cli.evidence import show_agreement
-    from mia_batch.pipeline.custody.again import draw_again
+    from mia_batch.pipeline.again import draw_again
 
     with observing() as observer:
         drawn = draw_again(run, samples, observer, **given(options))

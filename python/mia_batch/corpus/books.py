@@ -1,4 +1,4 @@
-"""Files that are whole documents: their text, and what they say of themselves."""
+"""Books: plain text, HTML and EPUB, less what is not the author's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check of a corpus: every row is read once, and errors are reported before work starts."""
+"""The documents table: columns of a corpus, checked row by row, and canaries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text files: unpacked, decoded, and cut into lines that fit in memory."""
+"""The files of a corpus, found and read: Parquet, Arrow, JSON Lines, CSV, books."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Passages of real text that every Python carries: the documentation of the standard library.
-
-Sources are parsed, never imported. The same Python gives the same passages on every machine.
-"""
+"""The demo's corpus and models: passages of Python's own documentation, half of them learnt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts that are in a corpus more than once: in both classes, or in several clusters."""
+"""What the texts show before a model is asked: duplicates, quotations, undeclared books."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""An engine in a process of its own, with an environment of its own.
-
-It works whatever the caller has imported before, from a script without a main guard and from a
-notebook, and reading, decoding and writing go on beside it.
-"""
+"""An engine in a process of its own, kept while the model stays the same."""
 
 from __future__ import annotations
 

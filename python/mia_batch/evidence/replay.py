@@ -1,4 +1,4 @@
-"""Which column of a recording plays which part, and how it becomes one of the samples table."""
+"""Recorded samples, read from files in place of a model."""
 
 from __future__ import annotations
 

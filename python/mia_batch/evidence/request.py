@@ -1,7 +1,4 @@
-"""One request and one answer for everything that a model is asked.
-
-No engine library is imported here.
-"""
+"""A request to a model, its answer, and the tokens and work that it takes."""
 
 from __future__ import annotations
 

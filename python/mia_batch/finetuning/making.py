@@ -1,4 +1,4 @@
-"""Makes a model once: what it is made of names it, and a killed making goes on."""
+"""A model is made once: what it is made of names it, and a killed making goes on."""
 
 from __future__ import annotations
 

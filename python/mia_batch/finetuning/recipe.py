@@ -1,7 +1,4 @@
-"""How a model is fine-tuned: everything that decides what comes out, beside base and texts.
-
-Options of commands and settings of audits are made of the fields of `Recipe`.
-"""
+"""How a model is fine-tuned: base, method, sizes and the privacy that is paid."""
 
 from __future__ import annotations
 

@@ -1,12 +1,4 @@
-"""What a model is tuned to do: what it is given of a text, what it learns, and its loss.
-
-* ``causal``: goes on with a text. Where the text has a target, such as a label, it stands at the
-  end of the text after a few fixed words, as in PrivLM-Bench (Li et al. 2024, arXiv:2311.04044,
-  section 4.2).
-* ``classifier``: a head over an encoder says the target.
-* ``infilling``: a masked model fills the target in after the same words.
-* ``seq2seq``: an encoder reads the text, a decoder says the target.
-"""
+"""The training itself, with or without differential privacy; only here torch is loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows of a table are compared with which, and which of them belong together."""
+"""Which texts are compared with which, and the groups that they belong to."""
 
 from __future__ import annotations
 

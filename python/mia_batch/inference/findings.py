@@ -1,4 +1,4 @@
-"""Findings about verdicts: what is reported, and whether it is what had been planned."""
+"""The plan of verdicts, and findings about them: what is reported, what is withheld."""
 
 from __future__ import annotations
 

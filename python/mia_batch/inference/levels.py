@@ -1,4 +1,4 @@
-"""Each target on its own: its p-value among the nulls, and its q-value among the targets."""
+"""P-values and q-values of texts, of groups and of the collection."""
 
 from __future__ import annotations
 

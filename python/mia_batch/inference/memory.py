@@ -1,4 +1,4 @@
-"""What controls say of passages that came out: which are common, and so no evidence."""
+"""Passages that came out word by word, and controls that say which of them are common."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the planned test can show at best, from the targets alone."""
+"""What the planned test can show at best, and how many comparison texts it needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the roll-up says of its rows, from their sums."""
+"""Documents and groups summed up: passages, perplexities, bounds."""
 
 from __future__ import annotations
 

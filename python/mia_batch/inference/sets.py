@@ -1,4 +1,4 @@
-"""The share of a set's texts that become less likely after other texts of their kind: CoDeC."""
+"""Answers about whole sets: CoDeC, learned combinations, dataset inference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Canaries: published texts drawn by lot from committed sets, so that the null is exact."""
+"""Verdicts where membership is unknown, canaries included."""
 
 from __future__ import annotations
 

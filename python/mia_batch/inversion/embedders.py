@@ -1,4 +1,4 @@
-"""What an inversion says, in words."""
+"""Embeddings of texts, from a checkpoint, an endpoint or sentence-transformers."""
 
 from __future__ import annotations
 

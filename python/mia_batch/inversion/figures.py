@@ -1,4 +1,4 @@
-"""The table of texts under attack."""
+"""What an inversion is measured by: words, particulars, the parts of the texts."""
 
 from __future__ import annotations
 

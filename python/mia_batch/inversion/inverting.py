@@ -1,4 +1,4 @@
-"""Decoders that are made from scratch where none is named: small, with a tokenizer at hand."""
+"""Inversion of embeddings: a decoder is trained on texts, and measured on others."""
 
 from __future__ import annotations
 

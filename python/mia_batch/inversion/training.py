@@ -1,4 +1,4 @@
-"""What stands between an embedding and a decoder: one trainable linear layer."""
+"""The training of an inverter: one linear layer before a decoder."""
 
 from __future__ import annotations
 

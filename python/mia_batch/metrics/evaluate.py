@@ -1,4 +1,4 @@
-"""The SaMIA authors' own metrics, for comparison with their tables."""
+"""Metrics of a labelled run: rows by attack, slice, author and cluster."""
 
 from __future__ import annotations
 

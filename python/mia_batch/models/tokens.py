@@ -1,4 +1,4 @@
-"""What a tokenizer does of its own accord: special tokens around a text, a limit of its length."""
+"""Tokenizers: special tokens, limits of length, counts."""
 
 from __future__ import annotations
 

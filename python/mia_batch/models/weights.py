@@ -1,4 +1,4 @@
-"""The cause of a failure of another library, in one line."""
+"""Which model it is: checkpoints, adapters, their digests and sizes."""
 
 from __future__ import annotations
 

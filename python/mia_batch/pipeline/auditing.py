@@ -1,4 +1,4 @@
-"""Shards: processes, on one machine or many, that each work on some blocks of one run."""
+"""An audit: the list of its stages, which running, a dry run, shards and scoring anew walk."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from operator import add
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 
 from mia_batch.attacks import names
 from mia_batch.corpus import digest_each, digest_of
-from mia_batch.diagnostics.unscored import count_reasons
 from mia_batch.errors import SettingsError
 from mia_batch.inference.findings import earlier_findings
 from mia_batch.observer import Observer
@@ -39,7 +37,7 @@ from mia_batch.pipeline.stages.summary import SummaryStage
 from mia_batch.pipeline.stages.targets import TargetsStage
 from mia_batch.pipeline.stages.tuned import BeforeTuningStage, GenerationsStage, TuningStage
 from mia_batch.pipeline.stages.verdicts import PreflightStage, VerdictsStage
-from mia_batch.pipeline.stages.views import OF_STAGES, models_of
+from mia_batch.pipeline.stages.views import models_of
 from mia_batch.report import earlier_sentences
 from mia_batch.settings import load_settings
 from mia_batch.settings.model import names as split_names
@@ -59,10 +57,6 @@ if TYPE_CHECKING:
 # Shards: processes, on one machine or many, that each work on some blocks of one run.
 
 
-_OF_ALL = (TargetsStage, PreflightStage, PromptsStage)
-"""Stages whose tables all shards need; the first makes them."""
-
-
 def take_up(audit: Audit, stages: Sequence[Stage]) -> None:
     """Go on from what lies in a folder that is held: repair it, and take in this request."""
     audit.manifest = Manifest.of(audit.run.folder) or audit.manifest  # another may have been here
@@ -78,16 +72,14 @@ def run_shard(audit: Audit, shard: Shard, stages: Sequence[Stage]) -> None:
     may read is removed or set aside while it is at work: the manifest is written in turns, too,
     and each save takes in what the others have stored.
     """
-    of_all = [stage for stage in stages if isinstance(stage, _OF_ALL)]
-    asked = [stage for stage in stages if isinstance(stage, SamplesStage | LogprobsStage)]
-    fills = [stage for stage in stages if isinstance(stage, FillsStage)]
     with audit.run.shared(shard, audit.observer.stage) as turn, damage_set_aside(stages):
         audit.turn = turn
         take_up(audit, stages)
         _take(audit, [(stage, stage.prepare) for stage in stages])
-        _take(audit, [(stage, stage.run) for stage in of_all])
+        _take(audit, [(stage, stage.run) for stage in stages if stage.part == "texts"])
         turn.release()
-        _take(audit, [(stage, stage.run) for stage in (*fills, *asked)])
+        asked = [stage for stage in stages if stage.part in ("fills", "evidence")]
+        _take(audit, [(stage, stage.run) for stage in asked])
         work = reduce(add, (stage.answered() for stage in asked))
         audit.observer.stage(
             f"shard {shard} is complete, and of all shards {work.done:,} of "
@@ -192,10 +184,7 @@ def _stored(path: Path) -> object:
 # An audit: the list of its stages, which running, a dry run and scoring anew walk.
 
 
-_MOST_LOST = 0.5
 _SAMPLED = ("target", "reference")
-_IN_ROUNDS = (SamplesStage, LogprobsStage, RarityStage, FeaturesStage, ScoresStage)
-_FROM_EVIDENCE = (RarityStage, FeaturesStage, ScoresStage, VerdictsStage, SummaryStage)
 
 
 def stages_of(audit: Audit) -> list[Stage]:
@@ -294,15 +283,13 @@ def _walk(audit: Audit, stages: Sequence[Stage]) -> None:
 def _steps(audit: Audit, stages: Sequence[Stage]) -> Iterator[tuple[Stage, Callable[[], None]]]:
     for stage in stages:
         yield stage, stage.prepare
+    in_rounds = [stage for stage in stages if stage.part in ("evidence", "scores")]
     for stage in stages:
-        if stage.name == "samples of target":
-            in_rounds = [each for each in stages if isinstance(each, _IN_ROUNDS)]
+        if stage is in_rounds[0]:
             for _ in _rounds(audit):
                 yield from ((each, each.run) for each in in_rounds)
-        if not isinstance(stage, LogprobsStage):
+        if not stage.turns:
             audit.kept.close()
-        if stage.name == "features":
-            audit.manifest.failed = _count_failures(audit)
         yield stage, stage.run
 
 
@@ -418,23 +405,17 @@ def _rescore(audit: Audit) -> Run:
         audit.manifest = audit.run.manifest
         note_earlier(audit, audit.manifest.made["targets"]["input"])
         for stage in stages:
-            if isinstance(stage, LogprobsStage | SamplesStage) and audit.rounds() is None:
-                _refuse_missing(stage)
-        again = [stage for stage in stages if isinstance(stage, _FROM_EVIDENCE)]
+            if audit.rounds() is None and (short := stage.lacking()):
+                raise SettingsError(
+                    f"setting 'attacks': {', '.join(short)} cannot be scored from what the run "
+                    "has; give the run's own command with these attacks, which collects the rest"
+                )
+        again = [stage for stage in stages if stage.part in ("scores", "answers")]
         prepared = [(stage, stage.prepare) for stage in stages]
         run_timed(audit, prepared + [(stage, stage.run) for stage in again])
         audit.manifest.settings = audit.settings.model_dump(mode="json")
         _finish(audit)
     return audit.run
-
-
-def _refuse_missing(stage: LogprobsStage | SamplesStage) -> None:
-    lacking = stage.lacking()
-    if lacking:
-        raise SettingsError(
-            f"setting 'attacks': {', '.join(lacking)} cannot be scored from what the run has; "
-            "give the run's own command with these attacks, which collects the rest"
-        )
 
 
 def _texts(audit: Audit) -> str:
@@ -455,31 +436,3 @@ def _windows(settings: Settings) -> str:
     most = settings.max_windows_per_document
     chosen = f", at most {most:,} of a document" if most else ""
     return f", cut into windows of {window:,} {unit}{chosen}"
-
-
-def _count_failures(audit: Audit) -> dict[str, Any]:
-    """Count the targets with a failed request, or with more answers of no use than of use.
-
-    ``targets`` that have, ``of`` those that could be sampled, ``again``: those that another try may
-    mend, and ``reasons``: how many targets have each, the most frequent first.
-    """
-    asked = pl.col("n_bytes").is_not_null()
-    failed = pl.col("reason").is_not_null()
-    drawn = audit.run.scan("samples").filter(~pl.col("view").is_in(list(OF_STAGES)))
-    read = audit.run.scan("logprobs").filter(asked, failed)
-    kinds = [
-        drawn.filter(failed).select("target_id", "reason", mends=pl.col("answer").is_null()),
-        read.select("target_id", "reason", mends=pl.lit(value=True)),
-    ]
-    reasons = pl.concat(kinds).unique().collect(engine="streaming")
-    again = reasons.filter("mends")["target_id"].unique()
-    of_no_use = pl.col("target_id").is_in(reasons["target_id"].unique().implode())
-    shares = drawn.filter(of_no_use).group_by("target_id", "model", "view").agg(failed.mean())
-    few = shares.filter(pl.col("reason") > _MOST_LOST).collect(engine="streaming")["target_id"]
-    targets = audit.manifest.targets
-    return {
-        "targets": pl.concat([again, few]).n_unique(),
-        "of": 2 * targets["total"] - sum(targets.values()),
-        "again": again.len(),
-        "reasons": count_reasons(reasons.lazy()),
-    }

@@ -1,4 +1,4 @@
-"""Chain of custody: the root over a run, stamps of it, and samples drawn again."""
+"""Chain of custody: the root over a run's files, and stamps of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``run.json``: what made a run's tables."""
+"""``run.json``: what made a run's tables, when, and who may use the folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of an audit of privacy: one page, and the sentences that it begins with."""
+"""An audit of privacy, from plan to page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks of GLUE by name (Wang et al. 2018, arXiv:1804.07461), as PrivLM-Bench takes them."""
+"""The texts of an audit of privacy: tasks of GLUE, formats, canaries."""
 
 from __future__ import annotations
 

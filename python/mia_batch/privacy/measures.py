@@ -1,11 +1,4 @@
-"""Lower bounds of a training's privacy loss, from what an attack tells of its texts.
-
-A training that keeps to (epsilon, delta) makes it hard to tell who was learnt; an attack that can
-tells that epsilon is larger. Members must have been drawn by coins. Where up to k texts share one,
-(epsilon, delta) of a text is (k epsilon, delta (e^(k epsilon) - 1) / (e^epsilon - 1)) of a coin
-(Dwork and Roth 2014, "The algorithmic foundations of differential privacy", theorem 2.2 and lemma
-2.2 of Vadhan 2017, "The complexity of differential privacy"); bounds are those of a text.
-"""
+"""Measures of privacy: empirical epsilon, exposure, utility."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model says of texts: the log-probability of each token that it was tuned on."""
+"""One model of an audit of privacy: trained, attacked, measured."""
 
 from __future__ import annotations
 

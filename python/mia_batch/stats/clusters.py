@@ -1,4 +1,4 @@
-"""How much less texts tell that depend on each other."""
+"""Texts that depend on each other: effective numbers, folds."""
 
 from __future__ import annotations
 

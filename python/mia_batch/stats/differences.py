@@ -1,4 +1,4 @@
-"""Paired difference of two scores' ROC AUC on the same texts."""
+"""Differences of two scores' ROC AUC on the same texts, alone and many at once."""
 
 from __future__ import annotations
 

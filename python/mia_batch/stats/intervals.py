@@ -1,8 +1,4 @@
-"""ROC curve with ties kept together, its area, and its point at a false-positive budget.
-
-Members are the positive class and a higher score means "more likely a member". Both classes must
-be present and scores finite.
-"""
+"""ROC curves and rates with intervals that hold for grouped texts."""
 
 from __future__ import annotations
 

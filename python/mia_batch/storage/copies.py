@@ -1,4 +1,4 @@
-"""Addresses of run folders in object stores, and where their working copies lie."""
+"""Working copies of run folders that lie in an object store."""
 
 from __future__ import annotations
 

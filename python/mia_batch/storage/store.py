@@ -1,7 +1,4 @@
-"""One writer at a time: an object of the store that the run which holds it writes again and again.
-
-The object also says which working copy wrote last: only that one may be ahead of the store.
-"""
+"""An object store with one writer at a time."""
 
 from __future__ import annotations
 

@@ -110,7 +110,7 @@ def test_features_that_were_cut_short_are_made_again_and_with_them_the_scores(co
     before = contents(run)
     (part,) = run.path("features").iterdir()
     part.write_bytes(b"PAR1\xff\xff\xffPAR1"[-size:] if size else b"")
-    lost = [part, *map(run.path, ("scores", *_ANSWERS, *_SUMMARY))]
+    lost = [part, *map(run.path, ("scores", "unscored", *_ANSWERS, *_SUMMARY))]
     assert repaired(run) == [f"{path} is made again" for path in lost]
     mia_batch.audit(**settings)
     assert contents(run) == before
@@ -143,7 +143,9 @@ def test_samples_that_a_disk_has_changed_are_set_aside_and_drawn_again(copied, c
     damage(part, changed)
     with pytest.raises(mia_batch.RunFolderError) as raised:
         mia_batch.audit(**settings)
-    lost = [f"{run.path(name)} is made again" for name in ("scores", *_ANSWERS, *_SUMMARY)]
+    lost = [
+        f"{run.path(name)} is made again" for name in ("scores", "unscored", *_ANSWERS, *_SUMMARY)
+    ]
     aside = f"{part} is damaged; set aside, its samples are missing again"
     assert str(raised.value) == f"{'; '.join([aside, *lost])}: give the same command again"
     assert part.with_name(f"{part.name}.broken").exists()
@@ -202,8 +204,8 @@ def test_what_was_made_from_lost_samples_goes_with_them(copied):
     _, run = copied
     (part,) = run.path("samples").iterdir()
     part.unlink()
-    assert len(repaired(run)) == 6
-    lost = {"scores", *_ANSWERS, *_SUMMARY}
+    assert len(repaired(run)) == 7
+    lost = {"scores", "unscored", *_ANSWERS, *_SUMMARY}
     left = {name for name in contents(run) if not name.startswith("prompts/")}
     assert left == {f"{name}.parquet" for name in MADE_AGAIN.keys() - lost}
 

@@ -1,4 +1,4 @@
-"""Answers that were paid for, on disk before they count."""
+"""An endpoint as a source of answers, each in the journal before it counts."""
 
 from __future__ import annotations
 

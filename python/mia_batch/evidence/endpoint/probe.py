@@ -1,4 +1,4 @@
-"""Learn whether an endpoint gives the log-probability of a token that is named, by asking it."""
+"""What an endpoint can do, learnt by asking it."""
 
 from __future__ import annotations
 

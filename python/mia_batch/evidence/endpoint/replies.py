@@ -1,4 +1,4 @@
-"""What an HTTP reply says: choices, of which some can be used, or a refusal."""
+"""Requests in the wire format of completions and chats, and what replies say."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How to reach an endpoint, how it shall draw tokens, and how much it may be asked."""
+"""How an endpoint is reached, what it can do, and what it costs."""
 
 from __future__ import annotations
 

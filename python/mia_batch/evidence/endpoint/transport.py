@@ -1,4 +1,4 @@
-"""One HTTP request and its answer; the only file that uses httpx."""
+"""HTTP requests within limits, repeated as far as that helps; alone in using httpx."""
 
 from __future__ import annotations
 

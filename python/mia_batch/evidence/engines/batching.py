@@ -1,4 +1,4 @@
-"""What no engine can answer, said the same way by all of them."""
+"""Requests sorted into batches, and what no engine can answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts some of whose words are hidden."""
+"""Masked models: words are hidden and filled, for neighbours and paraphrases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An adapter beside its base model, loaded with peft and never merged into it."""
+"""Checkpoints opened by transformers, with their adapters or noise."""
 
 from __future__ import annotations
 

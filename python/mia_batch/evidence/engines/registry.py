@@ -1,4 +1,4 @@
-"""What this machine can run, found out without importing an engine."""
+"""Engines by name, and what this machine can run, found out without importing one."""
 
 from __future__ import annotations
 

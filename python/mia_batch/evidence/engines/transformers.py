@@ -1,4 +1,4 @@
-"""Seeded drawing of tokens, row by row independent of what else is in the batch."""
+"""Samples and log-probabilities by transformers, with tokens drawn by seed."""
 
 from __future__ import annotations
 

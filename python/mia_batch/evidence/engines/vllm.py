@@ -1,4 +1,4 @@
-"""Starting vLLM, one step of it, and its failures."""
+"""Samples and log-probabilities by vLLM."""
 
 from __future__ import annotations
 

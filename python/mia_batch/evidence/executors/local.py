@@ -1,4 +1,4 @@
-"""What every executor promises."""
+"""The executor of one process, and what every executor promises."""
 
 from __future__ import annotations
 

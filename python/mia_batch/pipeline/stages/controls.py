@@ -1,4 +1,4 @@
-"""Passages that stand in other documents of a run's texts, reference sets included."""
+"""Controls: whether passages that came out also come by other prompts, or stand elsewhere."""
 
 from __future__ import annotations
 
@@ -145,10 +145,7 @@ class ControlsStage(Stage):
 
     name = "controls"
 
-    def files(self) -> list[Path]:
-        """List the table."""
-        path = self.audit.run.path("controls")
-        return [path] if path.exists() else []
+    makes = ("controls",)
 
     def follows(self, lost: Collection[Path]) -> list[Path]:
         """List the table where samples of controls are lost."""

@@ -1,4 +1,4 @@
-"""What came out of walks, as rows of tables."""
+"""Extraction: the target model is followed through documents, strongest windows first."""
 
 from __future__ import annotations
 
@@ -116,9 +116,7 @@ class ExtractionStage(Stage):
         """Greedy and drawn."""
         return view_of(self.audit, "target", "walk"), view_of(self.audit, "target", "drawn_walk")
 
-    def files(self) -> list[Path]:
-        """List both tables."""
-        return [path for path in map(self.audit.run.path, _TABLES) if path.exists()]
+    makes = tuple(_TABLES)
 
     def follows(self, lost: Collection[Path]) -> list[Path]:
         """List both tables where walks are lost."""

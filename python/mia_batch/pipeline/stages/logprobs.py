@@ -1,4 +1,4 @@
-"""Which texts a run tunes its shadow models on."""
+"""The stage that asks a model for log-probabilities."""
 
 from __future__ import annotations
 
@@ -94,7 +94,9 @@ def halves(audit: Audit, model: str) -> pl.DataFrame:
 class LogprobsStage(Stage):
     """Log-probabilities by one model of the run, of all views that the attacks read of it."""
 
+    part = "evidence"
     keeps = "log-probabilities"
+    turns = True
 
     def __init__(self, audit: Audit, model: str) -> None:
         super().__init__(audit)

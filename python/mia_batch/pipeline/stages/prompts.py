@@ -30,7 +30,6 @@ from mia_batch.tables import sink
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from mia_batch.models.tokens import Tokenizer
     from mia_batch.pipeline.context import Audit
@@ -60,10 +59,8 @@ class PromptsStage(Stage):
     """Make the prompts of views that need no model."""
 
     name = "prompts"
-
-    def files(self) -> list[Path]:
-        """List all parts."""
-        return sorted(self.audit.run.path("prompts").glob("*.parquet"))
+    part = "texts"
+    makes = ("prompts",)
 
     def run(self) -> None:
         """Make what is missing."""
@@ -107,11 +104,8 @@ class PromptsStage(Stage):
 class FillsStage(Stage):
     """Make the prompts that a masked model fills."""
 
-    name = "prompts"
-
-    def files(self) -> list[Path]:
-        """List nothing: they lie among the other prompts."""
-        return []
+    name = "fills"
+    part = "fills"
 
     def run(self) -> None:
         """Fill what is missing."""

@@ -21,7 +21,7 @@ from mia_batch.tables import RowIndex, scan, sink
 from mia_batch.targets import cluster_names
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from mia_batch.pipeline.context import Audit
@@ -62,15 +62,9 @@ class RarityStage(Stage):
 
     name = "rarity"
 
-    def files(self) -> list[Path]:
-        """List the table."""
-        path = self.audit.run.path("rarity")
-        return [path] if path.exists() else []
-
-    def follows(self, lost: Collection[Path]) -> list[Path]:
-        """List the table where samples are lost."""
-        folder = self.audit.run.path("samples")
-        return self.files() if any(path.parent == folder for path in lost) else []
+    part = "scores"
+    makes = ("rarity",)
+    reads = ("samples",)
 
     def fingerprint(self) -> dict[str, Any]:
         """Say what is counted: the samples of each view, or another run's table."""

@@ -1,4 +1,4 @@
-"""The stage that has the target model continue prompts."""
+"""The stages that have a model continue prompts or rewrite texts."""
 
 from __future__ import annotations
 
@@ -115,6 +115,7 @@ class _Tally:
 class SamplesStage(Stage):
     """Continuations by one model of the run, from an engine, an endpoint or a recording."""
 
+    part = "evidence"
     keeps = "samples"
 
     def __init__(self, audit: Audit, model: str) -> None:

@@ -20,8 +20,7 @@ from mia_batch.schemas import LogProbs, Scores, Unscored
 from mia_batch.tables import sink, sink_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-    from pathlib import Path
+    from collections.abc import Mapping
 
     from mia_batch.attacks import Attack
     from mia_batch.pipeline.context import Audit
@@ -34,18 +33,9 @@ class ScoresStage(Stage):
     """Apply the attacks, and say why scores are missing."""
 
     name = "scores"
-
-    def files(self) -> list[Path]:
-        """List scores and missing scores."""
-        paths = (self.audit.run.path(name) for name in ("scores", "unscored"))
-        return [path for path in paths if path.exists()]
-
-    def follows(self, lost: Collection[Path]) -> list[Path]:
-        """List the scores where evidence is lost."""
-        evidence = [self.audit.run.path(name) for name in ("samples", "features", "logprobs")]
-        if any(path.parent in evidence for path in lost):
-            return self.files()[:1]
-        return []
+    part = "scores"
+    makes = ("scores", "unscored")
+    reads = ("samples", "features", "logprobs")
 
     def fingerprint(self) -> dict[str, Any]:
         """Attacks, texts, and the parts of evidence that the scores are made from."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mia_batch.errors import RunFolderError
+from mia_batch.evidence.parts import Work
 from mia_batch.tables import READ_ERRORS, is_sound, is_whole, move, remove
 
 if TYPE_CHECKING:
@@ -15,29 +16,50 @@ if TYPE_CHECKING:
     from mia_batch.pipeline.context import Audit
 
 
+Part = Literal["texts", "fills", "evidence", "scores", "answers"]
+"""Which walks take a stage: shards stop after evidence, rounds repeat what leads from evidence to
+scores, scoring anew makes scores and answers."""
+
+
 class Stage:
     """One step from tables to tables.
 
-    ``keeps`` names what it makes where that costs an engine's time: damaged files are set aside
-    then, not removed.
+    ``makes`` names its tables, each a file or a folder of parts, and ``reads`` those whose loss
+    takes them with it. ``keeps`` names what it makes where that costs an engine's time: damaged
+    files are set aside then, not removed. ``turns`` is whether it can go on with the engine of the
+    stage before.
     """
 
     name: str
+    part: ClassVar[Part | None] = None
+    makes: ClassVar[tuple[str, ...]] = ()
+    reads: ClassVar[tuple[str, ...]] = ()
     keeps: ClassVar[str | None] = None
+    turns: ClassVar[bool] = False
 
     def __init__(self, audit: Audit) -> None:
         self.audit = audit
 
     def files(self) -> list[Path]:
         """List the files that it has made."""
-        raise NotImplementedError
+        paths = [self.audit.run.path(name) for name in self.makes]
+        parts = [sorted(path.glob("*.parquet")) if path.is_dir() else [path] for path in paths]
+        return [path for each in parts for path in each if path.exists()]
 
     def follows(self, lost: Collection[Path]) -> list[Path]:
         """List those of its files that must go where files of earlier stages are lost.
 
         None where they would be made again as they are.
         """
-        del lost
+        read = {self.audit.run.path(name) for name in self.reads}
+        return self.files() if any(read & {path, path.parent} for path in lost) else []
+
+    def answered(self) -> Work:
+        """Count what all shards have asked, and what is left."""
+        return Work()
+
+    def lacking(self) -> list[str]:
+        """Name the attacks that need evidence which the run does not have."""
         return []
 
     def fingerprint(self) -> dict[str, Any]:

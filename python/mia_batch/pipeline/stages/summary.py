@@ -28,27 +28,17 @@ from mia_batch.tables import digest, sink, sink_frames
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from pathlib import Path
 
     from mia_batch.pipeline.context import Audit
-
-
-_TABLES = ("rollup", "curves")
-_OF_TEXTS = "perplexities"
 
 
 class SummaryStage(Stage):
     """Sum up documents and groups, and draw the curves of scores."""
 
     name = "summary"
-
-    def files(self) -> list[Path]:
-        """List rollup and curves, and perplexities where there are any."""
-        return [path for path in map(self.audit.run.path, (*_TABLES, _OF_TEXTS)) if path.exists()]
-
-    def follows(self, lost: Collection[Path]) -> list[Path]:
-        """List them where scores are lost."""
-        return self.files() if self.audit.run.path("scores") in lost else []
+    part = "answers"
+    makes = ("rollup", "curves", "perplexities")
+    reads = ("scores",)
 
     def fingerprint(self) -> dict[str, Any]:
         """Verdicts, with all they are made from, features, what was extracted, and controls."""
@@ -68,7 +58,7 @@ class SummaryStage(Stage):
     def run(self) -> None:
         """Write the tables, unless they are up to date."""
         reads = {view.key for view in views_of(self.audit, "logprobs")}
-        wanted = {*_TABLES, *([_OF_TEXTS] if TEXT in reads else [])}
+        wanted = {*self.makes} - (set() if TEXT in reads else {"perplexities"})
         if self.is_fresh and wanted <= {path.stem for path in self.files()}:
             return
         self.audit.observer.stage("summing up documents and groups")
@@ -134,4 +124,4 @@ def _write_perplexities(audit: Audit, reads: Collection[tuple[str, str]]) -> Non
     if REFERENCE_TEXT in reads:
         reference = scan_parts(folder, LogProbs, REFERENCE_TEXT)
     table = perplexities(scan_parts(folder, LogProbs, TEXT), reference)
-    sink(table, audit.run.path(_OF_TEXTS), Perplexities)
+    sink(table, audit.run.path("perplexities"), Perplexities)

@@ -34,11 +34,8 @@ class TargetsStage(Stage):
     """Bring the targets table up to the corpus."""
 
     name = "targets"
-
-    def files(self) -> list[Path]:
-        """List the targets table, and what was not read."""
-        paths = map(self.audit.run.path, ("targets", "set_aside"))
-        return [path for path in paths if path.exists()]
+    part = "texts"
+    makes = ("targets", "set_aside")
 
     def fingerprint(self) -> dict[str, Any]:
         """Content and columns of the corpus; how it is cut cannot change within a run."""

@@ -1,4 +1,4 @@
-"""The stage that lets the target speak: on what it says, a reference model is tuned."""
+"""Models that a run makes: generations of the target, shadow models, their training."""
 
 from __future__ import annotations
 
@@ -59,10 +59,6 @@ class GenerationsStage(Stage):
 
     name = "generations"
     keeps = "generations"
-
-    def files(self) -> list[Path]:
-        """List nothing: they lie among the target's samples."""
-        return []
 
     def check(self) -> None:
         """Refuse other prompts than those that the run's generations came from, or none."""
@@ -403,10 +399,6 @@ class TuningStage(Stage):
         super().__init__(audit)
         self._models = {model: TunedModel(audit, model) for model in models}
 
-    def files(self) -> list[Path]:
-        """List nothing: a model is looked at when it is used."""
-        return []
-
     def prepare(self) -> None:
         """Refuse another way of making a model that the run has."""
         for model in self._models.values():
@@ -462,10 +454,6 @@ class BeforeTuningStage(Stage):
     def __init__(self, audit: Audit, generations: GenerationsStage, tuning: TuningStage) -> None:
         super().__init__(audit)
         self._stages = (generations, tuning)
-
-    def files(self) -> list[Path]:
-        """List nothing."""
-        return []
 
     def run(self) -> None:
         """Look."""

@@ -1,4 +1,4 @@
-"""What the model was given of the texts, and what kinds of answers came back."""
+"""What the texts show before a model is asked, and verdicts from scores."""
 
 from __future__ import annotations
 
@@ -51,8 +51,7 @@ from mia_batch.settings.model import VerdictSettings
 from mia_batch.tables import sink, sink_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mia_batch.attacks import Attack
     from mia_batch.pipeline.context import Audit
@@ -452,14 +451,9 @@ class PreflightStage(Stage):
     """Look at the texts before any engine starts: what they tell alone, and the test's power."""
 
     name = "preflight"
-
-    def files(self) -> list[Path]:
-        """List findings and the blind baseline's tables."""
-        return _existing(self.audit, "findings", "blind", "blind_metrics")
-
-    def follows(self, lost: Collection[Path]) -> list[Path]:
-        """List all of them where the targets are lost."""
-        return self.files() if self.audit.run.path("targets") in lost else []
+    part = "texts"
+    makes = ("findings", "blind", "blind_metrics")
+    reads = ("targets",)
 
     def fingerprint(self) -> dict[str, Any]:
         """Texts, and the plan less its attack: what is checked does not depend on scores."""
@@ -513,15 +507,9 @@ class VerdictsStage(Stage):
     """Measure the attacks, and say of which texts the model knows."""
 
     name = "verdicts"
-
-    def files(self) -> list[Path]:
-        """List metrics and verdicts."""
-        return _existing(self.audit, "metrics", "verdicts")
-
-    def follows(self, lost: Collection[Path]) -> list[Path]:
-        """List them where scores are lost."""
-        made_from = {self.audit.run.path(name) for name in ("scores", "unscored")}
-        return self.files() if made_from.intersection(lost) else []
+    part = "answers"
+    makes = ("metrics", "verdicts")
+    reads = ("scores", "unscored")
 
     def fingerprint(self) -> dict[str, Any]:
         """Scores, checks of the texts, the plan made before, and the settings of answers."""
@@ -577,7 +565,3 @@ def _rests_on(audit: Audit) -> dict[str, int | str]:
         "input": texts["input"],
         **{role: each for role, each in texts["reference_sets"].items() if role != "yardstick"},
     }
-
-
-def _existing(audit: Audit, *names: str) -> list[Path]:
-    return [path for path in map(audit.run.path, names) if path.exists()]

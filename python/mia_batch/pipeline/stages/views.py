@@ -1,4 +1,4 @@
-"""What a run asks of its models: the views that its attacks read, and those that stages ask for."""
+"""The questions of a run: every view in one table, and what was answered to them."""
 
 from __future__ import annotations
 
