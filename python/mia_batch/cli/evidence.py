@@ -9,7 +9,7 @@ import click
 import polars as pl
 from rich.table import Table
 
-from mia_batch.cli.options import console_of, plain
+from mia_batch.cli.options import console_of, figure, limits, plain
 from mia_batch.errors import RunFolderError, SettingsError
 from mia_batch.kernels import pair_features
 from mia_batch.storage import place_of
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from mia_batch.pipeline import Run
     from mia_batch.pipeline.custody import Checked
     from mia_batch.pipeline.reporting import Format
-
-
-# What a run rests on, for people: its files, and what a model answered about one target.
 
 
 _MOST_SHOWN = 4000  # characters of one text
@@ -218,9 +215,6 @@ def _end(text: str) -> str:
     return (f"({more:,} characters before) …" if more > 0 else "") + _one_line(text[-_MOST_SHOWN:])
 
 
-# The command that renders a report again.
-
-
 @click.command("report")
 @click.argument("place", type=place_of, metavar="RUN")
 @click.option(
@@ -228,7 +222,6 @@ def _end(text: str) -> str:
     "kind",
     type=click.Choice(["html", "md", "csv"]),
     default="html",
-    show_default=True,
     help="A page; or conclusions and table of documents, to paste.",
 )
 @click.option(
@@ -256,9 +249,6 @@ def report(place: Path | str, kind: Format, out: Path | None) -> None:
         click.echo(report_of(run, kind), nl=False)
 
 
-# ``mia-batch compare``: several runs of one corpus in one table and one plot.
-
-
 _MOST_DOCUMENTS = 10  # shown, the smallest p-values first
 _FIGURES = {
     "roc_auc": "AUC",
@@ -278,13 +268,7 @@ def _with_suffix(*allowed: str) -> Any:  # noqa: ANN401 - click's callbacks are 
 
 
 @click.command("compare")
-@click.argument(
-    "folders",
-    type=place_of,
-    metavar="RUN RUN...",
-    nargs=-1,
-    required=True,
-)
+@click.argument("folders", type=place_of, metavar="RUN RUN...", nargs=-1, required=True)
 @click.option("--attack", metavar="NAME", help="Whose scores.  [default: the primary attack]")
 @click.option(
     "--retrained",
@@ -320,32 +304,21 @@ def compare(
     """
     from mia_batch.pipeline import compare as compare_runs
     from mia_batch.report.sentences import draw_differences
-    from mia_batch.tables import write_text
+    from mia_batch.schemas import Comparisons
+    from mia_batch.tables import sink, write_text
 
     table = compare_runs(folders, attack, retrained)
-    if out is not None:
-        _write(table, out)
+    if out is not None and out.suffix == ".csv":
+        write_text(out, table.write_csv())
+    elif out is not None:
+        sink(table, out, Comparisons)
     if plot is not None:
         write_text(plot, draw_differences(table))
     _show(table, console_of(stderr=False))
 
 
-def _write(table: pl.DataFrame, path: Path) -> None:
-    from mia_batch.schemas import Comparisons
-    from mia_batch.tables import sink, write_text
-
-    if path.suffix == ".csv":
-        write_text(path, table.write_csv())
-    else:
-        sink(table, path, Comparisons)
-
-
 def _show(table: pl.DataFrame, console: Console) -> None:
     """Print the figures of sets, then the documents and groups that differ most."""
-    import polars as pl
-
-    from mia_batch.cli.options import plain
-
     first = table["versus"].drop_nulls()[0]
     console.print(plain(f"{table['attack'][0]}: differences are each run less {first}"))
     sets = table.filter(level="set")
@@ -366,11 +339,7 @@ def _show(table: pl.DataFrame, console: Console) -> None:
         console.print(_table(shown.iter_rows(named=True), level, "key"))
 
 
-def _table(rows: Iterable[dict[str, Any]], about: str, column: str) -> Any:  # noqa: ANN401 - rich
-    from rich.table import Table
-
-    from mia_batch.cli.options import plain
-
+def _table(rows: Iterable[dict[str, Any]], about: str, column: str) -> Table:
     made = Table(box=None, pad_edge=False)
     for heading in ("run", "figure", about, "value", "95 % interval", "p", "adjusted", "texts"):
         made.add_column(heading, justify="left" if heading in ("run", "figure", about) else "right")
@@ -383,8 +352,7 @@ def _cells(row: dict[str, Any], column: str) -> Iterator[str]:
     yield row["run"]
     yield _FIGURES[row["statistic"]]
     yield row[column].replace("_", "-") if column == "set" else row[column]
-    yield "-" if row["value"] is None else f"{row['value']:.3f}"
-    yield "-" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}"
+    yield from (figure(row["value"]), limits(row))
     for name in ("p_value", "adjusted_p"):
         yield "-" if row[name] is None else f"{row[name]:.2g}"
     yield f"{row['n_targets']:,}"

@@ -19,7 +19,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from mia_batch.cli.evidence import compare, report
-from mia_batch.cli.options import TopicGroup, console_of, settings_options
+from mia_batch.cli.options import (
+    PATH,
+    TopicGroup,
+    console_of,
+    given,
+    observing,
+    settings_options,
+)
 from mia_batch.cli.plan import plan as plan_design
 from mia_batch.cli.sets import build_set, paraphrase
 from mia_batch.cli.show import show, verify
@@ -40,7 +47,6 @@ if TYPE_CHECKING:
 # query of Polars can hold it for minutes. So a thread is woken by the signal itself, and ends the
 # process where the main thread does not. Nothing is lost: what is on disk is whole at any time,
 # and the engine's process ends with its parent.
-
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _SECONDS_TO_END = 5.0
@@ -120,9 +126,6 @@ def command_line() -> list[str]:
     return [name if in_path else script, *sys.argv[1:]]
 
 
-# The command line: the only place that prints or exits.
-
-
 _EPILOG = """\b
 Examples:
   mia-batch --input corpus.parquet --model MODEL
@@ -142,19 +145,6 @@ Examples:
   mia-batch attacks
   mia-batch demo
 """
-_HOW_TO_SCORE = (
-    "attacks",
-    "attacks_from",
-    "combine",
-    "primary",
-    "samples",
-    "rarity_from",
-    "level",
-    "q",
-    "exploratory",
-    "fpr",
-    "slice_by",
-)
 
 
 def main() -> None:
@@ -197,8 +187,8 @@ def _system_sentence(error: OSError) -> str:
 
 def _with_addresses(message: str) -> str:
     """Name runs in a store as they were given, not by their working copies."""
-    for given in filter(is_url, sys.argv):
-        message = message.replace(str(copy_of(given)), given)
+    for address in filter(is_url, sys.argv):
+        message = message.replace(str(copy_of(address)), address)
     return message
 
 
@@ -208,7 +198,12 @@ def _fail(message: str, status: int) -> NoReturn:
     sys.exit(status)
 
 
-@click.group(cls=TopicGroup, invoke_without_command=True, epilog=_EPILOG)
+@click.group(
+    cls=TopicGroup,
+    invoke_without_command=True,
+    epilog=_EPILOG,
+    context_settings={"show_default": True},
+)
 @settings_options()
 @click.option("--dry-run", is_flag=True, help="Show settings, targets and decode budget; stop.")
 @click.version_option(package_name="mia-batch")
@@ -219,19 +214,19 @@ def command(context: click.Context, /, *, dry_run: bool, **options: object) -> N
     Sample the model's continuations of the corpus' texts, compare them with the true ones, and say
     which texts the model remembers. The same command again goes on where the run stopped.
     """
-    given = {name: value for name, value in options.items() if value not in (None, ())}
+    chosen = given(options)
     if context.invoked_subcommand is not None:
-        if given or dry_run:
+        if chosen or dry_run:
             raise click.UsageError(
                 f"{context.invoked_subcommand} takes its own options, after its name"
             )
         return
-    if not given and not dry_run and len(sys.argv) == 1:
+    if not chosen and not dry_run and len(sys.argv) == 1:
         click.echo(context.get_help())
         return
     from mia_batch.settings import load_settings
 
-    settings = load_settings(given)
+    settings = load_settings(chosen)
     if dry_run:
         from mia_batch.cli.show import show_plan
         from mia_batch.pipeline import plan
@@ -243,12 +238,10 @@ def command(context: click.Context, /, *, dry_run: bool, **options: object) -> N
 
 def _audit(settings: Any) -> None:  # noqa: ANN401 - Settings is imported at use
     """Audit and show the result; exit 1 where too many targets have failed."""
-    from mia_batch.cli.options import ConsoleObserver
     from mia_batch.pipeline import run_audit
 
-    observer = ConsoleObserver(console_of(stderr=True))
-    run = run_audit(settings, observer)
-    observer.ended()
+    with observing() as observer:
+        run = run_audit(settings, observer)
     if settings.shard is not None:
         return
     _show(run)
@@ -282,16 +275,16 @@ def _show(run: Run) -> None:
 
 @command.command("score")
 @click.argument("run", type=place_of, metavar="RUN")
-@settings_options(*_HOW_TO_SCORE)
+@settings_options(
+    *("attacks", "attacks_from", "combine", "primary", "samples", "rarity_from", "level", "q"),
+    *("exploratory", "fpr", "slice_by"),
+)
 def score(run: Path | str, **options: object) -> None:
     """Score a finished run with other attacks, in seconds and without a model."""
-    from mia_batch.cli.options import ConsoleObserver
     from mia_batch.pipeline import rescore
 
-    observer = ConsoleObserver(console_of(stderr=True))
-    changed = {name: value for name, value in options.items() if value is not None}
-    scored = rescore(run, observer=observer, **changed)
-    observer.ended()
+    with observing() as observer:
+        scored = rescore(run, observer=observer, **given(options))
     _show(scored)
 
 
@@ -311,9 +304,8 @@ def attacks(name: str | None) -> None:
 @command.command("demo")
 @click.option(
     "--folder",
-    type=click.Path(path_type=Path),
-    default=Path("demo"),
-    show_default=True,
+    type=PATH,
+    default="demo",
     help="Where corpus, model and run are kept and used again.",
 )
 @click.option("--fresh", is_flag=True, help="Start over.")
@@ -331,16 +323,7 @@ def demo(goes_on: list[str], /, *, folder: Path, fresh: bool) -> None:
     _audit(load_settings({"config": prepared.config}))
 
 
-for other in (
-    build_set,
-    compare,
-    finetune,
-    invert,
-    paraphrase,
-    plan_design,
-    privacy,
-    report,
-    show,
-    verify,
-):
+for other in (build_set, compare, finetune, invert, paraphrase, plan_design, privacy):
+    command.add_command(other)
+for other in (report, show, verify):
     command.add_command(other)

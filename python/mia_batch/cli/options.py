@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_origin
 
 import click
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -17,18 +18,46 @@ from rich.text import Text
 from mia_batch.finetuning.recipe import recipe_field
 from mia_batch.observer import Observer
 from mia_batch.settings import NO_YARDSTICK, PARTS, Mark, Settings
+from mia_batch.storage import place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from click import Context, Parameter
     from pydantic.fields import FieldInfo
     from rich.console import Console, RenderableType
 
     from mia_batch.observer import WorkerState
+    from mia_batch.settings.model import Part
 
 
-# Numbers of the command line.
+Decorator: TypeAlias = "Callable[[Callable[..., Any]], Callable[..., Any]]"
+
+PATH = click.Path(path_type=Path)
+seed_option = click.option("--seed", type=click.IntRange(0, 2**31), default=0)
+
+
+def path_option(name: str, text: str | None = None, *, is_place: bool = False) -> Decorator:
+    """Add an option that must name a file or folder, or with ``is_place`` the address of a run."""
+    kind, metavar = place_of if is_place else PATH, "FOLDER" if name == "out" else "PATH"
+    return click.option(f"--{name}", required=True, type=kind, metavar=metavar, help=text)
+
+
+def column_options(*usual: str, **columns: str | None) -> Decorator:
+    """Add options for the names of columns, with their help; ``usual`` ones are their defaults."""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for name, text in reversed((dict.fromkeys(usual) | columns).items()):
+            option, default = f"--{name.replace('_', '-')}-column", name if name in usual else None
+            command = click.option(option, default=default, metavar="COLUMN", help=text)(command)
+        return command
+
+    return add
+
+
+def given(options: dict[str, Any]) -> dict[str, Any]:
+    """Keep the options that are given."""
+    return {name: value for name, value in options.items() if value not in (None, ())}
 
 
 class NumberRange(click.FloatRange):
@@ -53,9 +82,6 @@ def whole_numbers(_context: Context, _option: Parameter, value: str | None) -> l
     if min(numbers) < 1:
         raise click.BadParameter(f"{value!r} is no list of whole numbers such as 32,64")
     return numbers
-
-
-# The options of the root command: one for each setting, from the setting's own description.
 
 
 _FIRST = "What everybody needs"
@@ -99,8 +125,8 @@ class TopicGroup(click.Group):
         self.format_commands(ctx, formatter)
 
 
-def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add an option for each setting, or for those named.
+def settings_options(*names: str | type[Part], without: Iterable[str] = ()) -> Decorator:
+    """Add an option for each setting, or for those that are named, or are of the parts named.
 
     Values are validated with all others, not one by one.
     """
@@ -108,7 +134,7 @@ def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[...
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         for part in reversed(PARTS):
             for name, field in reversed(part.model_fields.items()):
-                if not names or name in names:
+                if name not in without and (not names or name in names or part in names):
                     topic = _FIRST if Mark.USUAL in field.metadata or names else part.topic
                     command = _option(name, field, topic)(command)
         return command
@@ -116,9 +142,7 @@ def settings_options(*names: str) -> Callable[[Callable[..., Any]], Callable[...
     return add
 
 
-def recipe_options(
-    recipe: str, *names: str, **defaults: str
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def recipe_options(recipe: str, *names: str, **defaults: str) -> Decorator:
     """Add options for fields of `Recipe`, None where they are not given.
 
     The help says the default of a recipe, or where it is another the text in ``defaults``.
@@ -128,43 +152,30 @@ def recipe_options(
         for name in reversed((*names, *defaults)):
             field = recipe_field(name, recipe)
             kinds = [*_parts(field.annotation)]
-            limits = {key: value for each in field.metadata for key, value in asdict(each).items()}
-            given: dict[str, Any] = {
-                "min": limits.get("ge", limits.get("gt")),
-                "max": limits.get("le"),
-            }
+            bounds = {key: value for each in field.metadata for key, value in asdict(each).items()}
+            least = bounds.get("ge", bounds.get("gt"))
+            ends: dict[str, Any] = {"min": least, "max": bounds.get("le")}
             kind: click.ParamType[Any] = click.Choice([str(each) for each in get_args(kinds[0])])
             if int in kinds:
-                kind = click.IntRange(**given)
+                kind = click.IntRange(**ends)
             elif float in kinds:
-                kind = NumberRange(**given, min_open="gt" in limits)
-            text = _help(field)
-            if name in defaults:
-                text = f"{field.description}  [default: {defaults[name]}]"
+                kind = NumberRange(**ends, min_open="gt" in bounds)
+            other = f"{field.description}  [default: {defaults.get(name)}]"
+            text = other if name in defaults else _help(field)
             command = click.option(f"--{name.replace('_', '-')}", type=kind, help=text)(command)
         return command
 
     return add
 
 
-def _option(
-    name: str, field: FieldInfo, topic: str
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _option(name: str, field: FieldInfo, topic: str) -> Decorator:
     option = f"--{name.replace('_', '-')}"
+    how: dict[str, Any] = {"cls": TopicOption, "topic": topic}
     if field.annotation is bool:
-        option = f"{option}/--no-{name.replace('_', '-')}"
-        return click.option(
-            option, name, cls=TopicOption, topic=topic, default=None, help=field.description
-        )
-    add = click.option(
-        option,
-        name,
-        cls=TopicOption,
-        topic=topic,
-        metavar=_metavar(name, field),
-        multiple=name in _REPEATABLE,
-        help=_help(field),
-    )
+        both = option.replace("--", f"{option}/--no-", 1)
+        return click.option(both, name, default=None, help=field.description, **how)
+    how |= {"metavar": _metavar(name, field), "multiple": name in _REPEATABLE}
+    add = click.option(option, name, help=_help(field), **how)
     if name != "yardstick":
         return add
     switch = click.option("--no-yardstick", name, flag_value=NO_YARDSTICK, hidden=True)
@@ -199,9 +210,6 @@ def _help(field: FieldInfo) -> str:
     return f"{text}  [default: {field.default}]"
 
 
-# Where the command line prints to.
-
-
 def console_of(*, stderr: bool) -> Console:
     """Open standard output or error; 120 characters wide where it is no terminal."""
     from rich.console import Console
@@ -210,15 +218,17 @@ def console_of(*, stderr: bool) -> Console:
     return console if console.is_terminal else Console(stderr=stderr, width=120)
 
 
-# Text from corpora and models, safe for a terminal.
+def figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def limits(row: Mapping[str, Any]) -> str:
+    return "-" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}"
 
 
 def plain(value: object) -> Text:
     """Show a value as it is: no markup, and nothing that a terminal would obey."""
     return Text("".join(letter if letter.isprintable() else "\ufffd" for letter in str(value)))
-
-
-# Shows a run while it works: a progress bar on a terminal, plain lines elsewhere.
 
 
 _SECONDS_BETWEEN_LINES = 5.0
@@ -272,6 +282,14 @@ class ConsoleObserver(Observer):
         if self._progress is not None:
             self._progress.close()
             self._progress = None
+
+
+@contextmanager
+def observing() -> Iterator[ConsoleObserver]:
+    """Show on standard error what is done, and in the end how long it took."""
+    observer = ConsoleObserver(console_of(stderr=True))
+    yield observer
+    observer.ended()
 
 
 class _WithWorkers(Progress):
@@ -345,11 +363,8 @@ class _Lines:
         self._told = time.monotonic()
         seconds = self._told - self._began
         new = self._done - self._before
-        left = (
-            f"{timedelta(seconds=round(seconds * (self._total - self._done) / new))}"
-            if new
-            else "?"
-        )
+        more = self._total - self._done
+        left = f"{timedelta(seconds=round(seconds * more / new))}" if new else "?"
         self._console.print(
             f"{self._what}: {self._done:,} of {self._total:,} prompts, "
             f"{self._tokens / max(seconds, 1e-9):,.0f} tokens/s, {left} left",

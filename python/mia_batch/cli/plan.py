@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mia_batch.cli.options import NumberRange, console_of, settings_options, whole_numbers
+from mia_batch.cli.options import NumberRange, console_of, given, settings_options, whole_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,13 +17,6 @@ if TYPE_CHECKING:
 
 
 _OFTEN = 0.8  # share of audits in which a test should find what is there
-_COLUMNS = (
-    "named, of {members}",
-    "any named in",
-    "false on the list",
-    "at least (median)",
-    "all together, p <= 0.05",
-)
 
 
 @click.command("plan")
@@ -54,16 +47,8 @@ _COLUMNS = (
     help="Numbers of comparison texts, or groups, to try.  [default: 10, 20, 40, ...]",
 )
 @settings_options(
-    "input",
-    "non_members",
-    "config",
-    "level",
-    "q",
-    "adjustment",
-    "windows_per_group",
-    "max_windows_per_document",
-    "group_column",
-    "seed",
+    *("input", "non_members", "config", "level", "q", "adjustment", "windows_per_group"),
+    *("max_windows_per_document", "group_column", "seed"),
 )
 def plan(
     *,
@@ -86,13 +71,12 @@ def plan(
         effect = effect_of(auc)
     elif effect is None or auc is not None:
         raise click.UsageError("give either --effect or --auc: how well members stand out")
-    given = {name: value for name, value in options.items() if value is not None}
-    if asked is not None and "input" in given:
+    if asked is not None and options["input"] is not None:
         raise click.UsageError("give either --asked or --input, whose texts are counted")
-    named = {"model": "planned", "non_members_known": "planned"} | (
-        {} if asked is None else {"input": "planned"}
-    )
-    settings = load_settings(named | given, use_config=asked is None)
+    named = {"model": "planned", "non_members_known": "planned"}
+    if asked is not None:
+        named["input"] = "planned"
+    settings = load_settings(named | given(options), use_config=asked is None)
     unit = "text" if settings.level == "target" else "group"
     adjustment: Adjustment = settings.adjustment
     if asked is None:
@@ -145,8 +129,11 @@ def _table(found: Sequence[Found], design: Design, unit: str) -> Any:  # noqa: A
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for heading in (f"comparison {unit}s", *_COLUMNS):
-        table.add_column(heading.format(members=design.members), justify="right")
+    for heading in (
+        *(f"comparison {unit}s", f"named, of {design.members}", "any named in"),
+        *("false on the list", "at least (median)", "all together, p <= 0.05"),
+    ):
+        table.add_column(heading, justify="right")
     for each in found:
         table.add_row(
             f"{each.n_null:,}",

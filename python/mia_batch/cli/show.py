@@ -10,7 +10,15 @@ import click
 import polars as pl
 from rich.table import Table
 
-from mia_batch.cli.options import console_of, plain, settings_options
+from mia_batch.cli.options import (
+    console_of,
+    figure,
+    given,
+    limits,
+    observing,
+    plain,
+    settings_options,
+)
 from mia_batch.diagnostics.unscored import count_reasons
 from mia_batch.pipeline.reporting import REPORT
 from mia_batch.pipeline.stages.verdicts import conclusions
@@ -26,9 +34,6 @@ if TYPE_CHECKING:
     from mia_batch.attacks import Attack
     from mia_batch.pipeline import Run
     from mia_batch.settings import Settings
-
-
-# Tables for people: attacks, a plan, a finished run.
 
 
 _TOP = 10
@@ -167,7 +172,7 @@ def show_run(run: Run, console: Console) -> None:
         short = console.width < _WIDTH_OF_LONG_HEADINGS
         _print_whole(_metrics_table(metrics, "@\n" if short else "@"), console)
         console.print(_counts_sentence(metrics), highlight=False)
-    for line in (*_failed_lines(run), *_unscored_lines(run)):
+    for line in _lost(run):
         console.print(line, highlight=False, markup=False)
     if root := manifest.custody.get("root"):
         console.print(f"root of inputs and tables: {root}", highlight=False)
@@ -194,9 +199,9 @@ def _metrics_table(metrics: pl.DataFrame, at: str) -> Table:
 
 def _cells(rows: pl.DataFrame) -> Iterator[str]:
     for row in rows.iter_rows(named=True):
-        yield "-" if row["value"] is None else f"{row['value']:.3f}"
+        yield figure(row["value"])
         if row["metric"] == "roc_auc":
-            yield "-" if row["low"] is None else f"{row['low']:.3f} to {row['high']:.3f}"
+            yield limits(row)
 
 
 def _heading(metric: str, fpr: float | None) -> str:
@@ -256,20 +261,14 @@ def _top_table(run: Run, width: int) -> Table | str:
     return table
 
 
-def _failed_lines(run: Run) -> list[str]:
-    reasons = run.manifest.failed["reasons"]
-    return [f"failed samples: {count:,} targets: {reason}" for reason, count in reasons.items()]
-
-
-def _unscored_lines(run: Run) -> list[str]:
-    counts = count_reasons(run.scan("unscored"))
-    lines = [f"unscored: {count:,} targets: {reason}" for reason, count in counts.items()]
+def _lost(run: Run) -> Iterator[str]:
+    """Say what has no sample, no score, or a short one, a line for each reason."""
+    for reason, count in run.manifest.failed["reasons"].items():
+        yield f"failed samples: {count:,} targets: {reason}"
+    for reason, count in count_reasons(run.scan("unscored")).items():
+        yield f"unscored: {count:,} targets: {reason}"
     if short := run["scores"]["n_short"].sum():
-        lines.append(f"short: {short:,} candidates ended before their reference's length")
-    return lines
-
-
-# The commands that look at what a model answered, and draw it again: show and verify.
+        yield f"short: {short:,} candidates ended before their reference's length"
 
 
 _HOW_TO_ASK = ("base_url", "api_key_env", "engine_arg")
@@ -291,7 +290,7 @@ _HOW_TO_ASK = ("base_url", "api_key_env", "engine_arg")
     metavar="N",
     help="Draw N of the run's samples again with its model, and compare.",
 )
-@click.option("--seed", default=0, show_default=True, help="Seed of the choice of samples.")
+@click.option("--seed", default=0, help="Seed of the choice of samples.")
 @settings_options(*_HOW_TO_ASK)
 def verify(
     place: Path | str, inputs: tuple[Path, ...], again: int | None, seed: int, **options: object
@@ -338,11 +337,8 @@ def show(place: Path | str, target_id: str, *, again: bool, **options: object) -
 def _draw_again(run: Run, samples: DataFrame, options: dict[str, object]) -> int:
     """Draw samples again and say how many agree; 0 if all do, else 1."""
     from mia_batch.cli.evidence import show_agreement
-    from mia_batch.cli.options import ConsoleObserver
     from mia_batch.pipeline.again import draw_again
 
-    observer = ConsoleObserver(console_of(stderr=True))
-    asked = {name: value for name, value in options.items() if value not in (None, ())}
-    drawn = draw_again(run, samples, observer, **asked)
-    observer.ended()
+    with observing() as observer:
+        drawn = draw_again(run, samples, observer, **given(options))
     return int(not show_agreement(drawn, console_of(stderr=False)))

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from mia_batch.cli.options import NumberRange, console_of, recipe_options, settings_options
-from mia_batch.finetuning.recipe import RECIPES
+from mia_batch.cli.options import (
+    NumberRange,
+    column_options,
+    console_of,
+    figure,
+    given,
+    limits,
+    observing,
+    path_option,
+    recipe_options,
+    seed_option,
+    settings_options,
+)
+from mia_batch.finetuning.recipe import RECIPES, Recipe
 from mia_batch.privacy.plan import OF_RECIPE, TUNINGS, Plan
-from mia_batch.storage import place_of
+from mia_batch.settings.model import EndpointSettings as OfEndpoint
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import polars as pl
     from click import Context, Parameter
     from rich.console import Console
@@ -21,68 +35,39 @@ if TYPE_CHECKING:
     from mia_batch.evidence.endpoint import EndpointSettings
 
 
-# The command that fine-tunes a model.
+def _taken(options: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """Take options away, and return those of them that are given."""
+    return given({name: options.pop(name) for name in names if name in options})
 
 
 @click.command("finetune")
 @click.option("--base", required=True, metavar="MODEL", help="Model to start from.")
 @click.option("--revision", metavar="NAME", help="Hub revision of the base.")
-@click.option(
-    "--data",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="Texts; where they say who is a member, members alone are learnt.",
-)
-@click.option("--text-column", metavar="COLUMN", help="Column of the text.")
-@click.option("--member-column", metavar="COLUMN", help="Column of the membership.")
-@click.option("--out", required=True, type=place_of, metavar="FOLDER", help="The model.")
+@path_option("data", "Texts; where they say who is a member, members alone are learnt.")
+@column_options(text="Column of the text.", member="Column of the membership.")
+@path_option("out", "The model.", is_place=True)
 @recipe_options(
     "finetune",
     *("method", "epochs", "learning_rate", "batch_size", "max_tokens", "patience", "rank"),
     *("epsilon", "delta", "clip"),
     held_out="0.1, with --epsilon 0",
 )
-@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True)
-def finetune(  # an option each
-    *,
-    base: str,
-    revision: str | None,
-    data: Path,
-    text_column: str | None,
-    member_column: str | None,
-    out: Path | str,
-    **settings: Any,  # noqa: ANN401 - of the recipe
-) -> None:
+@seed_option
+def finetune(**options: Any) -> None:  # noqa: ANN401 - of `make`, and of the recipe
     """Fine-tune a model on texts: a target whose truth is known, or a reference.
 
     The same command again goes on where training stopped, and makes nothing twice.
     """
-    from mia_batch.cli.options import ConsoleObserver
     from mia_batch.finetuning.making import finetune as make
 
-    given = {name: value for name, value in settings.items() if value is not None}
-    if "epsilon" in given:
-        given.setdefault("held_out", 0.0)
-    observer = ConsoleObserver(console_of(stderr=True))
-    made = make(
-        base=base,
-        revision=revision,
-        data=data,
-        text_column=text_column,
-        member_column=member_column,
-        out=out,
-        recipe=replace(RECIPES["finetune"], **given),
-        observer=observer,
-    )
-    if made.privacy is not None:
-        observer.stage(
-            f"epsilon {made.privacy['epsilon']:.3f} at delta {made.privacy['delta']:g}, of one text"
-        )
-    observer.ended()
-
-
-# The command that says how private a tuned model is.
+    changed = _taken(options, (field.name for field in fields(Recipe)))
+    if "epsilon" in changed:
+        changed.setdefault("held_out", 0.0)
+    with observing() as observer:
+        recipe = replace(RECIPES["finetune"], **changed)
+        made = make(recipe=recipe, observer=observer, **options)
+        if (kept := made.privacy) is not None:
+            observer.stage(f"epsilon {kept['epsilon']:.3f} at delta {kept['delta']:g}, of one text")
 
 
 class _Epsilon(click.ParamType[float | None]):
@@ -104,58 +89,42 @@ class _Epsilon(click.ParamType[float | None]):
 @click.command("privacy")
 @click.option("--base", required=True, metavar="MODEL", help="Model to tune.")
 @click.option("--revision", metavar="NAME", help="Hub revision of the base.")
-@click.option(
-    "--data",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="Texts: files, or a task of GLUE, such as glue:sst2.",
-)
-@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FOLDER")
+@path_option("data", "Texts: files, or a task of GLUE, such as glue:sst2.")
+@path_option("out")
 @click.option("--task", required=True, type=click.Choice(["classification", "generation"]))
-@click.option("--text-column", default="text", show_default=True, metavar="COLUMN")
-@click.option("--target-column", metavar="COLUMN", help="Label of a text, or what answers it.")
-@click.option("--group-column", metavar="COLUMN", help="Texts that belong together.")
+@column_options(
+    "text", target="Label of a text, or what answers it.", group="Texts that belong together."
+)
 @click.option(
-    "--tuning",
-    "tunings",
+    *("--tuning", "tunings"),
     multiple=True,
     type=click.Choice([*TUNINGS]),
     default=["full"],
-    show_default=True,
     help="How it is tuned; repeat it to compare.",
 )
 @click.option(
-    "--epsilon",
-    "epsilons",
+    *("--epsilon", "epsilons"),
     multiple=True,
     type=_Epsilon(),
     default=["none", "8"],
-    show_default=True,
     metavar="NUMBER|none",
     help="Privacy loss that training is to keep to; repeat it to compare.",
 )
 @recipe_options(
-    "privacy",
-    *OF_RECIPE,
-    learning_rate="1e-2 for prefix and prompt tuning, 1e-4 otherwise",
+    "privacy", *OF_RECIPE, learning_rate="1e-2 for prefix and prompt tuning, 1e-4 otherwise"
 )
-@click.option("--shadows", type=click.IntRange(0, 512), default=16, show_default=True)
-@click.option(
-    "--canaries", type=click.IntRange(0), default=40, show_default=True, help="Of each format."
-)
+@click.option("--shadows", type=click.IntRange(0, 512), default=16)
+@click.option("--canaries", type=click.IntRange(0), default=40, help="Of each format.")
 @click.option(
     "--repetitions",
     type=click.IntRange(1),
     default=10,
-    show_default=True,
     help="The i-th canary is learnt i times as often.",
 )
 @click.option(
     "--candidates",
     type=click.IntRange(2),
     default=100,
-    show_default=True,
     help="Canaries of each format that are compared.",
 )
 @click.option(
@@ -165,101 +134,55 @@ class _Epsilon(click.ParamType[float | None]):
     help="JSON list of formats; by default the seven of PrivLM-Bench.",
 )
 @click.option(
-    "--inversion",
-    "inverts",
+    *("--inversion", "inverts"),
     is_flag=True,
     help="Also give texts back from embeddings, by a decoder that is trained for it.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True)
+@seed_option
 @click.option("--dry-run", is_flag=True, help="Say what would be trained, and start nothing.")
-def privacy(  # an option each
-    *,
-    base: str,
-    revision: str | None,
-    data: Path,
-    out: Path,
-    text_column: str,
-    target_column: str | None,
-    group_column: str | None,
-    canary_formats: Path | None,
-    dry_run: bool,
-    **settings: Any,  # noqa: ANN401 - of the plan
-) -> None:
+def privacy(*, canary_formats: Path | None, dry_run: bool, **options: Any) -> None:  # noqa: ANN401
     """Tune a model with and without differential privacy, and attack it (PrivLM-Bench).
 
     The same command again goes on where it stopped, and trains nothing twice.
     """
-    from mia_batch.cli.options import ConsoleObserver
     from mia_batch.privacy.audit import audit_privacy, conclusions
     from mia_batch.privacy.data import read_formats
 
-    given = {name: settings.pop(name) for name in OF_RECIPE}
-    changed = {name: value for name, value in given.items() if value is not None}
-    plan = Plan(recipe=replace(RECIPES["privacy"], **changed), **settings)
+    recipe = replace(RECIPES["privacy"], **_taken(options, OF_RECIPE))
+    of_plan = {each.name: options.pop(each.name) for each in fields(Plan) if each.name in options}
+    plan = Plan(recipe=recipe, **of_plan)
     formats = None if canary_formats is None else read_formats(canary_formats)
     models = ["a target", f"{plan.shadows:,} shadow models", "one with canaries"]
     wanted = [name for name, n in zip(models, (1, plan.shadows, plan.canaries), strict=True) if n]
-    ways = [variant.name for variant in plan.variants()]
-    observer = ConsoleObserver(console_of(stderr=True))
-    what = f"{', '.join(ways)}: {', '.join(wanted)} each"
-    observer.stage(f"to tune {what}; epochs: {plan.recipe.epochs:,}")
-    if dry_run:
-        observer.ended()
-        return
-    found = audit_privacy(
-        base=base,
-        revision=revision,
-        data=data,
-        out=out,
-        plan=plan,
-        text_column=text_column,
-        target_column=target_column,
-        group_column=group_column,
-        formats=formats,
-        observer=observer,
-    )
-    observer.ended()
+    what = f"{', '.join(each.name for each in plan.variants())}: {', '.join(wanted)} each"
+    with observing() as observer:
+        observer.stage(f"to tune {what}; epochs: {plan.recipe.epochs:,}")
+        if dry_run:
+            return
+        found = audit_privacy(plan=plan, formats=formats, observer=observer, **options)
     console = console_of(stderr=False)
-    for sentence in conclusions(found.summary):
+    for sentence in (*conclusions(found.summary), f"report: {found.page}"):
         console.print(sentence, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"report: {found.page}", markup=False, highlight=False, soft_wrap=True)
 
 
-# The command that inverts embeddings.
-
-
-_OF_RECIPE = ("epochs", "learning_rate", "batch_size", "held_out", "max_tokens")
 _DEFAULTS = {
     name: " or with --decoder ".join(
         str(getattr(RECIPES[recipe], name)) for recipe in ("inverter", "decoder")
     )
-    for name in _OF_RECIPE
+    for name in ("epochs", "learning_rate", "batch_size", "held_out")
 } | {"max_tokens": f"{RECIPES['inverter'].max_tokens}; longer texts are left out"}
-_OF_ENDPOINT = (
-    *("base_url", "model", "api_key_env", "requests_per_minute", "tokens_per_minute"),
-    *("max_concurrency", "timeout", "max_retries", "price_in", "max_cost"),
-)
 
 
 @click.command("invert")
-@click.option(
-    "--data",
-    required=True,
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="Texts, such as sentences.",
-)
-@click.option("--text-column", metavar="COLUMN", help="Column of the text.")
-@click.option("--group-column", metavar="COLUMN", help="Column of the group.")
+@path_option("data", "Texts, such as sentences.")
+@column_options(text="Column of the text.", group="Column of the group.")
 @click.option(
     "--embedder",
     metavar="MODEL",
     help="A checkpoint, or what sentence-transformers saved; an endpoint has --base-url.",
 )
 @click.option("--revision", metavar="NAME", help="Hub revision of the embedder.")
-@click.option(
-    "--out", required=True, type=click.Path(path_type=Path), metavar="FOLDER", help="The results."
-)
+@path_option("out", "The results.")
 @click.option(
     "--decoder", metavar="MODEL", help="Language model to start from.  [default: a small new one]"
 )
@@ -268,39 +191,24 @@ _OF_ENDPOINT = (
     "--share",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.4,
-    show_default=True,
     help="Of the texts that are auxiliary.",
 )
-@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True)
-@settings_options(*_OF_ENDPOINT)
-def invert(  # an option each
-    *,
-    data: Path,
-    embedder: str | None,
-    decoder: str | None,
-    **options: Any,  # noqa: ANN401 - of the recipe, of the endpoint, and of `invert`
-) -> None:
+@seed_option
+@settings_options(
+    "model", OfEndpoint, without=("chat", "chat_instruction", "tokenizer", "price_out")
+)
+def invert(*, embedder: str | None, **options: Any) -> None:  # noqa: ANN401
     """Say how much of a text its embedding gives back to a decoder that is trained for it.
 
     The same command again goes on where it stopped, and makes nothing twice.
     """
-    from mia_batch.cli.options import ConsoleObserver
     from mia_batch.inversion.inverting import invert as run
 
-    changed: dict[str, Any] = {
-        name: value for name in _OF_RECIPE if (value := options.pop(name)) is not None
-    }
-    asked = {name: options.pop(name) for name in _OF_ENDPOINT}
-    observer = ConsoleObserver(console_of(stderr=True))
-    inverted = run(
-        data=data,
-        embedder=_embedder(embedder, {n: v for n, v in asked.items() if v not in (None, ())}),
-        decoder=decoder,
-        recipe=replace(RECIPES["decoder" if decoder else "inverter"], **changed),
-        observer=observer,
-        **options,
-    )
-    observer.ended()
+    recipe = RECIPES["decoder" if options["decoder"] else "inverter"]
+    recipe = replace(recipe, **_taken(options, _DEFAULTS))
+    embedder_or_endpoint = _embedder(embedder, _taken(options, ("model", *OfEndpoint.model_fields)))
+    with observing() as observer:
+        inverted = run(embedder=embedder_or_endpoint, recipe=recipe, observer=observer, **options)
     _show(inverted.figures, console_of(stderr=False))
 
 
@@ -330,13 +238,7 @@ def _show(figures: pl.DataFrame, console: Console) -> None:
         "unit", "method", "versus", maintain_order=True
     ):
         each = {row["metric"]: row for row in rows.iter_rows(named=True)}
-        values = (_number(each[name]["value"]) for name in columns)
-        f1 = each["f1"]
-        limits = "-" if f1["low"] is None else f"{f1['low']:.3f} to {f1['high']:.3f}"
+        values = (figure(each[name]["value"]) for name in columns)
         name = method if versus is None else f"{method} less {versus}"
-        made.add_row(str(unit).replace("_", " "), str(name), *values, limits)
+        made.add_row(str(unit).replace("_", " "), str(name), *values, limits(each["f1"]))
     console.print(made)
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"

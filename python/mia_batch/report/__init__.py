@@ -49,104 +49,69 @@ _NO_NULL = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Known:
-    """What sentences are made from, and which comparisons the run allows."""
+    """What sentences are made from."""
 
     metrics: pl.DataFrame
     verdicts: pl.LazyFrame
     findings: pl.DataFrame
     plan: VerdictPlan
-    has_labels: bool
-    has_nulls: bool
-    has_targets: bool
-    """Targets of unknown membership."""
-    has_canaries: bool
-    gate: str | None
-    """The verdict of check ``gate``."""
 
-    @classmethod
-    def of(
-        cls,
-        metrics: pl.DataFrame,
-        verdicts: pl.LazyFrame,
-        findings: pl.DataFrame,
-        plan: VerdictPlan,
-    ) -> Known:
-        """Read the preconditions from the findings."""
-        roles = role_counts(findings)
-        labels = findings.filter(check="blind_baseline", subject="members")
-        return cls(
-            metrics=metrics,
-            verdicts=verdicts,
-            findings=findings,
-            plan=plan,
-            has_labels=not labels.is_empty(),
-            has_nulls=bool(roles["n_nulls"]),
-            has_targets=bool(roles["n_unknown"]),
-            has_canaries=bool(roles["n_canaries"]),
-            gate=gate_verdict(findings),
-        )
-
-    @property
-    def compares(self) -> bool:
-        """Whether targets of unknown membership may be compared with non-members."""
-        return self.has_targets and self.has_nulls and self.gate != "withheld"
+    def allows(self) -> dict[str, bool]:
+        """Say which comparisons the run allows, by the names that `CONCLUSIONS` has for them."""
+        roles, gate = role_counts(self.findings), gate_verdict(self.findings)
+        labels = not self.findings.filter(check="blind_baseline", subject="members").is_empty()
+        targets, nulls = bool(roles["n_unknown"]), bool(roles["n_nulls"])
+        canaries = bool(roles["n_canaries"])
+        compares = targets and nulls and gate != "withheld"
+        return {
+            "always": True,
+            "labels": labels,
+            "canaries": canaries,
+            "targets and non-members": targets and nulls,
+            "targets alone": targets and not nulls,
+            "any comparison": labels or nulls or canaries,
+            "open gate": gate == "open",
+            "comparison of targets": compares,
+            "comparison without weights": compares and gate != "weighted",
+        }
 
 
-def _always(_: Known) -> bool:
-    return True
+def _of(say: Callable[..., Iterable[str]], *more: object) -> Callable[[Known], Iterable[str]]:
+    return lambda known: say(known.findings, *more)
 
 
-def _compares_anything(known: Known) -> bool:
-    return known.has_labels or known.has_nulls or known.has_canaries
-
-
-CONCLUSIONS: Final[tuple[tuple[Callable[[Known], bool], Callable[[Known], Iterable[str]]], ...]] = (
-    (_always, lambda known: chance_sentences(known.findings)),
-    (_always, lambda known: verbatim_sentences(known.findings)),
-    (_always, lambda known: gate_sentence(known.findings)),
-    (_always, lambda known: weights_sentence(known.findings)),
-    (_always, lambda known: placebo_sentence(known.findings, "as_many")),
-    (_always, lambda known: undeclared_sentences(known.findings)),
-    (_always, lambda known: earlier_sentences(known.findings)),
-    (lambda known: known.has_labels, lambda known: label_sentence(known.findings)),
-    (_always, lambda known: plan_sentence(known.findings)),
-    (_always, lambda known: answers_sentences(known.findings)),
-    (lambda known: known.has_labels, lambda known: uneven_sentence(known.findings)),
+CONCLUSIONS: Final[tuple[tuple[str, Callable[[Known], Iterable[str]]], ...]] = (
+    ("always", _of(chance_sentences)),
+    ("always", _of(verbatim_sentences)),
+    ("always", _of(gate_sentence)),
+    ("always", _of(weights_sentence)),
+    ("always", _of(placebo_sentence, "as_many")),
+    ("always", _of(undeclared_sentences)),
+    ("always", _of(earlier_sentences)),
+    ("labels", _of(label_sentence)),
+    ("always", _of(plan_sentence)),
+    ("always", _of(answers_sentences)),
+    ("labels", _of(uneven_sentence)),
+    ("labels", lambda known: labelled_sentences(known.metrics, known.findings, known.plan.primary)),
     (
-        lambda known: known.has_labels,
-        lambda known: labelled_sentences(known.metrics, known.findings, known.plan.primary),
-    ),
-    (
-        lambda known: known.compares,
+        "comparison of targets",
         lambda known: unlabelled_sentences(known.verdicts, known.findings, known.plan),
     ),
-    (_always, lambda known: placebo_sentence(known.findings, "fewer")),
-    (
-        lambda known: known.compares,
-        lambda known: absence_sentences(known.findings, known.plan),
-    ),
-    (_always, lambda known: yardstick_sentences(known.findings, known.plan)),
-    (
-        lambda known: known.has_canaries,
-        lambda known: canary_sentences(known.verdicts, known.plan),
-    ),
-    (_always, lambda known: set_sentences(known.findings)),
-    (
-        lambda known: known.compares and known.gate != "weighted",
-        lambda known: islice(power_sentences(known.findings), 1),
-    ),
-    (lambda known: known.compares, lambda known: null_audit_sentence(known.findings)),
-    (lambda known: known.gate == "open", lambda known: exchangeability_sentence(known.findings)),
-    (
-        lambda known: known.has_targets and known.has_nulls,
-        lambda known: duplicates_sentence(known.findings, "targets", ("targets", "non-members")),
-    ),
-    (lambda known: known.has_targets and not known.has_nulls, lambda _: [_NO_NULL]),
-    (_compares_anything, lambda known: copies_sentence(known.findings)),
+    ("always", _of(placebo_sentence, "fewer")),
+    ("comparison of targets", lambda known: absence_sentences(known.findings, known.plan)),
+    ("always", lambda known: yardstick_sentences(known.findings, known.plan)),
+    ("canaries", lambda known: canary_sentences(known.verdicts, known.plan)),
+    ("always", _of(set_sentences)),
+    ("comparison without weights", lambda known: islice(power_sentences(known.findings), 1)),
+    ("comparison of targets", _of(null_audit_sentence)),
+    ("open gate", _of(exchangeability_sentence)),
+    ("targets and non-members", _of(duplicates_sentence, "targets", ("targets", "non-members"))),
+    ("targets alone", lambda _: [_NO_NULL]),
+    ("any comparison", _of(copies_sentence)),
 )
-"""Each conclusion in its order: its precondition, and the sentences that rest on findings."""
+"""Each conclusion in its order: what the run must allow, and the sentences."""
 
 
 def preflight_sentences(findings: pl.DataFrame) -> Iterator[str]:
@@ -161,7 +126,8 @@ def sentences(
     metrics: pl.DataFrame, verdicts: pl.LazyFrame, findings: pl.DataFrame, plan: VerdictPlan
 ) -> Iterator[str]:
     """Say what may be concluded from a run, warnings first."""
-    known = Known.of(metrics, verdicts, findings, plan)
-    for holds, say in CONCLUSIONS:
-        if holds(known):
+    known = Known(metrics, verdicts, findings, plan)
+    allows = known.allows()
+    for needed, say in CONCLUSIONS:
+        if allows[needed]:
             yield from say(known)

@@ -15,18 +15,10 @@ if TYPE_CHECKING:
     import altair as alt
 
 
-# Sentences about checks of the texts, from rows of findings.
-
-
 _NAMES_SHOWN = 3
 _ACTING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
+    *("temperature", "top_p", "top_k", "min_p"),
+    *("presence_penalty", "frequency_penalty", "repetition_penalty"),
 )
 _ANSWERS = {
     "text": "texts",
@@ -247,9 +239,6 @@ def listed(names: Sequence[str], most: int = _NAMES_SHOWN) -> str:
     return f"{shown} and {more:,} more" if more > 0 else shown
 
 
-# Sentences about texts of known membership, from rows of metrics and findings.
-
-
 def label_sentence(findings: pl.DataFrame) -> Iterator[str]:
     """Say whether labels can be told apart without the model."""
     blind = blind_row(findings, "members")
@@ -287,7 +276,15 @@ def labelled_sentences(
             f"{primary}: AUC within quintiles of the score of {blind['strongest']}: "
             f"{', '.join(values)}."
         )
-    yield from _best_of_many(metrics)
+    bounds = metrics.filter(pl.col("low").is_not_null(), metric="roc_auc_simultaneous")
+    if bounds.height > 1:
+        best = bounds.sort("low", descending=True).row(0, named=True)
+        where = "" if best["slice"] == "all" else f" on {best['slice']}"
+        yield (
+            f"Of {bounds.height:,} attacks and slices tried, {best['attack']}{where} has the "
+            "highest lower bound that holds for all at once: AUC at least "
+            f"{best['low']:.3f}."
+        )
     yield from duplicates_sentence(findings, "members", ("members", "non-members"))
 
 
@@ -313,21 +310,6 @@ def _figure(row: dict[str, Any]) -> str:
     if row["low"] is None or row["high"] is None:
         return f"{row['value']:.3f}, without an interval ({row['reason']})"
     return f"{row['value']:.3f}, 95 % interval {row['low']:.3f} to {row['high']:.3f}"
-
-
-def _best_of_many(metrics: pl.DataFrame) -> Iterator[str]:
-    bounds = metrics.filter(pl.col("low").is_not_null(), metric="roc_auc_simultaneous")
-    if bounds.height < 2:
-        return
-    best = bounds.sort("low", descending=True).row(0, named=True)
-    where = "" if best["slice"] == "all" else f" on {best['slice']}"
-    yield (
-        f"Of {bounds.height:,} attacks and slices tried, {best['attack']}{where} has the highest "
-        f"lower bound that holds for all at once: AUC at least {best['low']:.3f}."
-    )
-
-
-# A picture of how runs of one corpus differ.
 
 
 _COLOUR = "#2a6f97"
@@ -361,9 +343,6 @@ def _chart(rows: pl.DataFrame, title: str) -> alt.FacetChart:
     )
     layers = alt.layer(zero, interval, value).properties(width=480, height=alt.Step(28))
     return layers.facet(row=alt.Row("set:N", title=None, sort=None))
-
-
-# Sentences about all attacks or all texts together, from rows of findings.
 
 
 def set_sentences(findings: pl.DataFrame) -> Iterator[str]:

@@ -16,10 +16,14 @@ if TYPE_CHECKING:
     from mia_batch.inference.findings import VerdictPlan
 
 
-# Sentences about texts of unknown membership, from rows of verdicts and findings.
-
-
 _MOST_NAMED = 12
+_LEVEL = 0.05
+_MOST_CHARACTERS = 200
+_CONTROLS = {
+    "unrelated_prefix": "come after an unrelated prefix, too",
+    "reference_model": "come from the reference model, too",
+    "other_document": "stand in another document, too",
+}
 _ADJUSTMENTS = {
     "bh": "Benjamini-Hochberg",
     "by": "Benjamini-Yekutieli",
@@ -171,25 +175,26 @@ def unlabelled_sentences(
     given += _stopping(findings)
     whole = own.filter(level="collection").collect()
     tests, rates = (whole.filter(pl.col("estimate").is_null() == test) for test in (True, False))
-    given += _of_all(tests.filter(versus="non_members"), plan, "All groups together")
+    asked, tests = plan.level == "collection", tests.filter(versus="non_members")
+    given += _of_all(tests, plan, "All groups together", asked=asked)
     given += _max_t(findings)
     yield from given
     compared = own.filter(versus="non_members").select((pl.col("n_null") > 0).any())
     if given and compared.collect(engine="streaming").item():
         yield f"The null: {plan.null_set.rstrip('.')}."
     for row in rates.iter_rows(named=True):
-        yield from _contamination(row)
+        if row["value"] is not None or row["low"]:
+            yield f"Share of members among the targets: {_rate(row)} ({row['assumption']})."
 
 
 def canary_sentences(verdicts: pl.LazyFrame, plan: VerdictPlan) -> Iterator[str]:
     """Say what the published canaries show."""
     rows = verdicts.filter(attack=plan.primary, level="collection", versus="controls").collect()
-    yield from _of_all(rows, plan, "All canaries")
+    yield from _of_all(rows, plan, "All canaries", asked=True)
 
 
-def _of_all(rows: pl.DataFrame, plan: VerdictPlan, what: str) -> Iterator[str]:
+def _of_all(rows: pl.DataFrame, plan: VerdictPlan, what: str, *, asked: bool) -> Iterator[str]:
     """Give the answer about a whole collection, or say why there is none if it was asked for."""
-    asked = plan.level == "collection" or what == "All canaries"
     later = "" if asked else f"; exploratory, the plan is about each {plan.level}"
     for row in rows.iter_rows(named=True):
         if row["p_value"] is not None:
@@ -245,11 +250,8 @@ def _top(findings: pl.DataFrame, verdicts: pl.LazyFrame, plan: VerdictPlan) -> I
     if not rows or not rows["at_least"]["value"]:
         return
     fewest, of_top, n_null = (int(rows[name]["value"]) for name in ("at_least", "of_top", "n_null"))
-    what = f"At least {fewest:,} of the {of_top:,} highest-scoring {noun}s"
-    if fewest == of_top:
-        what = f"All {of_top:,} highest-scoring {noun}s"
-    if of_top == 1:
-        what = f"The highest-scoring {noun}"
+    what = f"{'All' if fewest == of_top else f'At least {fewest:,} of the'} {of_top:,} "
+    what = f"The highest-scoring {noun}" if of_top == 1 else f"{what}highest-scoring {noun}s"
     named = "" if noun == "text" else f": {_highest(verdicts, of_top)}"
     if fewest < of_top:
         named += f". The bound does not say which {fewest:,} they are"
@@ -291,28 +293,17 @@ def _stopping(findings: pl.DataFrame) -> Iterator[str]:
         yield f"Not decided yet: {undecided:,.0f} groups, which further windows can still decide."
 
 
-def _contamination(row: dict[str, Any]) -> Iterator[str]:
-    limits = f"at {100 * row['confidence']:g} % confidence"
-    if row["value"] is not None:
-        yield (
-            f"Share of members among the targets: {row['value']:.0%}, "
-            f"{100 * row['confidence']:g} % interval {row['low']:.0%} to {row['high']:.0%} "
-            f"({row['assumption']})."
-        )
-    elif row["low"]:
-        yield (
-            f"Share of members among the targets: at least {row['low']:.0%} {limits} "
-            f"({row['assumption']})."
-        )
+def _rate(row: dict[str, Any]) -> str:
+    if row["value"] is None:
+        return f"at least {row['low']:.0%} at {100 * row['confidence']:g} % confidence"
+    interval = f"interval {row['low']:.0%} to {row['high']:.0%}"
+    return f"{row['value']:.0%}, {100 * row['confidence']:g} % {interval}"
 
 
 def _facts(findings: pl.DataFrame, check: str) -> tuple[str, dict[str, dict[str, Any]]]:
     """Find the subject of a check that has one, and its rows by statistic."""
     rows = findings.filter(check=check).rows(named=True)
     return (rows[0]["subject"] if rows else ""), {row["statistic"]: row for row in rows}
-
-
-# Sentences about the yardstick, from rows of findings.
 
 
 def yardstick_sentences(findings: pl.DataFrame, plan: VerdictPlan) -> Iterator[str]:
@@ -357,13 +348,6 @@ def _counts(rows: pl.DataFrame, hits: str, of: str) -> str:
     both = found.join(rows.filter(statistic=of), on="subject", maintain_order="left")
     each = both.select("subject", "hits", "value").iter_rows()
     return "; ".join(f"{level}: {n:,.0f} of {total:,.0f}" for level, n, total in each)
-
-
-# What came out word for word: a finding that needs no list of comparison texts.
-
-
-_LEVEL = 0.05
-_MOST_CHARACTERS = 200
 
 
 def verbatim_sentences(findings: pl.DataFrame) -> Iterator[str]:
@@ -423,10 +407,3 @@ def _chance(counts: dict[str, dict[str, float]], fisher: pl.Series) -> Iterator[
         if fisher[0] > _LEVEL:
             more += ", so these counts alone do not tell the two apart"
     yield f"To compare: {'; '.join(said)}{more}."
-
-
-_CONTROLS = {
-    "unrelated_prefix": "come after an unrelated prefix, too",
-    "reference_model": "come from the reference model, too",
-    "other_document": "stand in another document, too",
-}

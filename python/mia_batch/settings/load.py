@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
-# What an endpoint's client follows, from settings and environment.
-
-
 def endpoint_settings(settings: Settings) -> EndpointSettings:
     """Return what the client follows; the key comes from the environment variable named."""
     key = os.environ.get(settings.api_key_env)
@@ -49,23 +46,13 @@ def endpoint_tokenizer(settings: Settings) -> Tokenizer | None:
     return Tokenizer.load(settings.tokenizer, setting="tokenizer")
 
 
-# Settings from options and a TOML file, and a sentence for each that is wrong.
-
-
 CONFIG_NAME = "mia-batch.toml"
 """Name of the settings file that is looked for in the working directory, never beside the input."""
 
 _SAFE_ARGUMENTS = RESOURCES | {
-    "block_size",
-    "device_map",
-    "enable_chunked_prefill",
-    "enable_prefix_caching",
-    "enforce_eager",
-    "kv_cache_dtype",
-    "max_model_len",
-    "pipeline_parallel_size",
-    "quantization",
-    "seed",
+    *("block_size", "device_map", "enable_chunked_prefill", "enable_prefix_caching"),
+    *("enforce_eager", "kv_cache_dtype", "max_model_len", "pipeline_parallel_size"),
+    *("quantization", "seed"),
 }
 """Arguments of engines that can load no code, whatever their value."""
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 from enum import Enum
+from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -23,9 +24,11 @@ from pydantic import (
 from mia_batch.finetuning.recipe import Method, recipe_field
 from mia_batch.storage import check_url, copy_of, is_url, place_of
 
-# What all parts of the settings have in common.
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-
+Text = Annotated[str, Field(min_length=1)]
+Sentence = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 Column = Annotated[str | None, Field(min_length=1)]
 """Name of a column; None = that of the part it plays."""
 
@@ -61,7 +64,16 @@ class Part(BaseModel):
         allow_inf_nan=False,
         protected_namespaces=(),
         defer_build=True,
+        use_attribute_docstrings=True,
     )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:  # noqa: ANN401 - of pydantic
+        """Take the line breaks of the source out of descriptions; the help breaks its own lines."""
+        for field in cls.model_fields.values():
+            field.description = " ".join((field.description or "").split()).replace(
+                " [default", "  [default"
+            )
 
 
 def names(value: Any) -> Any:  # noqa: ANN401 - it is validated later
@@ -85,8 +97,7 @@ def known_encoding(value: str) -> str:
     """Refuse what is no encoding of text."""
     from mia_batch.corpus.books import codec
 
-    found = codec(value)
-    if found is None:
+    if (found := codec(value)) is None:
         raise ValueError("name an encoding of text, such as cp1252, latin-1 or gb18030")
     return found
 
@@ -115,9 +126,6 @@ def _literal(text: str) -> object:
         return text
 
 
-# Settings: endpoints and recordings.
-
-
 class EndpointSettings(Part):
     """How an endpoint is reached and asked."""
 
@@ -125,36 +133,33 @@ class EndpointSettings(Part):
     engine_of = "openai"
     key = "base_url"
 
-    base_url: Annotated[str | None, BeforeValidator(one_address), Mark.USUAL] = Field(
-        None,
-        min_length=1,
-        description="Address of an OpenAI-compatible endpoint, such as http://host:8000/v1.",
-    )
-    api_key_env: str = Field(
-        "OPENAI_API_KEY", min_length=1, description="Environment variable with the endpoint's key."
-    )
-    chat: bool = Field(
-        default=False, description="Ask the endpoint's chat completions, for chat-only models."
-    )
-    chat_instruction: str | None = Field(
-        None, min_length=1, description="What a chat model is told before the text to continue."
-    )
-    tokenizer: Annotated[str | None, Mark.MODEL] = Field(
-        None,
-        min_length=1,
-        description="Folder or hub name of the endpoint's tokenizer; probe-logprobs need it.  "
-        "[default: tokens estimated]",
-    )
-    max_concurrency: int = Field(32, ge=1, le=4096, description="Most requests in flight.")
-    requests_per_minute: float | None = Field(None, gt=0, description="Kept by the client.")
-    tokens_per_minute: float | None = Field(None, gt=0, description="Kept by the client.")
-    timeout: float = Field(600.0, gt=0, description="Seconds that an endpoint's answer may take.")
-    max_retries: int = Field(8, ge=0, le=100, description="Times that a request is repeated.")
-    price_in: float | None = Field(None, ge=0, description="Money per million prompt tokens.")
-    price_out: float | None = Field(None, ge=0, description="Money per million output tokens.")
-    max_cost: float | None = Field(
-        None, gt=0, description="Stop before this much money is spent; needs both prices."
-    )
+    base_url: Annotated[Text | None, BeforeValidator(one_address), Mark.USUAL] = None
+    """Address of an OpenAI-compatible endpoint, such as http://host:8000/v1."""
+    api_key_env: Text = "OPENAI_API_KEY"
+    """Environment variable with the endpoint's key."""
+    chat: bool = False
+    """Ask the endpoint's chat completions, for chat-only models."""
+    chat_instruction: Text | None = None
+    """What a chat model is told before the text to continue."""
+    tokenizer: Annotated[Text | None, Mark.MODEL] = None
+    """Folder or hub name of the endpoint's tokenizer; probe-logprobs need it. [default: tokens
+    estimated]"""
+    max_concurrency: int = Field(32, ge=1, le=4096)
+    """Most requests in flight."""
+    requests_per_minute: float | None = Field(None, gt=0)
+    """Kept by the client."""
+    tokens_per_minute: float | None = Field(None, gt=0)
+    """Kept by the client."""
+    timeout: float = Field(600.0, gt=0)
+    """Seconds that an endpoint's answer may take."""
+    max_retries: int = Field(8, ge=0, le=100)
+    """Times that a request is repeated."""
+    price_in: float | None = Field(None, ge=0)
+    """Money per million prompt tokens."""
+    price_out: float | None = Field(None, ge=0)
+    """Money per million output tokens."""
+    max_cost: float | None = Field(None, gt=0)
+    """Stop before this much money is spent; needs both prices."""
 
 
 class RecordingSettings(Part):
@@ -164,17 +169,10 @@ class RecordingSettings(Part):
     engine_of = "replay"
     key = "samples_from"
 
-    samples_from: Annotated[str | None, Mark.PATH] = Field(
-        None,
-        min_length=1,
-        description="Recorded continuations (Parquet or JSONL), scored without a model.",
-    )
-    candidate_column: str = Field(
-        "candidate", min_length=1, description="Column with the recorded continuation."
-    )
-
-
-# Settings: names of the columns of a corpus.
+    samples_from: Annotated[Text | None, Mark.PATH] = None
+    """Recorded continuations (Parquet or JSONL), scored without a model."""
+    candidate_column: Text = "candidate"
+    """Column with the recorded continuation."""
 
 
 class ColumnSettings(Part):
@@ -182,28 +180,20 @@ class ColumnSettings(Part):
 
     topic = "Columns of the corpus"
 
-    text_column: str = Field("text", min_length=1, description="Column with the text.")
-    document_id_column: Column = Field(
-        None, description="Column that identifies documents.  [default: document_id, if there]"
-    )
-    member_column: Column = Field(
-        None, description="Column with true/false/null membership.  [default: member, if there]"
-    )
-    label_column: Column = Field(
-        None, description="Column with membership as 1/0/null.  [default: label, if there]"
-    )
-    group_column: Column = Field(
-        None, description="Column with the group, such as a book.  [default: group, if there]"
-    )
-    prefix_column: Column = Field(
-        None, description="Column with a prefix of your own.  [default: prefix, if there]"
-    )
-    reference_column: Column = Field(
-        None, description="Column with its true continuation.  [default: reference, if there]"
-    )
-
-
-# Settings: who works on a run.
+    text_column: Text = "text"
+    """Column with the text."""
+    document_id_column: Column = None
+    """Column that identifies documents. [default: document_id, if there]"""
+    member_column: Column = None
+    """Column with true/false/null membership. [default: member, if there]"""
+    label_column: Column = None
+    """Column with membership as 1/0/null. [default: label, if there]"""
+    group_column: Column = None
+    """Column with the group, such as a book. [default: group, if there]"""
+    prefix_column: Column = None
+    """Column with a prefix of your own. [default: prefix, if there]"""
+    reference_column: Column = None
+    """Column with its true continuation. [default: reference, if there]"""
 
 
 def _number_or_auto(value: object) -> object:
@@ -218,25 +208,16 @@ class ClusterSettings(Part):
     topic = "Many GPUs and machines"
 
     workers: Annotated[int | Literal["auto"] | None, BeforeValidator(_number_or_auto)] = Field(
-        None,
-        exclude=True,  # like all of these, it says who works, not on what
-        description="Engines at work, or models tuned at once, each with tensor_parallel_size "
-        "GPUs, or cores without GPUs; auto: as many as fit. Needs Ray.  [default: one, without "
-        "Ray]",
+        None, exclude=True
     )
-    ray: str | None = Field(
-        None,
-        exclude=True,
-        min_length=1,
-        description="Address of a Ray cluster, or auto for the one that runs here.  [default: with "
-        "workers, Ray on this machine alone]",
-    )
-    shard: Annotated[str | None, AfterValidator(shard_name)] = Field(
-        None,
-        exclude=True,
-        description="I/N: work on every N-th block only, as one of N processes that share the run "
-        "folder; the command without it merges and scores.",
-    )
+    """Engines at work, or models tuned at once, each with tensor_parallel_size GPUs, or cores
+    without GPUs; auto: as many as fit. Needs Ray. [default: one, without Ray]"""
+    ray: Text | None = Field(None, exclude=True)
+    """Address of a Ray cluster, or auto for the one that runs here. [default: with workers, Ray on
+    this machine alone]"""
+    shard: Annotated[str | None, AfterValidator(shard_name)] = Field(None, exclude=True)
+    """I/N: work on every N-th block only, as one of N processes that share the run folder; the
+    command without it merges and scores."""
 
     @property
     def on_cluster(self) -> bool:
@@ -244,59 +225,39 @@ class ClusterSettings(Part):
         return self.ray is not None or self.workers is not None
 
 
-# Settings: what log-probabilities are asked of.
-
-
 class LogprobSettings(Part):
     """What log-probabilities are asked of, and by which other models."""
 
     topic = "Log-probabilities"
 
-    reference_model: Annotated[str | None, Mark.MODEL] = Field(
-        None,
-        min_length=1,
-        description="Model to compare with, smaller or the base of a tuned one; it is asked the "
-        "same, at points too. With 'non_members' the planned test is made on it, too: a placebo.",
-    )
-    reference_revision: str | None = Field(
-        None, min_length=1, description="Hub revision of the reference model."
-    )
-    masked_model: Annotated[str | None, Mark.MODEL] = Field(
-        None, min_length=1, description="Masked model that makes neighbours of the texts."
-    )
-    neighbours: int = Field(25, ge=1, le=1000, description="Neighbours made of each text.")
-    neighbours_column: Column = Field(
-        None, description="Column with lists of neighbours of your own."
-    )
-    nonmember_shots: Annotated[str | None, Mark.PATH] = Field(
-        None,
-        min_length=1,
-        description="Texts known not to be members, put before each text (ReCaLL).",
-    )
-    member_shots: Annotated[str | None, Mark.PATH] = Field(
-        None, min_length=1, description="Texts known to be members, likewise (Con-ReCaLL)."
-    )
-    shots: int = Field(10, ge=1, description="Most texts put before each text.")
-    frequencies_from: Annotated[str | None, Mark.PATH] = Field(
-        None, min_length=1, description="Corpus in which tokens are counted (DC-PDD)."
-    )
-    extraction_prefix_tokens: int = Field(
-        50, ge=1, description="Last tokens of the prefix that an extraction starts from."
-    )
-    extraction_tokens: int = Field(
-        50, ge=1, description="First tokens of the reference that are to be extracted."
-    )
-    long_texts: Literal["refuse", "stride"] = Field(
-        "refuse",
-        description="Texts longer than the context get no log-probabilities, or those of pieces "
-        "of its length, none of which sees another.",
-    )
-    logits_memory: int = Field(
-        128, ge=1, description="Most memory in MiB for the logits of one forward pass at a time."
-    )
-
-
-# Settings: what is audited, and how it is sampled.
+    reference_model: Annotated[Text | None, Mark.MODEL] = None
+    """Model to compare with, smaller or the base of a tuned one; it is asked the same, at points
+    too. With 'non_members' the planned test is made on it, too: a placebo."""
+    reference_revision: Text | None = None
+    """Hub revision of the reference model."""
+    masked_model: Annotated[Text | None, Mark.MODEL] = None
+    """Masked model that makes neighbours of the texts."""
+    neighbours: int = Field(25, ge=1, le=1000)
+    """Neighbours made of each text."""
+    neighbours_column: Column = None
+    """Column with lists of neighbours of your own."""
+    nonmember_shots: Annotated[Text | None, Mark.PATH] = None
+    """Texts known not to be members, put before each text (ReCaLL)."""
+    member_shots: Annotated[Text | None, Mark.PATH] = None
+    """Texts known to be members, likewise (Con-ReCaLL)."""
+    shots: int = Field(10, ge=1)
+    """Most texts put before each text."""
+    frequencies_from: Annotated[Text | None, Mark.PATH] = None
+    """Corpus in which tokens are counted (DC-PDD)."""
+    extraction_prefix_tokens: int = Field(50, ge=1)
+    """Last tokens of the prefix that an extraction starts from."""
+    extraction_tokens: int = Field(50, ge=1)
+    """First tokens of the reference that are to be extracted."""
+    long_texts: Literal["refuse", "stride"] = "refuse"
+    """Texts longer than the context get no log-probabilities, or those of pieces of its length,
+    none of which sees another."""
+    logits_memory: int = Field(128, ge=1)
+    """Most memory in MiB for the logits of one forward pass at a time."""
 
 
 class SamplingSettings(Part):
@@ -304,188 +265,112 @@ class SamplingSettings(Part):
 
     topic = "Texts and sampling"
 
-    input: Annotated[str, Mark.PATH, Mark.USUAL] = Field(
-        min_length=1,
-        description="Corpus: a file, folder or glob of Parquet, Arrow, JSON, CSV, TSV, or books "
-        "(.txt, .epub, .html).",
-    )
-    model: Annotated[str, Mark.MODEL, Mark.USUAL] = Field(
-        min_length=1,
-        description="Folder of a checkpoint or an adapter, hub name, or the name at the endpoint.",
-    )
-    out: Annotated[Path | str | None, Mark.PATH, Mark.USUAL] = Field(
-        None,
-        description="Run folder, here or in an object store (s3://bucket/run).  "
-        "[default: runs/INPUT-MODEL]",
-    )
-    config: Annotated[str | None, Mark.PATH, Mark.USUAL] = Field(
-        None,
-        min_length=1,
-        description="TOML file of settings.  [default: mia-batch.toml in the working directory, if "
-        "there]",
-    )
+    input: Annotated[Text, Mark.PATH, Mark.USUAL]
+    """Corpus: a file, folder or glob of Parquet, Arrow, JSON, CSV, TSV, or books (.txt, .epub,
+    .html)."""
+    model: Annotated[Text, Mark.MODEL, Mark.USUAL]
+    """Folder of a checkpoint or an adapter, hub name, or the name at the endpoint."""
+    out: Annotated[Path | str | None, Mark.PATH, Mark.USUAL] = None
+    """Run folder, here or in an object store (s3://bucket/run). [default: runs/INPUT-MODEL]"""
+    config: Annotated[Text | None, Mark.PATH, Mark.USUAL] = None
+    """TOML file of settings. [default: mia-batch.toml in the working directory, if there]"""
     evidence: Annotated[
         Literal["samples", "logprobs", "probe-logprobs", "both"] | None, Mark.USUAL
-    ] = Field(
-        None,
-        description="Sampled continuations, log-probabilities of all tokens, those of the true "
-        "next token at each point, or the first two.  [default: what the attacks need]",
-    )
+    ] = None
+    """Sampled continuations, log-probabilities of all tokens, those of the true next token at each
+    point, or the first two. [default: what the attacks need]"""
     preset: Annotated[
         Literal["default", "matched", "samia", "min-k", "spv"], Mark.EVIDENCE, Mark.USUAL
-    ] = Field(
-        "default",
-        description="default: probes at many points; matched: length-matched continuations; samia: "
-        "the SaMIA authors' procedure whole; min-k: that of the Min-K% paper; spv: that of the "
-        "SPV-MIA paper and later attacks on fine-tuned models.",
-    )
-    attacks: Annotated[tuple[str, ...] | None, BeforeValidator(names), Mark.USUAL] = Field(
-        None, description="Attacks, separated by commas.  [default: the preset's]"
-    )
-    attacks_from: Annotated[str | None, Mark.PATH] = Field(
-        None,
-        min_length=1,
-        description="Python file with attacks of your own; computed unless attacks names others.",
-    )
-    samples: Annotated[int | None, Mark.USUAL] = Field(
-        None,
-        ge=1,
-        description="Continuations drawn of each prompt.  [default: 10; at probes the most likely "
-        "one, which is not drawn]",
-    )
-    probes: Annotated[int, Mark.USUAL] = Field(
-        32, ge=1, le=4096, description="Most points of a text at which the next words are asked."
-    )
-    probe_every: int = Field(1, ge=1, description="Words between two points, at least.")
-    probe_words: int = Field(1, ge=1, le=64, description="Words asked for at each point.")
-    paraphrases_column: Column = Field(
-        None, description="Column with lists of three paraphrases of each text (DE-COP)."
-    )
-    choice_orders: int = Field(
-        24,
-        ge=4,
-        le=24,
-        multiple_of=4,
-        description="Orders in which a text and its paraphrases are shown (DE-COP).",
-    )
-    seed: Annotated[int, Mark.EVIDENCE] = Field(
-        0, ge=0, lt=2**62, description="Seed of the run; same seed, same samples."
-    )
-    engine: Annotated[str, Mark.EVIDENCE, Mark.USUAL] = Field(
-        "auto",
-        description="Where samples come from; auto: openai with base-url, replay with "
-        "samples-from, else vllm where it can run, else transformers.",
-    )
-    revision: str | None = Field(None, min_length=1, description="Hub revision of the model.")
-    dtype: Annotated[Literal["auto", "float32", "float16", "bfloat16"], Mark.EVIDENCE] = Field(
-        "auto",
-        description="auto: float32 on a CPU; on a GPU the engine's choice for the checkpoint.",
-    )
-    tensor_parallel_size: Annotated[int, Mark.EVIDENCE] = Field(
-        1, ge=1, description="GPUs that share one copy of the model."
-    )
+    ] = "default"
+    """default: probes at many points; matched: length-matched continuations; samia: the SaMIA
+    authors' procedure whole; min-k: that of the Min-K% paper; spv: that of the SPV-MIA paper and
+    later attacks on fine-tuned models."""
+    attacks: Annotated[tuple[str, ...] | None, BeforeValidator(names), Mark.USUAL] = None
+    """Attacks, separated by commas. [default: the preset's]"""
+    attacks_from: Annotated[Text | None, Mark.PATH] = None
+    """Python file with attacks of your own; computed unless attacks names others."""
+    samples: Annotated[int | None, Mark.USUAL] = Field(None, ge=1)
+    """Continuations drawn of each prompt. [default: 10; at probes the most likely one, which is not
+    drawn]"""
+    probes: Annotated[int, Mark.USUAL] = Field(32, ge=1, le=4096)
+    """Most points of a text at which the next words are asked."""
+    probe_every: int = Field(1, ge=1)
+    """Words between two points, at least."""
+    probe_words: int = Field(1, ge=1, le=64)
+    """Words asked for at each point."""
+    paraphrases_column: Column = None
+    """Column with lists of three paraphrases of each text (DE-COP)."""
+    choice_orders: int = Field(24, ge=4, le=24, multiple_of=4)
+    """Orders in which a text and its paraphrases are shown (DE-COP)."""
+    seed: Annotated[int, Mark.EVIDENCE] = Field(0, ge=0, lt=2**62)
+    """Seed of the run; same seed, same samples."""
+    engine: Annotated[str, Mark.EVIDENCE, Mark.USUAL] = "auto"
+    """Where samples come from; auto: openai with base-url, replay with samples-from, else vllm
+    where it can run, else transformers."""
+    revision: Text | None = None
+    """Hub revision of the model."""
+    dtype: Annotated[Literal["auto", "float32", "float16", "bfloat16"], Mark.EVIDENCE] = "auto"
+    """auto: float32 on a CPU; on a GPU the engine's choice for the checkpoint."""
+    tensor_parallel_size: Annotated[int, Mark.EVIDENCE] = Field(1, ge=1)
+    """GPUs that share one copy of the model."""
     engine_arg: Annotated[dict[str, Any], BeforeValidator(arguments), Mark.EVIDENCE] = Field(
-        default_factory=dict,
-        description="KEY=VALUE for the engine itself, such as max_model_len=2048; repeatable.",
+        default_factory=dict
     )
-    encoding: Annotated[str, AfterValidator(known_encoding)] | None = Field(
-        None,
-        description="Encoding of text files that declare none.  [default: UTF-8]",
-    )
-    bad_input: Literal["refuse", "set-aside"] = Field(
-        "refuse",
-        description="Files and rows that cannot be read: refuse the first, or list them with their "
-        "reasons in the table set_aside and go on with the others.",
-    )
-    prefix_ratio: Annotated[float, Mark.EVIDENCE] = Field(
-        0.5, gt=0, lt=1, description="Share of a target's words that is given to the model."
-    )
+    """KEY=VALUE for the engine itself, such as max_model_len=2048; repeatable."""
+    encoding: Annotated[str, AfterValidator(known_encoding)] | None = None
+    """Encoding of text files that declare none. [default: UTF-8]"""
+    bad_input: Literal["refuse", "set-aside"] = "refuse"
+    """Files and rows that cannot be read: refuse the first, or list them with their reasons in the
+    table set_aside and go on with the others."""
+    prefix_ratio: Annotated[float, Mark.EVIDENCE] = Field(0.5, gt=0, lt=1)
+    """Share of a target's words that is given to the model."""
     word_rule: Annotated[
         Literal["whitespace", "space", "rouge", "unicode", "script"], Mark.EVIDENCE
-    ] = Field(
-        "script",
-        description="How text is split into words; script: at white space, and character by "
-        "character or so where a script has none between words.  [default: script; samia preset: "
-        "space]",
-    )
-    window_words: Annotated[int | None, Mark.EVIDENCE, Mark.USUAL] = Field(
-        None,
-        ge=2,
-        description="Cut documents into windows of this many words.  [default: 128 for books, else "
-        "a document is one target]",
-    )
-    window_characters: Annotated[int | None, Mark.EVIDENCE] = Field(
-        None,
-        ge=2,
-        description="Cut documents into windows of at most this many characters instead.",
-    )
-    max_windows_per_document: Annotated[int | None, Mark.USUAL] = Field(
-        None,
-        ge=1,
-        description="Ask about this many windows of a document at most, evenly spread; a larger "
-        "number later adds to them.  [default: all]",
-    )
-    stride: Annotated[int | None, Mark.EVIDENCE] = Field(
-        None,
-        ge=1,
-        description="Words, or characters, between the starts of windows.  [default: those of a "
-        "window]",
-    )
-    text_length: Annotated[Literal[32, 64, 128, 256] | None, Mark.EVIDENCE] = Field(
-        None, description="Nominal words of a text (samia preset).  [default: each text's own]"
-    )
-    max_length: Annotated[int, Mark.EVIDENCE] = Field(
-        1024, ge=2, description="Most tokens of prompt and output, where whole candidates count."
-    )
-    temperature: Annotated[float, Mark.EVIDENCE] = Field(
-        1.0, ge=0, description="Divides the logits; 0: always take the most likely token."
-    )
-    top_k: Annotated[int, Mark.EVIDENCE] = Field(
-        50, ge=0, description="Draw from the k most likely tokens only; 0: all."
-    )
-    top_p: Annotated[float, Mark.EVIDENCE] = Field(
-        1.0, gt=0, le=1, description="Draw from this much probability only."
-    )
-    rarity_from: Annotated[Path | None, Mark.PATH] = Field(
-        None,
-        description="Run that tells how often the model says each word elsewhere: scores then "
-        "depend on the text alone.  [default: this run]",
-    )
-    extract: bool = Field(
-        default=False,
-        description="Follow the model through the documents, from their strongest windows on.",
-    )
-    extract_starts: int = Field(
-        3,
-        ge=1,
-        description="Strongest windows of a document that it is followed from, and back from there "
-        "as long as text comes out.",
-    )
-    extract_draws: int = Field(
-        0,
-        ge=0,
-        le=1000,
-        description="Walks that are drawn from each of these windows where the greedy one, of the "
-        "most likely words, led nowhere.",
-    )
-    extract_tokens: int = Field(
-        2000, ge=1, description="Tokens of a document after which nothing further is asked."
-    )
-    controls: bool = Field(
-        default=False,
-        description="Ask for passages that came out after an unrelated prefix, too, and look for "
-        "them in the other documents: what is common is no evidence.",
-    )
-    retry_failed: bool = Field(
-        default=False, description="Try again what could not be sampled before."
-    )
-    max_failed: float = Field(
-        0.05,
-        ge=0,
-        le=1,
-        description="Share of targets that may fail; with more the exit code is 1.",
-    )
-    report: bool = Field(default=True, description="Write report.html at the end.")
+    ] = "script"
+    """How text is split into words; script: at white space, and character by character or so where
+    a script has none between words. [default: script; samia preset: space]"""
+    window_words: Annotated[int | None, Mark.EVIDENCE, Mark.USUAL] = Field(None, ge=2)
+    """Cut documents into windows of this many words. [default: 128 for books, else a document is
+    one target]"""
+    window_characters: Annotated[int | None, Mark.EVIDENCE] = Field(None, ge=2)
+    """Cut documents into windows of at most this many characters instead."""
+    max_windows_per_document: Annotated[int | None, Mark.USUAL] = Field(None, ge=1)
+    """Ask about this many windows of a document at most, evenly spread; a larger number later adds
+    to them. [default: all]"""
+    stride: Annotated[int | None, Mark.EVIDENCE] = Field(None, ge=1)
+    """Words, or characters, between the starts of windows. [default: those of a window]"""
+    text_length: Annotated[Literal[32, 64, 128, 256] | None, Mark.EVIDENCE] = None
+    """Nominal words of a text (samia preset). [default: each text's own]"""
+    max_length: Annotated[int, Mark.EVIDENCE] = Field(1024, ge=2)
+    """Most tokens of prompt and output, where whole candidates count."""
+    temperature: Annotated[float, Mark.EVIDENCE] = Field(1.0, ge=0)
+    """Divides the logits; 0: always take the most likely token."""
+    top_k: Annotated[int, Mark.EVIDENCE] = Field(50, ge=0)
+    """Draw from the k most likely tokens only; 0: all."""
+    top_p: Annotated[float, Mark.EVIDENCE] = Field(1.0, gt=0, le=1)
+    """Draw from this much probability only."""
+    rarity_from: Annotated[Path | None, Mark.PATH] = None
+    """Run that tells how often the model says each word elsewhere: scores then depend on the text
+    alone. [default: this run]"""
+    extract: bool = False
+    """Follow the model through the documents, from their strongest windows on."""
+    extract_starts: int = Field(3, ge=1)
+    """Strongest windows of a document that it is followed from, and back from there as long as text
+    comes out."""
+    extract_draws: int = Field(0, ge=0, le=1000)
+    """Walks that are drawn from each of these windows where the greedy one, of the most likely
+    words, led nowhere."""
+    extract_tokens: int = Field(2000, ge=1)
+    """Tokens of a document after which nothing further is asked."""
+    controls: bool = False
+    """Ask for passages that came out after an unrelated prefix, too, and look for them in the other
+    documents: what is common is no evidence."""
+    retry_failed: bool = False
+    """Try again what could not be sampled before."""
+    max_failed: float = Field(0.05, ge=0, le=1)
+    """Share of targets that may fail; with more the exit code is 1."""
+    report: bool = True
+    """Write report.html at the end."""
 
     @field_validator("out", mode="before")
     @classmethod
@@ -515,9 +400,6 @@ class SamplingSettings(Part):
         return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
-# Settings: reference models that a run makes.
-
-
 def _even(value: int) -> int:
     if value % 2:
         raise ValueError("give an even number: every text is in half of the shadow models")
@@ -529,53 +411,32 @@ class FinetuningSettings(Part):
 
     topic = "Fine-tuned references"
 
-    prompts_from: Annotated[str | None, Mark.PATH] = Field(
-        None,
-        min_length=1,
-        description="Texts whose first tokens the target goes on with; a reference model is tuned "
-        "on what it says (SPV-MIA).",
-    )
-    prompt_tokens: int = Field(16, ge=1, le=1024, description="First tokens of each such text.")
-    generations: int = Field(
-        1000, ge=2, le=1_000_000, description="Texts that the target generates."
-    )
-    generation_tokens: int = Field(
-        128, ge=2, le=100_000, description="Most tokens of a generation."
-    )
-    candidate_from: Annotated[str | None, Mark.PATH] = Field(
-        None,
-        min_length=1,
-        description="Texts of the same kind, on which a second reference model is tuned "
-        "(LiRA-Candidate).",
-    )
-    shadows: Annotated[int, AfterValidator(_even)] | None = Field(
-        None,
-        ge=2,
-        le=1024,
-        description="Shadow models, each tuned on a random half of the texts (LiRA, RMIA).",
-    )
+    prompts_from: Annotated[Text | None, Mark.PATH] = None
+    """Texts whose first tokens the target goes on with; a reference model is tuned on what it says
+    (SPV-MIA)."""
+    prompt_tokens: int = Field(16, ge=1, le=1024)
+    """First tokens of each such text."""
+    generations: int = Field(1000, ge=2, le=1_000_000)
+    """Texts that the target generates."""
+    generation_tokens: int = Field(128, ge=2, le=100_000)
+    """Most tokens of a generation."""
+    candidate_from: Annotated[Text | None, Mark.PATH] = None
+    """Texts of the same kind, on which a second reference model is tuned (LiRA-Candidate)."""
+    shadows: Annotated[int, AfterValidator(_even)] | None = Field(None, ge=2, le=1024)
+    """Shadow models, each tuned on a random half of the texts (LiRA, RMIA)."""
     tuning: Method = recipe_field("method")
     tuning_rank: int = recipe_field("rank")
     tuning_epochs: int = recipe_field("epochs")
     tuning_rate: float = recipe_field("learning_rate")
     tuning_batch: int = recipe_field("batch_size")
     tuning_tokens: int = recipe_field("max_tokens")
-    paraphrases: int = Field(
-        10, ge=1, le=1000, description="Symmetric pairs of paraphrases of each text (SPV-MIA)."
-    )
-    paraphrase_share: float = Field(
-        0.2, gt=0, le=1, description="Share of the tokens that a paraphrase replaces."
-    )
-    noise: float = Field(
-        0.1,
-        gt=0,
-        le=100,
-        description="Standard deviation of noise on embeddings, in that of the entries of the "
-        "model's embedding matrix.",
-    )
-
-
-# Settings: reference sets, and how the answer is given.
+    paraphrases: int = Field(10, ge=1, le=1000)
+    """Symmetric pairs of paraphrases of each text (SPV-MIA)."""
+    paraphrase_share: float = Field(0.2, gt=0, le=1)
+    """Share of the tokens that a paraphrase replaces."""
+    noise: float = Field(0.1, gt=0, le=100)
+    """Standard deviation of noise on embeddings, in that of the entries of the model's embedding
+    matrix."""
 
 
 CLASSICS, NO_YARDSTICK = "default", "none"
@@ -587,124 +448,63 @@ class VerdictSettings(Part):
 
     topic = "Reference sets and answers"
 
-    non_members: Annotated[str | None, Mark.PATH] = Field(
-        None,
-        min_length=1,
-        description="Texts known not to be in the training data: each target is compared with "
-        "them.  [default: the input's own of member = false]",
-    )
-    non_members_known: Annotated[str, StringConstraints(strip_whitespace=True)] | None = Field(
-        None,
-        min_length=1,
-        description="How it is known that they are not, in a sentence that is printed with the "
-        "result.",
-    )
-    calibration: Annotated[str | None, Mark.PATH] = Field(
-        None,
-        min_length=1,
-        description="Other texts of known membership, from which thresholds and rates are taken.",
-    )
-    canaries: Annotated[str | None, Mark.PATH] = Field(
-        None,
-        min_length=1,
-        description="Sets of texts of which one each, drawn at random, was published.",
-    )
-    yardstick: Annotated[str | None, Mark.PATH] = Field(
-        None,
-        min_length=1,
-        description="Texts that the model knows to a known degree, with a column level: they are "
-        "asked in the same way and say what finding nothing means. default: 115 passages of "
-        "classics; none, or --no-yardstick: no such texts.  [default: the classics for books, else "
-        "none]",
-    )
-    combine: bool = Field(
-        default=False,
-        description="Learn from texts of known membership how to combine the scores of all "
-        "attacks, as a further attack: combination_v1.",
-    )
-    primary: str | None = Field(
-        None,
-        min_length=1,
-        description="The attack that the answer rests on.  [default: "
-        "probe_leading_rarity_v1, samia_matched_v1 or min_k_plus_plus_20_v1, the first that is "
-        "computed]",
-    )
-    level: Literal["target", "group", "collection"] = Field(
-        "target",
-        description="What the answer is about: each target, each whole group, or all groups "
-        "together.",
-    )
-    windows_per_group: int | None = Field(
-        None,
-        ge=1,
-        description="Targets compared of each group; groups with fewer get no answer.  [default: "
-        "as many as nine groups in ten have]",
-    )
-    exploratory: bool = Field(
-        default=False,
-        description="Print p-values, lists and estimates, marked as exploratory, even where a "
-        "classifier that never sees the model tells the targets from the non-members.",
-    )
-    statistic: Literal["mean", "median", "maximum"] = Field(
-        "mean", description="What is compared of a group's targets."
-    )
-    q: float = Field(
-        0.05, gt=0, lt=1, description="Largest share of false ones among what is reported."
-    )
-    adjustment: Literal["bh", "by"] = Field(
-        "bh", description="Benjamini-Hochberg, or Benjamini-Yekutieli for any dependence."
-    )
-    anyway: bool = Field(
-        default=False,
-        description="Go on where no answer can come of it: so few non-members allow none at this "
-        "level, or they can be told apart from the targets without the model.",
-    )
-    stop_when_decided: bool = Field(
-        default=False,
-        description="Ask about the windows of groups in rounds, each group until it is reported or "
-        "can no longer be (e-BH), instead of about all: saves tokens. Needs --level group.",
-    )
-    ties: Literal["conservative", "random"] = Field(
-        "conservative",
-        description="Equal scores count against the target, or are ordered at random.",
-    )
-    length_edges: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(names)] = (
-        Field(
-            (),
-            description="Words at which a new bucket begins, separated by commas: targets are "
-            "compared with non-members of their own bucket.",
-        )
-    )
-    fpr: float = Field(
-        0.05,
-        gt=0,
-        lt=1,
-        description="Share of non-members above the threshold at which the contamination rate is "
-        "estimated.",
-    )
-    plan_lodged: Annotated[str, StringConstraints(strip_whitespace=True)] | None = Field(
-        None,
-        min_length=1,
-        description="When and where the plan was lodged before the run, in a sentence that the "
-        "report shows; --dry-run prints the plan's SHA-256.",
-    )
-    slice_by: Annotated[tuple[str, ...], BeforeValidator(names)] = Field(
-        (), description="Columns, separated by commas, by whose values metrics are given as well."
-    )
-
-
-# The settings of a run, all parts together, and what they need of each other.
+    non_members: Annotated[Text | None, Mark.PATH] = None
+    """Texts known not to be in the training data: each target is compared with them. [default: the
+    input's own of member = false]"""
+    non_members_known: Sentence | None = None
+    """How it is known that they are not, in a sentence that is printed with the result."""
+    calibration: Annotated[Text | None, Mark.PATH] = None
+    """Other texts of known membership, from which thresholds and rates are taken."""
+    canaries: Annotated[Text | None, Mark.PATH] = None
+    """Sets of texts of which one each, drawn at random, was published."""
+    yardstick: Annotated[Text | None, Mark.PATH] = None
+    """Texts that the model knows to a known degree, with a column level: they are asked in the same
+    way and say what finding nothing means. default: 115 passages of classics; none, or
+    --no-yardstick: no such texts. [default: the classics for books, else none]"""
+    combine: bool = False
+    """Learn from texts of known membership how to combine the scores of all attacks, as a further
+    attack: combination_v1."""
+    primary: Text | None = None
+    """The attack that the answer rests on. [default: probe_leading_rarity_v1, samia_matched_v1 or
+    min_k_plus_plus_20_v1, the first that is computed]"""
+    level: Literal["target", "group", "collection"] = "target"
+    """What the answer is about: each target, each whole group, or all groups together."""
+    windows_per_group: int | None = Field(None, ge=1)
+    """Targets compared of each group; groups with fewer get no answer. [default: as many as nine
+    groups in ten have]"""
+    exploratory: bool = False
+    """Print p-values, lists and estimates, marked as exploratory, even where a classifier that
+    never sees the model tells the targets from the non-members."""
+    statistic: Literal["mean", "median", "maximum"] = "mean"
+    """What is compared of a group's targets."""
+    q: float = Field(0.05, gt=0, lt=1)
+    """Largest share of false ones among what is reported."""
+    adjustment: Literal["bh", "by"] = "bh"
+    """Benjamini-Hochberg, or Benjamini-Yekutieli for any dependence."""
+    anyway: bool = False
+    """Go on where no answer can come of it: so few non-members allow none at this level, or they
+    can be told apart from the targets without the model."""
+    stop_when_decided: bool = False
+    """Ask about the windows of groups in rounds, each group until it is reported or can no longer
+    be (e-BH), instead of about all: saves tokens. Needs --level group."""
+    ties: Literal["conservative", "random"] = "conservative"
+    """Equal scores count against the target, or are ordered at random."""
+    length_edges: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(names)] = ()
+    """Words at which a new bucket begins, separated by commas: targets are compared with
+    non-members of their own bucket."""
+    fpr: float = Field(0.05, gt=0, lt=1)
+    """Share of non-members above the threshold at which the contamination rate is estimated."""
+    plan_lodged: Sentence | None = None
+    """When and where the plan was lodged before the run, in a sentence that the report shows;
+    --dry-run prints the plan's SHA-256."""
+    slice_by: Annotated[tuple[str, ...], BeforeValidator(names)] = ()
+    """Columns, separated by commas, by whose values metrics are given as well."""
 
 
 RESOURCES = frozenset(
     {
-        "batch_size",
-        "cpu_offload_gb",
-        "gpu_memory_utilization",
-        "kv_cache_memory_bytes",
-        "max_num_batched_tokens",
-        "max_num_seqs",
-        "swap_space",
+        *("batch_size", "cpu_offload_gb", "gpu_memory_utilization", "kv_cache_memory_bytes"),
+        *("max_num_batched_tokens", "max_num_seqs", "swap_space"),
     }
 )
 """Arguments of engines that decide how much memory they take, never what they sample."""
@@ -721,8 +521,8 @@ PARTS: tuple[type[Part], ...] = (
     ColumnSettings,
 )
 """The parts of the settings, in the order of the help."""
-_EVIDENCE = {"samples", "logprobs"}
 _OF_WHOLE_TEXTS = ("neighbours_column", "paraphrases_column")
+_OF_ROUNDS = {"level": "group", "adjustment": "bh", "ties": "conservative"}
 _KEYS = {part.key: part.engine_of for part in PARTS if part.key and part.engine_of}
 
 
@@ -782,7 +582,10 @@ class Settings(
         from mia_batch.evidence.engines.registry import engine_types
 
         types = engine_types().items()
-        known = ["auto", *(each for each, engine in types if engine.kinds & _EVIDENCE)]
+        known = [
+            "auto",
+            *(each for each, engine in types if engine.kinds & {"samples", "logprobs"}),
+        ]
         if name not in known:
             raise ValueError(f"known engines are {', '.join(known)}")
         return name
@@ -798,119 +601,111 @@ class Settings(
             raise ValueError("name at least one attack; `mia-batch attacks` lists them")
         return tuple(_known(name, info) for name in dict.fromkeys(names))
 
-    @model_validator(mode="after")
-    def _consistent_engine(self) -> Self:
-        for setting, engine in _KEYS.items():
-            given = getattr(self, setting) is not None
-            if given and self.engine != engine:
-                raise ValueError(
-                    f"setting {setting!r} belongs to engine {engine!r}; leave one of the two out"
-                )
-            if not given and self.engine == engine:
-                raise ValueError(f"engine {engine!r} needs setting {setting!r} beside it")
-        for part in PARTS:
-            for setting, field in part.model_fields.items():
-                changed = getattr(self, setting) != field.default
-                if part.engine_of and changed and self.engine != part.engine_of:
-                    raise ValueError(
-                        f"setting {setting!r} belongs to engine {part.engine_of!r}; leave it out"
-                    )
-        return self
-
-    @model_validator(mode="after")
-    def _consistent_samples(self) -> Self:
-        from mia_batch.prompts.views import SAMPLES_PER_TARGET
-
-        if self.continuations > SAMPLES_PER_TARGET:
-            raise ValueError(
-                f"setting 'samples' is {self.samples}: a target has seeds for "
-                f"{SAMPLES_PER_TARGET} samples; ask for fewer"
-            )
-        if self.temperature == 0 and self.continuations > 1:
-            raise ValueError(
-                f"setting 'samples' is {self.continuations}, but at temperature 0 all samples of a "
-                "text are the same; ask for 1"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(
-                f"setting 'out' is {str(self.folder)!r}, which is a file; name a folder"
-            )
-        for name in ("input", "model"):
-            if os.path.realpath(self.folder) == os.path.realpath(getattr(self, name)):
-                raise ValueError(
-                    f"setting 'out' is the {name} itself, {str(self.folder)!r}; choose another"
-                )
-        if self.max_cost is not None and None in (self.price_in, self.price_out):
-            raise ValueError(
-                "setting 'max_cost' needs prices; give 'price_in' and 'price_out' beside it"
-            )
-        if self.chat_instruction is not None and not self.chat:
-            raise ValueError("setting 'chat_instruction' belongs to 'chat'; set that too")
-        windows = [self.window_words, self.window_characters]
-        if self.stride is not None and windows == [None, None]:
-            raise ValueError(
-                "setting 'stride' needs 'window_words' or 'window_characters' beside it"
-            )
-        if None not in windows:
-            raise ValueError(
-                "settings 'window_words' and 'window_characters' are two; leave out one of them"
-            )
-        if self.preset == "samia" and self.word_rule != "space":
-            raise ValueError(
-                f"setting 'word_rule' is {self.word_rule!r}, but preset 'samia' needs 'space'"
-            )
-        if self.text_length is not None and self.preset != "samia":
-            raise ValueError(
-                "setting 'text_length' belongs to preset 'samia'; leave it out or set the preset"
-            )
-        if self.text_length is not None and self.window_words not in (None, self.text_length):
-            raise ValueError(
-                f"settings 'window_words' ({self.window_words}) and 'text_length' "
-                f"({self.text_length}) must be equal where both are given"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _consistent_views(self) -> Self:
-        for setting in _OF_WHOLE_TEXTS:
-            if getattr(self, setting) is not None and (self.window_words or self.window_characters):
-                raise ValueError(f"setting {setting!r} is about whole texts; leave windows out")
-        if self.member_shots is not None and self.nonmember_shots is None:
-            raise ValueError("setting 'member_shots' needs 'nonmember_shots' beside it")
-        return self
-
     @field_validator("primary")
     @classmethod
     def _known_primary(cls, name: str | None, info: ValidationInfo) -> str | None:
         return None if name is None else _known(name, info)
 
     @model_validator(mode="after")
-    def _consistent_verdict(self) -> Self:
-        if self.non_members is not None and self.non_members_known is None:
-            raise ValueError(
-                "setting 'non_members' needs 'non_members_known' beside it: say how it is known "
-                "that these texts are not in the training data"
-            )
-        if self.primary is not None and self.primary not in (self.attacks or (self.primary,)):
-            raise ValueError(
-                f"setting 'primary' is {self.primary!r}, which 'attacks' does not name"
-            )
-        alone = {"level": "group", "adjustment": "bh", "ties": "conservative"}
-        for setting, value in alone.items():
-            if self.stop_when_decided and getattr(self, setting) != value:
-                raise ValueError(
-                    f"setting 'stop_when_decided' needs {setting!r} {value!r}, not "
-                    f"{getattr(self, setting)!r}"
-                )
-        if list(self.length_edges) != sorted(set(self.length_edges)):
-            raise ValueError(
-                f"setting 'length_edges' is {self.length_edges}: each must exceed the one before"
-            )
+    def _consistent(self) -> Self:
+        for is_wrong, message in chain(self._engine_faults(), self._faults()):
+            if is_wrong:
+                raise ValueError(message)
         return self
+
+    def _engine_faults(self) -> Iterator[tuple[bool, str]]:
+        for name, engine in _KEYS.items():
+            given, asked = getattr(self, name) is not None, self.engine == engine
+            both = f"setting {name!r} belongs to engine {engine!r}; leave one of the two out"
+            yield given and not asked, both
+            yield asked and not given, f"engine {engine!r} needs setting {name!r} beside it"
+        for part in (part for part in PARTS if part.engine_of not in (None, self.engine)):
+            for name, field in part.model_fields.items():
+                wrong = f"setting {name!r} belongs to engine {part.engine_of!r}; leave it out"
+                yield getattr(self, name) != field.default, wrong
+
+    def _faults(self) -> Iterator[tuple[bool, str]]:
+        """Yield what settings need of each other that are each right, and whether they fail it."""
+        from mia_batch.prompts.views import SAMPLES_PER_TARGET
+
+        yield (
+            self.continuations > SAMPLES_PER_TARGET,
+            f"setting 'samples' is {self.samples}: a target has seeds for {SAMPLES_PER_TARGET} "
+            "samples; ask for fewer",
+        )
+        yield (
+            self.temperature == 0 and self.continuations > 1,
+            f"setting 'samples' is {self.continuations}, but at temperature 0 all samples of a "
+            "text are the same; ask for 1",
+        )
+        out = str(self.folder)
+        yield (
+            self.folder.exists() and not self.folder.is_dir(),
+            f"setting 'out' is {out!r}, which is a file; name a folder",
+        )
+        for name, path in (("input", self.input), ("model", self.model)):
+            yield (
+                os.path.realpath(out) == os.path.realpath(path),
+                f"setting 'out' is the {name} itself, {out!r}; choose another",
+            )
+        yield (
+            self.max_cost is not None and None in (self.price_in, self.price_out),
+            "setting 'max_cost' needs prices; give 'price_in' and 'price_out' beside it",
+        )
+        yield (
+            self.chat_instruction is not None and not self.chat,
+            "setting 'chat_instruction' belongs to 'chat'; set that too",
+        )
+        windows = [self.window_words, self.window_characters]
+        yield (
+            self.stride is not None and windows == [None, None],
+            "setting 'stride' needs 'window_words' or 'window_characters' beside it",
+        )
+        yield (
+            None not in windows,
+            "settings 'window_words' and 'window_characters' are two; leave out one of them",
+        )
+        yield (
+            self.preset == "samia" and self.word_rule != "space",
+            f"setting 'word_rule' is {self.word_rule!r}, but preset 'samia' needs 'space'",
+        )
+        yield (
+            self.text_length is not None and self.preset != "samia",
+            "setting 'text_length' belongs to preset 'samia'; leave it out or set the preset",
+        )
+        yield (
+            self.text_length is not None and self.window_words not in (None, self.text_length),
+            f"settings 'window_words' ({self.window_words}) and 'text_length' "
+            f"({self.text_length}) must be equal where both are given",
+        )
+        for name in _OF_WHOLE_TEXTS:
+            yield (
+                getattr(self, name) is not None and windows != [None, None],
+                f"setting {name!r} is about whole texts; leave windows out",
+            )
+        yield (
+            self.member_shots is not None and self.nonmember_shots is None,
+            "setting 'member_shots' needs 'nonmember_shots' beside it",
+        )
+        yield (
+            self.non_members is not None and self.non_members_known is None,
+            "setting 'non_members' needs 'non_members_known' beside it: say how it is known that "
+            "these texts are not in the training data",
+        )
+        yield (
+            self.primary is not None and self.primary not in (self.attacks or (self.primary,)),
+            f"setting 'primary' is {self.primary!r}, which 'attacks' does not name",
+        )
+        for name, needed in _OF_ROUNDS.items():
+            found = getattr(self, name)
+            yield (
+                self.stop_when_decided and found != needed,
+                f"setting 'stop_when_decided' needs {name!r} {needed!r}, not {found!r}",
+            )
+        yield (
+            list(self.length_edges) != sorted(set(self.length_edges)),
+            f"setting 'length_edges' is {self.length_edges}: each must exceed the one before",
+        )
 
     @property
     def has_yardstick(self) -> bool:

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from mia_batch.report.html.page import Contents
 
 
-# Evidence: what the model was given, what follows in the text, and what the model wrote.
-
-
 MOST_WINDOWS = 20
 """Windows that are shown for each reason: the longest runs, common passages, highest scores."""
 _MOST_CHARACTERS = 1_500
@@ -127,8 +124,8 @@ def _side_by_side(target: dict[str, Any], samples: list[dict[str, Any]]) -> dict
     return {
         "prefix_cut": before,
         "prefix_shown": prefix,
-        "true": _pieces(target["reference"], [run[0]]),
-        "model": _pieces(sample["candidate"], [run[1]]),
+        "true": _pieces(target["reference"], *run[0]),
+        "model": _pieces(sample["candidate"], *run[1]),
         "sample_index": sample["sample_index"],
         "n_samples": len(samples),
     }
@@ -146,12 +143,9 @@ def _extent(words: list[re.Match[str]], first: int, size: int) -> tuple[int, int
     return (words[first].start(), words[first + size - 1].end()) if size else (0, 0)
 
 
-def _pieces(text: str, marked: list[tuple[int, int]]) -> Pieces:
-    pieces, end = [], 0
-    for start, stop in marked:
-        pieces += [(text[end:start], False), (text[start:stop], True)]
-        end = stop
-    return [piece for piece in [*pieces, (text[end:], False)] if piece[0]]
+def _pieces(text: str, start: int, stop: int) -> Pieces:
+    pieces = [(text[:start], False), (text[start:stop], True), (text[stop:], False)]
+    return [piece for piece in pieces if piece[0]]
 
 
 def _at_points(text: str, points: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -169,9 +163,6 @@ def _at_points(text: str, points: list[dict[str, Any]]) -> Iterator[dict[str, An
         yield {"text": word, "said": said, "hit": bool(row.get("leading_words"))}
         end = stop
     yield {"text": raw[end:].decode()}
-
-
-# The table of documents and the conclusions, for those who paste them elsewhere.
 
 
 _MARKUP = re.compile(r"([\\`*_{}\[\]()#+!|<>~&$-])")

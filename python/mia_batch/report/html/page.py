@@ -12,12 +12,10 @@ from mia_batch.report.html.evidence import MOST_WINDOWS, evidence
 from mia_batch.report.html.plots import plots
 from mia_batch.report.html.tables import (
     LEVELS,
-    NO_VALUE,
-    Column,
-    Table,
     control_table,
     document_tables,
     interval,
+    metric_table,
     number,
     perplexity_table,
     plain,
@@ -29,9 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from jinja2 import Environment
-
-
-# The fields that a report must hold, for whom, and where each comes from.
 
 
 NOT_RECORDED = "not recorded"
@@ -70,14 +65,11 @@ class Field:
         if value and contents.has(place, column):
             n = contents.frame(place, pl.col(column) == (value == "true")).height
             return f"{n:,} rows of {place}, column {column}" if n else NOT_RECORDED
-        if contents.has(place, name) and self._has_values(contents, place, name):
-            return f"in {place}, column {name}"
-        return NOT_RECORDED
-
-    @staticmethod
-    def _has_values(contents: Contents, table: str, column: str) -> bool:
-        some = pl.col(column).is_not_null().any()
-        return bool(contents.tables[table].select(some).collect(engine="streaming").item())
+        any_value = pl.col(name).is_not_null().any()
+        if not contents.has(place, name):
+            return NOT_RECORDED
+        found = contents.tables[place].select(any_value).collect(engine="streaming").item()
+        return f"in {place}, column {name}" if found else NOT_RECORDED
 
 
 def _in_words(value: Any) -> str:  # noqa: ANN401 - whatever run.json holds
@@ -95,19 +87,14 @@ def _finding(contents: Contents, check: str) -> str:
     if "findings" not in contents.tables:
         return NOT_RECORDED
     rows = contents.frame("findings", check=check)
-    said = [
-        f"{row['subject'] or 'all'}, {row['statistic']}: "
-        + " ".join(filter(None, (_amount(row["value"]), row["verdict"] and f"({row['verdict']})")))
-        for row in rows.iter_rows(named=True)
-        if row["value"] is not None or row["verdict"]
-    ]
+    said = []
+    for row in rows.iter_rows(named=True):
+        value, verdict = row["value"], row["verdict"]
+        if value is not None or verdict:
+            amount = [] if value is None else [number(int(value) if value.is_integer() else value)]
+            words = " ".join([*amount, *([f"({verdict})"] if verdict else [])])
+            said.append(f"{row['subject'] or 'all'}, {row['statistic']}: {words}")
     return "; ".join(said) or NOT_RECORDED
-
-
-def _amount(value: float | None) -> str | None:
-    if value is None:
-        return None
-    return number(int(value) if value.is_integer() else value)
 
 
 _CAPABILITY = (
@@ -211,9 +198,6 @@ FIELDS = (
 )
 
 
-# The page: sections in their order, from templates.
-
-
 _ASKED = (
     Field(0, "Model", "run.json: models.target.source.name"),
     Field(0, "Revision", "run.json: models.target.source.revision"),
@@ -241,8 +225,6 @@ _SECTIONS = (
     ("sources", "Tables and columns"),
     ("glossary", "Words"),
 )
-_SHOWN_METRICS = ("roc_auc", "tpr_at_fpr")
-_MOST_METRICS = 300
 _MOST_OPEN = 5  # windows of evidence; the rest are behind a click
 
 
@@ -262,7 +244,7 @@ def render(contents: Contents) -> str:
             tables=[*document_tables(contents, {window["target_id"] for window in windows})],
             findings=contents.frame("findings").to_dicts(),
             plots=[*plots(contents)],
-            metrics=_metrics(contents),
+            metrics=metric_table(contents),
             windows=windows,
             controls=control_table(contents),
             perplexities=perplexity_table(contents, [window["target_id"] for window in windows]),
@@ -292,55 +274,9 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "interval": interval,
-        "number": number,
-        "plain": plain,
-        "share": share,
-        "visible": visible,
+        each.__name__: each for each in (interval, number, plain, share, visible)
     }
     return environment
-
-
-def _metrics(contents: Contents) -> Table | None:
-    known = pl.col("value").is_not_null() & pl.col("versus").is_null()
-    figures = contents.frame("metrics", known, pl.col("metric").is_in(_SHOWN_METRICS), slice="all")
-    if figures.is_empty():
-        return None
-    return Table(
-        name="metrics",
-        title="Figures of each attack",
-        source="metrics.parquet",
-        columns=_OF_METRICS,
-        rows=figures.head(_MOST_METRICS).to_dicts(),
-        note="Slices, comparisons and further figures are in metrics.parquet.",
-    )
-
-
-def _of(heading: str, name: str, *, is_number: bool = True) -> Column:
-    write = number if is_number else visible
-    return Column(
-        heading,
-        (name,),
-        lambda row: NO_VALUE if row[name] is None else write(row[name]),
-        name if is_number else None,
-    )
-
-
-_OF_METRICS = [
-    _of("Attack", "attack", is_number=False),
-    _of("Figure", "metric", is_number=False),
-    _of("At FPR", "fpr"),
-    Column(
-        "Value (95 % interval)",
-        ("value", "low", "high"),
-        lambda row: interval(row["value"], row["low"], row["high"]),
-        "value",
-    ),
-    _of("Members", "n_members"),
-    _of("Non-members", "n_nonmembers"),
-    _of("Without score", "n_unscored"),
-    _of("Note", "reason", is_number=False),
-]
 
 
 def _unscored(contents: Contents) -> list[dict[str, Any]]:
@@ -374,9 +310,6 @@ def _sources(contents: Contents) -> Iterator[dict[str, Any]]:
             "columns": table.collect_schema().names(),
             "meaning": contents.meanings.get(name, ""),
         }
-
-
-# What a report is made from: a run's manifest, its tables and its sentences.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from mia_batch.report.html.page import Contents
 
 
-# Foreign text on a page: all of it is seen, none of it is obeyed; numbers for people.
-
-
 _MOST = 1_500
 _HIDDEN = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e"
@@ -96,9 +93,6 @@ def interval(value: float | None, low: float | None, high: float | None) -> str:
     return f"{value:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
-# Heat strips: where in a document the model remembers, from its first page to its last.
-
-
 LEVELS = 8
 """Shades of a strip; a point's is that of the eighth of [0, 1] in which it lies."""
 _WIDTH = 1000
@@ -147,9 +141,6 @@ def _in_words(starts: list[float], values: list[float | None]) -> str:
         f"{len(starts)} stretches, {len(scored)} with a score; "
         f"highest {value:.2f}, from {100 * start:.0f} % of the document on"
     )
-
-
-# Tables of documents, groups or single texts: headings, cells and what they are sorted by.
 
 
 ANSWERS = {
@@ -247,7 +238,7 @@ def rollup_columns(rows: pl.DataFrame, drawn: Mapping[str, Markup]) -> Iterator[
     for name in rows.columns:
         known = name in {*Rollup.column_names(), *_NAMES, "member"}
         if name in there and not known and not rows[name].equals(rows["key"]):
-            yield _plain_text(name)
+            yield text_column(name, name)
 
 
 def _what(row: Row) -> str:
@@ -272,8 +263,14 @@ def _longest(row: Row) -> str:
     return link.format(row["longest_target_id"], words) if row[_IN_EVIDENCE] else words
 
 
-def _plain_text(name: str, heading: str = "") -> Column:
-    return Column(heading or name, (name,), lambda row: _short(row[name]))
+def text_column(heading: str, name: str, write: Callable[[Any], str] = _short) -> Column:
+    """Show one column of text."""
+    return Column(heading, (name,), lambda row: NO_VALUE if row[name] is None else write(row[name]))
+
+
+def number_column(heading: str, name: str, write: Callable[[Any], str] = number) -> Column:
+    """Show one column of numbers, and sort by it."""
+    return Column(heading, (name,), lambda row: write(row[name]), name)
 
 
 def _limits(heading: str, name: str, sort: str) -> Column:
@@ -285,37 +282,33 @@ def _range(value: float | None, low: float | None, high: float | None) -> str:
     return f"at least {number(low)}" if value is None and low else interval(value, low, high)
 
 
-def _plain_number(heading: str, name: str, write: Callable[[Any], str] = number) -> Column:
-    return Column(heading, (name,), lambda row: write(row[name]), name)
-
-
 _NUMBERS = (
     Column("Longest run, words", ("longest_words",), _longest, "longest_words"),
-    _plain_number("Passages, 20 words", "n_passages_20"),
-    _plain_number("Passages, 50 words", "n_passages_50"),
-    _plain_number("Common passages", "n_common"),
-    _plain_number("Windows verbatim", "share_verbatim", share),
-    _plain_number("Near-verbatim", "share_near_verbatim", share),
-    _plain_number("Extraction probability, highest", "extraction_probability"),
-    _plain_number("Windows extractable", "share_extractable", share),
-    _plain_number("Longest stretch extracted, words", "extracted_words"),
-    _plain_number("Extracted", "extracted_share", share),
-    _plain_number("bmc@5", "bmc_5", share),
-    _plain_number("bmc@5 of other documents", "bmc_5_others", share),
+    number_column("Passages, 20 words", "n_passages_20"),
+    number_column("Passages, 50 words", "n_passages_50"),
+    number_column("Common passages", "n_common"),
+    number_column("Windows verbatim", "share_verbatim", share),
+    number_column("Near-verbatim", "share_near_verbatim", share),
+    number_column("Extraction probability, highest", "extraction_probability"),
+    number_column("Windows extractable", "share_extractable", share),
+    number_column("Longest stretch extracted, words", "extracted_words"),
+    number_column("Extracted", "extracted_share", share),
+    number_column("bmc@5", "bmc_5", share),
+    number_column("bmc@5 of other documents", "bmc_5_others", share),
     _limits("Mean score (95 % interval)", "mean", "mean"),
     _limits("Contamination (95 %)", "contamination", "contamination_low"),
-    _plain_number("Contamination of this row alone, at least (95 %)", "contamination_low_alone"),
-    _plain_number("p", "p_value"),
-    _plain_number("q", "q_value"),
+    number_column("Contamination of this row alone, at least (95 %)", "contamination_low_alone"),
+    number_column("p", "p_value"),
+    number_column("q", "q_value"),
     Column(
         "Windows asked",
         ("n_asked", "n_windows"),
         lambda row: f"{row['n_asked']:,} of {row['n_windows']:,}",
         "n_asked",
     ),
-    _plain_number("Windows scored", "n_scored"),
-    _plain_text("reason", "Why no p-value"),
-    _plain_text("contamination_reason", "Why no contamination"),
+    number_column("Windows scored", "n_scored"),
+    text_column("Why no p-value", "reason"),
+    text_column("Why no contamination", "contamination_reason"),
 )
 
 
@@ -344,7 +337,8 @@ def _texts(contents: Contents) -> Iterator[Table]:
         answers = verdicts.select("key", "p_value", "q_value").unique("key", keep="first")
         found = found.join(answers, left_on="target_id", right_on="key", how="left")
     found = found.sort("score", "target_id", descending=True)
-    there = [column for column in _OF_TEXTS if _says(found, column.sources[0])]
+    said = {name for name in found.columns if found[name].count()}
+    there = [column for column in _OF_TEXTS if column.sources[0] in said]
     yield Table(
         name="texts",
         title="Texts with the highest scores",
@@ -355,23 +349,16 @@ def _texts(contents: Contents) -> Iterator[Table]:
     )
 
 
-def _says(rows: pl.DataFrame, name: str) -> bool:
-    return name in rows.columns and bool(rows[name].count())
-
-
 _MEMBERSHIP = {True: "member", False: "non-member", None: "unknown"}
 _OF_TEXTS = (
     Column("Text", ("target_id",), lambda row: _short(row["document_id"] or row["target_id"])),
     Column("Label", ("member",), lambda row: _MEMBERSHIP[row["member"]]),
-    _plain_number("Score", "score"),
-    _plain_number("p", "p_value"),
-    _plain_number("q", "q_value"),
-    _plain_number("Words", "n_words"),
-    Column("Begins", ("target",), lambda row: _short(row["target"])),
+    number_column("Score", "score"),
+    number_column("p", "p_value"),
+    number_column("q", "q_value"),
+    number_column("Words", "n_words"),
+    text_column("Begins", "target"),
 )
-
-
-# What speaks to the windows that are shown: controls, and how sure the models are of them.
 
 
 _CONTROLS = {
@@ -383,17 +370,34 @@ _CONTROLS = {
 """Where a passage was asked for, or looked for."""
 _COMMON = {True: "common", False: "no", None: NO_VALUE}
 _MOST_ROWS = 400
+_SHOWN_METRICS = ("roc_auc", "tpr_at_fpr")
+_MOST_METRICS = 300
 
 
 def common_windows(contents: Contents) -> Mapping[str, list[str]]:
     """Say of each window whose passage is common where it comes out or stands, too."""
-    rows = contents.frame(
-        "controls", *([pl.col("common")] if "controls" in contents.tables else [])
-    )
+    if "controls" not in contents.tables:
+        return {}
     found: dict[str, list[str]] = {}
-    for row in rows.iter_rows(named=True):
+    for row in contents.frame("controls", pl.col("common")).iter_rows(named=True):
         found.setdefault(row["target_id"], []).append(_CONTROLS[row["control"]])
     return found
+
+
+def metric_table(contents: Contents) -> Table | None:
+    """Lay out the figures of attacks on all texts; None where there are none."""
+    known = pl.col("value").is_not_null() & pl.col("versus").is_null()
+    figures = contents.frame("metrics", known, pl.col("metric").is_in(_SHOWN_METRICS), slice="all")
+    if figures.is_empty():
+        return None
+    return Table(
+        name="metrics",
+        title="Figures of each attack",
+        source="metrics.parquet",
+        columns=_OF_METRICS,
+        rows=figures.head(_MOST_METRICS).to_dicts(),
+        note="Slices, comparisons and further figures are in metrics.parquet.",
+    )
 
 
 def control_table(contents: Contents) -> Table | None:
@@ -407,7 +411,7 @@ def control_table(contents: Contents) -> Table | None:
         name="controls",
         title="What else the passages come out of",
         source="controls.parquet, targets.parquet",
-        columns=_COLUMNS,
+        columns=_OF_CONTROLS,
         rows=found.collect(engine="streaming").to_dicts(),
         note="A common passage is no evidence; what 16 words of its prefix give is shown beside it "
         f"and marks nothing. At most {_MOST_ROWS} rows are shown.",
@@ -431,40 +435,38 @@ def perplexity_table(contents: Contents, shown: Collection[str]) -> Table | None
     )
 
 
-def _controls_short(row: dict[str, Any], name: str) -> str:
-    value = row[name]
-    return NO_VALUE if value is None else visible(value, _MOST_CHARACTERS, note=False)
-
-
-def _count(heading: str, name: str) -> Column:
-    return Column(heading, (name,), lambda row: number(row[name]), name)
-
-
 _OF_PERPLEXITIES = [
-    Column("Document", ("document_id",), lambda row: _controls_short(row, "document_id")),
-    _count("Window", "window_index"),
-    _count("Perplexity", "perplexity"),
-    _count("Entropy, nats", "entropy"),
-    _count("Perplexity under the reference model", "reference_perplexity"),
-    Column("Why no perplexity", ("reason",), lambda row: _controls_short(row, "reason")),
-    Column(
-        "Why no entropy", ("entropy_reason",), lambda row: _controls_short(row, "entropy_reason")
-    ),
-    Column(
-        "Why no control",
-        ("reference_reason",),
-        lambda row: _controls_short(row, "reference_reason"),
-    ),
+    text_column("Document", "document_id"),
+    number_column("Window", "window_index"),
+    number_column("Perplexity", "perplexity"),
+    number_column("Entropy, nats", "entropy"),
+    number_column("Perplexity under the reference model", "reference_perplexity"),
+    text_column("Why no perplexity", "reason"),
+    text_column("Why no entropy", "entropy_reason"),
+    text_column("Why no control", "reference_reason"),
 ]
-_COLUMNS = [
-    Column("Document", ("document_id",), lambda row: _controls_short(row, "document_id")),
-    _count("Window", "window_index"),
-    Column("Asked or looked for", ("control",), lambda row: _CONTROLS[row["control"]]),
-    _count("Samples", "n_samples"),
-    _count("Longest run, words", "longest_words"),
+_OF_CONTROLS = [
+    text_column("Document", "document_id"),
+    number_column("Window", "window_index"),
+    text_column("Asked or looked for", "control", _CONTROLS.__getitem__),
+    number_column("Samples", "n_samples"),
+    number_column("Longest run, words", "longest_words"),
     Column("Common", ("common",), lambda row: _COMMON[row["common"]]),
+    text_column("Other document", "other_document"),
+    text_column("Why no run", "reason"),
+]
+_OF_METRICS = [
+    text_column("Attack", "attack", visible),
+    text_column("Figure", "metric", visible),
+    number_column("At FPR", "fpr"),
     Column(
-        "Other document", ("other_document",), lambda row: _controls_short(row, "other_document")
+        "Value (95 % interval)",
+        ("value", "low", "high"),
+        lambda row: interval(row["value"], row["low"], row["high"]),
+        "value",
     ),
-    Column("Why no run", ("reason",), lambda row: _controls_short(row, "reason")),
+    number_column("Members", "n_members"),
+    number_column("Non-members", "n_nonmembers"),
+    number_column("Without score", "n_unscored"),
+    text_column("Note", "reason", visible),
 ]
