@@ -74,9 +74,8 @@ def _sentence(length: int, row: dict[str, Any]) -> str:
 
 def _sets(made: OneLength) -> list[dict[str, Any]]:
     rows = []
-    for setting, texts in made.tables.items():
+    for setting, (texts, verdict, upper) in made.sets.items():
         members = int(texts["member"].sum())
-        verdict, upper = made.found[setting]
         rows.append(
             {
                 "length": made.length,
@@ -172,7 +171,7 @@ def _write(
                 shutil.rmtree(left, ignore_errors=True)
             work.mkdir()
             for each in made:
-                for setting, texts in each.tables.items():
+                for setting, (texts, *_) in each.sets.items():
                     if texts.height:
                         sink(texts, work / f"{setting}-{each.length}.parquet", BuiltTexts)
             sink(tests, work / "tests.parquet", BuiltTests)
@@ -329,7 +328,7 @@ def build_set(
     for length in lengths:
         observer.stage(f"texts of {length:,} words: testing and matching")
         made.append(build_length(found, length, settings=settings, repair=repair, seed=seed))
-    if not any(texts.height for each in made for texts in each.tables.values()):
+    if not any(texts.height for each in made for texts, *_ in each.sets.values()):
         raise CorpusError(
             f"no set can be built: {'; '.join(map(_sentence_of, made))}. Give more documents, "
             "documents nearer to each other in time and kind, or shorter lengths"

@@ -188,8 +188,7 @@ def _windows(document: str, text: str, length: int, seed: int) -> Iterator[tuple
     later = choose_windows(len(found) - 1, _MOST_WINDOWS - 1, seed, from_document_id(document))
     for place in (0, *(1 + index for index in sorted(later))):
         start = found[place].start
-        stop = start + length - 1
-        yield start, text[int(words.starts[start]) : int(words.ends[stop])]
+        yield start, text[int(words.starts[start]) : int(words.ends[start + length - 1])]
 
 
 def words_of(text: str | None, start: int, length: int) -> str | None:

@@ -258,8 +258,9 @@ class OneLength:
     """What was made at one length."""
 
     length: int
-    tables: dict[str, pl.DataFrame] = field(default_factory=dict)  # of each setting
-    found: dict[str, tuple[BlindVerdict | None, float | None]] = field(default_factory=dict)
+    sets: dict[str, tuple[pl.DataFrame, BlindVerdict | None, float | None]] = field(
+        default_factory=dict
+    )  # by setting: texts, and as in `Tested` what the worse of both tests says
     tests: list[dict[str, object]] = field(default_factory=list)
     away: list[pl.DataFrame] = field(default_factory=list)
     refused: str | None = None
@@ -281,17 +282,24 @@ def build_length(
     texts = texts.with_columns(group_given=pl.col("group"), cluster=cluster_name(texts.columns))
     first = texts.filter(from_word=0)
     members = int(first["member"].sum())
-    if min(members, first.height - members) < LEAST_PAIRS:
-        return _refuse(made, first, f"has {_counts(first)}")
+    nonmembers = first.height - members
+    what = f"has {members:,} members and {nonmembers:,} non-members"
+    if min(members, nonmembers) < LEAST_PAIRS:
+        return _refuse(made, first, what)
     before = made.add(ask_within(first, seed), "original", "before")
     if repair and before.verdict != "not separable":
         held_out = texts.filter(_is_held_out(first, seed))
         made.away.append(_away(held_out, "held out to test the set", length))
         texts = texts.join(held_out, on="document_id", how="anti")
-        pairs = match(_candidates(texts), np.random.default_rng(seed))
+        ranks = pl.col("document_id", "cluster", "source").fill_null("").rank("dense")
+        numbered = texts.select(ranks.cast(pl.Int64) - 1)
+        document, cluster, source = (column.to_numpy() for column in numbered)
+        member, seen = texts["member"].to_numpy(), texts.select(seen_of_texts())
+        candidates = Candidates(member, document, cluster, source, seen)
+        pairs = match(candidates, np.random.default_rng(seed))
         if len(pairs) < LEAST_PAIRS:
-            what = (
-                f"has {_counts(first)}; a third is held out to test the set, and matching leaves "
+            what += (
+                "; a third is held out to test the set, and matching leaves "
                 f"{len(pairs)} pairs of the others"
             )
             return _refuse(made, texts.filter(from_word=0), what)
@@ -323,11 +331,6 @@ def _away(texts: pl.DataFrame, reason: str, length: int) -> pl.DataFrame:
     return thrown(texts.unique("document_id", maintain_order=True), reason, length=length)
 
 
-def _counts(first: pl.DataFrame) -> str:
-    members = int(first["member"].sum())
-    return f"{members:,} members and {first.height - members:,} non-members"
-
-
 def _refuse(made: OneLength, first: pl.DataFrame, what: str) -> OneLength:
     made.refused = (
         f"{made.length} words: the input {what}; with fewer than {LEAST_PAIRS} of each no test "
@@ -335,13 +338,6 @@ def _refuse(made: OneLength, first: pl.DataFrame, what: str) -> OneLength:
     )
     made.away.append(thrown(first, "set refused", length=made.length))
     return made
-
-
-def _candidates(texts: pl.DataFrame) -> Candidates:
-    ranks = pl.col("document_id", "cluster", "source").fill_null("").rank("dense").cast(pl.Int64)
-    document, cluster, source = (column.to_numpy() for column in texts.select(ranks - 1))
-    member, seen = texts["member"].to_numpy(), texts.select(seen_of_texts())
-    return Candidates(member, document, cluster, source, seen)
 
 
 def _build(
@@ -360,7 +356,7 @@ def _build(
         chosen = chosen.filter(whole)
     members = int(chosen["member"].sum())
     if min(members, chosen.height - members) < LEAST_PAIRS:
-        made.tables[setting], made.found[setting] = chosen.clear(), (None, None)
+        made.sets[setting] = (chosen.clear(), None, None)
         return
     # Whole pairs where there are more than the blind baseline looks at.
     few = chosen.filter(pl.col("pair").is_null() | (pl.col("pair") <= MAX_TEXTS_PER_CLASS))
@@ -369,14 +365,11 @@ def _build(
         tests.append(made.add(ask_outside(chosen, held_out, seed), setting, "after"))
     if setting == "concatenated":  # what stands before is equal in a pair and tells nothing
         chosen = _after_contexts(chosen, held_out, seed)
-    made.tables[setting] = _as_table(chosen, made.length, setting)
     verdicts = {tested.verdict for tested in tests}
-    worst: BlindVerdict = "not separable" if verdicts == {"not separable"} else "undecided"
-    uppers = [tested.upper for tested in tests if tested.upper is not None]
-    made.found[setting] = (
-        "separable" if "separable" in verdicts else worst,
-        max(uppers, default=None),
-    )
+    worse: BlindVerdict = "not separable" if verdicts == {"not separable"} else "undecided"
+    worse = "separable" if "separable" in verdicts else worse
+    upper = max((each.upper for each in tests if each.upper is not None), default=None)
+    made.sets[setting] = (_as_table(chosen, made.length, setting), worse, upper)
 
 
 def _paraphrased(texts: pl.DataFrame, length: int) -> pl.DataFrame:
